@@ -129,6 +129,10 @@ pub(crate) const LABELS_MAX: usize = 65_536;
 pub(crate) const LABEL_BYTES_MAX: usize = 1024;
 /// Longest name of an adapter, in bytes.
 pub(crate) const ADAPTER_NAME_BYTES_MAX: usize = 256;
+/// Adapters that requests may name, those that are read from their folders again included.
+pub(crate) const ADAPTERS_MAX: usize = 4096;
+/// Conversations of one call to `/v1/chat/completions/batch`.
+pub(crate) const BATCH_CHATS_MAX: usize = 1024;
 
 // Commands and weight transfers.
 

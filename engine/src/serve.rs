@@ -15,6 +15,7 @@
 //! `state` holds what all connections share.
 
 mod access;
+mod batch;
 mod chat;
 mod completions;
 mod cors;

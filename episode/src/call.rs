@@ -77,6 +77,8 @@ pub struct CallEnd {
     pub translated: Option<Route>,
     /// The reason for which the upstream was not asked for all token data.
     pub unasked: Option<String>,
+    /// Heartbeats that were sent while the reply was silent. They are no part of `reply`.
+    pub heartbeats: u32,
     /// The policy versions that were declared current.
     pub stamps: VersionStamps,
     /// The name of the engine that got the call; `None` if there was one upstream only.

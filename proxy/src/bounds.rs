@@ -58,6 +58,8 @@ pub(crate) const PING_WAIT: Duration = Duration::from_secs(30);
 pub(crate) const TUNNEL_PIECE_BYTES: usize = 8 << 10;
 /// Pause between two looks at an agent that shut its writing side.
 pub(crate) const HALF_CLOSE_CHECK: Duration = Duration::from_millis(200);
+/// Most bytes of an upstream's error that is read after the head of its reply was sent.
+pub(crate) const LATE_ERROR_BYTES_MAX: usize = 64 << 10;
 /// Longest wait for bytes of a reply that tell whether an agent has left or only shut its writing
 /// side in mid-reply.
 pub(crate) const LEAVE_WAIT: Duration = Duration::from_millis(300);

@@ -19,7 +19,7 @@ use crate::clock::now;
 use crate::coding::Coding;
 use crate::config::Config;
 use crate::error::CallError;
-use crate::headers::prepare_request;
+use crate::headers::{is_event_stream, prepare_request};
 use crate::record::recording::Recording;
 use crate::reply::tee::{self, read_whole, transform_document};
 use crate::reply::transform::{BodyTransform, EventTransform, TransformStep};
@@ -189,7 +189,7 @@ impl ReplyReader {
         let recording = &mut self.recording;
         recording.set_status(head.status.as_u16());
 
-        if !tee::is_event_stream(&head) {
+        if !is_event_stream(&head.headers) {
             let whole = read_whole(body, coding, recording, self.bytes_max).await;
             let document = whole.map_err(|failure| failure.error)?.bytes;
             transform_document(&mut head, &document, self.rewrite.transform, recording);

@@ -89,6 +89,8 @@ pub struct Config {
     pub memory_bytes_max: u64,
     /// Time that calls in flight have to end after a shutdown request.
     pub drain_wait: Duration,
+    /// Longest silence of a reply before its agent gets a heartbeat; `None` for no heartbeats.
+    pub heartbeat: Option<Duration>,
     /// Time that an agent or a trainer has for the head of a request.
     pub head_wait: Duration,
     /// The time that each has for a piece of a request body, and for a small body.
@@ -159,6 +161,7 @@ impl Config {
             reply_bytes_max: 256 << 20,
             memory_bytes_max: 4 << 30,
             drain_wait: Duration::from_secs(20),
+            heartbeat: None,
             head_wait: HEAD_WAIT,
             body_wait: BODY_WAIT,
             idle_wait: IDLE_WAIT,

@@ -35,12 +35,12 @@ use hyper::header::CONTENT_TYPE;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde_json::json;
-use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::agent::accept;
+use crate::agent::endpoint::Endpoint;
 use crate::agent::listen::{self, Listener};
 use crate::body::ReplyBody;
 use crate::bounds::{CONTROL_BODY_BYTES_MAX, CONTROL_DRAIN_WAIT, CONTROL_REQUESTS_MAX};
@@ -56,7 +56,7 @@ use crate::record::attempts::AttemptKey;
 /// Serves the control listener until `shutdown`.
 pub async fn serve_control(
     proxy: Arc<Proxy>,
-    listener: TcpListener,
+    listener: impl Into<Endpoint>,
     shutdown: impl Future<Output = ()>,
 ) {
     // These tasks hold the store, so they must end with this function however it ends.
@@ -64,8 +64,9 @@ pub async fn serve_control(
     tasks.spawn(engine::record_versions(Arc::clone(&proxy)));
     tasks.spawn(versions::read_declared(Arc::clone(&proxy)));
 
-    // A socket that listens has an address; without one no name but loopback's is taken.
-    let local = listener.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
+    // Without an address no name but loopback's is taken.
+    let socket = listener.into();
+    let local = socket.ip().unwrap_or(Ipv4Addr::LOCALHOST.into());
     let control = Arc::new(Control {
         door: Door::new(proxy.config(), local),
         desk: Desk::new(proxy.config().reader.clone()),
@@ -80,7 +81,7 @@ pub async fn serve_control(
         draining.begin_drain().max(Instant::now() + CONTROL_DRAIN_WAIT)
     };
     let bounds = proxy.config().control_bounds();
-    let listener = Listener { socket: listener, tls: None, bounds };
+    let listener = Listener { socket, tls: None, bounds };
     let answer = move |request| answer(Arc::clone(&control), request);
     listen::serve(listener, answer, shutdown).await;
     tasks.shutdown().await;
@@ -90,10 +91,11 @@ pub async fn serve_control(
 /// let in, and has the reader.
 pub async fn serve_reading(
     config: Config,
-    listener: TcpListener,
+    listener: impl Into<Endpoint>,
     shutdown: impl Future<Output = ()>,
 ) {
-    let local = listener.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
+    let socket = listener.into();
+    let local = socket.ip().unwrap_or(Ipv4Addr::LOCALHOST.into());
     let door = Door::new(&config, local);
     let rooms = Arc::new((door, Desk::new(config.reader.clone())));
     let stopping = Arc::clone(&rooms);
@@ -102,7 +104,7 @@ pub async fn serve_reading(
         stopping.1.stop();
         Instant::now() + CONTROL_DRAIN_WAIT
     };
-    let listener = Listener { socket: listener, tls: None, bounds: config.control_bounds() };
+    let listener = Listener { socket, tls: None, bounds: config.control_bounds() };
     let answer = move |request: Request<Incoming>| {
         let rooms = Arc::clone(&rooms);
         async move {

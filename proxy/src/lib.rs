@@ -26,7 +26,6 @@ mod coding;
 mod config;
 mod control;
 mod error;
-mod escapes;
 mod feed;
 mod fleet;
 #[cfg(feature = "fuzzing")]
@@ -44,6 +43,7 @@ mod upstream;
 mod web;
 
 pub use agent::allowed::{AllowedPath, InvalidAllowedPath};
+pub use agent::endpoint::Endpoint;
 pub use client::{Client, ClientError, ClientReply, ClientRequest};
 pub use config::{Config, TokenExtras, TranslateMode};
 pub use control::{serve_control, serve_reading};

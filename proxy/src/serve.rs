@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::{Request, Response};
-use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
+use crate::agent::endpoint::Endpoint;
 use crate::agent::gate::Gate;
 use crate::agent::listen::{self, Listener};
 use crate::agent::{accept, target, upgrade};
@@ -21,6 +21,7 @@ use crate::headers::{self, AcceptedCodings};
 use crate::proxy::Proxy;
 use crate::record::cut;
 use crate::record::open_call::{Arrival, OpenCall, PlanInput};
+use crate::reply::heartbeat::{self, Pulse};
 use crate::reply::tee::{self, ReplyReceiver};
 use crate::tag;
 use crate::upstream::forward::AgentRequest;
@@ -29,13 +30,13 @@ use crate::upstream::refusals::RequestClass;
 /// Serves agents on `listener` until `shutdown`, then lets calls in flight end.
 pub async fn serve_data(
     proxy: Arc<Proxy>,
-    listener: TcpListener,
+    listener: impl Into<Endpoint>,
     shutdown: impl Future<Output = ()>,
 ) {
-    let address = listener.local_addr().ok().map(|address| address.ip());
-    let gate = Arc::new(Gate::new(proxy.config(), address));
+    let socket = listener.into();
+    let gate = Arc::new(Gate::new(proxy.config(), socket.ip()));
     let listener = Listener {
-        socket: listener,
+        socket,
         tls: proxy.config().tls.clone().map(TlsAcceptor::from),
         bounds: proxy.config().data_bounds(),
     };
@@ -68,22 +69,31 @@ async fn answer(
 
     let (cut, mut cut_signal) = cut::channel();
     request.extensions_mut().insert(cut);
-    // In boxes, since a connection keeps the room of this future for as long as it lasts.
-    let walk = async {
-        match upgrade::is_requested(&request) {
-            true => Box::pin(upgrade::relay(proxy, request)).await,
-            false => Box::pin(call(proxy, request)).await,
-        }
+    let pulse = proxy.config().heartbeat.map(Pulse::new);
+    if let Some(pulse) = &pulse {
+        request.extensions_mut().insert(pulse.clone());
+    }
+    let proxy = Arc::clone(proxy);
+    let walk = async move {
+        // In boxes, since a connection keeps the room of this future for as long as it lasts.
+        let walk = async {
+            match upgrade::is_requested(&request) {
+                true => Box::pin(upgrade::relay(&proxy, request)).await,
+                false => Box::pin(call(&proxy, request)).await,
+            }
+        };
+        let reply = tokio::select! {
+            reply = walk => reply?,
+            // Dropping the call records its end.
+            () = cut_signal.cut() => return Err(CallError::Cut),
+        };
+        Ok(reply.map(|body| cut_signal.guard(body)))
     };
-    let reply = tokio::select! {
-        reply = walk => reply,
-        // Dropping the call records its end.
-        () = cut_signal.cut() => Err(CallError::Cut),
+    let reply = match pulse {
+        Some(pulse) => heartbeat::answer(Box::pin(walk), pulse, route).await,
+        None => walk.await,
     };
-    Ok(match reply {
-        Ok(reply) => reply.map(|body| cut_signal.guard(body)),
-        Err(error) => error.response(route),
-    })
+    Ok(reply.unwrap_or_else(|error| error.response(route)))
 }
 
 /// The walk of a call: accept, tag, rewrite, forward, tee. The recording starts before the upstream
@@ -123,6 +133,5 @@ async fn call(
     };
 
     // No byte of the reply leaves before the start record is on disk.
-    call.wait_for_start().await?;
     tee::relay(reply, rewrite, call, ReplyReceiver::new(route, codings, proxy.config())).await
 }

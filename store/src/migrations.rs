@@ -39,6 +39,7 @@ const SQLITE_FILES: Files = files! {
     "0010_sampled_with"
     "0011_keys"
     "0012_engine"
+    "0013_heartbeats"
 };
 
 const POSTGRES_FILES: Files = files! {
@@ -51,6 +52,7 @@ const POSTGRES_FILES: Files = files! {
     "0006_sampled_with"
     "0007_keys"
     "0008_engine"
+    "0009_heartbeats"
 };
 
 fn migrator(files: Files) -> Migrator {

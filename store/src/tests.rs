@@ -89,6 +89,7 @@ pub(crate) fn ended(call_id: CallId) -> CallEnd {
         stamps: VersionStamps { start: Some("3".into()), end: None },
         engine: Some("a:8000".into()),
         routed: Some("kept".into()),
+        heartbeats: 2,
     }
 }
 

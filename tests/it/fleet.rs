@@ -351,7 +351,9 @@ async fn each_engine_joins_the_trainers_group_with_its_own_ranks() {
 #[tokio::test]
 async fn upstreams_are_added_drained_and_removed() {
     let engines = engines(3, Duration::ZERO).await;
-    let world = World::start_with(config(&engines[..1])).await;
+    let mut config = config(&engines[..1]);
+    config.fleet.is_open = true;
+    let world = World::start_with(config).await;
     let name = |index: usize| engines[index].address.port().to_string();
     assert_eq!(engine_of(&chat(&world, "e", &["hi"]).await), name(0));
 

@@ -10,6 +10,7 @@
 //! - [`start_engine`]: the real engine with the tiny model.
 //! - [`sql`]: a connection to a store behind its writer's back.
 //! - [`Relay`], [`converse`]: lines that break as a [`FaultPlan`] says.
+//! - [`cut_after_silence`]: a proxy that closes connections on which nothing passes.
 //! - [`exchange`], [`Reply`]: one raw HTTP/1.1 exchange, byte for byte.
 #![forbid(unsafe_code)]
 
@@ -19,6 +20,7 @@ mod engine;
 mod relay;
 mod rows;
 mod server;
+mod silence;
 mod tls;
 mod upstream;
 mod world;
@@ -29,6 +31,7 @@ pub use engine::ScriptedEngine;
 pub use relay::{Exchange, Fault, FaultPlan, Relay, converse};
 pub use rows::Rows;
 pub use server::{Answer, Heard, Manner, Server};
+pub use silence::cut_after_silence;
 pub use tls::Authority;
 pub use upstream::{Seen, Step, Upstream};
 pub use world::{World, sql, start_engine, tape};

@@ -1,6 +1,5 @@
 //! The proxy's options: its upstream, its limits, its TLS and its control listener.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +8,7 @@ use hyper::header::HeaderName;
 use proxy::{AllowedPath, Config, Upstream};
 use store::{Budget, Location};
 
+use super::address::ListenAddress;
 use super::control::ControlArgs;
 use super::engine::bytes;
 use super::memory::half_of_memory;
@@ -87,6 +87,10 @@ pub(crate) struct ProxyArgs {
     /// Seconds that an agent may keep a connection without a request [default: 900]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ROLLTAPE_IDLE_WAIT_S")]
     idle_wait_s: Option<u64>,
+    /// Seconds of silence in a reply after which its agent gets a byte without a meaning, and then
+    /// again; never if absent
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ROLLTAPE_HEARTBEAT_S")]
+    heartbeat_s: Option<u64>,
     /// Seconds that calls in flight have to end after the first signal to stop [default: 20]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ROLLTAPE_DRAIN_WAIT_S")]
     drain_wait_s: Option<u64>,
@@ -144,6 +148,7 @@ impl ProxyArgs {
         }
         config.share_prefixes = self.share_prefixes;
         config.call_id_header = self.call_id_header;
+        config.heartbeat = self.heartbeat_s.map(Duration::from_secs);
         self.set_waits(&mut config);
         let secrets = SigningFile::of(self.signing_key_file.as_deref(), store)?;
         config.signing_secrets = Some(Arc::new(secrets));
@@ -168,9 +173,9 @@ impl ProxyArgs {
     ///
     /// # Errors
     /// [`Failure`] if agents beyond this machine could call without a key of their own.
-    pub(crate) fn check_relay(&self, listen: SocketAddr) -> Result<(), Failure> {
+    pub(crate) fn check_relay(&self, listen: &ListenAddress) -> Result<(), Failure> {
         let has_key = self.upstream.has_key();
-        if listen.ip().is_loopback() || !has_key || self.require_key || self.allow_open_relay {
+        if listen.is_of_this_machine() || !has_key || self.require_key || self.allow_open_relay {
             return Ok(());
         }
         let sentence = format!("whoever reaches {listen} could spend the upstream's key");

@@ -54,6 +54,11 @@ impl Projection {
         self as usize
     }
 
+    /// Returns true for the matrices behind the attention.
+    pub(crate) fn is_feed_forward(self) -> bool {
+        matches!(self, Projection::Gate | Projection::Up | Projection::Down)
+    }
+
     /// The name within a layer, in files.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -112,6 +117,19 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
+    /// The same adapter without its matrices, which take most of its memory.
+    pub(crate) fn without_layers(&self) -> Adapter {
+        Adapter {
+            number: self.number,
+            name: Arc::clone(&self.name),
+            version: Arc::clone(&self.version),
+            base: Arc::clone(&self.base),
+            hash: self.hash,
+            path: self.path.clone(),
+            layers: Vec::new(),
+        }
+    }
+
     /// The label of the adapted weights, if the model's own weights have the label `base`.
     pub(crate) fn version_over(&self, base: &Arc<str>) -> Arc<str> {
         match self.base == *base {

@@ -105,7 +105,7 @@ pub(super) async fn answer(
 ) -> Result<HttpReply, ApiError> {
     let fields = call.fields_with_reply_id("cmpl-")?;
     let model = &state.model;
-    let adapter = state.requested_adapter(&fields)?;
+    let adapter = state.requested_adapter(&fields).await?;
     for name in ["suffix", "best_of"] {
         if fields.get(name).is_some_and(|value| value != "") {
             return Err(ApiError::bad_field(name, "is not supported"));
@@ -213,7 +213,7 @@ struct CompletionChoice<'a> {
     token_ids: Option<Vec<u32>>,
     prompt_logprobs: Option<PromptLogprobs>,
     prompt_token_ids: Option<&'a [u32]>,
-    routed_experts: (),
+    routed_experts: Option<String>,
     weight_versions: Option<Vec<WeightVersion>>,
 }
 
@@ -284,7 +284,7 @@ fn completion_choice<'a>(
         token_ids: options.token_ids.then_some(choice.ids),
         prompt_logprobs: prompt.filter(|_| call.has_prompt_logprobs).map(PromptTokens::logprobs),
         prompt_token_ids: options.token_ids.then(|| call.prompt_of(index)),
-        routed_experts: (),
+        routed_experts: end.numpy_experts(),
         weight_versions: end.reported_versions(options),
     })
 }

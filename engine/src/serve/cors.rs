@@ -45,7 +45,8 @@ impl AllowedOrigins {
             return None;
         }
         self.granted(headers.get(ORIGIN))?;
-        let mut reply = empty_reply(StatusCode::NO_CONTENT);
+        // 200, as from vLLM: some clients take no other status.
+        let mut reply = empty_reply(StatusCode::OK);
         let out = reply.headers_mut();
         out.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
         out.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);

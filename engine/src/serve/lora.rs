@@ -3,5 +3,7 @@
 mod handlers;
 mod registry;
 
-pub(super) use handlers::{LOAD_FIELDS, UNLOAD_FIELDS, load, load_adapter, unload, unload_adapter};
-pub(super) use registry::AdapterRegistry;
+pub(super) use handlers::{
+    LOAD_FIELDS, UNLOAD_FIELDS, load, load_adapter, restore, unload, unload_adapter,
+};
+pub(super) use registry::{AdapterRegistry, FoundAdapter};

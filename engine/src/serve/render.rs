@@ -43,11 +43,11 @@ struct RenderedRequest<'a> {
 pub(super) async fn chat(state: &Arc<ServerState>, call: HttpCall) -> Result<HttpReply, ApiError> {
     let fields = call.fields_with_reply_id("chatcmpl-")?;
     let model = &state.model;
-    let adapter = state.requested_adapter(&fields)?;
+    state.check_model(&fields)?;
     chat::check_renderable(&fields, model)?;
     let logprobs = chat::parse_logprobs(&fields, model)?;
     // All fields are read, so that what the chat refuses is refused here.
-    let request = GenerationRequest::parse(&fields, model, adapter, logprobs)?;
+    let request = GenerationRequest::parse(&fields, model, None, logprobs)?;
 
     let ChatPrompt { ids, .. } = ChatPrompt::new(state, &fields, request.cache_salt.as_ref())?;
     check_length("messages", &ids, model)?;
@@ -62,9 +62,9 @@ pub(super) async fn completion(
 ) -> Result<HttpReply, ApiError> {
     let fields = call.fields_with_reply_id("cmpl-")?;
     let model = &state.model;
-    let adapter = state.requested_adapter(&fields)?;
+    state.check_model(&fields)?;
     let logprobs = alternatives(&fields, model, "logprobs")?;
-    let request = GenerationRequest::parse(&fields, model, adapter, logprobs)?;
+    let request = GenerationRequest::parse(&fields, model, None, logprobs)?;
 
     let prompts = completions::plain_prompts(&fields, model, request.n)?;
     let requests: Vec<_> =

@@ -14,8 +14,8 @@ use super::http::{ApiError, Field, HttpCall, HttpReply, error_reply, json_reply}
 use super::route::{Route, RouteGroup};
 use super::state::ServerState;
 use super::{
-    chat, completions, generate, generation, lora, metrics, models, openapi, render, responses, rl,
-    sglang, status, tokenize, translation,
+    batch, chat, completions, generate, generation, lora, metrics, models, openapi, render,
+    responses, rl, sglang, status, tokenize, translation,
 };
 
 /// Makes a [`Handler`](super::route::Handler) of an async function.
@@ -42,6 +42,12 @@ static SAMPLING: &[Route] = &[
     Route::post("/v1/completions", handler!(completions::answer), "continues texts or token ids")
         .fields(&[completions::COMPLETION_FIELDS, generation::GENERATION_FIELDS]),
     Route::post(
+        "/v1/chat/completions/batch",
+        handler!(batch::chats),
+        "samples one reply to each of several chats, in `messages`",
+    )
+    .fields(&[chat::PROMPT_FIELDS, chat::CHAT_FIELDS, generation::GENERATION_FIELDS]),
+    Route::post(
         "/v1/chat/completions/render",
         handler!(render::chat),
         "returns the request to `/inference/v1/generate` that a chat stands for",
@@ -63,9 +69,9 @@ static SAMPLING: &[Route] = &[
     Route::get("/v1/responses/{name}", handler!(responses::show), "a response that is kept")
         .errors(translation::responses_error),
     Route::post(
-        "/v1/responses/{name}",
+        "/v1/responses/{name}/cancel",
         handler!(responses::cancel),
-        "ends a background response, for a name that ends with `/cancel`",
+        "ends a background response",
     )
     .errors(translation::responses_error),
     Route::post(

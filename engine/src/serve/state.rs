@@ -7,9 +7,9 @@ use tokio::sync::mpsc::Receiver;
 use super::access::Access;
 use super::engine_client::EngineClient;
 use super::http::{ApiError, Fields, JsonRoom};
-use super::lora::AdapterRegistry;
+use super::lora::{self, AdapterRegistry, FoundAdapter};
 use super::prefix::{ReplyMemory, ReplySyntax};
-use super::responses::ResponseStore;
+use super::responses::store::ResponseStore;
 use crate::core::message::Message;
 use crate::core::status::SharedStatus;
 use crate::info::ModelInfo;
@@ -61,20 +61,31 @@ impl ServerState {
     }
 
     /// Returns the adapter that the request names as `model`; none for the model itself, or if the
-    /// field is absent.
+    /// field is absent. An adapter that made room for others is read again.
     ///
     /// # Errors
     /// 404 for any other name.
-    pub(super) fn requested_adapter(
-        &self,
+    pub(super) async fn requested_adapter(
+        self: &Arc<Self>,
         fields: &Fields,
     ) -> Result<Option<Arc<Adapter>>, ApiError> {
+        let Some(name) = fields.text("model")?.filter(|name| *name != self.model.name) else {
+            return Ok(None);
+        };
+        match self.adapters.find_to_use(name) {
+            Some(FoundAdapter::Loaded(adapter)) => Ok(Some(adapter)),
+            Some(FoundAdapter::Parked(adapter)) => lora::restore(self, adapter).await.map(Some),
+            None => Err(ApiError::unknown_model(name, &self.model.name)),
+        }
+    }
+
+    /// Refuses a request for a model that is not served.
+    pub(super) fn check_model(&self, fields: &Fields) -> Result<(), ApiError> {
         match fields.text("model")? {
-            Some(name) if name != self.model.name => match self.adapters.find(name) {
-                Some(adapter) => Ok(Some(adapter)),
-                None => Err(ApiError::unknown_model(name, &self.model.name)),
-            },
-            _ => Ok(None),
+            Some(name) if name != self.model.name && self.adapters.find(name).is_none() => {
+                Err(ApiError::unknown_model(name, &self.model.name))
+            }
+            _ => Ok(()),
         }
     }
 }

@@ -45,7 +45,7 @@ pub(super) async fn tokenize(
 ) -> Result<HttpReply, ApiError> {
     let fields = call.fields()?;
     let model = &state.model;
-    state.requested_adapter(&fields)?;
+    state.check_model(&fields)?;
 
     let tokens = match fields.text("prompt")? {
         Some(text) => {
@@ -99,7 +99,7 @@ pub(super) async fn detokenize(
 ) -> Result<HttpReply, ApiError> {
     let fields = call.fields()?;
     let model = &state.model;
-    state.requested_adapter(&fields)?;
+    state.check_model(&fields)?;
     let Some(list) = fields.list(TOKENS)? else {
         return Err(ApiError::bad_field(TOKENS, "is missing"));
     };

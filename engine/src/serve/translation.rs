@@ -178,7 +178,7 @@ impl KeptReply {
 
 fn count_prompt(state: &ServerState, call: &HttpCall, chat: &[u8]) -> Result<HttpReply, ApiError> {
     let fields = chat_fields(&Caller::of(call), chat)?;
-    state.requested_adapter(&fields)?;
+    state.check_model(&fields)?;
     let salt = fields.cache_salt()?;
     let ids = ChatPrompt::new(state, &fields, salt.as_ref())?.ids;
     check_length("messages", &ids, &state.model)?;

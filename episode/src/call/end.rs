@@ -24,6 +24,7 @@ impl CallEnd {
             logprob_kind: "unknown".to_owned(),
             translated: None,
             unasked: None,
+            heartbeats: 0,
             stamps: VersionStamps::default(),
             engine: None,
             routed: None,

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
+use crate::agent::escapes::unescaped;
 use crate::control::body::parse;
 use crate::control::reply::{JsonReply, bad_request, done, error, ok};
 use crate::control::requests::UpstreamBody;
-use crate::escapes::unescaped;
 use crate::fleet::engine::Engine;
 use crate::fleet::members::ChangeError;
 use crate::fleet::spec::{EngineSpec, dialect};

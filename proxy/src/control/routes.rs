@@ -3,13 +3,13 @@
 
 use hyper::Method;
 
+use crate::agent::escapes::unescaped;
 use crate::control::requests::{
     AckBody, AnnounceBody, CloseBody, KeyBody, NackBody, RenewBody, RevokeBody, RewardBody,
     RotateBody, UpstreamBody, VersionBody,
 };
 use crate::control::schema::{Field, fields_of};
 use crate::control::suggest::nearest;
-use crate::escapes::unescaped;
 use crate::reading::ReadView as R;
 use crate::reading::ReadView;
 use Handler::{Changes, Feed, Health, Json, Metrics, Models, Read};
@@ -169,6 +169,7 @@ const FEED: &[&str] = &[
     "kind",
     "model",
     "min_reward",
+    "no_infrastructure_failed",
 ];
 
 const fn get(path: &'static str, handler: Handler, summary: &'static str) -> ControlRoute {

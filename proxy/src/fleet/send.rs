@@ -84,7 +84,7 @@ async fn exchange(
     let dialect = engine.forward.dialect(&request.head.headers).await;
     let dialect = dialect.map_err(CallError::unsent)?;
     let plan = call.plan(proxy, &engine.forward, dialect, input, &request.head.headers).await;
-    let (reply, rewrite) = engine.forward.exchange(request, &plan).await?;
+    let (reply, rewrite) = call.beside_start(engine.forward.exchange(request, &plan)).await?;
     call.recording().expect_reply(plan.collector(&rewrite, proxy.config()), &rewrite);
     Ok((reply, rewrite))
 }

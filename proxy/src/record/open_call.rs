@@ -1,5 +1,6 @@
 //! A call between its start and its end. Dropping an [`OpenCall`] always records its end.
 
+use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use store::{Ack, CommitError, Store};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use uuid::Uuid;
 use wire::{Dialect, ForcedSampling, MissingIds, Request};
 
@@ -26,6 +28,7 @@ use crate::record::cut::CutHandle;
 use crate::record::mask::KeyMask;
 use crate::record::recording::Recording;
 use crate::record::tracker::{CallTracker, UnwrittenEnd, fill_from_stamps};
+use crate::reply::heartbeat::{Promise, Pulse};
 use crate::tag::conversations::ConversationTurn;
 use crate::tag::responses::PendingResponse;
 use crate::tag::{RequestTag, TagContext};
@@ -47,6 +50,20 @@ pub(crate) struct Arrival<'a> {
 }
 
 impl Arrival<'_> {
+    /// The heartbeats of the call's reply, if it may have any.
+    fn pulse(&self, proxy: &Proxy, start: &CallStart) -> Option<Pulse> {
+        let request = self.request.filter(|_| start.route.generates())?;
+        let pulse = self.head.extensions.get::<Pulse>()?;
+        let id = proxy.config().call_id_header.then(|| start.call_id.to_string());
+        pulse.expect(Promise {
+            since: Some(Instant::now()),
+            is_stream: request.streams(),
+            call_id: id.and_then(|id| HeaderValue::try_from(id).ok()),
+            ..Promise::default()
+        });
+        Some(pulse.clone())
+    }
+
     /// The start record of the call.
     fn start(&self, tagged: RequestTag) -> CallStart {
         let request = self.request.filter(|_| tagged.route.generates());
@@ -119,6 +136,8 @@ pub(crate) struct OpenCall {
     mask: KeyMask,
     /// The write of the start record, until it is awaited.
     start: Option<Ack>,
+    /// The reason for which there is no start record, until it is told.
+    unstarted: Option<CommitError>,
     /// `None` once the call has ended.
     recording: Option<Recording>,
     /// Held until the end is on disk, so that the episode is not handed out before.
@@ -155,10 +174,14 @@ impl OpenCall {
         let start = arrival.start(tagged);
         let pending_response = PendingResponse::of(&start, &arrival.head.headers);
         let cut = arrival.head.extensions.get::<CutHandle>();
+        let pulse = arrival.pulse(proxy, &start);
         let mut call = Self::queue(proxy, CallOpening { start, key, cut, permit }).await;
         call.conversation = conversation;
         call.cache_scope = cache_scope;
         call.pending_response = pending_response;
+        if let Some(pulse) = pulse {
+            call.recording().set_pulse(pulse);
+        }
         call
     }
 
@@ -177,6 +200,7 @@ impl OpenCall {
             tracker: Arc::clone(&proxy.tracker),
             mask: proxy.mask.clone(),
             start: None,
+            unstarted: None,
             unwritten_end: Some(proxy.tracker.expect_end(start.call_id, attempt, cut)),
             words: words_of(&start, key.as_deref()),
             recording: Some(recording.charged_to(proxy.memory.lease())),
@@ -252,13 +276,38 @@ impl OpenCall {
 
     /// Waits until the start record is on disk. No byte of the reply may leave before.
     pub(crate) async fn wait_for_start(&mut self) -> Result<(), CommitError> {
-        let Some(start) = self.start.take() else { return Ok(()) };
-        let written = start.done().await;
-        if written.is_err() {
-            // There is no row that an end could be written to.
-            self.recording = None;
+        self.settle_start().await;
+        self.check_start()
+    }
+
+    /// Fails if it is known that there is no start record.
+    pub(crate) fn check_start(&mut self) -> Result<(), CommitError> {
+        match self.unstarted.take() {
+            None => Ok(()),
+            Some(error) => {
+                // There is no row that an end could be written to.
+                self.recording = None;
+                Err(error)
+            }
         }
-        written
+    }
+
+    /// Waits for `exchange`, and beside it for the start record, after which heartbeats may leave.
+    pub(crate) async fn beside_start<T>(&mut self, exchange: impl Future<Output = T>) -> T {
+        let Some(pulse) = self.recording().pulse() else { return exchange.await };
+        let begun = async {
+            self.settle_start().await;
+            if self.unstarted.is_none() {
+                pulse.begin();
+            }
+        };
+        tokio::join!(exchange, begun).0
+    }
+
+    async fn settle_start(&mut self) {
+        if let Some(start) = self.start.take() {
+            self.unstarted = start.done().await.err();
+        }
     }
 
     /// Waits for the start record if this process does not know the attempt to be open.
@@ -306,6 +355,9 @@ impl OpenCall {
     /// Starts the write of the end, in a task of its own because the agent may leave meanwhile.
     fn write_end(&mut self, outcome: Outcome, error: Option<&CallError>) -> Option<Commit> {
         let mut recording = self.recording.take()?;
+        if self.unstarted.is_some() {
+            return None;
+        }
         let memory = recording.take_memory();
         if let Some(turn) = self.conversation.take().filter(|_| error.is_none())
             && let Some(answer) = recording.answer()
@@ -330,6 +382,7 @@ impl OpenCall {
 
         // The task owns what it needs, because the call itself may be dropped meanwhile.
         let write = EndWrite {
+            start: self.start.take(),
             end,
             owed,
             store: self.store.clone(),
@@ -389,6 +442,8 @@ fn words_of(start: &CallStart, key: Option<&str>) -> u64 {
 
 /// The write of a call's end, once the lookups of the call are done.
 struct EndWrite {
+    /// The write of the start record, unless it was awaited.
+    start: Option<Ack>,
     end: CallEnd,
     owed: MissingIds,
     store: Store,
@@ -416,7 +471,14 @@ impl EndWrite {
             true => fill_from_stamps(&mut self.end),
             false => self.tracker.fill_versions(&self.store, &mut self.end).await,
         }
-        self.store.end(self.end).await.done().await
+
+        let written = self.store.end(self.end).await.done().await;
+        // Only now: a start that nobody waits for is written with its end.
+        match self.start {
+            // Without a start there is no row that the end could be written to.
+            Some(start) => start.done().await.and(written),
+            None => written,
+        }
     }
 }
 

@@ -205,11 +205,13 @@ fn parse_bad_words(fields: &Fields, model: &ModelInfo) -> Result<Arc<[Vec<u32>]>
 pub(super) fn parse_stops(fields: &Fields, model: &ModelInfo) -> Result<StopRules, ApiError> {
     const IDS: &str = "stop_token_ids";
     let ignore_eos = fields.flag("ignore_eos", false)?;
-    let ids = fields.token_ids(IDS, model.vocab)?;
+    let mut ids = fields.token_ids(IDS, u32::MAX as usize)?;
     if ids.len() > STOP_IDS_MAX {
         let message = format!("must hold at most {STOP_IDS_MAX} ids, got {}", ids.len());
         return Err(ApiError::bad_field(IDS, message));
     }
+    // An id that the model does not have is never sampled. Clients name those of several models.
+    ids.retain(|id| (*id as usize) < model.vocab);
 
     Ok(StopRules {
         // Before `min_tokens`, an end-of-sequence token that is ignored may not come either.

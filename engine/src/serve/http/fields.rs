@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
+use super::json::to_json;
 use super::json_room::JsonLease;
 use crate::bounds::SALT_BYTES_MAX;
 
@@ -175,6 +176,23 @@ impl Fields {
     /// Returns the id of the reply; empty if it has none.
     pub(crate) fn reply_id(&self) -> &str {
         &self.reply_id
+    }
+
+    /// Removes a field.
+    pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
+        self.map.remove(name)
+    }
+
+    /// Returns the same fields with another value of one.
+    pub(crate) fn with(&self, name: &str, value: Value) -> Fields {
+        let mut fields = self.clone();
+        fields.map.insert(name.to_owned(), value);
+        fields
+    }
+
+    /// Counts the bytes of the fields as JSON.
+    pub(crate) fn json_len(&self) -> usize {
+        to_json(&self.map).len()
     }
 
     /// Returns a field of any type; none if it is absent or null.

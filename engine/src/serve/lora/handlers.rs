@@ -3,13 +3,13 @@
 //! Replies and errors are vLLM's. An adapter that this engine cannot use is refused by the name of
 //! the setting.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::registry::NewAdapter;
 use crate::bounds::ADAPTER_NAME_BYTES_MAX;
 use crate::lora;
-use crate::lora::AdapterError;
+use crate::lora::{Adapter, AdapterError, LoraLayer};
 use crate::serve::http::{ApiError, Field, Fields, HttpCall, HttpReply, text_reply};
 use crate::serve::state::ServerState;
 
@@ -81,12 +81,31 @@ fn read_and_register(
     path: PathBuf,
     replaces: bool,
 ) -> Result<(), ApiError> {
-    let rank = state.adapters.bounds.rank;
-    let folder = state.model.weights_root.folder(&path).map_err(ApiError::invalid_input)?;
-    let layers = lora::read_adapter(&folder, &state.model.config, rank)
-        .map_err(|error| adapter_error(&name, &error))?;
+    let layers = read_layers(state, &name, &path)?;
     let new = NewAdapter { name, path, layers, replaces };
     state.adapters.register(new, &state.engine, &state.updates)
+}
+
+fn read_layers(state: &ServerState, name: &str, path: &Path) -> Result<Vec<LoraLayer>, ApiError> {
+    let rank = state.adapters.bounds.rank;
+    let folder = state.model.weights_root.folder(path).map_err(ApiError::invalid_input)?;
+    lora::read_adapter(&folder, &state.model.config, rank)
+        .map_err(|error| adapter_error(name, &error))
+}
+
+/// Reads an adapter that made room for others from its folder again.
+pub(crate) async fn restore(
+    state: &Arc<ServerState>,
+    parked: Arc<Adapter>,
+) -> Result<Arc<Adapter>, ApiError> {
+    let state = Arc::clone(state);
+    // Reading and hashing block.
+    tokio::task::spawn_blocking(move || {
+        let layers = read_layers(&state, &parked.name, &parked.path)?;
+        state.adapters.restore(&parked, layers)
+    })
+    .await
+    .map_err(|_| ApiError::internal())?
 }
 
 /// Handles `/v1/unload_lora_adapter`. Calls that run with the adapter go on with it.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::bounds::ADAPTERS_MAX;
 use crate::lora;
 use crate::lora::Adapter;
 use crate::lora::LoraLayer;
@@ -21,8 +22,11 @@ pub(crate) struct AdapterRegistry {
 
 #[derive(Default)]
 struct Entries {
-    /// The adapters that requests may name, in the order in which they were loaded.
+    /// The adapters in memory that requests may name. The one that was not used for longest is
+    /// first.
     loaded: Vec<Arc<Adapter>>,
+    /// The adapters that made room for others, without their matrices.
+    parked: Vec<Arc<Adapter>>,
     /// All adapters that some call may still hold.
     living: Vec<Weak<Adapter>>,
     /// Number of times that each name was loaded.
@@ -40,26 +44,43 @@ pub(crate) struct NewAdapter {
     pub(crate) replaces: bool,
 }
 
+/// An adapter that a request names.
+pub(crate) enum FoundAdapter {
+    Loaded(Arc<Adapter>),
+    /// Its files have to be read again.
+    Parked(Arc<Adapter>),
+}
+
 impl AdapterRegistry {
     pub(crate) fn new(bounds: LoraLimits) -> AdapterRegistry {
         AdapterRegistry { bounds, entries: Mutex::default() }
     }
 
-    /// Finds a loaded adapter by name.
+    /// Finds an adapter that requests may name. Its matrices may be absent.
     pub(crate) fn find(&self, name: &str) -> Option<Arc<Adapter>> {
         self.lock().find(name).cloned()
     }
 
-    /// Lists the loaded adapters.
+    /// Finds an adapter for a request, which counts as its use.
+    pub(crate) fn find_to_use(&self, name: &str) -> Option<FoundAdapter> {
+        self.lock().find_to_use(name, self.bounds.adapters)
+    }
+
+    /// Lists the adapters that requests may name, in the order in which they were loaded first.
     pub(crate) fn list(&self) -> Vec<Arc<Adapter>> {
-        self.lock().loaded.clone()
+        let entries = self.lock();
+        let mut all: Vec<_> = entries.loaded.iter().chain(&entries.parked).cloned().collect();
+        all.sort_by_key(|adapter| adapter.number);
+        all
     }
 
     /// Records the labels and checksums that all adapters in use have over new weights of the
     /// model.
     pub(crate) fn record_versions_over(&self, base: &WeightVersion, updates: &WeightUpdates) {
         let base_label: Arc<str> = Arc::from(base.label.as_str());
-        for adapter in self.lock().living.iter().filter_map(Weak::upgrade) {
+        let entries = self.lock();
+        let living = entries.living.iter().filter_map(Weak::upgrade);
+        for adapter in living.chain(entries.parked.iter().cloned()) {
             let checksum = adapter.checksum_over(&base.checksum);
             let label = adapter.version_over(&base_label).to_string();
             updates.remember(&WeightVersion { label, checksum });
@@ -98,15 +119,51 @@ impl AdapterRegistry {
             let checksum = adapter.checksum_over(&base_checksum);
             updates.remember(&WeightVersion { label: adapter.version.to_string(), checksum });
         }
-        entries.insert(adapter);
+        entries.insert(adapter, self.bounds.adapters);
         Ok(())
     }
 
-    /// Removes a loaded adapter; false if there is none of this name.
+    /// Gives an adapter that was parked its matrices again, which were read from its folder.
+    ///
+    /// # Errors
+    /// The files are others by now, the adapter was unloaded meanwhile, or there is no room.
+    pub(crate) fn restore(
+        &self,
+        parked: &Arc<Adapter>,
+        layers: Vec<LoraLayer>,
+    ) -> Result<Arc<Adapter>, ApiError> {
+        let (name, path) = (&parked.name, parked.path.display());
+        if lora::checksum(&layers) != parked.hash {
+            return Err(ApiError::conflict(format!(
+                "the files of the LoRA adapter '{name}' in {path} have changed since it was \
+                 loaded; load it again with 'load_inplace'"
+            )));
+        }
+
+        let mut entries = self.lock();
+        self.check_living(&mut entries)?;
+        match entries.find_to_use(name, self.bounds.adapters) {
+            // Another request was faster, or the name was loaded in place.
+            Some(FoundAdapter::Loaded(adapter)) => return Ok(adapter),
+            Some(FoundAdapter::Parked(other)) if other.number == parked.number => {}
+            _ => {
+                let message = format!("The lora adapter '{name}' was unloaded meanwhile.");
+                return Err(ApiError::not_found(message));
+            }
+        }
+        let adapter = Arc::new(Adapter { layers, ..parked.without_layers() });
+        entries.insert(Arc::clone(&adapter), self.bounds.adapters);
+        Ok(adapter)
+    }
+
+    /// Removes an adapter; false if there is none of this name.
     pub(crate) fn remove(&self, name: &str) -> bool {
         let mut entries = self.lock();
-        let index = entries.loaded.iter().position(|adapter| *adapter.name == *name);
-        index.map(|index| entries.loaded.remove(index)).is_some()
+        let Entries { loaded, parked, .. } = &mut *entries;
+        let before = loaded.len() + parked.len();
+        loaded.retain(|adapter| *adapter.name != *name);
+        parked.retain(|adapter| *adapter.name != *name);
+        loaded.len() + parked.len() < before
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries> {
@@ -125,14 +182,18 @@ impl AdapterRegistry {
             )));
         }
 
-        // The device has slots for a fixed number of adapters.
-        let most = self.bounds.adapters;
-        if !is_loaded && entries.loaded.len() >= most {
-            return Err(ApiError::invalid_input(format!(
-                "{most} LoRA adapters are loaded, and `--max-loras` allows no more; unload one"
-            )));
+        let known = entries.loaded.len() + entries.parked.len();
+        if !is_loaded && known >= ADAPTERS_MAX {
+            let message = format!("{known} LoRA adapters are loaded; unload one");
+            return Err(ApiError::invalid_input(message));
         }
+        self.check_living(&mut entries)?;
+        Ok(entries)
+    }
 
+    /// Refuses a further adapter in memory while too many are: the device has slots for a fixed
+    /// number.
+    fn check_living(&self, entries: &mut Entries) -> Result<(), ApiError> {
         // Adapters that were unloaded take memory until the last call with them ends.
         entries.living.retain(|adapter| adapter.strong_count() > 0);
         let living = entries.living.len();
@@ -142,13 +203,32 @@ impl AdapterRegistry {
                  unloaded; try again when some of these have ended"
             )));
         }
-        Ok(entries)
+        Ok(())
     }
 }
 
 impl Entries {
     fn find(&self, name: &str) -> Option<&Arc<Adapter>> {
-        self.loaded.iter().find(|adapter| *adapter.name == *name)
+        self.loaded.iter().chain(&self.parked).find(|adapter| *adapter.name == *name)
+    }
+
+    /// Finds an adapter and notes its use. One that was parked while replies go on with it is in
+    /// memory still.
+    fn find_to_use(&mut self, name: &str, most: usize) -> Option<FoundAdapter> {
+        if let Some(index) = self.loaded.iter().position(|adapter| *adapter.name == *name) {
+            let adapter = self.loaded.remove(index);
+            self.loaded.push(Arc::clone(&adapter));
+            return Some(FoundAdapter::Loaded(adapter));
+        }
+        let parked = self.parked.iter().find(|adapter| *adapter.name == *name).cloned()?;
+        let mut living = self.living.iter().filter_map(Weak::upgrade);
+        match living.find(|adapter| adapter.number == parked.number) {
+            Some(adapter) => {
+                self.place(Arc::clone(&adapter), most);
+                Some(FoundAdapter::Loaded(adapter))
+            }
+            None => Some(FoundAdapter::Parked(parked)),
+        }
     }
 
     /// Returns the label of the next adapter of this name: the name, then `NAME#v2` and so on. A
@@ -167,12 +247,22 @@ impl Entries {
         }
     }
 
-    /// Adds an adapter, in the place of a loaded one of the same name.
-    fn insert(&mut self, adapter: Arc<Adapter>) {
+    /// Adds an adapter that was just read, in the place of one of the same name.
+    fn insert(&mut self, adapter: Arc<Adapter>, most: usize) {
         self.living.push(Arc::downgrade(&adapter));
-        match self.loaded.iter_mut().find(|other| other.name == adapter.name) {
-            Some(loaded) => *loaded = adapter,
-            None => self.loaded.push(adapter),
+        self.place(adapter, most);
+    }
+
+    /// Puts an adapter among those in memory. While there are more than `most`, the one that was
+    /// not used for longest is parked, if possible one that no reply uses.
+    fn place(&mut self, adapter: Arc<Adapter>, most: usize) {
+        self.loaded.retain(|other| other.name != adapter.name);
+        self.parked.retain(|other| other.name != adapter.name);
+        while self.loaded.len() >= most.max(1) {
+            let idle = self.loaded.iter().position(|other| Arc::strong_count(other) == 1);
+            let old = self.loaded.remove(idle.unwrap_or(0));
+            self.parked.push(Arc::new(old.without_layers()));
         }
+        self.loaded.push(adapter);
     }
 }
