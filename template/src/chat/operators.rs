@@ -3,7 +3,7 @@
 use minijinja::value::{Rest, Value as Jinja, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-use super::python::string;
+use super::text::string;
 
 /// `a + b + …`.
 pub(super) const ADD: &str = "__add";
