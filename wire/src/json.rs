@@ -12,10 +12,13 @@ use serde_json::Value;
 
 use crate::bounds::{DEPTH_MAX, MEMBERS_MAX, TREE_VALUES_MAX};
 
+mod blocks;
+pub(crate) mod digits;
 mod outline;
 mod scan;
 
 pub(crate) use outline::{Brackets, Outline};
+pub(crate) use scan::end_of_plain_text;
 
 /// A document that is not structurally JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

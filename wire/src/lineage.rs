@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
+use aho_corasick::AhoCorasick;
 use episode::{CallKind, Lineage, Route};
-use memchr::memmem::Finder;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -42,20 +42,14 @@ const COMPACTION: [&str; 4] = [
 /// OpenCode summarizes by an agent of its own, which has no tools.
 const SUMMARIZER: [&str; 1] = ["You are a context summarization agent"];
 
-/// The finders of those texts. Making one takes longer than searching a short request.
-static FINDERS: LazyLock<Finders> = LazyLock::new(|| {
-    let finders = |texts: &[&'static str]| texts.iter().copied().map(Finder::new).collect();
-    Finders {
-        auxiliary: finders(&AUXILIARY),
-        summarizer: finders(&SUMMARIZER),
-        compaction: finders(&COMPACTION),
-    }
-});
+/// A search for all of [`AUXILIARY`] and [`SUMMARIZER`] in one pass.
+static WITHOUT_TOOLS: LazyLock<AhoCorasick> =
+    LazyLock::new(|| search_for(&[&AUXILIARY[..], &SUMMARIZER]));
+/// The same for [`COMPACTION`].
+static SUMMARIES: LazyLock<AhoCorasick> = LazyLock::new(|| search_for(&[&COMPACTION]));
 
-struct Finders {
-    auxiliary: Vec<Finder<'static>>,
-    summarizer: Vec<Finder<'static>>,
-    compaction: Vec<Finder<'static>>,
+fn search_for(texts: &[&[&str]]) -> AhoCorasick {
+    AhoCorasick::new(texts.iter().copied().flatten()).expect("so few texts make a small automaton")
 }
 
 /// Codex's description of a turn, as JSON in a header.
@@ -224,23 +218,25 @@ fn short_value(request: &Request, key: &str) -> Option<Value> {
 fn kind_of(request: &Request) -> CallKind {
     let body = request.body();
     if !request.has_tools() {
-        if holds_any(body, &FINDERS.auxiliary) {
+        let found = found_in(body, &WITHOUT_TOOLS);
+        if found.iter().any(|text| *text < AUXILIARY.len()) {
             return CallKind::Auxiliary;
         }
-        if holds_any(body, &FINDERS.summarizer) {
+        if !found.is_empty() {
             return CallKind::Compaction;
         }
     }
     // A summary is asked for in the last message, and quoted in the first ones of what follows.
     let last = ["messages", "input"].iter().find_map(|key| request.last_of(key));
-    match last.is_some_and(|last| holds_any(last, &FINDERS.compaction)) {
+    match last.is_some_and(|last| !found_in(last, &SUMMARIES).is_empty()) {
         true => CallKind::Compaction,
         false => CallKind::Main,
     }
 }
 
-fn holds_any(text: &[u8], marks: &[Finder<'_>]) -> bool {
-    marks.iter().any(|mark| mark.find(text).is_some())
+/// The numbers of the texts that `bytes` holds.
+fn found_in(bytes: &[u8], search: &AhoCorasick) -> Vec<usize> {
+    search.find_iter(bytes).map(|text| text.pattern().as_usize()).collect()
 }
 
 #[cfg(test)]

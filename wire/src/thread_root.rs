@@ -3,10 +3,8 @@
 use std::ops::Range;
 
 use episode::Route;
-use serde_json::Value;
 
-use crate::conversation::canonical;
-use crate::json::{first_elements, tree};
+use crate::json::{Malformed, each_element, members};
 use crate::request::Request;
 
 /// Messages before the first of a user that are read.
@@ -16,10 +14,11 @@ const ROOT_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a text or of ids by which a completion's thread is known: later turns are longer.
 const ROOT_PROMPT_BYTES: usize = 512;
 
-/// The beginning of the conversation of `request`: its messages up to the first of a user, or the
-/// beginning of its prompt. All turns and forks of one thread have it, and other agents of the same
-/// episode have another, unless they are told the same. `None` if the request has none.
-pub fn thread_root(route: Route, request: &Request) -> Option<String> {
+/// The beginning of the conversation of `request`, in pieces: the texts of its messages up to the
+/// first of a user, or the beginning of its prompt. All turns and forks of one thread have it, and
+/// other agents of the same episode have another, unless they are told the same. `None` if the
+/// request has none.
+pub fn thread_root(route: Route, request: &Request) -> Option<Vec<&[u8]>> {
     match route {
         Route::Chat | Route::Messages => messages(request, "messages"),
         Route::Responses => messages(request, "input"),
@@ -28,45 +27,66 @@ pub fn thread_root(route: Route, request: &Request) -> Option<String> {
     }
 }
 
-fn messages(request: &Request, key: &str) -> Option<String> {
+fn messages<'a>(request: &'a Request, key: &str) -> Option<Vec<&'a [u8]>> {
     let raw = request.raw(key)?;
     if raw.first() != Some(&b'[') {
-        return Some(beginning(raw, ROOT_MESSAGE_BYTES_MAX));
+        return Some(vec![beginning(raw, ROOT_MESSAGE_BYTES_MAX)]);
     }
-    let first = first_elements(raw, &(0..raw.len()), ROOT_MESSAGES_MAX).ok()?;
-    let mut root = String::new();
-    for place in first {
-        let (text, is_user) = message(raw, place);
-        root.push_str(&text);
-        root.push('\n');
-        if is_user {
-            break;
-        }
-    }
-    Some(root).filter(|root| !root.is_empty())
+    let (mut root, mut count, mut has_user) = (Vec::new(), 0, false);
+    let walked = each_element(raw, &(0..raw.len()), |place| {
+        has_user = message(raw, place, &mut root);
+        count += 1;
+        // Not malformed, but far enough.
+        if has_user || count == ROOT_MESSAGES_MAX { Err(Malformed) } else { Ok(()) }
+    });
+    let is_read = walked.is_ok() || has_user || count == ROOT_MESSAGES_MAX;
+    (is_read && !root.is_empty()).then_some(root)
 }
 
-/// A message as one text for all its spellings, and whether it is a user's.
-fn message(raw: &[u8], place: Range<usize>) -> (String, bool) {
-    let bytes = &raw[place];
-    let read = tree(bytes).filter(|_| bytes.len() <= ROOT_MESSAGE_BYTES_MAX);
-    match read {
-        Some(value) => {
-            let is_user = value.get("role").and_then(Value::as_str) == Some("user");
-            (canonical(&value), is_user)
-        }
-        // So long a message is not one that is common to threads.
-        None => (beginning(bytes, ROOT_MESSAGE_BYTES_MAX), true),
+/// Adds the role and the texts of a message, as spelled. True if it is a user's, or so long that it
+/// is not one that threads have in common.
+///
+/// An agent that moves its mark for the cache writes one text as a string or as a list of parts.
+fn message<'a>(raw: &'a [u8], place: Range<usize>, root: &mut Vec<&'a [u8]>) -> bool {
+    let whole = &raw[place.clone()];
+    if whole.len() > ROOT_MESSAGE_BYTES_MAX {
+        root.push(beginning(whole, ROOT_MESSAGE_BYTES_MAX));
+        return true;
+    }
+    let Ok(members) = members(raw, &place) else {
+        root.push(whole);
+        return false;
+    };
+    let value = |key: &str| members.iter().rfind(|member| member.key(raw) == key);
+    let role = value("role").map_or(&raw[..0], |role| &raw[role.value.clone()]);
+    root.push(role);
+    if let Some(content) = value("content") {
+        texts(raw, &content.value, root);
+    }
+    role == br#""user""#
+}
+
+/// Adds the texts of a content: a string, or those of a list of parts. What has no text is added as
+/// it is.
+fn texts<'a>(raw: &'a [u8], content: &Range<usize>, root: &mut Vec<&'a [u8]>) {
+    let listed = each_element(raw, content, |part| {
+        let members = members(raw, &part).unwrap_or_default();
+        let text = members.iter().rfind(|member| member.key(raw) == "text");
+        root.push(&raw[text.map_or(part, |text| text.value.clone())]);
+        Ok(())
+    });
+    if listed.is_err() {
+        root.push(&raw[content.clone()]);
     }
 }
 
-fn prompt(request: &Request) -> Option<String> {
+fn prompt(request: &Request) -> Option<Vec<&[u8]>> {
     let raw = ["prompt", "text", "input_ids", "token_ids"].iter().find_map(|key| request.raw(key));
-    raw.map(|raw| beginning(raw, ROOT_PROMPT_BYTES))
+    raw.map(|raw| vec![beginning(raw, ROOT_PROMPT_BYTES)])
 }
 
-fn beginning(raw: &[u8], bytes_max: usize) -> String {
-    String::from_utf8_lossy(&raw[..raw.len().min(bytes_max)]).into_owned()
+fn beginning(raw: &[u8], bytes_max: usize) -> &[u8] {
+    &raw[..raw.len().min(bytes_max)]
 }
 
 #[cfg(test)]
@@ -75,8 +95,10 @@ mod tests {
 
     use super::*;
 
-    fn root(route: Route, body: &str) -> Option<String> {
-        thread_root(route, &Request::read(&Bytes::from(body.to_owned())).unwrap())
+    fn root(route: Route, body: &str) -> Option<Vec<Vec<u8>>> {
+        let request = Request::read(&Bytes::from(body.to_owned())).unwrap();
+        let root = thread_root(route, &request)?;
+        Some(root.into_iter().map(<[u8]>::to_vec).collect())
     }
 
     #[test]
@@ -101,6 +123,8 @@ mod tests {
             root(Route::Messages, &body).unwrap()
         };
         assert_eq!(with(""), with(r#","cache_control":{"type":"ephemeral"}"#));
+        let plain = r#"{"messages":[{"role":"user","content":"u"}]}"#;
+        assert_eq!(with(""), root(Route::Messages, plain).unwrap());
     }
 
     #[test]

@@ -41,7 +41,10 @@ impl Thread {
             request.is_some_and(|request| wire::previous_response(route, request.body()).is_some());
         let root =
             request.filter(|_| !is_continued).and_then(|request| wire::thread_root(route, request));
-        let whole = root.map(|root| hash(&[named[0], named[1], agent.as_bytes(), root.as_bytes()]));
+        let whole = root.map(|mut root| {
+            root.splice(0..0, [named[0], named[1], agent.as_bytes()]);
+            hash(&root)
+        });
         Self { attempt: hash(&named), whole, samples: route.generates() }
     }
 

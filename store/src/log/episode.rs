@@ -20,6 +20,10 @@ use crate::log::tokens::ChoicePath;
 
 /// Bytes of a track that the next segment is compressed with.
 const CONTEXT_BYTES: usize = 32 * 1024;
+/// The context of a short segment, in its own lengths, and the least of it in bytes. Reading the
+/// context costs more time than compressing the segment, and the newest of it helps most.
+const CONTEXT_LENGTHS: usize = 8;
+const SHORT_CONTEXT_BYTES: usize = 4 * 1024;
 /// Bytes after which a segment is compressed without context, so that damage ends somewhere.
 const RESET_BYTES: u64 = 1 << 20;
 /// Requests whose extents are remembered: one for each agent that is likely to go on.
@@ -243,8 +247,9 @@ impl Track {
             self.since_reset = 0;
             self.newest.clear();
         }
-        let (start, context) = (self.length, self.newest.len());
-        let packed = pack(bytes, &self.newest);
+        let start = self.length;
+        let context = self.newest.len().min(context_length(bytes.len()));
+        let packed = pack(bytes, &self.newest[self.newest.len() - context..]);
         self.grow(bytes);
         Some(Segment { track, start, length: bytes.len(), context, packed })
     }
@@ -269,6 +274,11 @@ impl Track {
         }
         self.grow(bytes);
     }
+}
+
+/// The longest context of a segment of `length` bytes.
+fn context_length(length: usize) -> usize {
+    length.saturating_mul(CONTEXT_LENGTHS).clamp(SHORT_CONTEXT_BYTES, CONTEXT_BYTES)
 }
 
 /// Restoring a log that was read back.

@@ -4,7 +4,8 @@
 //! it is looked at once.
 
 use crate::bounds::DEPTH_MAX;
-use crate::json::{Ends, Malformed, scalar, scan, string};
+use crate::json::blocks::each_bracket;
+use crate::json::{Ends, Malformed, scalar, string};
 
 /// The start and the end of each object and array of a document, in the order of the starts.
 #[derive(Debug)]
@@ -23,14 +24,8 @@ impl Brackets {
         let mut brackets: Vec<(usize, usize)> = Vec::new();
         // The places in `brackets` of those that must still close.
         let mut open = Vec::new();
-        let mut at = scan::structure(doc, 0);
-
-        while let Some(byte) = doc.get(at) {
-            match byte {
-                b'"' => {
-                    at = scan::structure(doc, string(doc, at)?);
-                    continue;
-                }
+        each_bracket(doc, |at, bracket| {
+            match bracket {
                 b'{' | b'[' if open.len() == DEPTH_MAX => return Err(Malformed),
                 b'{' | b'[' => {
                     open.push(brackets.len());
@@ -38,14 +33,14 @@ impl Brackets {
                 }
                 close => {
                     let (start, end) = &mut brackets[open.pop().ok_or(Malformed)?];
-                    if (doc[*start] == b'{') != (*close == b'}') {
+                    if (doc[*start] == b'{') != (close == b'}') {
                         return Err(Malformed);
                     }
                     *end = at + 1;
                 }
             }
-            at = scan::structure(doc, at + 1);
-        }
+            Ok(())
+        })?;
         if open.is_empty() { Ok(Self(brackets)) } else { Err(Malformed) }
     }
 

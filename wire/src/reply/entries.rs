@@ -6,6 +6,7 @@
 use super::choice::SampledToken;
 use super::list::{Capped, plain_id};
 use crate::bounds::LIST_MAX;
+use crate::json::end_of_plain_text;
 
 /// Bytes of an entry with one alternative, for the first guess of a list's length.
 const ENTRY_BYTES: usize = 160;
@@ -47,7 +48,7 @@ pub(super) fn plain_entries(list: &[u8]) -> Option<Vec<PlainEntry<'_>>> {
     let mut reader = EntryReader { json: std::str::from_utf8(list).ok()?, at: 0 };
     let mut entries = Vec::with_capacity(list.len() / ENTRY_BYTES + 1);
     reader.list(|reader| {
-        entries.push(reader.entry(true)?);
+        entries.push(reader.entry()?);
         (entries.len() <= LIST_MAX).then_some(())
     })?;
     (reader.at == list.len()).then_some(entries)
@@ -75,35 +76,57 @@ impl<'a> EntryReader<'a> {
         }
     }
 
-    /// Reads an entry, or an alternative, which has none of its own.
-    fn entry(&mut self, has_alternatives: bool) -> Option<PlainEntry<'a>> {
+    /// Reads an entry.
+    fn entry(&mut self) -> Option<PlainEntry<'a>> {
         let mut entry = PlainEntry::default();
+        self.object(|reader, key| match key {
+            "token" => fill(&mut entry.token, reader.text()?),
+            "logprob" => fill(&mut entry.logprob, reader.number()?.parse().ok()?),
+            "id" => fill(&mut entry.id, reader.id()?),
+            "bytes" => fill(&mut entry.bytes, reader.spelled(Self::bytes)?),
+            "top_logprobs" => {
+                let list = |reader: &mut Self| reader.list(Self::alternative);
+                fill(&mut entry.top_logprobs, reader.spelled(list)?)
+            }
+            _ => None,
+        })?;
+        Some(entry)
+    }
+
+    /// Passes over an alternative. Whoever needs it reads it again.
+    fn alternative(&mut self) -> Option<()> {
+        let (mut token, mut logprob, mut id, mut bytes) = (None, None, None, None);
+        self.object(|reader, key| match key {
+            "token" => fill(&mut token, reader.text().map(drop)?),
+            "logprob" => fill(&mut logprob, reader.number().map(drop)?),
+            "id" => fill(&mut id, reader.id().map(drop)?),
+            "bytes" => fill(&mut bytes, reader.bytes()?),
+            _ => None,
+        })
+    }
+
+    /// Reads an object, each value by `member`, which is given the key.
+    fn object(&mut self, mut member: impl FnMut(&mut Self, &str) -> Option<()>) -> Option<()> {
         self.expect(b'{')?;
         loop {
             let key = self.text()?;
             self.expect(b':')?;
             self.skip_space();
-            match key {
-                "token" => fill(&mut entry.token, self.text()?)?,
-                "logprob" => fill(&mut entry.logprob, self.number()?)?,
-                "id" => fill(&mut entry.id, self.id()?)?,
-                "bytes" => {
-                    let bytes = self.spelled(|reader| reader.list(|reader| reader.byte()))?;
-                    fill(&mut entry.bytes, bytes)?;
-                }
-                "top_logprobs" if has_alternatives => {
-                    let list =
-                        |reader: &mut Self| reader.list(|reader| reader.entry(false).map(drop));
-                    fill(&mut entry.top_logprobs, self.spelled(list)?)?;
-                }
-                _ => return None,
-            }
+            member(self, key)?;
             match self.next()? {
                 b',' => self.skip_space(),
-                b'}' => return Some(entry),
+                b'}' => return Some(()),
                 _ => return None,
             }
         }
+    }
+
+    /// Passes over a list of bytes. Whoever needs them reads them again.
+    fn bytes(&mut self) -> Option<()> {
+        self.list(|reader| {
+            let is_zero = reader.takes(b'0');
+            (reader.digits() != is_zero).then_some(())
+        })
     }
 
     /// The text that `read` reads.
@@ -116,15 +139,15 @@ impl<'a> EntryReader<'a> {
     /// Reads a string without escapes.
     fn text(&mut self) -> Option<&'a str> {
         self.expect(b'"')?;
-        let rest = &self.json.as_bytes()[self.at..];
-        let length = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..b' '))?;
         let start = self.at;
-        self.at += length;
+        self.at = end_of_plain_text(self.json.as_bytes(), start);
+        let text = self.json.get(start..self.at)?;
         self.expect(b'"')?;
-        self.json.get(start..start + length)
+        Some(text)
     }
 
-    fn number(&mut self) -> Option<f64> {
+    /// Reads the spelling of a finite number.
+    fn number(&mut self) -> Option<&'a str> {
         let start = self.at;
         self.takes(b'-');
         // A zero before another digit is no JSON.
@@ -135,33 +158,31 @@ impl<'a> EntryReader<'a> {
         if self.takes(b'.') && !self.digits() {
             return None;
         }
-        if self.takes(b'e') || self.takes(b'E') {
+        let has_exponent = self.takes(b'e') || self.takes(b'E');
+        if has_exponent {
             let _sign = self.takes(b'-') || self.takes(b'+');
             if !self.digits() {
                 return None;
             }
         }
-        self.json[start..self.at].parse().ok().filter(|number: &f64| number.is_finite())
+        let text = &self.json[start..self.at];
+        let is_finite = || text.parse().is_ok_and(f64::is_finite);
+        let is_small = !has_exponent && text.len() < f64::MAX_10_EXP as usize;
+        (is_small || is_finite()).then_some(text)
     }
 
     /// Passes over digits; false if there are none.
     fn digits(&mut self) -> bool {
         let start = self.at;
-        while self.json.as_bytes().get(self.at).is_some_and(u8::is_ascii_digit) {
-            self.at += 1;
-        }
+        let rest = &self.json.as_bytes()[start..];
+        self.at += rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         self.at > start
     }
 
     fn id(&mut self) -> Option<u32> {
-        let start = self.at;
-        self.digits();
-        plain_id(&self.json.as_bytes()[start..self.at])
-    }
-
-    /// Passes over an element of a list of bytes. Whoever needs them reads them again.
-    fn byte(&mut self) -> Option<()> {
-        self.id().map(drop)
+        let (id, count) = plain_id(&self.json.as_bytes()[self.at..])?;
+        self.at += count;
+        Some(id)
     }
 
     fn next(&mut self) -> Option<u8> {

@@ -9,6 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::bounds::LIST_MAX;
+use crate::json::digits;
 
 /// Bytes of an id and its comma, for the first guess of a list's length.
 const ID_BYTES: usize = 6;
@@ -57,26 +58,27 @@ fn plain_ids(json: &[u8]) -> Option<Vec<u32>> {
         return Some(Vec::new());
     }
     let mut ids = Vec::with_capacity(inner.len() / ID_BYTES);
-    for text in inner.split(|byte| *byte == b',') {
-        ids.push(plain_id(text.strip_prefix(b" ").unwrap_or(text))?);
+    let mut at = 0;
+    loop {
+        let (id, count) = plain_id(inner.get(at..)?)?;
+        ids.push(id);
+        at += count;
+        match inner.get(at) {
+            None => return Some(ids),
+            Some(b',') => at += 1 + usize::from(inner.get(at + 1) == Some(&b' ')),
+            Some(_) => return None,
+        }
     }
-    Some(ids)
 }
 
-/// The id of these digits, if they are spelled as servers spell it.
-pub(super) fn plain_id(digits: &[u8]) -> Option<u32> {
-    let is_spelled = match digits {
-        [] => false,
-        [b'0', rest @ ..] => rest.is_empty(),
-        // More digits may be too much for 32 bits.
-        _ => digits.len() <= 9,
-    };
-    if !is_spelled {
-        return None;
-    }
-    digits
-        .iter()
-        .try_fold(0, |id, digit| digit.is_ascii_digit().then(|| id * 10 + u32::from(digit - b'0')))
+/// The id that `text` begins with and its digits, if it is spelled as servers spell it.
+#[inline]
+pub(super) fn plain_id(text: &[u8]) -> Option<(u32, usize)> {
+    let (id, count) = digits::leading(text);
+    // No vocabulary has so many ids that more digits are needed.
+    let is_short = (1..digits::DIGITS_MAX).contains(&count);
+    let has_zeros = count > 1 && text.first() == Some(&b'0');
+    (is_short && !has_zeros).then_some((id, count))
 }
 
 /// Reads a list and gives its elements to a function, one by one, until it returns false. Returns
