@@ -22,6 +22,8 @@ const KILLS: usize = 24;
 const KILLS_PER_STORE: usize = 5;
 /// The end that makes a call acknowledged.
 const DONE: &[u8] = b"data: [DONE]\n\n";
+/// The same of a document.
+const DOCUMENT_END: &[u8] = b"\"object\":\"chat.completion\"}";
 
 fn kills() -> usize {
     std::env::var("ROLLTAPE_TEST_KILLS").map_or(KILLS, |kills| kills.parse().unwrap())
@@ -34,6 +36,8 @@ enum Load {
     Light,
     /// Much new text on either side, at once.
     Heavy,
+    /// Documents of little text, at once: the start and the end of a call are one row of one commit.
+    Documents,
 }
 
 impl Load {
@@ -42,6 +46,15 @@ impl Load {
         match self {
             Self::Light => (20, 300),
             Self::Heavy => (300, 700),
+            Self::Documents => (100, 300),
+        }
+    }
+
+    /// The bytes that an acknowledged reply ends with.
+    fn end(self) -> &'static [u8] {
+        match self {
+            Self::Light | Self::Heavy => DONE,
+            Self::Documents => DOCUMENT_END,
         }
     }
 }
@@ -83,13 +96,16 @@ fn ids(number: u32) -> Vec<u32> {
     (0..6).map(|n| 1000 * number + n).collect()
 }
 
-/// A streamed chat in vLLM's form, of six tokens that hold the call's number.
+/// A chat in vLLM's form, of six tokens that hold the call's number.
 fn chat(request: &Seen) -> Vec<Step> {
     let body: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
     let number = body["n"].as_u64().unwrap();
     let heavy = body["heavy"].as_bool().unwrap();
-    let mut steps = vec![Step::stream_head()];
     let ids = ids(u32::try_from(number).unwrap());
+    if body["stream"] == false {
+        return document(&ids);
+    }
+    let mut steps = vec![Step::stream_head()];
 
     for (index, id) in ids.iter().enumerate() {
         let text = if heavy { noise(u64::from(*id), 4000) } else { "word ".to_owned() };
@@ -113,6 +129,19 @@ fn chat(request: &Seen) -> Vec<Step> {
     steps
 }
 
+fn document(ids: &[u32]) -> Vec<Step> {
+    let entry = "{\"token\":\"x\",\"logprob\":-0.5,\"bytes\":[120],\"top_logprobs\":[]}";
+    let entries = vec![entry; ids.len()].join(",");
+    let mut body = format!(
+        "{{\"id\":\"c\",\"created\":1,\"model\":\"m\",\"choices\":[{{\"index\":0,\"message\":\
+         {{\"role\":\"assistant\",\"content\":\"words\"}},\"logprobs\":{{\"content\":[{entries}]}},\
+         \"finish_reason\":\"stop\",\"token_ids\":{ids:?}}}],\"prompt_token_ids\":[1,5,9],"
+    )
+    .into_bytes();
+    body.extend_from_slice(DOCUMENT_END);
+    vec![Step::reply("200 OK", "application/json", &body)]
+}
+
 /// Calls in one episode until the recorder is gone.
 async fn agent(data: SocketAddr, episode: String, load: Load, seed: u64) -> Vec<ObservedCall> {
     let path = format!("/e/{episode}/v1/chat/completions");
@@ -121,12 +150,13 @@ async fn agent(data: SocketAddr, episode: String, load: Load, seed: u64) -> Vec<
         let heavy = load == Load::Heavy;
         let text = noise(seed + u64::from(number), if heavy { 24_000 } else { 200 });
         let request = format!(
-            "{{\"n\":{number},\"heavy\":{heavy},\"stream\":true,\"messages\":[{{\"role\":\"user\",\
-             \"content\":\"{text}\"}}]}}"
+            "{{\"n\":{number},\"heavy\":{heavy},\"stream\":{},\"messages\":[{{\"role\":\"user\",\
+             \"content\":\"{text}\"}}]}}",
+            load != Load::Documents,
         );
         let Some(reply) = try_post(data, &path, &request).await else { break };
         assert!(matches!(reply.status, 0 | 200), "{}", reply.text());
-        let done = reply.body.ends_with(DONE);
+        let done = reply.body.ends_with(load.end());
         let answered = reply.status == 200;
         let episode = episode.clone();
         observed.push(ObservedCall { episode, number, request, reply: reply.body, answered, done });
@@ -229,10 +259,11 @@ async fn kill_all(server: Option<&Server>, mode: &str, load: Load, kills: usize)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_acknowledged_is_lost_to_kill_9() {
     for mode in ["power", "process"] {
-        for load in [Load::Light, Load::Heavy] {
-            let tally = kill_all(None, mode, load, kills() / 4).await;
+        for load in [Load::Light, Load::Heavy, Load::Documents] {
+            let tally = kill_all(None, mode, load, kills() / 6).await;
             assert_eq!((tally.lost, tally.silent), (0, 0), "{mode} {load:?}: {tally:?}");
-            assert!(tally.acknowledged > 0 && tally.holes > 0, "{mode} {load:?}: {tally:?}");
+            let has_holes = tally.holes > 0 || load == Load::Documents;
+            assert!(tally.acknowledged > 0 && has_holes, "{mode} {load:?}: {tally:?}");
         }
     }
 }
