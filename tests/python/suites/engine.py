@@ -30,7 +30,7 @@ VOCABULARY = 6144
 UNLIKELY = 388
 """The token, never sampled, whose row of the embedding the added ids have, twice as long."""
 THINKS = """{%- if add_generation_prompt and (enable_thinking is not defined or enable_thinking) -%}
-{{- '<think>\\n' -}}{%- endif -%}"""
+{{- '<think>' -}}{%- endif -%}"""
 """The tiny model never starts to think by itself, so that the prompt does it, as QwQ's does."""
 _folders = {}
 
@@ -45,10 +45,10 @@ def template_of(model):
     return None
 
 
-def folder_of(model, template=None):
+def folder_of(model, template=None, thinks=False):
     """A folder with the tiny model under the template of the model that a suite names."""
     template = Path(template) if template else template_of(model)
-    key = (model, str(template))
+    key = (model, str(template), thinks)
     if key not in _folders:
         folder = Path(tempfile.mkdtemp(prefix="rolltape-suite-")) / model
         folder.mkdir(parents=True)
@@ -60,8 +60,9 @@ def folder_of(model, template=None):
         config["vocab_size"] = VOCABULARY
         (folder / "config.json").write_text(json.dumps(config))
         widen(folder)
+        add_tags(folder)
         if template:
-            text = template.read_text() + (THINKS if "Qwen3-0.6B" in template.name else "")
+            text = template.read_text() + (THINKS if thinks and "Qwen3-0.6B" in template.name else "")
             (folder / "chat_template.jinja").write_text(text)
             settings = json.loads((folder / "tokenizer_config.json").read_text())
             settings.pop("chat_template", None)
@@ -96,16 +97,27 @@ def widen(folder):
     path.write_bytes(len(text).to_bytes(8, "little") + text + body + table.tobytes())
 
 
+def add_tags(folder):
+    """Makes the tags of reasoning tokens, as Qwen3 has them."""
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    last = max(token["id"] for token in tokenizer["added_tokens"])
+    for number, tag in enumerate(("<think>", "</think>"), 1):
+        plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+        tokenizer["added_tokens"].append({"id": last + number, "content": tag, **plain})
+    path.write_text(json.dumps(tokenizer))
+
+
 class Engine:
     """A running engine, with the recording proxy in front of it if the suite goes through one."""
 
-    def __init__(self, model, options=(), name=None, port=None, adapters=(), key=None, template=None):
+    def __init__(self, model, options=(), name=None, port=None, adapters=(), key=None, **folder):
         self.processes = []
         own = THROUGH == "engine"
         self.port = port or free_port()
         self.engine_port = self.port if own else free_port()
         # Servers name the model as it was given to them: a repository, which is a folder here.
-        self.folder = str(folder_of(model, template)).removesuffix("/" + model)
+        self.folder = str(folder_of(model, **folder)).removesuffix("/" + model)
         command = [BINARY, "engine", "--model", model, "--served-model-name", name or model]
         command += ["--listen", f"127.0.0.1:{self.engine_port}", "--kv-cache-memory", "128MiB"]
         command += ["--device", "cpu", "--allow-origin", "*", *options]

@@ -8,6 +8,7 @@ import os
 import sys
 
 import openai
+from requests.structures import CaseInsensitiveDict
 
 import standins
 from engine import SOURCES, TEMPLATES, Engine
@@ -67,7 +68,11 @@ def asking(method):
 
     def sent(server, verb, path, data=None, *rest, **more):
         path, data = renamed(path, data)
-        return method(server, verb, path, data, *rest, **more)
+        reply = method(server, verb, path, data, *rest, **more)
+        if isinstance(reply, utils.ServerResponse):
+            # Names of headers have no case, and theirs are looked up as `llama-server` spells them.
+            reply.headers = CaseInsensitiveDict(reply.headers)
+        return reply
 
     return sent
 

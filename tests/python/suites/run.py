@@ -40,8 +40,8 @@ def run_pytest(name, through, extra):
     out = Path(tempfile.mkdtemp()) / "outcomes.json"
     command = [sys.executable, "-m", "pytest", "-c", str(HERE / "pytest.ini"), "--rootdir", str(folder)]
     command += ["--confcutdir", str(folder), "-p", "outcomes", *(["-p", plugin] if plugin else [])]
-    # llama.cpp's tests name one port.
-    command += ["-n", WORKERS, "--dist", "loadfile"] if name == "vllm" else []
+    # llama.cpp's tests name one port, and mark those that need a model of some size.
+    command += ["-n", WORKERS, "--dist", "loadfile"] if name == "vllm" else ["-m", "not slow"]
     environment = os.environ | {
         "PYTHONPATH": str(HERE),
         "ROLLTAPE_SUITE_OUTCOMES": str(out),

@@ -90,7 +90,11 @@ GIVEN = {
     "vllm.utils": {"random_uuid": lambda: "suite"},
     "vllm.version": {"__version__": "0.33.0", "_prev_minor_version": lambda: "0.32"},
     "vllm": {"__version__": "0.33.0"},
-    "torch": {"cuda": types.SimpleNamespace(is_available=lambda: False, device_count=lambda: 0)},
+    "torch": {
+        "long": None,
+        "iinfo": lambda _kind: types.SimpleNamespace(min=-(2**63), max=2**63 - 1),
+        "cuda": types.SimpleNamespace(is_available=lambda: False, device_count=lambda: 0),
+    },
 }
 
 
