@@ -110,6 +110,10 @@ train-sync-demo *options:
 aider-demo *options:
     ROLLTAPE_BIN={{binary}} tests/python/.venv/bin/python examples/aider/run.py --aider {{justfile_directory()}}/tests/python/clients/.venvs/aider/bin/aider {{options}}
 
+# 500 sessions on 8 scripted engines, one of which dies again and again
+fleet:
+    ROLLTAPE_FLEET=1 cargo test -p tests --test it fleet_storm -- --nocapture
+
 # agents on their own against agents that wait for each other
 async-bench *options:
     ROLLTAPE_BIN={{binary}} python3 examples/async_bench.py {{options}}

@@ -91,7 +91,7 @@ fn unpack(out: &Path) -> Result<tempfile::TempDir, Failure> {
 }
 
 fn server_options(model: &Path, store: &Path) -> ServerOptions {
-    let backend = BackendArgs { upstream: None, model: Some(model.join("tiny")) };
+    let backend = BackendArgs { model: Some(model.join("tiny")), ..BackendArgs::default() };
     ServerOptions::private(backend, ProxyArgs::default(), store.into())
 }
 
@@ -112,10 +112,10 @@ async fn play_all(
                 id: format!("demo-{run_id}-g{group}-e{number}"),
                 group: format!("demo-{run_id}-g{group}"),
                 secret: i64::from(group) % game::HIGH + 1,
-                proxy: format!("http://{}", running.data),
+                proxy: running.agents_url(),
             };
             let control = ControlAddress {
-                url: format!("http://{}", running.control),
+                url: running.control_url(),
                 bearer: running.control_bearer().unwrap_or_default(),
             };
             let (http, permits, bar) = (http.clone(), Arc::clone(&permits), bar.clone());
@@ -227,7 +227,8 @@ fn print_next_steps(
     }
     let command = std::env::args().next().unwrap_or_else(|| "rolltape".to_owned());
     let longest = played.iter().max_by_key(|p| p.calls).map_or("EPISODE", |p| &p.episode.id);
-    print::line(&format!("next    {command} show {longest} --store {store}"))
+    print::line(&format!("next    {command} show {longest} --store {store}"))?;
+    print::line(&format!("page    {command} view {longest} --store {store}"))
 }
 
 /// The tools that the game offers.

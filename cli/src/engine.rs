@@ -29,8 +29,8 @@ pub(crate) struct Args {
     /// Let requests overtake others by their `priority`; without it, priorities have no effect
     #[arg(long, env = "ROLLTAPE_ALLOW_PRIORITY")]
     allow_priority: bool,
-    /// Origin whose web pages may call the engine and read its replies, such as
-    /// https://app.example; repeatable; `*` for all, as vLLM has it
+    /// Origin whose web pages may call the engine and read its replies, a
+    /// scheme and a host; repeatable; `*` for all, as vLLM has it
     #[arg(
         long,
         value_name = "ORIGIN",

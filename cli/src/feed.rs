@@ -123,7 +123,7 @@ struct FeedReader<'a> {
     cursor: Option<String>,
     /// True once the server has answered.
     connected: bool,
-    /// What was said last of what is waited for.
+    /// The sentence printed last about what is waited for.
     said: Option<String>,
 }
 

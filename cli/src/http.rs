@@ -1,15 +1,18 @@
 //! A small HTTP client for JSON, for the control listener and for the demo's agent.
 
+mod socket;
+
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{HeaderMap, Method, Request};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
+use self::socket::Connector;
 use crate::exit::Failure;
 
 /// Longest reply that is read, in bytes.
@@ -17,14 +20,14 @@ const REPLY_BYTES_MAX: usize = 1 << 30;
 
 /// An HTTP client with a pool of connections.
 #[derive(Debug, Clone)]
-pub(crate) struct Http(Client<HttpConnector, Full<Bytes>>);
+pub(crate) struct Http(Client<Connector, Full<Bytes>>);
 
 impl Http {
     /// A client without connections yet.
     pub(crate) fn new() -> Self {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
-        Self(Client::builder(TokioExecutor::new()).build(tcp))
+        Self(Client::builder(TokioExecutor::new()).build(Connector(tcp)))
     }
 
     /// Sends `body` (nothing if null). Returns the status and the reply as JSON.
@@ -55,6 +58,9 @@ impl Http {
             .body(Full::new(bytes))
             .map_err(|e| no_answer(url, &e))?;
 
+        if socket::path_of(request.uri()).is_some() {
+            request.headers_mut().insert(HOST, HeaderValue::from_static("localhost"));
+        }
         for (name, value) in headers {
             let name: hyper::header::HeaderName = name.parse().map_err(|_| bad_header(name))?;
             request.headers_mut().insert(name, value.parse().map_err(|_| bad_header(value))?);
@@ -67,7 +73,7 @@ impl Http {
 }
 
 fn no_answer(url: &str, error: &dyn std::error::Error) -> Failure {
-    Failure::of(error).context(&format!("no answer from {url}"))
+    Failure::of(error).context(&format!("no answer from {}", socket::shown(url)))
 }
 
 /// Reads the whole body of a reply from `url`.
@@ -76,11 +82,15 @@ pub(crate) async fn read_body(body: Incoming, url: &str) -> Result<Bytes, Failur
         .collect()
         .await
         .map(|body| body.to_bytes())
-        .map_err(|error| Failure::new(format!("no answer from {url}: {error}")))
+        .map_err(|error| Failure::new(format!("no answer from {}: {error}", socket::shown(url))))
 }
 
-/// A server's base URL from `text`, which may lack `http://` and may end in a slash.
+/// A server's base URL from `text`, which may lack `http://` and may end in a slash, or be
+/// `unix:PATH`.
 pub(crate) fn base_url(text: &str) -> String {
+    if let Some(url) = socket::url_of(text) {
+        return url;
+    }
     let text = text.trim_end_matches('/');
     if text.contains("://") { text.to_owned() } else { format!("http://{text}") }
 }
@@ -126,6 +136,7 @@ mod tests {
     fn an_address_needs_no_scheme() {
         assert_eq!(base_url("127.0.0.1:8081"), "http://127.0.0.1:8081");
         assert_eq!(base_url("https://h/"), "https://h");
+        assert_eq!(base_url("unix:/a"), "http://2f61.unix");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! `run` record, [`telemetry`] where their spans go, [`control`] who may steer them, [`engine`] and
 //! [`device`] how the engine computes, [`token`] who may call it.
 
+pub(crate) mod address;
 pub(crate) mod control;
 pub(crate) mod device;
 pub(crate) mod engine;

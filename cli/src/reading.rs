@@ -14,3 +14,5 @@ pub(crate) mod stats;
 mod table;
 pub(crate) mod tail;
 pub(crate) mod view;
+
+pub(crate) use self::source::page_address;

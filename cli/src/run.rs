@@ -1,5 +1,6 @@
 //! `rolltape run`: runs a command as one episode.
 
+mod bridge;
 mod environment;
 
 use std::io::IsTerminal;
@@ -11,18 +12,21 @@ use episode::{EpisodeId, GroupId, TaskId};
 use hyper::Method;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use proxy::Upstream;
+use proxy::{EngineSpec, Upstream};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
+use self::bridge::Bridge;
 use self::environment::EnvironmentArgs;
 use crate::exit::{self, CommandResult, Failure};
 use crate::http::{self, Http};
+use crate::options::address::UNIX;
 use crate::options::proxy::ProxyArgs;
 use crate::options::store::StoreArgs;
 use crate::print::count;
+use crate::reading::page_address;
 use crate::server::{BackendArgs, RunningServer, ServerOptions};
 use crate::terminal;
 
@@ -45,7 +49,8 @@ pub(crate) struct Args {
     /// Task that the episode is to solve
     #[arg(long, value_name = "ID")]
     task: Option<TaskId>,
-    /// Data listener of a running `rolltape serve`
+    /// Data listener of a running `rolltape serve`: a URL, or unix:PATH, to which a port of
+    /// loopback then leads for as long as the command runs
     #[arg(
         long,
         value_name = "URL",
@@ -53,7 +58,7 @@ pub(crate) struct Args {
         env = "ROLLTAPE_PROXY"
     )]
     proxy: String,
-    /// Control listener of that server
+    /// Control listener of that server: a URL, or unix:PATH
     #[arg(
         long,
         value_name = "URL",
@@ -84,6 +89,13 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     hide_memory();
     let server = start_own_server(&args).await?;
     let mut episode = EpisodeClient::new(&args, server.as_ref())?;
+    let bridge = match (&server, args.proxy.strip_prefix(UNIX)) {
+        (None, Some(path)) => Some(Bridge::start(path.as_ref()).await?),
+        _ => None,
+    };
+    if let Some(bridge) = &bridge {
+        episode.proxy.clone_from(&bridge.url);
+    }
     episode.announce(&args).await?;
     if args.proxy_args.require_key {
         episode.mint_key().await?;
@@ -96,6 +108,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         Err(error) => Err(error),
     };
 
+    drop(bridge);
     let has_own_server = server.is_some();
     let succeeded = ended.as_ref().is_ok_and(ExitStatus::success);
     let summary = episode.close(if succeeded { "completed" } else { "failed" }).await;
@@ -107,7 +120,8 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     let recorded = summary?;
     match ended {
         Ok(ended) => {
-            print_summary(&episode.id, &recorded, &where_to_read(&args, has_own_server));
+            let page = in_browser(&args, &episode, has_own_server);
+            print_summary(&episode.id, &recorded, &where_to_read(&args, has_own_server), &page);
             if number(&recorded, "calls") == 0 {
                 terminal::message(SILENT_HINT);
             }
@@ -125,7 +139,11 @@ async fn start_own_server(args: &Args) -> Result<Option<RunningServer>, Failure>
     if args.upstream.is_none() && args.model.is_none() {
         return Ok(None);
     }
-    let backend = BackendArgs { upstream: args.upstream.clone(), model: args.model.clone() };
+    let backend = BackendArgs {
+        upstream: args.upstream.clone().map(EngineSpec::from).into_iter().collect(),
+        model: args.model.clone(),
+        ..BackendArgs::default()
+    };
     let store = args.store.location.clone();
     let options = ServerOptions::private(backend, args.proxy_args.clone(), store);
     RunningServer::start(options).await.map(Some)
@@ -164,7 +182,7 @@ impl EpisodeClient {
                 .map_err(|e: episode::InvalidId| Failure::of(&e))?,
         };
         let (proxy, control) = match own_server {
-            Some(server) => (server.agents_url(), format!("http://{}", server.control)),
+            Some(server) => (server.agents_url(), server.control_url()),
             None => (http::base_url(&args.proxy), http::base_url(&args.control)),
         };
         let bearer = match own_server {
@@ -314,7 +332,16 @@ fn where_to_read(args: &Args, has_own_server: bool) -> String {
     }
 }
 
-fn print_summary(episode: &EpisodeId, summary: &Value, place: &str) {
+/// What opens the recording in a browser. A server of the command's own has ended.
+fn in_browser(args: &Args, episode: &EpisodeClient, has_own_server: bool) -> String {
+    let EpisodeClient { id, attempt, control, .. } = episode;
+    match has_own_server {
+        true => format!("rolltape view {id}/{attempt} --store {}", args.store.location),
+        false => page_address(control, id.as_str(), *attempt),
+    }
+}
+
+fn print_summary(episode: &EpisodeId, summary: &Value, place: &str, page: &str) {
     let mut line = format!(
         "recorded {episode}: {}, {} with token ids, {} prompt + {} sampled tokens",
         count(number(summary, "calls"), "call"),
@@ -326,7 +353,7 @@ fn print_summary(episode: &EpisodeId, summary: &Value, place: &str) {
     if incomplete > 0 {
         line += &format!(", {incomplete} incomplete");
     }
-    line += &format!("; read it: rolltape show {episode} {place}");
+    line += &format!("; read it: rolltape show {episode} {place}, or in a browser: {page}");
     terminal::message(&line);
 }
 

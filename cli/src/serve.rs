@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use crate::exit::{CommandResult, Failure};
 use crate::log::LogFormat;
+use crate::options::address::{ListenAddress, UNIX, file_mode, listen_address};
 use crate::options::control::FoundToken;
 use crate::options::engine::EngineArgs;
 use crate::options::parse::address;
@@ -12,10 +13,9 @@ use crate::options::proxy::ProxyArgs;
 use crate::options::store::StoreArgs;
 use crate::print::count;
 use crate::server::call_lines;
-use crate::server::listen::reachable;
 use crate::server::passed::{PassedSockets, report_ready, report_stopping};
 use crate::server::signals::{StopSignals, raise_descriptors};
-use crate::server::{BackendArgs, DurabilityName, RunningServer, ServerOptions};
+use crate::server::{BackendArgs, DurabilityName, OWN_SOCKET_MODE, RunningServer, ServerOptions};
 use crate::terminal;
 
 /// Serve agents and record every call
@@ -30,14 +30,18 @@ pub(crate) struct Args {
     /// Failures that a recorded call survives
     #[arg(long, value_enum, default_value_t, env = "ROLLTAPE_DURABILITY")]
     durability: DurabilityName,
-    /// Address of the data listener, for agents
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", value_parser = address)]
-    #[arg(env = "ROLLTAPE_LISTEN")]
-    listen: SocketAddr,
-    /// Address of the control listener, for rewards and closing; keep agents away from it
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081", value_parser = address)]
-    #[arg(env = "ROLLTAPE_CONTROL")]
-    control: SocketAddr,
+    /// Address of the data listener, for agents: IP:PORT, or unix:PATH for a socket
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    #[arg(value_parser = listen_address, env = "ROLLTAPE_LISTEN")]
+    listen: ListenAddress,
+    /// Mode of the file of --listen unix:PATH, in octal [default: 0600]
+    #[arg(long, value_name = "MODE", value_parser = file_mode, env = "ROLLTAPE_SOCKET_MODE")]
+    socket_mode: Option<u32>,
+    /// Address of the control listener, for rewards and closing: IP:PORT, or unix:PATH; keep agents
+    /// away from it
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081")]
+    #[arg(value_parser = listen_address, env = "ROLLTAPE_CONTROL")]
+    control: ListenAddress,
     /// Address of --model's own listener, for trainers that push weights; keep agents away from it
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = address)]
     #[arg(env = "ROLLTAPE_ENGINE_LISTEN")]
@@ -49,9 +53,10 @@ pub(crate) struct Args {
 /// Serves until a signal asks it to stop.
 pub(crate) async fn run(args: Args, log_format: LogFormat) -> CommandResult {
     let passed = PassedSockets::take()?;
-    let control = passed.control_address()?.unwrap_or(args.control);
-    args.proxy.control.check(control)?;
-    args.proxy.check_relay(passed.data_address()?.unwrap_or(args.listen))?;
+    let control = passed.control_address()?.map(ListenAddress::from);
+    args.proxy.control.check(control.as_ref().unwrap_or(&args.control))?;
+    let data = passed.data_address()?.map(ListenAddress::from);
+    args.proxy.check_relay(data.as_ref().unwrap_or(&args.listen))?;
 
     check_engine(&args)?;
 
@@ -65,6 +70,7 @@ pub(crate) async fn run(args: Args, log_format: LogFormat) -> CommandResult {
         store: args.store.location,
         durability: args.durability,
         listen: args.listen,
+        socket_mode: args.socket_mode.unwrap_or(OWN_SOCKET_MODE),
         control: args.control,
         engine_listen: args.engine_listen,
         is_private: false,
@@ -101,7 +107,7 @@ pub(crate) async fn run(args: Args, log_format: LogFormat) -> CommandResult {
 
 /// Refuses an engine that everybody beyond this machine could use.
 fn check_engine(args: &Args) -> Result<(), Failure> {
-    let has_engine = args.backend.upstream.is_none();
+    let has_engine = args.backend.model.is_some();
     if !has_engine || args.engine_listen.ip().is_loopback() || !args.proxy.control.is_open() {
         return Ok(());
     }
@@ -122,10 +128,14 @@ fn report_addresses(running: &RunningServer, store: &str, requires_key: bool) {
             "anybody on this machine can use the control listener: --control-open",
         ),
     }
+
     terminal::message(&format!(
-        "listening on {}://{}, control on http://{}, in front of {}, recording to {store}",
-        running.scheme, running.data, running.control, running.backend
+        "listening on {}, control on {}, in front of {}, recording to {store}",
+        running.data.url(running.scheme),
+        running.control.url("http"),
+        running.backend
     ));
+
     if let Some(engine) = running.engine {
         let whom = match running.token {
             Some(_) => "trainers with the control listener's token",
@@ -133,16 +143,31 @@ fn report_addresses(running: &RunningServer, store: &str, requires_key: bool) {
         };
         terminal::message(&format!("the engine listens on http://{engine}, for {whom}"));
     }
+
     terminal::message(&agent_hint(&running.agents_url(), requires_key));
-    let page = reachable(running.control);
-    terminal::message(&format!(
-        "read what is recorded: http://{page}/ in a browser, or the link that `rolltape view` \
-         prints"
-    ));
+    terminal::message(&reader_hint(&running.control_url()));
+}
+
+/// The line that points a person to the page. A browser opens no socket of the file system.
+fn reader_hint(control_url: &str) -> String {
+    match control_url.starts_with(UNIX) {
+        true => "read what is recorded: the link that `rolltape view` prints".to_owned(),
+        false => format!(
+            "read what is recorded: {control_url}/ in a browser, or the link that `rolltape view` \
+             prints"
+        ),
+    }
 }
 
 /// The line that points an agent here. OpenAI's SDK does not start without a key.
 fn agent_hint(agents_url: &str, requires_key: bool) -> String {
+    if let Some(path) = agents_url.strip_prefix(UNIX) {
+        let key = if requires_key { " --require-key" } else { "" };
+        return format!(
+            "point an agent at it: rolltape run{key} --proxy {agents_url} -- COMMAND, or a client \
+             of sockets such as curl --unix-socket {path} http://localhost/e/EPISODE/v1/models"
+        );
+    }
     let url = format!("OPENAI_BASE_URL={agents_url}/e/EPISODE/v1");
     match requires_key {
         // A key is made for one episode.

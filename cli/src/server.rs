@@ -9,6 +9,7 @@ pub(crate) mod listen;
 pub(crate) mod passed;
 pub(crate) mod reading;
 pub(crate) mod signals;
+mod upstreams;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -17,31 +18,42 @@ use std::time::Duration;
 
 use ::engine::EngineOptions;
 use clap::ValueEnum;
-use proxy::{Proxy, Upstream};
+use proxy::{Config, Endpoint, EngineSpec, Proxy, Upstream};
 use store::{Durability, Location, Store, Writer};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use viewer::{TokenTexts, Viewer};
 
 use self::engine::{LoadedEngine, StartedBackend};
 use self::feed_rows::ExportedRows;
-use self::listen::{Listening, reachable};
+use self::listen::Listening;
+use self::listen::socket_file::SocketFile;
 use self::passed::PassedSockets;
 use self::reading::reader;
+use self::upstreams::Upstreams;
 use crate::exit::Failure;
+use crate::options::address::ListenAddress;
 use crate::options::control::FoundToken;
 use crate::options::engine::EngineArgs;
 use crate::options::proxy::ProxyArgs;
 use crate::spans::SpanExport;
 
-/// The backend: one of the two is required.
-#[derive(Debug, Clone, clap::Args)]
-#[group(required = true, multiple = false)]
+/// The mode of a socket that only its user opens.
+pub(crate) const OWN_SOCKET_MODE: u32 = 0o600;
+
+/// The backend: upstreams or a model.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[group(required = true, multiple = true)]
 pub(crate) struct BackendArgs {
-    /// An OpenAI-compatible server, such as http://127.0.0.1:8000
-    #[arg(long, value_name = "URL", env = "ROLLTAPE_UPSTREAM")]
-    pub(crate) upstream: Option<Upstream>,
+    /// An OpenAI-compatible server, such as http://127.0.0.1:8000; repeatable. Words after the
+    /// address of one of several are its settings: 'http://a:8000 name=a weight=2 calls=64
+    /// dialect=vllm'
+    #[arg(long, value_name = "URL", value_delimiter = ',', env = "ROLLTAPE_UPSTREAM")]
+    #[arg(conflicts_with = "model")]
+    pub(crate) upstream: Vec<EngineSpec>,
+    /// A file with such a server on each line, which is read again when it changes
+    #[arg(long, value_name = "FILE", conflicts_with = "model", env = "ROLLTAPE_UPSTREAMS_FILE")]
+    pub(crate) upstreams_file: Option<PathBuf>,
     /// A Hugging Face model folder, served by the engine inside this process
     #[arg(long, value_name = "DIR", env = "ROLLTAPE_MODEL")]
     pub(crate) model: Option<PathBuf>,
@@ -77,9 +89,11 @@ pub(crate) struct ServerOptions {
     pub(crate) store: Location,
     pub(crate) durability: DurabilityName,
     /// Address of the data listener.
-    pub(crate) listen: SocketAddr,
+    pub(crate) listen: ListenAddress,
+    /// Mode of its file, if it is a socket in the file system.
+    pub(crate) socket_mode: u32,
     /// Address of the control listener.
-    pub(crate) control: SocketAddr,
+    pub(crate) control: ListenAddress,
     /// Settings of the engine, if the backend is a model.
     pub(crate) engine: EngineArgs,
     /// Address of the engine's listener, if the backend is a model.
@@ -93,6 +107,20 @@ pub(crate) struct ServerOptions {
 }
 
 impl ServerOptions {
+    /// The configuration of a proxy in front of an upstream.
+    fn proxy_config(
+        &self,
+        upstream: Upstream,
+        has_engine: bool,
+        viewer: Viewer,
+    ) -> Result<Config, Failure> {
+        let mut config = self.proxy.config(upstream, has_engine, &self.store)?;
+        config.rows = Some(Arc::new(ExportedRows));
+        config.reader = Some(reader(viewer));
+        config.descriptors_max = self.descriptors_max;
+        Ok(config)
+    }
+
     /// A server for this process alone: free ports on loopback, the engine's defaults, and the
     /// safest durability.
     pub(crate) fn private(backend: BackendArgs, proxy: ProxyArgs, store: Location) -> Self {
@@ -102,8 +130,9 @@ impl ServerOptions {
             proxy,
             store,
             durability: DurabilityName::Power,
-            listen: free,
-            control: free,
+            listen: free.into(),
+            socket_mode: OWN_SOCKET_MODE,
+            control: free.into(),
             engine: EngineArgs::default(),
             engine_listen: free,
             is_private: true,
@@ -143,9 +172,9 @@ async fn load_engine(model: &Path, options: &ServerOptions) -> Result<LoadedEngi
 #[derive(Debug)]
 pub(crate) struct RunningServer {
     /// Address of the data listener.
-    pub(crate) data: SocketAddr,
+    pub(crate) data: ListenAddress,
     /// Address of the control listener.
-    pub(crate) control: SocketAddr,
+    pub(crate) control: ListenAddress,
     /// Address of the engine, if the backend is a model.
     pub(crate) engine: Option<SocketAddr>,
     /// The upstream's URL, or the model's name.
@@ -170,6 +199,8 @@ pub(crate) struct RunningServer {
     control_tasks: JoinSet<()>,
     engine_tasks: JoinSet<std::io::Result<()>>,
     writer: Writer,
+    /// The files of sockets, which go with the server.
+    _files: [Option<SocketFile>; 2],
 }
 
 impl RunningServer {
@@ -177,8 +208,9 @@ impl RunningServer {
     pub(crate) async fn start(mut options: ServerOptions) -> Result<Self, Failure> {
         // An address that is taken is reported before a model is loaded.
         let PassedSockets { data, control } = std::mem::take(&mut options.passed);
-        let data_socket = Listening::take(data, options.listen, "--listen")?;
-        let control_socket = Listening::take(control, options.control, "--control")?;
+        let (mode, own) = (options.socket_mode, OWN_SOCKET_MODE);
+        let data_socket = Listening::take(data, &options.listen, mode, "--listen")?;
+        let control_socket = Listening::take(control, &options.control, own, "--control")?;
         let (stop_data, data_stop) = watch::channel(false);
         let (stop_others, others_stop) = watch::channel(false);
 
@@ -192,43 +224,39 @@ impl RunningServer {
         // After the store: whoever holds it is the only one to make the token beside it.
         let token = options.token()?;
         let control_token = token.as_ref().map(|found| found.token.clone());
-
         let mut engine_tasks = JoinSet::new();
-        let started = match (&options.backend.upstream, loaded) {
-            (Some(upstream), _) => StartedBackend::of_user(upstream.clone()),
-            (None, Some(loaded)) => {
+        let upstreams = Upstreams::read(&options.backend)?;
+        let started = match loaded {
+            None => upstreams.backend()?,
+            Some(loaded) => {
                 let stop = others_stop.clone();
                 loaded.serve(control_token.clone(), stop, &mut engine_tasks)?
             }
-            (None, None) => return Err(Failure::new("neither --upstream nor --model was given")),
         };
 
         let StartedBackend { upstream, name, engine, key } = started;
-        let mut config = options.proxy.config(upstream, engine.is_some(), &options.store)?;
-        config.control_token = control_token;
-        config.rows = Some(Arc::new(ExportedRows));
         let viewer = options.viewer();
-        config.reader = Some(reader(viewer.clone()));
-        config.descriptors_max = options.descriptors_max;
+        let mut config = options.proxy_config(upstream, engine.is_some(), viewer.clone())?;
+        upstreams.set(&mut config)?;
+        config.control_token = control_token;
         config.upstream_key = key.or(config.upstream_key);
         let scheme = if config.tls.is_some() { "https" } else { "http" };
         let drain_wait = config.drain_wait;
         let proxy = Arc::new(Proxy::start(config, store).await.map_err(|e| Failure::of(&e))?);
-        let weak_proxy = Arc::downgrade(&proxy);
-
         let spans = SpanExport::start(&options.proxy.telemetry, &viewer, &options.store).await?;
 
         // The ports open last: until here nothing could have been served.
-        let (data_listener, control_listener) = (data_socket.open()?, control_socket.open()?);
-        let (data, control) = (data_listener.local_addr()?, control_listener.local_addr()?);
+        let (data, control) = (data_socket.open()?, control_socket.open()?);
         let mut data_tasks = JoinSet::new();
-        let data_stop = stopped(data_stop);
-        data_tasks.spawn(proxy::serve_data(Arc::clone(&proxy), data_listener, data_stop));
-        let control_tasks = serve_control(proxy, control_listener, &others_stop, engine.is_none());
+        let agents = proxy::serve_data(Arc::clone(&proxy), data.endpoint, stopped(data_stop));
+        data_tasks.spawn(agents);
+        let mut control_tasks = serve_control(Arc::clone(&proxy), control.endpoint, &others_stop);
+        upstreams.serve(&proxy, &mut control_tasks, stopped(others_stop)).await?;
+        let weak_proxy = Arc::downgrade(&proxy);
 
         Ok(Self {
-            data,
-            control,
+            data: data.address,
+            control: control.address,
             engine,
             backend: name,
             scheme,
@@ -243,12 +271,18 @@ impl RunningServer {
             control_tasks,
             engine_tasks,
             writer,
+            _files: [data.file, control.file],
         })
     }
 
-    /// The URL by which agents on this machine reach the data listener, without a path.
+    /// The address by which agents on this machine reach the data listener, without a path.
     pub(crate) fn agents_url(&self) -> String {
-        format!("{}://{}", self.scheme, reachable(self.data))
+        self.data.clone().reachable().url(self.scheme)
+    }
+
+    /// The address by which this process reaches the control listener, without a path.
+    pub(crate) fn control_url(&self) -> String {
+        self.control.clone().reachable().url("http")
     }
 
     /// The `authorization` of requests to the control listener.
@@ -294,17 +328,14 @@ impl RunningServer {
     }
 }
 
-/// Serves the control listener, and watches an upstream that is another process.
+/// Serves the control listener, and watches the upstreams.
 fn serve_control(
     proxy: Arc<Proxy>,
-    listener: TcpListener,
+    listener: Endpoint,
     stop: &watch::Receiver<bool>,
-    watches: bool,
 ) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    if watches {
-        tasks.spawn(proxy::watch_upstream(Arc::clone(&proxy), stopped(stop.clone())));
-    }
+    tasks.spawn(proxy::watch_upstream(Arc::clone(&proxy), stopped(stop.clone())));
     tasks.spawn(proxy::serve_control(proxy, listener, stopped(stop.clone())));
     tasks
 }

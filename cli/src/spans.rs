@@ -37,7 +37,7 @@ pub(crate) struct SpanExport {
     task: JoinHandle<()>,
 }
 
-/// What the task works with.
+/// The parts that the task works with.
 struct Sender {
     changes: Changes,
     maker: SpanMaker,
@@ -85,6 +85,7 @@ impl Sender {
                 () = sleep(LOOK_EVERY) => false,
                 _ = &mut stopped => true,
             };
+
             // A look finds a bounded number of changes.
             loop {
                 match self.changes.look().await {
@@ -97,6 +98,7 @@ impl Sender {
                     }
                 }
             }
+
             if stops {
                 return;
             }

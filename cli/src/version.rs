@@ -1,8 +1,8 @@
-//! What `rolltape --version` says: the version, the commit, and what this build can do.
+//! The text of `rolltape --version`: the version, the commit, and what this build can do.
 
 use std::sync::LazyLock;
 
-/// What every build can do, then what one that loads libraries can do.
+/// The abilities of every build, then those of one that loads libraries.
 const FEATURES: [&str; 3] = ["cpu", "sqlite", "postgres"];
 const LOADED_FEATURES: [&str; 2] = ["cuda", "nccl"];
 

@@ -5,13 +5,16 @@ r"""Compares the decoding speed of this engine and of llama.cpp on the same rand
     python engine/benches/versus.py target/release/rolltape
     python engine/benches/versus.py target/release/rolltape --counts 4 900 \
         --config engine/models/tiny/config.json
+    python engine/benches/versus.py target/release/rolltape --alone --config CONFIG_OF_A_MIXTURE
 
 Writes random bf16 weights of the shape of Qwen3-0.6B, or of another Qwen3, as a model folder and as
 GGUF. Both engines decode 1, 8 and 32 sequences greedily with the same number of threads, and take
 turns over some runs. A figure is tokens per second of decoding: the least time of a long reply
 minus that of a short one, which excludes prompts and start-up. The limit is the rate at which the
 weights could be read from memory once a step. llama.cpp runs through its batch API, with one argmax
-per sequence and step in numpy; this engine is called over HTTP.
+per sequence and step in numpy; this engine is called over HTTP. With `--alone` only this engine
+runs, on random weights that it makes in memory, so that the model may be a mixture of experts; the
+limit is then the rate at which the weights that a step uses could be read.
 """
 
 import argparse
@@ -199,12 +202,12 @@ class Llama:
 class Rolltape:
     """`rolltape engine` over HTTP."""
 
-    def __init__(self, binary, folder, threads, flags):
+    def __init__(self, binary, model, threads, flags):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        command = [binary, "engine", "--model", folder, "--listen", f"127.0.0.1:{port}"]
+        command = [binary, "engine", *model, "--listen", f"127.0.0.1:{port}"]
         command += ["--max-model-len", "1024", "--threads", str(threads), *flags]
         self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         for _ in range(600):
@@ -271,11 +274,50 @@ def measure(engines, args):
     return found
 
 
+def rolltapes(args, model):
+    """This engine with both numerics."""
+    flags = {"reference": [], "fast": ["--numerics", "fast"]}
+    return {name: Rolltape(args.rolltape, model, args.threads, f) for name, f in flags.items()}
+
+
+def bytes_used(config, batch):
+    """The bytes of bf16 weights that a step of `batch` sequences uses, on average over routings."""
+    hidden, dim = config["hidden_size"], config["head_dim"]
+    query, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
+    attention = hidden * (2 * query + 2 * kv)
+    experts = config.get("num_experts", 0)
+    inner = 3 * hidden * config["intermediate_size"]
+    if experts:
+        share = 1 - (1 - config["num_experts_per_tok"] / experts) ** batch
+        inner = experts * hidden + share * experts * 3 * hidden * config["moe_intermediate_size"]
+    layers = config["num_hidden_layers"] * (attention + inner)
+    return 2 * (layers + config["vocab_size"] * hidden)
+
+
+def alone(args):
+    """Prints the speed of this engine on weights that it makes."""
+    engines = rolltapes(args, ["--random-weights", args.config])
+    try:
+        memory = bandwidth(args.threads)
+        found = measure(engines, args)
+        memory = max(memory, bandwidth(args.threads))
+    finally:
+        for engine in engines.values():
+            engine.close()
+    print(f"{args.threads} threads, memory gives {memory / 1e9:.1f} GB/s")
+    print("batch  engine       tok/s  bytes of a step  of memory")
+    for batch in args.batches:
+        used = bytes_used(CONFIG, batch)
+        for name in engines:
+            step, _ = found[name, batch]
+            print(f"{batch:5}  {name:9} {batch / step:8.1f}", end="")
+            print(f"  {used / 1e9:12.2f} GB  {used / memory / step:8.0%}")
+
+
 def compare(folder, args):
     weights = (folder / "model.safetensors").stat().st_size
     engines = {"llama.cpp": Llama(folder, args.threads)}
-    engines["reference"] = Rolltape(args.rolltape, folder, args.threads, [])
-    engines["fast"] = Rolltape(args.rolltape, folder, args.threads, ["--numerics", "fast"])
+    engines |= rolltapes(args, ["--model", folder])
     try:
         memory = bandwidth(args.threads)
         found = measure(engines, args)
@@ -305,11 +347,14 @@ def main():
     parser.add_argument("--counts", type=int, nargs=2, default=[4, 36], help=help)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--config", type=pathlib.Path, help="config.json of another Qwen3")
+    parser.add_argument("--alone", action="store_true", help="without llama.cpp; needs --config")
     parser.add_argument("--folder", type=pathlib.Path, help="keep the model in this folder")
     args = parser.parse_args()
     if args.config:
         CONFIG.clear()
         CONFIG.update(json.loads(args.config.read_text()))
+    if args.alone:
+        return alone(args)
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or pathlib.Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

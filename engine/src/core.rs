@@ -22,6 +22,7 @@ use crate::error::ModelError;
 use crate::model::Model;
 use crate::sample::LogprobsMode;
 use crate::schedule::request::FinishReason;
+use crate::schedule::routed::RoutedPages;
 use crate::schedule::{NeedsStepInFlight, Scheduler};
 use crate::update::staging::WeightStaging;
 use commands::PauseState;
@@ -79,10 +80,13 @@ impl<O: Ops> EngineCore<O> {
     pub(crate) fn new(
         model: Model<O>,
         tokenizer: Arc<Tokenizer>,
-        scheduler: Scheduler,
+        mut scheduler: Scheduler,
         shared: SharedState<O>,
         settings: CoreSettings,
     ) -> EngineCore<O> {
+        let pages = scheduler.pages_total();
+        let experts = model.config().experts.as_ref();
+        scheduler.routed = experts.map(|experts| RoutedPages::new(pages, experts));
         EngineCore {
             overlap: settings.async_scheduling && model.can_draw(),
             in_flight: None,

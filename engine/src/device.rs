@@ -3,9 +3,10 @@
 pub(crate) mod memory;
 
 use kernels::cuda::{Cuda, CudaError, CudaOptions, DeviceOptions, NoCuda};
-use kernels::{Cpu, Heads, OpError};
+use kernels::{Cpu, OpError};
 
 use crate::error::LoadError;
+use crate::model::config::ModelConfig;
 use crate::options::{DeviceChoice, EngineOptions};
 
 /// The device that the options select.
@@ -15,16 +16,22 @@ pub(crate) enum SelectedDevice {
 }
 
 impl SelectedDevice {
-    /// Opens the device for a model with such heads. Returns it with a line that names it and says
+    /// Opens the device for a model. Returns it with a line that names it and says
     /// why it was selected.
     pub(crate) fn new(
         options: &EngineOptions,
-        heads: Heads,
+        model: &ModelConfig,
     ) -> Result<(SelectedDevice, String), LoadError> {
         if options.device == DeviceChoice::Cpu {
             return Ok(cpu(options, "as requested"));
         }
-        match Cuda::open(&cuda_options(options), heads) {
+        if model.experts.is_some() {
+            return match options.device {
+                DeviceChoice::Auto => Ok(cpu(options, ONLY_DENSE)),
+                _ => Err(LoadError::ExpertsOnGpu),
+            };
+        }
+        match Cuda::open(&cuda_options(options), model.heads) {
             Ok(cuda) => {
                 let line = describe(&cuda);
                 Ok((SelectedDevice::Cuda(Box::new(cuda)), line))
@@ -38,6 +45,9 @@ impl SelectedDevice {
         }
     }
 }
+
+/// The reason why a model runs on the CPU although there may be a GPU.
+const ONLY_DENSE: &str = "the GPU's kernels take no mixture of experts";
 
 fn cpu(options: &EngineOptions, reason: &str) -> (SelectedDevice, String) {
     let cpu = Cpu::new(options.threads, options.numerics);
@@ -86,13 +96,32 @@ fn describe(cuda: &Cuda) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kernels::Heads;
+
     use super::*;
+    use crate::model::folder::ModelFolder;
+
+    fn tiny(name: &str) -> ModelConfig {
+        let models = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("models");
+        ModelFolder::open(&models.join(name)).unwrap().model
+    }
+
+    #[test]
+    fn a_mixture_of_experts_runs_on_the_cpu_only() {
+        let model = tiny("tiny-moe");
+        let of =
+            |device| SelectedDevice::new(&EngineOptions { device, ..Default::default() }, &model);
+        let refused = of(DeviceChoice::Cuda).map(|(_, line)| line).unwrap_err().to_string();
+        assert!(refused.contains("mixture of experts") && refused.contains("--device cpu"));
+        let (_, usual) = of(DeviceChoice::Auto).unwrap();
+        assert!(usual.ends_with("the GPU's kernels take no mixture of experts"), "{usual}");
+    }
 
     /// The answers for a model with such heads, on any machine: no device is opened for them.
     fn said(query: usize, kv: usize, dim: usize) -> (String, String) {
-        let heads = Heads { query, kv, dim };
+        let model = ModelConfig { heads: Heads { query, kv, dim }, ..tiny("tiny") };
         let of =
-            |device| SelectedDevice::new(&EngineOptions { device, ..Default::default() }, heads);
+            |device| SelectedDevice::new(&EngineOptions { device, ..Default::default() }, &model);
         let refused = match of(DeviceChoice::Cuda) {
             Err(LoadError::NoGpu(reason)) => reason.to_string(),
             Err(other) => other.to_string(),

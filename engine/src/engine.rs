@@ -114,7 +114,7 @@ struct LoadedModel<O: Ops> {
 
 impl<T: TensorSource> Blueprint<'_, T> {
     fn build(self) -> Result<Engine, LoadError> {
-        let (device, description) = SelectedDevice::new(&self.options, self.folder.model.heads)?;
+        let (device, description) = SelectedDevice::new(&self.options, &self.folder.model)?;
         match device {
             SelectedDevice::Cpu(ops) => self.build_on(ops, description),
             SelectedDevice::Cuda(ops) => self.build_on(*ops, description).map_err(gpu_load_error),

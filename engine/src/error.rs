@@ -30,6 +30,12 @@ pub enum LoadError {
     /// A GPU was asked for, and none can be used.
     #[error("cannot run on a GPU")]
     NoGpu(#[source] kernels::cuda::NoCuda),
+    /// A GPU was asked for a model with experts.
+    #[error(
+        "the GPU's kernels take no mixture of experts; run this model with --device cpu, or with \
+         --device auto, which chooses the CPU for it"
+    )]
+    ExpertsOnGpu,
     /// The GPU has too little free memory for the model and its buffers.
     #[error(
         "the GPU has no memory for another {bytes} bytes of the model; free some, choose another \

@@ -6,11 +6,13 @@
 //! The bits of a row do not depend on the other rows of its step.
 //!
 //! - [`folder`]: a model folder, read and checked; [`config`] and [`rope`] are its parts.
+//! - [`experts`]: mixtures of experts.
 //! - [`parameters`]: the weights on the device.
 //! - [`forward`]: the rows of a step and the operations on them.
 //! - [`random`]: a model with random weights.
 
 pub(crate) mod config;
+pub(crate) mod experts;
 pub(crate) mod fields;
 pub(crate) mod folder;
 pub(crate) mod forward;
@@ -24,6 +26,7 @@ use kernels::{DrawnToken, OpError, Ops, Placement, Step};
 
 use crate::error::ModelError;
 use crate::lora::{Adapter, AdapterSlots};
+use crate::schedule::routed::RoutedPages;
 use config::ModelConfig;
 use forward::{ForwardPass, Scratch, SequenceChunk, StepRows};
 use parameters::Parameters;
@@ -139,6 +142,24 @@ impl<O: Ops> Model<O> {
 
         for chunk in chunks {
             chunk.cache.len += chunk.tokens.len();
+        }
+        Ok(())
+    }
+
+    /// Records the experts of the rows of the last step, which `chunks` were.
+    pub(crate) fn record_routing(
+        &self,
+        chunks: &[SequenceChunk<'_>],
+        to: &mut RoutedPages,
+    ) -> Result<(), OpError> {
+        let Some(routing) = &self.scratch.routing else { return Ok(()) };
+        let (mut start, mut experts) = (0, Vec::new());
+        for chunk in chunks {
+            let end = start + chunk.tokens.len();
+            experts.clear();
+            self.ops.read_routing(routing, start..end, &mut experts)?;
+            to.record(&chunk.cache.pages, chunk.cache.len - chunk.tokens.len(), &experts);
+            start = end;
         }
         Ok(())
     }

@@ -13,12 +13,14 @@
 //! - [`sequence`]: a request that runs.
 //! - [`queue`]: requests that wait; [`pace`] measures how fast it moves.
 //! - [`pages`]: the pool of pages; [`cache`] is the share of one sequence.
+//! - [`routed`]: the experts of the positions in the pages.
 
 pub(crate) mod cache;
 pub(crate) mod pace;
 pub(crate) mod pages;
 pub(crate) mod queue;
 pub(crate) mod request;
+pub(crate) mod routed;
 pub(crate) mod sequence;
 
 use std::collections::{HashMap, HashSet};
@@ -33,6 +35,7 @@ use cache::{CacheScope, SequenceCache};
 use pages::{PageKey, PagePool};
 use queue::{NextChoice, Queue};
 use request::{FinishReason, QueuedChoice, Request, Submission};
+use routed::RoutedPages;
 use sequence::Sequence;
 
 /// The bounds of a step.
@@ -58,6 +61,8 @@ pub(crate) struct Scheduler {
     queue: Queue,
     /// By rank, highest first.
     pub(crate) running: Vec<Sequence>,
+    /// The experts of computed positions, if the model has experts.
+    pub(crate) routed: Option<RoutedPages>,
     /// The number of running sequences of each call.
     running_of_call: HashMap<u64, usize>,
     /// Sequences that ever ran.
@@ -94,6 +99,7 @@ impl Scheduler {
             pages,
             queue: Queue::default(),
             running: Vec::new(),
+            routed: None,
             running_of_call: HashMap::new(),
             started: 0,
             slow_forms_rest_until: Instant::now(),
@@ -291,6 +297,9 @@ impl Scheduler {
     /// Ends a sequence that was removed from the running ones.
     pub(crate) fn finish(&mut self, mut sequence: Sequence, finish: FinishReason) {
         self.give_up_place(sequence.call);
+        if let Some(routed) = &self.routed {
+            sequence.take_routed_experts(routed);
+        }
         self.pages.release(std::mem::take(&mut sequence.cache));
         self.stats.finished(&finish);
         let (prompt, sampled) = (sequence.request.prompt.len(), sequence.sampled());

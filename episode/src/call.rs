@@ -77,8 +77,15 @@ pub struct CallEnd {
     pub translated: Option<Route>,
     /// The reason for which the upstream was not asked for all token data.
     pub unasked: Option<String>,
+    /// Heartbeats that were sent while the reply was silent. They are no part of `reply`.
+    pub heartbeats: u32,
     /// The policy versions that were declared current.
     pub stamps: VersionStamps,
+    /// The name of the engine that got the call; `None` if there was one upstream only.
+    pub engine: Option<String>,
+    /// How the call came to that engine: `new` for the first of a thread, `kept`, or `moved:` and
+    /// the reason. `None` if there was one upstream only.
+    pub routed: Option<String>,
 }
 
 /// Tokens that one call sampled under one choice index.

@@ -32,7 +32,7 @@ pub use id::{CallId, EpisodeId, GroupId, InvalidId, Micros, TaskId};
 pub use lineage::{CallKind, Lineage};
 pub use reward::{Reward, RewardScope, ScopeError, ScopeParts};
 pub use route::Route;
-pub use tag::{CLOSE_STATUSES, Tag, TagSource};
+pub use tag::{CLOSE_STATUSES, INFRASTRUCTURE_FAILED, Tag, TagSource};
 pub use trajectory::{Branch, Trajectory, TrajectoryKind};
 pub use turn::{SampledTokens, Turn, UnevenColumns};
 pub use version::{VersionStamps, version_number};

@@ -4,7 +4,10 @@ use crate::words::words;
 use crate::{EpisodeId, GroupId, TaskId};
 
 /// The statuses with which an episode is closed. The exported column `status` holds no other.
-pub const CLOSE_STATUSES: [&str; 4] = ["completed", "truncated", "aborted", "failed"];
+pub const CLOSE_STATUSES: [&str; 5] =
+    ["completed", "truncated", "aborted", "failed", INFRASTRUCTURE_FAILED];
+/// The status of an episode that neither its agent nor its policy ended.
+pub const INFRASTRUCTURE_FAILED: &str = "infrastructure_failed";
 
 /// The episode of a call, as its path, its headers or its API key name it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -22,6 +22,7 @@ use crate::graph::thread::thread;
 use crate::notes::{Notes, VersionMismatch};
 use crate::output::encode::{EncodeError, Encoder};
 use crate::rewards::groups::RewardGroups;
+use crate::rewards::infrastructure::{LastCall, failed_by_infrastructure};
 use crate::rewards::latest::LatestRewards;
 use crate::rows::builder::{RowExtras, rows};
 use crate::rows::columns;
@@ -173,12 +174,22 @@ impl FeedOptions {
         }
         let groups = RewardGroups::new(self.rewards.advantage, compared);
         let mut all = Vec::new();
-        for episode in episodes {
+        let mut taken = episodes.iter().filter(|episode| self.takes(episode)).peekable();
+        if taken.peek().is_none() {
+            return Err("infrastructure_failed");
+        }
+        for episode in taken {
             let standing = groups.standing(&episode.record);
             let extras = self.rewards.row_extras(standing, self.versions);
             all.extend(self.rows_of_one(episode, extras)?);
         }
         Ok(all)
+    }
+
+    /// Returns false for an attempt whose rows are left out. Its group goes on without it.
+    fn takes(&self, episode: &RecordedAttempt) -> bool {
+        let last = LastCall::of(&episode.calls);
+        !self.no_infrastructure_failed || !failed_by_infrastructure(&episode.record, last)
     }
 
     fn rows_of_one(
@@ -400,6 +411,35 @@ mod tests {
         assert_eq!((&both[0]["staleness"], &both[1]["staleness"]), (&1.into(), &Value::Null));
         // It makes up for no row that is left out.
         assert_eq!(made(&store, fresh, &["a", "c"]).await, FeedOutcome::Dropped("stale"));
+    }
+
+    #[tokio::test]
+    async fn a_group_goes_on_without_what_the_infrastructure_failed() {
+        let folder = tempfile::tempdir().unwrap();
+        let fine = || vec![call(1, &[1, 2], &[&[3]])];
+        let mut cut = call(2, &[1, 2, 3, 4], &[&[5]]);
+        reply(&mut cut).outcome = episode::Outcome::UpstreamFailed;
+        let failed = vec![call(1, &[1, 2], &[&[3]]), cut];
+        let told = [
+            ("a", Some("g"), Some(1.0), fine()),
+            ("b", Some("g"), Some(0.5), fine()),
+            // The zero of a scorer that found no answer.
+            ("c", Some("g"), Some(0.0), failed),
+        ];
+        let store = stored(folder.path(), &told).await;
+        let rewards = RewardOptions { advantage: Advantage::DrGrpo, ..RewardOptions::default() };
+        let all = FeedOptions { rewards, ..options() };
+        let rows = lines(&made(&store, all.clone(), &["a", "b", "c"]).await);
+        let column = |name: &str| rows.iter().map(|row| row[name].clone()).collect::<Vec<_>>();
+        assert_eq!(column("advantage"), [0.25.into(), (-0.25).into(), Value::Null]);
+        assert_eq!(column("status"), ["completed", "completed", "infrastructure_failed"]);
+        assert_eq!(column("reward")[2], 0.0, "what was given stays");
+
+        let without = FeedOptions { no_infrastructure_failed: true, ..all };
+        let rows = lines(&made(&store, without.clone(), &["a", "b", "c"]).await);
+        assert_eq!(rows.iter().map(|row| &row["episode_id"]).collect::<Vec<_>>(), ["a", "b"]);
+        let alone = made(&store, without, &["c"]).await;
+        assert_eq!(alone, FeedOutcome::Dropped("infrastructure_failed"));
     }
 
     #[tokio::test]

@@ -53,6 +53,8 @@ pub struct Options {
     pub retokenizer: Option<Arc<Retokenizer>>,
     /// Takes only episodes with at least this reward.
     pub min_reward: Option<f64>,
+    /// Leaves out attempts that the infrastructure failed.
+    pub no_infrastructure_failed: bool,
     /// Rewards above this one are good, where a format labels rows as good or bad.
     pub label_above: f64,
     /// Property that sorts rows into folders.
@@ -103,6 +105,10 @@ struct ManifestOptions<'a> {
     group_stats: bool,
 }
 
+/// Attempts that are compared.
+const POPULATION: &str =
+    "selected attempts of the group that have a reward, without infrastructure_failed ones";
+
 /// The options of rewards in a manifest, with the constants of the formulas.
 #[derive(Serialize)]
 struct ManifestRewardOptions {
@@ -130,7 +136,7 @@ impl<'a> ManifestOptions<'a> {
                 as_of,
                 gamma,
                 advantage: advantage.as_str(),
-                population: "selected attempts of the group that have a reward",
+                population: POPULATION,
                 std_ddof: STD_DDOF,
                 epsilon: EPSILON,
             },
@@ -152,12 +158,20 @@ impl Options {
         snapshot: &mut Snapshot,
         exported: Option<BTreeSet<String>>,
     ) -> Result<SelectionRules, SnapshotError> {
-        let Self { partition, shard, since, min_reward, .. } = *self;
+        let Self { partition, shard, since, min_reward, no_infrastructure_failed, .. } = *self;
         let unsettled = match exported {
             Some(_) => snapshot.closed_with_open_calls(self.now - SETTLE_US).await?,
             None => BTreeSet::new(),
         };
-        Ok(SelectionRules { partition, shard, since, min_reward, not_in: exported, unsettled })
+        Ok(SelectionRules {
+            partition,
+            shard,
+            since,
+            min_reward,
+            no_infrastructure_failed,
+            not_in: exported,
+            unsettled,
+        })
     }
 
     /// Returns the kinds asked for, else those that the format is for.
@@ -179,6 +193,9 @@ impl Options {
         let mut options = json!(ManifestOptions::new(self, encoding));
         if let Some(least) = self.min_reward {
             options["min_reward"] = json!(least);
+        }
+        if self.no_infrastructure_failed {
+            options["no_infrastructure_failed"] = json!(true);
         }
         if *self.models() != ModelFilter::All {
             options["models"] = json!(self.models().words());

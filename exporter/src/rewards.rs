@@ -2,5 +2,6 @@
 
 pub(crate) mod advantage;
 pub(crate) mod groups;
+pub(crate) mod infrastructure;
 pub(crate) mod latest;
 pub(crate) mod score;

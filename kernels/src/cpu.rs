@@ -6,6 +6,7 @@
 //! - [`Matrix`]: weights in panels of sixteen rows, so that the lanes of a register are sixteen
 //!   results and no sum crosses lanes.
 //! - [`Adapters`]: low-rank additions to one matrix.
+//! - [`Routing`]: the experts of the rows of a step.
 //! - [`Pages`]: keys and values in pages of sixteen positions, laid out like panels.
 //!
 //! Work is split by results, never inside a sum, so bits do not depend on the number of threads.
@@ -14,6 +15,7 @@
 mod adapters;
 mod attention;
 mod dispatch;
+mod experts;
 mod matmul;
 mod matrix;
 mod ops;
@@ -27,6 +29,7 @@ mod tests;
 pub use adapters::Adapters;
 pub use attention::pages::Pages;
 pub use dispatch::SimdLevel;
+pub use experts::Routing;
 pub use matrix::Matrix;
 
 use std::ops::Range;

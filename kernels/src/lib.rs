@@ -23,6 +23,7 @@ mod random;
 
 pub use cpu::{Cpu, Numerics};
 pub use op::{
-    DeviceLimits, DrawParams, DrawnScores, DrawnToken, Heads, LayerPages, LoraTarget, LowRank,
-    OpError, Ops, PAGE, Placement, Residual, RmsNorm, Rotation, Span, Step, TOP_MAX, Values,
+    DeviceLimits, DrawParams, DrawnScores, DrawnToken, EXPERTS_MAX, ExpertChoice, ExpertMatrices,
+    Heads, LayerPages, LoraTarget, LowRank, OpError, Ops, PAGE, Placement, Residual, RmsNorm,
+    Rotation, Span, Step, TOP_MAX, Values,
 };

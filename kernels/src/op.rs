@@ -22,7 +22,8 @@ pub use error::OpError;
 pub(crate) use error::{check_index, check_len, check_multiple};
 pub use limits::DeviceLimits;
 pub use operands::{
-    Heads, LayerPages, LoraTarget, LowRank, PAGE, Placement, Residual, RmsNorm, Rotation, Values,
+    EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, LayerPages, LoraTarget, LowRank, PAGE,
+    Placement, Residual, RmsNorm, Rotation, Values,
 };
 pub use step::{DrawParams, DrawnScores, DrawnToken, Span, Step, TOP_MAX};
 
@@ -36,6 +37,8 @@ pub trait Ops: Send {
     type Pages: Send;
     /// Low-rank additions to one matrix, each in a slot of its own.
     type Adapters: Send;
+    /// The experts of the rows of a step in all layers, and room to compute with them.
+    type Routing: Send;
 
     // Device.
 
@@ -283,6 +286,39 @@ pub trait Ops: Send {
         gate_up: &Self::Buffer,
         width: usize,
         out: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
+    /// Allocates room for the experts of `layers` layers, which choose by `choice`.
+    fn routing(&self, layers: usize, choice: ExpertChoice) -> Result<Self::Routing, OpError>;
+
+    /// Chooses the experts of a layer: those with the highest `softmax(logits)` by rows, the lower
+    /// index among equals. logits `[T, experts]`.
+    fn route(
+        &self,
+        logits: &Self::Buffer,
+        layer: usize,
+        routing: &mut Self::Routing,
+    ) -> Result<(), OpError>;
+
+    /// `out[t] = Σ weight · down · (silu(gate · x[t]) * (up · x[t]))` over the experts that row `t`
+    /// chose in `layer`, the layer that was routed last, in the order of its choice: x and out
+    /// `[T, H]`.
+    fn mix_experts(
+        &self,
+        x: &Self::Buffer,
+        layer: usize,
+        experts: ExpertMatrices<'_, Self::Matrix>,
+        routing: &mut Self::Routing,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
+    /// Appends the experts of rows of the last step: for each row those of all layers, likeliest
+    /// first, zeros for a layer without experts.
+    fn read_routing(
+        &self,
+        routing: &Self::Routing,
+        rows: Range<usize>,
+        out: &mut Vec<u16>,
     ) -> Result<(), OpError>;
 
     /// Makes the draws of a step from its logits, `[R, vocab]`.

@@ -5,6 +5,8 @@ pub(crate) mod accept;
 pub(crate) mod activity;
 pub(crate) mod allowed;
 mod connections;
+pub(crate) mod endpoint;
+pub(crate) mod escapes;
 pub(crate) mod gate;
 pub(crate) mod listen;
 pub(crate) mod pace;

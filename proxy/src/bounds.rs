@@ -58,6 +58,8 @@ pub(crate) const PING_WAIT: Duration = Duration::from_secs(30);
 pub(crate) const TUNNEL_PIECE_BYTES: usize = 8 << 10;
 /// Pause between two looks at an agent that shut its writing side.
 pub(crate) const HALF_CLOSE_CHECK: Duration = Duration::from_millis(200);
+/// Most bytes of an upstream's error that is read after the head of its reply was sent.
+pub(crate) const LATE_ERROR_BYTES_MAX: usize = 64 << 10;
 /// Longest wait for bytes of a reply that tell whether an agent has left or only shut its writing
 /// side in mid-reply.
 pub(crate) const LEAVE_WAIT: Duration = Duration::from_millis(300);
@@ -74,6 +76,50 @@ pub(crate) const UPSTREAM_IDLE_WAIT: Duration = Duration::from_secs(4);
 pub(crate) const UPSTREAM_RETRY: Duration = Duration::from_secs(2);
 /// Longest attempt to reach the upstream beside calls, such as that of `/ready`.
 pub(crate) const READY_PROBE_WAIT: Duration = Duration::from_secs(2);
+
+// Several upstreams.
+
+/// Engines of one proxy.
+pub(crate) const ENGINES_MAX: usize = 1024;
+/// Longest name of an engine, in bytes.
+pub(crate) const ENGINE_NAME_BYTES_MAX: usize = 128;
+/// Largest weight of an engine.
+pub(crate) const ENGINE_WEIGHT_MAX: u32 = 1000;
+/// Threads that an engine gets by their hash, in percent of its share of all. Beyond, a thread goes
+/// to its next best engine.
+pub(crate) const ENGINE_LOAD_PERCENT_MAX: u64 = 115;
+/// The same for threads whose engine is gone: their prefix is lost wherever they go, so they fill
+/// the engines that have less than their share, such as one that came back.
+pub(crate) const ENGINE_MOVED_PERCENT_MAX: u64 = 100;
+/// Threads whose engine is remembered. At the limit all are forgotten and placed by their hash.
+pub(crate) const THREADS_MAX: usize = 100_000;
+/// Time without a call after which a thread is forgotten: its prefix is likely gone.
+pub(crate) const THREAD_LIFE: Duration = Duration::from_secs(3600);
+/// Pause between two looks at an engine.
+pub(crate) const HEALTH_EVERY: Duration = Duration::from_secs(1);
+/// Longest wait for the answer to a look.
+pub(crate) const HEALTH_WAIT: Duration = Duration::from_secs(2);
+/// Looks in a row that fail before an engine counts as lost. One that takes no connection is lost
+/// at once.
+pub(crate) const HEALTH_FAILURES: u32 = 2;
+/// Pause between two look-ups of the names of upstreams.
+pub(crate) const RESOLVE_EVERY: Duration = Duration::from_secs(30);
+/// Longest look-up of a name.
+pub(crate) const RESOLVE_WAIT: Duration = Duration::from_secs(5);
+/// Calls that wait for an engine; further ones get a 503 at once.
+pub(crate) const ENGINE_WAITING_MAX: usize = 10_000;
+/// Longest wait of a call for an engine that is up.
+pub(crate) const ENGINE_WAIT: Duration = Duration::from_secs(10);
+/// Longest wait of a call for an engine that is not full.
+pub(crate) const ROOM_WAIT: Duration = Duration::from_secs(600);
+/// Calls that wait because an upstream answered 429 or 503; further such answers are passed on.
+pub(crate) const ABSORBED_CALLS_MAX: usize = 10_000;
+/// Shortest pause before a call is sent again after a 429 or 503; it doubles.
+pub(crate) const ABSORB_PAUSE: Duration = Duration::from_millis(500);
+/// Longest such pause, unless the upstream asks for a longer one.
+pub(crate) const ABSORB_PAUSE_MAX: Duration = Duration::from_secs(8);
+/// Longest body of a control request that goes to several engines, in bytes.
+pub(crate) const FAN_OUT_BODY_BYTES_MAX: usize = 512 << 20;
 
 // What is asked of the upstream beside calls.
 

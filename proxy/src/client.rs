@@ -19,7 +19,7 @@ use crate::clock::now;
 use crate::coding::Coding;
 use crate::config::Config;
 use crate::error::CallError;
-use crate::headers::prepare_request;
+use crate::headers::{is_event_stream, prepare_request};
 use crate::record::recording::Recording;
 use crate::reply::tee::{self, read_whole, transform_document};
 use crate::reply::transform::{BodyTransform, EventTransform, TransformStep};
@@ -133,8 +133,8 @@ impl Client {
             ..RequestBody::default()
         };
         let class = RequestClass::of(None, request.route, json.as_ref());
-        let outgoing = AgentRequest { head, path: request.path, body, class };
-        let (reply, rewrite) = self.forward.exchange(outgoing, &plan).await?;
+        let mut outgoing = AgentRequest { head, path: request.path, body, class };
+        let (reply, rewrite) = self.forward.exchange(&mut outgoing, &plan).await?;
         let asked = rewrite.asks;
         let declined = asks && rewrite.refused.loses_ids() && reply.status().is_success();
 
@@ -189,7 +189,7 @@ impl ReplyReader {
         let recording = &mut self.recording;
         recording.set_status(head.status.as_u16());
 
-        if !tee::is_event_stream(&head) {
+        if !is_event_stream(&head.headers) {
             let whole = read_whole(body, coding, recording, self.bytes_max).await;
             let document = whole.map_err(|failure| failure.error)?.bytes;
             transform_document(&mut head, &document, self.rewrite.transform, recording);

@@ -9,7 +9,9 @@ mod desk;
 mod door;
 mod engine;
 mod episodes;
+mod fan_out;
 mod feed;
+mod fleet;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod keys;
@@ -33,12 +35,12 @@ use hyper::header::CONTENT_TYPE;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde_json::json;
-use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::agent::accept;
+use crate::agent::endpoint::Endpoint;
 use crate::agent::listen::{self, Listener};
 use crate::body::ReplyBody;
 use crate::bounds::{CONTROL_BODY_BYTES_MAX, CONTROL_DRAIN_WAIT, CONTROL_REQUESTS_MAX};
@@ -54,7 +56,7 @@ use crate::record::attempts::AttemptKey;
 /// Serves the control listener until `shutdown`.
 pub async fn serve_control(
     proxy: Arc<Proxy>,
-    listener: TcpListener,
+    listener: impl Into<Endpoint>,
     shutdown: impl Future<Output = ()>,
 ) {
     // These tasks hold the store, so they must end with this function however it ends.
@@ -62,8 +64,9 @@ pub async fn serve_control(
     tasks.spawn(engine::record_versions(Arc::clone(&proxy)));
     tasks.spawn(versions::read_declared(Arc::clone(&proxy)));
 
-    // A socket that listens has an address; without one no name but loopback's is taken.
-    let local = listener.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
+    // Without an address no name but loopback's is taken.
+    let socket = listener.into();
+    let local = socket.ip().unwrap_or(Ipv4Addr::LOCALHOST.into());
     let control = Arc::new(Control {
         door: Door::new(proxy.config(), local),
         desk: Desk::new(proxy.config().reader.clone()),
@@ -78,7 +81,7 @@ pub async fn serve_control(
         draining.begin_drain().max(Instant::now() + CONTROL_DRAIN_WAIT)
     };
     let bounds = proxy.config().control_bounds();
-    let listener = Listener { socket: listener, tls: None, bounds };
+    let listener = Listener { socket, tls: None, bounds };
     let answer = move |request| answer(Arc::clone(&control), request);
     listen::serve(listener, answer, shutdown).await;
     tasks.shutdown().await;
@@ -88,10 +91,11 @@ pub async fn serve_control(
 /// let in, and has the reader.
 pub async fn serve_reading(
     config: Config,
-    listener: TcpListener,
+    listener: impl Into<Endpoint>,
     shutdown: impl Future<Output = ()>,
 ) {
-    let local = listener.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
+    let socket = listener.into();
+    let local = socket.ip().unwrap_or(Ipv4Addr::LOCALHOST.into());
     let door = Door::new(&config, local);
     let rooms = Arc::new((door, Desk::new(config.reader.clone())));
     let stopping = Arc::clone(&rooms);
@@ -100,7 +104,7 @@ pub async fn serve_reading(
         stopping.1.stop();
         Instant::now() + CONTROL_DRAIN_WAIT
     };
-    let listener = Listener { socket: listener, tls: None, bounds: config.control_bounds() };
+    let listener = Listener { socket, tls: None, bounds: config.control_bounds() };
     let answer = move |request: Request<Incoming>| {
         let rooms = Arc::clone(&rooms);
         async move {
@@ -168,7 +172,10 @@ async fn respond(
         Handler::Health => Ok(done().into_response()),
         Handler::Engine { changes_weights, .. } => {
             let _permit = control.requests.acquire().await;
-            engine::forward(proxy, request, changes_weights).await
+            match proxy.fleet.is_many() {
+                true => fan_out::to_all(proxy, route.path, request, changes_weights).await,
+                false => engine::forward(proxy, request, changes_weights).await,
+            }
         }
         Handler::Models => {
             let _permit = control.requests.acquire().await;
@@ -295,6 +302,11 @@ impl JsonRequest<'_> {
 
             JsonHandler::DeclareVersion => versions::declare(proxy, body).await,
             JsonHandler::ListVersions => versions::list(proxy).await,
+
+            JsonHandler::ListUpstreams => Ok(fleet::list(proxy)),
+            JsonHandler::AddUpstream => fleet::add(proxy, body).await,
+            JsonHandler::DrainUpstream => fleet::drain(proxy, self.parameter),
+            JsonHandler::RemoveUpstream => fleet::remove(proxy, self.parameter).await,
         }
     }
 
@@ -315,8 +327,12 @@ async fn ready(proxy: &Proxy) -> Result<JsonReply, JsonReply> {
         ));
     }
     proxy.store().probe().await.map_err(commit_error)?;
-    let upstream = proxy.config().upstream.to_string();
-    if let Err(reason) = proxy.forward.try_reach().await {
+    if proxy.fleet.is_many() {
+        return fleet::ready(proxy);
+    }
+    let only = proxy.fleet.any();
+    let upstream = only.spec.upstream.to_string();
+    if let Err(reason) = only.forward.try_reach().await {
         let message = format!("the upstream at {upstream} could not be reached: {reason}");
         return Err(unavailable(&message));
     }

@@ -82,7 +82,15 @@ pub(crate) enum CallError {
     Upgrade,
     /// Agents read the reason only; the detail has the address.
     #[error("the upstream could not be reached: {reason}")]
-    Unreachable { reason: &'static str, detail: String },
+    Unreachable {
+        reason: &'static str,
+        detail: String,
+        /// True if nothing of the request was sent.
+        is_unsent: bool,
+    },
+    /// Holds the reason.
+    #[error("no upstream takes the call: {0}; try again in a second")]
+    NoEngine(&'static str),
     #[error("the upstream's reply broke off: {0}")]
     Broken(String),
     #[error("the upstream's reply is longer than {0} bytes")]
@@ -130,7 +138,7 @@ impl CallError {
             | Self::Broken(_)
             | Self::ReplyTooLong(_)
             | Self::ReplyTooDense(_) => StatusCode::BAD_GATEWAY,
-            Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Overloaded | Self::NoEngine(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Cut => StatusCode::CONFLICT,
             Self::Unrecorded(error) => status_of_unrecorded(error),
         }
@@ -147,10 +155,21 @@ impl CallError {
         }
     }
 
+    /// The same, with the knowledge that nothing of the request was sent.
+    pub(crate) fn unsent(self) -> Self {
+        match self {
+            Self::Unreachable { reason, detail, .. } => {
+                Self::Unreachable { reason, detail, is_unsent: true }
+            }
+            other => other,
+        }
+    }
+
     /// The `type` of the error in a reply's body.
     fn error_type(&self) -> &'static str {
         match self {
             Self::Unreachable { .. }
+            | Self::NoEngine(_)
             | Self::Broken(_)
             | Self::ReplyTooLong(_)
             | Self::ReplyTooDense(_) => "upstream_error",
@@ -179,7 +198,7 @@ impl CallError {
             // SDKs retry these by default; a closed episode stays closed, and a budget spent.
             response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
         }
-        if matches!(self, Self::Overloaded) {
+        if matches!(self, Self::Overloaded | Self::NoEngine(_)) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response

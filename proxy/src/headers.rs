@@ -28,6 +28,15 @@ const OVERRIDES: [&str; 5] = [
 /// Request headers that every hop writes anew, or answers itself.
 const REWRITTEN_BY_HOP: [&str; 3] = ["host", "content-length", "expect"];
 
+/// The header of a reply that names its call.
+pub(crate) const CALL_ID: HeaderName = HeaderName::from_static("x-rolltape-call-id");
+
+/// True for the headers of a stream of server-sent events.
+pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    content_type.is_some_and(|name| name.starts_with("text/event-stream"))
+}
+
 /// Removes the named headers. Unlike `HeaderMap::remove`, it keeps the order of the others.
 pub(crate) fn remove(headers: &mut HeaderMap, names: &[impl AsRef<str>]) {
     if headers.keys().any(|name| is_named(name, names)) {

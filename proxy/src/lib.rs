@@ -6,6 +6,7 @@
 //! - `tag`: the episode of a call, from its path, headers, API key, session or conversation.
 //! - `record`: the recording of a call, which reaches the store however the call ends.
 //! - `upstream`: the rewritten request, the connections, and what the upstream is asked besides.
+//! - `fleet`: which of several upstreams gets the call.
 //! - `reply`: the reply on its way to the agent. Its end waits for the disk.
 //!
 //! `bounds` names what anybody may cost the proxy. `error` is the one place where an error becomes
@@ -25,8 +26,8 @@ mod coding;
 mod config;
 mod control;
 mod error;
-mod escapes;
 mod feed;
+mod fleet;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod headers;
@@ -42,13 +43,16 @@ mod upstream;
 mod web;
 
 pub use agent::allowed::{AllowedPath, InvalidAllowedPath};
+pub use agent::endpoint::Endpoint;
 pub use client::{Client, ClientError, ClientReply, ClientRequest};
-pub use config::{Config, InvalidUpstream, TokenExtras, TranslateMode, Upstream};
+pub use config::{Config, TokenExtras, TranslateMode};
 pub use control::{serve_control, serve_reading};
 pub use feed::rows::{ItemRows, RowSource, RowStream};
+pub use fleet::health::watch_upstream;
+pub use fleet::spec::{EngineSpec, FleetSettings, InvalidEngine};
 pub use proxy::{Proxy, StartError};
 pub use reading::{ChangeReader, PageFile, ReadError, ReadReply, ReadView, Reader};
 pub use serve::serve_data;
 pub use tag::api_key::{SecretChange, SigningSecretPlace};
+pub use upstream::address::{InvalidUpstream, Upstream};
 pub use upstream::connect::{InvalidSetting, client_tls, server_tls};
-pub use upstream::watch::watch_upstream;

@@ -1,4 +1,4 @@
-//! A proxy: one upstream, one store, and its state in memory.
+//! A proxy: its upstreams, one store, and its state in memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -17,6 +17,8 @@ use crate::clock::now;
 use crate::config::Config;
 use crate::error::CallError;
 use crate::feed::Feed;
+use crate::fleet::members::{ChangeError, Fleet};
+use crate::fleet::spec::{EngineSpec, InvalidEngine};
 use crate::memory::MemoryAccount;
 use crate::record::attempts::{AttemptKey, OpenAttempts};
 use crate::record::mask::KeyMask;
@@ -24,14 +26,13 @@ use crate::record::tracker::CallTracker;
 use crate::tag::api_key::KeySigner;
 use crate::tag::{self, RequestTag, TagContext};
 use crate::upstream::connect::InvalidSetting;
-use crate::upstream::forward::Forward;
 
-/// A proxy: one upstream, one store.
+/// A proxy: its upstreams, one store.
 #[derive(Debug)]
 pub struct Proxy {
     config: Config,
     store: Store,
-    pub(crate) forward: Arc<Forward>,
+    pub(crate) fleet: Arc<Fleet>,
     pub(crate) memory: Arc<MemoryAccount>,
     /// Bounds the calls in flight.
     call_permits: Arc<Semaphore>,
@@ -53,6 +54,9 @@ pub enum StartError {
     /// A setting cannot be used.
     #[error(transparent)]
     Setting(#[from] InvalidSetting),
+    /// The upstreams cannot be used together.
+    #[error(transparent)]
+    Engine(#[from] InvalidEngine),
     /// The store cannot be read.
     #[error(transparent)]
     Store(#[from] SnapshotError),
@@ -65,6 +69,19 @@ pub enum StartError {
     /// The stored sampling parameters of an episode are not valid.
     #[error(transparent)]
     ForcedSampling(#[from] ForcedSamplingError),
+}
+
+impl From<ChangeError> for StartError {
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::Setting(error) => error.into(),
+            ChangeError::Invalid(error) => error.into(),
+            // Nothing is removed at the start.
+            ChangeError::Unknown(name) | ChangeError::Last(name) => {
+                InvalidEngine::Twice(name).into()
+            }
+        }
+    }
 }
 
 impl Proxy {
@@ -88,7 +105,7 @@ impl Proxy {
         tracker.versions.load(snapshot.versions().await?);
 
         Ok(Self {
-            forward: Arc::new(Forward::new(&config)?),
+            fleet: Arc::new(Fleet::start(&config).await?),
             call_permits: Arc::new(Semaphore::new(config.calls_at_once())),
             memory: Arc::new(MemoryAccount::new(config.memory_bytes_max)),
             default_force: Arc::new(config.force.clone()),
@@ -111,6 +128,26 @@ impl Proxy {
     /// Number of agents' calls that have begun and not ended.
     pub fn calls_in_flight(&self) -> usize {
         usize::try_from(self.tracker.counts().in_flight).unwrap_or(0)
+    }
+
+    /// Sets the upstreams: those that options name, and those of the watched file.
+    ///
+    /// # Errors
+    /// A sentence that says why they stay as they were.
+    pub async fn set_upstreams(
+        &self,
+        named: Vec<EngineSpec>,
+        filed: Vec<EngineSpec>,
+    ) -> Result<(), String> {
+        self.fleet.set_all(named, filed).await.map_err(|error| error.to_string())
+    }
+
+    /// Replaces the upstreams that the watched file names.
+    ///
+    /// # Errors
+    /// A sentence that says why they stay as they were.
+    pub async fn set_filed_upstreams(&self, engines: Vec<EngineSpec>) -> Result<(), String> {
+        self.fleet.set_filed(engines).await.map_err(|error| error.to_string())
     }
 
     /// A place among the calls in flight. Taken when a request was read as far as it is kept: an
@@ -180,6 +217,7 @@ impl Proxy {
     /// Drops the state of an attempt that takes no more calls.
     pub(crate) fn forget(&self, attempt: &AttemptKey) {
         self.open_attempts.remove(attempt);
+        self.fleet.forget(attempt);
         if let Ok(mut all) = self.attempt_force.lock() {
             all.remove(attempt);
         }

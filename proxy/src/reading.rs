@@ -1,4 +1,4 @@
-//! What people read of a recording, which another crate makes.
+//! An interface to the recording for people, which another crate makes.
 
 use std::fmt;
 

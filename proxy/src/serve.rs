@@ -6,19 +6,22 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::{Request, Response};
-use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
+use crate::agent::endpoint::Endpoint;
 use crate::agent::gate::Gate;
 use crate::agent::listen::{self, Listener};
 use crate::agent::{accept, target, upgrade};
 use crate::body::ReplyBody;
 use crate::clock::now;
 use crate::error::CallError;
+use crate::fleet::send::send;
+use crate::fleet::threads::Thread;
 use crate::headers::{self, AcceptedCodings};
 use crate::proxy::Proxy;
 use crate::record::cut;
 use crate::record::open_call::{Arrival, OpenCall, PlanInput};
+use crate::reply::heartbeat::{self, Pulse};
 use crate::reply::tee::{self, ReplyReceiver};
 use crate::tag;
 use crate::upstream::forward::AgentRequest;
@@ -27,13 +30,13 @@ use crate::upstream::refusals::RequestClass;
 /// Serves agents on `listener` until `shutdown`, then lets calls in flight end.
 pub async fn serve_data(
     proxy: Arc<Proxy>,
-    listener: TcpListener,
+    listener: impl Into<Endpoint>,
     shutdown: impl Future<Output = ()>,
 ) {
-    let address = listener.local_addr().ok().map(|address| address.ip());
-    let gate = Arc::new(Gate::new(proxy.config(), address));
+    let socket = listener.into();
+    let gate = Arc::new(Gate::new(proxy.config(), socket.ip()));
     let listener = Listener {
-        socket: listener,
+        socket,
         tls: proxy.config().tls.clone().map(TlsAcceptor::from),
         bounds: proxy.config().data_bounds(),
     };
@@ -66,22 +69,31 @@ async fn answer(
 
     let (cut, mut cut_signal) = cut::channel();
     request.extensions_mut().insert(cut);
-    // In boxes, since a connection keeps the room of this future for as long as it lasts.
-    let walk = async {
-        match upgrade::is_requested(&request) {
-            true => Box::pin(upgrade::relay(proxy, request)).await,
-            false => Box::pin(call(proxy, request)).await,
-        }
+    let pulse = proxy.config().heartbeat.map(Pulse::new);
+    if let Some(pulse) = &pulse {
+        request.extensions_mut().insert(pulse.clone());
+    }
+    let proxy = Arc::clone(proxy);
+    let walk = async move {
+        // In boxes, since a connection keeps the room of this future for as long as it lasts.
+        let walk = async {
+            match upgrade::is_requested(&request) {
+                true => Box::pin(upgrade::relay(&proxy, request)).await,
+                false => Box::pin(call(&proxy, request)).await,
+            }
+        };
+        let reply = tokio::select! {
+            reply = walk => reply?,
+            // Dropping the call records its end.
+            () = cut_signal.cut() => return Err(CallError::Cut),
+        };
+        Ok(reply.map(|body| cut_signal.guard(body)))
     };
-    let reply = tokio::select! {
-        reply = walk => reply,
-        // Dropping the call records its end.
-        () = cut_signal.cut() => Err(CallError::Cut),
+    let reply = match pulse {
+        Some(pulse) => heartbeat::answer(Box::pin(walk), pulse, route).await,
+        None => walk.await,
     };
-    Ok(match reply {
-        Ok(reply) => reply.map(|body| cut_signal.guard(body)),
-        Err(error) => error.response(route),
-    })
+    Ok(reply.unwrap_or_else(|error| error.response(route)))
 }
 
 /// The walk of a call: accept, tag, rewrite, forward, tee. The recording starts before the upstream
@@ -97,6 +109,7 @@ async fn call(
     let request = json.as_ref();
     let tagged = proxy.tag(&mut head, request, started_at)?;
     let (route, path, attempt) = (tagged.route, tagged.path.clone(), tagged.tag.key());
+    let lineage = tagged.lineage.clone();
 
     // The start record is queued. An attempt that this process does not know to be open waits for
     // it here, so that a call into a closed episode costs the upstream nothing.
@@ -105,25 +118,20 @@ async fn call(
     let mut call = OpenCall::begin(proxy, arrival, tagged, permit).await;
     let class = RequestClass::of(Some(&attempt), route, request);
     let history = proxy.tags.responses.history(proxy.store(), &attempt, route, request).await;
-    call.admit(&proxy.open_attempts, attempt).await?;
+    call.admit(&proxy.open_attempts, &attempt).await?;
 
-    let dialect = match proxy.forward.dialect(&head.headers).await {
-        Ok(dialect) => dialect,
-        Err(error) => return Err(call.fail(error).await),
-    };
-    let input = PlanInput { route, path: &path, request, history: history.as_ref(), force: &force };
-    let plan = call.plan(proxy, dialect, input, &head.headers).await;
-
+    // The engine that has the thread's prefix gets the call, rewritten for its dialect.
+    let history = history.as_ref();
+    let thread = Thread::of(&attempt, &lineage, route, history.or(request));
+    let input = PlanInput { route, path: &path, request, history, force: &force };
     let codings = AcceptedCodings::of(&head.headers);
     headers::prepare_request(&mut head.headers, route);
     let outgoing = AgentRequest { head, path: &path, body, class };
-    let (reply, rewrite) = match proxy.forward.exchange(outgoing, &plan).await {
-        Ok(exchange) => exchange,
+    let (reply, rewrite) = match send(proxy, &mut call, &thread, input, outgoing).await {
+        Ok(answered) => answered,
         Err(error) => return Err(call.fail(error).await),
     };
-    call.recording().expect_reply(plan.collector(&rewrite, proxy.config()), &rewrite);
 
     // No byte of the reply leaves before the start record is on disk.
-    call.wait_for_start().await?;
     tee::relay(reply, rewrite, call, ReplyReceiver::new(route, codings, proxy.config())).await
 }

@@ -238,17 +238,18 @@ fn parse_attempt(text: &str) -> Result<u32, CallError> {
 
 /// The agent's own name for its session.
 fn session_episode(
-    headers: &mut HeaderMap,
+    headers: &HeaderMap,
     lineage: &Lineage,
 ) -> Result<Option<(EpisodeId, TagSource)>, CallError> {
     let Some(session) = lineage.session.as_deref().and_then(|session| session.parse().ok()) else {
         return Ok(None);
     };
-    if text_header(headers, SESSION)?.is_none() {
-        return Ok(Some((session, TagSource::Session)));
-    }
-    headers::remove(headers, &[SESSION]);
-    Ok(Some((session, TagSource::Header)))
+    // It is the agent's own, and a router behind may go by it: it is passed on.
+    let source = match text_header(headers, SESSION)? {
+        None => TagSource::Session,
+        Some(_) => TagSource::Header,
+    };
+    Ok(Some((session, source)))
 }
 
 /// The conversation that a call continues, or a new one.

@@ -12,7 +12,7 @@ from rolltape._token import Token
 from rolltape.http import Http, Json, Query, patiently, segment
 from rolltape.recording import Recording
 
-Status = Literal["completed", "truncated", "aborted", "failed"]
+Status = Literal["completed", "truncated", "aborted", "failed", "infrastructure_failed"]
 
 CONTROL_VARIABLE = "ROLLTAPE_CONTROL_URL"
 DATA_VARIABLE = "ROLLTAPE_PROXY"

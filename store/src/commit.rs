@@ -5,26 +5,27 @@
 //! a call of a closed episode, fails alone: the others are committed. An error of the database
 //! fails the whole group, and the loop tries its records one by one.
 //!
-//! The two records of a call are large and have files of their own, `begun` and `ended`. The others
-//! are below.
+//! The two records of a call are large and have files of their own, `begun` and `ended`, and
+//! `whole` where both are in one group. The others are below.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use episode::{CallEnd, CallId, CallStart, Choice, Micros, Reward};
+use episode::{CallId, Micros, Reward};
 
 use crate::commit::begun::write_begun;
 use crate::commit::cut::cut;
 use crate::commit::ended::write_ended;
 use crate::commit::episode_row::{NamedBy, evict, find_episode, upsert_episode};
 use crate::commit::keys::{add_key, erase_signing_key, revoke_keys};
+use crate::commit::whole::{WholeCall, write_whole};
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::error::{CommitError, CommitResult};
-use crate::feed::types::FeedRecord;
 use crate::feed::write::{number_closed, write_feed};
 use crate::log::cache::LogCache;
-use crate::types::{Announcement, ApiKeyRecord, AttemptId, Budget};
-use crate::versions::{VersionRecord, write_version};
+use crate::types::{Announcement, AttemptId};
+use crate::versions::write_version;
 use crate::writer::loss::{mark, unmark};
 
 mod begun;
@@ -34,43 +35,11 @@ mod ended;
 pub(crate) mod episode_row;
 pub(crate) mod gate;
 mod keys;
+mod record;
 pub(crate) mod seal;
+mod whole;
 
-/// One thing to write.
-#[derive(Debug, Clone)]
-pub(crate) enum Record {
-    /// A call begins: its request, and the id of the API key that it came with.
-    CallStart(CallStart, Option<String>),
-    /// The first call of an episode whose later calls may be lost (`--durability relaxed`). Its
-    /// commit marks the episode.
-    FirstCallStart(CallStart, Option<String>),
-    /// A call ends: its reply, token ids and logprobs.
-    CallEnd(CallEnd),
-    /// An episode is announced.
-    Open(Box<Announcement>),
-    /// An API key is made.
-    AddKey(ApiKeyRecord),
-    /// A key of an attempt is revoked, or all of them.
-    RevokeKeys { attempt: AttemptId, key_id: Option<String>, at: Micros },
-    /// The secret of an earlier version is erased.
-    EraseSigningKey,
-    /// The budget of attempts that were announced without one is set.
-    DefaultBudget(Budget),
-    /// Calls under way are ended without a reply.
-    Cut { calls: Vec<CallId>, at: Micros },
-    /// An attempt is closed: later calls are refused.
-    Close { attempt: AttemptId, at: Micros, status: Option<String> },
-    /// All calls of a closed attempt are written, so its mark goes.
-    Unmark(AttemptId),
-    /// An attempt, or a part of it, gets a reward.
-    Reward { attempt: AttemptId, reward: Reward },
-    /// A version of the weights is seen.
-    Version(VersionRecord),
-    /// Items of the feed are leased or settled.
-    Feed(FeedRecord),
-    /// Nothing: tests whether a record could be written.
-    Probe,
-}
+pub(crate) use self::record::Record;
 
 /// Writes `group` in the transaction that has begun on `connection`, and commits it.
 ///
@@ -99,17 +68,48 @@ async fn write_group(
     logs: &mut LogCache,
     group: &[&Record],
 ) -> Result<Vec<CommitResult>, sqlx::Error> {
-    let mut results = Vec::with_capacity(group.len());
-    for record in group {
-        match write(connection, logs, record).await {
+    let ends = match connection {
+        StoreConnection::Local(_) => places_of_ends(group),
+        // There the two records of a call are few statements, each a trip.
+        StoreConnection::Sqlite(_) | StoreConnection::Postgres(_) => HashMap::new(),
+    };
+    let mut results: Vec<Option<CommitResult>> = group.iter().map(|_| None).collect();
+    for (place, record) in group.iter().enumerate() {
+        if results[place].is_some() {
+            continue;
+        }
+        let end = record.started_call().and_then(|call| ends.get(&call));
+        let written = match (record, end.map(|place| (*place, group[*place]))) {
+            (Record::CallStart(begun, key), Some((place_of_end, Record::CallEnd(ended)))) => {
+                let key = key.as_deref();
+                let written = write_whole(connection, logs, WholeCall { begun, ended, key }).await;
+                let of_end = written.as_ref().map_err(|_| CommitError::NotBegun(ended.call_id));
+                results[place_of_end] = Some(of_end.copied());
+                written
+            }
+            _ => write(connection, logs, record).await,
+        };
+        match written {
             // Part of the record may be written, so the transaction cannot be committed.
             Err(CommitError::Database(error)) => return Err(error),
-            result => results.push(result),
+            result => results[place] = Some(result),
         }
     }
 
     connection.commit().await?;
-    Ok(results)
+    Ok(results.into_iter().map(|result| result.unwrap_or(Err(CommitError::Stopped))).collect())
+}
+
+/// The places of the ends of calls, if calls may begin in the same group.
+fn places_of_ends(group: &[&Record]) -> HashMap<CallId, usize> {
+    let ends = group.iter().enumerate().filter_map(|(place, record)| match record {
+        Record::CallEnd(end) => Some((end.call_id, place)),
+        _ => None,
+    });
+    match group.iter().any(|record| record.started_call().is_some()) {
+        true => ends.collect(),
+        false => HashMap::new(),
+    }
 }
 
 async fn write(
@@ -279,36 +279,6 @@ async fn probe(connection: &mut StoreConnection) -> CommitResult {
     let upsert = "INSERT INTO setting (name, value) VALUES ('probe', $1) \
                   ON CONFLICT (name) DO UPDATE SET value = excluded.value";
     Ok(query(upsert).bind(value).execute(connection).await?)
-}
-
-impl Record {
-    /// The memory that the record occupies while it waits, roughly, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
-        match self {
-            Self::CallStart(begun, _) | Self::FirstCallStart(begun, _) => begun.request.len(),
-            Self::CallEnd(ended) => {
-                let ids: usize = ended.prompts.iter().map(Vec::len).sum();
-                ended.reply.len() + 4 * ids + ended.choices.iter().map(choice_bytes).sum::<usize>()
-            }
-            Self::Open(_)
-            | Self::AddKey(_)
-            | Self::RevokeKeys { .. }
-            | Self::EraseSigningKey
-            | Self::DefaultBudget(_)
-            | Self::Cut { .. }
-            | Self::Close { .. }
-            | Self::Unmark(_)
-            | Self::Reward { .. }
-            | Self::Version(_)
-            | Self::Feed(_)
-            | Self::Probe => 0,
-        }
-    }
-}
-
-fn choice_bytes(choice: &Choice) -> usize {
-    let sides: usize = choice.sides.iter().map(|side| side.json.len()).sum();
-    4 * (choice.logprobs.len() + choice.token_ids.as_ref().map_or(0, Vec::len)) + sides
 }
 
 #[cfg(test)]

@@ -38,6 +38,8 @@ const SQLITE_FILES: Files = files! {
     "0009_waiting"
     "0010_sampled_with"
     "0011_keys"
+    "0012_engine"
+    "0013_heartbeats"
 };
 
 const POSTGRES_FILES: Files = files! {
@@ -49,6 +51,8 @@ const POSTGRES_FILES: Files = files! {
     "0005_waiting"
     "0006_sampled_with"
     "0007_keys"
+    "0008_engine"
+    "0009_heartbeats"
 };
 
 fn migrator(files: Files) -> Migrator {

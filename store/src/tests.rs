@@ -87,6 +87,9 @@ pub(crate) fn ended(call_id: CallId) -> CallEnd {
         translated: Some(Route::Chat),
         unasked: Some("because".into()),
         stamps: VersionStamps { start: Some("3".into()), end: None },
+        engine: Some("a:8000".into()),
+        routed: Some("kept".into()),
+        heartbeats: 2,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The one writer: a bounded queue, commits in groups, a result for every record.
 //!
-//! `run` is its loop and `session` what it holds while it runs. `loss` marks the episodes that may
+//! `run` is its loop and `session` what it holds while it runs. `hold` keeps starts of calls back
+//! until their ends come, for a short time. `loss` marks the episodes that may
 //! lack calls, `counts` counts results, and `edit` writes single records beside a writer.
 
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use episode::{CallEnd, CallId, CallStart, EpisodeId, Micros, Reward};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::commit::Record;
@@ -19,11 +21,13 @@ use crate::snapshot::Snapshot;
 use crate::types::{Announcement, ApiKeyRecord, AttemptId, Budget, Durability};
 use crate::versions::VersionRecord;
 use crate::writer::counts::{RecordCounters, RecordCounts};
+use crate::writer::hold::{HeldStarts, PendingRecords, QueuedRecord, StartSignal};
 use crate::writer::loss::LossTracker;
-use crate::writer::run::{QueuedRecord, WriterLoop};
+use crate::writer::run::WriterLoop;
 
 pub(crate) mod counts;
 pub(crate) mod edit;
+mod hold;
 pub(crate) mod loss;
 mod run;
 pub(crate) mod session;
@@ -46,6 +50,8 @@ pub struct Store {
     /// Set with [`Durability::Relaxed`]: then records that may be lost are not waited for.
     losses: Option<Arc<LossTracker>>,
     counters: Arc<RecordCounters>,
+    /// Starts of calls that are kept back until their ends come.
+    held: Arc<HeldStarts>,
 }
 
 /// The writer that a [`Store`] records with.
@@ -54,8 +60,13 @@ pub struct Writer(oneshot::Receiver<()>);
 
 /// The pending result of one record. It resolves when the record is on disk, or will never be; with
 /// [`Durability::Relaxed`], when it is queued.
-#[derive(Debug)]
-pub struct Ack(Option<oneshot::Receiver<CommitResult>>);
+#[derive(Debug, Default)]
+pub struct Ack {
+    /// `None` where nothing is waited for.
+    result: Option<oneshot::Receiver<CommitResult>>,
+    /// The start of a call is kept back while nobody waits for it.
+    start: Option<StartSignal>,
+}
 
 impl Store {
     /// Opens the store at a location, makes it if it is not there, and starts a writer. No other
@@ -74,11 +85,13 @@ impl Store {
 
         let tracker = Arc::new(LossTracker::default());
         let counters = Arc::new(RecordCounters::default());
+        let held = Arc::new(HeldStarts::default());
+        let pending = PendingRecords::new(Arc::clone(&held));
         let (losses, counts) = (Arc::clone(&tracker), Arc::clone(&counters));
         let writer_loop = WriterLoop::new(durability, connection, session, losses, counts);
-        let writer = start(&at, writer_loop.run(records))?;
+        let writer = start(&at, writer_loop.run(records, pending))?;
         let losses = (durability == Durability::Relaxed).then_some(tracker);
-        Ok((Self { at: Arc::new(at), queue, budget, losses, counters }, writer))
+        Ok((Self { at: Arc::new(at), queue, budget, losses, counters, held }, writer))
     }
 
     /// Queues the begun record of a call. Waits only for room in the queue.
@@ -97,7 +110,7 @@ impl Store {
         let attempt = AttemptId::from(&begun.tag);
         self.queue_if_room(Record::CallStart(begun, api_key)).unwrap_or_else(|| {
             losses.add_lost(attempt);
-            Ack(None)
+            Ack::default()
         })
     }
 
@@ -106,7 +119,7 @@ impl Store {
         match self.losses {
             None => self.queue(Record::CallEnd(ended)).await,
             // A call whose end finds no room stays without one, which is a visible hole.
-            Some(_) => self.queue_if_room(Record::CallEnd(ended)).unwrap_or(Ack(None)),
+            Some(_) => self.queue_if_room(Record::CallEnd(ended)).unwrap_or_default(),
         }
     }
 
@@ -315,12 +328,24 @@ impl Store {
 
     async fn queue(&self, record: Record) -> Ack {
         let (result, ack) = oneshot::channel();
+        let ack = Ack { result: Some(ack), start: None };
         // Either step fails only when the writer has stopped. Then the result's sender is dropped
         // here, which `Ack` reports.
-        if let Ok(permit) = Arc::clone(&self.budget).acquire_many_owned(kib(&record)).await {
-            let _ = self.queue.send(QueuedRecord { record, result, _permit: permit }).await;
+        let permit = Arc::clone(&self.budget).acquire_many_owned(kib(&record)).await;
+        let Ok(permit) = permit else { return ack };
+        let start = match &record {
+            Record::CallStart(start, _) => Some(start.call_id),
+            _ => None,
+        };
+        let mut queued = QueuedRecord { record, result, _permit: permit };
+        if let Some(call) = start {
+            match self.held.keep(call, queued) {
+                Ok(start) => return Ack { start: Some(start), ..ack },
+                Err(no_room) => queued = no_room,
+            }
         }
-        Ack(Some(ack))
+        let _ = self.queue.send(queued).await;
+        ack
     }
 
     /// Queues a record without waiting; `None` where there is no room for it.
@@ -328,10 +353,10 @@ impl Store {
         let (result, ack) = oneshot::channel();
         let permit = Arc::clone(&self.budget).try_acquire_many_owned(kib(&record)).ok()?;
         match self.queue.try_send(QueuedRecord { record, result, _permit: permit }) {
-            Ok(()) => Some(Ack(None)),
+            Ok(()) => Some(Ack::default()),
             Err(TrySendError::Full(_)) => None,
             // The result's sender is dropped, which this `Ack` reports.
-            Err(TrySendError::Closed(_)) => Some(Ack(Some(ack))),
+            Err(TrySendError::Closed(_)) => Some(Ack { result: Some(ack), start: None }),
         }
     }
 }
@@ -342,10 +367,15 @@ impl Ack {
     /// # Errors
     /// [`CommitError`] when it is not and will not be.
     pub async fn done(self) -> Result<(), CommitError> {
-        match self.0 {
-            None => Ok(()),
-            Some(result) => result.await.unwrap_or(Err(CommitError::Stopped)),
+        let Some(mut result) = self.result else { return Ok(()) };
+        if let Some(start) = self.start {
+            match result.try_recv() {
+                Ok(written) => return written,
+                Err(TryRecvError::Closed) => return Err(CommitError::Stopped),
+                Err(TryRecvError::Empty) => start.set_wanted(),
+            }
         }
+        result.await.unwrap_or(Err(CommitError::Stopped))
     }
 }
 

@@ -8,6 +8,7 @@ mod files;
 mod operators;
 mod python;
 mod rewrite;
+mod text;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -86,7 +86,7 @@ async fn a_response_is_known_after_a_restart_and_to_its_episode_alone() {
     let world = World::start_in(folder, config).await;
     let next = body(result(&first.body), Some(&id(&first.body)), false).to_string();
     let elsewhere = post(world.data, "/e/b/v1/responses", &next).await;
-    assert_eq!(elsewhere.status, 400, "another episode's recording is not read");
+    assert_eq!(elsewhere.status, 404, "another episode's recording is not read");
     let world = {
         let config = Config::new(format!("http://{engine}").parse().unwrap());
         World::start_in(world.stop().await, config).await
@@ -108,7 +108,7 @@ async fn what_is_not_to_be_kept_is_not() {
     let first = post(world.data, PATH, &asked.to_string()).await;
     let next = body(result(&first.body), Some(&id(&first.body)), false).to_string();
     let refused = post(world.data, PATH, &next).await;
-    assert_eq!(refused.status, 400);
+    assert_eq!(refused.status, 404);
     assert!(refused.json()["error"]["message"].is_string());
     world.stop().await;
 }

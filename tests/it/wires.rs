@@ -99,7 +99,7 @@ async fn refusals_of_a_translated_call_come_in_the_agents_own_form() {
     // What chat has no words for goes on as it is; this engine's own route says the same.
     let body = r#"{"model":"tiny","input":"a","previous_response_id":"resp_1"}"#;
     let native = post(world.data, "/e/b/v1/responses", body).await;
-    assert_eq!(native.status, 400);
+    assert_eq!(native.status, 404);
     let calls = world.calls().await;
     let last = calls.last().unwrap().ended.as_ref().unwrap();
     assert!(last.unasked.as_deref().unwrap().starts_with("not translated"), "{last:?}");

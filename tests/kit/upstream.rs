@@ -190,7 +190,7 @@ async fn serve(mut socket: TcpStream, script: impl Fn(&Seen) -> Vec<Step>, left:
     }
 }
 
-async fn read_request(socket: &mut TcpStream, held: &mut Vec<u8>) -> Option<Seen> {
+pub(crate) async fn read_request(socket: &mut TcpStream, held: &mut Vec<u8>) -> Option<Seen> {
     let end = loop {
         if let Some(end) = held.windows(4).position(|w| w == b"\r\n\r\n") {
             break end + 4;

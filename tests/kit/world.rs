@@ -54,15 +54,19 @@ impl World {
         let (store, writer) = Store::open(&folder.path().join("test.db"), Durability::Power)
             .await
             .expect("a new store opens");
+        let is_fleet = !config.fleet.engines.is_empty();
         let proxy = Proxy::start(config, store).await.expect("a good configuration");
         let proxy = Arc::new(proxy);
         let (stop, stopped) = watch::channel(false);
         let (data, data_at) = listen().await;
         let (control, control_at) = listen().await;
-        let listeners = vec![
-            tokio::spawn(proxy::serve_data(Arc::clone(&proxy), data, when(stopped.clone()))),
-            tokio::spawn(proxy::serve_control(proxy, control, when(stopped))),
-        ];
+        let mut listeners =
+            vec![tokio::spawn(proxy::serve_data(Arc::clone(&proxy), data, when(stopped.clone())))];
+        if is_fleet {
+            let watch = proxy::watch_upstream(Arc::clone(&proxy), when(stopped.clone()));
+            listeners.push(tokio::spawn(watch));
+        }
+        listeners.push(tokio::spawn(proxy::serve_control(proxy, control, when(stopped))));
         Self { data: data_at, control: control_at, folder, stop, listeners, writer }
     }
 

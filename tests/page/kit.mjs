@@ -70,16 +70,17 @@ export async function finish(args) {
   if (code !== 0) throw new Error(`${args.join(" ")} ended with ${code}\n${said}`);
 }
 
-/** Serves a store for reading; `link` opens its page. */
-export async function view(store) {
+/** Serves a store for reading; `link` opens its page, or an episode on it. */
+export async function view(store, ...episode) {
   const tokenizer = path.join(ROOT, "engine/models/tiny");
   const { match, stop } = await rolltape(
-    ["view", "--store", store, "--tokenizer", tokenizer],
+    ["view", ...episode, "--store", store, "--tokenizer", tokenizer],
     "stdout",
     /^(http:\S+)$/,
   );
   const link = match[1];
-  return { link, base: new URL(link).origin, token: link.split("#token=")[1], stop };
+  const token = link.split("#token=")[1].split("&")[0];
+  return { link, base: new URL(link).origin, token, stop };
 }
 
 export async function browser() {

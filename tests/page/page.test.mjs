@@ -142,6 +142,73 @@ test("a turn shows what is new, its history folded, and its answer", () =>
     assert.match(await textOf(page, ".history"), /1 tool\s+guess/);
   }));
 
+test("an episode reads as a conversation, turn after turn", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/e/forks/0");
+    await page.waitForSelector(".summary");
+    await page.keyboard.press("c");
+    await page.waitForSelector(".spoken .message.sampled");
+    assert.match(page.url(), /#\/e\/forks\/0\/read$/);
+    for (let turn = 0; turn < 12; turn++) await page.keyboard.press("j");
+    await page.waitForFunction(
+      () => document.querySelectorAll(".spoken .message.sampled").length === 10,
+    );
+    const said = await page.locator(".conversation").innerText();
+    assert.equal(said.split("Find the number.").length, 3, "a history is not repeated");
+    assert.equal(said.split("once more").length, 2, "two choices heard the same once");
+    assert.match(said, /#3\s+subagent\s+halves/);
+    assert.match(said, /tool guess/);
+    assert.equal(await page.locator(".spoken.cursor").count(), 1);
+    await page.keyboard.press("Enter");
+    await page.waitForSelector(".call-head .big");
+    assert.equal(await textOf(page, ".call-head .big"), "#9");
+    await page.keyboard.press("c");
+    await page.waitForSelector(".conversation");
+    await page.keyboard.press("c");
+    await page.waitForSelector(".summary");
+  }));
+
+test("arguments of a tool read as text, and a result names its tool", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/e/files/0/read");
+    await page.waitForSelector(".arguments");
+    const args = page.locator(".arguments").first();
+    assert.deepEqual(await args.locator("dt").allInnerTexts(), ["path", "content", "n"]);
+    const values = await args.locator("dd").allInnerTexts();
+    // A text that would read as a number is quoted.
+    assert.deepEqual(values, ["a.py", "def f():\n    return '<b>'\n", '"7"']);
+    assert.match(await textOf(page, ".message.role-tool .role"), /^tool write/);
+    await page.locator(".tool-call .json").first().hover();
+    await page.getByRole("button", { name: "as sent" }).first().click();
+    assert.match(await textOf(page, ".tool-call .json"), /return '<b>'\\n/);
+  }));
+
+test("a link of `view` opens the conversation of its episode", async () => {
+  const store = path.join(folder, "rolltape.db");
+  const one = await view(store, "forks");
+  try {
+    await inPage(one.link, async (page) => {
+      await page.waitForSelector(".spoken .message.sampled");
+      assert.match(page.url(), /\/#\/e\/forks\/0\/read$/);
+    });
+  } finally {
+    await one.stop();
+  }
+});
+
+test("a narrow window shows the bar in one line", () =>
+  inPage(
+    recorded.link,
+    async (page) => {
+      await page.waitForSelector(".table a.row .id");
+      const tops = await page
+        .locator("nav.top a")
+        .evaluateAll((links) => links.map((link) => link.getBoundingClientRect().height));
+      assert.equal(new Set(tops).size, 1, tops.join());
+    },
+    { viewport: { width: 420, height: 800 } },
+  ));
+
 test("tokens have their logprob, mask, version and fidelity on hover", () =>
   inPage(recorded.link, async (page) => {
     await go(page, "#/episodes?name=game-2-e0");
@@ -194,9 +261,14 @@ test("text that others wrote is text, and what is hidden in it is shown", () =>
     await page.locator(".turn").first().click();
     await page.waitForSelector(".message.sampled");
     const said = await textOf(page, ".role-user .content");
-    assert.equal(said, HOSTILE.replace("\u202e", "\\u202e").replace("\u0007", "\\u0007"));
+    assert.equal(
+      said,
+      HOSTILE.replace("\u202e", "\\u202e")
+        .replace("\u0007", "\\u0007")
+        .replace("\u200b", "\\u200b"),
+    );
     assert.equal(await page.locator("main img, main b:has-text('bold')").count(), 0);
-    assert.equal(await page.locator(".role-user .escape").count(), 2);
+    assert.equal(await page.locator(".role-user .escape").count(), 3);
   }));
 
 test("the attempts of a group stand side by side, the best one first", () =>
@@ -224,7 +296,7 @@ test("numbers are those of the store", () =>
     await go(page, "#/stats");
     await page.waitForSelector(".totals");
     const totals = await page.locator(".totals").innerText();
-    assert.match(totals, /15\s+episodes/);
+    assert.match(totals, /16\s+episodes/);
     assert.match(totals, /client_gone\s*1/);
     const versions = await page.locator("table.versions tbody tr").allInnerTexts();
     assert.ok(

@@ -10,7 +10,8 @@ import { ROOT, rolltape } from "./kit.mjs";
 
 const MODEL = path.join(ROOT, "engine/models/tiny");
 /** Text that must be shown as text, with its hidden characters in sight. */
-export const HOSTILE = '<img src=x onerror="document.title=1"><b>bold</b> \u202egnp.exe \u0007';
+export const HOSTILE =
+  '<img src=x onerror="document.title=1"><b>bold</b> \u202egnp.exe \u0007\u200b';
 const GUESS = {
   type: "function",
   function: {
@@ -155,6 +156,17 @@ async function playForks(server) {
   await server.tell("episodes/forks/close", { status: "completed" });
 }
 
+/** A history in which a tool wrote a file: its argument has several lines. */
+async function playFiles(server) {
+  const given = JSON.stringify({ path: "a.py", content: "def f():\n    return '<b>'\n", n: "7" });
+  const call = { id: "call-1", type: "function", function: { name: "write", arguments: given } };
+  await server.ask("files", [
+    { role: "user", content: "Write a file." },
+    { role: "assistant", content: null, tool_calls: [call] },
+    { role: "tool", tool_call_id: "call-1", content: "written" },
+  ]);
+}
+
 /** Plays a guessing game of three turns, and rewards it. */
 async function playGame(server, group, number) {
   const episode = `game-${group}-e${number}`;
@@ -202,6 +214,7 @@ async function recordOnce(store, { groups = 3, size = 4 }) {
     const { turns } = await server.read("episodes/forks/tree");
     if (!turns.some((turn) => turn.outcome === "client_gone")) return false;
 
+    await playFiles(server);
     await server.ask("hostile", [{ role: "user", content: HOSTILE }]);
     const long = { max_tokens: 240, ignore_eos: true };
     await server.ask("long", [{ role: "user", content: "Guess on and on." }], long);

@@ -15,6 +15,9 @@ INTEGER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required
 GUESS = {"type": "function", "function": {"name": "guess", "parameters": INTEGER}}
 LOGITS_DIFFERENCE_MAX = 1e-4
 STEPS = 200
+MIXTURE = harness.MODEL.with_name("tiny-moe")
+REPLAY_ERROR_MAX = 1e-5
+OTHER_EXPERTS_ERROR_MIN = 1e-3
 needs_trainers = test_trainers.pytestmark
 
 
@@ -135,10 +138,59 @@ class TestTrainers:
 
     def test_the_logits_are_those_of_transformers(self, tmp_path):
         found = test_trainers.run("families.py", harness.binary(), tmp_path, folder=tmp_path)
-        assert len(found) == 7
+        assert len(found) == 9
         for name, numbers in found.items():
             assert numbers["logits_difference_max"] <= LOGITS_DIFFERENCE_MAX, (name, numbers)
             assert numbers["prompt_logprobs_difference_max"] <= LOGITS_DIFFERENCE_MAX, (name, numbers)
             assert numbers["greedy_equal"] == STEPS, (name, numbers)
             assert numbers["greedy_distinct"] > STEPS / 10, (name, numbers)
         assert found["qwen3-yarn"]["shards"] > 1
+
+    def test_experts_of_exported_rows_are_replayed_in_transformers(self, tmp_path):
+        with harness.serve(tmp_path, "--model", MIXTURE, "--routed-experts") as proxy:
+            play(proxy.base_url("played"))
+            for episode in range(3):
+                ramble(proxy.base_url(f"rambled-{episode}"), seed=episode)
+            out = ("--out", "rows", "--encoding", "jsonl", "--kind", "main", "--json")
+            report = json.loads(proxy.command("export", *out))
+        assert report["rows"] == 4
+        file = tmp_path / report["files"][0]
+        found = test_trainers.run("replay.py", MIXTURE, file, folder=tmp_path)
+        assert found["rows"] == 4 and found["tokens"] > 100
+        assert found["worst"]["replayed"] <= REPLAY_ERROR_MAX, found
+        # The dense layer has no experts; the others have those of the engine's own pass.
+        assert found["differing"]["own"] <= found["experts"] / 1000, found
+        assert found["differing"]["version"] > 0, found
+        assert found["worst"]["version"] >= OTHER_EXPERTS_ERROR_MIN, found
+
+
+def ramble(base_url, seed):
+    """A reply to a prompt that the model was not trained on: none of its tokens is certain."""
+    ids = [(7 * i * i + 13 * i + seed) % 380 for i in range(40)]
+    with OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
+        options = {"prompt": ids, "max_tokens": 40, "extra_body": {"ignore_eos": True}}
+        client.completions.create(model="tiny-moe", seed=seed, **options)
+
+
+def play(base_url):
+    """A chat of several turns whose agent asks for no experts and is told of none."""
+    messages = list(ASK)
+    with OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
+        for turn in range(3):
+            options = {"model": "tiny-moe", "messages": messages, "seed": 3}
+            if turn == 1:
+                options |= {"stream": True}
+            reply = client.chat.completions.create(**options, max_tokens=24)
+            messages += answered(reply, streamed=turn == 1)
+
+
+def answered(reply, streamed):
+    """The reply of a turn as a message, and the user's next one."""
+    if streamed:
+        chunks = [choice for chunk in reply for choice in chunk.choices]
+        assert all("routed_experts" not in choice.model_extra for choice in chunks)
+        text = "".join(choice.delta.content or "" for choice in chunks)
+    else:
+        assert reply.choices[0].model_extra.get("routed_experts") is None
+        text = reply.choices[0].message.content or ""
+    return [{"role": "assistant", "content": text}, {"role": "user", "content": "lower"}]

@@ -92,6 +92,10 @@ def test_hosted_api(tmp_path):
     done("hosted-api.md", setting, tmp_path)
 
 
+def test_sandbox(tmp_path):
+    done("sandbox.md", recipes.Setting(PYTHON3, scripted(NUMBERS, tmp_path)), tmp_path)
+
+
 @pytest.mark.skipif(
     "vllm" not in running.CHOSEN or bool(running.KINDS["vllm"].why_not),
     reason="vLLM is not chosen, or could not be installed")

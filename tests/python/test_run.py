@@ -102,6 +102,8 @@ def test_one_line_says_what_was_recorded(tmp_path):
     device, line = ended.stderr.splitlines()
     assert device.startswith("running on ") and line.startswith("recorded e1: ")
     assert f"{calls} call" in line and f"{calls} with token ids" in line
+    assert "read it: rolltape show e1 --store " in line
+    assert ", or in a browser: rolltape view e1/0 --store " in line
 
 
 def test_a_key_of_the_users_own_is_kept(tmp_path):
@@ -169,6 +171,7 @@ def test_a_serving_rolltape_is_used(world, tmp_path):
     assert ended.returncode == 0, ended.stderr
     env = json.loads(ended.stdout)["env"]
     assert env["OPENAI_BASE_URL"] == f"{urls[0]}/e/from-outside/v1"
+    assert f"in a browser: {urls[1]}/#/e/from-outside/0/read" in ended.stderr
     (episode,) = [e for e in episodes(proxy.store) if e["episode_id"] == "from-outside"]
     assert episode["closed_at"] and episode["status"] == "completed"
     assert list(tmp_path.glob("*.db")) == []

@@ -1,6 +1,8 @@
 """The commands that show a recording to people, on a store and on the server that records."""
 
 import json
+import os
+import pty
 import subprocess
 import time
 
@@ -49,6 +51,36 @@ def test_an_episode_reads_like_a_conversation(proxy):
     assert [line for line in page.splitlines() if line.startswith("#")] and "exact" in page
     assert page.index("Hello") < page.index("Line 0 of") < page.index("Third")
     assert "Line 39" not in page and "rolltape show run-1 --turn 2" in page
+
+
+@pytest.mark.parametrize("where", ["store", "control"])
+def test_a_person_is_told_where_the_page_is(proxy, where):
+    control = f"http://{harness.text(proxy.control)}"
+    named = {
+        "store": (("--store", proxy.store), f"rolltape view run-1/0 --store {proxy.store}"),
+        "control": (
+            ("--control", control, "--control-token-file", harness.token_file(proxy.store)),
+            f"{control}/#/e/run-1/0/read",
+        ),
+    }
+    options, page = named[where]
+    master, slave = pty.openpty()
+    try:
+        command = [harness.binary(), "show", "run-1", *map(str, options)]
+        ended = subprocess.run(
+            command, cwd=proxy.folder, env=harness.environment(), stdout=subprocess.PIPE,
+            stderr=slave, timeout=LATE_S, text=True)
+        said = os.read(master, 65536).decode()
+    finally:
+        os.close(slave)
+        os.close(master)
+    assert ended.returncode == 0 and f"in a browser: {page}" in said
+    assert page not in ended.stdout
+
+
+def test_a_view_of_what_is_not_there_is_no_page(proxy):
+    ended = harness.command("view", "gone", "--store", proxy.store, folder=proxy.folder)
+    assert ended.returncode == 1 and "no episode `gone`" in ended.stderr, ended
 
 
 def test_a_turn_is_there_in_full(proxy):

@@ -91,7 +91,7 @@ pub struct ChoiceView {
     pub arrays: Option<ChoiceArrays>,
 }
 
-/// What a choice has of each sampled token.
+/// The columns that a choice has for each sampled token.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "docs/reading.md describes the fields")]
 pub struct ChoiceArrays {

@@ -8,7 +8,7 @@ use crate::answer::Viewer;
 use crate::bounds::{EVENT_ROWS, RUNNING_CALLS_MAX};
 use crate::episodes::EpisodeView;
 use crate::error::ViewError;
-use crate::excerpt::excerpt;
+use crate::excerpt;
 use crate::parameters::Parameters;
 use crate::time::{milliseconds, seconds};
 
@@ -156,10 +156,10 @@ impl EventReader {
             && let Some(call) = snapshot.call(row.call_id).await?
         {
             let sent = wire::conversation(call.begun.route, &call.begun.request);
-            heard = sent.and_then(|sent| sent.messages.last().map(|m| excerpt(m, false)));
+            heard = sent.map(|sent| excerpt::heard(&sent.messages));
             let ended = call.ended.iter();
             let mut answers = ended.flat_map(|ended| wire::answers(call.begun.route, &ended.reply));
-            said = answers.next().map(|answer| excerpt(&answer.message, true));
+            said = answers.next().map(|answer| excerpt::excerpt(&answer.message, true));
         }
         Ok(CallEvent { heard, said, ..CallEvent::of(row) })
     }

@@ -47,7 +47,7 @@ pub struct EpisodeTree {
 pub struct FindingView {
     /// The word for it.
     pub reason: String,
-    /// What the word means.
+    /// The meaning of the word.
     #[serde(default)]
     pub meaning: String,
     /// The calls that it is about; none if it is about the whole attempt.

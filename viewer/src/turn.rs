@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wire::Answer;
 
-use crate::excerpt::excerpt;
+use crate::excerpt::{excerpt, heard};
 use crate::time::{milliseconds, seconds};
 use crate::weights::{SpanView, VersionTable};
 
@@ -68,7 +68,7 @@ struct Said {
     sent: Vec<u64>,
     /// The hash of the answer of each choice, and an excerpt of it.
     answers: HashMap<u32, (u64, String)>,
-    /// An excerpt of the last message that was sent.
+    /// An excerpt of what a user or a tool said last.
     heard: String,
 }
 
@@ -165,7 +165,7 @@ impl Said {
         let of = |Answer { index, message }| (index, (hash(&message), excerpt(&message, true)));
         Self {
             sent: conversation.messages.iter().map(hash).collect(),
-            heard: conversation.messages.last().map(|m| excerpt(m, false)).unwrap_or_default(),
+            heard: heard(&conversation.messages),
             answers: answers.map(of).collect(),
         }
     }

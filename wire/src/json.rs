@@ -120,6 +120,7 @@ pub(crate) fn is_beyond_bounds(doc: &[u8]) -> bool {
     if doc.get(at) != Some(&b'{') {
         return false;
     }
+
     while let Some(byte) = doc.get(at) {
         at += 1;
         match byte {
@@ -132,10 +133,12 @@ pub(crate) fn is_beyond_bounds(doc: &[u8]) -> bool {
             b',' if depth == 1 => separators += 1,
             _ => {}
         }
+
         if depth > DEPTH_MAX || separators >= MEMBERS_MAX {
             return true;
         }
     }
+
     false
 }
 

@@ -40,7 +40,9 @@ mod server;
 mod shape;
 mod sides;
 mod sse;
+mod thread_root;
 mod translate;
+mod weights;
 
 pub use ask::{AskOptions, AugmentedRequest, REFUSAL_BYTES_MAX, RefusedFields, ask};
 pub use conversation::{
@@ -69,7 +71,9 @@ pub use server::{Comparison, Difference, Probe, ServerInfo, compare};
 pub use shape::shape;
 pub use sides::{Alternative, Routing, alternatives, routing, sampling_mask};
 pub use sse::{Event, EventTooLong, ReadEvent, Splitter};
+pub use thread_root::thread_root;
 pub use translate::{
     ReplyTranslator, TranslatedReply, Untranslatable, is_translated, missing_limit_error,
     server_state_error, translate,
 };
+pub use weights::{pushed_label, served_label, with_rank_offset, world_size, world_size_body};

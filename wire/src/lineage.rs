@@ -1,6 +1,9 @@
 //! The agent that made a call, read off the headers and fields that agents send by themselves.
 
+use std::sync::LazyLock;
+
 use episode::{CallKind, Lineage, Route};
+use memchr::memmem::Finder;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -37,7 +40,23 @@ const COMPACTION: [&str; 4] = [
 ];
 
 /// OpenCode summarizes by an agent of its own, which has no tools.
-const SUMMARIZER: &str = "You are a context summarization agent";
+const SUMMARIZER: [&str; 1] = ["You are a context summarization agent"];
+
+/// The finders of those texts. Making one takes longer than searching a short request.
+static FINDERS: LazyLock<Finders> = LazyLock::new(|| {
+    let finders = |texts: &[&'static str]| texts.iter().copied().map(Finder::new).collect();
+    Finders {
+        auxiliary: finders(&AUXILIARY),
+        summarizer: finders(&SUMMARIZER),
+        compaction: finders(&COMPACTION),
+    }
+});
+
+struct Finders {
+    auxiliary: Vec<Finder<'static>>,
+    summarizer: Vec<Finder<'static>>,
+    compaction: Vec<Finder<'static>>,
+}
 
 /// Codex's description of a turn, as JSON in a header.
 #[derive(Default, Deserialize)]
@@ -205,23 +224,23 @@ fn short_value(request: &Request, key: &str) -> Option<Value> {
 fn kind_of(request: &Request) -> CallKind {
     let body = request.body();
     if !request.has_tools() {
-        if holds_any(body, &AUXILIARY) {
+        if holds_any(body, &FINDERS.auxiliary) {
             return CallKind::Auxiliary;
         }
-        if holds_any(body, &[SUMMARIZER]) {
+        if holds_any(body, &FINDERS.summarizer) {
             return CallKind::Compaction;
         }
     }
     // A summary is asked for in the last message, and quoted in the first ones of what follows.
     let last = ["messages", "input"].iter().find_map(|key| request.last_of(key));
-    match last.is_some_and(|last| holds_any(last, &COMPACTION)) {
+    match last.is_some_and(|last| holds_any(last, &FINDERS.compaction)) {
         true => CallKind::Compaction,
         false => CallKind::Main,
     }
 }
 
-fn holds_any(text: &[u8], marks: &[&str]) -> bool {
-    marks.iter().any(|mark| memchr::memmem::find(text, mark.as_bytes()).is_some())
+fn holds_any(text: &[u8], marks: &[Finder<'_>]) -> bool {
+    marks.iter().any(|mark| mark.find(text).is_some())
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 
 mod chat;
 mod choice;
+mod entries;
 mod list;
 mod messages;
 pub(crate) mod missing;

@@ -133,7 +133,7 @@ impl Request {
         };
         let sent: Map<String, Value> = parameters::NAMES
             .iter()
-            .filter_map(|key| Some(((*key).to_owned(), summary(key)?)))
+            .filter_map(|key| summary(key).map(|value| ((*key).to_owned(), value)))
             .collect();
         (!sent.is_empty()).then(|| Value::Object(sent).to_string())
     }

@@ -100,7 +100,7 @@ fn names(template: &str, name: &str) -> bool {
     }
 }
 
-/// What an agent may do with a method on a path.
+/// The right of an agent to a method on a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// The call is served.

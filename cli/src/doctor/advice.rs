@@ -1,4 +1,4 @@
-//! What is missing for exact tokens, and the option or flag that gives it.
+//! Advice on missing tokens: each thing that is missing, and the option or flag that gives it.
 
 use episode::{Fidelity, Route};
 use wire::{Dialect, Probe};
@@ -13,7 +13,7 @@ const LISTED_MODELS_MAX: usize = 5;
 /// Sentences for the user.
 #[derive(Debug, Default)]
 pub(super) struct Advice {
-    /// What keeps tokens from being exact, each with a remedy.
+    /// The things that keep tokens from being exact, each with a remedy.
     pub(super) missing: Vec<String>,
     /// Remarks on everything else.
     pub(super) notes: Vec<String>,

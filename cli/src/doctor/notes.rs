@@ -183,6 +183,7 @@ fn unversioned(findings: &Findings) -> Option<String> {
 fn unnumbered(findings: &Findings) -> Option<String> {
     let mut versions = findings.rows.iter().flat_map(|row| &row.versions);
     let label = versions.find(|label| version_number(label).is_none())?;
+
     let remedy = match findings.dialect {
         Dialect::Vllm => {
             "; give them a number by POST /update_weight_version {\"new_version\": \"1\"} (vLLM \
@@ -198,6 +199,7 @@ fn unnumbered(findings: &Findings) -> Option<String> {
         }
         _ => "",
     };
+
     Some(format!(
         "the weights have the label `{label}`, which has no number, so rows get version -1{remedy}"
     ))

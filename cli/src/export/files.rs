@@ -40,6 +40,9 @@ pub(crate) struct ExportFiles {
     /// Export only episodes with at least this reward
     #[arg(long, value_name = "REWARD", allow_negative_numbers = true)]
     min_reward: Option<f64>,
+    /// Leave out attempts that the infrastructure failed
+    #[arg(long)]
+    no_infrastructure_failed: bool,
     /// Rewards above this one are good (kto)
     #[arg(long, value_name = "REWARD", default_value_t = 0.0, allow_negative_numbers = true)]
     label_above: f64,
@@ -64,11 +67,13 @@ impl ExportFiles {
             Some(url) if url.contains("://") => Destination::Bucket(bucket(url)),
             _ => Destination::Path(self.out),
         };
+
         Ok(Options {
             out,
             format: self.format,
             encoding: self.encoding,
             min_reward: self.min_reward,
+            no_infrastructure_failed: self.no_infrastructure_failed,
             label_above: self.label_above,
             partition: self.partition_by,
             shard: self.shard,

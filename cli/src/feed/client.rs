@@ -26,7 +26,7 @@ pub(crate) struct FeedReply {
     /// Rows, as they arrive: see [`next_bytes`]. `None` if nothing is ready.
     pub(crate) rows: Option<Incoming>,
     pub(crate) lease: Option<String>,
-    /// What is not handed out, and why.
+    /// The attempts that are not handed out, and the reason.
     pub(super) waiting: Waiting,
     pub(crate) cursor: Option<String>,
 }

@@ -54,6 +54,9 @@ pub(crate) struct FeedQuery {
     /// Only episodes with at least this reward
     #[arg(long, value_name = "REWARD", allow_negative_numbers = true)]
     min_reward: Option<f64>,
+    /// Leave out attempts that the infrastructure failed; their groups go on without them
+    #[arg(long)]
+    no_infrastructure_failed: bool,
     /// Maximum staleness of a row: --at-version minus its oldest policy version
     #[arg(long, value_name = "N")]
     max_staleness: Option<u32>,
@@ -100,6 +103,7 @@ impl FeedQuery {
             text("model", &self.model),
             text("verdict", &self.verdict),
             number("min_reward", self.min_reward),
+            flag("no_infrastructure_failed", self.no_infrastructure_failed),
             number("max_staleness", self.max_staleness),
             number("at_version", self.at_version),
             number("min_version", self.min_version),

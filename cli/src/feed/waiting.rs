@@ -1,10 +1,10 @@
-//! What the feed waits for, in words.
+//! Sentences about what the feed waits for.
 
 use serde::Deserialize;
 
 use crate::print::count;
 
-/// What a reply without rows says of the attempts that are not handed out.
+/// The header's account of the attempts that are not handed out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct Waiting {
@@ -44,9 +44,11 @@ impl Waiting {
             let groups = count(self.groups, "group");
             parts.push(format!("{groups} {verb}: {}{more}", named.join(", ")));
         }
+
         if self.fullest.iter().any(|group| group.size.is_none()) {
             parts.push("give --group-size, or announce groups with their size".to_owned());
         }
+
         for (number, state) in [
             (self.unrewarded, "without a reward"),
             (self.delayed, "given back for later"),
@@ -56,6 +58,7 @@ impl Waiting {
                 parts.push(format!("{} {state}", count(number, "finished attempt")));
             }
         }
+
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 }

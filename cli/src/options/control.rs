@@ -6,11 +6,11 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use store::Location;
 
+use super::address::ListenAddress;
 use crate::exit::Failure;
 use crate::secret_file;
 
@@ -85,8 +85,8 @@ impl ControlArgs {
     ///
     /// # Errors
     /// [`Failure`] if everybody beyond this machine could ask, or a variable holds no token.
-    pub(crate) fn check(&self, control: SocketAddr) -> Result<(), Failure> {
-        if self.control_open && !control.ip().is_loopback() {
+    pub(crate) fn check(&self, control: &ListenAddress) -> Result<(), Failure> {
+        if self.control_open && !control.is_of_this_machine() {
             let sentence = "the control listener needs a token beyond loopback";
             return Err(Failure::new(sentence).hint(
                 "leave --control-open out, or give a loopback address with --control, such as \

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use episode::{CallId, EpisodeId};
+use hyper::header::HeaderName;
 use store::Location;
 
 /// Seconds of a year.
@@ -23,6 +24,19 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
 pub(crate) fn seconds(text: &str) -> Result<u64, String> {
     let seconds = text.parse().ok().filter(|seconds| (1..=SECONDS_MAX).contains(seconds));
     seconds.ok_or_else(|| format!("give whole seconds, from 1 to {SECONDS_MAX}"))
+}
+
+/// Headers that a call needs for something else.
+const TAKEN_HEADERS: [&str; 6] =
+    ["authorization", "content-length", "content-type", "cookie", "host", "x-api-key"];
+
+/// Parses the name of a header that rolltape may set.
+pub(crate) fn header(text: &str) -> Result<HeaderName, String> {
+    let name: HeaderName = text.parse().map_err(|_| "this is not the name of a header")?;
+    match TAKEN_HEADERS.contains(&name.as_str()) || name.as_str().starts_with("x-rolltape-") {
+        true => Err("this header means something else; give another one".to_owned()),
+        false => Ok(name),
+    }
 }
 
 /// Parses the id of a call.

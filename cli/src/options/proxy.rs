@@ -1,17 +1,18 @@
 //! The proxy's options: its upstream, its limits, its TLS and its control listener.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::header::HeaderName;
 use proxy::{AllowedPath, Config, Upstream};
 use store::{Budget, Location};
 
+use super::address::ListenAddress;
 use super::control::ControlArgs;
 use super::engine::bytes;
 use super::memory::half_of_memory;
-use super::parse::seconds;
+use super::parse::{header, seconds};
 use super::signing::SigningFile;
 use super::telemetry::TelemetryArgs;
 use super::upstream::{UpstreamArgs, read_file};
@@ -57,6 +58,18 @@ pub(crate) struct ProxyArgs {
     /// Name the call of each reply in its header x-rolltape-call-id
     #[arg(long, env = "ROLLTAPE_CALL_ID_HEADER")]
     call_id_header: bool,
+    /// Header that tells the upstream which thread a call belongs to, for a router behind rolltape
+    /// that keeps threads on one server, such as x-session-id
+    #[arg(long, value_name = "NAME", value_parser = header, env = "ROLLTAPE_SESSION_HEADER")]
+    session_header: Option<HeaderName>,
+    /// Seconds for which a call waits and is sent again where the upstream answers 429 or 503,
+    /// before the agent gets such an answer [default: 0]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ROLLTAPE_ABSORB_429_FOR")]
+    absorb_429_for: Option<u64>,
+    /// Let those of several upstreams get calls that have older weights than the newest that were
+    /// pushed through the control listener
+    #[arg(long, env = "ROLLTAPE_NO_VERSION_FENCE")]
+    no_version_fence: bool,
     /// Let agents' requests name a priority, a worker or a slot of the upstream
     #[arg(long, env = "ROLLTAPE_ALLOW_PRIORITY")]
     pub(crate) allow_priority: bool,
@@ -74,6 +87,10 @@ pub(crate) struct ProxyArgs {
     /// Seconds that an agent may keep a connection without a request [default: 900]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ROLLTAPE_IDLE_WAIT_S")]
     idle_wait_s: Option<u64>,
+    /// Seconds of silence in a reply after which its agent gets a byte without a meaning, and then
+    /// again; never if absent
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ROLLTAPE_HEARTBEAT_S")]
+    heartbeat_s: Option<u64>,
     /// Seconds that calls in flight have to end after the first signal to stop [default: 20]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ROLLTAPE_DRAIN_WAIT_S")]
     drain_wait_s: Option<u64>,
@@ -131,6 +148,7 @@ impl ProxyArgs {
         }
         config.share_prefixes = self.share_prefixes;
         config.call_id_header = self.call_id_header;
+        config.heartbeat = self.heartbeat_s.map(Duration::from_secs);
         self.set_waits(&mut config);
         let secrets = SigningFile::of(self.signing_key_file.as_deref(), store)?;
         config.signing_secrets = Some(Arc::new(secrets));
@@ -144,6 +162,9 @@ impl ProxyArgs {
         config.control_hosts = self.control.hosts();
         config.allowed_paths.clone_from(&self.allow_path);
         config.allow_priority = self.allow_priority;
+        config.fleet.session_header.clone_from(&self.session_header);
+        config.fleet.absorb_for = Duration::from_secs(self.absorb_429_for.unwrap_or(0));
+        config.fleet.fences_versions = !self.no_version_fence;
         config.allowed_origins.clone_from(&self.allow_origin);
         Ok(config)
     }
@@ -152,9 +173,9 @@ impl ProxyArgs {
     ///
     /// # Errors
     /// [`Failure`] if agents beyond this machine could call without a key of their own.
-    pub(crate) fn check_relay(&self, listen: SocketAddr) -> Result<(), Failure> {
+    pub(crate) fn check_relay(&self, listen: &ListenAddress) -> Result<(), Failure> {
         let has_key = self.upstream.has_key();
-        if listen.ip().is_loopback() || !has_key || self.require_key || self.allow_open_relay {
+        if listen.is_of_this_machine() || !has_key || self.require_key || self.allow_open_relay {
             return Ok(());
         }
         let sentence = format!("whoever reaches {listen} could spend the upstream's key");

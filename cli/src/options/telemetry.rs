@@ -2,7 +2,7 @@
 
 use hyper::Uri;
 
-/// Where spans go.
+/// The destination of spans.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct TelemetryArgs {
     /// Send an OpenTelemetry span of each generation to this collector, such as

@@ -34,7 +34,7 @@ pub(crate) struct UpstreamArgs {
     /// Alternatives to record for each token
     #[arg(long, value_name = "N", default_value_t = 0, env = "ROLLTAPE_TOP_LOGPROBS")]
     top_logprobs: u32,
-    /// Record the experts that each token was routed to (SGLang)
+    /// Record the experts that each token was routed to (SGLang, rolltape engine)
     #[arg(long, env = "ROLLTAPE_ROUTED_EXPERTS")]
     routed_experts: bool,
     /// Record the tokens that truncated sampling kept (SGLang)

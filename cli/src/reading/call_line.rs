@@ -52,7 +52,7 @@ fn what(event: &CallEvent) -> String {
     }
 }
 
-/// How a call ended, in a word or a few.
+/// The end of a call, in a word or a few.
 fn outcome(event: &CallEvent) -> (Style, String) {
     let outcome = event.outcome.as_deref().unwrap_or("running");
     let status = event.status.unwrap_or(0);

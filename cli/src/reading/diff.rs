@@ -29,7 +29,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What is compared, as a document.
+/// The comparison, as a document.
 #[derive(Debug, Serialize)]
 struct Difference {
     a: EpisodeNumbers,
@@ -132,7 +132,7 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// What a turn adds to a conversation.
+/// The messages that a turn adds to a conversation.
 fn said(turn: &TurnView, call: &CallView, is_first: bool) -> Vec<Said> {
     let of = |message: Message, is_answer| Said {
         turn: turn.number,
@@ -176,13 +176,16 @@ impl EpisodeNumbers {
                 versions.push(span.version.clone());
             }
         }
+
         let known = tree
             .turns
             .iter()
             .filter_map(|turn| Some((turn.mean_logprob?, turn.sampled_tokens as f64)));
         let (sum, count) =
             known.fold((0.0, 0.0), |(sum, all), (mean, count)| (sum + mean * count, all + count));
+
         let turns = tree.turns.iter().filter(|turn| turn.choice == 0);
+
         Self {
             episode_id: episode.episode_id.clone(),
             attempt: episode.attempt,
@@ -250,7 +253,7 @@ fn page(found: &Difference) -> Vec<Line> {
     lines
 }
 
-/// What one of the two says where they differ.
+/// The text of one side where the two differ.
 fn side_lines(side: &str, said: Option<&Said>, numbers: &EpisodeNumbers) -> Vec<Line> {
     let heading = |text: &str| {
         Line::styled(Style::Bold, side.to_owned()).then(Style::Dim, format!("  {text}"))

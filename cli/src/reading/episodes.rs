@@ -144,17 +144,20 @@ async fn read(args: &Args, source: &Source, limit: u32) -> Result<EpisodeList, F
     parameters.extend(args.sort.as_ref().map(|order| pair("sort", order)));
     // The view finds ids that contain a text.
     parameters.extend(args.episode.as_ref().map(|episode| pair("name", episode)));
+
     let wanted = if limit == 0 { usize::MAX } else { limit as usize };
     let mut found: Vec<EpisodeView> = Vec::new();
     // While a recorder writes, an episode may move to the next page.
     let mut seen = HashSet::new();
     let mut offset = 0_u64;
+
     loop {
         let mut parameters = parameters.clone();
         let left = u32::try_from(wanted - found.len()).unwrap_or(PAGE).min(PAGE);
         let size = if args.episode.is_some() { PAGE } else { left };
         parameters.push(pair("limit", size));
         parameters.push(pair("offset", offset));
+
         let page = source.episodes(&parameters).await?;
         let read = page.episodes.len() as u64;
         let named = page.episodes.into_iter().filter(|episode| {
@@ -163,6 +166,7 @@ async fn read(args: &Args, source: &Source, limit: u32) -> Result<EpisodeList, F
         let new = named.filter(|one| seen.insert((one.episode_id.clone(), one.attempt)));
         found.extend(new);
         offset += read;
+
         let is_end = read < u64::from(size);
         if is_end || found.len() >= wanted {
             let all = if args.episode.is_some() { found.len() as u64 } else { page.total };
@@ -211,7 +215,9 @@ fn page(episodes: &[EpisodeView]) -> Vec<Line> {
         ("model", 10),
         ("group", if has_groups { 5 } else { u8::MAX }),
     ];
+
     let rows = episodes.iter().map(|episode| row(episode, now)).collect::<Vec<_>>();
+
     // Columns that say nothing are left out.
     let kept: Vec<usize> = (0..columns.len()).filter(|at| columns[*at].1 != u8::MAX).collect();
     let rows = rows.into_iter().map(|row| kept.iter().map(|at| row[*at].clone()).collect());

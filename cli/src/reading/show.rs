@@ -90,7 +90,14 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         }
         (false, None) if args.json => print_turns(&tree)?,
         (false, None) if args.tree => tree::print(&tree)?,
-        (false, None) => page::print(&source, &tree, args.full).await?,
+        (false, None) => {
+            page::print(&source, &tree, args.full).await?;
+            let episode = &tree.episode;
+            let place = args.source.in_browser(&episode.episode_id, episode.attempt);
+            if terminal::messages_are_read() {
+                terminal::remark(&format!("\nin a browser: {place}"));
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

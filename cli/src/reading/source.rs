@@ -49,6 +49,14 @@ pub(super) enum Changes {
 }
 
 impl SourceArgs {
+    /// What opens an attempt's conversation in a browser: an address, or a command.
+    pub(super) fn in_browser(&self, episode: &str, attempt: u32) -> String {
+        match &self.control {
+            Some(control) => page_address(&crate::http::base_url(control), episode, attempt),
+            None => format!("rolltape view {episode}/{attempt} --store {}", self.store.location),
+        }
+    }
+
     /// The recording. Nothing is read or asked yet.
     pub(super) fn open(&self) -> Result<Source, Failure> {
         self.open_with(None)
@@ -108,7 +116,7 @@ impl Source {
         self.document(View::Stats, "", parameters).await
     }
 
-    /// What changes from now on.
+    /// The changes from now on.
     pub(super) async fn changes(&self, parameters: &Parameters) -> Result<Changes, Failure> {
         match self {
             Self::Store(viewer) => {
@@ -168,6 +176,16 @@ impl Changes {
             Self::Server(stream) => stream.next().await,
         }
     }
+}
+
+/// The address of an attempt's conversation on the page of a server.
+pub(crate) fn page_address(control: &str, episode: &str, attempt: u32) -> String {
+    format!("{control}/#{}", conversation(episode, attempt))
+}
+
+/// The place of an attempt's conversation on the page, behind the `#` of its address.
+pub(crate) fn conversation(episode: &str, attempt: u32) -> String {
+    format!("/e/{episode}/{attempt}/read")
 }
 
 /// A parameter.

@@ -115,6 +115,7 @@ fn versions(versions: &[VersionStats]) -> Vec<Line> {
         ("solved", 2),
         ("", 6),
     ];
+
     let largest = versions.iter().map(|version| version.calls).max().unwrap_or(0);
     let row = |version: &VersionStats| {
         let percent = |share: f64| format!("{:.0}%", share * 100.0);
@@ -129,6 +130,7 @@ fn versions(versions: &[VersionStats]) -> Vec<Line> {
             (Style::Cyan, bar(version.calls, largest)),
         ]
     };
+
     table(&columns, versions.iter().map(row).collect())
 }
 
@@ -155,6 +157,7 @@ fn buckets(stats: &Stats) -> Vec<Line> {
         ("95%", 3),
         ("reward", 2),
     ];
+
     let largest = stats.buckets.iter().map(|bucket| bucket.calls).max().unwrap_or(0);
     let is_long = stats.to - stats.from > 86_400.0;
     let row = |bucket: &Bucket| {
@@ -171,5 +174,6 @@ fn buckets(stats: &Stats) -> Vec<Line> {
             reward(bucket.reward),
         ]
     };
+
     table(&columns, stats.buckets.iter().map(row).collect())
 }

@@ -9,22 +9,29 @@ use store::Snapshot;
 use tokio::sync::watch;
 use viewer::{TokenTexts, Viewer};
 
+use super::source::{Source, conversation};
 use crate::exit::{CommandResult, Failure};
-use crate::options::parse::address;
+use crate::options::address::ListenAddress;
+use crate::options::parse::{AttemptName, address, attempt_name};
 use crate::options::store::StoreArgs;
 use crate::print;
 use crate::secret_file;
-use crate::server::listen::{Listening, reachable};
+use crate::server::OWN_SOCKET_MODE;
+use crate::server::listen::Listening;
 use crate::server::reading::reader;
 use crate::server::signals::{StopSignals, raise_descriptors};
 use crate::terminal;
 
 /// Show a recording in a browser
 ///
-/// Serves a page that shows the store, and prints the link to it. The link contains a token that
-/// ends with this command. The store is only read, also while `rolltape serve` records into it.
+/// Serves a page that shows the store, and prints the link to it, or to an episode's conversation
+/// on it. The link contains a token that ends with this command. The store is only read, also while
+/// `rolltape serve` records into it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// The episode to open; ID/ATTEMPT for one of its attempts
+    #[arg(value_parser = attempt_name)]
+    episode: Option<AttemptName>,
     #[command(flatten)]
     store: StoreArgs,
     /// Address of the page
@@ -39,25 +46,35 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> CommandResult {
     let read = args.tokenizer.as_deref().map(TokenTexts::read).transpose();
     let texts = read.map_err(|e| Failure::of(&e).context("--tokenizer"))?;
-    // A store that cannot be read is told here, not on the page.
+    // A store or an episode that cannot be read is told here, not on the page.
     drop(Snapshot::open(&args.store.location).await?);
+    let viewer = Viewer::new(args.store.location, texts);
+    let place = match &args.episode {
+        Some(name) => {
+            let tree = Source::Store(viewer.clone()).tree(&name.id, name.attempt).await?;
+            format!("&to={}", conversation(&tree.episode.episode_id, tree.episode.attempt))
+        }
+        None => String::new(),
+    };
     let mut signals = StopSignals::new()?;
-    let socket = Listening::take(None, args.listen, "--listen")?;
+    let address = ListenAddress::Tcp(args.listen);
+    let socket = Listening::take(None, &address, OWN_SOCKET_MODE, "--listen")?;
 
     // Nothing is forwarded: the upstream is a setting of the listener that is not used.
     let nowhere = "http://127.0.0.1:9".parse().map_err(|e| Failure::of(&e))?;
     let token = secret_file::random()?;
     let mut config = Config::new(nowhere);
     config.control_token = Some(token.clone());
-    config.reader = Some(reader(Viewer::new(args.store.location, texts)));
+    config.reader = Some(reader(viewer));
     config.descriptors_max = raise_descriptors();
 
-    let listener = socket.open()?;
-    print::line(&format!("http://{}/#token={token}", reachable(listener.local_addr()?)))?;
+    let opened = socket.open()?;
+    let page = opened.address.reachable().url("http");
+    print::line(&format!("{page}/#token={token}{place}"))?;
     terminal::message("open this link in a browser; Ctrl-C ends the page");
 
     let (stop, mut stopped) = watch::channel(false);
-    let page = tokio::spawn(proxy::serve_reading(config, listener, async move {
+    let page = tokio::spawn(proxy::serve_reading(config, opened.endpoint, async move {
         // An error means that the sender was dropped, which is a stop, too.
         let _ = stopped.wait_for(|stop| *stop).await;
     }));

@@ -9,9 +9,10 @@ use tokio::net::TcpSocket;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::listen::{bind, open, reachable};
+use super::listen::{bind, open};
 use super::stopped;
 use crate::exit::{Failure, MODEL_FOLDER};
+use crate::options::address::reachable;
 use crate::{secret_file, terminal};
 
 /// The server that answers the proxy: an upstream of the user's, or an engine of this process.
@@ -26,8 +27,9 @@ pub(super) struct StartedBackend {
 }
 
 impl StartedBackend {
-    pub(super) fn of_user(upstream: Upstream) -> Self {
-        Self { name: upstream.to_string(), upstream, engine: None, key: None }
+    /// The user's upstreams, of which this is the first.
+    pub(super) fn of_user(upstream: Upstream, name: String) -> Self {
+        Self { name, upstream, engine: None, key: None }
     }
 }
 

@@ -1,43 +1,66 @@
 //! Sockets: bound first, opened once everything else is ready.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+pub(super) mod socket_file;
 
+use std::net::SocketAddr;
+
+use proxy::Endpoint;
 use tokio::net::{TcpListener, TcpSocket};
 
+use self::socket_file::{BoundFile, SocketFile};
 use crate::exit::Failure;
+use crate::options::address::ListenAddress;
 
 /// Connections that may wait to be accepted.
-const BACKLOG: u32 = 1024;
+pub(super) const BACKLOG: u32 = 1024;
 
 /// A socket that takes no connections yet, or one that a supervisor opened before.
 #[derive(Debug)]
 pub(crate) enum Listening {
     Bound(TcpSocket),
     Passed(std::net::TcpListener),
+    /// In the file system.
+    File(BoundFile),
+}
+
+/// A socket that takes connections.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) address: ListenAddress,
+    /// Removes the file of a socket that has one.
+    pub(crate) file: Option<SocketFile>,
 }
 
 impl Listening {
-    /// Takes the passed socket, or binds one.
+    /// Takes the passed socket, or binds one. The file of a socket gets `mode`.
     pub(crate) fn take(
         passed: Option<std::net::TcpListener>,
-        address: SocketAddr,
-        option: &str,
+        address: &ListenAddress,
+        mode: u32,
+        option: &'static str,
     ) -> Result<Self, Failure> {
-        match passed {
-            Some(socket) => Ok(Self::Passed(socket)),
-            None => bind(address, option).map(Self::Bound),
+        match (passed, address) {
+            (Some(socket), _) => Ok(Self::Passed(socket)),
+            (None, ListenAddress::Tcp(address)) => bind(*address, option).map(Self::Bound),
+            (None, ListenAddress::Unix(path)) => {
+                BoundFile::bind(path, mode, option).map(Self::File)
+            }
         }
     }
 
-    /// Opens the port.
-    pub(crate) fn open(self) -> Result<TcpListener, Failure> {
-        match self {
-            Self::Bound(socket) => open(socket),
+    /// Opens the port, or puts the file in its place.
+    pub(crate) fn open(self) -> Result<Opened, Failure> {
+        let socket = match self {
+            Self::Bound(socket) => open(socket)?,
             Self::Passed(socket) => {
                 socket.set_nonblocking(true)?;
-                Ok(TcpListener::from_std(socket)?)
+                TcpListener::from_std(socket)?
             }
-        }
+            Self::File(bound) => return bound.open(),
+        };
+        let address = socket.local_addr()?.into();
+        Ok(Opened { endpoint: socket.into(), address, file: None })
     }
 }
 
@@ -66,30 +89,11 @@ pub(crate) fn open(socket: TcpSocket) -> Result<TcpListener, Failure> {
     Ok(socket.listen(BACKLOG)?)
 }
 
-/// The address by which this machine reaches a listener of its own.
-pub(crate) fn reachable(mut address: SocketAddr) -> SocketAddr {
-    if address.ip().is_unspecified() {
-        address.set_ip(match address {
-            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        });
-    }
-    address
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::TcpStream;
 
     use super::*;
-
-    #[test]
-    fn an_engine_that_listens_everywhere_is_reached_on_loopback() {
-        let reached = |address: &str| reachable(address.parse().unwrap()).to_string();
-        assert_eq!(reached("0.0.0.0:80"), "127.0.0.1:80");
-        assert_eq!(reached("[::]:80"), "[::1]:80");
-        assert_eq!(reached("10.0.0.7:80"), "10.0.0.7:80");
-    }
 
     #[tokio::test]
     async fn a_port_that_was_taken_opens_later_and_is_nobody_else_s() {

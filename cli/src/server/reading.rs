@@ -1,4 +1,4 @@
-//! What people read of a recording over HTTP, made by the viewer.
+//! The recording for people over HTTP, made by the viewer.
 //!
 //! The proxy and the viewer do not know each other; this file joins them.
 

@@ -30,14 +30,14 @@ const HEADERS_VARIABLE: &str = "OTEL_EXPORTER_OTLP_HEADERS";
 const SERVICE_VARIABLE: &str = "OTEL_SERVICE_NAME";
 const RESOURCE_VARIABLE: &str = "OTEL_RESOURCE_ATTRIBUTES";
 
-/// Where spans are sent.
+/// The collector that spans are sent to.
 pub(super) struct Collector {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     url: Uri,
     headers: HeaderMap,
 }
 
-/// What became of a request.
+/// The result of a request.
 pub(super) enum Sent {
     /// The collector has the spans.
     Taken,

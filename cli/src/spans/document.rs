@@ -263,7 +263,7 @@ fn read<'a, T: Deserialize<'a>>(document: &'a str) -> Option<T> {
     serde_json::from_str(document).ok()
 }
 
-/// What the model was asked for on a route; `None` if it was asked for nothing.
+/// The operation that a route asks of the model; `None` if it asks for none.
 fn operation(route: &str) -> Option<&'static str> {
     match route {
         "chat" | "responses" | "messages" => Some("chat"),

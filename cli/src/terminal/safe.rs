@@ -12,11 +12,13 @@ use std::io::{self, Write};
 const CHAR_BYTES_MAX: usize = 4;
 
 /// Returns true where a character is shown as an escape: controls, marks that turn the direction
-/// of writing, line separators, and characters that are made to be invisible.
+/// of writing, line separators, and characters that are made to be invisible. Joiners stay: emoji
+/// and some scripts are made of them.
 fn is_unsafe(char: char) -> bool {
     match char {
         '\t' => false,
-        '\u{061c}' | '\u{200e}' | '\u{200f}' => true,
+        '\u{061c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' => true,
+        '\u{00ad}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{3164}' | '\u{ffa0}' => true,
         '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' => true,
         '\u{feff}' | '\u{fff9}'..='\u{fffb}' => true,
         '\u{e0000}'..='\u{e0fff}' => true,
@@ -103,6 +105,8 @@ mod tests {
             ("one\ntwo\rthree\0", "one\\ntwo\\u000dthree\\u0000"),
             ("\u{202e}evil\u{2066}\u{200f}", "\\u202eevil\\u2066\\u200f"),
             ("a\u{2028}b\u{2029}\u{feff}", "a\\u2028b\\u2029\\ufeff"),
+            ("pass\u{200b}wo\u{ad}rd\u{3164}", "pass\\u200bwo\\u00adrd\\u3164"),
+            ("👩‍🚀 می‌خواهم", "👩‍🚀 می‌خواهم"),
             ("tag\u{e0041}", "tag\\udb40\\udc41"),
         ] {
             assert_eq!(line(text), shown, "{text:?}");

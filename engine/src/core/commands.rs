@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use super::EngineCore;
 use super::message::{Command, Message, PauseMode, SleepTags};
 use crate::error::ModelError;
+use crate::schedule::routed::RoutedPages;
 
 /// The pause that the commands so far asked for.
 #[derive(Default)]
@@ -175,6 +176,7 @@ impl<O: Ops> EngineCore<O> {
             // Set before the release: if that fails half-way, no step may use what is left.
             self.status.lock().asleep.cache = true;
             self.model.free_cache()?;
+            self.scheduler.routed.iter_mut().for_each(RoutedPages::clear);
         }
 
         // A reader that is gone must not keep the weights in memory.

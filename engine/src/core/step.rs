@@ -152,6 +152,9 @@ impl<O: Ops> EngineCore<O> {
         }
 
         self.model.run(&mut chunks)?;
+        if let Some(routed) = &mut self.scheduler.routed {
+            self.model.record_routing(&chunks, routed)?;
+        }
         // A sequence that waits for the same pages finds them from the next step on.
         self.scheduler.publish();
         Ok(step)

@@ -85,6 +85,7 @@ impl TestRequest {
             priority: self.priority,
             cache_salt: None,
             prompt_logprobs: self.scored.then_some(1),
+            routed_experts: false,
             aborted: Arc::new(AtomicBool::new(false)),
             adapter: None,
         }

@@ -243,10 +243,12 @@ impl Form<'_> {
                           and list the properties";
             return Err(GrammarError::form(reason));
         }
+
         let value = match given.get("additionalProperties") {
             Some(schema) => self.schema(schema)?,
             None => Value::Bool(true),
         };
+
         let listed = names.get("enum").and_then(Value::as_array);
         if let Some(listed) = listed {
             let listed = listed.iter().filter_map(Value::as_str);
@@ -254,6 +256,7 @@ impl Form<'_> {
                 listed.map(|name| (name.to_owned(), value.clone())).collect();
             return Ok(json!({"properties": properties, "additionalProperties": false}));
         }
+
         let Some(pattern) = strings::name_pattern(names) else {
             let reason = "`propertyNames` may have `enum`, `pattern`, `minLength` and `maxLength`, \
                           and nothing else";

@@ -54,6 +54,11 @@ impl Projection {
         self as usize
     }
 
+    /// Returns true for the matrices behind the attention.
+    pub(crate) fn is_feed_forward(self) -> bool {
+        matches!(self, Projection::Gate | Projection::Up | Projection::Down)
+    }
+
     /// The name within a layer, in files.
     pub(crate) fn name(self) -> &'static str {
         match self {

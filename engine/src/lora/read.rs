@@ -18,6 +18,10 @@ const WEIGHTS: &str = "adapter_model.safetensors";
 /// The prefix of tensor names, before the number of the layer.
 const PREFIX: &str = "base_model.model.model.layers.";
 
+/// The reason for the refusal of additions to a mixture of experts.
+const OF_EXPERTS: &str = "additions to experts and routers are not supported; in a layer that is a \
+                          mixture of experts, an adapter adds to the attention only";
+
 /// A reason why an adapter cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AdapterError {
@@ -113,12 +117,21 @@ impl AdapterReader<'_> {
 
     /// The place of a tensor in the model.
     fn place(&self, name: &str) -> Result<TensorPlace, AdapterError> {
+        if name.contains(".mlp.experts.") || name.contains(".mlp.gate.") {
+            return Err(self.refusal(name, OF_EXPERTS));
+        }
         let Some(place) = parse_name(name) else {
             let names = Projection::ALL.map(Projection::name).join(", ");
             let reason =
                 format!("only lora_A and lora_B of {names} in a model's layers are supported");
             return Err(self.refusal(name, reason));
         };
+        let experts = self.config.experts.as_ref();
+        let is_mixture =
+            |layer| experts.is_some_and(|experts| experts.is_mixture.get(layer) == Some(&true));
+        if place.projection.is_feed_forward() && is_mixture(place.layer) {
+            return Err(self.refusal(name, OF_EXPERTS));
+        }
         if place.layer >= self.config.layers {
             let reason = format!("the model has {} layers", self.config.layers);
             return Err(self.refusal(name, reason));

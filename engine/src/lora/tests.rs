@@ -284,6 +284,32 @@ fn tensors_that_have_no_place_are_refused_by_name() {
 }
 
 #[test]
+fn additions_to_experts_are_refused_by_name_and_those_to_attention_work() {
+    let config = ModelFolder::open(&tiny().with_file_name("tiny-moe")).unwrap().model;
+    let folder = tempfile::tempdir().unwrap();
+    changed(folder.path(), json!({"r": 2}));
+    let read = |tensors: Shapes<'_>| {
+        store(folder.path(), tensors);
+        read_adapter(folder.path(), &config, 64)
+    };
+    let name = |layer: &str| format!("base_model.model.model.layers.{layer}.lora_A.weight");
+    for (layer, columns) in [
+        ("1.mlp.experts.3.gate_proj", 96),
+        ("2.mlp.experts.0.down_proj", 64),
+        ("1.mlp.gate", 96),
+        ("1.mlp.gate_proj", 96),
+    ] {
+        let name = name(layer);
+        let refused = read(&[(&name, &[2, columns])]).unwrap_err().to_string();
+        assert!(refused.contains(&name) && refused.contains("mixture of experts"), "{refused}");
+    }
+    for (layer, rows) in [("0.mlp.gate_proj", 288), ("1.self_attn.q_proj", 96)] {
+        let (down, up) = (name(layer), name(layer).replace("lora_A", "lora_B"));
+        assert!(read(&[(&down, &[2, 96]), (&up, &[rows, 2])]).is_ok(), "{layer}");
+    }
+}
+
+#[test]
 fn a_folder_that_is_not_whole_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     assert!(refusal(folder.path()).starts_with("No adapter found for /"));

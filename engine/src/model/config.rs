@@ -6,6 +6,7 @@
 use kernels::Heads;
 use serde_json::Value;
 
+use super::experts::ExpertConfig;
 use super::fields::{count, eos_ids, flag, number, optional_count, plain_text};
 use super::rope::Rope;
 use crate::error::ConfigError;
@@ -15,7 +16,10 @@ use crate::error::ConfigError;
 pub(crate) struct ModelConfig {
     pub(crate) vocab: usize,
     pub(crate) hidden: usize,
+    /// The width of a feed-forward part that is no mixture of experts.
     pub(crate) intermediate: usize,
+    /// The mixtures of experts, if any layer has one.
+    pub(crate) experts: Option<ExpertConfig>,
     pub(crate) layers: usize,
     pub(crate) heads: Heads,
     pub(crate) eps: f32,
@@ -32,7 +36,10 @@ pub(crate) struct ModelConfig {
     pub(crate) eos: Vec<u32>,
 }
 
-const ARCHITECTURES: &str = "`Qwen3ForCausalLM`, `Qwen2ForCausalLM`, `LlamaForCausalLM`";
+const ARCHITECTURES: &str =
+    "`Qwen3ForCausalLM`, `Qwen3MoeForCausalLM`, `Qwen2ForCausalLM`, `LlamaForCausalLM`";
+
+const MODEL_TYPES: &str = "`qwen3`, `qwen3_moe`, `qwen2`, `llama`";
 
 /// The width of a Qwen3 head without `head_dim`, as `transformers` has it.
 const QWEN3_HEAD_DIM: usize = 128;
@@ -45,6 +52,10 @@ impl ModelConfig {
     pub(crate) fn parse(config: &Value) -> Result<ModelConfig, ConfigError> {
         let architecture = architecture(config)?;
         refuse_unsupported(config)?;
+        let is_mixture = architecture == Architecture::Qwen3Moe;
+        if !is_mixture {
+            ExpertConfig::refuse(config)?;
+        }
         refuse_windows(config, architecture)?;
 
         let hidden = count(config, "hidden_size")?;
@@ -57,13 +68,14 @@ impl ModelConfig {
             vocab: count(config, "vocab_size")?,
             hidden,
             intermediate: count(config, "intermediate_size")?,
+            experts: if is_mixture { ExpertConfig::parse(config)? } else { None },
             layers: count(config, "num_hidden_layers")?,
             heads,
             eps: number(config, "rms_norm_eps")?.unwrap_or(1e-6) as f32,
             positions: rope.positions(count(config, "max_position_embeddings")?),
             rope,
             tied: flag(config, "tie_word_embeddings")?.unwrap_or(false),
-            head_norm: architecture == Architecture::Qwen3,
+            head_norm: matches!(architecture, Architecture::Qwen3 | Architecture::Qwen3Moe),
             qkv_bias: bias || architecture == Architecture::Qwen2,
             output_bias: bias && architecture != Architecture::Qwen2,
             eos: eos_ids(config)?,
@@ -74,6 +86,7 @@ impl ModelConfig {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Architecture {
     Qwen3,
+    Qwen3Moe,
     Qwen2,
     Llama,
 }
@@ -86,12 +99,11 @@ fn architecture(config: &Value) -> Result<Architecture, ConfigError> {
 
     match (class, model_type) {
         (Some("Qwen3ForCausalLM"), _) | (None, Some("qwen3")) => Ok(Architecture::Qwen3),
+        (Some("Qwen3MoeForCausalLM"), _) | (None, Some("qwen3_moe")) => Ok(Architecture::Qwen3Moe),
         (Some("Qwen2ForCausalLM"), _) | (None, Some("qwen2")) => Ok(Architecture::Qwen2),
         (Some("LlamaForCausalLM"), _) | (None, Some("llama")) => Ok(Architecture::Llama),
         (Some(other), _) => Err(ConfigError::unsupported(FIELD, other, ARCHITECTURES)),
-        (None, Some(other)) => {
-            Err(ConfigError::unsupported("model_type", other, "`qwen3`, `qwen2`, `llama`"))
-        }
+        (None, Some(other)) => Err(ConfigError::unsupported("model_type", other, MODEL_TYPES)),
         (None, None) => Err(ConfigError::Missing { field: FIELD }),
     }
 }
@@ -105,14 +117,6 @@ fn refuse_unsupported(config: &Value) -> Result<(), ConfigError> {
     }
     if flag(config, "mlp_bias")?.unwrap_or(false) {
         return Err(ConfigError::unsupported("mlp_bias", "true", "`false`"));
-    }
-
-    // Each family has its own name for the number of experts.
-    for field in ["num_experts", "num_local_experts", "n_routed_experts"] {
-        if let Some(experts) = number(config, field)?.filter(|experts| *experts != 0.0) {
-            let found = experts.to_string();
-            return Err(ConfigError::unsupported(field, found, "no mixture of experts"));
-        }
     }
 
     for field in ["quantization_config", "compression_config"] {

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use kernels::{DrawParams, LayerPages, OpError, Ops, Residual, RmsNorm, Rotation, Span, Step};
+use kernels::{
+    DrawParams, ExpertMatrices, LayerPages, OpError, Ops, Residual, RmsNorm, Rotation, Span, Step,
+};
 
 use super::config::ModelConfig;
-use super::parameters::{LayerParameters, Parameters};
+use super::parameters::{FeedForward, LayerParameters, Parameters, Projections};
 use crate::lora::{Adapter, AdapterSlots, Product, ProjectionGroup};
 use crate::schedule::cache::SequenceCache;
 
@@ -43,6 +45,8 @@ pub(crate) struct Scratch<O: Ops> {
     pub(super) mixed: O::Buffer,
     /// The part that the next norm adds to `hidden`.
     pub(super) delta: O::Buffer,
+    /// The experts of every row, if any layer is a mixture.
+    pub(super) routing: Option<O::Routing>,
     /// `[logit rows, vocab]`.
     pub(super) logits: O::Buffer,
     /// The allocated rows of a step.
@@ -67,6 +71,10 @@ impl<O: Ops> Scratch<O> {
             wide: ops.scratch(rows, heads.row().max(2 * config.intermediate))?,
             mixed: ops.scratch(rows, mixed)?,
             delta: ops.scratch(rows, hidden)?,
+            routing: match &config.experts {
+                Some(experts) => Some(ops.routing(config.layers, experts.choice)?),
+                None => None,
+            },
             logits: ops.logits(logit_rows, config.vocab)?,
             rows,
             logit_rows,
@@ -190,7 +198,7 @@ impl<O: Ops> ForwardPass<'_, O> {
 
     fn feed_forward(&mut self, index: usize, layer: &LayerParameters<O>) -> Result<(), OpError> {
         let ForwardPass { ops, step, config, adapters, scratch, .. } = self;
-        let Scratch { hidden, normed, wide, mixed, delta, .. } = &mut **scratch;
+        let Scratch { hidden, normed, wide, mixed, delta, routing, .. } = &mut **scratch;
 
         ops.add_rms_norm(
             hidden,
@@ -198,12 +206,28 @@ impl<O: Ops> ForwardPass<'_, O> {
             RmsNorm { weight: &layer.post_norm, eps: config.eps },
             normed,
         )?;
-        ops.matmul(normed, &layer.gate_up, wide)?;
+        let projections = match (&layer.feed_forward, routing) {
+            (FeedForward::Dense(projections), _) => projections,
+            (FeedForward::Experts { router, gate_up, down }, Some(routing)) => {
+                // Adapters add to the attention of such a layer only.
+                ops.matmul(normed, router, wide)?;
+                ops.route(wide, index, routing)?;
+                let experts = ExpertMatrices { gate_up, down };
+                return ops.mix_experts(normed, index, experts, routing, delta);
+            }
+            (FeedForward::Experts { .. }, None) => {
+                let reason = "no room for the choice of experts".to_owned();
+                return Err(OpError::Device { op: "route", reason });
+            }
+        };
+
+        let Projections { gate_up, down } = projections;
+        ops.matmul(normed, gate_up, wide)?;
         let group = ProjectionGroup::GateUp;
         adapters.add(ops, step, Product { layer: index, group, input: normed, output: wide })?;
 
         ops.silu_mul(wide, config.intermediate, mixed)?;
-        ops.matmul(mixed, &layer.down, delta)?;
+        ops.matmul(mixed, down, delta)?;
         let group = ProjectionGroup::Down;
         adapters.add(ops, step, Product { layer: index, group, input: mixed, output: delta })
     }

@@ -7,12 +7,15 @@ use std::ops::Range;
 use kernels::{OpError, Ops, Placement, Values};
 
 use super::config::ModelConfig;
+use super::experts::{ExpertConfig, ExpertMatrix};
 use crate::error::LoadError;
 use crate::weights::{Tensor, TensorSource};
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const NORM: &str = "model.norm.weight";
 const HEAD: &str = "lm_head.weight";
+/// The router of a mixture of experts, within its layer.
+const ROUTER: &str = "mlp.gate.weight";
 
 /// Every weight of a model.
 pub(crate) struct Parameters<O: Ops> {
@@ -36,6 +39,25 @@ pub(crate) struct LayerParameters<O: Ops> {
     pub(crate) output: O::Matrix,
     pub(crate) output_bias: Option<O::Buffer>,
     pub(crate) post_norm: O::Buffer,
+    pub(crate) feed_forward: FeedForward<O>,
+}
+
+/// The weights behind the attention of a layer.
+pub(crate) enum FeedForward<O: Ops> {
+    /// The same for every row.
+    Dense(Projections<O>),
+    /// A mixture of experts.
+    Experts {
+        /// `[experts, hidden]`.
+        router: O::Matrix,
+        /// For each expert, the rows of the gate above those of the up projection.
+        gate_up: Vec<O::Matrix>,
+        down: Vec<O::Matrix>,
+    },
+}
+
+/// The matrices of a feed-forward part.
+pub(crate) struct Projections<O: Ops> {
     /// The rows of the gate above those of the up projection.
     pub(crate) gate_up: O::Matrix,
     pub(crate) down: O::Matrix,
@@ -55,7 +77,9 @@ impl<O: Ops> Parameters<O> {
         let mut layers = Vec::with_capacity(config.layers);
         for index in 0..config.layers {
             let prefix = format!("model.layers.{index}.");
-            layers.push(load_layer(&Loader { ops, weights, prefix }, config)?);
+            let loader = Loader { ops, weights, prefix };
+            let mixture = config.experts.as_ref().filter(|experts| experts.is_mixture[index]);
+            layers.push(load_layer(&loader, config, mixture)?);
         }
 
         Ok(Parameters {
@@ -152,14 +176,11 @@ impl<O: Ops> LayerParameters<O> {
         if let Some(attention) = name.strip_prefix("self_attn.") {
             return self.locate_attention(config, attention);
         }
-        let (hidden, inner) = (config.hidden, config.intermediate);
+        let hidden = config.hidden;
         let location = match name {
             "input_layernorm.weight" => TensorLocation::Range(&self.input_norm, 0..hidden),
             "post_attention_layernorm.weight" => TensorLocation::Range(&self.post_norm, 0..hidden),
-            "mlp.gate_proj.weight" => TensorLocation::Rows(&self.gate_up, 0..inner),
-            "mlp.up_proj.weight" => TensorLocation::Rows(&self.gate_up, inner..2 * inner),
-            "mlp.down_proj.weight" => TensorLocation::Rows(&self.down, 0..hidden),
-            _ => return None,
+            _ => return self.feed_forward.locate(config, name),
         };
         Some(location)
     }
@@ -192,8 +213,15 @@ impl<O: Ops> LayerParameters<O> {
     }
 
     /// All matrices and all buffers, always in the same order.
-    fn all_mut(&mut self) -> ([&mut O::Matrix; 4], Vec<&mut O::Buffer>) {
-        let matrices = [&mut self.qkv, &mut self.output, &mut self.gate_up, &mut self.down];
+    fn all_mut(&mut self) -> (Vec<&mut O::Matrix>, Vec<&mut O::Buffer>) {
+        let mut matrices = vec![&mut self.qkv, &mut self.output];
+        match &mut self.feed_forward {
+            FeedForward::Dense(Projections { gate_up, down }) => matrices.extend([gate_up, down]),
+            FeedForward::Experts { router, gate_up, down } => {
+                matrices.push(router);
+                matrices.extend(gate_up.iter_mut().chain(down));
+            }
+        }
         let mut buffers = vec![&mut self.input_norm, &mut self.post_norm];
         buffers.extend(&mut self.qkv_bias);
         buffers.extend(&mut self.output_bias);
@@ -211,6 +239,37 @@ impl<O: Ops> LayerParameters<O> {
             ops.replace_buffer(live, staged)?;
         }
         Ok(())
+    }
+}
+
+impl<O: Ops> FeedForward<O> {
+    fn locate(&self, config: &ModelConfig, name: &str) -> Option<TensorLocation<'_, O>> {
+        let hidden = config.hidden;
+        match self {
+            FeedForward::Dense(Projections { gate_up, down }) => {
+                let inner = config.intermediate;
+                Some(match name {
+                    "mlp.gate_proj.weight" => TensorLocation::Rows(gate_up, 0..inner),
+                    "mlp.up_proj.weight" => TensorLocation::Rows(gate_up, inner..2 * inner),
+                    "mlp.down_proj.weight" => TensorLocation::Rows(down, 0..hidden),
+                    _ => return None,
+                })
+            }
+            FeedForward::Experts { router, .. } if name == ROUTER => {
+                let experts = config.experts.as_ref()?.choice.experts;
+                Some(TensorLocation::Rows(router, 0..experts))
+            }
+            FeedForward::Experts { gate_up, down, .. } => {
+                let inner = config.experts.as_ref()?.intermediate;
+                let (expert, matrix) = ExpertMatrix::parse(name)?;
+                let (gate_up, down) = (gate_up.get(expert)?, down.get(expert)?);
+                Some(match matrix {
+                    ExpertMatrix::Gate => TensorLocation::Rows(gate_up, 0..inner),
+                    ExpertMatrix::Up => TensorLocation::Rows(gate_up, inner..2 * inner),
+                    ExpertMatrix::Down => TensorLocation::Rows(down, 0..hidden),
+                })
+            }
+        }
     }
 }
 
@@ -252,12 +311,13 @@ impl<O: Ops, T: TensorSource + ?Sized> Loader<'_, O, T> {
     }
 }
 
-/// Places the weights of one layer.
+/// Places the weights of one layer, which is a mixture of experts if `mixture` is given.
 fn load_layer<O: Ops, T: TensorSource + ?Sized>(
     loader: &Loader<'_, O, T>,
     config: &ModelConfig,
+    mixture: Option<&ExpertConfig>,
 ) -> Result<LayerParameters<O>, LoadError> {
-    let (hidden, inner, heads) = (config.hidden, config.intermediate, config.heads);
+    let (hidden, heads) = (config.hidden, config.heads);
     let (query, kv) = (heads.query * heads.dim, heads.kv * heads.dim);
     // Tensors with one input become one matrix, in this order.
     let qkv_weights = [
@@ -270,7 +330,6 @@ fn load_layer<O: Ops, T: TensorSource + ?Sized>(
         ("self_attn.k_proj.bias", kv),
         ("self_attn.v_proj.bias", kv),
     ];
-    let gate_up = [("mlp.gate_proj.weight", inner), ("mlp.up_proj.weight", inner)];
 
     Ok(LayerParameters {
         input_norm: loader.vector("input_layernorm.weight", hidden)?,
@@ -292,7 +351,44 @@ fn load_layer<O: Ops, T: TensorSource + ?Sized>(
             false => None,
         },
         post_norm: loader.vector("post_attention_layernorm.weight", hidden)?,
-        gate_up: loader.matrix(&gate_up, hidden)?,
-        down: loader.matrix(&[("mlp.down_proj.weight", hidden)], inner)?,
+        feed_forward: match mixture {
+            Some(experts) => load_experts(loader, hidden, experts)?,
+            None => {
+                FeedForward::Dense(load_projections(loader, "mlp", hidden, config.intermediate)?)
+            }
+        },
+    })
+}
+
+/// Places the router and all experts of a layer.
+fn load_experts<O: Ops, T: TensorSource + ?Sized>(
+    loader: &Loader<'_, O, T>,
+    hidden: usize,
+    config: &ExpertConfig,
+) -> Result<FeedForward<O>, LoadError> {
+    let experts = config.choice.experts;
+    let router = loader.matrix(&[(ROUTER, experts)], hidden)?;
+    let (mut gate_up, mut down) = (Vec::with_capacity(experts), Vec::with_capacity(experts));
+    for expert in 0..experts {
+        let prefix = format!("mlp.experts.{expert}");
+        let projections = load_projections(loader, &prefix, hidden, config.intermediate)?;
+        gate_up.push(projections.gate_up);
+        down.push(projections.down);
+    }
+    Ok(FeedForward::Experts { router, gate_up, down })
+}
+
+/// Places the matrices of a feed-forward part of `inner` columns.
+fn load_projections<O: Ops, T: TensorSource + ?Sized>(
+    loader: &Loader<'_, O, T>,
+    prefix: &str,
+    hidden: usize,
+    inner: usize,
+) -> Result<Projections<O>, LoadError> {
+    let [gate, up, down] =
+        ["gate", "up", "down"].map(|name| format!("{prefix}.{name}_proj.weight"));
+    Ok(Projections {
+        gate_up: loader.matrix(&[(&gate, inner), (&up, inner)], hidden)?,
+        down: loader.matrix(&[(&down, hidden)], inner)?,
     })
 }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use template::{ChatTemplate, Tokenizer};
 
 use super::config::ModelConfig;
+use super::experts::ExpertConfig;
 use super::fields::{eos_ids, read_json};
 use super::folder::ModelFolder;
 use crate::device::memory;
@@ -194,9 +195,20 @@ fn word(mut number: usize) -> String {
 fn weight_bytes(model: &ModelConfig) -> u64 {
     let ModelConfig { vocab, hidden, intermediate, layers, heads, .. } = *model;
     let attention = elements(hidden, heads.row() + heads.query_width());
-    let layer = attention + 3 * elements(hidden, intermediate);
+    let dense = 3 * elements(hidden, intermediate);
+    let mut layers_in_all = 0;
+    for index in 0..layers {
+        let experts = model.experts.as_ref().filter(|experts| experts.is_mixture[index]);
+        layers_in_all += attention + experts.map_or(dense, |of| expert_elements(of, hidden));
+    }
     let tables = elements(vocab, hidden) * if model.tied { 1 } else { 2 };
-    u64::try_from(2 * (tables + layer * layers as u128)).unwrap_or(u64::MAX)
+    u64::try_from(2 * (tables + layers_in_all)).unwrap_or(u64::MAX)
+}
+
+/// The elements of a router and of its experts.
+fn expert_elements(experts: &ExpertConfig, hidden: usize) -> u128 {
+    let one = elements(1, hidden) + 3 * elements(hidden, experts.intermediate);
+    one * experts.choice.experts as u128
 }
 
 fn elements(rows: usize, columns: usize) -> u128 {

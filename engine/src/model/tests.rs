@@ -49,6 +49,7 @@ pub(crate) fn made<O: Ops>(ops: O, config: &Path) -> Model<O> {
 }
 
 const TINY: &str = "engine/models/tiny";
+const TINY_MOE: &str = "engine/models/tiny-moe";
 const LLAMA: &str = "tests/tapes/engine/llama";
 const QWEN2: &str = "tests/tapes/engine/qwen2";
 
@@ -115,6 +116,11 @@ fn qwen3_logits_are_those_of_the_oracle() {
 }
 
 #[test]
+fn logits_of_a_mixture_of_experts_are_those_of_the_oracle() {
+    check_goldens(TINY_MOE, "tiny_moe_logits.json");
+}
+
+#[test]
 fn llama_logits_are_those_of_the_oracle() {
     check_goldens(LLAMA, "llama_logits.json");
 }
@@ -130,7 +136,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 #[test]
 fn logits_have_the_same_bits_in_any_chunks() {
-    for folder in [TINY, LLAMA] {
+    for folder in [TINY, TINY_MOE, LLAMA] {
         let mut model = load(folder);
         let ids: Vec<u32> = (0..53).map(|i| i * 7 % 61).collect();
         let whole = bits(&logits(&mut model, &ids, ids.len()));
@@ -142,7 +148,12 @@ fn logits_have_the_same_bits_in_any_chunks() {
 
 #[test]
 fn logits_have_the_same_bits_in_any_batch() {
-    let mut model = load(TINY);
+    check_batch(TINY);
+    check_batch(TINY_MOE);
+}
+
+fn check_batch(folder: &str) {
+    let mut model = load(folder);
     let prompts: Vec<Vec<u32>> =
         (1..8_u32).map(|n| (0..n * 5).map(|i| (i * n * 13 + 3) % 393).collect()).collect();
     let alone: Vec<Vec<f32>> =

@@ -10,6 +10,7 @@ use std::time::Instant;
 use tokio::sync::mpsc::{OwnedPermit, Sender};
 
 use super::pace::QueuePlace;
+use super::routed::RoutedExperts;
 use crate::lora::Adapter;
 use crate::sample::{SampledToken, SamplingParams, TokenScores};
 
@@ -48,6 +49,8 @@ pub(crate) struct Request {
     /// The number of likeliest tokens to report at each position of the prompt; the prompt is not
     /// scored if absent.
     pub(crate) prompt_logprobs: Option<usize>,
+    /// True if the end of the reply is to have the experts of its tokens.
+    pub(crate) routed_experts: bool,
     /// Set to end the reply early.
     pub(crate) aborted: Arc<AtomicBool>,
     /// The adapter that is added to the model.
@@ -111,6 +114,8 @@ pub(crate) struct VersionSpan {
 pub(crate) struct ReplyEnd {
     pub(crate) finish: FinishReason,
     pub(crate) versions: Vec<VersionSpan>,
+    /// The experts of all tokens but the last, the prompt's included, if they are known.
+    pub(crate) routed_experts: Option<Arc<RoutedExperts>>,
 }
 
 /// Facts about a prompt, known once its first reply token is.
@@ -142,7 +147,7 @@ pub(crate) struct OutputSender {
 impl OutputSender {
     /// Ends a reply that never ran.
     pub(crate) fn end(self, index: usize, finish: FinishReason) {
-        let end = Some(ReplyEnd { finish, versions: Vec::new() });
+        let end = Some(ReplyEnd { finish, versions: Vec::new(), routed_experts: None });
         self.last.send(Output { index, prompt: None, tokens: Vec::new(), end });
     }
 }

@@ -9,6 +9,7 @@ use super::request::{
     FinishReason, Output, OutputSender, PromptInfo, QueuedChoice, ReplyEnd, Request, StopRules,
     VersionSpan,
 };
+use super::routed::{RoutedExperts, RoutedPages};
 use crate::sample::{EndTokens, SampledToken, Sampler, TokenScores, score};
 use crate::stats::RequestTimes;
 
@@ -37,6 +38,8 @@ pub(crate) struct Sequence {
     pending: Vec<SampledToken>,
     versions: Vec<VersionSpan>,
     stop_texts: Option<StopTextMatcher>,
+    /// Known at the end, if the request asks for them.
+    routed_experts: Option<Arc<RoutedExperts>>,
     pub(crate) times: RequestTimes,
 }
 
@@ -65,6 +68,7 @@ impl Sequence {
             pending: Vec::new(),
             versions: Vec::new(),
             stop_texts,
+            routed_experts: None,
             times: RequestTimes::starting(arrived),
             request,
         }
@@ -215,9 +219,18 @@ impl Sequence {
         }
     }
 
+    /// Keeps the experts of all tokens but the last, if the request asks for them. No step has read
+    /// the last token.
+    pub(crate) fn take_routed_experts(&mut self, routed: &RoutedPages) {
+        if self.request.routed_experts && self.sampled() > 0 {
+            self.routed_experts = routed.of(&self.cache, self.tokens.len() - 1).map(Arc::new);
+        }
+    }
+
     /// Sends the remaining tokens and the end.
     pub(crate) fn end(self, finish: FinishReason) {
-        let end = Some(ReplyEnd { finish, versions: self.versions });
+        let (versions, routed_experts) = (self.versions, self.routed_experts);
+        let end = Some(ReplyEnd { finish, versions, routed_experts });
         let (index, prompt, tokens) = (self.request.index, self.prompt, self.pending);
         self.output.last.send(Output { index, prompt, tokens, end });
     }

@@ -43,8 +43,8 @@ impl Access {
         Access { tokens: tokens.into_iter().map(hash).collect(), ..Access::default() }
     }
 
-    /// Lets pages of these origins call the engine and read its replies; `*` stands for all. Without
-    /// a token, no page may change the engine all the same.
+    /// Lets pages of these origins call the engine and read its replies; `*` stands for all.
+    /// Without a token, no page may change the engine all the same.
     #[must_use]
     pub fn with_origins(self, origins: Vec<String>) -> Access {
         Access { origins: AllowedOrigins::new(origins), ..self }

@@ -1,5 +1,4 @@
-//! `/v1/chat/completions/batch`: several conversations in one call; and `/invocations`, which takes
-//! what chat and completions take.
+//! `/v1/chat/completions/batch`: several conversations in one call.
 
 use std::sync::Arc;
 
@@ -8,9 +7,9 @@ use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
+use super::chat;
 use super::http::{ApiError, Fields, HttpCall, HttpReply, json_reply};
 use super::state::ServerState;
-use super::{chat, completions};
 use crate::bounds::{BATCH_CHATS_MAX, JSON_BYTES_MAX};
 
 const MESSAGES: &str = "messages";
@@ -109,15 +108,4 @@ fn joined(id: &str, replies: Vec<Map<String, Value>>) -> Value {
         json!({"prompt_tokens": prompt, "total_tokens": total, "completion_tokens": completion});
     head.insert("usage".into(), usage);
     Value::Object(head)
-}
-
-/// Handles `/invocations`: a chat if the body has `messages`, else a completion.
-pub(super) async fn invoke(
-    state: &Arc<ServerState>,
-    call: HttpCall,
-) -> Result<HttpReply, ApiError> {
-    match Fields::parse(&call.body)?.has(MESSAGES) {
-        true => chat::answer(state, call).await,
-        false => completions::answer(state, call).await,
-    }
 }

@@ -264,7 +264,7 @@ struct ChatChoice {
     finish_reason: &'static str,
     stop_reason: Option<StopReason>,
     token_ids: Option<Vec<u32>>,
-    routed_experts: (),
+    routed_experts: Option<String>,
     weight_versions: Option<Vec<WeightVersion>>,
 }
 
@@ -330,7 +330,7 @@ fn chat_choice(call: &ChatCall, index: usize, choice: ChoiceDelta) -> Result<Cha
         finish_reason: finish_reason(&end, &call.format, has_calls),
         stop_reason: end.stop_reason(),
         token_ids: call.options.token_ids.then_some(choice.ids),
-        routed_experts: (),
+        routed_experts: end.numpy_experts(),
         weight_versions: end.reported_versions(&call.options),
     })
 }

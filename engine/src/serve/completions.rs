@@ -213,7 +213,7 @@ struct CompletionChoice<'a> {
     token_ids: Option<Vec<u32>>,
     prompt_logprobs: Option<PromptLogprobs>,
     prompt_token_ids: Option<&'a [u32]>,
-    routed_experts: (),
+    routed_experts: Option<String>,
     weight_versions: Option<Vec<WeightVersion>>,
 }
 
@@ -284,7 +284,7 @@ fn completion_choice<'a>(
         token_ids: options.token_ids.then_some(choice.ids),
         prompt_logprobs: prompt.filter(|_| call.has_prompt_logprobs).map(PromptTokens::logprobs),
         prompt_token_ids: options.token_ids.then(|| call.prompt_of(index)),
-        routed_experts: (),
+        routed_experts: end.numpy_experts(),
         weight_versions: end.reported_versions(options),
     })
 }

@@ -269,6 +269,7 @@ fn choice_of(
         priority: request.priority,
         cache_salt: request.cache_salt.clone(),
         prompt_logprobs: request.prompt_logprobs.filter(|_| has_scores),
+        routed_experts: request.options.routed_experts,
         aborted,
         adapter: request.adapter.clone(),
     }

@@ -36,6 +36,7 @@ pub(super) const GENERATE_FIELDS: &[Field] = &[
     Field::integer("priority"),
     Field::boolean("return_token_ids"),
     Field::boolean("return_weight_versions"),
+    Field::boolean("return_routed_experts"),
     Field::boolean("return_tokens_as_token_ids"),
     Field::boolean("return_both_logprobs"),
     Field::string("model"),
@@ -50,13 +51,14 @@ const TOKEN_IDS: &str = "token_ids";
 const REQUEST_IDS: &str = "request_ids";
 
 /// The fields of the body that take the place of those in `sampling_params`.
-const OUTER: [&str; 9] = [
+const OUTER: [&str; 10] = [
     "stream",
     "stream_options",
     "cache_salt",
     "priority",
     "return_token_ids",
     "return_weight_versions",
+    "return_routed_experts",
     "return_tokens_as_token_ids",
     "return_both_logprobs",
     "model",
@@ -99,7 +101,7 @@ impl GenerateCall {
             finish_reason: end.map(ReplyEnd::finish_reason),
             stop_reason: end.and_then(ReplyEnd::stop_reason),
             token_ids: delta.ids,
-            routed_experts: (),
+            routed_experts: end.and_then(ReplyEnd::numpy_experts),
             sampling_mask: (),
             // This reply has them whether or not the request asks for them.
             weight_versions: end.map(ReplyEnd::weight_versions),
@@ -218,7 +220,7 @@ struct GenerateChoice {
     finish_reason: Option<&'static str>,
     stop_reason: Option<StopReason>,
     token_ids: Vec<u32>,
-    routed_experts: (),
+    routed_experts: Option<String>,
     sampling_mask: (),
     weight_versions: Option<Vec<WeightVersion>>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -10,12 +10,12 @@ pub(super) fn document(groups: &[RouteGroup]) -> Value {
     let mut paths = Map::new();
     for group in groups {
         for route in group.routes {
-            let mut operations = Map::new();
+            // Two routes may have one path, with other methods.
+            let operations = paths.entry(route.path).or_insert_with(|| json!({}));
             for method in route.methods {
                 let name = method.to_ascii_lowercase();
-                operations.insert(name, operation(group.title, route, method));
+                operations[name] = operation(group.title, route, method);
             }
-            paths.insert(route.path.to_owned(), operations.into());
         }
     }
 
@@ -70,8 +70,8 @@ fn operation_id(route: &Route, method: &str) -> String {
 
 fn parameters(route: &Route) -> Vec<Value> {
     let mut parameters = Vec::new();
-    if let Some((_, name)) = route.path.split_once('{') {
-        let name = name.trim_end_matches('}');
+    let in_path = route.path.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    if let Some((name, _)) = in_path {
         let schema = json!({"type": "string"});
         parameters.push(json!({"name": name, "in": "path", "required": true, "schema": schema}));
     }

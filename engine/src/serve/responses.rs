@@ -1,10 +1,9 @@
-//! Responses that are kept: `previous_response_id`, background replies, and the routes that fetch
-//! and cancel them.
-//!
-//! They are in memory, within a bound; the oldest go first.
+//! `/v1/responses` with responses that are kept: `previous_response_id`, background replies, and
+//! the routes that fetch and cancel them.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+pub(super) mod store;
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use episode::Route;
@@ -12,92 +11,14 @@ use http_body_util::BodyExt;
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tokio::task::AbortHandle;
 
+use self::store::{Turn, not_kept};
 use super::http::{ApiError, HttpCall, HttpReply, json_reply};
 use super::state::ServerState;
 use super::translation::{self, Caller};
-use crate::bounds::{RESPONSE_TURNS_MAX, RESPONSES_BYTES_MAX};
 
 /// The field of a request whose reply is fetched later.
 const BACKGROUND: &str = "background";
-
-/// A request and its reply: a document, or the events of a stream.
-#[derive(Clone, Debug)]
-struct Turn {
-    request: Bytes,
-    reply: Bytes,
-}
-
-/// The responses that are kept, by their ids.
-#[derive(Debug, Default)]
-pub(super) struct ResponseStore {
-    kept: Mutex<Kept>,
-}
-
-#[derive(Debug, Default)]
-struct Kept {
-    turns: HashMap<String, Turn>,
-    oldest: VecDeque<String>,
-    bytes: usize,
-    /// Replies that are made in the background.
-    running: HashMap<String, AbortHandle>,
-}
-
-impl Kept {
-    fn add(&mut self, id: String, turn: Turn) {
-        self.bytes += turn.request.len() + turn.reply.len();
-        match self.turns.insert(id.clone(), turn) {
-            Some(old) => self.bytes -= old.request.len() + old.reply.len(),
-            None => self.oldest.push_back(id),
-        }
-        while self.bytes > RESPONSES_BYTES_MAX {
-            let Some(oldest) = self.oldest.pop_front() else { return };
-            if let Some(turn) = self.turns.remove(&oldest) {
-                self.bytes -= turn.request.len() + turn.reply.len();
-            }
-        }
-    }
-}
-
-impl ResponseStore {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Ends the replies that are made in the background.
-    pub(super) fn stop(&self) {
-        self.kept().running.drain().for_each(|(_, running)| running.abort());
-    }
-
-    /// Keeps a reply under its id, unless it has none.
-    pub(super) fn keep(&self, request: Bytes, reply: Bytes) {
-        if let Some(id) = wire::response_id(Route::Responses, &reply) {
-            self.kept().add(id, Turn { request, reply });
-        }
-    }
-
-    /// Returns the request with the conversation that it continues before it.
-    ///
-    /// # Errors
-    /// 404 if a response of the conversation is not kept.
-    fn continued(&self, request: &Bytes) -> Result<Bytes, ApiError> {
-        let mut turns = VecDeque::new();
-        let mut previous = wire::previous_response(Route::Responses, request);
-        while let Some(id) = previous {
-            let turn = self.kept().turns.get(&id).cloned();
-            let turn = turn.filter(|_| turns.len() < RESPONSE_TURNS_MAX);
-            let turn = turn.ok_or_else(|| not_kept(&id))?;
-            previous = wire::previous_response(Route::Responses, &turn.request);
-            turns.push_front(turn);
-        }
-
-        let pairs: Vec<(&[u8], &[u8])> =
-            turns.iter().map(|turn| (&turn.request[..], &turn.reply[..])).collect();
-        let whole = wire::prepend_turns(request, &pairs);
-        Ok(whole.map_or_else(|| request.clone(), Bytes::from))
-    }
-}
 
 /// Handles `/v1/responses`.
 pub(super) async fn answer(
@@ -121,15 +42,12 @@ pub(super) async fn show(state: &Arc<ServerState>, call: HttpCall) -> Result<Htt
     Ok(json_reply(&document(&turn.reply)))
 }
 
-/// Handles `POST /v1/responses/{name}`, where the name ends with `/cancel`: ends a reply that is
-/// made in the background.
+/// Handles `POST /v1/responses/{name}/cancel`: ends a reply that is made in the background.
 pub(super) async fn cancel(
     state: &Arc<ServerState>,
     call: HttpCall,
 ) -> Result<HttpReply, ApiError> {
-    let Some(id) = call.parameter.strip_suffix("/cancel") else {
-        return Err(ApiError::no_route(StatusCode::NOT_FOUND));
-    };
+    let id = &call.parameter;
     let mut kept = state.responses.kept();
     let turn = kept.turns.get(id).cloned().ok_or_else(|| not_kept(id))?;
     let Some(running) = kept.running.remove(id) else {
@@ -139,7 +57,7 @@ pub(super) async fn cancel(
     let mut cancelled = document(&turn.reply);
     cancelled["status"] = json!("cancelled");
     let reply = Bytes::from(cancelled.to_string());
-    kept.add(id.to_owned(), Turn { reply, ..turn });
+    kept.add(id.clone(), Turn { reply, ..turn });
     Ok(json_reply(&cancelled))
 }
 
@@ -242,8 +160,4 @@ fn asks_for_later(body: &[u8]) -> bool {
         background: Option<bool>,
     }
     serde_json::from_slice::<Flags>(body).is_ok_and(|flags| flags.background == Some(true))
-}
-
-fn not_kept(id: &str) -> ApiError {
-    ApiError::not_found(format!("Response with id '{id}' not found."))
 }

@@ -13,13 +13,13 @@ pub(super) type HandlerFuture<'a> =
 /// Answers the calls of a route.
 pub(super) type Handler = for<'a> fn(&'a Arc<ServerState>, HttpCall) -> HandlerFuture<'a>;
 
-/// A parameter at the end of a path, which may contain slashes.
+/// The parameter of a path, which may contain slashes.
 const PARAMETER: &str = "{name}";
 
 /// A route of the engine.
 pub(super) struct Route {
     pub(super) methods: &'static [&'static str],
-    /// The path, with `{name}` at its end where it has a parameter.
+    /// The path, with `{name}` where it has a parameter.
     pub(super) path: &'static str,
     pub(super) handler: Handler,
     /// One sentence in Markdown.
@@ -96,8 +96,8 @@ impl Route {
 
     /// Matches a path, and returns its parameter: empty if the route has none.
     pub(super) fn matches<'p>(&self, path: &'p str) -> Option<&'p str> {
-        match self.path.strip_suffix(PARAMETER) {
-            Some(start) => path.strip_prefix(start),
+        match self.path.split_once(PARAMETER) {
+            Some((start, end)) => path.strip_prefix(start)?.strip_suffix(end),
             None => (self.path == path).then_some(""),
         }
     }

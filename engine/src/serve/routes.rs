@@ -48,17 +48,6 @@ static SAMPLING: &[Route] = &[
     )
     .fields(&[chat::PROMPT_FIELDS, chat::CHAT_FIELDS, generation::GENERATION_FIELDS]),
     Route::post(
-        "/invocations",
-        handler!(batch::invoke),
-        "a chat if the body has `messages`, else a completion",
-    )
-    .fields(&[
-        chat::PROMPT_FIELDS,
-        chat::CHAT_FIELDS,
-        completions::COMPLETION_FIELDS,
-        generation::GENERATION_FIELDS,
-    ]),
-    Route::post(
         "/v1/chat/completions/render",
         handler!(render::chat),
         "returns the request to `/inference/v1/generate` that a chat stands for",
@@ -80,9 +69,9 @@ static SAMPLING: &[Route] = &[
     Route::get("/v1/responses/{name}", handler!(responses::show), "a response that is kept")
         .errors(translation::responses_error),
     Route::post(
-        "/v1/responses/{name}",
+        "/v1/responses/{name}/cancel",
         handler!(responses::cancel),
-        "ends a background response, for a name that ends with `/cancel`",
+        "ends a background response",
     )
     .errors(translation::responses_error),
     Route::post(

@@ -9,7 +9,7 @@ use super::engine_client::EngineClient;
 use super::http::{ApiError, Fields, JsonRoom};
 use super::lora::{self, AdapterRegistry, FoundAdapter};
 use super::prefix::{ReplyMemory, ReplySyntax};
-use super::responses::ResponseStore;
+use super::responses::store::ResponseStore;
 use crate::core::message::Message;
 use crate::core::status::SharedStatus;
 use crate::info::ModelInfo;

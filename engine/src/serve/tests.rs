@@ -4,6 +4,7 @@ mod adapters;
 mod chat;
 mod completions;
 mod crowd;
+mod experts;
 mod facts;
 mod forms;
 mod generate;

@@ -12,6 +12,7 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::error::UpdateError;
 use super::manifest::{TensorDigest, WeightManifest, convert, is_finite};
+use crate::model::experts::ExpertPart;
 use crate::weights::files::WeightFiles;
 use crate::weights::{Tensor, TensorSource, decode};
 
@@ -66,6 +67,9 @@ impl IncomingWeights {
         let IncomingTensor { name, dtype, shape, bytes } = incoming;
         if self.is_computed(name) {
             return Ok(());
+        }
+        if let Some(parts) = ExpertPart::all_of(name, shape) {
+            return self.take_experts(incoming, parts);
         }
         // An untrusted shape may overflow.
         let element = dtype.bitsize() / 8;
@@ -143,6 +147,46 @@ impl IncomingWeights {
         self.arrived.keys().map(String::as_str).chain(self.tied_head.is_some().then_some(HEAD))
     }
 
+    /// Takes a tensor of all experts as the tensors of each.
+    fn take_experts(
+        &mut self,
+        whole: IncomingTensor<'_>,
+        parts: Vec<ExpertPart>,
+    ) -> Result<(), UpdateError> {
+        let IncomingTensor { name, dtype, shape, bytes } = whole;
+        let served = self.serving.iter().filter(|(part, _)| ExpertPart::is_of(part, name));
+        let expected = served.count();
+        if expected != parts.len() {
+            let reason = match expected {
+                0 => "the model has no tensor of that name".to_owned(),
+                _ => format!("its shape is {shape:?}, which is not that of the model's experts"),
+            };
+            return Err(UpdateError::tensor(name, reason));
+        }
+
+        let element = dtype.bitsize() / 8;
+        for ExpertPart { name: part, shape, elements } in parts {
+            let Some(bytes) = bytes.get(elements.start * element..elements.end * element) else {
+                let reason = format!("it has {} bytes, too few for its shape", bytes.len());
+                return Err(UpdateError::tensor(name, reason));
+            };
+            self.take(IncomingTensor { name: &part, dtype, shape: &shape, bytes })?;
+        }
+        Ok(())
+    }
+
+    /// The names under which the model has an announced tensor: those of its parts for a tensor of
+    /// all experts, none for one that the engine computes.
+    pub(super) fn served_names(&self, announced: String) -> Vec<String> {
+        if self.is_computed(&announced) {
+            return Vec::new();
+        }
+        let served = self.serving.iter().map(|(name, _)| name);
+        let parts: Vec<String> =
+            served.filter(|part| ExpertPart::is_of(part, &announced)).map(str::to_owned).collect();
+        if parts.is_empty() { vec![announced] } else { parts }
+    }
+
     fn insert(&mut self, name: &str, shape: &[usize], tensor: Tensor) -> Result<(), UpdateError> {
         let refuse = |reason: &str| Err(UpdateError::tensor(name, reason));
         // A tied head is compared with the embedding, so it is hashed under that name.
@@ -177,7 +221,7 @@ impl IncomingWeights {
     }
 
     /// Returns true for a tensor that old files have and the engine computes by itself.
-    pub(super) fn is_computed(&self, name: &str) -> bool {
+    fn is_computed(&self, name: &str) -> bool {
         name.ends_with("rotary_emb.inv_freq") && self.serving.get(name).is_none()
     }
 

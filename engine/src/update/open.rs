@@ -52,7 +52,8 @@ impl OpenUpdate {
         };
         match names {
             Some(names) => {
-                let needed = names.into_iter().filter(|name| !self.incoming.is_computed(name));
+                let served = |name| self.incoming.served_names(name);
+                let needed: Vec<String> = names.into_iter().flat_map(served).collect();
                 self.owed.extend(needed);
             }
             None => self.has_unread_call = true,

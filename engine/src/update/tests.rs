@@ -126,6 +126,99 @@ impl Truth {
     }
 }
 
+/// The tiny mixture's weights with a tensor for each expert, and with one for all of a layer.
+pub(crate) fn mixture(change: f32) -> [Named; 2] {
+    let file = std::fs::read(tiny_moe().join("model.safetensors")).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&file).unwrap();
+    let mut single = Named::new();
+    for (name, view) in file.iter() {
+        let element = |bytes: &[u8; 2]| bf16::from_le_bytes(*bytes).to_f32() * change;
+        let values = view.data().as_chunks::<2>().0.iter().map(element).collect();
+        single.insert(name.to_owned(), (view.shape().to_vec(), values));
+    }
+
+    let mut joined = single.clone();
+    joined.retain(|name, _| !name.contains(".experts."));
+    for layer in [1, 2] {
+        let prefix = format!("model.layers.{layer}.mlp.experts");
+        let (mut gate_up, mut down) = (Vec::new(), Vec::new());
+        for expert in 0..8 {
+            let of = |name: &str| &single[&format!("{prefix}.{expert}.{name}_proj.weight")].1;
+            gate_up.extend([of("gate").as_slice(), of("up")].concat());
+            down.extend(of("down"));
+        }
+        joined.insert(format!("{prefix}.gate_up_proj"), (vec![8, 128, 96], gate_up));
+        joined.insert(format!("{prefix}.down_proj"), (vec![8, 96, 64], down));
+    }
+    [single, joined]
+}
+
+fn tiny_moe() -> PathBuf {
+    tiny().with_file_name("tiny-moe")
+}
+
+#[test]
+fn experts_come_to_the_same_weights_in_both_layouts() {
+    let config = ModelFolder::open(&tiny_moe()).unwrap().model;
+    let files = WeightFiles::open(&tiny_moe()).unwrap();
+    let recorder = ManifestRecorder::new(&files, false);
+    let live = Parameters::load(&Cpu::default(), &recorder, &config).unwrap();
+    files.check_all_taken(true).unwrap();
+    let manifest = Arc::new(recorder.into_manifest());
+
+    let mut outcomes = Vec::new();
+    for named in mixture(0.5) {
+        let mut pieces = IncomingWeights::new(Arc::clone(&manifest));
+        pieces.take_file(&file_of(&named, Dtype::BF16)).unwrap();
+        assert!(pieces.is_whole());
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("model.safetensors"), file_of(&named, Dtype::BF16))
+            .unwrap();
+        let mut file = IncomingWeights::new(Arc::clone(&manifest));
+        file.take_folder(folder.path()).unwrap();
+        outcomes.extend([pieces.outcome().unwrap(), file.outcome().unwrap()]);
+    }
+    assert!(outcomes.windows(2).all(|pair| pair[0] == pair[1]));
+    assert_ne!(outcomes[0].checksum(), manifest.checksum());
+
+    // What is placed and read back has the checksums that it came with.
+    let staging = WeightStaging::new(Cpu::default(), config);
+    staging.lend(Some(Arc::new(live)));
+    assert_eq!(staging.inspect(&manifest).unwrap(), *manifest);
+    let mut pieces = IncomingWeights::new(Arc::clone(&manifest));
+    pieces.take_file(&file_of(&mixture(0.5)[1], Dtype::BF16)).unwrap();
+    staging.stage(pieces).unwrap();
+    staging.lend(staging.take_staged());
+    assert_eq!(staging.inspect(&manifest).unwrap(), outcomes[0]);
+}
+
+#[test]
+fn experts_of_another_shape_are_refused_and_owed_until_they_come() {
+    const NAME: &str = "model.layers.1.mlp.experts.down_proj";
+    let files = WeightFiles::open(&tiny_moe()).unwrap();
+    let config = ModelFolder::open(&tiny_moe()).unwrap().model;
+    let recorder = ManifestRecorder::new(&files, false);
+    Parameters::load(&Cpu::default(), &recorder, &config).unwrap();
+    let mut open = OpenUpdate::new(IncomingWeights::new(Arc::new(recorder.into_manifest())));
+    let bytes = vec![0_u8; 8 * 96 * 64 * 2];
+    let mut push = |name: &str, shape: &[usize]| {
+        let size = 2 * shape.iter().product::<usize>();
+        let mut batch = open.new_batch();
+        let tensor = IncomingTensor { name, dtype: Dtype::BF16, shape, bytes: &bytes[..size] };
+        let taken = batch.take(tensor).map(|()| batch);
+        let error = open.add(taken, Some(vec![name.to_owned()])).err().map(|e| e.to_string());
+        (error.unwrap_or_default(), open.missing().unwrap_or_default())
+    };
+    let (error, owed) = push(NAME, &[7, 96, 64]);
+    assert!(error.contains(NAME) && error.contains("not that of the model's experts"), "{error}");
+    assert!(owed.contains("down_proj.weight` and 7 more"), "{owed}");
+    let (error, _) = push(NAME, &[8, 64, 96]);
+    assert!(error.contains("experts.0.down_proj.weight") && error.contains("its shape"), "{error}");
+    assert_eq!(push(NAME, &[8, 96, 64]), Default::default());
+    let (error, _) = push("model.layers.0.mlp.experts.down_proj", &[8, 96, 64]);
+    assert!(error.contains("no tensor of that name"), "{error}");
+}
+
 fn staging() -> IncomingWeights {
     IncomingWeights::new(Arc::new(loaded(&tiny()).1))
 }

@@ -16,6 +16,7 @@ use serde_json::Value;
 use super::{Tensor, TensorSource, decode};
 use crate::bounds::TENSOR_HEADER_BYTES_MAX;
 use crate::error::LoadError;
+use crate::model::experts::ExpertPart;
 use crate::model::fields::read_json;
 
 /// The index of weights in several files.
@@ -35,6 +36,29 @@ struct StoredTensor {
     info: TensorInfo,
     /// The byte of the file at which it begins.
     offset: u64,
+}
+
+impl StoredTensor {
+    /// The parts of a tensor of all experts, each with its name; else the tensor itself.
+    fn parts(self, name: String) -> Vec<(String, StoredTensor)> {
+        let StoredTensor { file, info, offset } = self;
+        let Some(parts) = ExpertPart::all_of(&name, &info.shape) else {
+            return vec![(name, StoredTensor { file, info, offset })];
+        };
+
+        let (begin, end) = info.data_offsets;
+        let element = (end - begin) / info.shape.iter().product::<usize>().max(1);
+        let stored = |part: ExpertPart| {
+            let bytes = part.elements.start * element..part.elements.end * element;
+            let info = TensorInfo {
+                dtype: info.dtype,
+                shape: part.shape.to_vec(),
+                data_offsets: (begin + bytes.start, begin + bytes.end),
+            };
+            (part.name, StoredTensor { file, info, offset: offset + bytes.start as u64 })
+        };
+        parts.into_iter().map(stored).collect()
+    }
 }
 
 /// The weight files of a folder.
@@ -69,7 +93,7 @@ impl WeightFiles {
 
         for (name, file_name) in map {
             let path = folder.join(&file_name);
-            let stored = weights.tensors.get(&name);
+            let stored = weights.stored(&name);
             if stored.is_none_or(|stored| weights.files[stored.file].0 != path) {
                 return Err(LoadError::Misplaced { name, path, index: weights.list });
             }
@@ -111,13 +135,22 @@ impl WeightFiles {
         for (name, info) in metadata.tensors() {
             let offset = start + info.data_offsets.0 as u64;
             let stored = StoredTensor { file: index, info: info.clone(), offset };
-            if let Some(other) = self.tensors.insert(name.clone(), stored) {
-                let reason = format!("`{}` has it too", self.files[other.file].0.display());
-                return Err(LoadError::Tensor { name, path, reason });
+            for (name, stored) in stored.parts(name) {
+                if let Some(other) = self.tensors.insert(name.clone(), stored) {
+                    let other = self.files.get(other.file).map_or(&path, |(path, _)| path);
+                    let reason = format!("`{}` has it too", other.display());
+                    return Err(LoadError::Tensor { name, path, reason });
+                }
             }
         }
         self.files.push((path, file));
         Ok(())
+    }
+
+    /// The place of a tensor, or of the first part of a tensor of all experts.
+    fn stored(&self, name: &str) -> Option<&StoredTensor> {
+        let part = || self.tensors.iter().find(|(part, _)| ExpertPart::is_of(part, name));
+        self.tensors.get(name).or_else(|| part().map(|(_, stored)| stored))
     }
 
     /// Returns true if there is a tensor of this name.

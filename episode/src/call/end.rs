@@ -24,7 +24,10 @@ impl CallEnd {
             logprob_kind: "unknown".to_owned(),
             translated: None,
             unasked: None,
+            heartbeats: 0,
             stamps: VersionStamps::default(),
+            engine: None,
+            routed: None,
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct FeedOptions {
     pub verdict: Option<&'static str>,
     /// Takes only episodes with at least this reward.
     pub min_reward: Option<f64>,
+    /// Leaves out the rows of attempts that the infrastructure failed.
+    pub no_infrastructure_failed: bool,
 }
 
 impl Default for FeedOptions {
@@ -43,6 +45,7 @@ impl Default for FeedOptions {
             versions: VersionFilter::default(),
             verdict: None,
             min_reward: None,
+            no_infrastructure_failed: false,
         }
     }
 }
@@ -74,6 +77,7 @@ fn set(options: &mut FeedOptions, name: &str, value: &str) -> Result<(), String>
         "group_stats" => rewards.group_stats = flag(name, value)?,
         "gamma" => rewards.gamma = Some(gamma(value)?),
         "min_reward" => options.min_reward = Some(reward(value)?),
+        "no_infrastructure_failed" => options.no_infrastructure_failed = flag(name, value)?,
 
         "at_version" => versions.at = Some(version(name, value)?),
         "max_staleness" => versions.staleness_max = Some(version(name, value)?),

@@ -8,6 +8,7 @@ use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 use crate::graph::node::{Node, PerNode};
 use crate::graph::previous_responses::whole_requests;
 use crate::notes::{DropReason, Notes};
+use crate::rewards::infrastructure::{LastCall, failed_by_infrastructure};
 use crate::rewards::latest::{LatestRewards, REWARD};
 
 /// One attempt at an episode with all that is recorded of it.
@@ -47,6 +48,8 @@ pub(crate) struct ScoredAttempt {
     pub(crate) record: EpisodeRecord,
     /// The reward; none where there is none, or where it is not finite.
     pub(crate) reward: Option<f64>,
+    /// True where the infrastructure failed the attempt.
+    pub(crate) is_infrastructure_failed: bool,
 }
 
 /// Lists the selected attempts, sorted as their rows will be: by group (none last), episode,
@@ -70,11 +73,12 @@ pub(crate) async fn with_rewards(
     as_of: Option<Micros>,
 ) -> Result<Vec<ScoredAttempt>, SnapshotError> {
     let rewards = snapshot.episode_rewards(REWARD, as_of.unwrap_or(Micros::MAX)).await?;
-    let scored = records.into_iter().map(|record| {
+    let mut scored = Vec::with_capacity(records.len());
+    for record in records {
         let reward = rewards.get(&record.key).copied().flatten();
-        ScoredAttempt { record, reward: reward.filter(|value| value.is_finite()) }
-    });
-    Ok(scored.collect())
+        scored.push(scored_attempt(snapshot, record, reward).await?);
+    }
+    Ok(scored)
 }
 
 /// Reads attempts by the store's keys, each with the reward of its episode. Attempts that are gone
@@ -87,9 +91,25 @@ pub(crate) async fn scored_by_key(
     for record in snapshot.attempts(keys).await? {
         let rewards = snapshot.rewards(&record).await?;
         let reward = LatestRewards::new(&rewards).value(RewardScope::Episode);
-        scored.push(ScoredAttempt { record, reward });
+        scored.push(scored_attempt(snapshot, record, reward).await?);
     }
     Ok(scored)
+}
+
+/// Adds to an attempt and its reward how it ended.
+async fn scored_attempt(
+    snapshot: &mut Snapshot,
+    record: EpisodeRecord,
+    reward: Option<f64>,
+) -> Result<ScoredAttempt, SnapshotError> {
+    let last = match snapshot.last_outcome(&record).await? {
+        None => LastCall::None,
+        Some(None) => LastCall::Lost,
+        Some(Some(outcome)) => LastCall::Ended(outcome),
+    };
+    let is_infrastructure_failed = failed_by_infrastructure(&record, last);
+    let reward = reward.filter(|value| value.is_finite());
+    Ok(ScoredAttempt { record, reward, is_infrastructure_failed })
 }
 
 /// Reads one attempt, with the rewards that were given up to a time.

@@ -115,6 +115,8 @@ pub(crate) struct SelectionRules {
     pub(crate) since: Option<Micros>,
     /// Takes only episodes with at least this reward.
     pub(crate) min_reward: Option<f64>,
+    /// Leaves out attempts that the infrastructure failed.
+    pub(crate) no_infrastructure_failed: bool,
     /// Takes only closed attempts whose names are not in this set.
     pub(crate) not_in: Option<BTreeSet<String>>,
     /// Keys of closed attempts whose calls may still end. They are left for the next export.
@@ -174,7 +176,7 @@ fn hash(text: &str) -> u64 {
 impl SelectionRules {
     /// Returns the reason why an attempt is left out; none for one that is taken.
     fn refuse(&self, attempt: &ScoredAttempt, key: &str) -> Option<&'static str> {
-        let ScoredAttempt { record, reward } = attempt;
+        let ScoredAttempt { record, reward, .. } = attempt;
         let ended = record.closed_at.unwrap_or(record.opened_at);
         let is_exported =
             self.not_in.as_ref().is_some_and(|names| names.contains(&attempt_name(record)));
@@ -186,6 +188,8 @@ impl SelectionRules {
             Some("episodes_before_since")
         } else if self.min_reward.is_some_and(|least| reward.is_none_or(|r| r < least)) {
             Some("episodes_below_min_reward")
+        } else if self.no_infrastructure_failed && attempt.is_infrastructure_failed {
+            Some("episodes_infrastructure_failed")
         } else if is_exported {
             Some("episodes_exported_before")
         } else if self.not_in.is_some() && record.closed_at.is_none() {
@@ -264,7 +268,14 @@ mod tests {
         numbers: &mut Numbering,
     ) -> (Vec<PlannedAttempt>, Omissions) {
         super::plan(
-            records.into_iter().map(|record| ScoredAttempt { record, reward: None }).collect(),
+            records
+                .into_iter()
+                .map(|record| ScoredAttempt {
+                    record,
+                    reward: None,
+                    is_infrastructure_failed: false,
+                })
+                .collect(),
             rules,
             numbers,
         )

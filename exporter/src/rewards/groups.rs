@@ -15,8 +15,12 @@ pub struct GroupSummary {
     pub group: Option<String>,
     /// Number of attempts at episodes.
     pub episodes: u64,
-    /// Number of those that have a reward: the population.
+    /// Number of those that have a reward and were not failed by the infrastructure: the
+    /// population.
     pub scored: u64,
+    /// Number of attempts that the infrastructure failed. They are not in the population, whatever
+    /// reward they were given.
+    pub infrastructure_failed: u64,
     /// Mean reward; none where none has one.
     pub reward_mean: Option<f64>,
     /// Standard deviation of a sample; none for fewer than two rewards.
@@ -63,7 +67,8 @@ impl RewardGroups {
     pub(crate) fn new(rule: Advantage, attempts: &[ScoredAttempt]) -> Self {
         let mut groups = Self::default();
         for attempts in attempts.chunk_by(|a, b| a.record.group == b.record.group) {
-            let rewards: Vec<Option<f64>> = attempts.iter().map(|a| a.reward).collect();
+            let reward = |a: &ScoredAttempt| a.reward.filter(|_| !a.is_infrastructure_failed);
+            let rewards: Vec<Option<f64>> = attempts.iter().map(reward).collect();
             let name = attempts[0].record.group.as_ref().map(ToString::to_string);
             // Episodes without a group are not compared.
             let rule = if name.is_some() { rule } else { Advantage::None };
@@ -71,7 +76,9 @@ impl RewardGroups {
             for (attempt, advantage) in attempts.iter().zip(advantages(rule, &rewards)) {
                 groups.members.insert(attempt.record.key, Member { group, advantage });
             }
-            groups.summaries.push(summary(name, &rewards));
+            let failed = attempts.iter().filter(|a| a.is_infrastructure_failed).count() as u64;
+            let summary = summary(name, &rewards);
+            groups.summaries.push(GroupSummary { infrastructure_failed: failed, ..summary });
         }
         groups
     }
@@ -89,6 +96,7 @@ fn summary(group: Option<String>, rewards: &[Option<f64>]) -> GroupSummary {
         group,
         episodes: rewards.len() as u64,
         scored: known.len() as u64,
+        infrastructure_failed: 0,
         reward_mean: mean(&known),
         reward_std: std(&known),
         reward_min: known.iter().copied().reduce(f64::min),
@@ -104,7 +112,7 @@ mod tests {
     fn attempt(key: i64, group: Option<&str>, reward: Option<f64>) -> ScoredAttempt {
         let group = group.map(|group| group.parse().unwrap());
         let record = EpisodeRecord { key, group, ..episode(Vec::new()).record };
-        ScoredAttempt { record, reward }
+        ScoredAttempt { record, reward, is_infrastructure_failed: false }
     }
 
     #[test]
@@ -128,5 +136,18 @@ mod tests {
         assert_eq!(standing(3).group.unwrap().reward_std, None);
         assert_eq!(standing(4), GroupStanding::default());
         assert_eq!(groups.summaries.len(), 3);
+    }
+
+    #[test]
+    fn an_attempt_that_the_infrastructure_failed_is_compared_with_nothing() {
+        let failed =
+            ScoredAttempt { is_infrastructure_failed: true, ..attempt(3, Some("g"), Some(0.0)) };
+        let attempts = [attempt(1, Some("g"), Some(1.0)), attempt(2, Some("g"), Some(0.5)), failed];
+        let groups = RewardGroups::new(Advantage::DrGrpo, &attempts);
+        let advantages = attempts.each_ref().map(|a| groups.standing(&a.record).advantage);
+        assert_eq!(advantages, [Some(0.25), Some(-0.25), None]);
+        let group = groups.standing(&attempts[2].record).group.unwrap();
+        assert_eq!((group.episodes, group.scored, group.infrastructure_failed), (3, 2, 1));
+        assert_eq!((group.reward_mean, group.reward_min), (Some(0.75), Some(0.5)));
     }
 }

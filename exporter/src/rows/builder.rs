@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use episode::{Fidelity, Outcome, RewardScope, Trajectory, Turn};
+use episode::{Fidelity, INFRASTRUCTURE_FAILED, Outcome, RewardScope, Trajectory, Turn};
 use serde_json::json;
 use store::EpisodeRecord;
 
@@ -11,6 +11,7 @@ use crate::graph::node::Node;
 use crate::graph::paths::{Path, PathId, Paths};
 use crate::graph::scan::RecordedAttempt;
 use crate::rewards::groups::GroupSummary;
+use crate::rewards::infrastructure::{LastCall, failed_by_infrastructure};
 use crate::rewards::latest::{LatestRewards, TurnSpan, history};
 use crate::rewards::score::{Score, returns};
 use crate::rows::messages::{answer_positions, dialogue};
@@ -133,12 +134,21 @@ impl RowBuilder<'_> {
             verdict: verdict(trained, &reasons),
             episode_verdict: self.episode_verdict,
             reasons,
-            status: record.status.clone().unwrap_or_else(|| status(leaf).to_owned()),
+            status: self.status(leaf),
 
             dialogue: dialogue(root, leaf),
             metadata: self.metadata.clone(),
             tokens,
         }
+    }
+
+    /// The status of the attempt, or of a path whose attempt was closed without one.
+    fn status(&self, leaf: &Node<'_>) -> String {
+        let record = &self.episode.record;
+        if failed_by_infrastructure(record, LastCall::of(&self.episode.calls)) {
+            return INFRASTRUCTURE_FAILED.to_owned();
+        }
+        record.status.clone().unwrap_or_else(|| status(leaf).to_owned())
     }
 
     fn trajectory_id(&self, path: PathId) -> String {
@@ -308,7 +318,8 @@ fn status(leaf: &Node<'_>) -> &'static str {
     match leaf.ended.outcome {
         Outcome::Complete => "completed",
         Outcome::ClientGone => "aborted",
-        Outcome::UpstreamFailed | Outcome::Capped | Outcome::Refused => "failed",
+        Outcome::UpstreamFailed | Outcome::Capped => INFRASTRUCTURE_FAILED,
+        Outcome::Refused => "failed",
     }
 }
 

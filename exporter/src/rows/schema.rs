@@ -211,7 +211,11 @@ pub const COLUMNS: [SchemaColumn; 51] = [
         ColumnType::Text,
         "the verdict on all paths of this episode and attempt, exported or not",
     ),
-    SchemaColumn::required("status", ColumnType::Text, "completed, truncated, aborted, failed"),
+    SchemaColumn::required(
+        "status",
+        ColumnType::Text,
+        "completed, truncated, aborted, failed, infrastructure_failed",
+    ),
     SchemaColumn::required("prompt", ColumnType::Messages, "the messages of the path's first call"),
     SchemaColumn::required(
         "completion",

@@ -190,3 +190,30 @@ async fn arrays_read_back_as_they_were_recorded() {
     assert_eq!(mask.value(0).as_primitive::<Int8Type>().values(), &[1, 1, 1, 0]);
     assert!(mask.is_null(1) && batch["routed_experts"].is_null(1));
 }
+
+#[tokio::test]
+async fn an_attempt_that_the_infrastructure_failed_is_counted_and_can_be_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut failed = one_turn();
+    reply(&mut failed[0]).outcome = episode::Outcome::UpstreamFailed;
+    let told: [StoredEpisode<'_>; 3] = [
+        ("a", Some("g"), one_turn(), &[(Some(1.0), 1)]),
+        ("b", Some("g"), one_turn(), &[(Some(0.5), 1)]),
+        ("c", Some("g"), failed, &[(Some(0.0), 1)]),
+    ];
+    let store = stored(folder.path(), &told).await;
+    let rewards = RewardOptions { advantage: Advantage::DrGrpo, ..RewardOptions::default() };
+    let out = crate::Destination::Path(folder.path().join("all"));
+    let all = Options { out, rewards, ..Options::default() };
+    let (_, batch, manifest) = exported(&store, &all).await;
+    assert_eq!(doubles(&batch, "advantage"), [Some(0.25), Some(-0.25), None]);
+    assert_eq!(doubles(&batch, "reward"), [Some(1.0), Some(0.5), Some(0.0)]);
+    let group = &manifest["notes"]["groups"][0];
+    assert_eq!((&group["scored"], &group["infrastructure_failed"]), (&json!(2), &json!(1)));
+
+    let out = crate::Destination::Path(folder.path().join("some"));
+    let some = Options { out, no_infrastructure_failed: true, ..all };
+    let (report, batch, manifest) = exported(&store, &some).await;
+    assert_eq!((batch.num_rows(), report.left_out["episodes_infrastructure_failed"].count), (2, 1));
+    assert_eq!(manifest["options"]["no_infrastructure_failed"], true);
+}

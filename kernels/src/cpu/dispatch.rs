@@ -113,6 +113,7 @@ levels! {
     vector attention::attend<u16> as attend_bf16(task: &AttentionTask<'_, u16>);
     plain loops::rms_norm<> as rms_norm(out: &mut [f32], weight: &[f32], eps: f32);
     plain loops::silu_mul<> as silu_mul(gate_up: &[f32], width: usize, out: &mut [f32]);
+    plain loops::softmax<> as softmax(scores: &mut [f32], scale: f32);
     plain loops::rotate_heads<> as rotate_heads(heads: &mut [f32], cos_sin: &[f32]);
 }
 

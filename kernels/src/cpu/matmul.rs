@@ -10,7 +10,7 @@ use crate::cpu::shared::SharedSlice;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::simd::tile::tile_dots;
 use crate::cpu::simd::tile::{
-    Block, CACHE_LINE, Lines, Prefetch, Strip, Sums, each_block, tile, tile_pairs,
+    Block, CACHE_LINE, Element, Lines, Prefetch, Strip, Sums, each_block, tile, tile_pairs,
 };
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::simd::vector::Dot;
@@ -22,6 +22,19 @@ pub(super) struct Product<'a, T> {
     pub(super) rows: usize,
     pub(super) w: &'a Matrix,
     pub(super) out: SharedSlice<'a>,
+}
+
+/// Rounds rows of `columns` numbers to bf16 pairs; the last pair of an odd row ends in zero.
+pub(super) fn bf16_pairs(x: &[f32], columns: usize) -> Vec<u32> {
+    x.chunks_exact(columns).flat_map(|row| row.chunks(2).map(bf16_pair)).collect()
+}
+
+fn bf16_pair(pair: &[f32]) -> u32 {
+    bf16_bits(&pair[0]) | pair.get(1).map_or(0, bf16_bits) << 16
+}
+
+fn bf16_bits(value: &f32) -> u32 {
+    u32::from(u16::round(*value))
 }
 
 /// Lines of the largest block that prefetches.

@@ -5,34 +5,22 @@ use std::ops::Range;
 use super::adapters::Adapters;
 use super::attention::pages::{PageStorage, Pages, PagesShape};
 use super::attention::{AttentionStep, check_spans};
-use super::matmul::Product;
+use super::experts::Routing;
+use super::matmul::{Product, bf16_pairs};
 use super::matrix::Matrix;
 use super::shared::SharedSlice;
-use super::simd::tile::Element;
 use super::{Cpu, dispatch};
 use crate::op::{
-    Heads, LayerPages, LoraTarget, LowRank, OpError, Ops, Residual, RmsNorm, Rotation, Step,
-    Values, check_index, check_len, check_multiple,
+    EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, LayerPages, LoraTarget, LowRank, OpError,
+    Ops, Residual, RmsNorm, Rotation, Step, Values, check_index, check_len, check_multiple,
 };
-
-/// Rounds rows of `columns` numbers to bf16 pairs; the last pair of an odd row ends in zero.
-fn bf16_pairs(x: &[f32], columns: usize) -> Vec<u32> {
-    x.chunks_exact(columns).flat_map(|row| row.chunks(2).map(bf16_pair)).collect()
-}
-
-fn bf16_pair(pair: &[f32]) -> u32 {
-    bf16_bits(&pair[0]) | pair.get(1).map_or(0, bf16_bits) << 16
-}
-
-fn bf16_bits(value: &f32) -> u32 {
-    u32::from(u16::round(*value))
-}
 
 impl Ops for Cpu {
     type Buffer = Vec<f32>;
     type Matrix = Matrix;
     type Pages = Pages;
     type Adapters = Adapters;
+    type Routing = Routing;
 
     fn loader(&self) -> Result<Cpu, OpError> {
         Ok(self.clone())
@@ -266,5 +254,37 @@ impl Ops for Cpu {
             dispatch::silu_mul(self.simd, &gate_up[first * 2 * width..], width, rows);
         });
         Ok(())
+    }
+
+    fn routing(&self, layers: usize, choice: ExpertChoice) -> Result<Routing, OpError> {
+        let ExpertChoice { experts, chosen, .. } = choice;
+        check_index("routing", 0, chosen)?;
+        check_index("routing", chosen, experts + 1)?;
+        check_index("routing", experts, EXPERTS_MAX + 1)?;
+        Ok(Routing::new(layers, choice))
+    }
+
+    fn route(&self, logits: &Vec<f32>, layer: usize, routing: &mut Routing) -> Result<(), OpError> {
+        self.choose_experts(logits, layer, routing)
+    }
+
+    fn mix_experts(
+        &self,
+        x: &Vec<f32>,
+        layer: usize,
+        experts: ExpertMatrices<'_, Matrix>,
+        routing: &mut Routing,
+        out: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        self.run_experts(x, layer, experts, routing, out)
+    }
+
+    fn read_routing(
+        &self,
+        routing: &Routing,
+        mut rows: Range<usize>,
+        out: &mut Vec<u16>,
+    ) -> Result<(), OpError> {
+        rows.try_for_each(|row| routing.copy_row(row, out))
     }
 }

@@ -1,6 +1,7 @@
 //! The operations against plain loops, and all instruction sets against each other.
 
 mod bits;
+mod experts;
 
 use super::simd::loops;
 use super::*;

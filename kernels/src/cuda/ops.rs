@@ -17,8 +17,8 @@ use super::profiler;
 use super::step::Cuda;
 use super::tensor::{Buffer, ElementType, Matrix, Pages, Storage};
 use crate::op::{
-    DeviceLimits, DrawnToken, Heads, LayerPages, LoraTarget, LowRank, OpError, Ops, Placement,
-    Residual, RmsNorm, Rotation, Step, TOP_MAX, Values, check_len,
+    DeviceLimits, DrawnToken, ExpertChoice, ExpertMatrices, Heads, LayerPages, LoraTarget, LowRank,
+    OpError, Ops, Placement, Residual, RmsNorm, Rotation, Step, TOP_MAX, Values, check_len,
 };
 use adapters::Adapters;
 use launch::{op_error, optional_pointer, pointer, row_width};
@@ -26,11 +26,17 @@ use launch::{op_error, optional_pointer, pointer, row_width};
 /// Columns of a product's operands are a multiple of this.
 const DEPTH_UNIT: usize = 8;
 
+/// The error of operations that have no kernels yet.
+fn no_experts(op: &'static str) -> OpError {
+    OpError::Device { op, reason: "mixtures of experts run on the CPU only".to_owned() }
+}
+
 impl Ops for Cuda {
     type Buffer = Buffer;
     type Matrix = Matrix;
     type Pages = Pages;
     type Adapters = Adapters;
+    type Routing = ();
 
     fn loader(&self) -> Result<Cuda, OpError> {
         self.with_new_stream().map_err(op_error("twin"))
@@ -385,6 +391,29 @@ impl Ops for Cuda {
         out.resize(rows * width).map_err(op_error("silu_mul"))?;
         let args = [pointer(&gate_up.storage), pointer(&out.storage), Arg::from(width)];
         self.launch("silu_mul", grid::wide(rows, width), &args)
+    }
+
+    fn routing(&self, _: usize, _: ExpertChoice) -> Result<(), OpError> {
+        Err(no_experts("routing"))
+    }
+
+    fn route(&self, _: &Buffer, _: usize, (): &mut ()) -> Result<(), OpError> {
+        Err(no_experts("route"))
+    }
+
+    fn mix_experts(
+        &self,
+        _: &Buffer,
+        _: usize,
+        _: ExpertMatrices<'_, Matrix>,
+        (): &mut (),
+        _: &mut Buffer,
+    ) -> Result<(), OpError> {
+        Err(no_experts("mix_experts"))
+    }
+
+    fn read_routing(&self, (): &(), _: Range<usize>, _: &mut Vec<u16>) -> Result<(), OpError> {
+        Err(no_experts("read_routing"))
     }
 
     fn draw(&self, _: &Step<'_>, logits: &Buffer, vocab: usize) -> Result<(), OpError> {

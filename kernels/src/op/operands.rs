@@ -118,6 +118,29 @@ pub struct Rotation<'a, B> {
     pub eps: f32,
 }
 
+/// How many experts each row of a mixture chooses, and of how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertChoice {
+    /// Number of experts of a layer, at most [`EXPERTS_MAX`].
+    pub experts: usize,
+    /// Number of experts that each row chooses, at most `experts`.
+    pub chosen: usize,
+    /// True if the weights of the chosen experts sum to one.
+    pub normed: bool,
+}
+
+/// Maximum number of experts of a layer.
+pub const EXPERTS_MAX: usize = 1 << 16;
+
+/// The matrices of a layer's experts, in the order of the experts. Experts have one shape.
+#[derive(Debug)]
+pub struct ExpertMatrices<'a, M> {
+    /// For each expert `[2 * width, H]`, the rows of the gate above those of the up projection.
+    pub gate_up: &'a [M],
+    /// For each expert `[H, width]`.
+    pub down: &'a [M],
+}
+
 /// The memory in which weights are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {

@@ -169,12 +169,15 @@ impl Activity {
         };
         let has_stalled_stream =
             || self.is_http2() && self.unread().iter().any(|since| is_stalled(since));
+
         if is_stalled(&self.stalled_since) || has_stalled_stream() {
             return Some("the agent does not read its reply");
         }
+
         if self.open.load(Relaxed) > 0 || self.is_switched.load(Relaxed) {
             return None;
         }
+
         let head = self.head_since.load(Relaxed);
         if head != NEVER {
             return is_over(head, waits.head).then_some("the head of a request takes too long");

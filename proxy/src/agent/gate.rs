@@ -59,16 +59,19 @@ impl Gate {
         if let Some(browsers) = &self.browsers {
             browsers.check(request.uri(), request.headers())?;
         }
+
         let (method, path) = (request.method(), tag::path_of(request.uri().path()));
         if tag::is_engine_route(path) {
             return Err(CallError::EngineRoute);
         }
+
         // The bytes after an upgrade are not recorded. A WebSocket begins with GET, but its path is
         // that of a POST that samples.
         let is_upgrade = upgrade::is_requested(request);
         if is_upgrade && wire::route(Method::POST.as_str(), path).generates() {
             return Err(CallError::Upgrade);
         }
+
         if self.allowed_paths.iter().any(|allowed| allowed.allows(method, path)) {
             return Ok(());
         }

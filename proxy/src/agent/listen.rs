@@ -11,26 +11,25 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_rustls::TlsAcceptor;
 
 use crate::agent::activity::{Activity, OpenBody, OpenRequest};
 pub(crate) use crate::agent::connections::ConnectionBounds;
 use crate::agent::connections::Connections;
+use crate::agent::endpoint::{AgentStream, Endpoint};
 use crate::agent::socket::{AgentSocket, Peer};
 use crate::agent::tunnel::Switched;
 use crate::body::ReplyBody;
 use crate::bounds::{
-    AGENT_SEND_BYTES_MAX, EXPIRY_CHECK, HANDSHAKE_WAIT, HEAD_BYTES_MAX, PING_INTERVAL, PING_WAIT,
-    REFUSED_PAUSE, ROOM_CHECK,
+    EXPIRY_CHECK, HANDSHAKE_WAIT, HEAD_BYTES_MAX, PING_INTERVAL, PING_WAIT, REFUSED_PAUSE,
+    ROOM_CHECK,
 };
 
 /// A listening socket.
 pub(crate) struct Listener {
-    pub(crate) socket: TcpListener,
+    pub(crate) socket: Endpoint,
     /// `None` if the listener speaks no TLS.
     pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) bounds: ConnectionBounds,
@@ -66,7 +65,7 @@ pub(crate) async fn serve<A, F>(
             deadline = &mut shutdown => break deadline,
         };
         match accepted {
-            Ok((socket, peer)) if connections.make_room(peer.ip()) => {
+            Ok((socket, peer)) if connections.make_room(peer) => {
                 let activity = Arc::new(Activity::new());
                 let served = Served {
                     answer: answer.clone(),
@@ -74,7 +73,7 @@ pub(crate) async fn serve<A, F>(
                     switched: Switched::default(),
                 };
                 let served = serve_socket(socket, tls.clone(), served, graceful.watcher());
-                connections.add(peer.ip(), activity, served);
+                connections.add(peer, activity, served);
             }
             Ok((_, peer)) => tracing::warn!(%peer, "too many connections from one address"),
             Err(error) => {
@@ -130,7 +129,7 @@ where
 
 /// Serves one socket, after a TLS handshake if the listener speaks TLS.
 async fn serve_socket<A, F>(
-    socket: TcpStream,
+    socket: AgentStream,
     tls: Option<TlsAcceptor>,
     served: Served<A>,
     graceful: Watcher,
@@ -138,14 +137,7 @@ async fn serve_socket<A, F>(
     A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Result<Response<ReplyBody>, Infallible>> + Send + 'static,
 {
-    // With Nagle's algorithm the first chunk of a stream leaves 40 ms after the head.
-    if let Err(error) = socket.set_nodelay(true) {
-        tracing::debug!(%error, "TCP_NODELAY could not be set");
-    }
-    // The system would hold megabytes for each agent that does not read, and we record them.
-    if let Err(error) = SockRef::from(&socket).set_send_buffer_size(AGENT_SEND_BYTES_MAX) {
-        tracing::debug!(%error, "the send buffer could not be bounded");
-    }
+    socket.prepare();
     let Some(tls) = tls else { return serve_connection(socket, served, graceful).await };
     match tokio::time::timeout(HANDSHAKE_WAIT, tls.accept(socket)).await {
         Ok(Ok(socket)) => serve_connection(socket, served, graceful).await,
@@ -193,6 +185,7 @@ mod tests {
     use bytes::Bytes;
     use http_body_util::Empty;
     use hyper::client::conn::http2;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
     use crate::agent::activity::AgentWaits;
@@ -206,7 +199,7 @@ mod tests {
         let waits = AgentWaits { head: long, idle: long, stall };
         let bounds = ConnectionBounds { connections_max: 8, per_peer_max: 8, waits };
         let answer = |_| async { Ok(Response::new(full(Bytes::from_static(b"unread")))) };
-        let listener = Listener { socket, tls: None, bounds };
+        let listener = Listener { socket: socket.into(), tls: None, bounds };
         tokio::spawn(serve(listener, answer, std::future::pending()));
 
         let agent = TokioIo::new(TcpStream::connect(address).await.unwrap());

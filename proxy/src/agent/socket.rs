@@ -13,7 +13,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 
@@ -31,13 +30,7 @@ pub(super) trait Peer {
     fn is_reset(&self) -> Option<bool>;
 }
 
-impl Peer for TcpStream {
-    fn is_reset(&self) -> Option<bool> {
-        Some(!matches!(self.take_error(), Ok(None)))
-    }
-}
-
-impl Peer for TlsStream<TcpStream> {
+impl<S> Peer for TlsStream<S> {
     /// With TLS the end of the agent's bytes is the end of the connection.
     fn is_reset(&self) -> Option<bool> {
         None

@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use hyper::Uri;
 use hyper::http::uri::PathAndQuery;
 
+use crate::agent::escapes::decoded;
 use crate::error::CallError;
-use crate::escapes::decoded;
 
 /// The reason why a path has no normal form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,6 +20,7 @@ use crate::agent::tunnel::{Switched, Tunnel};
 use crate::body::{ReplyBody, full};
 use crate::clock::now;
 use crate::error::CallError;
+use crate::fleet::threads::Thread;
 use crate::headers::{self, AcceptedCodings};
 use crate::proxy::Proxy;
 use crate::record::open_call::{Arrival, OpenCall, committed};
@@ -57,6 +58,7 @@ pub(crate) async fn relay(
     let path = tagged.path.clone();
     // Before the start record: an episode that was closed by then takes no call.
     let closed = proxy.tracker.add_tunnel(tagged.tag.key());
+    let thread = Thread::of(&tagged.tag.key(), &tagged.lineage, Route::Other, None);
 
     let (body, force) = (&RequestBody::default(), &ForcedSampling::default());
     let arrival = Arrival { head: &head, body, request: None, force, started_at };
@@ -67,7 +69,13 @@ pub(crate) async fn relay(
     let protocol = head.headers.get(UPGRADE).cloned();
     headers::prepare_request(&mut head.headers, Route::Other);
     set_upgrade(&mut head.headers, protocol);
-    let mut reply = match proxy.forward.upgrade(&head, &path).await {
+    let place = match proxy.fleet.place(&thread).await {
+        Ok(place) => place,
+        Err(error) => return Err(call.fail(error).await),
+    };
+    let engine = Arc::clone(&place.engine);
+    call.put_on(place);
+    let mut reply = match engine.forward.upgrade(&head, &path).await {
         Ok(reply) => reply,
         Err(error) => return Err(call.fail(error).await),
     };

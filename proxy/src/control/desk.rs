@@ -22,7 +22,7 @@ use crate::control::reply::{JsonReply, bad_request, error};
 use crate::control::routes::ControlRoute;
 use crate::reading::{ChangeReader, PageFile, ReadError, ReadReply, ReadView, Reader};
 
-/// What a browser may load for the page: nothing of another host, and no script in a document.
+/// The policy for browsers: the page loads nothing of another host, and no script in a document.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     img-src 'self' data:; connect-src 'self'; font-src 'self'; base-uri 'none'; \
     form-action 'none'; frame-ancestors 'none'";

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use episode::{Micros, Route};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -16,6 +17,7 @@ use crate::bounds::WEIGHT_INFO_WAIT;
 use crate::clock::now;
 use crate::control::reply::{JsonReply, call_error};
 use crate::headers;
+use crate::outgoing::OutgoingBody;
 use crate::proxy::Proxy;
 
 /// Forwards a request unchanged, and the reply.
@@ -31,10 +33,12 @@ pub(super) async fn forward(
         headers::remove(&mut head.headers, &[AUTHORIZATION.as_str()]);
     }
 
-    let reply = proxy.forward.control(head, body).await.map_err(call_error)?;
+    let engine = proxy.fleet.any();
+    let body = OutgoingBody::streamed(Bytes::new(), body, u64::MAX);
+    let reply = engine.forward.control(head, body).await.map_err(call_error)?;
     if reply.status().is_success() && changes_weights {
         proxy.tracker.versions.request_check();
-        proxy.forward.weights_changed();
+        engine.forward.weights_changed();
     }
     let (mut head, body) = reply.into_parts();
     headers::remove_hop_by_hop(&mut head.headers);
@@ -53,7 +57,7 @@ struct WeightInfo {
 pub(super) async fn record_versions(proxy: Arc<Proxy>) {
     loop {
         let labels = proxy.tracker.versions.next_check().await;
-        let is_own_engine = proxy.forward.known_dialect() == Some(Dialect::Rolltape);
+        let is_own_engine = proxy.fleet.any().forward.known_dialect() == Some(Dialect::Rolltape);
         let mut recorded = Vec::new();
         for (label, seen_at) in labels {
             let checksum = match is_own_engine {
@@ -103,7 +107,8 @@ async fn checksum_of(proxy: &Proxy, label: &str) -> Option<String> {
 
 /// Reads a page that describes weights.
 async fn weight_info(proxy: &Proxy, page: &str) -> Option<WeightInfo> {
-    let reply = tokio::time::timeout(WEIGHT_INFO_WAIT, proxy.forward.get(page)).await;
+    let engine = proxy.fleet.any();
+    let reply = tokio::time::timeout(WEIGHT_INFO_WAIT, engine.forward.get(page)).await;
     let (status, body) = reply.ok()?.ok()?;
     let info: Value = serde_json::from_slice(&body).ok().filter(|_| status.is_success())?;
     let text = |name: &str| info.get(name).and_then(Value::as_str).map(str::to_owned);

@@ -62,6 +62,7 @@ fn announced_tag(body: AnnounceBody) -> Result<Tag, JsonReply> {
         other => (name, other.to_string()),
     });
     let labels: Vec<_> = labels.collect();
+
     let is_long = |(name, value): &(String, String)| {
         name.len() > LABEL_NAME_BYTES_MAX || value.len() > LABEL_VALUE_BYTES_MAX
     };
@@ -71,6 +72,7 @@ fn announced_tag(body: AnnounceBody) -> Result<Tag, JsonReply> {
              {LABEL_VALUE_BYTES_MAX}"
         )));
     }
+
     Ok(Tag {
         episode,
         attempt,
@@ -109,6 +111,7 @@ fn end_calls(proxy: &Proxy, attempt: &AttemptKey) {
     if running.is_empty() {
         return;
     }
+
     let (tracker, feed) = (Arc::clone(&proxy.tracker), Arc::clone(&proxy.feed));
     let store = proxy.store().clone();
     tokio::spawn(async move {
@@ -118,6 +121,7 @@ fn end_calls(proxy: &Proxy, attempt: &AttemptKey) {
             tokio::time::sleep(CUT_PAUSE).await;
             left = tracker.still_running(&left);
         }
+
         if !left.is_empty()
             && let Err(error) = store.cut(left, now()).await
         {

@@ -1,5 +1,7 @@
 //! Metrics, in the text format of Prometheus.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
@@ -11,6 +13,7 @@ use crate::clock::now;
 use crate::control::door::Door;
 use crate::control::feed::{dropped, oldest_age_s, total};
 use crate::control::reply::{JsonReply, error, snapshot_error};
+use crate::fleet::engine::EngineState;
 use crate::proxy::Proxy;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -36,6 +39,7 @@ fn encoded(
 ) -> Result<Bytes, prometheus::Error> {
     let page = Page(Registry::new());
     add_calls(&page, proxy)?;
+    add_upstreams(&page, proxy)?;
     add_feed(&page, consumers, at)?;
     add_refused(&page, door)?;
     let mut text = Vec::new();
@@ -89,12 +93,12 @@ fn add_calls(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
     let help = "Calls whose added fields the upstream refused, and that were answered without.";
     page.counter("rolltape_asks_refused_total", help, &NONE)?
         .with_label_values(&NONE)
-        .inc_by(proxy.forward.refusals.count());
+        .inc_by(proxy.fleet.all().iter().map(|one| one.forward.refusals.count()).sum());
 
-    let help = "1 if the last attempt to reach the upstream succeeded.";
+    let help = "1 if the last attempt to reach the upstream, or one of several, succeeded.";
     page.gauge("rolltape_upstream_up", help, &NONE)?
         .with_label_values(&NONE)
-        .set(f64::from(u8::from(proxy.forward.lost_because().is_none())));
+        .set(flag(proxy.fleet.all().iter().any(|one| one.forward.lost_because().is_none())));
     let memory = proxy.memory.counts();
     for (name, help, bytes) in [
         ("rolltape_memory_bytes", "Memory of requests and replies.", memory.held),
@@ -108,6 +112,55 @@ fn add_calls(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
         .inc_by(memory.shed);
 
     add_store(page, proxy)
+}
+
+fn flag(is_set: bool) -> f64 {
+    f64::from(u8::from(is_set))
+}
+
+/// The metrics of each upstream.
+fn add_upstreams(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
+    let (fleet, label) = (&proxy.fleet, ["upstream"]);
+    let states = page.gauge(
+        "rolltape_upstream_state",
+        "1 for the state of an upstream, 0 for the others.",
+        &["upstream", "state"],
+    )?;
+    let help = "Calls under way at an upstream.";
+    let calls = page.gauge("rolltape_upstream_calls_in_flight", help, &label)?;
+    let help = "Threads of episodes that an upstream is remembered to have the prefix of.";
+    let threads = page.gauge("rolltape_upstream_threads", help, &label)?;
+    let help = "Calls that an upstream got.";
+    let begun = page.counter("rolltape_upstream_calls_begun_total", help, &label)?;
+    let help = "Calls that an upstream got of threads that were on another one.";
+    let moved = page.counter("rolltape_upstream_calls_moved_total", help, &label)?;
+    let help = "Failures of an upstream: of connections, of replies and of its health.";
+    let failed = page.counter("rolltape_upstream_failures_total", help, &label)?;
+    let help = "Replies 429 and 503 of an upstream that were waited for, not passed on.";
+    let absorbed = page.counter("rolltape_upstream_absorbed_total", help, &label)?;
+    for engine in fleet.all().iter() {
+        let (name, counts) = ([engine.name()], &engine.counts);
+        let state = engine.state(&fleet.fence);
+        for one in EngineState::ALL {
+            states.with_label_values(&[name[0], one.as_str()]).set(flag(one == state));
+        }
+        calls.with_label_values(&name).set(engine.calls() as f64);
+        threads.with_label_values(&name).set(fleet.threads_on(engine) as f64);
+        for (counter, number) in [
+            (&begun, &counts.begun),
+            (&moved, &counts.moved),
+            (&failed, &counts.failed),
+            (&absorbed, &counts.absorbed),
+        ] {
+            counter.with_label_values(&name).inc_by(number.load(Ordering::Relaxed));
+        }
+    }
+    let help = "Calls that wait: for an upstream that takes them, or after its 429 or 503.";
+    let waiting = page.gauge("rolltape_upstream_calls_waiting", help, &["reason"])?;
+    for (reason, count) in ["room", "refused"].into_iter().zip(fleet.waiting()) {
+        waiting.with_label_values(&[reason]).set(count as f64);
+    }
+    Ok(())
 }
 
 fn add_store(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {

@@ -99,6 +99,17 @@ pub(super) struct VersionBody {
     pub(super) checksum: Option<String>,
 }
 
+/// One of several upstreams.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UpstreamBody {
+    pub(super) url: String,
+    pub(super) name: Option<String>,
+    pub(super) dialect: Option<String>,
+    pub(super) weight: Option<u32>,
+    pub(super) calls_max: Option<u32>,
+}
+
 /// Makes a nullable field required.
 fn number_or_null<'de, D: Deserializer<'de>>(value: D) -> Result<Option<f64>, D::Error> {
     Option::deserialize(value)

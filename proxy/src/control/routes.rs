@@ -3,13 +3,13 @@
 
 use hyper::Method;
 
+use crate::agent::escapes::unescaped;
 use crate::control::requests::{
     AckBody, AnnounceBody, CloseBody, KeyBody, NackBody, RenewBody, RevokeBody, RewardBody,
-    RotateBody, VersionBody,
+    RotateBody, UpstreamBody, VersionBody,
 };
 use crate::control::schema::{Field, fields_of};
 use crate::control::suggest::nearest;
-use crate::escapes::unescaped;
 use crate::reading::ReadView as R;
 use crate::reading::ReadView;
 use Handler::{Changes, Feed, Health, Json, Metrics, Models, Read};
@@ -70,6 +70,10 @@ pub(super) enum JsonHandler {
     RenewLease,
     DeclareVersion,
     ListVersions,
+    ListUpstreams,
+    AddUpstream,
+    DrainUpstream,
+    RemoveUpstream,
 }
 
 /// A server that has a control route.
@@ -165,6 +169,7 @@ const FEED: &[&str] = &[
     "kind",
     "model",
     "min_reward",
+    "no_infrastructure_failed",
 ];
 
 const fn get(path: &'static str, handler: Handler, summary: &'static str) -> ControlRoute {
@@ -230,7 +235,7 @@ const fn sglang_weights(path: &'static str, summary: &'static str) -> ControlRou
 
 /// All routes: rolltape's own, then those of the upstream.
 #[rustfmt::skip]
-pub(super) static ROUTES: [ControlRoute; 84] = [
+pub(super) static ROUTES: [ControlRoute; 88] = [
     get("/health", Health, "Reports that the process lives. Needs no token.")
         .reply("`{status: \"ok\"}`"),
     get("/ready", Json(J::Ready),
@@ -310,6 +315,18 @@ pub(super) static ROUTES: [ControlRoute; 84] = [
         "Returns the known policy versions and the current one.")
         .reply("`{current: {label, number} or null, versions: [{label, number, checksum, source, \
             first_seen}]}`"),
+
+    get("/upstreams", Json(J::ListUpstreams), "Lists the upstreams and their states.")
+        .reply("`{upstreams: [{name, url, dialect, weight, calls_max, state, reason, calls, \
+            threads, weight_version, begun, moved, failed}]}`"),
+    post("/upstreams", J::AddUpstream, "Adds an upstream, or changes the one of its name.")
+        .body(fields_of::<UpstreamBody>).reply("`{status: \"ok\"}`"),
+    post("/upstreams/{name}/drain", J::DrainUpstream,
+        "Gives an upstream no new calls; those in flight end by themselves.")
+        .reply("`{status: \"ok\", calls}`"),
+    ControlRoute { method: "DELETE", ..post("/upstreams/{name}", J::RemoveUpstream,
+        "Removes an upstream; its calls in flight end by themselves.") }
+        .reply("`{status: \"ok\"}`"),
 
     get("/v1/models", Models, "Forwards the upstream's list of models.").reply(ENGINE_REPLY),
 

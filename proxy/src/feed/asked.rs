@@ -1,4 +1,4 @@
-//! What consumers asked for last, by which their backlog is counted.
+//! The last question of each consumer, by which its backlog is counted.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

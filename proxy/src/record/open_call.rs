@@ -1,5 +1,6 @@
 //! A call between its start and its end. Dropping an [`OpenCall`] always records its end.
 
+use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use store::{Ack, CommitError, Store};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use uuid::Uuid;
 use wire::{Dialect, ForcedSampling, MissingIds, Request};
 
@@ -16,17 +18,21 @@ use crate::agent::activity::CallPermit;
 use crate::agent::request_body::RequestBody;
 use crate::agent::target::redacted;
 use crate::clock::now;
+use crate::config::Config;
 use crate::error::CallError;
+use crate::fleet::engine::EngineCall;
 use crate::memory::MemoryLease;
 use crate::proxy::Proxy;
 use crate::record::attempts::{AttemptKey, OpenAttempts};
 use crate::record::cut::CutHandle;
 use crate::record::mask::KeyMask;
 use crate::record::recording::Recording;
-use crate::record::tracker::{CallTracker, UnwrittenEnd};
+use crate::record::tracker::{CallTracker, UnwrittenEnd, fill_from_stamps};
+use crate::reply::heartbeat::{Promise, Pulse};
 use crate::tag::conversations::ConversationTurn;
 use crate::tag::responses::PendingResponse;
 use crate::tag::{RequestTag, TagContext};
+use crate::upstream::forward::Forward;
 use crate::upstream::prompts::PromptFetcher;
 use crate::upstream::rewrite::Plan;
 use crate::upstream::sampling::CallSampling;
@@ -44,6 +50,20 @@ pub(crate) struct Arrival<'a> {
 }
 
 impl Arrival<'_> {
+    /// The heartbeats of the call's reply, if it may have any.
+    fn pulse(&self, proxy: &Proxy, start: &CallStart) -> Option<Pulse> {
+        let request = self.request.filter(|_| start.route.generates())?;
+        let pulse = self.head.extensions.get::<Pulse>()?;
+        let id = proxy.config().call_id_header.then(|| start.call_id.to_string());
+        pulse.expect(Promise {
+            since: Some(Instant::now()),
+            is_stream: request.streams(),
+            call_id: id.and_then(|id| HeaderValue::try_from(id).ok()),
+            ..Promise::default()
+        });
+        Some(pulse.clone())
+    }
+
     /// The start record of the call.
     fn start(&self, tagged: RequestTag) -> CallStart {
         let request = self.request.filter(|_| tagged.route.generates());
@@ -116,6 +136,8 @@ pub(crate) struct OpenCall {
     mask: KeyMask,
     /// The write of the start record, until it is awaited.
     start: Option<Ack>,
+    /// The reason for which there is no start record, until it is told.
+    unstarted: Option<CommitError>,
     /// `None` once the call has ended.
     recording: Option<Recording>,
     /// Held until the end is on disk, so that the episode is not handed out before.
@@ -135,6 +157,8 @@ pub(crate) struct OpenCall {
     prompt_lookup: Option<PromptFetcher>,
     /// The calls that may share prefixes with this one; all if absent.
     cache_scope: Option<HeaderValue>,
+    /// The engine that has the call.
+    place: Option<EngineCall>,
 }
 
 impl OpenCall {
@@ -150,10 +174,14 @@ impl OpenCall {
         let start = arrival.start(tagged);
         let pending_response = PendingResponse::of(&start, &arrival.head.headers);
         let cut = arrival.head.extensions.get::<CutHandle>();
+        let pulse = arrival.pulse(proxy, &start);
         let mut call = Self::queue(proxy, CallOpening { start, key, cut, permit }).await;
         call.conversation = conversation;
         call.cache_scope = cache_scope;
         call.pending_response = pending_response;
+        if let Some(pulse) = pulse {
+            call.recording().set_pulse(pulse);
+        }
         call
     }
 
@@ -172,6 +200,7 @@ impl OpenCall {
             tracker: Arc::clone(&proxy.tracker),
             mask: proxy.mask.clone(),
             start: None,
+            unstarted: None,
             unwritten_end: Some(proxy.tracker.expect_end(start.call_id, attempt, cut)),
             words: words_of(&start, key.as_deref()),
             recording: Some(recording.charged_to(proxy.memory.lease())),
@@ -182,6 +211,7 @@ impl OpenCall {
             sampling: None,
             prompt_lookup: None,
             cache_scope: None,
+            place: None,
         };
         call.start = Some(call.store.begin_with_key(start, key).await);
         call
@@ -191,64 +221,104 @@ impl OpenCall {
     pub(crate) async fn plan<'a>(
         &mut self,
         proxy: &Proxy,
+        forward: &Arc<Forward>,
         dialect: Dialect,
         input: PlanInput<'a>,
         headers: &HeaderMap,
     ) -> Plan<'a> {
         let route = wire::route_for(dialect, input.route, input.path);
         let input = PlanInput { route, ..input };
-        self.note_sampling(proxy, dialect, input, headers);
+        self.note_sampling(proxy.config(), forward, dialect, input, headers);
 
         let is_unknown = route == Route::Other && wire::depends_on_body(input.path);
         let first_plan = Plan::new(proxy.config(), dialect, input.force, route, input.request)
             .with_history(input.history)
             .of_unknown_kind(is_unknown)
-            .within(self.cache_scope.take());
-        let plan = proxy.forward.untranslate_unknown_model(first_plan, headers).await;
+            .within(self.cache_scope.clone());
+        let plan = forward.untranslate_unknown_model(first_plan, headers).await;
         let prompts = plan.prompts();
-        self.prompt_lookup =
-            prompts.map(|prompts| PromptFetcher::start(&proxy.forward, prompts, headers));
+        self.prompt_lookup = prompts.map(|prompts| PromptFetcher::start(forward, prompts, headers));
         plan
     }
 
     /// Notes the call's sampling parameters and the kind of its logprobs.
     fn note_sampling(
         &mut self,
-        proxy: &Proxy,
+        config: &Config,
+        forward: &Arc<Forward>,
         dialect: Dialect,
         input: PlanInput<'_>,
         headers: &HeaderMap,
     ) {
-        let config = proxy.config();
         self.recording().set_logprob_kind(config.logprob_kind_of(dialect));
         let PlanInput { route, request, force, .. } = input;
         self.sampling = request.filter(|_| route.generates()).map(|request| {
             let effective = CallSampling::requested(dialect, route, request, force);
-            CallSampling::start(&proxy.forward, dialect, route, effective, headers)
+            CallSampling::start(forward, dialect, route, effective, headers)
                 .with_kind_named(config.logprob_kind.is_some())
         });
     }
 
+    /// Notes the engine that gets the call. The call keeps its place there until it has ended.
+    pub(crate) fn put_on(&mut self, place: EngineCall) {
+        if place.routed.is_some() {
+            let declared = || self.tracker.versions.declared();
+            let label = place.engine.label().or_else(declared);
+            self.start_stamp = label.filter(|_| !place.engine.is_changing());
+        }
+        self.place = Some(place);
+    }
+
+    /// Gives the place back. The call is to be sent again.
+    pub(crate) fn leave(&mut self) {
+        self.place = None;
+    }
+
     /// Waits until the start record is on disk. No byte of the reply may leave before.
     pub(crate) async fn wait_for_start(&mut self) -> Result<(), CommitError> {
-        let Some(start) = self.start.take() else { return Ok(()) };
-        let written = start.done().await;
-        if written.is_err() {
-            // There is no row that an end could be written to.
-            self.recording = None;
+        self.settle_start().await;
+        self.check_start()
+    }
+
+    /// Fails if it is known that there is no start record.
+    pub(crate) fn check_start(&mut self) -> Result<(), CommitError> {
+        match self.unstarted.take() {
+            None => Ok(()),
+            Some(error) => {
+                // There is no row that an end could be written to.
+                self.recording = None;
+                Err(error)
+            }
         }
-        written
+    }
+
+    /// Waits for `exchange`, and beside it for the start record, after which heartbeats may leave.
+    pub(crate) async fn beside_start<T>(&mut self, exchange: impl Future<Output = T>) -> T {
+        let Some(pulse) = self.recording().pulse() else { return exchange.await };
+        let begun = async {
+            self.settle_start().await;
+            if self.unstarted.is_none() {
+                pulse.begin();
+            }
+        };
+        tokio::join!(exchange, begun).0
+    }
+
+    async fn settle_start(&mut self) {
+        if let Some(start) = self.start.take() {
+            self.unstarted = start.done().await.err();
+        }
     }
 
     /// Waits for the start record if this process does not know the attempt to be open.
     pub(crate) async fn admit(
         &mut self,
         open_attempts: &OpenAttempts,
-        attempt: AttemptKey,
+        attempt: &AttemptKey,
     ) -> Result<(), CommitError> {
-        if !open_attempts.contains(&attempt, self.words) {
+        if !open_attempts.contains(attempt, self.words) {
             self.wait_for_start().await?;
-            open_attempts.insert(attempt, self.words);
+            open_attempts.insert(attempt.clone(), self.words);
         }
         Ok(())
     }
@@ -285,6 +355,9 @@ impl OpenCall {
     /// Starts the write of the end, in a task of its own because the agent may leave meanwhile.
     fn write_end(&mut self, outcome: Outcome, error: Option<&CallError>) -> Option<Commit> {
         let mut recording = self.recording.take()?;
+        if self.unstarted.is_some() {
+            return None;
+        }
         let memory = recording.take_memory();
         if let Some(turn) = self.conversation.take().filter(|_| error.is_none())
             && let Some(answer) = recording.answer()
@@ -302,23 +375,54 @@ impl OpenCall {
         }
         self.mask.hide_in_end(&mut end);
         self.tracker.count_end(&mut end, self.start_stamp.take());
+        let is_stamped = self.note_engine(&mut end, error.is_none());
         if let Some(unwritten) = &self.unwritten_end {
             unwritten.set_ended();
         }
 
         // The task owns what it needs, because the call itself may be dropped meanwhile.
         let write = EndWrite {
+            start: self.start.take(),
             end,
             owed,
             store: self.store.clone(),
             tracker: Arc::clone(&self.tracker),
             mask: self.mask.clone(),
+            is_stamped,
             prompt_lookup: self.prompt_lookup.take(),
             sampling: self.sampling.take(),
             _memory: memory,
             _unwritten_end: self.unwritten_end.take(),
         };
         Some(tokio::spawn(write.run()))
+    }
+}
+
+impl OpenCall {
+    /// Notes the engine in the end of the call, and a reply that broke off in the engine's state.
+    /// Returns whether the stamps are those of the engine. While weights are pushed to it, there is
+    /// none: the old ones or the new ones may have sampled.
+    fn note_engine(&self, end: &mut CallEnd, has_reply: bool) -> bool {
+        let Some((place, routed)) =
+            self.place.as_ref().and_then(|place| Some((place, place.routed.clone()?)))
+        else {
+            return false;
+        };
+        if has_reply && end.outcome == Outcome::UpstreamFailed && end.status == Some(200) {
+            place.engine.suspect("a reply broke off");
+        }
+        end.engine = Some(place.engine.name().to_owned());
+        end.routed = Some(routed);
+        if place.engine.is_changing() {
+            end.stamps.end = None;
+            return true;
+        }
+        let label = place.engine.label();
+        let is_known = label.is_some();
+        if is_known {
+            end.stamps.end = label;
+        }
+        is_known
     }
 }
 
@@ -338,11 +442,15 @@ fn words_of(start: &CallStart, key: Option<&str>) -> u64 {
 
 /// The write of a call's end, once the lookups of the call are done.
 struct EndWrite {
+    /// The write of the start record, unless it was awaited.
+    start: Option<Ack>,
     end: CallEnd,
     owed: MissingIds,
     store: Store,
     tracker: Arc<CallTracker>,
     mask: KeyMask,
+    /// True if the versions are those of the engine that had the call.
+    is_stamped: bool,
     prompt_lookup: Option<PromptFetcher>,
     sampling: Option<CallSampling>,
     /// Held until the reply is on disk.
@@ -359,8 +467,18 @@ impl EndWrite {
             sampling.fill(&mut self.end, &self.owed).await;
         }
         self.mask.hide_in_lookups(&mut self.end);
-        self.tracker.fill_versions(&self.store, &mut self.end).await;
-        self.store.end(self.end).await.done().await
+        match self.is_stamped {
+            true => fill_from_stamps(&mut self.end),
+            false => self.tracker.fill_versions(&self.store, &mut self.end).await,
+        }
+
+        let written = self.store.end(self.end).await.done().await;
+        // Only now: a start that nobody waits for is written with its end.
+        match self.start {
+            // Without a start there is no row that the end could be written to.
+            Some(start) => start.done().await.and(written),
+            None => written,
+        }
     }
 }
 
@@ -383,7 +501,6 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::config::Config;
 
     /// More than any queue takes.
     const RECORDS_MAX: usize = 100_000;
@@ -433,7 +550,8 @@ mod tests {
         open.wait_for_start().await.unwrap();
         let filled = (0..RECORDS_MAX).find(|_| at_once(proxy.store().begin(start())).is_pending());
         assert!(filled.is_some(), "the queue has a bound");
-        let fault = CallError::Unreachable { reason: "refused", detail: "u".into() };
+        let detail = "u".to_owned();
+        let fault = CallError::Unreachable { reason: "refused", detail, is_unsent: true };
         assert!(at_once(open.fail(fault)).is_pending(), "there is no room");
         let ended = async {
             loop {

@@ -7,6 +7,7 @@ use wire::{Collector, MissingIds, ReplyDocument};
 
 use crate::bounds::REPLY_PIECE_BYTES;
 use crate::memory::MemoryLease;
+use crate::reply::heartbeat::Pulse;
 use crate::upstream::rewrite::Rewrite;
 
 /// The reason why no tokens of a reply are recorded.
@@ -33,6 +34,8 @@ pub(crate) struct Recording {
     route: Route,
     translated: Option<Route>,
     unasked: Option<String>,
+    /// The heartbeats of the reply, if it may have any.
+    pulse: Option<Pulse>,
 }
 
 impl Recording {
@@ -48,6 +51,7 @@ impl Recording {
             route,
             translated: None,
             unasked: None,
+            pulse: None,
             status: None,
             first_byte_at: None,
             reply: Vec::new(),
@@ -64,6 +68,16 @@ impl Recording {
     /// Charges the memory of the recording to a lease.
     pub(crate) fn charged_to(self, memory: MemoryLease) -> Self {
         Self { memory: Some(memory), ..self }
+    }
+
+    /// Sets the heartbeats of the reply.
+    pub(crate) fn set_pulse(&mut self, pulse: Pulse) {
+        self.pulse = Some(pulse);
+    }
+
+    /// The heartbeats of the reply, if it may have any.
+    pub(crate) fn pulse(&self) -> Option<Pulse> {
+        self.pulse.clone()
     }
 
     /// Takes the lease, which outlives the recording until the call is on disk.
@@ -225,7 +239,10 @@ impl Recording {
             logprob_kind: self.logprob_kind,
             translated: self.translated,
             unasked: self.unasked,
+            heartbeats: self.pulse.map_or(0, |pulse| pulse.end()),
             stamps: VersionStamps::default(),
+            engine: None,
+            routed: None,
         };
         (end, facts.missing)
     }

@@ -183,6 +183,13 @@ impl CallTracker {
     }
 }
 
+/// Fills the versions of a call that reports none from its stamps, which are those of its engine.
+pub(crate) fn fill_from_stamps(end: &mut CallEnd) {
+    if version_spans(end).next().is_none() {
+        fill_spans(end);
+    }
+}
+
 /// Adds one span over all tokens of each choice, if the stamped version did not change.
 fn fill_spans(end: &mut CallEnd) {
     let Some(label) = end.stamps.constant().map(str::to_owned) else { return };

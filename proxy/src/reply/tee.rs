@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use episode::{Outcome, Route};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming};
-use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use hyper::http::response::Parts;
 use hyper::{HeaderMap, Response, StatusCode};
 use store::CommitError;
@@ -22,7 +22,7 @@ use crate::clock::now;
 use crate::coding::{Coding, DecodeError, decoded_bytes_max};
 use crate::config::Config;
 use crate::error::CallError;
-use crate::headers::{AcceptedCodings, remove, remove_hop_by_hop};
+use crate::headers::{AcceptedCodings, CALL_ID, is_event_stream, remove, remove_hop_by_hop};
 use crate::memory::{MemoryFull, MemoryLease, RoomWait};
 use crate::outgoing::OutgoingBody;
 use crate::record::open_call::{Commit, OpenCall, committed};
@@ -32,9 +32,6 @@ use crate::reply::transform::{
     BodyTransform, EventTransform, OpaqueTransform, Tail, TransformStep,
 };
 use crate::upstream::rewrite::{ContentTransform, Rewrite};
-
-/// The header of a reply that names its call.
-const CALL_ID: HeaderName = HeaderName::from_static("x-rolltape-call-id");
 
 /// Bytes of a frame to which no further events are joined.
 const FRAME_BYTES: usize = 16 << 10;
@@ -68,6 +65,7 @@ pub(crate) async fn relay(
     mut call: OpenCall,
     receiver: ReplyReceiver,
 ) -> Result<Response<ReplyBody>, CallError> {
+    call.check_start()?;
     let (mut head, body) = reply.into_parts();
     let (agent, bytes_max) = (receiver.route, receiver.bytes_max);
     if receiver.learns_call
@@ -87,12 +85,13 @@ pub(crate) async fn relay(
     // The agent receives the decoded bytes: every client accepts the identity coding.
     remove_hop_by_hop(&mut head.headers);
     remove(&mut head.headers, &[CONTENT_LENGTH, CONTENT_ENCODING]);
-    if !is_event_stream(&head) {
+    if !is_event_stream(&head.headers) {
         return relay_document(Document { head, body, coding }, rewrite.transform, call, bytes_max)
             .await;
     }
 
     // A stream is relayed event by event.
+    call.wait_for_start().await?;
     call.recording().set_status(head.status.as_u16());
     let events = EventTransform {
         splitter: Splitter::default(),
@@ -101,18 +100,18 @@ pub(crate) async fn relay(
         upstream: rewrite.route,
         agent,
     };
+    let pulse = call.recording().pulse();
     let body = Tee::new(body, call, BodyTransform::Events(Box::new(events))).boxed_unsync();
+    let body = match pulse {
+        Some(pulse) => pulse.within(body),
+        None => body,
+    };
     Ok(Response::from_parts(head, body))
 }
 
 pub(crate) fn unknown_coding(head: &Parts) -> CallError {
     let coding = head.headers.get(CONTENT_ENCODING);
     CallError::Broken(format!("its coding is not known: {coding:?}"))
-}
-
-pub(crate) fn is_event_stream(head: &Parts) -> bool {
-    let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    content_type.is_some_and(|name| name.starts_with("text/event-stream"))
 }
 
 /// Relays a reply unchanged, or decoded if the agent does not accept its coding.
@@ -122,6 +121,7 @@ pub(crate) async fn relay_opaque(
     mut call: OpenCall,
     receiver: &ReplyReceiver,
 ) -> Result<Response<ReplyBody>, CallError> {
+    call.wait_for_start().await?;
     call.recording().set_status(head.status.as_u16());
     remove_hop_by_hop(&mut head.headers);
     if body.is_end_stream() {
@@ -156,7 +156,8 @@ struct Document {
     coding: Coding,
 }
 
-/// Relays a document. It is read whole, because what to hide can be anywhere in it.
+/// Relays a document. It is read whole, because what to hide can be anywhere in it. Its last byte
+/// leaves with its first, so that the start of the call may be written with its end.
 async fn relay_document(
     document: Document,
     transform: ContentTransform,

@@ -10,8 +10,8 @@ use episode::Micros;
 use hyper::header::{COOKIE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Uri};
 
+use crate::agent::escapes::unescaped;
 use crate::error::CallError;
-use crate::escapes::unescaped;
 use crate::headers;
 use crate::tag::api_key::{KeySigner, PREFIX, SignedKey};
 

@@ -1,18 +1,24 @@
 //! Connections to the upstream, and TLS of both sides.
 
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::dns::{GaiResolver, Name};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use thiserror::Error;
+use tower_service::Service;
 
 use crate::bounds::{CONNECT_WAIT, UPSTREAM_IDLE_WAIT};
-use crate::config::Config;
 use crate::outgoing::OutgoingBody;
 
 /// A setting that cannot be used.
@@ -20,31 +26,68 @@ use crate::outgoing::OutgoingBody;
 #[error("{0}")]
 pub struct InvalidSetting(pub(crate) &'static str);
 
-/// A pool of connections.
-pub(crate) type Connections = Client<HttpsConnector<HttpConnector>, OutgoingBody>;
+type Connector = HttpsConnector<HttpConnector<Resolver>>;
 
-/// A pool of connections for calls.
-pub(crate) fn client(config: &Config) -> Result<Connections, InvalidSetting> {
+/// A pool of connections.
+pub(crate) type Connections = Client<Connector, OutgoingBody>;
+
+/// A pool of connections for calls. All go to `address` if there is one.
+pub(crate) fn client(tls: &ClientConfig, address: Option<IpAddr>, is_http2: bool) -> Connections {
     let https = HttpsConnectorBuilder::new()
-        .with_tls_config(client_tls(&config.upstream_ca)?)
+        .with_tls_config(tls.clone())
         .https_or_http()
         .enable_all_versions()
-        .wrap_connector(tcp_connector());
-    Ok(pool(https, config.upstream_http2))
+        .wrap_connector(tcp_connector(address));
+    pool(https, is_http2)
 }
 
 /// A pool of HTTP/1.1 connections, for upgrades.
-pub(crate) fn http1_client(config: &Config) -> Result<Connections, InvalidSetting> {
+pub(crate) fn http1_client(tls: &ClientConfig, address: Option<IpAddr>) -> Connections {
     let https = HttpsConnectorBuilder::new()
-        .with_tls_config(client_tls(&config.upstream_ca)?)
+        .with_tls_config(tls.clone())
         .https_or_http()
         .enable_http1()
-        .wrap_connector(tcp_connector());
-    Ok(pool(https, false))
+        .wrap_connector(tcp_connector(address));
+    pool(https, false)
 }
 
-fn tcp_connector() -> HttpConnector {
-    let mut tcp = HttpConnector::new();
+/// The address of a host: the one that was chosen, or those that the system finds.
+#[derive(Debug, Clone)]
+pub(crate) enum Resolver {
+    Chosen(IpAddr),
+    System(GaiResolver),
+}
+
+impl Service<Name> for Resolver {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Chosen(_) => Poll::Ready(Ok(())),
+            Self::System(system) => system.poll_ready(cx),
+        }
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        match self {
+            // The port is that of the address that is called.
+            Self::Chosen(address) => {
+                let chosen = vec![SocketAddr::new(*address, 0)].into_iter();
+                Box::pin(async move { Ok(chosen) })
+            }
+            Self::System(system) => {
+                let found = system.call(name);
+                Box::pin(async move { Ok(found.await?.collect::<Vec<_>>().into_iter()) })
+            }
+        }
+    }
+}
+
+fn tcp_connector(address: Option<IpAddr>) -> HttpConnector<Resolver> {
+    let resolver = address.map_or_else(|| Resolver::System(GaiResolver::new()), Resolver::Chosen);
+    let mut tcp = HttpConnector::new_with_resolver(resolver);
     // With Nagle's algorithm the second small write of a request waits 40 ms for a delayed ACK.
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT_WAIT));
@@ -52,7 +95,7 @@ fn tcp_connector() -> HttpConnector {
     tcp
 }
 
-fn pool(https: HttpsConnector<HttpConnector>, http2_only: bool) -> Connections {
+fn pool(https: Connector, http2_only: bool) -> Connections {
     Client::builder(TokioExecutor::new())
         .http1_preserve_header_case(true)
         .http2_only(http2_only)

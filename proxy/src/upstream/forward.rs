@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::client::legacy::Error as ClientFailure;
+use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
@@ -19,9 +21,10 @@ use wire::{Dialect, REFUSAL_BYTES_MAX};
 use crate::agent::request_body::RequestBody;
 use crate::agent::target::redacted;
 use crate::bounds::{DOCUMENT_BYTES_MAX, PROBE_WAIT, READY_PROBE_WAIT, REFUSAL_WAIT};
-use crate::config::{Config, Upstream};
+use crate::config::Config;
 use crate::error::CallError;
 use crate::outgoing::OutgoingBody;
+use crate::upstream::address::Upstream;
 use crate::upstream::connect::{self, Connections, InvalidSetting};
 use crate::upstream::models::ModelList;
 use crate::upstream::reachability::Reachability;
@@ -34,6 +37,8 @@ use crate::upstream::stray::{SentRequest, StrayWarnings};
 #[derive(Debug)]
 pub(crate) struct Forward {
     upstream: Upstream,
+    /// The one of the host's addresses that is called, if the host has several.
+    address: Option<IpAddr>,
     /// The API key that replaces the agent's.
     key: Option<HeaderValue>,
     client: Connections,
@@ -49,6 +54,15 @@ pub(crate) struct Forward {
     models: ModelList,
     stray_warnings: StrayWarnings,
     reachability: Reachability,
+}
+
+/// A server, as it is known before it is asked.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) upstream: Upstream,
+    pub(crate) dialect: Option<Dialect>,
+    /// The one of the host's addresses that is called, if the host has several.
+    pub(crate) address: Option<IpAddr>,
 }
 
 /// The reason for which a probe does not tell the dialect.
@@ -69,12 +83,27 @@ pub(crate) struct AgentRequest<'a> {
 }
 
 impl Forward {
-    /// A client without connections yet.
+    /// A client of the one upstream, without connections yet.
     ///
     /// # Errors
     /// [`InvalidSetting`] if a certificate or the key cannot be used.
     pub(crate) fn new(config: &Config) -> Result<Self, InvalidSetting> {
-        if config.upstream.has_credentials() {
+        let upstream = config.upstream.clone();
+        let server = Server { upstream, dialect: config.dialect, address: None };
+        Self::to(config, server, &connect::client_tls(&config.upstream_ca)?)
+    }
+
+    /// A client of `server`, without connections yet.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] if its address or the key cannot be used.
+    pub(crate) fn to(
+        config: &Config,
+        server: Server,
+        tls: &ClientConfig,
+    ) -> Result<Self, InvalidSetting> {
+        let Server { upstream, dialect, address } = server;
+        if upstream.has_credentials() {
             return Err(InvalidSetting(
                 "the upstream's address holds a user or a password; give the address without \
                  them, and name the variable that holds its key with --upstream-key-env",
@@ -82,14 +111,15 @@ impl Forward {
         }
         let key = config.upstream_key.as_deref().map(HeaderValue::from_str).transpose();
         Ok(Self {
-            upstream: config.upstream.clone(),
+            upstream,
+            address,
             key: key
                 .map_err(|_| InvalidSetting("the upstream's key is not a valid header value"))?,
-            client: connect::client(config)?,
-            upgrade_client: connect::http1_client(config)?,
+            client: connect::client(tls, address, config.upstream_http2),
+            upgrade_client: connect::http1_client(tls, address),
             request_bytes_max: config.request_bytes_max,
             keeps_priority: config.allow_priority,
-            dialect: config.dialect.map_or_else(OnceCell::new, OnceCell::from),
+            dialect: dialect.map_or_else(OnceCell::new, OnceCell::from),
             probe_wait: PROBE_WAIT,
             refusals: Refusals::default(),
             samplers: SamplerCache::default(),
@@ -134,7 +164,7 @@ impl Forward {
     /// returned [`Rewrite`] is that of the reply.
     pub(crate) async fn exchange(
         &self,
-        mut request: AgentRequest<'_>,
+        request: &mut AgentRequest<'_>,
         plan: &Plan<'_>,
     ) -> Result<(Response<Incoming>, Rewrite), CallError> {
         if let Some(refusal) = plan.refusal() {
@@ -146,7 +176,7 @@ impl Forward {
             let RequestBody { raw: beginning, memory, .. } = std::mem::take(&mut request.body);
             let body =
                 OutgoingBody::streamed(beginning, rest, self.request_bytes_max).charged_to(memory);
-            return Ok((self.send(&request, &rewrite, body).await?, rewrite));
+            return Ok((self.send(request, &rewrite, body).await?, rewrite));
         }
 
         // Start with the fields that requests of this class are known to be accepted with.
@@ -156,7 +186,7 @@ impl Forward {
             let rewrite = plan.rewrite(refused, &request.head.headers);
             let bytes = rewrite.body.clone().unwrap_or_else(|| request.body.raw.clone());
             let body = OutgoingBody::whole(bytes, request.body.trailers.clone());
-            let reply = self.send(&request, &rewrite, body).await?;
+            let reply = self.send(request, &rewrite, body).await?;
             if reply.status() == StatusCode::BAD_REQUEST && rewrite.asks {
                 refused = refused.after(&rewrite.added, &read_refusal(reply).await);
                 continue;
@@ -221,10 +251,9 @@ impl Forward {
     pub(crate) async fn control(
         &self,
         head: Parts,
-        body: Incoming,
+        body: OutgoingBody,
     ) -> Result<Response<Incoming>, CallError> {
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
-        let body = OutgoingBody::streamed(Bytes::new(), body, u64::MAX);
         let mut request = self.request(head.method, path, body)?;
         *request.headers_mut() = head.headers;
         rewrite::set_credentials(self.key.as_ref(), request.headers_mut());
@@ -238,6 +267,7 @@ impl Forward {
                 self.reachability.note_answer(&self.upstream);
                 Ok(reply)
             }
+            Err(error) if error.is_connect() => Err(self.unreachable(&error).unsent()),
             Err(error) => Err(self.unreachable(&error)),
         }
     }
@@ -256,13 +286,20 @@ impl Forward {
 
     /// Opens a connection and closes it. A success says little, and is not noted.
     async fn try_connect(&self) {
-        let failure =
-            match timeout(READY_PROBE_WAIT, TcpStream::connect(self.upstream.host())).await {
-                Ok(Ok(_)) => return,
-                Ok(Err(fault)) => fault,
-                Err(_) => io::ErrorKind::TimedOut.into(),
-            };
+        let failure = match timeout(READY_PROBE_WAIT, self.connect()).await {
+            Ok(Ok(_)) => return,
+            Ok(Err(fault)) => fault,
+            Err(_) => io::ErrorKind::TimedOut.into(),
+        };
         self.unreachable_because(reason_of(&failure), &failure.to_string());
+    }
+
+    async fn connect(&self) -> io::Result<TcpStream> {
+        let (host, port) = self.upstream.host();
+        match self.address {
+            Some(address) => TcpStream::connect((address, port)).await,
+            None => TcpStream::connect((host, port)).await,
+        }
     }
 
     /// The reason for which the last attempt to reach the upstream failed; `None` if it did not.
@@ -321,7 +358,8 @@ impl Forward {
 
     /// The error for a request that got no reply. Agents learn the `reason` and no address.
     fn unreachable_error(&self, reason: &'static str, cause: &str) -> CallError {
-        CallError::Unreachable { reason, detail: format!("{}: {cause}", self.upstream) }
+        let detail = format!("{}: {cause}", self.upstream);
+        CallError::Unreachable { reason, detail, is_unsent: false }
     }
 
     /// Fetches a document with our own key.

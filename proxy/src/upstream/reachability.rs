@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) struct Reachability {
     /// True while there is a reason, for calls to see without waiting for each other.
     is_lost: AtomicBool,
-    /// Why the last attempt failed; `None` if it did not.
+    /// The reason for which the last attempt failed; `None` if it did not.
     reason: Mutex<Option<&'static str>>,
 }
 

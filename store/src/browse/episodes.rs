@@ -9,7 +9,7 @@ use crate::snapshot::summary::EpisodeSummary;
 /// A page of a list of attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpisodePage {
-    /// What the list is sorted by.
+    /// The order of the list.
     pub order: EpisodeOrder,
     /// True for the largest first.
     pub descending: bool,
@@ -19,7 +19,7 @@ pub struct EpisodePage {
     pub offset: u64,
 }
 
-/// What a list of attempts is sorted by. Nulls are last.
+/// The order of a list of attempts. Nulls are last.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum EpisodeOrder {
     /// The time at which it began.

@@ -27,7 +27,7 @@ pub struct MessageRow {
     pub choice: Option<u32>,
     /// The position in the conversation, from 0.
     pub position: u32,
-    /// Who said it.
+    /// The role of the speaker.
     pub role: String,
     /// The text, or the JSON of content that is not all text.
     pub content: Option<String>,

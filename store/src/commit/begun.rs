@@ -17,9 +17,20 @@ pub(crate) async fn write_begun(
     begun: &CallStart,
     api_key: Option<&str>,
 ) -> CommitResult {
+    let episode = logs.open_episode(connection, begun, api_key).await?;
+    write_into(connection, logs, episode, begun, api_key).await
+}
+
+/// Writes the beginning of a call that its gate let into `episode`.
+pub(super) async fn write_into(
+    connection: &mut StoreConnection,
+    logs: &mut LogCache,
     // Out of the cache while statements run: after an error it stays out, and is read back.
+    mut episode: OpenEpisode,
+    begun: &CallStart,
+    api_key: Option<&str>,
+) -> CommitResult {
     let tag = &begun.tag;
-    let mut episode = logs.open_episode(connection, begun, api_key).await?;
     let body = episode.log.add_body(&begun.request);
     let row = statements(begun, &episode, &body, api_key).run_to_row(connection).await?;
     let call_key: i64 = row.try_get("call_key")?;

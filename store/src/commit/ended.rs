@@ -8,7 +8,7 @@ use crate::database::batch::Batch;
 use crate::database::connection::StoreConnection;
 use crate::encoding::pack::{pack, pack_planes};
 use crate::error::CommitResult;
-use crate::log::cache::LogCache;
+use crate::log::cache::{LogCache, OpenEpisode};
 use crate::log::episode::EncodedPrompt;
 use crate::log::format::IN_LOG;
 
@@ -25,11 +25,34 @@ pub(crate) async fn write_ended(
     let reply = episode.log.add_body(&ended.reply);
     add_body(&mut statements.batch, log_key, &reply);
     statements.add_end(log_key, ended);
+    write_tokens(connection, &mut episode, statements, ended).await?;
+    episode.count_tokens(api_key.as_deref(), ended);
+    logs.call_ended(ended.call_id);
+    logs.put(episode);
+    Ok(())
+}
 
+impl OpenEpisode {
+    /// Counts the sampled tokens of a call that has ended.
+    pub(super) fn count_tokens(&mut self, api_key: Option<&str>, ended: &CallEnd) {
+        if let (Some(gate), Some(tokens)) = (&mut self.gate, ended.usage.completion) {
+            gate.add_tokens(api_key, tokens);
+        }
+    }
+}
+
+/// Writes the prompts and choices of a call behind the statements for its row.
+pub(super) async fn write_tokens(
+    connection: &mut StoreConnection,
+    episode: &mut OpenEpisode,
+    mut statements: EndStatements,
+    ended: &CallEnd,
+) -> Result<(), sqlx::Error> {
+    let call_key = statements.call_key;
     // Every prompt and choice refers to the one segment of new ids.
     let tokens = episode.log.add_tokens(ended);
     if let Some(segment) = &tokens.segment {
-        add_segment(&mut statements.batch, log_key, segment);
+        add_segment(&mut statements.batch, episode.log.key, segment);
     }
     for ((index, prompt), ids) in (0..).zip(&tokens.prompts).zip(&ended.prompts) {
         statements.add_prompt(index, prompt, ids.len());
@@ -41,18 +64,13 @@ pub(crate) async fn write_ended(
 
     // Only now: a statement that fails must leave no path that later prompts would continue.
     episode.log.remember_paths(call_key, ended, &tokens);
-    if let (Some(gate), Some(tokens)) = (&mut episode.gate, ended.usage.completion) {
-        gate.add_tokens(api_key.as_deref(), tokens);
-    }
-    logs.call_ended(ended.call_id);
-    logs.put(episode);
     Ok(())
 }
 
 /// The statements that write the end of one call.
-struct EndStatements {
-    batch: Batch,
-    call_key: i64,
+pub(super) struct EndStatements {
+    pub(super) batch: Batch,
+    pub(super) call_key: i64,
 }
 
 impl EndStatements {
@@ -66,7 +84,8 @@ impl EndStatements {
                  first_byte_at = ?, status = ?, outcome = ?, error = ?, reply_model = ?, \
                  prompt_tokens = ?, completion_tokens = ?, logprob_kind = ?, \
                  translated = ?, unasked = ?, stamp_start = ?, stamp_end = ?, \
-                 sampled_with = ?, reel_key = ?, seal = ? WHERE call_key = ?",
+                 sampled_with = ?, engine = ?, routed = ?, heartbeats = ?, reel_key = ?, seal = ? \
+                 WHERE call_key = ?",
             )
             .bind(ended.ended_at)
             .bind(ended.first_byte_at)
@@ -82,6 +101,9 @@ impl EndStatements {
             .bind(ended.stamps.start.clone())
             .bind(ended.stamps.end.clone())
             .bind(ended.sampled_with.clone())
+            .bind(ended.engine.clone())
+            .bind(ended.routed.clone())
+            .bind(ended.heartbeats)
             .bind(log_key)
             .bind(seal(ended).to_vec())
             .bind(self.call_key);

@@ -51,8 +51,10 @@ pub(crate) async fn upsert_episode(
         NamedBy::Control => announce(connection, tag, at).await?,
         NamedBy::Call { has_key } => enter(connection, tag, at, has_key).await?,
     };
+
     let key = row.try_get("episode_key")?;
     let is_closed: bool = row.try_get("closed")?;
+
     if !is_closed {
         let stands = row.try_get::<i64>("announced")? == 1;
         if stands {
@@ -61,6 +63,7 @@ pub(crate) async fn upsert_episode(
         }
         add_labels(connection, key, tag, stands.then_some(named_by)).await?;
     }
+
     Ok(EpisodeRow {
         key,
         is_closed,
@@ -94,6 +97,7 @@ async fn enter(
              THEN episode.task_id ELSE coalesce(episode.task_id, excluded.task_id) END \
          RETURNING {RETURNED}"
     );
+
     let row = named(upsert, tag, at).bind(i64::from(has_key)).fetch_optional(connection).await?;
     match row {
         Some(row) => Ok(row),

@@ -74,6 +74,18 @@ impl Batch {
         self.query(on).fetch_one(on).await
     }
 
+    /// Runs all of it in the caller's thread and returns the key of the row that was inserted last.
+    ///
+    /// # Errors
+    /// Also on a connection that is not of the caller's thread.
+    pub(crate) fn run_to_key(self, on: &StoreConnection) -> Result<i64, sqlx::Error> {
+        let StoreConnection::Local(local) = on else {
+            return Err(sqlx::Error::Configuration("the store is not a local file".into()));
+        };
+        self.run_here(local)?;
+        Ok(local.last_key())
+    }
+
     /// Runs one statement after the other, each as it was prepared before. The last one's row.
     fn run_here(self, local: &LocalConnection) -> Result<Option<LocalRow>, sqlx::Error> {
         let (mut values, mut last) = (self.values.into_iter(), None);

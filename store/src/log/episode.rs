@@ -115,7 +115,9 @@ impl EpisodeLog {
     /// Adds a body.
     pub(crate) fn add_body(&mut self, body: &[u8]) -> EncodedBody {
         let folded = fold(body);
-        let (extents, new_bytes) = self.locate(folded.as_deref().unwrap_or(body));
+        let body_hash = hash(body);
+        let known = folded.is_none().then_some(body_hash);
+        let (extents, new_bytes) = self.locate(folded.as_deref().unwrap_or(body), known);
 
         let base = self
             .requests
@@ -131,7 +133,7 @@ impl EpisodeLog {
             depth: base.map_or(0, |base| base.depth + 1),
             data: encode(&extents, base.map_or(&[], |base| &base.extents)),
             length: body.len(),
-            hash: hash(body),
+            hash: body_hash,
             extents,
         }
     }
@@ -149,13 +151,18 @@ impl EpisodeLog {
         self.requests.push_front(request);
     }
 
-    /// The extents of `bytes`, and those of its bytes that the log does not hold yet.
-    fn locate(&mut self, mut bytes: &[u8]) -> (Vec<Extent>, Vec<u8>) {
+    /// The extents of `bytes`, and those of its bytes that the log does not hold yet. `known` is
+    /// the hash of all of them, if it is known.
+    fn locate(&mut self, bytes: &[u8], known: Option<[u8; 16]>) -> (Vec<Extent>, Vec<u8>) {
         let (mut extents, mut new_bytes) = (Vec::new(), Vec::new());
-        while !bytes.is_empty() {
-            let (chunk, rest) = bytes.split_at(chunk_length(bytes));
-            bytes = rest;
-            let extent = *self.chunks.entry(hash(chunk)).or_insert_with(|| {
+        let mut left = bytes;
+        while !left.is_empty() {
+            let (chunk, rest) = left.split_at(chunk_length(left));
+            left = rest;
+            // A short body is one chunk.
+            let chunk_hash = known.filter(|_| chunk.len() == bytes.len());
+            let chunk_hash = chunk_hash.unwrap_or_else(|| hash(chunk));
+            let extent = *self.chunks.entry(chunk_hash).or_insert_with(|| {
                 let start = self.bodies.length + new_bytes.len() as u64;
                 new_bytes.extend_from_slice(chunk);
                 Extent { start, length: chunk.len() as u64 }

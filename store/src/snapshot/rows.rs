@@ -85,6 +85,8 @@ pub(crate) fn ended_of(
         .ok_or_else(|| SnapshotError::Word(outcome.to_owned(), "outcome"))?;
     let logprob_kind: Option<String> = row.try_get("logprob_kind")?;
     let translated: Option<String> = row.try_get("translated")?;
+    // Absent in calls of older versions.
+    let heartbeats: Option<i64> = row.try_get("heartbeats")?;
 
     Ok(CallEnd {
         call_id,
@@ -105,10 +107,13 @@ pub(crate) fn ended_of(
         logprob_kind: logprob_kind.unwrap_or_else(|| "unknown".to_owned()),
         translated: translated.map(|word| Route::from_word(&word)),
         unasked: row.try_get("unasked")?,
+        heartbeats: heartbeats.and_then(|count| u32::try_from(count).ok()).unwrap_or(0),
         stamps: VersionStamps {
             start: row.try_get("stamp_start")?,
             end: row.try_get("stamp_end")?,
         },
+        engine: row.try_get("engine")?,
+        routed: row.try_get("routed")?,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Summaries of episodes: counts, without reading a body.
 
-use episode::Micros;
+use episode::{Micros, Outcome};
 
 use crate::database::query::query;
 use crate::database::row::Row;
@@ -49,6 +49,10 @@ const COUNTS: &str = "SELECT count(*) AS calls, \
         ORDER BY l.started_at DESC LIMIT 1) AS model \
     FROM call c WHERE c.episode_key = $1";
 
+const LAST_OUTCOME: &str = "SELECT outcome FROM call WHERE episode_key = $1 \
+    AND route IN ('chat', 'completions', 'responses', 'messages', 'generate') \
+    ORDER BY started_at DESC, call_id DESC LIMIT 1";
+
 impl Snapshot {
     /// The selected episodes, counted; in the order of [`Snapshot::episodes`].
     ///
@@ -63,6 +67,22 @@ impl Snapshot {
             summaries.push(self.summary(episode).await?);
         }
         Ok(summaries)
+    }
+
+    /// The outcome of the last call of an attempt to a generating route: the inner `None` if it has
+    /// no end, the outer one if there is no such call.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn last_outcome(
+        &mut self,
+        episode: &EpisodeRecord,
+    ) -> Result<Option<Option<Outcome>>, SnapshotError> {
+        let row = query(LAST_OUTCOME).bind(episode.key).fetch_optional(self.connection()).await?;
+        let Some(row) = row else { return Ok(None) };
+        let Some(word) = row.try_get::<Option<String>>("outcome")? else { return Ok(Some(None)) };
+        let outcome = Outcome::from_word(&word);
+        outcome.map(|outcome| Some(Some(outcome))).ok_or(SnapshotError::Word(word, "outcome"))
     }
 
     /// An attempt, counted.

@@ -105,6 +105,11 @@ impl LocalConnection {
         Ok(rows_of(&mut statement, 1)?.pop())
     }
 
+    /// The key of the row that was inserted last.
+    pub(crate) fn last_key(&self) -> i64 {
+        self.0.last_insert_rowid()
+    }
+
     /// The rows of a statement, `rows_max` at most.
     pub(crate) fn fetch(
         &self,
@@ -137,6 +142,11 @@ impl LocalConnection {
 
 /// Runs a statement to its end, and returns its first rows.
 fn rows_of(statement: &mut Statement<'_>, rows_max: usize) -> Result<Vec<LocalRow>, sqlx::Error> {
+    if statement.column_count() == 0 {
+        let mut rows = statement.raw_query();
+        while rows.next().map_err(driver_error)?.is_some() {}
+        return Ok(Vec::new());
+    }
     let names = statement.column_names().into_iter().map(str::to_owned).collect();
     let mut result = LocalResult { names, ..LocalResult::default() };
     let (mut count, mut rows) = (0, statement.raw_query());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use crate::commit::{Record, commit};
 use crate::database::connection::StoreConnection;
@@ -11,20 +11,9 @@ use crate::log::cache::LogCache;
 use crate::types::{AttemptId, Durability};
 use crate::unavailable::StoreUnavailable;
 use crate::writer::counts::RecordCounters;
+use crate::writer::hold::{PendingRecords, QueuedRecord};
 use crate::writer::loss::LossTracker;
 use crate::writer::session::WriterSession;
-
-/// Records in one transaction. More would only add to the wait of the first one.
-const GROUP_RECORDS_MAX: usize = 128;
-
-/// A record that waits, and the sender of its result.
-#[derive(Debug)]
-pub(crate) struct QueuedRecord {
-    pub(crate) record: Record,
-    pub(crate) result: oneshot::Sender<CommitResult>,
-    /// The record's part of the queue's budget; returned when the record is on disk.
-    pub(crate) _permit: OwnedSemaphorePermit,
-}
 
 /// The state of the loop.
 #[derive(Debug)]
@@ -51,12 +40,24 @@ impl WriterLoop {
     }
 
     /// Writes until all handles on the queue are dropped.
-    pub(crate) async fn run(mut self, mut queue: mpsc::Receiver<QueuedRecord>) {
-        let mut group = Vec::with_capacity(GROUP_RECORDS_MAX);
-        while queue.recv_many(&mut group, GROUP_RECORDS_MAX).await > 0 {
-            self.write_losses().await;
-            self.write_group(&mut group).await;
-            self.session.maintain(self.connection.as_ref());
+    pub(crate) async fn run(
+        mut self,
+        mut queue: mpsc::Receiver<QueuedRecord>,
+        mut pending: PendingRecords,
+    ) {
+        let mut is_open = true;
+        while is_open {
+            is_open = pending.receive(&mut queue).await;
+            loop {
+                let mut group = pending.take_group(!is_open);
+                if group.is_empty() {
+                    break;
+                }
+                self.write_losses().await;
+                self.write_group(&mut group).await;
+                self.session.maintain(self.connection.as_ref());
+                pending.receive_waiting(&mut queue);
+            }
         }
         self.stop().await;
     }

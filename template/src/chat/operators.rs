@@ -3,13 +3,13 @@
 use minijinja::value::{Rest, Value as Jinja, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-use super::python::string;
+use super::text::string;
 
 /// `a + b + …`.
 pub(super) const ADD: &str = "__add";
 /// `a ~ b ~ …`.
 pub(super) const JOIN: &str = "__join";
-/// What a loop goes over.
+/// The function that gives the values of a loop.
 pub(super) const EACH: &str = "__each";
 
 /// Adds the operands from the left: strings, lists and numbers.

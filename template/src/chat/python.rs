@@ -7,6 +7,7 @@ use minijinja::{Environment, Error, ErrorKind, Output, State, filters};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::operators;
+use super::text::{repr, string};
 use crate::json::{self, Layout};
 
 /// Creates an environment with the settings of `transformers`.
@@ -115,15 +116,6 @@ fn format(out: &mut Output<'_>, state: &State<'_, '_>, value: &Jinja) -> Result<
     }
 }
 
-/// The filter `string`: Python's `str`.
-pub(super) fn string(value: &Jinja) -> Result<String, Error> {
-    match value.as_str() {
-        Some(text) => Ok(text.to_owned()),
-        None if value.is_undefined() => Ok(String::new()),
-        None => repr(value),
-    }
-}
-
 /// The filter `safe`: Python's `str`, marked for the operator `+`.
 fn safe(value: &Jinja) -> Result<Jinja, Error> {
     Ok(Jinja::from_safe_string(string(value)?))
@@ -159,70 +151,6 @@ fn length(value: &Jinja) -> Result<usize, Error> {
 /// The test `iterable`. Unlike in `minijinja`, `none` is not.
 fn is_iterable(value: &Jinja) -> bool {
     !value.is_none() && value.try_iter().is_ok()
-}
-
-/// Writes values of JSON as Python's `repr` does, and other values as `minijinja` does.
-fn repr(value: &Jinja) -> Result<String, Error> {
-    Ok(match value.kind() {
-        ValueKind::None => "None".to_owned(),
-        ValueKind::Bool => if value.is_true() { "True" } else { "False" }.to_owned(),
-        ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
-            Ok(number) => json::float(number),
-            Err(_) => value.to_string(),
-        },
-        ValueKind::String => quoted(value.as_str().unwrap_or_default()),
-
-        // Lists and maps print their items by `repr`, too.
-        ValueKind::Seq => {
-            let items: Result<Vec<String>, Error> = value.try_iter()?.map(|v| repr(&v)).collect();
-            format!("[{}]", items?.join(", "))
-        }
-        ValueKind::Map => {
-            let mut entries = Vec::new();
-            for key in value.try_iter()? {
-                let item = value.get_item(&key)?;
-                entries.push(format!("{}: {}", repr(&key)?, repr(&item)?));
-            }
-            format!("{{{}}}", entries.join(", "))
-        }
-        _ => value.to_string(),
-    })
-}
-
-/// Writes a string in single quotes, or in double quotes if it has single ones only.
-fn quoted(text: &str) -> String {
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    let mut out = String::from(quote);
-    for letter in text.chars() {
-        match letter {
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\\' => out.push_str("\\\\"),
-            letter if letter == quote => out.extend(['\\', letter]),
-            letter if is_printable(letter) => out.push(letter),
-            letter => match u32::from(letter) {
-                code @ 0..0x100 => out.push_str(&format!("\\x{code:02x}")),
-                code @ 0x100..0x1_0000 => out.push_str(&format!("\\u{code:04x}")),
-                code => out.push_str(&format!("\\U{code:08x}")),
-            },
-        }
-    }
-    out.push(quote);
-    out
-}
-
-/// Returns `str.isprintable`, except for unassigned characters: false for control, format and
-/// private characters, and for all spaces but the usual one.
-fn is_printable(letter: char) -> bool {
-    let hidden = letter.is_control()
-        || (letter.is_whitespace() && letter != ' ')
-        || matches!(letter,
-            '\u{AD}' | '\u{600}'..='\u{605}' | '\u{61C}' | '\u{6DD}' | '\u{70F}' | '\u{180E}'
-            | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2060}'..='\u{206F}'
-            | '\u{E000}'..='\u{F8FF}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}'
-            | '\u{E0001}'..='\u{E007F}' | '\u{F0000}'..='\u{10FFFF}');
-    !hidden
 }
 
 const DAYS: [&str; 7] =
@@ -344,13 +272,5 @@ mod tests {
         for (now, expected) in cases {
             assert_eq!(strftime(now, all), expected);
         }
-    }
-
-    #[test]
-    fn values_print_as_in_python() {
-        let value = serde_json::json!({"a": [1, 2.0, null, true, "x'y", "\"'\n"], "b": {}});
-        let shown = repr(&Jinja::from_serialize(&value)).unwrap();
-        assert_eq!(quoted("\u{1}\u{a0}\u{2028}\u{e0001}é"), r"'\x01\xa0\u2028\U000e0001é'");
-        assert_eq!(shown, r#"{'a': [1, 2.0, None, True, "x'y", '"\'\n'], 'b': {}}"#);
     }
 }

@@ -1,6 +1,7 @@
 """Write the goldens an engine is tested with, after checking the oracle against transformers.
 
     tiny_logits.json   float64 logits of the tiny Qwen3 model, three prompts, three positions each
+    tiny_moe_logits.json  the same for the tiny mixture of experts (weights bf16, widened)
     llama_logits.json  the same for the random Llama of make_small.py (weights bf16, widened)
     qwen2_logits.json  the same for its random Qwen2 (f16, widened)
     tiny_chat.json     conversations as transformers renders and tokenizes them
@@ -26,6 +27,7 @@ import reference  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = ROOT / "engine" / "models" / "tiny"
+TINY_MOE = ROOT / "engine" / "models" / "tiny-moe"
 TAPES = ROOT / "tests" / "tapes" / "engine"
 LLAMA = TAPES / "llama"
 QWEN2 = TAPES / "qwen2"
@@ -194,6 +196,7 @@ def write_chat(path):
 def main():
     torch.set_num_threads(1)
     write_logits(TAPES / "tiny_logits.json", TINY, tiny_prompts())
+    write_logits(TAPES / "tiny_moe_logits.json", TINY_MOE, tiny_prompts())
     write_logits(TAPES / "llama_logits.json", LLAMA, small_prompts())
     write_logits(TAPES / "qwen2_logits.json", QWEN2, small_prompts())
     write_chat(TAPES / "tiny_chat.json")

@@ -1,4 +1,4 @@
-"""Forward pass of Qwen3, Qwen2 and Llama in float64 numpy, to compare an engine with.
+"""Forward pass of Qwen3, Qwen3-MoE, Qwen2 and Llama in float64 numpy, to compare an engine with.
 
 `Model(folder).logits(ids)` gives the logits at every position. Nothing is cached or batched:
 one sequence, one full causal attention. The families differ by little: Qwen3 norms the heads of
@@ -127,7 +127,7 @@ class Model:
         y = x @ self.weights[f"{prefix}.{kind}_proj.weight"].T
         y = y + self.weights.get(f"{prefix}.{kind}_proj.bias", 0.0)
         y = y.reshape(len(x), -1, head_dim(self.config)).transpose(1, 0, 2)
-        if kind != "v" and self.config["model_type"] == "qwen3":
+        if kind != "v" and self.config["model_type"] in ("qwen3", "qwen3_moe"):
             y = self.norm(y, f"{prefix}.{kind}_norm.weight")
         return y
 
@@ -147,10 +147,26 @@ class Model:
         return mixed @ self.weights[f"{prefix}.o_proj.weight"].T
 
     def mlp(self, x, prefix):
-        """SwiGLU, [n, hidden] to [n, hidden]."""
+        """SwiGLU, or a mixture of it, [n, hidden] to [n, hidden]."""
+        if f"{prefix}.gate.weight" in self.weights:
+            return self.mixture(x, prefix)
         gate = x @ self.weights[f"{prefix}.gate_proj.weight"].T
         up = x @ self.weights[f"{prefix}.up_proj.weight"].T
         return (gate / (1 + np.exp(-gate)) * up) @ self.weights[f"{prefix}.down_proj.weight"].T
+
+    def mixture(self, x, prefix):
+        """The experts that the router gives the highest probabilities, weighted by these."""
+        chances = softmax(x @ self.weights[f"{prefix}.gate.weight"].T)
+        chosen = np.argsort(-chances, axis=-1, kind="stable")
+        chosen = chosen[:, : self.config["num_experts_per_tok"]]
+        weights = np.take_along_axis(chances, chosen, axis=-1)
+        if self.config["norm_topk_prob"]:
+            weights = weights / weights.sum(axis=-1, keepdims=True)
+        out = np.zeros_like(x)
+        for row, (experts, own) in enumerate(zip(chosen, weights)):
+            for expert, weight in zip(experts, own):
+                out[row] += weight * self.mlp(x[row : row + 1], f"{prefix}.experts.{expert}")[0]
+        return out
 
     def logits(self, ids):
         """Logits after each token of `ids`, [len(ids), vocab]."""

@@ -29,7 +29,10 @@ from transformers import (  # noqa: E402
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
+from safetensors.torch import save_file  # noqa: E402
 
 torch.set_num_threads(2)
 MODEL = Path(__file__).resolve().parents[3] / "engine" / "models" / "tiny"
@@ -63,6 +66,7 @@ YARN = {
     "factor": 4.0,
     "original_max_position_embeddings": 256,
 }
+EXPERTS = {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 96}
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
 
 
@@ -72,11 +76,15 @@ def family(model, config, **changes):
 
 
 def families():
-    """By name. Between them: both kinds of heads, biases, widths of heads, scalings, shards."""
+    """By name. Between them: both kinds of heads, biases, widths of heads, scalings, shards, and
+    both forms and layouts of experts."""
     plain = {"rope_type": "default", "rope_theta": 1000000.0}
     qwen2 = (Qwen2ForCausalLM, Qwen2Config)
     qwen3 = (Qwen3ForCausalLM, Qwen3Config)
     llama = (LlamaForCausalLM, LlamaConfig)
+    moe = (Qwen3MoeForCausalLM, Qwen3MoeConfig)
+    normed = {**EXPERTS, "norm_topk_prob": True, "tie_word_embeddings": False}
+    mixed = {**EXPERTS, "decoder_sparse_step": 2, "mlp_only_layers": [1]}
     return {
         "qwen3": family(*qwen3, head_dim=64, rope_parameters=plain, tie_word_embeddings=True),
         "qwen3-yarn": family(*qwen3, head_dim=32, rope_parameters=YARN, tie_word_embeddings=False),
@@ -84,6 +92,8 @@ def families():
         "qwen2.5-yarn": family(*qwen2, rope_parameters=YARN, tie_word_embeddings=False),
         "llama3": family(*llama, rope_parameters=LLAMA3, tie_word_embeddings=False),
         "llama3.2": family(*llama, head_dim=64, rope_parameters=LLAMA3, tie_word_embeddings=True),
+        "qwen3-moe": family(*moe, head_dim=64, rope_parameters=plain, **normed),
+        "qwen3-moe-joined": family(*moe, rope_parameters=plain, tie_word_embeddings=True, **mixed),
         "llama-linear": family(*llama, rope_parameters=LINEAR, tie_word_embeddings=False),
     }
 
@@ -93,6 +103,7 @@ def build(name, out):
     kind, config = families()[name]
     torch.manual_seed(11)
     model = kind(config).float().eval()
+    model.set_experts_implementation("eager")  # the other ones do not compute in f64
     with torch.no_grad():
         for key, weight in model.named_parameters():
             if key.endswith("norm.weight"):
@@ -103,9 +114,21 @@ def build(name, out):
                 weight.copy_(SCALE * torch.randn_like(weight) / weight.shape[-1] ** 0.5)
     folder = Path(out, name)
     model.save_pretrained(folder, max_shard_size="4MB" if "yarn" in name else "5GB")
+    if "joined" in name:
+        join_experts(model, folder)
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(MODEL / file, folder)
     return model, folder
+
+
+def join_experts(model, folder):
+    """The layout of weights that transformers 5 has in memory, and the older form of the number."""
+    tensors = {k: v.contiguous() for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    assert any(k.endswith("experts.gate_up_proj") for k in tensors), list(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    config["num_experts"] = config.pop("num_local_experts")
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 @contextmanager

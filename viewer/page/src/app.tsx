@@ -65,7 +65,7 @@ export function App() {
 }
 
 function View({ route }: { route: Route }) {
-  const [place = "episodes", id = "", attempt = "0", , call = null] = route.path;
+  const [place = "episodes", id = "", attempt = "0", part = null, call = null] = route.path;
   switch (place) {
     case "groups":
       return <Groups query={route.query} />;
@@ -78,6 +78,7 @@ function View({ route }: { route: Route }) {
           id={id}
           attempt={Number(attempt)}
           call={call}
+          isRead={part === "read"}
           query={route.query}
         />
       );
@@ -116,7 +117,7 @@ function Bar({ route, onHelp }: { route: Route; onHelp(): void }) {
         </a>
       ))}
       <span class="grow" />
-      <FollowingSwitch />
+      {place !== "search" && <FollowingSwitch />}
       <button
         class="quiet"
         title="light, dark, or as the system says"

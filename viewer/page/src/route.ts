@@ -63,6 +63,9 @@ export function useRoute(): Route {
 
 export const episodeHref = (id: string, attempt: number): string => href(["e", id, attempt]);
 
+export const conversationHref = (id: string, attempt: number): string =>
+  href(["e", id, attempt, "read"]);
+
 export function callHref(
   id: string,
   attempt: number,

@@ -12,6 +12,7 @@ use episode::Route;
 
 use super::AskOptions;
 use super::builder::{INVALID_REQUEST, NotAsked, RequestBuilder};
+use crate::dialect::Dialect;
 use crate::hide::{FrameKind, Replacement, Rule, rule};
 
 const LOGPROBS: Rule = rule(&["choices", "*", "logprobs"], Replacement::NullOrAbsent);
@@ -24,6 +25,11 @@ const IDS: [Rule; 3] = [
     rule(&["prompt_token_ids"], Replacement::NullOrAbsent),
 ];
 const VERSIONS: [Rule; 1] = [rule(&["choices", "*", "weight_versions"], Replacement::NullOrAbsent)];
+/// The experts of a choice, which only rolltape's own engine sends on request. Without it, whole
+/// replies have null there, and streams have no such key.
+const EXPERTS: [Rule; 1] = [rule(&["choices", "*", "routed_experts"], Replacement::Null)];
+const STREAMED_EXPERTS: [Rule; 1] =
+    [rule(&["choices", "*", "routed_experts"], Replacement::Absent)];
 
 /// Ids of a response: in a whole reply and, below `response`, in the first and last event of a
 /// stream.
@@ -54,7 +60,7 @@ pub(super) fn ask(
 ) -> Result<(), NotAsked> {
     match route {
         Route::Chat => ask_chat(builder, options),
-        Route::Completions => ask_completions(builder),
+        Route::Completions => ask_completions(builder, options),
         Route::Responses => ask_responses(builder),
         _ => Err(NotAsked("vLLM reports no tokens on this route")),
     }
@@ -71,6 +77,7 @@ fn ask_chat(builder: &mut RequestBuilder<'_>, options: &AskOptions) -> Result<()
     builder.set_top_logprobs(options, logprobs_asked, TOP_LOGPROBS);
     let ids_asked = builder.flag("return_token_ids", &IDS)?;
     builder.flag("return_weight_versions", &VERSIONS)?;
+    ask_experts(builder, options)?;
 
     // An agent that asked for either gets these frames without us, too.
     if !logprobs_asked && !ids_asked {
@@ -80,7 +87,7 @@ fn ask_chat(builder: &mut RequestBuilder<'_>, options: &AskOptions) -> Result<()
     Ok(())
 }
 
-fn ask_completions(builder: &mut RequestBuilder<'_>) -> Result<(), NotAsked> {
+fn ask_completions(builder: &mut RequestBuilder<'_>, options: &AskOptions) -> Result<(), NotAsked> {
     refuse_beam_search(builder)?;
     if builder.asked("echo")? {
         return Err(NotAsked("with echo, vLLM's ids take the place of the prompt's text"));
@@ -92,6 +99,16 @@ fn ask_completions(builder: &mut RequestBuilder<'_>) -> Result<(), NotAsked> {
         builder.hide_frames(FrameKind::OnlyPrompt);
     }
     builder.flag("return_weight_versions", &VERSIONS)?;
+    ask_experts(builder, options)?;
+    Ok(())
+}
+
+/// Asks rolltape's own engine for experts. vLLM sends them if its command line says so.
+fn ask_experts(builder: &mut RequestBuilder<'_>, options: &AskOptions) -> Result<(), NotAsked> {
+    if options.routed_experts && options.dialect == Dialect::Rolltape {
+        let rules = if builder.is_set("stream") { &STREAMED_EXPERTS } else { &EXPERTS };
+        builder.flag("return_routed_experts", rules)?;
+    }
     Ok(())
 }
 
@@ -120,4 +137,54 @@ fn ask_responses(builder: &mut RequestBuilder<'_>) -> Result<(), NotAsked> {
 
 fn asks_logprobs(include: &[u8]) -> bool {
     include.windows(INCLUDE_LOGPROBS.len()).any(|window| window == INCLUDE_LOGPROBS.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::ask::{AugmentedRequest, ask};
+    use crate::document::ReplyDocument;
+    use crate::request::Request;
+    use crate::sse::Event;
+
+    fn asked(dialect: Dialect, routed_experts: bool, body: &'static str) -> AugmentedRequest {
+        let request = Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
+        let options = AskOptions { routed_experts, ..AskOptions::for_dialect(dialect) };
+        ask(&options, Route::Chat, &request, |_| false)
+    }
+
+    #[test]
+    fn only_its_own_engine_is_asked_for_experts_and_only_if_they_are_wanted() {
+        const FIELD: &str = "return_routed_experts";
+        for (dialect, wanted, expected) in [
+            (Dialect::Rolltape, true, true),
+            (Dialect::Rolltape, false, false),
+            (Dialect::Vllm, true, false),
+        ] {
+            assert_eq!(asked(dialect, wanted, "{}").added.contains(&FIELD), expected);
+        }
+        let own = asked(Dialect::Rolltape, true, r#"{"return_routed_experts":true}"#);
+        assert!(!own.added.contains(&FIELD), "the agent asked itself");
+    }
+
+    #[test]
+    fn experts_that_the_agent_did_not_ask_for_are_hidden() {
+        let whole = asked(Dialect::Rolltape, true, "{}");
+        let reply = r#"{"choices":[{"index":0,"routed_experts":"AA=="}]}"#;
+        let reply = Bytes::from_static(reply.as_bytes());
+        let shown = whole.hide.document(&ReplyDocument::new(reply));
+        assert_eq!(shown, r#"{"choices":[{"index":0,"routed_experts":null}]}"#);
+
+        let stream = asked(Dialect::Rolltape, true, r#"{"stream":true,"logprobs":true}"#);
+        let choice = r#""finish_reason":"stop","logprobs":null,"token_ids":null"#;
+        let event = format!(
+            "data: {{\"choices\":[{{\"index\":0,{choice},\"routed_experts\":\"AA==\"}}]}}\n\n"
+        );
+        let event = Event(Bytes::from(event));
+        let shown = stream.hide.event(&event.read()).unwrap();
+        let shown = String::from_utf8_lossy(&shown);
+        assert!(!shown.contains("routed_experts") && shown.contains("finish_reason"), "{shown}");
+    }
 }

@@ -1,6 +1,7 @@
 //! Chat and text completions, in the spellings of every server we know.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use episode::{TokenCounts, VersionSpan};
 use serde::Deserialize;
@@ -9,7 +10,8 @@ use serde_json::value::RawValue;
 
 use super::Collector;
 use super::choice::{ChoiceDraft, SampledToken};
-use super::list::{Capped, each, each_unread, filled, short_value};
+use super::entries::{PlainEntry, plain_entries};
+use super::list::{Capped, each, filled, short_value};
 use super::versions::{Spans, version_name};
 use crate::bounds::{PROMPT_TOKENS_MAX, STOP_BYTES_MAX};
 use crate::json::{Ends, Malformed, Member, Outline, each_element, members, root};
@@ -25,8 +27,8 @@ const GAP_CHOICES_MAX: usize = 4096;
 /// over a value once before it hands it on.
 #[derive(Default)]
 struct LongLists<'a> {
-    /// A list of [`ChatChoice`], read one by one.
-    choices: Option<&'a [u8]>,
+    /// The place of a list of [`ChatChoice`], read one by one.
+    choices: Option<Range<usize>>,
     prompt_ids: Option<&'a [u8]>,
     /// The reply with nulls in their places.
     rest: Vec<u8>,
@@ -36,21 +38,94 @@ impl<'a> LongLists<'a> {
     fn of(document: &'a Outline<'_>) -> Result<Self, Malformed> {
         let json = document.bytes();
         let mut found = Self::default();
-        let mut copied = 0;
-        for member in members(document, &root(document)?)? {
-            let place = match &*member.key(json) {
-                "choices" => &mut found.choices,
-                "prompt_token_ids" => &mut found.prompt_ids,
+        let whole = root(document)?;
+        let mut cut = Vec::new();
+        for member in members(document, &whole)? {
+            let list = &json[member.value.clone()];
+            let is_list = list != b"null";
+            match &*member.key(json) {
+                "choices" => found.choices = is_list.then(|| member.value.clone()),
+                "prompt_token_ids" => found.prompt_ids = is_list.then_some(list),
                 _ => continue,
-            };
-            *place = Some(&json[member.value.clone()]).filter(|list| *list != b"null");
-            found.rest.extend_from_slice(&json[copied..member.value.start]);
-            found.rest.extend_from_slice(b"null");
-            copied = member.value.end;
+            }
+            cut.push(member.value);
         }
-        found.rest.extend_from_slice(&json[copied..]);
+        // Space around it goes, too.
+        found.rest = without(json, whole, &cut);
         Ok(found)
     }
+}
+
+/// The long lists of a choice that are spelled as servers spell them.
+#[derive(Default)]
+struct ChoiceLists<'a> {
+    token_ids: Option<Capped<u32>>,
+    prompt_ids: Option<PromptIds>,
+    content: Option<Vec<PlainEntry<'a>>>,
+}
+
+impl<'a> ChoiceLists<'a> {
+    /// The lists of the choice at a place of a document, and the choice without them; `None` if it
+    /// must be read as a whole.
+    fn of(document: &'a Outline<'_>, place: Range<usize>) -> Option<(Self, Vec<u8>)> {
+        let json = document.bytes();
+        let (mut token_ids, mut prompt_ids, mut content) = (None, None, None);
+        let mut cut = Vec::new();
+        for member in members(document, &place).ok()? {
+            let value = &json[member.value.clone()];
+            let is_new = match &*member.key(json) {
+                "token_ids" if value != b"null" => token_ids.replace(value).is_none(),
+                "prompt_token_ids" if value != b"null" => prompt_ids.replace(value).is_none(),
+                "logprobs" if value.starts_with(b"{") => {
+                    let list = only_content(document, member.value.clone())?;
+                    content.replace(&json[list]).is_none()
+                }
+                _ => continue,
+            };
+            // serde refuses a field that comes twice.
+            is_new.then_some(())?;
+            cut.push(member.value);
+        }
+        let mut found = Self::default();
+        if let Some(list) = token_ids {
+            found.token_ids = Capped::of_ids(list).ok()?;
+        }
+        if let Some(list) = prompt_ids {
+            found.prompt_ids = PromptIds::of_ids(list).ok()?;
+        }
+        if let Some(list) = content {
+            found.content = Some(plain_entries(list)?);
+        }
+        Some((found, without(json, place, &cut)))
+    }
+}
+
+/// The place of the list of entries in logprobs that hold nothing else.
+fn only_content(document: &Outline<'_>, logprobs: Range<usize>) -> Option<Range<usize>> {
+    let json = document.bytes();
+    let mut found = None;
+    for member in members(document, &logprobs).ok()? {
+        match &*member.key(json) {
+            "content" if found.is_none() => found = Some(member.value),
+            "refusal" if json[member.value.clone()] == *b"null" => {}
+            _ => return None,
+        }
+    }
+    found
+}
+
+/// A document's bytes in `whole`, with nulls in the places of `cut`.
+fn without(json: &[u8], whole: Range<usize>, cut: &[Range<usize>]) -> Vec<u8> {
+    let gone: usize = cut.iter().map(Range::len).sum();
+    let mut rest = Vec::with_capacity(whole.len() - gone + cut.len() * b"null".len());
+    let mut copied = whole.start;
+    for place in cut {
+        rest.extend_from_slice(&json[copied..place.start]);
+        rest.extend_from_slice(b"null");
+        copied = place.end;
+    }
+    rest.extend_from_slice(&json[copied..whole.end]);
+    rest
 }
 
 /// A reply, or a chunk of one, without its [`LongLists`]. Fields that are not read are not here.
@@ -247,11 +322,7 @@ impl Collector {
 
         let mut first = None;
         if let Some(choices) = lists.choices {
-            let is_cut = each_unread(choices, |choice: ChatChoice<'_>| {
-                first.get_or_insert(choice.index);
-                self.take_choice(choice)
-            });
-            self.note_cut(is_cut.ok()?);
+            first = self.take_choices(document, choices)?;
         }
 
         // These speak of choices that must be there by now.
@@ -310,10 +381,32 @@ impl Collector {
         });
     }
 
+    /// Takes the choices at a place of a document. Returns the index of the first one; `None` if
+    /// they are no list of choices.
+    fn take_choices(&mut self, document: &Outline<'_>, place: Range<usize>) -> Option<Option<u32>> {
+        let (mut first, mut has_room, mut is_cut) = (None, true, false);
+        each_element(document, &place, |element| {
+            let json = &document.bytes()[element.clone()];
+            if !has_room {
+                is_cut = true;
+                return serde_json::from_slice(json).map(|IgnoredAny| ()).map_err(|_| Malformed);
+            }
+            let (lists, rest) = ChoiceLists::of(document, element).unzip();
+            let choice = rest.as_deref().unwrap_or(json);
+            let choice: ChatChoice<'_> = serde_json::from_slice(choice).map_err(|_| Malformed)?;
+            first.get_or_insert(choice.index);
+            has_room = self.take_choice(choice, lists.unwrap_or_default());
+            Ok(())
+        })
+        .ok()?;
+        self.note_cut(is_cut);
+        Some(first)
+    }
+
     /// Takes a choice, or a piece of one. Returns false if the reply has no room for further ones.
-    fn take_choice(&mut self, part: ChatChoice<'_>) -> bool {
+    fn take_choice(&mut self, part: ChatChoice<'_>, lists: ChoiceLists<'_>) -> bool {
         let prompt_index = self.prompt_of(part.index);
-        if let Some(ids) = part.prompt_token_ids {
+        if let Some(ids) = lists.prompt_ids.or(part.prompt_token_ids) {
             self.set_prompt(prompt_index, ids);
         }
 
@@ -321,8 +414,11 @@ impl Collector {
         let (keeps_bytes, keeps_alternatives) =
             (self.vocabulary.is_some(), self.keeps_alternatives);
         self.change(part.index, |choice| {
-            if let Some(ids) = part.token_ids.or(part.response_token_ids) {
+            if let Some(ids) = lists.token_ids.or(part.token_ids).or(part.response_token_ids) {
                 choice.add_ids(ids);
+            }
+            if let Some(entries) = lists.content {
+                add_entries(choice, &entries, keeps_bytes, keeps_alternatives);
             }
             if let Some(logprobs) = part.logprobs {
                 logprobs.add_to(choice, keeps_bytes, keeps_alternatives);
@@ -397,12 +493,8 @@ impl Logprobs<'_> {
         // Chat: a list of entries.
         for entries in self.content.into_iter().chain(self.refusal) {
             choice.note_cut(entries.is_cut);
-            if keeps_alternatives && !entries.items.is_empty() {
-                let tops = entries.items.iter();
-                let tops = tops.map(|entry| entry.top_logprobs.map_or("[]", RawValue::get));
-                choice.add_side("top_logprobs", tops);
-            }
-            choice.add_tokens(entries.items.into_iter().map(|entry| entry.token(keeps_bytes)));
+            let plain: Vec<_> = entries.items.iter().map(LogprobEntry::plain).collect();
+            add_entries(choice, &plain, keeps_bytes, keeps_alternatives);
         }
 
         // Text completions: parallel lists.
@@ -426,18 +518,19 @@ impl Logprobs<'_> {
 }
 
 impl LogprobEntry<'_> {
-    pub(super) fn token(self, keeps_bytes: bool) -> SampledToken {
-        let id = self.id.or_else(|| self.token.as_ref().and_then(id_in_name));
-        let bytes = if keeps_bytes { self.token_bytes() } else { None };
-        SampledToken { logprob: self.logprob, id, bytes }
+    /// The entry as it would be if it were spelled as servers spell it.
+    pub(super) fn plain(&self) -> PlainEntry<'_> {
+        PlainEntry {
+            logprob: self.logprob,
+            id: self.id,
+            token: self.token.as_ref().map(|token| &*token.0),
+            bytes: self.bytes.map(RawValue::get),
+            top_logprobs: self.top_logprobs.map(RawValue::get),
+        }
     }
 
-    /// The bytes of the token; the text stands in for them if there are none.
-    fn token_bytes(&self) -> Option<Vec<u8>> {
-        let given: Option<Option<Capped<u8>>> =
-            self.bytes.and_then(|raw| serde_json::from_str(raw.get()).ok());
-        let given = given.flatten().map(|bytes| bytes.items);
-        given.or_else(|| Some(self.token.as_ref()?.0.as_bytes().to_vec()))
+    pub(super) fn token(self, keeps_bytes: bool) -> SampledToken {
+        self.plain().sampled(keeps_bytes)
     }
 }
 
@@ -452,6 +545,20 @@ impl MetaInfo<'_> {
         add_side(choice, "sampling_logprobs", self.output_token_sampling_logprobs);
         add_side(choice, "routed_experts", self.routed_experts);
     }
+}
+
+/// Adds tokens of a list of logprobs, with their alternatives.
+fn add_entries(
+    choice: &mut ChoiceDraft,
+    entries: &[PlainEntry<'_>],
+    keeps_bytes: bool,
+    keeps_alternatives: bool,
+) {
+    if keeps_alternatives && !entries.is_empty() {
+        let tops = entries.iter().map(|entry| entry.top_logprobs.unwrap_or("[]"));
+        choice.add_side("top_logprobs", tops);
+    }
+    choice.add_tokens(entries.iter().map(|entry| entry.sampled(keeps_bytes)));
 }
 
 /// Adds a value that covers the whole choice, or a list with an element for each new token.

@@ -63,7 +63,8 @@ fn plain_ids(json: &[u8]) -> Option<Vec<u32>> {
     Some(ids)
 }
 
-fn plain_id(digits: &[u8]) -> Option<u32> {
+/// The id of these digits, if they are spelled as servers spell it.
+pub(super) fn plain_id(digits: &[u8]) -> Option<u32> {
     let is_spelled = match digits {
         [] => false,
         [b'0', rest @ ..] => rest.is_empty(),
@@ -127,14 +128,6 @@ pub(super) fn each<'a, T: Deserialize<'a>>(
     take: impl FnMut(T) -> bool,
 ) -> Result<bool, serde_json::Error> {
     Each::new(take).deserialize(&mut serde_json::Deserializer::from_str(list.get()))
-}
-
-/// The same, for a list that was not read as JSON yet.
-pub(super) fn each_unread<'a, T: Deserialize<'a>>(
-    list: &'a [u8],
-    take: impl FnMut(T) -> bool,
-) -> Result<bool, serde_json::Error> {
-    Each::new(take).deserialize(&mut serde_json::Deserializer::from_slice(list))
 }
 
 /// A text of at most `bytes_max` bytes; the rest is cut.

@@ -1,7 +1,10 @@
 //! The parameters that a call was sampled with, and whether its logprobs are of that distribution.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use episode::Route;
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::forced::ForcedSampling;
@@ -22,7 +25,49 @@ const PROCESSED: &str = "processed";
 /// The sampling of a call: each parameter with its value and its source, which is `request`,
 /// `forced`, `server`, or `unknown`.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct EffectiveSampling(Map<String, Value>);
+pub struct EffectiveSampling(Vec<(Cow<'static, str>, Entry)>);
+
+/// A parameter: its value, unless that is unknown or not recorded, and its source.
+#[derive(Debug, Clone, PartialEq)]
+struct Entry {
+    value: Option<Value>,
+    source: Cow<'static, str>,
+}
+
+/// The source of a parameter that nobody tells.
+const UNKNOWN: &str = "unknown";
+
+impl Entry {
+    fn new(value: &Value, source: &'static str) -> Self {
+        Self { value: Some(value.clone()), source: source.into() }
+    }
+
+    /// A parameter that is set, to what is not recorded.
+    fn without_value(source: &'static str) -> Self {
+        Self { value: None, source: source.into() }
+    }
+
+    fn of_json(json: &Value) -> Self {
+        let value = json.get("value").filter(|value| !value.is_null()).cloned();
+        let source = json.get("source").and_then(Value::as_str).unwrap_or_default();
+        Self { value, source: source.to_owned().into() }
+    }
+
+    fn is_unknown(&self) -> bool {
+        self.source == UNKNOWN
+    }
+}
+
+impl Serialize for Entry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        if self.value.is_some() || self.is_unknown() {
+            map.serialize_entry("value", &self.value)?;
+        }
+        map.serialize_entry("source", &self.source)?;
+        map.end()
+    }
+}
 
 /// The answer to the question whether logprobs are of the distribution that was sampled from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,25 +113,38 @@ impl EffectiveSampling {
 
     fn from_fields(dialect: Dialect, fields: &Value, forced: &ForcedSampling) -> Self {
         let source = |name: &str| if forced.has(name) { "forced" } else { "request" };
-        let mut entries = Map::new();
+        let mut sampling = Self::default();
 
         for parameter in SHAPING.iter().filter(|parameter| parameter.is_known_to(dialect)) {
             let entry = match fields.get(parameter.name).filter(|value| !value.is_null()) {
-                Some(value) => json!({"value": value, "source": source(parameter.name)}),
-                None => unknown_entry(),
+                Some(value) => Entry::new(value, source(parameter.name)),
+                None => Entry::without_value(UNKNOWN),
             };
-            entries.insert(parameter.name.to_owned(), entry);
+            sampling.set(parameter.name, entry);
         }
         for name in masks(Some(dialect), fields) {
-            entries.insert(name.to_owned(), json!({"source": source(name)}));
+            sampling.set(name, Entry::without_value(source(name)));
         }
+        sampling
+    }
 
-        Self(entries)
+    /// Sets a parameter.
+    fn set(&mut self, name: &'static str, entry: Entry) {
+        match self.0.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known = entry,
+            None => self.0.push((name.into(), entry)),
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<&Entry> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, entry)| entry)
     }
 
     /// Reads the sampling that was recorded as [`Self::to_json`].
     pub fn from_json(recorded: &str) -> Option<Self> {
-        serde_json::from_str(recorded).ok().map(Self)
+        let entries: Map<String, Value> = serde_json::from_str(recorded).ok()?;
+        let read = entries.into_iter().map(|(name, json)| (name.into(), Entry::of_json(&json)));
+        Some(Self(read.collect()))
     }
 
     /// The sampling of a call of which only the request's side was recorded. Parameters that it
@@ -94,31 +152,30 @@ impl EffectiveSampling {
     fn from_recorded_request(sampling: Option<&str>, request: &Bytes) -> Self {
         let sampling: Value =
             sampling.and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
-        let mut entries = Map::new();
+        let mut recorded = Self::default();
 
         for parameter in &SHAPING {
             let entry = match sampling.get(parameter.name) {
-                Some(value) => json!({"value": value, "source": "request"}),
+                Some(value) => Entry::new(value, "request"),
                 // The dialect was not recorded, so llama.cpp's own parameters are not expected.
                 None if !parameter.is_known_to(Dialect::Vllm) => continue,
-                None => unknown_entry(),
+                None => Entry::without_value(UNKNOWN),
             };
-            entries.insert(parameter.name.to_owned(), entry);
+            recorded.set(parameter.name, entry);
         }
         let body = Request::read(request);
         let body = body.as_ref().map(Request::short_fields).unwrap_or_default();
         for name in masks(None, &body).into_iter().chain(masks(None, &sampling)) {
-            entries.insert(name.to_owned(), json!({"source": "request"}));
+            recorded.set(name, Entry::without_value("request"));
         }
-
-        Self(entries)
+        recorded
     }
 
     /// Sets unknown parameters to the defaults of `server`.
     pub fn fill_from_server(&mut self, server: &ServerSampling) {
         self.fill(|name| server.default_of(name));
         if server.sends_logits() {
-            self.0.insert(LOGITS.to_owned(), json!({"value": "logits", "source": "server"}));
+            self.set(LOGITS, Entry::new(&json!("logits"), "server"));
         }
     }
 
@@ -140,17 +197,21 @@ impl EffectiveSampling {
     /// Sets each unknown parameter to its value on the server, if that is known.
     fn fill<'v>(&mut self, value_of: impl Fn(&str) -> Option<&'v Value>) {
         for (name, entry) in &mut self.0 {
-            if is_unknown(entry)
+            if entry.is_unknown()
                 && let Some(value) = value_of(name)
             {
-                *entry = json!({"value": value, "source": "server"});
+                *entry = Entry::new(value, "server");
             }
         }
     }
 
     /// The sampling as a JSON object, to be recorded.
     pub fn to_json(&self) -> String {
-        Value::Object(self.0.clone()).to_string()
+        let mut json = Vec::new();
+        let mut serializer = serde_json::Serializer::new(&mut json);
+        let entries = self.0.iter().map(|(name, entry)| (name, entry));
+        serializer.collect_map(entries).expect("texts and JSON values are always JSON");
+        String::from_utf8(json).expect("JSON is UTF-8")
     }
 
     /// Tells whether logprobs of `kind` are of the distribution that was sampled from. `kind` is a
@@ -159,7 +220,7 @@ impl EffectiveSampling {
     /// With greedy sampling the sampled token has probability one, and only `processed` logprobs
     /// say so.
     pub fn fit(&self, kind: &str) -> LogprobFit {
-        if self.0.contains_key(LOGITS) {
+        if self.get(LOGITS).is_some() {
             return LogprobFit::No;
         }
         // After temperature, only truncation still changes the distribution.
@@ -183,31 +244,25 @@ impl EffectiveSampling {
 
     /// Returns true if `parameter` is known and changed the distribution.
     fn shapes(&self, parameter: &Parameter) -> bool {
-        let known = self.0.get(parameter.name).filter(|entry| !is_unknown(entry));
-        known.is_some_and(|entry| !parameter.is_neutral(&entry["value"]))
+        let known = self.get(parameter.name).filter(|entry| !entry.is_unknown());
+        let is_neutral = |value: &Value| parameter.is_neutral(value);
+        known.is_some_and(|entry| !entry.value.as_ref().is_some_and(is_neutral))
     }
 
     fn is_unknown(&self, name: &str) -> bool {
-        self.0.get(name).is_some_and(is_unknown)
+        self.get(name).is_some_and(Entry::is_unknown)
     }
 
     /// Returns true if there is an entry that is not a shaping parameter: these are the masks.
     fn is_masked(&self) -> bool {
-        self.0.keys().any(|name| SHAPING.iter().all(|parameter| parameter.name != name))
+        let is_shaping = |name: &str| SHAPING.iter().any(|parameter| parameter.name == name);
+        self.0.iter().any(|(name, _)| !is_shaping(name))
     }
 
     fn is_greedy(&self) -> bool {
-        let temperature = self.0.get("temperature").and_then(|entry| entry["value"].as_f64());
+        let temperature = self.get("temperature").and_then(|entry| entry.value.as_ref()?.as_f64());
         temperature.is_some_and(|temperature| temperature < GREEDY_BELOW)
     }
-}
-
-fn unknown_entry() -> Value {
-    json!({"value": null, "source": "unknown"})
-}
-
-fn is_unknown(entry: &Value) -> bool {
-    entry["source"] == "unknown"
 }
 
 #[cfg(test)]
@@ -221,6 +276,10 @@ mod tests {
     fn asked(body: &str, force: &str) -> EffectiveSampling {
         let request = Request::read(&Bytes::from(body.to_owned())).unwrap();
         EffectiveSampling::from_request(Dialect::Vllm, &request, &force.parse().unwrap())
+    }
+
+    fn entry(effective: &EffectiveSampling, name: &str) -> Value {
+        serde_json::to_value(effective.get(name).unwrap()).unwrap()
     }
 
     fn fits(effective: &EffectiveSampling) -> [LogprobFit; 3] {
@@ -264,7 +323,7 @@ mod tests {
         let mut effective = asked(r#"{"top_k":0}"#, "");
         effective.fill_from_server(&server);
         assert_eq!(effective.fit("raw"), LogprobFit::No);
-        assert_eq!(effective.0["top_p"], json!({"value": 0.95, "source": "server"}));
+        assert_eq!(entry(&effective, "top_p"), json!({"value": 0.95, "source": "server"}));
     }
 
     #[test]
@@ -359,7 +418,7 @@ data: {"type":"response.completed","response":{"object":"response","temperature"
         effective.fill_from_reply(Route::Chat, reply);
         assert_eq!(effective, asked(r#"{"top_p":1}"#, ""));
         effective.fill_from_reply(Route::Responses, reply);
-        assert_eq!(effective.0["temperature"], json!({"value": 0.6, "source": "server"}));
-        assert_eq!(effective.0["top_p"], json!({"value": 1, "source": "request"}));
+        assert_eq!(entry(&effective, "temperature"), json!({"value": 0.6, "source": "server"}));
+        assert_eq!(entry(&effective, "top_p"), json!({"value": 1, "source": "request"}));
     }
 }

@@ -79,6 +79,9 @@ impl ForcedSampling {
     /// The sampling parameters of `request` once forced, as a JSON object; `None` if there are
     /// none. A parameter that is off has the value that turns it off in vLLM.
     pub fn sampling(&self, request: &Request) -> Option<String> {
+        if self.is_empty() {
+            return request.sampling();
+        }
         let body = self.apply(Dialect::Vllm, request);
         Request::read(&body)?.sampling()
     }

@@ -88,7 +88,7 @@ fn command(tree: &EpisodeTree, turn: &TurnView) -> String {
     format!("rolltape show {}{attempt} --turn {}", episode.episode_id, turn.number)
 }
 
-/// What the episode is: names, numbers, and why its tokens are not exact.
+/// The head of an episode: names, numbers, and why its tokens are not exact.
 pub(super) fn about(tree: &EpisodeTree, paper: &Paper) -> Vec<Line> {
     let episode = &tree.episode;
     let mut title = Line::styled(Style::Bold, episode.episode_id.clone())
@@ -124,18 +124,21 @@ fn numbers(tree: &EpisodeTree) -> String {
             grouped(tree.trainable_tokens)
         ),
     ];
+
     if tree.trajectories != 1 {
         parts.push(match tree.trajectories {
             0 => "no trajectory".to_owned(),
             count => format!("{count} trajectories"),
         });
     }
+
     let rewards = tree.rewards.iter().filter(|one| one.scope != "episode" || one.name != "reward");
     let named = rewards.map(|one| format!("{} {}", one.name, print::reward(one.value)));
     let named: Vec<String> = named.take(CALLS_MAX).collect();
     if !named.is_empty() {
         parts.push(format!("rewards: {}", named.join(", ")));
     }
+
     parts.join(" | ")
 }
 

@@ -49,12 +49,14 @@ pub(super) fn find(tree: &EpisodeTree, name: &CallName) -> Result<String, Failur
     {
         return Ok(id.clone());
     }
+
     let calls = calls(tree);
     let is_named = |(number, id): &&(u32, &str)| match name {
         CallName::Number(wanted) => number == wanted,
         CallName::Prefix(prefix) => id.starts_with(prefix.as_str()),
     };
     let found: Vec<_> = calls.iter().filter(is_named).collect();
+
     match found.as_slice() {
         [(_, id)] => Ok((*id).to_owned()),
         [] => {

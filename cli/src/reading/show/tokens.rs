@@ -35,17 +35,20 @@ pub(super) async fn print(
     if choices.is_empty() {
         choices.push(0);
     }
+
     for choice in choices {
         let tokens = source.tokens(id, choice).await?;
         if as_json {
             print::line(&serde_json::to_string(&tokens).map_err(|e| Failure::of(&e))?)?;
             continue;
         }
+
         print::styled(&heading(tree, &tokens))?;
         if tokens.sampled_tokens == 0 {
             print::line("no ids of sampled tokens are recorded")?;
             continue;
         }
+
         let sampled = sampled(&tokens);
         let has_texts = sampled.iter().all(|token| token.text.is_some());
         let lines = match terminal::has_colors() && has_texts {
@@ -53,6 +56,7 @@ pub(super) async fn print(
             false => rows(&sampled),
         };
         print::styled_lines(&lines)?;
+
         if !has_texts {
             terminal::remark(
                 "the texts of tokens are not known: name the model's folder with --tokenizer",
@@ -121,9 +125,11 @@ fn text(tokens: &[Token]) -> Vec<Line> {
     for (_, style, name) in LEVELS {
         legend = legend.then(style, name).then(Style::Plain, "  ");
     }
+
     let width = terminal::width().unwrap_or(COLUMNS);
     let mut lines = vec![legend.then(Style::Dim, "not trained")];
     let (mut line, mut filled) = (Line::default(), 0);
+
     for token in tokens {
         let text = token.text.as_deref().unwrap_or_default();
         for (at, piece) in text.split('\n').enumerate() {
@@ -131,6 +137,7 @@ fn text(tokens: &[Token]) -> Vec<Line> {
                 lines.push(std::mem::take(&mut line).then(Style::Dim, "\\n"));
                 filled = 0;
             }
+
             let columns = width_of(piece);
             if filled > 0 && filled + columns > width {
                 lines.push(std::mem::take(&mut line));

@@ -55,7 +55,7 @@ pub(super) fn label(turn: &TurnView) -> String {
     }
 }
 
-/// Where a turn stands in the history, unless that goes on from the turn above.
+/// The place of a turn in the history, unless that goes on from the turn above.
 fn place(tree: &EpisodeTree, turn: &TurnView, before: Option<&TurnView>) -> String {
     let parent = turn.parent.as_ref().and_then(|parent| {
         let mut turns = tree.turns.iter();
@@ -89,7 +89,7 @@ fn tokens(turn: &TurnView) -> String {
     text
 }
 
-/// What went wrong in a turn.
+/// The faults of a turn.
 fn trouble(turn: &TurnView) -> Vec<String> {
     let mut found = Vec::new();
     match turn.outcome.as_deref() {
@@ -97,11 +97,13 @@ fn trouble(turn: &TurnView) -> Vec<String> {
         Some(outcome) => found.push(outcome.to_owned()),
         None => found.push("no end: it still runs, or the recorder died".to_owned()),
     }
+
     found.extend(turn.status.filter(|status| *status >= 400).map(|status| format!("{status}")));
     found.extend(turn.error.clone());
     if turn.retry > 0 {
         found.push(format!("try {}", turn.retry + 1));
     }
+
     let reasons: Vec<&str> = turn
         .reasons
         .iter()
@@ -109,6 +111,7 @@ fn trouble(turn: &TurnView) -> Vec<String> {
         .filter(|reason| Some(*reason) != turn.outcome.as_deref())
         .collect();
     found.extend((!reasons.is_empty()).then(|| reasons.join(", ")));
+
     match found.is_empty() {
         true => Vec::new(),
         false => vec![format!("  ! {}", found.join(" | "))],
@@ -202,7 +205,7 @@ fn other_in_full(tree: &EpisodeTree, call: &CallView, paper: &Paper) -> Vec<Line
     lines
 }
 
-/// What a call was: when, to whom, with which tools and parameters.
+/// The particulars of a call: when, to whom, with which tools and parameters.
 fn about(tree: &EpisodeTree, call: &CallView, paper: &Paper) -> Vec<Line> {
     let mut parts = vec![format!("{} attempt {}", tree.episode.episode_id, call.attempt)];
     parts.push(date(call.started_at));
@@ -210,6 +213,7 @@ fn about(tree: &EpisodeTree, call: &CallView, paper: &Paper) -> Vec<Line> {
     parts.extend(call.model.clone());
     parts.extend(call.lineage.client.clone());
     parts.push(format!("call {}", call.call_id));
+
     let mut texts = vec![parts.join(" | ")];
     let tools: Vec<&str> =
         call.tools.iter().filter_map(|tool| tool["function"]["name"].as_str()).collect();
@@ -219,10 +223,12 @@ fn about(tree: &EpisodeTree, call: &CallView, paper: &Paper) -> Vec<Line> {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         texts.push(format!("tools: {listed}{more}"));
     }
+
     if let Some(sampling) = call.sampling.as_object().filter(|fields| !fields.is_empty()) {
         let fields = sampling.iter().map(|(name, value)| format!("{name} {value}"));
         texts.push(format!("asked for: {}", fields.collect::<Vec<_>>().join(", ")));
     }
+
     let lines = texts.iter().flat_map(|text| wrap_line(text, paper.width));
     lines.map(|line| Line::styled(Style::Dim, line)).collect()
 }

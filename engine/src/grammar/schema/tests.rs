@@ -1,3 +1,5 @@
+//! Tests of what schemas become, and of what is refused.
+
 use super::*;
 
 fn refusal(schema: &Value) -> String {
@@ -24,7 +26,10 @@ fn schemas_that_are_apart_are_any_of() {
     let (a, b) = (json!({"type": "string"}), json!({"type": ["integer", "null"]}));
     let expected = json!({"allOf": [{"anyOf": [a, b]}]});
     assert_eq!(prepare(&json!({"oneOf": [a, b]})).unwrap(), expected);
-    let tagged = |tag: &str| json!({"type": "object", "required": ["t"], "properties": {"t": {"const": tag}}});
+    let tagged = |tag: &str| {
+        let properties = json!({"t": {"const": tag}});
+        json!({"type": "object", "required": ["t"], "properties": properties})
+    };
     let expected = json!({"allOf": [{"anyOf": [tagged("a"), tagged("b")]}]});
     assert_eq!(prepare(&json!({"oneOf": [tagged("a"), tagged("b")]})).unwrap(), expected);
 }

@@ -74,6 +74,7 @@ pub(super) fn types_of(schema: &Value, form: &Form<'_>, depth: usize) -> TypeSet
     if !form.may_look(depth) {
         return TypeSet::ALL;
     }
+
     let of = |one: &Value| types_of(one, form, depth - 1);
     let mut types = TypeSet::ALL;
     for (key, value) in parts {
@@ -90,6 +91,7 @@ pub(super) fn types_of(schema: &Value, form: &Form<'_>, depth: usize) -> TypeSet
             ("$ref", _) => form.target(schema).map_or(TypeSet::ALL, of),
             _ => TypeSet::ALL,
         };
+
         types = types.and(more);
     }
     types

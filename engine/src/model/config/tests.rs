@@ -78,7 +78,7 @@ fn what_cannot_be_computed_is_refused_by_field() {
     let rope = |fields: Value| json!({"rope_scaling": fields});
     let cases = [
         (json!({"architectures": ["MambaForCausalLM"]}), "field `architectures` is `Mamba"),
-        (json!({"architectures": ["Qwen3MoeForCausalLM"]}), "field `architectures` is `Qwen3Moe"),
+        (json!({"architectures": ["Qwen2MoeForCausalLM"]}), "field `architectures` is `Qwen2Moe"),
         (json!({"architectures": []}), "field `architectures` is missing"),
         (json!({"architectures": [], "model_type": "gpt2"}), "field `model_type` is `gpt2`"),
         (json!({"num_experts": 8}), "field `num_experts` is `8`"),

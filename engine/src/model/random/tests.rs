@@ -64,6 +64,20 @@ fn a_made_tokenizer_has_a_token_for_every_id_and_takes_any_text() {
 }
 
 #[test]
+fn a_mixture_of_experts_is_made_and_its_experts_are_counted() {
+    let experts = json!({"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 8,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 32, "mlp_only_layers": [1]});
+    let (_keep, path) = config(experts);
+    let model = model_folder(&path).unwrap().model;
+    let (_keep_dense, dense) = config(json!({}));
+    let dense = model_folder(&dense).unwrap().model;
+    // One layer has a router and 8 experts 32 wide in place of a part 96 wide.
+    let more = 2 * (8 * (64 + 3 * 64 * 32) - 3 * 64 * 96);
+    assert_eq!(weight_bytes(&model), weight_bytes(&dense) + more);
+    assert!(Engine::random(&path, EngineOptions::default()).is_ok());
+}
+
+#[test]
 fn logits_of_random_weights_are_not_flat() {
     let (_keep, path) = config(json!({}));
     let engine = Engine::random(&path, EngineOptions::default()).unwrap();

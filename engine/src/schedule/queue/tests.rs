@@ -33,6 +33,7 @@ fn submit(queue: &mut Queue, name: u32, count: usize, priority: i64) -> Receiver
             priority,
             cache_salt: None,
             prompt_logprobs: None,
+            routed_experts: false,
             aborted: Arc::clone(&aborted),
             adapter: None,
         };

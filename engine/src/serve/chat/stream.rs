@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::ChatCall;
 use super::message::{MessageParser, ToolCallDelta};
-use crate::schedule::request::Output;
+use crate::schedule::request::{Output, ReplyEnd};
 use crate::serve::generation::{
     ChatLogprobs, ChoiceDecoder, ChoiceDelta, StopReason, Usage, WeightVersion,
 };
@@ -46,6 +46,9 @@ struct ChatChunkChoice {
     token_ids: Option<Option<Vec<u32>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     weight_versions: Option<Option<Vec<WeightVersion>>>,
+    /// In the last chunk of a choice. vLLM sends them in whole replies only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    routed_experts: Option<String>,
 }
 
 #[derive(Default, Serialize)]
@@ -126,6 +129,7 @@ impl ChatEvents {
                 stop_reason: None,
                 token_ids: None,
                 weight_versions: None,
+                routed_experts: None,
             };
             queue.push(&ChatChunk {
                 usage: self.running_usage(|| self.call.usage(0, cached, 0)),
@@ -190,6 +194,7 @@ impl Events for ChatEvents {
             stop_reason: end.map(|end| end.stop_reason()),
             token_ids: Some(options.token_ids.then_some(delta.ids)),
             weight_versions: end.map(|end| end.reported_versions(options)),
+            routed_experts: end.and_then(ReplyEnd::numpy_experts),
         };
 
         // As in vLLM, the chunk of usage has the fingerprint, or without one the last of a choice.

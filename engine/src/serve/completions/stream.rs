@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::CompletionCall;
-use crate::schedule::request::Output;
+use crate::schedule::request::{Output, ReplyEnd};
 use crate::serve::generation::{
     ChoiceDecoder, ChoiceDelta, StopReason, TextLogprobs, Usage, WeightVersion,
 };
@@ -35,6 +35,9 @@ struct CompletionChunkChoice<'a> {
     prompt_token_ids: Option<&'a [u32]>,
     token_ids: Option<Vec<u32>>,
     weight_versions: Option<Vec<WeightVersion>>,
+    /// In the last chunk of a choice. vLLM sends them in whole replies only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    routed_experts: Option<String>,
 }
 
 /// One choice of a stream.
@@ -124,6 +127,7 @@ impl Events for CompletionEvents {
             prompt_token_ids: has_prompt_ids.then_some(prompt),
             token_ids: options.token_ids.then_some(delta.ids),
             weight_versions: end.and_then(|end| end.reported_versions(options)),
+            routed_experts: end.and_then(ReplyEnd::numpy_experts),
         };
 
         // As in vLLM, the chunk of usage has the fingerprint, or without one the last of a choice.

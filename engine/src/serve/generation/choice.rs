@@ -185,6 +185,11 @@ impl ReplyEnd {
         }
     }
 
+    /// Returns the `routed_experts` of a reply in vLLM's form, if the request asks for them.
+    pub(crate) fn numpy_experts(&self) -> Option<String> {
+        self.routed_experts.as_ref().map(|experts| experts.numpy())
+    }
+
     /// Returns the `weight_versions` of a reply, if the request asks for them.
     pub(crate) fn reported_versions(&self, options: &ReplyOptions) -> Option<Vec<WeightVersion>> {
         options.weight_versions.then(|| self.weight_versions())

@@ -57,6 +57,7 @@ pub(crate) const GENERATION_FIELDS: &[Field] = &[
     Field::boolean("return_token_ids"),
     Field::boolean("return_tokens_as_token_ids"),
     Field::boolean("return_weight_versions"),
+    Field::boolean("return_routed_experts"),
     Field::boolean("stream"),
     Field::object("stream_options"),
     Field::refused("use_beam_search"),
@@ -89,6 +90,8 @@ pub(crate) struct ReplyOptions {
     /// True if tokens are named `token_id:N` rather than by their text.
     pub(crate) ids_as_tokens: bool,
     pub(crate) weight_versions: bool,
+    /// True if the end of a reply has the experts of its tokens.
+    pub(crate) routed_experts: bool,
     /// True if a stream ends with usage.
     pub(crate) usage: bool,
     /// True if every chunk of a stream has usage.
@@ -123,8 +126,8 @@ pub(crate) struct GenerationRequest {
 }
 
 impl GenerationRequest {
-    /// Reads the shared fields of a route without reasoning. The route reads `logprobs`, because its
-    /// meaning differs by route.
+    /// Reads the shared fields of a route without reasoning. The route reads `logprobs`, because
+    /// its meaning differs by route.
     ///
     /// # Errors
     /// 400 that names the field.
@@ -271,6 +274,7 @@ fn parse_options(
         token_ids: fields.flag("return_token_ids", false)?,
         ids_as_tokens: fields.flag("return_tokens_as_token_ids", false)?,
         weight_versions: fields.flag("return_weight_versions", false)?,
+        routed_experts: fields.flag("return_routed_experts", false)?,
         usage,
         continuous_usage,
         stream,

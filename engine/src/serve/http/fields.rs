@@ -178,11 +178,6 @@ impl Fields {
         &self.reply_id
     }
 
-    /// True if the body has the field, which need not be declared.
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.map.contains_key(name)
-    }
-
     /// Removes a field.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.map.remove(name)

@@ -253,8 +253,8 @@ impl Entries {
         self.place(adapter, most);
     }
 
-    /// Puts an adapter among those in memory. While there are more than `most`, the one that was not
-    /// used for longest is parked, if possible one that no reply uses.
+    /// Puts an adapter among those in memory. While there are more than `most`, the one that was
+    /// not used for longest is parked, if possible one that no reply uses.
     fn place(&mut self, adapter: Arc<Adapter>, most: usize) {
         self.loaded.retain(|other| other.name != adapter.name);
         self.parked.retain(|other| other.name != adapter.name);

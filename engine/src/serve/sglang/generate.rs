@@ -37,6 +37,8 @@ pub(crate) const GENERATE_FIELDS: &[Field] = &[
     Field::any("cache_salt"),
     Field::any("extra_key"),
     Field::any("priority"),
+    Field::any("return_routed_experts"),
+    Field::any(EXPERTS_START),
     Field::refused("input_embeds"),
     Field::refused("image_data"),
     Field::refused("video_data"),
@@ -45,7 +47,6 @@ pub(crate) const GENERATE_FIELDS: &[Field] = &[
     Field::refused("return_sampling_mask"),
     Field::refused("return_flat_raw_top_logprobs"),
     Field::refused("return_hidden_states"),
-    Field::refused("return_routed_experts"),
     Field::refused("return_indexer_topk"),
     Field::refused("session_params"),
     Field::refused("custom_logit_processor"),
@@ -55,13 +56,17 @@ pub(crate) const GENERATE_FIELDS: &[Field] = &[
 ];
 
 /// Fields beside `sampling_params`, and the engine's names of them.
-const OUTER: [(&str, &str); 5] = [
+const OUTER: [(&str, &str); 6] = [
     ("lora_path", "model"),
     ("cache_salt", "cache_salt"),
     ("extra_key", "cache_salt"),
     ("priority", "priority"),
     ("stream", "stream"),
+    ("return_routed_experts", "return_routed_experts"),
 ];
+
+/// The first token whose experts are reported.
+const EXPERTS_START: &str = "routed_experts_start_len";
 
 /// One prompt of a call, ready to be submitted.
 struct PromptCall {
@@ -243,6 +248,18 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// Returns the first token of which the reply has experts.
+    fn experts_from(&self, index: usize, prompt_len: usize) -> Result<usize, ApiError> {
+        let Some(value) = self.field_of(EXPERTS_START, index)?.filter(|value| !value.is_null())
+        else {
+            return Ok(0);
+        };
+        let start = value.as_u64().and_then(|start| usize::try_from(start).ok());
+        start.filter(|start| *start <= prompt_len).ok_or_else(|| {
+            ApiError::bad_field(EXPERTS_START, format!("must be from 0 to {prompt_len}"))
+        })
+    }
+
     /// Makes the call for one prompt. `started` is the time at which the whole call came.
     async fn prompt_call(
         &self,
@@ -269,6 +286,7 @@ impl<'a> Batch<'a> {
         let wanted = fields.count("max_tokens", 0)?.unwrap_or(0);
         let requested = RequestedLimit { field: "max_new_tokens", tokens: wanted.max(1) };
         let stops = stop_rules(&request, max_tokens(model, ids.len(), Some(requested))?)?;
+        let prompt_len = ids.len();
         let prompt = Prompt { ids: Arc::clone(&ids), stops: Arc::clone(&stops) };
         let call = SglangCall {
             state: Arc::clone(state),
@@ -278,6 +296,7 @@ impl<'a> Batch<'a> {
             prompt: ids,
             stops,
             scored_from,
+            experts_from: self.experts_from(index, prompt_len)?,
             hides_sampled: wanted == 0,
             has_texts: self.fields.flag("return_text_in_logprobs", false)?,
             started,

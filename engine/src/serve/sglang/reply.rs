@@ -26,6 +26,8 @@ pub(super) struct SglangCall {
     pub(super) stops: Arc<StopRules>,
     /// The first position of the prompt whose token is scored; none if it is not scored.
     pub(super) scored_from: Option<usize>,
+    /// The first token of which the reply has experts.
+    pub(super) experts_from: usize,
     /// True if the reply leaves the sampled tokens out.
     pub(super) hides_sampled: bool,
     /// True if the tokens of logprobs come with their texts.
@@ -61,6 +63,9 @@ struct MetaInfo {
     #[serde(skip_serializing_if = "Option::is_none")]
     weight_version: Option<String>,
     weight_versions: Option<Vec<WeightVersion>>,
+    /// Present at the end, if the request asks for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    routed_experts: Option<String>,
     e2e_latency: f64,
     #[serde(flatten)]
     logprobs: Option<SglangLogprobs>,
@@ -129,6 +134,9 @@ impl SglangCall {
                 cached_tokens: choice.cached_tokens(),
                 weight_version: end.map(|end| self.weight_version(end)),
                 weight_versions: end.map(ReplyEnd::weight_versions),
+                routed_experts: end
+                    .and_then(|end| end.routed_experts.as_ref())
+                    .map(|experts| experts.integers(self.experts_from)),
                 e2e_latency: self.started.elapsed().as_secs_f64(),
                 logprobs: self.logprobs(choice),
             },

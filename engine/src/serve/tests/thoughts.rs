@@ -4,8 +4,10 @@ use super::talk::{strange_tools, templated, user};
 use super::wires::named;
 use super::*;
 
-/// A template that opens the reasoning, closes it where it is not wanted, or leaves it to the model.
-const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n\
+/// A template that opens the reasoning, closes it where it is not wanted, or leaves it to the
+/// model.
+const TEMPLATE: &str = "{% for m in messages %}\
+    <|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n\
     {% endfor %}<|im_start|>assistant\n{% if enable_thinking is defined %}\
     {{ '<think>\n' if enable_thinking else '<think>\n\n</think>\n\n' }}{% endif %}\
     {# <tool_call> #}";
@@ -27,13 +29,11 @@ fn thinking(is_on: bool) -> Value {
 #[tokio::test]
 async fn a_form_begins_after_the_reasoning() {
     let (server, _folder) = thinker().await;
+    let tight = json!({"json": {"enum": [7, 8]}, "disable_any_whitespace": true});
     let forms = [
         (json!({"structured_outputs": {"choice": ["left", "right"]}}), "left right"),
         (json!({"structured_outputs": {"regex": "[ab]{2}"}}), "aa ab ba bb"),
-        (
-            json!({"structured_outputs": {"json": {"enum": [7, 8]}, "disable_any_whitespace": true}}),
-            "7 8",
-        ),
+        (json!({"structured_outputs": tight}), "7 8"),
         (json!({"structured_outputs": {"grammar": "root ::= \"yes\" | \"no\""}}), "yes no"),
     ];
     for (form, fitting) in forms {

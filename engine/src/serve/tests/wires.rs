@@ -199,6 +199,6 @@ async fn a_response_can_be_fetched_later_or_cancelled() {
         assert_eq!(refused.status, 400);
     }
     assert_eq!(server.get("/v1/responses/resp_x").await.status, 404);
-    assert_eq!(server.post("/v1/responses/resp_x", &json!({})).await.status, 404);
+    assert_eq!(server.post("/v1/responses/resp_x/cancel", &json!({})).await.status, 404);
     server.stop().await;
 }

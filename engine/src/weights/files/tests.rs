@@ -25,6 +25,38 @@ fn index(folder: &TempDir, map: &Value) {
     fs::write(folder.path().join(INDEX), index.to_string()).unwrap();
 }
 
+#[test]
+fn both_layouts_of_experts_give_the_same_matrices() {
+    let prefix = "model.layers.0.mlp.experts";
+    let (joined, down) = (format!("{prefix}.gate_up_proj"), format!("{prefix}.down_proj"));
+    let elements = |count: u16| (0..count).flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
+    let (wide, narrow) = (elements(2 * 6 * 4), elements(2 * 4 * 3));
+    let tensors = [
+        (&*joined, TensorView::new(Dtype::BF16, vec![2, 6, 4], &wide).unwrap()),
+        (&*down, TensorView::new(Dtype::BF16, vec![2, 4, 3], &narrow).unwrap()),
+    ];
+    let folder = folder();
+    let file = safetensors::serialize(tensors, None).unwrap();
+    fs::write(folder.path().join("a.safetensors"), file).unwrap();
+    index(&folder, &json!({&*joined: "a.safetensors", &*down: "a.safetensors"}));
+
+    let weights = WeightFiles::open(folder.path()).unwrap();
+    for (name, shape, first) in [
+        ("0.gate_proj", [3, 4], 0),
+        ("0.up_proj", [3, 4], 12),
+        ("1.up_proj", [3, 4], 36),
+        ("1.down_proj", [4, 3], 12),
+    ] {
+        let found = weights.take(&format!("{prefix}.{name}.weight"), &shape).unwrap();
+        let Tensor::Bf16(found) = found else { panic!("{name} was widened") };
+        assert_eq!(found, (first..first + 12).collect::<Vec<u16>>(), "{name}");
+    }
+    let left = weights.check_all_taken(false).unwrap_err().to_string();
+    assert!(left.contains("experts.0.down_proj.weight"), "{left}");
+    let shape = weights.take(&format!("{prefix}.0.gate_proj.weight"), &[2, 4]).unwrap_err();
+    assert!(shape.to_string().contains("its shape is [3, 4]"), "{shape}");
+}
+
 fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }

@@ -49,7 +49,7 @@ fn termination_reason(attempt: &AttemptRecord) -> &'static str {
     match attempt.main().row.status.as_str() {
         "completed" => "env_done",
         "truncated" => "max_response_length_exceeded",
-        "failed" => "error",
+        "failed" | "infrastructure_failed" => "error",
         _ => "unknown",
     }
 }

@@ -9,7 +9,7 @@ fn draw(seed: u64, range: std::ops::Range<usize>) -> usize {
 }
 
 /// Returns every level with one, two and five threads.
-fn devices(numerics: Numerics) -> Vec<Cpu> {
+pub(super) fn devices(numerics: Numerics) -> Vec<Cpu> {
     let with = |threads| {
         let cpu = Cpu::new(threads, numerics);
         SimdLevel::available().into_iter().map(move |level| cpu.clone().at_level(level))

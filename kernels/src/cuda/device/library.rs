@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
-/// Whether this build can load libraries. A static binary has no loader.
+/// True if this build can load libraries. A static binary has no loader.
 pub const LOADS_LIBRARIES: bool = !cfg!(target_feature = "crt-static");
 
 /// The libraries of one version of CUDA: their file names, and the packages that have them.

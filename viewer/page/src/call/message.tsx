@@ -5,6 +5,7 @@ import type { Message, ToolCall } from "../api/types";
 import { Copy, LongText, Text } from "../parts/text";
 import { number } from "../words/format";
 import { safe } from "../words/safe";
+import { Arguments } from "./arguments";
 import { Json, JsonText } from "./json";
 
 /** Fields that have a place of their own; others are shown as JSON. */
@@ -19,7 +20,21 @@ const KNOWN = new Set([
   "refusal",
 ]);
 
-export function MessageView({ message, sampled = false }: { message: Message; sampled?: boolean }) {
+/** Returns the names of tools by the ids of their calls. */
+export function toolNames(messages: Message[]): Map<string, string> {
+  const calls = messages.flatMap((message) => message.tool_calls ?? []);
+  return new Map(calls.map((call) => [call.id ?? "", call.function?.name ?? ""]));
+}
+
+interface Props {
+  message: Message;
+  /** Names of tools by the ids of their calls: a result has the id only. */
+  tools?: Map<string, string>;
+  sampled?: boolean;
+}
+
+export function MessageView({ message, tools, sampled = false }: Props) {
+  const tool = tools?.get(message.tool_call_id ?? "");
   const reasoning = message.reasoning ?? message.reasoning_content;
   const others = Object.entries(message).filter(
     ([name, value]) => !KNOWN.has(name) && value !== null,
@@ -31,6 +46,11 @@ export function MessageView({ message, sampled = false }: { message: Message; sa
         {message.name && (
           <span class="dim">
             <Text text={` ${message.name}`} />
+          </span>
+        )}
+        {tool && !message.name && (
+          <span class="tool-of">
+            <Text text={` ${tool}`} />
           </span>
         )}
         {message.tool_call_id && (
@@ -142,7 +162,7 @@ function ToolCallView({ call }: { call: ToolCall }) {
         )}
       </div>
       {typeof given === "string" ? (
-        <JsonText text={given} />
+        <Arguments given={given} />
       ) : (
         given !== undefined && <Json value={given} />
       )}

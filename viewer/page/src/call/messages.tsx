@@ -1,11 +1,11 @@
 /** A turn as messages: what is new first, the history folded, then the answer. */
 
-import { useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import type { Call, Tree, Turn } from "../api/types";
 import { CallLink } from "../episode/summary";
 import { Text } from "../parts/text";
 import { plural } from "../words/format";
-import { MessageView } from "./message";
+import { MessageView, toolNames } from "./message";
 import { Json } from "./json";
 
 interface Props {
@@ -18,12 +18,13 @@ interface Props {
 export function Messages({ tree, call, turn, choice }: Props) {
   const newFrom = Math.min(turn?.new_from ?? 0, call.messages.length);
   const answer = call.choices.find((each) => each.index === choice);
+  const tools = useMemo(() => toolNames(call.messages), [call]);
   return (
     <div class="messages">
       <Tools tools={call.tools} />
-      {newFrom > 0 && <History tree={tree} call={call} turn={turn} end={newFrom} />}
+      {newFrom > 0 && <History {...{ tree, call, turn, tools }} end={newFrom} />}
       {call.messages.slice(newFrom).map((message, at) => (
-        <MessageView key={newFrom + at} message={message} />
+        <MessageView key={newFrom + at} message={message} tools={tools} />
       ))}
       {answer?.message ? (
         <div class="answer">
@@ -43,11 +44,13 @@ function History({
   tree,
   call,
   turn,
+  tools,
   end,
 }: {
   tree: Tree;
   call: Call;
   turn: Turn | null;
+  tools: Map<string, string>;
   end: number;
 }) {
   const [isOpen, setOpen] = useState(false);
@@ -65,7 +68,7 @@ function History({
       {isOpen &&
         call.messages
           .slice(0, end)
-          .map((message, at) => <MessageView key={at} message={message} />)}
+          .map((message, at) => <MessageView key={at} message={message} tools={tools} />)}
     </div>
   );
 }

@@ -5,13 +5,14 @@ import { askJson } from "../api/client";
 import type { Tree } from "../api/types";
 import { CallView } from "../call/call";
 import { spanMs } from "../lists/episodes";
-import { useKeys } from "../parts/keys";
+import { useKeys, type Keys } from "../parts/keys";
 import { useEvents } from "../parts/live";
 import { useLoad, useThrottled } from "../parts/load";
 import { Failure, Mark, RewardValue, State, Verdict, Waiting } from "../parts/marks";
 import { Copy, Text } from "../parts/text";
-import { episodeHref, go, goUp, href, replace } from "../route";
+import { conversationHref, episodeHref, go, goUp, href, replace } from "../route";
 import { duration, number, plural, time } from "../words/format";
+import { Conversation } from "./conversation";
 import { Summary } from "./summary";
 import { lineHref, lineKey, linesOf, TreeView } from "./tree";
 
@@ -22,10 +23,12 @@ interface Props {
   attempt: number;
   /** The call that is open, if one is. */
   call: string | null;
+  /** True if the whole conversation is shown in place of the summary. */
+  isRead: boolean;
   query: Record<string, string>;
 }
 
-export function EpisodeView({ id, attempt, call, query }: Props) {
+export function EpisodeView({ id, attempt, call, isRead, query }: Props) {
   const path = `episodes/${encodeURIComponent(id)}/tree`;
   const {
     data: tree,
@@ -39,16 +42,18 @@ export function EpisodeView({ id, attempt, call, query }: Props) {
 
   if (error && !tree) return <Failure error={error} retry={reload} />;
   if (!tree) return <Waiting />;
-  return <Loaded tree={tree} call={call} query={query} />;
+  return <Loaded tree={tree} call={call} isRead={isRead} query={query} />;
 }
 
 function Loaded({
   tree,
   call,
+  isRead,
   query,
 }: {
   tree: Tree;
   call: string | null;
+  isRead: boolean;
   query: Record<string, string>;
 }) {
   const [withOthers, setWithOthers] = useState(false);
@@ -58,6 +63,8 @@ function Loaded({
   const view = query["view"] ?? null;
   const cursor = call ? lines.lines.findIndex((line) => lineKey(line) === `${call}/${choice}`) : -1;
 
+  const { episode_id, attempt } = tree.episode;
+
   const move = (to: number) => {
     const line = lines.lines[Math.max(0, Math.min(lines.lines.length - 1, to))];
     if (!line) return;
@@ -65,15 +72,20 @@ function Loaded({
     if (call) replace(target);
     else go(target);
   };
-  useKeys({
+  // A conversation moves by itself.
+  const moves: Keys = {
     j: () => move(cursor + 1),
     k: () => move(cursor - 1),
     Enter: () => move(Math.max(cursor, 0)),
+  };
+  useKeys({
+    ...(isRead ? {} : moves),
+    c: () => go(isRead ? episodeHref(episode_id, attempt) : conversationHref(episode_id, attempt)),
   });
 
   const hidden = tree.others.filter((other) => other.outcome === "complete").length;
   return (
-    <div class={`page episode ${call ? "with-call" : ""}`}>
+    <div class={`page episode ${call || isRead ? "with-call" : ""}`}>
       <Header tree={tree} />
       <div class="split">
         <section class="turns">
@@ -109,9 +121,38 @@ function Loaded({
           {call ? (
             <CallView key={call} tree={tree} callId={call} query={query} />
           ) : (
-            <Summary tree={tree} />
+            <>
+              <Parts tree={tree} isRead={isRead} />
+              <div class="detail-body">
+                {isRead ? (
+                  <Conversation tree={tree} lines={lines.lines} />
+                ) : (
+                  <Summary tree={tree} />
+                )}
+              </div>
+            </>
           )}
         </section>
+      </div>
+    </div>
+  );
+}
+
+/** Switches between the summary and the conversation. */
+function Parts({ tree, isRead }: { tree: Tree; isRead: boolean }) {
+  const { episode_id, attempt } = tree.episode;
+  const parts: [string, string, boolean][] = [
+    ["summary", episodeHref(episode_id, attempt), !isRead],
+    ["conversation", conversationHref(episode_id, attempt), isRead],
+  ];
+  return (
+    <div class="bar">
+      <div class="tabs" role="tablist" aria-label="the episode as">
+        {parts.map(([word, to, isOn]) => (
+          <a key={word} role="tab" aria-selected={isOn} class={isOn ? "on" : ""} href={to}>
+            {word}
+          </a>
+        ))}
       </div>
     </div>
   );

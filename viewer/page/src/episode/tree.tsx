@@ -10,6 +10,8 @@ import { Gutter, gutterPx, PassingGutter } from "./gutter";
 import { keyOf, lanesOf, type LaneLine, type LaneRow } from "./lanes";
 
 const ROW_PX = 42;
+/** Longer names of agents are cut: the text beside them says more. */
+const AGENT_CHARS_MAX = 10;
 
 /** A line of the tree: a turn in its lane, or a call without a turn. */
 export type Line =
@@ -188,8 +190,12 @@ function TurnLine({ tree, line, fork, width }: TurnLineProps) {
   );
 }
 
+/** Returns the beginning of a long name: agents are often named by random ids. */
+const shortName = (name: string): string =>
+  name.length > AGENT_CHARS_MAX ? `${name.slice(0, AGENT_CHARS_MAX - 1)}…` : name;
+
 /** Shows what is not usual about a turn: kind, agent, fork, retry, fidelity, outcome, choice. */
-function TurnMarks({ tree, turn, fork }: { tree: Tree; turn: Turn; fork: Fork | null }) {
+export function TurnMarks({ tree, turn, fork }: { tree: Tree; turn: Turn; fork: Fork | null }) {
   const several = tree.turns.filter((other) => other.call_id === turn.call_id).length > 1;
   return (
     <>
@@ -198,9 +204,9 @@ function TurnMarks({ tree, turn, fork }: { tree: Tree; turn: Turn; fork: Fork | 
       )}
       {turn.agent && (
         <Mark
-          word={turn.agent}
+          word={shortName(turn.agent)}
           tone="plain"
-          title={`agent, started by ${turn.parent_agent ?? "none"}`}
+          title={`agent ${turn.agent}, started by ${turn.parent_agent ?? "none"}`}
         />
       )}
       {fork && <ForkMark cause={fork.cause} label={`fork: ${fork.cause}`} />}

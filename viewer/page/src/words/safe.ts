@@ -5,7 +5,7 @@
  */
 
 const UNSAFE =
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|\u{db40}[\udc00-\udfff]|[\u{e0000}-\u{e0fff}]/gu;
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb]|\u{db40}[\udc00-\udfff]|[\u{e0000}-\u{e0fff}]/gu;
 
 /** A part of a text: characters as they are, or the escape of one character. */
 export interface Part {

@@ -1,0 +1,136 @@
+//! The upstreams of the options, and those of a file that is watched.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use proxy::{Config, EngineSpec, Proxy};
+use tokio::task::JoinSet;
+
+use super::BackendArgs;
+use super::engine::StartedBackend;
+use crate::exit::Failure;
+
+/// Pause between two looks at the file.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The upstreams that a server starts with.
+pub(super) struct Upstreams {
+    named: Vec<EngineSpec>,
+    file: Option<UpstreamsFile>,
+}
+
+/// The file of upstreams, as it was read last.
+struct UpstreamsFile {
+    path: PathBuf,
+    engines: Vec<EngineSpec>,
+    state: FileState,
+}
+
+/// What tells one content of a file from another.
+type FileState = Option<(SystemTime, u64)>;
+
+impl Upstreams {
+    /// Reads the options and the file.
+    ///
+    /// # Errors
+    /// [`Failure`] if the file cannot be read, or holds no upstreams.
+    pub(super) fn read(backend: &BackendArgs) -> Result<Self, Failure> {
+        let file = backend.upstreams_file.as_deref().map(UpstreamsFile::read).transpose()?;
+        Ok(Self { named: backend.upstream.clone(), file })
+    }
+
+    fn all(&self) -> Vec<EngineSpec> {
+        let filed = self.file.iter().flat_map(|file| &file.engines);
+        self.named.iter().chain(filed).cloned().collect()
+    }
+
+    /// The upstreams as the backend of a server.
+    ///
+    /// # Errors
+    /// [`Failure`] if there is none.
+    pub(super) fn backend(&self) -> Result<StartedBackend, Failure> {
+        let all = self.all();
+        let Some(first) = all.first() else {
+            let failure = Failure::new("there is no upstream");
+            return Err(failure.hint("give one with --upstream, or on a line of --upstreams-file"));
+        };
+        let urls: Vec<String> = all.iter().map(|spec| spec.upstream.to_string()).collect();
+        Ok(StartedBackend::of_user(first.upstream.clone(), urls.join(" and ")))
+    }
+
+    /// Writes the upstreams into the settings of a proxy.
+    ///
+    /// # Errors
+    /// [`Failure`] if an address cannot be used.
+    pub(super) fn set(&self, config: &mut Config) -> Result<(), Failure> {
+        config.fleet.engines = self.all();
+        config.fleet.is_open = self.file.is_some();
+        let has_secret = |spec: &&EngineSpec| spec.upstream.has_credentials();
+        match config.fleet.engines.iter().find(has_secret) {
+            None => Ok(()),
+            Some(_) => Err(Failure::new("the address of an upstream holds a user or a password")),
+        }
+    }
+
+    /// Watches the file until `shutdown`.
+    ///
+    /// # Errors
+    /// [`Failure`] if its upstreams cannot be used.
+    pub(super) async fn serve(
+        self,
+        proxy: &Arc<Proxy>,
+        tasks: &mut JoinSet<()>,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), Failure> {
+        let Some(file) = self.file else { return Ok(()) };
+        proxy.set_upstreams(self.named, file.engines.clone()).await.map_err(Failure::new)?;
+        // Weak, because a proxy that is held keeps the store open.
+        let proxy = Arc::downgrade(proxy);
+        tasks.spawn(async move {
+            tokio::select! {
+                () = file.watch(proxy) => {}
+                () = shutdown => {}
+            }
+        });
+        Ok(())
+    }
+}
+
+impl UpstreamsFile {
+    fn read(path: &Path) -> Result<Self, Failure> {
+        let state = state_of(path);
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Failure::new(format!("cannot read `{}`: {error}", path.display())))?;
+        let engines = EngineSpec::lines(&text)
+            .map_err(|why| Failure::new(format!("`{}`: {why}", path.display())))?;
+        Ok(Self { path: path.to_owned(), engines, state })
+    }
+
+    /// Reads the file again whenever it changes. One that cannot be used changes nothing.
+    async fn watch(mut self, proxy: Weak<Proxy>) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let state = state_of(&self.path);
+            if state == self.state {
+                continue;
+            }
+            self.state = state;
+            let Some(proxy) = proxy.upgrade() else { return };
+            let changed = match Self::read(&self.path) {
+                Ok(read) => proxy.set_filed_upstreams(read.engines).await,
+                Err(failure) => Err(failure.to_string()),
+            };
+            match changed {
+                Ok(()) => tracing::info!("the upstreams are those of the changed file"),
+                Err(reason) => tracing::warn!(reason, "the upstreams stay as they were"),
+            }
+        }
+    }
+}
+
+fn state_of(path: &Path) -> FileState {
+    let file = path.metadata().ok()?;
+    Some((file.modified().ok()?, file.len()))
+}

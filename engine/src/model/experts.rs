@@ -1,0 +1,204 @@
+//! Mixtures of experts: their configuration, and the names of their tensors.
+//!
+//! Files and trainers have the experts of a layer in one of two layouts: a tensor for each matrix
+//! of each expert, as published models do, or two tensors for all experts, as transformers 5 has
+//! them in memory. The engine knows a matrix by its name in the first layout ([`ExpertPart`]). A
+//! tensor in the second is taken apart where it comes in ([`ExpertPart::all_of`]).
+
+use std::ops::Range;
+
+use kernels::{EXPERTS_MAX, ExpertChoice};
+use serde_json::Value;
+
+use super::fields::{count, flag, number, optional_count};
+use crate::error::ConfigError;
+
+/// The mixtures of experts of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ExpertConfig {
+    pub(crate) choice: ExpertChoice,
+    /// The width of an expert.
+    pub(crate) intermediate: usize,
+    /// For each layer, true if it is a mixture of experts.
+    pub(crate) is_mixture: Vec<bool>,
+}
+
+/// Names of the number of experts: that of transformers 4, that of transformers 5.
+const COUNTS: [&str; 2] = ["num_experts", "num_local_experts"];
+
+/// The number of experts in configurations of other families.
+const OTHER_COUNTS: [&str; 1] = ["n_routed_experts"];
+
+/// Numbers of experts that every token uses, beside those that are chosen.
+const SHARED: [&str; 3] =
+    ["n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size"];
+
+impl ExpertConfig {
+    /// Reads the fields of `config.json`; `None` if no layer is a mixture.
+    pub(super) fn parse(config: &Value) -> Result<Option<ExpertConfig>, ConfigError> {
+        refuse_nonzero(config, &SHARED, "no shared experts")?;
+        refuse_nonzero(config, &OTHER_COUNTS, "`num_experts`")?;
+        let layers = count(config, "num_hidden_layers")?;
+        let Some((field, experts)) = expert_count(config)? else {
+            return Err(ConfigError::Missing { field: COUNTS[0] });
+        };
+        if experts > EXPERTS_MAX {
+            let reason = format!("is {experts}, but at most {EXPERTS_MAX} are supported");
+            return Err(ConfigError::field(field, reason));
+        }
+        let chosen = count(config, "num_experts_per_tok")?;
+        if chosen > experts {
+            let reason = format!("is {chosen}, more than `{field}` = {experts}");
+            return Err(ConfigError::field("num_experts_per_tok", reason));
+        }
+
+        let normed = flag(config, "norm_topk_prob")?.unwrap_or(false);
+        let is_mixture = mixture_layers(config, layers)?;
+        if !is_mixture.contains(&true) {
+            return Ok(None);
+        }
+        Ok(Some(ExpertConfig {
+            choice: ExpertChoice { experts, chosen, normed },
+            intermediate: count(config, "moe_intermediate_size")?,
+            is_mixture,
+        }))
+    }
+
+    /// Refuses a configuration of a family without experts that has some.
+    pub(super) fn refuse(config: &Value) -> Result<(), ConfigError> {
+        refuse_nonzero(config, &COUNTS, "no mixture of experts in this architecture")?;
+        refuse_nonzero(config, &OTHER_COUNTS, "no mixture of experts in this architecture")
+    }
+}
+
+fn refuse_nonzero(
+    config: &Value,
+    fields: &[&'static str],
+    supported: &'static str,
+) -> Result<(), ConfigError> {
+    for field in fields {
+        if let Some(found) = number(config, field)?.filter(|found| *found != 0.0) {
+            return Err(ConfigError::unsupported(field, found.to_string(), supported));
+        }
+    }
+    Ok(())
+}
+
+/// The number of experts under either of its names, with that name.
+fn expert_count(config: &Value) -> Result<Option<(&'static str, usize)>, ConfigError> {
+    let mut found: Option<(&'static str, usize)> = None;
+    for field in COUNTS {
+        let Some(experts) = optional_count(config, field)? else { continue };
+        match found {
+            Some((other, before)) if before != experts => {
+                let reason = format!("is {experts}, but `{other}` is {before}");
+                return Err(ConfigError::field(field, reason));
+            }
+            _ => found = Some((field, experts)),
+        }
+    }
+    Ok(found)
+}
+
+/// The layers that are mixtures: every `decoder_sparse_step`th, without those of `mlp_only_layers`.
+fn mixture_layers(config: &Value, layers: usize) -> Result<Vec<bool>, ConfigError> {
+    let step = optional_count(config, "decoder_sparse_step")?.unwrap_or(1);
+    let dense: Vec<u64> = match config.get("mlp_only_layers") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(list) => serde_json::from_value(list.clone()).map_err(|_| {
+            ConfigError::field("mlp_only_layers", "is not a list of numbers of layers")
+        })?,
+    };
+    let is_mixture =
+        |layer: usize| (layer + 1).is_multiple_of(step) && !dense.contains(&(layer as u64));
+    Ok((0..layers).map(is_mixture).collect())
+}
+
+/// What the names of experts' tensors have behind the layer.
+const EXPERTS: &str = ".mlp.experts.";
+
+/// A matrix of an expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExpertMatrix {
+    Gate,
+    Up,
+    Down,
+}
+
+impl ExpertMatrix {
+    /// The name behind the number of the expert.
+    fn name(self) -> &'static str {
+        match self {
+            ExpertMatrix::Gate => "gate_proj.weight",
+            ExpertMatrix::Up => "up_proj.weight",
+            ExpertMatrix::Down => "down_proj.weight",
+        }
+    }
+
+    /// The matrix and the number of the expert, from a name without its layer:
+    /// `mlp.experts.3.gate_proj.weight`.
+    pub(crate) fn parse(name: &str) -> Option<(usize, ExpertMatrix)> {
+        let (digits, matrix) = name.strip_prefix(&EXPERTS[1..])?.split_once('.')?;
+        let all = [ExpertMatrix::Gate, ExpertMatrix::Up, ExpertMatrix::Down];
+        let matrix = all.into_iter().find(|one| one.name() == matrix)?;
+        let expert = digits.parse().ok().filter(|expert: &usize| expert.to_string() == digits)?;
+        Some((expert, matrix))
+    }
+}
+
+/// A part of a tensor of all experts of a layer: one matrix of one expert.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ExpertPart {
+    /// The name of the matrix where each has a tensor of its own.
+    pub(crate) name: String,
+    pub(crate) shape: [usize; 2],
+    /// Its elements in the tensor.
+    pub(crate) elements: Range<usize>,
+}
+
+impl ExpertPart {
+    /// The parts of a tensor of all experts: `experts.gate_up_proj`, `[experts, 2 * width, hidden]`
+    /// with the rows of the gate first, or `experts.down_proj`, `[experts, hidden, width]`. `None`
+    /// for any other name or shape.
+    pub(crate) fn all_of(name: &str, shape: &[usize]) -> Option<Vec<ExpertPart>> {
+        let (layer, matrices) = joined_matrices(name)?;
+        let &[experts, rows, columns] = shape else { return None };
+        if !rows.is_multiple_of(matrices.len()) || experts > EXPERTS_MAX {
+            return None;
+        }
+        let rows = rows / matrices.len();
+        let size = rows.checked_mul(columns)?;
+
+        let mut parts = Vec::new();
+        let mut start = 0_usize;
+        for expert in 0..experts {
+            for matrix in matrices {
+                let end = start.checked_add(size)?;
+                let name = format!("{layer}{EXPERTS}{expert}.{}", matrix.name());
+                parts.push(ExpertPart { name, shape: [rows, columns], elements: start..end });
+                start = end;
+            }
+        }
+        Some(parts)
+    }
+
+    /// Returns true if `part` is the name of a part of the tensor `whole`.
+    pub(crate) fn is_of(part: &str, whole: &str) -> bool {
+        let Some((layer, matrices)) = joined_matrices(whole) else { return false };
+        let own = part.strip_prefix(layer).and_then(|own| own.strip_prefix('.'));
+        own.and_then(ExpertMatrix::parse).is_some_and(|(_, matrix)| matrices.contains(&matrix))
+    }
+}
+
+/// The layer, and the matrices of each expert, of a tensor of all experts.
+fn joined_matrices(name: &str) -> Option<(&str, &'static [ExpertMatrix])> {
+    let (layer, tensor) = name.split_once(EXPERTS)?;
+    match tensor {
+        "gate_up_proj" => Some((layer, &[ExpertMatrix::Gate, ExpertMatrix::Up])),
+        "down_proj" => Some((layer, &[ExpertMatrix::Down])),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

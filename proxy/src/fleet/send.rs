@@ -1,0 +1,123 @@
+//! A call on its way to an engine. Before anything of it was sent, it may go to the next one; a
+//! generation that may have begun is never sent again by rolltape itself.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::RETRY_AFTER;
+use hyper::{Response, StatusCode};
+use tokio::time::Instant;
+
+use super::engine::Engine;
+use super::threads::Thread;
+use crate::bounds::{ABSORB_PAUSE, ABSORB_PAUSE_MAX};
+use crate::error::CallError;
+use crate::proxy::Proxy;
+use crate::record::open_call::{OpenCall, PlanInput};
+use crate::upstream::forward::AgentRequest;
+use crate::upstream::rewrite::Rewrite;
+
+/// A reply, and what the request was.
+type Answered = (Response<Incoming>, Rewrite);
+
+/// Sends a call to an engine and waits for the head of its reply.
+///
+/// # Errors
+/// [`CallError`] if no engine takes the call, or the one that got it did not answer.
+pub(crate) async fn send(
+    proxy: &Proxy,
+    call: &mut OpenCall,
+    thread: &Thread,
+    input: PlanInput<'_>,
+    mut request: AgentRequest<'_>,
+) -> Result<Answered, CallError> {
+    let fleet = &proxy.fleet;
+    if let Some(name) = &proxy.config().fleet.session_header {
+        request.head.headers.insert(name, thread.header());
+    }
+    // The rest of a longer body passes through once.
+    let is_whole = request.body.rest.is_none();
+    let mut absorption = Absorption::new(proxy.config().fleet.absorb_for);
+    let mut tries = 0;
+
+    loop {
+        let place = fleet.place(thread).await?;
+        let engine = Arc::clone(&place.engine);
+        call.put_on(place);
+        tries += 1;
+        match exchange(proxy, &engine, call, input, &mut request).await {
+            Ok(reply) => {
+                let pause = absorption.pause(&reply.0).filter(|_| is_whole);
+                let Some((pause, _waiting)) = pause.zip(fleet.absorb()) else { return Ok(reply) };
+                engine.counts.absorbed.fetch_add(1, Ordering::Relaxed);
+                // The place is free for others meanwhile.
+                drop(reply);
+                call.leave();
+                tokio::time::sleep(pause).await;
+            }
+            Err(CallError::Unreachable { reason, is_unsent, .. })
+                if fleet.is_many() && is_unsent && is_whole && tries <= fleet.all().len() =>
+            {
+                engine.suspect(reason);
+            }
+            Err(error) => {
+                if let (true, CallError::Unreachable { reason, .. }) = (fleet.is_many(), &error) {
+                    engine.suspect(reason);
+                }
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Sends a call to one engine, as its dialect wants it.
+async fn exchange(
+    proxy: &Proxy,
+    engine: &Engine,
+    call: &mut OpenCall,
+    input: PlanInput<'_>,
+    request: &mut AgentRequest<'_>,
+) -> Result<Answered, CallError> {
+    // Nothing of the call was sent when only the question for the dialect fails.
+    let dialect = engine.forward.dialect(&request.head.headers).await;
+    let dialect = dialect.map_err(CallError::unsent)?;
+    let plan = call.plan(proxy, &engine.forward, dialect, input, &request.head.headers).await;
+    let (reply, rewrite) = call.beside_start(engine.forward.exchange(request, &plan)).await?;
+    call.recording().expect_reply(plan.collector(&rewrite, proxy.config()), &rewrite);
+    Ok((reply, rewrite))
+}
+
+/// The waits of a call whose upstream answers 429 or 503.
+struct Absorption {
+    until: Instant,
+    next: Duration,
+    is_on: bool,
+}
+
+impl Absorption {
+    fn new(absorb_for: Duration) -> Self {
+        Self {
+            until: Instant::now() + absorb_for,
+            next: ABSORB_PAUSE,
+            is_on: !absorb_for.is_zero(),
+        }
+    }
+
+    /// The time to wait before the call is sent again; `None` to pass the reply on.
+    fn pause(&mut self, reply: &Response<Incoming>) -> Option<Duration> {
+        let is_refused = matches!(
+            reply.status(),
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        );
+        if !self.is_on || !is_refused {
+            return None;
+        }
+        let asked = reply.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let asked = asked.and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
+        let pause = asked.unwrap_or(self.next).max(ABSORB_PAUSE);
+        self.next = (self.next * 2).min(ABSORB_PAUSE_MAX);
+        (Instant::now() + pause <= self.until).then_some(pause)
+    }
+}

@@ -1,0 +1,159 @@
+/** An episode read from its beginning to its end: what each turn heard, and what it said. */
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { askJson } from "../api/client";
+import type { Call, Fork, Tree, Turn } from "../api/types";
+import { MessageView, toolNames } from "../call/message";
+import { useKeys } from "../parts/keys";
+import { useLoad } from "../parts/load";
+import { Failure, Outcome } from "../parts/marks";
+import { Text } from "../parts/text";
+import { callHref, go } from "../route";
+import { duration, number, plural } from "../words/format";
+import { lineHref, lineKey, TurnMarks, type Line } from "./tree";
+
+/** Turns are read when they come this near to what is in sight. */
+const NEAR = "800px";
+
+export function Conversation({ tree, lines }: { tree: Tree; lines: Line[] }) {
+  const [cursor, setCursor] = useState(-1);
+  const list = useRef<HTMLDivElement>(null);
+  const move = (to: number) => {
+    const next = Math.max(0, Math.min(lines.length - 1, to));
+    setCursor(next);
+    list.current?.children[next]?.scrollIntoView({ block: "start" });
+  };
+  useKeys({
+    j: () => move(cursor + 1),
+    k: () => move(cursor - 1),
+    Enter: () => {
+      const line = lines[Math.max(cursor, 0)];
+      if (line) go(lineHref(tree, line, null));
+    },
+  });
+  if (lines.length === 0) return <div class="empty">No call yet.</div>;
+  return (
+    <div class="conversation" ref={list}>
+      {lines.map((line, at) => (
+        <section key={lineKey(line)} class={`spoken ${at === cursor ? "cursor" : ""}`}>
+          {line.kind === "other" ? (
+            <OtherHead tree={tree} line={line} />
+          ) : (
+            <Spoken
+              tree={tree}
+              turn={line.lane.turn}
+              fork={line.fork}
+              isFirst={callOf(lines[at - 1]) !== line.lane.turn.call_id}
+            />
+          )}
+        </section>
+      ))}
+    </div>
+  );
+}
+
+const callOf = (line: Line | undefined): string | null =>
+  line?.kind === "turn" ? line.lane.turn.call_id : null;
+
+function OtherHead({ tree, line }: { tree: Tree; line: Extract<Line, { kind: "other" }> }) {
+  const { other } = line;
+  return (
+    <header class="spoken-head">
+      <a href={lineHref(tree, line, null)}>{`#${other.number}`}</a>
+      {other.outcome !== "complete" && <Outcome word={other.outcome} error={other.error} />}
+      <span class="mono dim">
+        <Text text={`${other.method ?? ""} ${other.path ?? other.route}`} />
+      </span>
+      <span class="dim">{other.status ?? ""}</span>
+    </header>
+  );
+}
+
+interface SpokenProps {
+  tree: Tree;
+  turn: Turn;
+  fork: Fork | null;
+  /** False if the turn before is another choice of the same call, which heard the same. */
+  isFirst: boolean;
+}
+
+function Spoken({ tree, turn, fork, isFirst }: SpokenProps) {
+  const place = useRef<HTMLDivElement>(null);
+  const isNear = useNear(place);
+  const { episode_id, attempt } = tree.episode;
+  const numbers = `+${number(turn.new_prompt_tokens)} prompt, ${number(turn.sampled_tokens)} sampled`;
+  return (
+    <div ref={place}>
+      <header class="spoken-head">
+        <a href={callHref(episode_id, attempt, turn.call_id, turn.choice)}>{`#${turn.number}`}</a>
+        <TurnMarks tree={tree} turn={turn} fork={fork} />
+        <span class="dim" title="new prompt tokens; sampled tokens; time until the end">
+          {`${numbers}, ${duration(turn.duration_ms)}`}
+        </span>
+      </header>
+      {isNear ? <Read turn={turn} isFirst={isFirst} /> : <Excerpt turn={turn} />}
+    </div>
+  );
+}
+
+/** Shows a turn in full, once it is read. The history that its call repeats is let go. */
+function Read({ turn, isFirst }: { turn: Turn; isFirst: boolean }) {
+  const { call_id, choice, new_from: newFrom, outcome } = turn;
+  // The answer of a call that runs is not there yet; its end changes the key.
+  const { data, error, reload } = useLoad(`${call_id}/${newFrom}/${outcome}`, async (signal) => {
+    const call = await askJson<Call>(`calls/${encodeURIComponent(call_id)}`, {}, signal);
+    return {
+      heard: call.messages.slice(newFrom),
+      tools: toolNames(call.messages),
+      answer: call.choices.find((each) => each.index === choice)?.message,
+    };
+  });
+  if (error && !data) return <Failure error={error} retry={reload} />;
+  if (!data) return <Excerpt turn={turn} />;
+  return (
+    <>
+      {isFirst && newFrom > 0 && turn.parent === null && (
+        <div class="history dim">{`after ${plural(newFrom, "earlier message")}`}</div>
+      )}
+      {isFirst &&
+        data.heard.map((message, at) => (
+          <MessageView key={at} message={message} tools={data.tools} />
+        ))}
+      {data.answer ? (
+        <div class="answer">
+          <MessageView message={data.answer} sampled />
+        </div>
+      ) : (
+        <div class="empty">{outcome === null ? "The call is running." : "There is no answer."}</div>
+      )}
+    </>
+  );
+}
+
+function Excerpt({ turn }: { turn: Turn }) {
+  return (
+    <div class="spoken-excerpt">
+      <p class="dim">
+        <Text text={turn.heard} />
+      </p>
+      <p>
+        <Text text={turn.said} />
+      </p>
+    </div>
+  );
+}
+
+/** Returns true from the moment on at which an element comes near to what is in sight. */
+function useNear(place: { current: HTMLElement | null }): boolean {
+  const [isNear, setNear] = useState(false);
+  useEffect(() => {
+    if (!place.current || isNear) return;
+    const watcher = new IntersectionObserver(
+      (seen) => setNear(seen.some((entry) => entry.isIntersecting)),
+      { rootMargin: NEAR },
+    );
+    watcher.observe(place.current);
+    return () => watcher.disconnect();
+  }, [isNear]);
+  return isNear;
+}
