@@ -58,6 +58,7 @@ async fn impossible_forms_are_refused_by_name() {
         ("response_format", json!({"response_format": {"type": "json_schema"}})),
         ("response_format", schema_format(json!({"enum": []}))),
         ("response_format", schema_format(json!({"type": "nothing"}))),
+        ("response_format", json!({"response_format": {"type": "json_object", "schema": 1}})),
         ("structured_outputs", json!({"structured_outputs": {}})),
         ("structured_outputs", json!({"structured_outputs": {"regex": "(", "n": 1}})),
         ("structured_outputs", json!({"structured_outputs": {"regex": "a", "choice": ["b"]}})),
