@@ -29,6 +29,8 @@ VOCABULARY = 6144
 """Ids of the model as it is served here, as suites name ids that 393 tokens do not have."""
 UNLIKELY = 388
 """The token, never sampled, whose row of the embedding the added ids have, twice as long."""
+CLOSING = "}}"
+"""A token that the tiny model likes to sample. Where it thinks, `</think>` takes its place."""
 THINKS = """{%- if add_generation_prompt and (enable_thinking is not defined or enable_thinking) -%}
 {{- '<think>' -}}{%- endif -%}"""
 """The tiny model never starts to think by itself, so that the prompt does it, as QwQ's does."""
@@ -59,14 +61,17 @@ def folder_of(model, template=None, thinks=False):
         config["max_position_embeddings"] = CONTEXT
         config["vocab_size"] = VOCABULARY
         (folder / "config.json").write_text(json.dumps(config))
-        widen(folder)
-        add_tags(folder)
+        liked, closing = add_tags(folder)
+        # Tests of the budget of thoughts have a model that never ends them.
+        never = "budget" in os.environ.get("PYTEST_CURRENT_TEST", "")
+        widen(folder, {closing: liked} if thinks and not never else {})
+        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        settings["model_max_length"] = CONTEXT
         if template:
             text = template.read_text() + (THINKS if thinks and "Qwen3-0.6B" in template.name else "")
             (folder / "chat_template.jinja").write_text(text)
-            settings = json.loads((folder / "tokenizer_config.json").read_text())
             settings.pop("chat_template", None)
-            (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
         _folders[key] = folder
     return _folders[key]
 
@@ -77,8 +82,9 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def widen(folder):
-    """Gives the model ids without a text after those of its tokenizer."""
+def widen(folder, likes):
+    """Gives the model ids after those of its tokenizer; those of `likes` are sampled where the
+    model would sample another token."""
     path = folder / "model.safetensors"
     data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
@@ -87,18 +93,30 @@ def widen(folder):
     start, end = rows["data_offsets"]
     table = np.frombuffer(body[start:end], np.float32).reshape(rows["shape"])
     added = np.repeat(2 * table[UNLIKELY][None], VOCABULARY - len(table), axis=0)
+    for number, liked in likes.items():
+        added[number - len(table)] = 1.1 * table[liked]
     rows["shape"][0] = VOCABULARY
     rows["data_offsets"] = [len(body), len(body) + 4 * VOCABULARY * table.shape[1]]
     # The old rows stay where they were, so that nothing else moves.
     header["unused"] = {"dtype": "F32", "shape": list(table.shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    table = table.copy()
+    for blank in blanks(folder):
+        table[blank] = table[UNLIKELY]
     table = np.concatenate([table, added]).astype(np.float32)
     path.write_bytes(len(text).to_bytes(8, "little") + text + body + table.tobytes())
 
 
+def blanks(folder):
+    """The tokens of white space alone, of which the tiny model fills the room of a form."""
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    return [number for text, number in vocabulary.items() if not text.strip("\u0120\u010a\u0109\u010d")]
+
+
 def add_tags(folder):
-    """Makes the tags of reasoning tokens, as Qwen3 has them."""
+    """Makes the tags of reasoning tokens, as Qwen3 has them. Returns the ids of `CLOSING` and of
+    the closing tag."""
     path = folder / "tokenizer.json"
     tokenizer = json.loads(path.read_text())
     last = max(token["id"] for token in tokenizer["added_tokens"])
@@ -106,6 +124,7 @@ def add_tags(folder):
         plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
         tokenizer["added_tokens"].append({"id": last + number, "content": tag, **plain})
     path.write_text(json.dumps(tokenizer))
+    return tokenizer["model"]["vocab"][CLOSING], last + 2
 
 
 class Engine:

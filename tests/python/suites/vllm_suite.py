@@ -42,7 +42,7 @@ KEY_VARIABLE = "VLLM_API_KEY"
 def options_of(arguments):
     """The engine's options for those of `vllm serve`, and what else is in them."""
     options, others = [], {"adapters": [], "name": None, "thinks": False}
-    context = CONTEXT
+    context, chunked = CONTEXT, False
     it = iter(arguments)
     for argument in it:
         flag, equals, value = argument.partition("=")
@@ -52,6 +52,9 @@ def options_of(arguments):
         elif flag == "--max-model-len":
             given = int(value if equals else next(it))
             context = max(given, CONTEXT) if given <= MOST_CONTEXT else CONTEXT
+        elif flag == "--enable-chunked-prefill":
+            # Its tests have prompts as long as the model allows.
+            chunked = True
         elif flag == "--reasoning-parser":
             others["thinks"] = True
         elif flag == "--served-model-name":
@@ -64,7 +67,7 @@ def options_of(arguments):
                 name = json.loads(module)["name"] if module[0] == "{" else module.partition("=")[0]
                 others["adapters"].append((name, ADAPTERS / "every"))
     # vLLM looks for reasoning only where it is told how.
-    options += ["--max-model-len", str(context)]
+    options += ["--max-model-len", str(MOST_CONTEXT if chunked else context)]
     options += [] if others["thinks"] else ["--reasoning-parser", "none"]
     return options, others
 

@@ -235,6 +235,33 @@ async fn calls_that_are_required_are_made() {
 }
 
 #[tokio::test]
+async fn a_demanded_call_that_was_cut_is_the_same_whole_and_streamed() {
+    let server = Server::plain().await;
+    let named = json!({"type": "function", "function": {"name": "word"}});
+    for choice in [named, json!("required")] {
+        let body = json!({"tools": strange_tools(), "tool_choice": choice, "max_tokens": 30});
+        let whole = server.chat(body.clone()).await.json()["choices"][0].clone();
+        let events = server.chat(merged(body, json!({"stream": true}))).await.events();
+        let pieces = events.iter().flat_map(|event| {
+            event["choices"][0]["delta"]["tool_calls"].as_array().cloned().unwrap_or_default()
+        });
+        let text = |name: &str, piece: &Value| {
+            piece["function"][name].as_str().unwrap_or_default().to_owned()
+        };
+        let first: Vec<Value> = pieces.filter(|piece| piece["index"] == 0).collect();
+        let streamed: String = first.iter().map(|piece| text("arguments", piece)).collect();
+        assert_eq!(whole["finish_reason"], "length", "{whole}");
+        let call = &whole["message"]["tool_calls"][0];
+        assert_eq!(
+            (text("name", call), text("arguments", call)),
+            (text("name", &first[0]), streamed)
+        );
+        assert_eq!(whole["message"]["content"], "");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn one_call_is_one_and_impossible_choices_are_refused() {
     let server = Server::plain().await;
     let tools = strange_tools();
