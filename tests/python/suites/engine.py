@@ -50,7 +50,9 @@ def template_of(model):
 def folder_of(model, template=None, thinks=False):
     """A folder with the tiny model under the template of the model that a suite names."""
     template = Path(template) if template else template_of(model)
-    key = (model, str(template), thinks)
+    # Tests of the budget of thoughts have a model that never ends them.
+    ends = thinks and "budget" not in os.environ.get("PYTEST_CURRENT_TEST", "")
+    key = (model, str(template), thinks, ends)
     if key not in _folders:
         folder = Path(tempfile.mkdtemp(prefix="rolltape-suite-")) / model
         folder.mkdir(parents=True)
@@ -62,9 +64,7 @@ def folder_of(model, template=None, thinks=False):
         config["vocab_size"] = VOCABULARY
         (folder / "config.json").write_text(json.dumps(config))
         liked, closing = add_tags(folder)
-        # Tests of the budget of thoughts have a model that never ends them.
-        never = "budget" in os.environ.get("PYTEST_CURRENT_TEST", "")
-        widen(folder, {closing: liked} if thinks and not never else {})
+        widen(folder, {closing: liked} if ends else {})
         settings = json.loads((folder / "tokenizer_config.json").read_text())
         settings["model_max_length"] = CONTEXT
         if template:
@@ -101,17 +101,8 @@ def widen(folder, likes):
     header["unused"] = {"dtype": "F32", "shape": list(table.shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    table = table.copy()
-    for blank in blanks(folder):
-        table[blank] = table[UNLIKELY]
     table = np.concatenate([table, added]).astype(np.float32)
     path.write_bytes(len(text).to_bytes(8, "little") + text + body + table.tobytes())
-
-
-def blanks(folder):
-    """The tokens of white space alone, of which the tiny model fills the room of a form."""
-    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
-    return [number for text, number in vocabulary.items() if not text.strip("\u0120\u010a\u0109\u010d")]
 
 
 def add_tags(folder):
@@ -139,7 +130,8 @@ class Engine:
         self.folder = str(folder_of(model, **folder)).removesuffix("/" + model)
         command = [BINARY, "engine", "--model", model, "--served-model-name", name or model]
         command += ["--listen", f"127.0.0.1:{self.engine_port}", "--kv-cache-memory", "128MiB"]
-        command += ["--device", "cpu", "--allow-origin", "*", *options]
+        command += ["--device", "cpu", *options]
+        command += [] if "--allow-origin" in options else ["--allow-origin", "*"]
         self.start(command, self.engine_port)
         for adapter, path in adapters:
             body = {"lora_name": adapter, "lora_path": str(path)}

@@ -45,6 +45,8 @@ def start(server, timeout_seconds=None):
     server.server_port = free_port()
     template = server.chat_template_file
     template = TEMPLATES / os.path.basename(template) if template else None
+    if server.cors_origins:
+        options += ["--allow-origin", server.cors_origins]
     where = {"port": server.server_port, "key": server.api_key, "template": template}
     server.engine = Engine("tiny", options, name=served, **where)
     server.process = server.engine.processes[0]

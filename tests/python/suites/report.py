@@ -41,16 +41,19 @@ def table(rows):
 def reasons(kind):
     """The reasons of a kind, with the number of entries that have each, most of them first."""
     texts = Counter()
-    for name, entries in known.FAILURES.items():
-        for reason in entries.values():
-            if reason.kind == kind:
-                texts[reason.text] += 1
+    for entries in (*known.FAILURES.values(), *known.NOT_RUN.values()):
+        texts.update(reason.text for reason in entries.values() if reason.kind == kind)
     return "".join(f"- {text}\n" for text, _ in texts.most_common())
 
 
 def page(rows):
     """What the page has between its marks."""
-    return table(rows) + "\nAbsent, by name:\n\n" + reasons("absent")
+    refused = "; ".join(f"{name} ({n})" for name, n in known.REFUSED_SCHEMAS.most_common())
+    texts = [table(rows), "Absent, by name:\n", reasons("absent")]
+    texts[2] += f"- keywords of JSON Schema, refused by name: {refused}\n"
+    for kind in ("model", "words"):
+        texts += [f"{COLUMNS[kind].capitalize()}:\n", reasons(kind)]
+    return "\n".join(texts)
 
 
 def compare(text, write):
@@ -61,4 +64,4 @@ def compare(text, write):
     if write:
         PAGE.write_text(before + START + text + END + after)
         return []
-    return [] if old == text else [f"{PAGE.name} has another table; `just suites --all --write` writes it"]
+    return [] if old == text else [f"{PAGE.name} has another table; `just suites --write` writes it"]

@@ -1,10 +1,10 @@
 """Runs the test suites of other servers against rolltape's engine, and compares with `known.py`.
 
-    python run.py [SUITE]... [--all] [--through proxy] [--write] [--keep FOLDER]
+    python run.py [SUITE]... [--through proxy] [--write] [--keep FOLDER]
 
 A failure that `known.py` does not list is an error, and so is one that it lists and that passes.
-Without `--all` only the files of `known.QUICK` run, as in CI. `--all --write` puts what was found
-into `docs/suites.md`; `--all` alone holds the page to it. `--keep` writes each test's outcome.
+A run of all suites holds `docs/suites.md` to what was found; `--write` puts it there. `--keep`
+writes each test's outcome.
 """
 
 import argparse
@@ -48,10 +48,9 @@ def run_pytest(name, given):
         "ROLLTAPE_SUITE_OUTCOMES": str(out),
         "ROLLTAPE_SUITES_THROUGH": given.through,
     }
-    files = known.FILES[name] if given.all else known.QUICK.get(name, [])
-    command += [f"--deselect={test}" for test in known.ENDLESS.get(name, ())]
+    command += [f"--deselect={test}" for test in known.NOT_RUN.get(name, ())]
     result = subprocess.run(
-        [*command, *files], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
+        [*command, *known.FILES[name]], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
     )
     if not out.exists():
         raise SystemExit(result.stdout[-4000:])
@@ -69,7 +68,7 @@ def expected(name, through):
     return known.FAILURES[name] | (known.PROXY.get(name, {}) if through == "proxy" else {})
 
 
-def judge(name, outcomes, entries, whole):
+def judge(name, outcomes, entries):
     """The counts of a suite by reason, and the sentences about what is not as `known.py` says."""
     counts, wrong = Counter(), []
     unused = set(entries)
@@ -85,8 +84,7 @@ def judge(name, outcomes, entries, whole):
         if outcome == "passed" and pattern:
             reason = entries[pattern].text
             wrong.append(f"{name}: {test} passes, and known.py says that it fails: {reason}")
-    if whole:
-        wrong += [f"{name}: no test is named {pattern}" for pattern in sorted(unused)]
+    wrong += [f"{name}: no test is named {pattern}" for pattern in sorted(unused)]
     return counts, wrong
 
 
@@ -126,22 +124,19 @@ def run_suite(name, given):
         text = json.dumps(outcomes, indent=1)
         (Path(given.keep) / f"{name}-{given.through}.json").write_text(text)
     entries = expected(name, given.through)
-    counts, wrong = judge(name, outcomes, entries, given.all)
-    if given.all:
-        counts.update(reason.kind for reason in known.ENDLESS.get(name, {}).values())
+    counts, wrong = judge(name, outcomes, entries)
+    counts.update(reason.kind for reason in known.NOT_RUN.get(name, {}).values())
     return report.Row(known.TITLES[name], counts), wrong
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("suites", nargs="*", help=" ".join(known.TITLES))
-    parser.add_argument("--all", action="store_true")
     parser.add_argument("--through", default="engine", choices=("engine", "proxy"))
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--keep")
     given = parser.parse_args()
-    usual = list(known.TITLES) if given.all else [*known.QUICK]
-    given.suites = given.suites or usual
+    given.suites = given.suites or list(known.TITLES)
     return given
 
 
@@ -158,7 +153,7 @@ def main():
 
     text = report.page(rows)
     print(text)
-    if given.all and given.through == "engine" and set(given.suites) == set(known.TITLES):
+    if given.through == "engine" and set(given.suites) == set(known.TITLES):
         wrong += report.compare(text, given.write)
     print("\n".join(wrong))
     failed = len(wrong)

@@ -5,6 +5,7 @@ end are valid by the `jsonschema` package. A reply that fills its room is judged
 """
 
 import json
+import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -71,12 +72,29 @@ def outcomes():
         engine.stop()
 
 
-def keyword(why):
-    """The keyword that a refusal names, or its first words."""
-    return why.split("`")[1] if why.count("`") >= 2 else " ".join(why.split()[:6])
+REASONS = {
+    "`$ref` to another document or anchor": r"`\$ref` must lead|Reference segment",
+    "`unevaluatedProperties`, `unevaluatedItems`": "`unevaluated",
+    "`contains`": "`contains`",
+    "`uniqueItems`": "`uniqueItems`",
+    "`$dynamicRef`, `$dynamicAnchor`": r"`\$dynamic",
+    "`oneOf` whose schemas overlap": "`oneOf`",
+    "`not`": "`not` has",
+    "`if`": "`if` has",
+    "`propertyNames`": "`propertyNames` may",
+    "`patternProperties` that overlap": "patternProperty",
+    "`multipleOf` of many digits": "`multipleOf`",
+    "schemas that nothing fits": "Unsatisfiable|must have exactly one of",
+}
+"""What schemas are refused for, by what the refusals say."""
+
+
+def reason(why):
+    """What a refusal is for."""
+    return next((name for name, text in REASONS.items() if re.search(text, why)), why)
 
 
 def counted(found):
-    """The counts of outcomes, and those of refusals by keyword."""
-    refusals = Counter(keyword(why) for outcome, why in found.values() if outcome == "refused")
+    """The counts of outcomes, and those of refusals by reason."""
+    refusals = Counter(reason(why) for outcome, why in found.values() if outcome == "refused")
     return Counter(outcome for outcome, _ in found.values()), refusals

@@ -6,6 +6,7 @@ looks at what the helper makes of the reply.
 
 import json
 import time
+from typing import Literal
 
 import anthropic
 import openai
@@ -20,9 +21,9 @@ WAIT_SECONDS = 30
 
 
 class Move(BaseModel):
-    """What replies are parsed into."""
+    """What replies are parsed into. Any number would fill the room of a reply."""
 
-    number: int
+    number: Literal[1, 2, 3]
     certain: bool
 
 
@@ -114,7 +115,7 @@ def test_openai_responses_parse_returns_the_object(gpt):
 
 def test_openai_responses_stream_gives_the_final_response(gpt):
     with gpt.responses.stream(
-        model=MODEL, input="Say a number.", text_format=Move, max_output_tokens=200
+        model=MODEL, input="Say a number.", text_format=Move, max_output_tokens=2000
     ) as stream:
         text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
         final = stream.get_final_response()
@@ -179,13 +180,13 @@ def test_anthropic_tool_runner_calls_the_function_and_sends_its_result(claude):
     called = []
 
     @anthropic.beta_tool
-    def move(number: int) -> str:
+    def move(certain: bool) -> str:
         """Makes a move.
 
         Args:
-            number: what to say
+            certain: what to say
         """
-        called.append(number)
+        called.append(certain)
         return "higher"
 
     runner = claude.beta.messages.tool_runner(

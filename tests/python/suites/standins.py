@@ -91,6 +91,7 @@ GIVEN = {
     "vllm.tokenizers": {"get_tokenizer": tokenizer_of},
     "vllm.transformers_utils.repo_utils": {"hf_api": Hub},
     "vllm.utils": {"random_uuid": lambda: "suite"},
+    "vllm.envs": {"VLLM_USE_RUST_FRONTEND": False},
     "vllm.version": {"__version__": "0.33.0", "_prev_minor_version": lambda: "0.32"},
     "vllm": {"__version__": "0.33.0"},
     "torch": {

@@ -126,7 +126,7 @@ async fn each_route_refuses_what_only_it_knows() {
         ("top_logprobs", json!({"top_logprobs": 21, "logprobs": true})),
         ("tool_choice", json!({"tool_choice": "auto"})),
         ("tools", json!({"tools": []})),
-        ("echo", json!({"echo": true})),
+        ("echo", json!({"echo": "yes"})),
         ("messages", json!({"messages": []})),
         ("messages", json!({"messages": [{"role": "user", "content": 3}]})),
     ];

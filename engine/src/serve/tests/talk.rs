@@ -155,6 +155,32 @@ async fn a_reply_can_go_on_with_the_last_message() {
 }
 
 #[tokio::test]
+async fn a_reply_with_an_echo_begins_with_the_last_message_of_the_assistant() {
+    let server = Server::plain().await;
+    let open = json!({"messages": [user("Hello"), {"role": "assistant", "content": "So the"}],
+        "continue_final_message": true, "add_generation_prompt": false, "max_tokens": 4, "n": 2});
+    let content = |choice: &Value| choice["message"]["content"].as_str().unwrap().to_owned();
+    let plain = server.chat(open.clone()).await.json();
+    let asked = merged(open, json!({"echo": true}));
+    let echoed = server.chat(asked.clone()).await.json();
+    let events = server.chat(merged(asked, json!({"stream": true}))).await.events();
+    for index in 0..2 {
+        let expected = format!("So the{}", content(&plain["choices"][index]));
+        assert_eq!(content(&echoed["choices"][index]), expected);
+        let choices = events.iter().map(|event| &event["choices"][0]);
+        let pieces = choices.filter(|choice| choice["index"] == index);
+        let streamed: String =
+            pieces.filter_map(|choice| choice["delta"]["content"].as_str()).collect();
+        assert_eq!(streamed, expected);
+    }
+    // What a user said is no part of a reply.
+    let asked = json!({"echo": true, "max_tokens": 4});
+    let (echo, none) = (server.chat(asked).await, server.chat(json!({"max_tokens": 4})).await);
+    assert_eq!(echo.json()["choices"], none.json()["choices"]);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn what_is_no_text_is_refused_by_its_place() {
     let server = Server::plain().await;
     let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}});
