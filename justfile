@@ -64,6 +64,12 @@ attacks *options:
 soak *options:
     ROLLTAPE_BIN={{binary}} python3 tests/soak.py {{options}}
 
+# tests of other servers against the engine: `just suites --write`, `just suites llamacpp`,
+# `just suites --through proxy`
+suites *options:
+    tests/python/suites/install.sh
+    ROLLTAPE_BIN={{binary}} tests/python/suites/.suites/venv/bin/python tests/python/suites/run.py {{options}}
+
 # real vLLM and SGLang on a CPU, directly and through the release binary
 servers:
     .ci/run servers

@@ -30,7 +30,8 @@ pub(crate) struct Args {
     #[arg(long, env = "ROLLTAPE_ALLOW_PRIORITY")]
     allow_priority: bool,
     /// Origin whose web pages may call the engine and read its replies, a
-    /// scheme and a host; repeatable; `*` for all, as vLLM has it
+    /// scheme and a host; repeatable; `localhost` for those of this machine,
+    /// `*` for all, as vLLM has it
     #[arg(
         long,
         value_name = "ORIGIN",

@@ -136,7 +136,7 @@ impl ChatTemplate {
     }
 
     fn add(&mut self, name: &'static str, source: &str) -> Result<(), TemplateError> {
-        rewrite::with_calls(&without_generation_tags(source))
+        rewrite::with_calls(&with_raw_newlines(&without_generation_tags(source)))
             .and_then(|source| self.environment.add_template_owned(name, source))
             .map_err(|source| TemplateError::Syntax { source })
     }
@@ -242,6 +242,26 @@ fn without_generation_tags(source: &str) -> String {
     out + rest
 }
 
+/// Doubles the newline at the start of each `raw` block: Jinja2 keeps it, while `minijinja` removes
+/// one there as after any other tag.
+fn with_raw_newlines(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start + 2);
+        out.push_str(before);
+        rest = tag;
+        let name = tag.trim_start_matches(['-', '+']).trim_start();
+        let closed = name.strip_prefix("raw").map(str::trim_start);
+        let text = closed.and_then(|closed| closed.strip_prefix("%}"));
+        if let Some(text) = text.filter(|text| text.starts_with('\n')) {
+            out.extend([&tag[..tag.len() - text.len()], "\n"]);
+            rest = text;
+        }
+    }
+    out + rest
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -305,6 +325,12 @@ mod tests {
     fn generation_tags_vanish() {
         let source = "a\n{%- generation -%}\n b {{ '{%' }}\n{% endgeneration %}\nc";
         assert_eq!(render(source, &ChatInput::default()).unwrap(), "ab {%\nc");
+    }
+
+    #[test]
+    fn a_raw_block_keeps_its_first_newline_and_loses_the_one_behind_it() {
+        let source = "a{% raw %}\n{{ b }}\n{% endraw %}\nc{%- raw -%}\n d{% endraw %}";
+        assert_eq!(render(source, &ChatInput::default()).unwrap(), "a\n{{ b }}\ncd");
     }
 
     #[test]

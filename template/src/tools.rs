@@ -118,6 +118,16 @@ impl ToolParser {
 
     /// Returns the content and the calls of a whole text. A broken call is content.
     pub fn parse(format: ToolFormat, text: &str) -> (String, Vec<ToolCall>) {
+        ToolParser::parse_whole(format, text, false)
+    }
+
+    /// Returns the content and the calls of a whole text. A call that was cut after its name is a
+    /// call with the arguments so far.
+    pub fn parse_with_cut_calls(format: ToolFormat, text: &str) -> (String, Vec<ToolCall>) {
+        ToolParser::parse_whole(format, text, true)
+    }
+
+    fn parse_whole(format: ToolFormat, text: &str, keeps_cut: bool) -> (String, Vec<ToolCall>) {
         let mut parser = ToolParser::new(format);
         let mut events = parser.push(text);
         events.extend(parser.finish());
@@ -131,6 +141,7 @@ impl ToolParser {
                     calls.last_mut().into_iter().for_each(|call| call.arguments.push_str(&text));
                 }
                 ToolEvent::End => {}
+                ToolEvent::Broken { rest, .. } if keeps_cut => content.push_str(&rest),
                 ToolEvent::Broken { raw, .. } => {
                     calls.pop();
                     content.push_str(&raw);

@@ -20,6 +20,8 @@ pub(super) struct PauseState {
     draining: Vec<oneshot::Sender<bool>>,
     /// True if replies keep their keys and values when weights change.
     keep_cache: bool,
+    /// True if prefixes are forgotten before sampling goes on.
+    clears_prefixes: bool,
     /// True if sleep paused generation, so that waking resumes it.
     by_sleep: bool,
 }
@@ -119,6 +121,7 @@ impl<O: Ops> EngineCore<O> {
         drop(status);
 
         self.pause.keep_cache = !clear;
+        self.pause.clears_prefixes |= clear;
         match mode {
             PauseMode::Abort => {
                 self.scheduler.abort_all();
@@ -143,6 +146,9 @@ impl<O: Ops> EngineCore<O> {
         drop(status);
 
         self.pause.frozen = false;
+        if std::mem::take(&mut self.pause.clears_prefixes) {
+            self.scheduler.reset_prefixes(false);
+        }
         self.pause.by_sleep &= is_asleep;
         self.pause.keep_cache = false;
         self.pause.answer_draining(false);

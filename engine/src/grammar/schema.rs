@@ -23,6 +23,8 @@ use types::{TypeSet, types_of};
 const DEPTH_MAX: usize = 8;
 /// Schemas that are looked at to compare and negate those of one form.
 const STEPS_MAX: usize = 100_000;
+/// The number below which all integers are floats.
+const COUNT_MAX: f64 = (1u64 << 53) as f64;
 /// Schemas of one `oneOf` that are told apart; each is joined with the negation of the others.
 const EXCLUSIVE_MAX: usize = 32;
 /// The formats that the library knows. The specification has all others ignored.
@@ -36,6 +38,9 @@ const LISTS: [&str; 4] = ["allOf", "anyOf", "prefixItems", "items"];
 const MAPS: [&str; 2] = ["properties", "patternProperties"];
 /// Keywords whose value is data.
 const DATA: [&str; 6] = ["const", "enum", "default", "example", "examples", "required"];
+/// Keywords whose value is a count.
+const COUNTS: [&str; 6] =
+    ["minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"];
 /// Keywords that cannot hold while a reply is sampled from left to right.
 const UNHELD: [&str; 5] =
     ["contains", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef"];
@@ -46,6 +51,15 @@ const UNHELD: [&str; 5] =
 /// [`GrammarError::Form`] that names the keyword that cannot be written in others.
 pub(crate) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
     Form { root: schema, steps: Cell::new(STEPS_MAX) }.schema(schema)
+}
+
+/// Returns a count that is written as a float, such as 2.0, as an integer.
+fn whole_count(value: &Value) -> Value {
+    let float = value.as_f64().filter(|_| value.is_f64());
+    match float.filter(|float| float.fract() == 0.0 && (0.0..COUNT_MAX).contains(float)) {
+        Some(float) => json!(float as u64),
+        None => value.clone(),
+    }
 }
 
 /// A schema that is rewritten, and the work that may still go into it.
@@ -90,6 +104,9 @@ impl Form<'_> {
                     out.insert("additionalProperties".to_owned(), schema);
                 }
                 "propertyNames" => joined.push(self.property_names(value, given)?),
+                key if COUNTS.contains(&key) => {
+                    out.insert(key.to_owned(), whole_count(value));
+                }
                 key if UNHELD.contains(&key) && *value != true => return Err(unheld(key)),
                 key if UNHELD.contains(&key) => {}
                 _ => {

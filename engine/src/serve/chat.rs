@@ -47,7 +47,7 @@ pub(super) const CHAT_FIELDS: &[Field] = &[
     Field::boolean("parallel_tool_calls"),
     Field::boolean("include_reasoning"),
     Field::boolean("return_prompt_text"),
-    Field::refused("echo"),
+    Field::boolean("echo"),
 ];
 
 /// A call, for as long as its reply is made.
@@ -62,6 +62,8 @@ struct ChatCall {
     prompt: Arc<[u32]>,
     /// The text of the prompt, if the reply is to have it.
     prompt_text: Option<Arc<str>>,
+    /// The text of the last message, if replies are to begin with it.
+    echo: String,
     stops: Arc<StopRules>,
     format: MessageFormat,
     /// The report on the start of the prompt.
@@ -110,9 +112,6 @@ pub(super) async fn complete(
 ) -> Result<HttpReply, ApiError> {
     let model = &state.model;
     let adapter = state.requested_adapter(fields).await?;
-    if fields.flag("echo", false)? {
-        return Err(ApiError::bad_field("echo", "is not supported"));
-    }
 
     let tools = ToolChoice::parse(fields, model)?;
     let logprobs = parse_logprobs(fields, model)?;
@@ -155,6 +154,7 @@ pub(super) async fn complete(
         options: request.options,
         prompt: ids,
         prompt_text: fields.flag("return_prompt_text", false)?.then_some(text),
+        echo: prompt::echo(fields)?,
         stops,
         format,
         prefix,
@@ -321,7 +321,8 @@ async fn whole_reply(call: &ChatCall, outputs: Receiver<Output>) -> Result<HttpR
 fn chat_choice(call: &ChatCall, index: usize, choice: ChoiceDelta) -> Result<ChatChoice, ApiError> {
     let end = require_end(choice.end)?;
     call.remember(&choice.ids, &end.finish);
-    let (message, has_calls) = MessageParser::parse_whole(&call.format, &choice.text);
+    let (mut message, has_calls) = MessageParser::parse_whole(&call.format, &choice.text);
+    message.content.insert_str(0, &call.echo);
 
     Ok(ChatChoice {
         index,

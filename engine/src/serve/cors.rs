@@ -5,12 +5,16 @@ use hyper::header::{
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
     ACCESS_CONTROL_REQUEST_METHOD, HeaderMap, HeaderValue, ORIGIN, VARY,
 };
-use hyper::{Method, StatusCode};
+use hyper::{Method, StatusCode, Uri};
 
 use super::http::{HttpReply, empty_reply};
 
 /// Any origin.
 const ANY: &str = "*";
+/// Any page of this machine, on any port, as llama.cpp has it.
+const LOCAL: &str = "localhost";
+/// The hosts of such pages.
+const LOCAL_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 /// Methods of all routes.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PUT, OPTIONS");
 /// Seconds for which a browser may keep the answer to its question.
@@ -31,7 +35,10 @@ impl AllowedOrigins {
         if self.0.iter().any(|known| known == ANY) {
             return Some(HeaderValue::from_static(ANY));
         }
-        self.0.iter().any(|known| known.as_bytes() == origin.as_bytes()).then(|| origin.clone())
+        let is_known = |known: &String| {
+            known.as_bytes() == origin.as_bytes() || known == LOCAL && is_local(origin)
+        };
+        self.0.iter().any(is_known).then(|| origin.clone())
     }
 
     /// Answers a browser that asks whether a page may send a request: an `OPTIONS` that names its
@@ -65,4 +72,10 @@ impl AllowedOrigins {
         out.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(ANY));
         out.append(VARY, HeaderValue::from_static("origin"));
     }
+}
+
+/// True for an origin whose host is this machine.
+fn is_local(origin: &HeaderValue) -> bool {
+    let uri = origin.to_str().ok().and_then(|text| text.parse::<Uri>().ok());
+    uri.and_then(|uri| uri.host().map(|host| LOCAL_HOSTS.contains(&host))).unwrap_or(false)
 }

@@ -191,6 +191,6 @@ mod tests {
         let fields = &chat["requestBody"]["content"]["application/json"]["schema"]["properties"];
         assert_eq!(fields["temperature"], json!({"type": ["number", "null"]}));
         assert_eq!(fields["messages"], json!({"type": ["array", "null"]}));
-        assert!(fields.get("echo").is_none(), "it is refused");
+        assert!(fields.get("stop_regex").is_none(), "it is refused");
     }
 }

@@ -42,7 +42,8 @@ pub(super) async fn show(state: &Arc<ServerState>, call: HttpCall) -> Result<Htt
     Ok(json_reply(&document(&turn.reply)))
 }
 
-/// Handles `POST /v1/responses/{name}/cancel`: ends a reply that is made in the background.
+/// Handles `POST /v1/responses/{name}/cancel`: ends a reply that is made in the background. One that
+/// has ended stays as it is.
 pub(super) async fn cancel(
     state: &Arc<ServerState>,
     call: HttpCall,
@@ -50,11 +51,12 @@ pub(super) async fn cancel(
     let id = &call.parameter;
     let mut kept = state.responses.kept();
     let turn = kept.turns.get(id).cloned().ok_or_else(|| not_kept(id))?;
-    let Some(running) = kept.running.remove(id) else {
-        return Ok(json_reply(&document(&turn.reply)));
-    };
-    running.abort();
     let mut cancelled = document(&turn.reply);
+    if cancelled[BACKGROUND] != true {
+        return Err(ApiError::bad_request("Cannot cancel a synchronous response."));
+    }
+    let Some(running) = kept.running.remove(id) else { return Ok(json_reply(&cancelled)) };
+    running.abort();
     cancelled["status"] = json!("cancelled");
     let reply = Bytes::from(cancelled.to_string());
     kept.add(id.clone(), Turn { reply, ..turn });
@@ -83,8 +85,10 @@ fn in_background(
     let begun = json!({
         "id": id, "object": "response", "created_at": crate::engine::now(),
         "status": "in_progress", "background": true, "error": null, "incomplete_details": null,
-        "model": state.model.name, "output": [],
+        "model": state.model.name, "output": [], "previous_response_id": caller.previous,
     });
+    let mut queued = begun.clone();
+    queued["status"] = json!("queued");
     let turn = Turn { request: given.clone(), reply: Bytes::from(begun.to_string()) };
     state.responses.kept().add(id.clone(), turn);
 
@@ -101,8 +105,8 @@ fn in_background(
     if !task.is_finished() {
         kept.running.insert(id.clone(), task.abort_handle());
     }
-    let known = kept.turns.get(&id).map(|turn| document(&turn.reply)).unwrap_or_default();
-    Ok(json_reply(&known))
+    drop(kept);
+    Ok(json_reply(&queued))
 }
 
 /// Samples a reply, and returns its document: that of the failure if there is none.

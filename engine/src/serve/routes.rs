@@ -299,6 +299,8 @@ static SGLANG: &[Route] = &[
         .fields(&[lora::UNLOAD_FIELDS]),
     Route::get("/model_info", handler!(sglang::model_info), "folder and label of the weights"),
     Route::get("/get_model_info", handler!(sglang::model_info), "the same under its older name"),
+    Route::get("/get_server_info", handler!(rl::server_info), "the same as `/server_info`"),
+    Route::get("/health_generate", handler!(sglang::probe), "200 once a token was sampled"),
 ];
 
 /// Handles `/openapi.json`.

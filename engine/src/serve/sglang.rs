@@ -12,4 +12,4 @@ pub(super) use control::{
     ABORT_FIELDS, PAUSE_FIELDS, UPDATE_FIELDS, abort, flush_cache, load_adapter, model_info, pause,
     resume, unload_adapter, update_from_disk,
 };
-pub(super) use generate::{GENERATE_FIELDS, answer as generate};
+pub(super) use generate::{GENERATE_FIELDS, answer as generate, probe};

@@ -1,6 +1,7 @@
 //! The server over a real socket, with the tiny model.
 
 mod adapters;
+mod batch;
 mod chat;
 mod completions;
 mod crowd;

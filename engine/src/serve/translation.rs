@@ -76,11 +76,13 @@ fn translated_error(route: Route, error: &ApiError) -> HttpReply {
     raw_json_reply(status, body)
 }
 
-/// The id that a caller gives to its reply, and the scope of its prefixes.
+/// The id that a caller gives to its reply, the scope of its prefixes, and the response that it
+/// continues.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) request_id: Option<String>,
     pub(super) scope: Option<String>,
+    pub(super) previous: Option<String>,
 }
 
 impl Caller {
@@ -88,6 +90,7 @@ impl Caller {
         Caller {
             request_id: call.request_id().map(str::to_owned),
             scope: call.cache_scope().map(str::to_owned),
+            previous: wire::previous_response(Route::Responses, &call.body),
         }
     }
 }
@@ -140,7 +143,10 @@ pub(super) async fn complete(
         return Ok(refusal);
     }
 
-    let TranslatedRequest { chat, back } = translate(route, request)?;
+    let TranslatedRequest { chat, mut back } = translate(route, request)?;
+    if let Some(previous) = &caller.previous {
+        back = back.continuing(previous);
+    }
     let reply = match chat_fields(caller, &chat) {
         Ok(fields) => chat::complete(state, &fields).await,
         Err(error) => Err(error),

@@ -246,3 +246,16 @@ fn the_form_is_the_one_that_the_template_shows() {
     assert_eq!(ToolFormat::detect("<tool_call><function=f>"), None);
     assert_eq!(ToolFormat::detect(""), None);
 }
+
+#[test]
+fn a_call_that_was_cut_has_its_arguments_so_far_where_a_call_is_demanded() {
+    let whole = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"b";
+    let expected = [call("f", "{\"a\": \"b")];
+    let (content, calls) = ToolParser::parse_with_cut_calls(ToolFormat::Hermes, whole);
+    assert_eq!((content.as_str(), &calls[..]), ("", &expected[..]));
+    assert_eq!(ToolParser::parse(ToolFormat::Hermes, whole), (whole.to_owned(), Vec::new()));
+    // Before the name there is no call yet.
+    let early = "<tool_call>\n{\"na";
+    let found = ToolParser::parse_with_cut_calls(ToolFormat::Hermes, early);
+    assert_eq!(found, (early.to_owned(), Vec::new()));
+}

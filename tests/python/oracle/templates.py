@@ -14,6 +14,7 @@ Llama families use; `template/tests/goldens.rs` reads it. Without an argument th
 
 import argparse
 import datetime
+import functools
 import json
 import pathlib
 import re
@@ -45,6 +46,7 @@ class Generation(jinja2.ext.Extension):
         return caller()
 
 
+@functools.cache
 def compiled(source):
     """`_compile_jinja_template` of `transformers`."""
 

@@ -29,8 +29,10 @@ VOCABULARY = 6144
 """Ids of the model as it is served here, as suites name ids that 393 tokens do not have."""
 UNLIKELY = 388
 """The token, never sampled, whose row of the embedding the added ids have, twice as long."""
+CLOSING = "}}"
+"""A token that the tiny model likes to sample. Where it thinks, `</think>` takes its place."""
 THINKS = """{%- if add_generation_prompt and (enable_thinking is not defined or enable_thinking) -%}
-{{- '<think>\\n' -}}{%- endif -%}"""
+{{- '<think>' -}}{%- endif -%}"""
 """The tiny model never starts to think by itself, so that the prompt does it, as QwQ's does."""
 _folders = {}
 
@@ -45,10 +47,12 @@ def template_of(model):
     return None
 
 
-def folder_of(model, template=None):
+def folder_of(model, template=None, thinks=False):
     """A folder with the tiny model under the template of the model that a suite names."""
     template = Path(template) if template else template_of(model)
-    key = (model, str(template))
+    # Tests of the budget of thoughts have a model that never ends them.
+    ends = thinks and "budget" not in os.environ.get("PYTEST_CURRENT_TEST", "")
+    key = (model, str(template), thinks, ends)
     if key not in _folders:
         folder = Path(tempfile.mkdtemp(prefix="rolltape-suite-")) / model
         folder.mkdir(parents=True)
@@ -59,13 +63,15 @@ def folder_of(model, template=None):
         config["max_position_embeddings"] = CONTEXT
         config["vocab_size"] = VOCABULARY
         (folder / "config.json").write_text(json.dumps(config))
-        widen(folder)
+        liked, closing = add_tags(folder)
+        widen(folder, {closing: liked} if ends else {})
+        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        settings["model_max_length"] = CONTEXT
         if template:
-            text = template.read_text() + (THINKS if "Qwen3-0.6B" in template.name else "")
+            text = template.read_text() + (THINKS if thinks and "Qwen3-0.6B" in template.name else "")
             (folder / "chat_template.jinja").write_text(text)
-            settings = json.loads((folder / "tokenizer_config.json").read_text())
             settings.pop("chat_template", None)
-            (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
         _folders[key] = folder
     return _folders[key]
 
@@ -76,8 +82,9 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def widen(folder):
-    """Gives the model ids without a text after those of its tokenizer."""
+def widen(folder, likes):
+    """Gives the model ids after those of its tokenizer; those of `likes` are sampled where the
+    model would sample another token."""
     path = folder / "model.safetensors"
     data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
@@ -86,6 +93,8 @@ def widen(folder):
     start, end = rows["data_offsets"]
     table = np.frombuffer(body[start:end], np.float32).reshape(rows["shape"])
     added = np.repeat(2 * table[UNLIKELY][None], VOCABULARY - len(table), axis=0)
+    for number, liked in likes.items():
+        added[number - len(table)] = 1.1 * table[liked]
     rows["shape"][0] = VOCABULARY
     rows["data_offsets"] = [len(body), len(body) + 4 * VOCABULARY * table.shape[1]]
     # The old rows stay where they were, so that nothing else moves.
@@ -96,19 +105,33 @@ def widen(folder):
     path.write_bytes(len(text).to_bytes(8, "little") + text + body + table.tobytes())
 
 
+def add_tags(folder):
+    """Makes the tags of reasoning tokens, as Qwen3 has them. Returns the ids of `CLOSING` and of
+    the closing tag."""
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    last = max(token["id"] for token in tokenizer["added_tokens"])
+    for number, tag in enumerate(("<think>", "</think>"), 1):
+        plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+        tokenizer["added_tokens"].append({"id": last + number, "content": tag, **plain})
+    path.write_text(json.dumps(tokenizer))
+    return tokenizer["model"]["vocab"][CLOSING], last + 2
+
+
 class Engine:
     """A running engine, with the recording proxy in front of it if the suite goes through one."""
 
-    def __init__(self, model, options=(), name=None, port=None, adapters=(), key=None, template=None):
+    def __init__(self, model, options=(), name=None, port=None, adapters=(), key=None, **folder):
         self.processes = []
         own = THROUGH == "engine"
         self.port = port or free_port()
         self.engine_port = self.port if own else free_port()
         # Servers name the model as it was given to them: a repository, which is a folder here.
-        self.folder = str(folder_of(model, template)).removesuffix("/" + model)
+        self.folder = str(folder_of(model, **folder)).removesuffix("/" + model)
         command = [BINARY, "engine", "--model", model, "--served-model-name", name or model]
         command += ["--listen", f"127.0.0.1:{self.engine_port}", "--kv-cache-memory", "128MiB"]
-        command += ["--device", "cpu", "--allow-origin", "*", *options]
+        command += ["--device", "cpu", *options]
+        command += [] if "--allow-origin" in options else ["--allow-origin", "*"]
         self.start(command, self.engine_port)
         for adapter, path in adapters:
             body = {"lora_name": adapter, "lora_path": str(path)}

@@ -8,9 +8,10 @@ import os
 import sys
 
 import openai
+from requests.structures import CaseInsensitiveDict
 
 import standins
-from engine import SOURCES, TEMPLATES, Engine
+from engine import SOURCES, TEMPLATES, Engine, free_port
 
 standins.install()
 TESTS = SOURCES / "llama-cpp-python" / "vendor/llama.cpp/tools/server/tests"
@@ -22,6 +23,8 @@ LEAST_CONTEXT = 4096
 """The tiny model's tokens are shorter than those of the models that the tests name."""
 CONTEXT_LIMITS = ("context", "ctx", "exceed", "truncat")
 """Tests whose names say that they are about the length itself keep it."""
+served = "tiny"
+"""The name of the model of the server that started last."""
 
 
 def start(server, timeout_seconds=None):
@@ -36,11 +39,16 @@ def start(server, timeout_seconds=None):
         options += ["--max-model-len", str(context)]
     if server.api_key:
         options += ["--api-key", server.api_key]
+    global served
+    served = (server.model_alias or "tiny").split(",")[0]
+    # Theirs is the same for all tests, of which two run at a time.
+    server.server_port = free_port()
     template = server.chat_template_file
     template = TEMPLATES / os.path.basename(template) if template else None
-    server.engine = Engine(
-        "tiny", options, port=server.server_port, key=server.api_key, template=template
-    )
+    if server.cors_origins:
+        options += ["--allow-origin", server.cors_origins]
+    where = {"port": server.server_port, "key": server.api_key, "template": template}
+    server.engine = Engine("tiny", options, name=served, **where)
     server.process = server.engine.processes[0]
     utils.server_instances.add(server)
 
@@ -58,7 +66,7 @@ def renamed(path, data):
     if path in ("/chat/completions", "/completions", "/models"):
         path = "/v1" + path
     if isinstance(data, dict) and path.startswith("/v1/"):
-        data = {**data, "model": "tiny"}
+        data = {**data, "model": served}
     return path, data
 
 
@@ -67,7 +75,11 @@ def asking(method):
 
     def sent(server, verb, path, data=None, *rest, **more):
         path, data = renamed(path, data)
-        return method(server, verb, path, data, *rest, **more)
+        reply = method(server, verb, path, data, *rest, **more)
+        if isinstance(reply, utils.ServerResponse):
+            # Names of headers have no case, and theirs are looked up as `llama-server` spells them.
+            reply.headers = CaseInsensitiveDict(reply.headers)
+        return reply
 
     return sent
 
@@ -79,7 +91,7 @@ class Client(openai.OpenAI):
         super().__init__(base_url=base_url.removesuffix("/v1") + "/v1", max_retries=0, **options)
 
     def post(self, path, *, body=None, **options):
-        return super().post(path, body={**body, "model": "tiny"}, **options)
+        return super().post(path, body={**body, "model": served}, **options)
 
 
 openai.OpenAI = Client

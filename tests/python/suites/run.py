@@ -1,9 +1,10 @@
 """Runs the test suites of other servers against rolltape's engine, and compares with `known.py`.
 
-    python run.py [SUITE]... [--through proxy] [--write]
+    python run.py [SUITE]... [--through proxy] [--write] [--keep FOLDER]
 
-An unknown failure is an error, and so is a known one that passes. `--write` puts the table into
-`docs/conformance-suites.md`; without it the table there must be the one that was found.
+A failure that `known.py` does not list is an error, and so is one that it lists and that passes.
+A run of all suites holds `docs/suites.md` to what was found; `--write` puts it there. `--keep`
+writes each test's outcome.
 """
 
 import argparse
@@ -18,38 +19,38 @@ from collections import Counter
 from pathlib import Path
 
 import known
+import report
 from engine import ROOT, SOURCES, TEMPLATES
 
 HERE = Path(__file__).parent
-PAGE = ROOT / "docs/conformance-suites.md"
 LLAMA = "llama-cpp-python/vendor/llama.cpp/tools/server/tests"
 WORKERS = "2"
 
-SUITES = {
-    "vllm": ("vLLM 0.33.0, entrypoints", SOURCES / "vllm", "vllm_suite", known.VLLM_FILES),
-    "llamacpp": ("llama.cpp, server tests", SOURCES / LLAMA, "llama_suite", known.LLAMA_FILES),
-    "sglang": ("SGLang 0.5.23, kits", HERE, None, ["sglang_suite.py"]),
+PLACES = {
+    "vllm": (SOURCES / "vllm", "vllm_suite"),
+    "llamacpp": (SOURCES / LLAMA, "llama_suite"),
+    "sglang": (HERE, None),
+    "sdk": (HERE, None),
 }
-"""Name in the table, folder, plugin and files of each suite that pytest runs."""
-TITLES = {"defect": "defects", "absent": "absent", "model": "real model", "words": "other words"}
+"""The folder and the plugin of each suite that pytest runs."""
 
 
-def run_pytest(name, through, extra):
+def run_pytest(name, given):
     """The outcome of each test of a suite: `passed`, `failed` or `skipped`, and why."""
-    _, folder, plugin, files = SUITES[name]
-    out = Path(tempfile.mkdtemp()) / "outcomes.json"
+    folder, plugin = PLACES[name]
+    out = Path(tempfile.mkdtemp(prefix="rolltape-suite-")) / "outcomes.json"
     command = [sys.executable, "-m", "pytest", "-c", str(HERE / "pytest.ini"), "--rootdir", str(folder)]
     command += ["--confcutdir", str(folder), "-p", "outcomes", *(["-p", plugin] if plugin else [])]
-    # llama.cpp's tests name one port.
-    command += ["-n", WORKERS, "--dist", "loadfile"] if name == "vllm" else []
+    # llama.cpp marks those that need a model of some size.
+    command += ["-n", WORKERS, "--dist", "loadfile", "-m", "not slow"]
     environment = os.environ | {
         "PYTHONPATH": str(HERE),
         "ROLLTAPE_SUITE_OUTCOMES": str(out),
-        "ROLLTAPE_SUITES_THROUGH": through,
+        "ROLLTAPE_SUITES_THROUGH": given.through,
     }
-    chosen = [*files, *(f"--deselect={test}" for test in known.LEFT_OUT.get(name, ()))]
+    command += [f"--deselect={test}" for test in known.NOT_RUN.get(name, ())]
     result = subprocess.run(
-        [*command, *extra, *chosen], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
+        [*command, *known.FILES[name]], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
     )
     if not out.exists():
         raise SystemExit(result.stdout[-4000:])
@@ -57,98 +58,106 @@ def run_pytest(name, through, extra):
 
 
 def matches(pattern, test):
-    """Compares a test's name with a pattern: the whole name, or its start before a `*`."""
-    return test.startswith(pattern[:-1]) if pattern.endswith("*") else test == pattern
+    """Compares a test's name with a pattern, where a `*` stands for any text."""
+    texts = pattern.split("*")
+    return re.fullmatch(".*".join(map(re.escape, texts)), test) is not None
 
 
-def judge(name, outcomes, through):
+def expected(name, through):
+    """The failures of a suite that are known, by pattern: a reason each."""
+    return known.FAILURES[name] | (known.PROXY.get(name, {}) if through == "proxy" else {})
+
+
+def judge(name, outcomes, entries):
     """The counts of a suite by reason, and the sentences about what is not as `known.py` says."""
     counts, wrong = Counter(), []
-    entries = known.FAILURES[name] | (known.PROXY.get(name, {}) if through == "proxy" else {})
-    unused = dict(entries)
+    unused = set(entries)
     for test, (outcome, why) in sorted(outcomes.items()):
         pattern = max((p for p in entries if matches(p, test)), key=len, default=None)
-        unused.pop(pattern, None)
-        if outcome == "skipped":
-            counts["skipped"] += 1
-        elif outcome == "passed":
-            counts["passed"] += 1
-            if pattern:
-                wrong.append(f"{name}: {test} passes, and known.py says that it fails: {entries[pattern]}")
-        elif pattern:
-            counts[entries[pattern][0]] += 1
-        else:
-            counts["unknown"] += 1
-            wrong.append(f"{name}: {test} fails: {why}")
-    wrong += [f"{name}: no test is named {pattern}" for pattern in unused]
+        unused.discard(pattern)
+        if outcome == "failed":
+            counts[entries[pattern].kind if pattern else "unknown"] += 1
+            if not pattern:
+                wrong.append(f"{name}: {test} fails, and known.py does not say so: {why}")
+            continue
+        counts[outcome] += 1
+        if outcome == "passed" and pattern:
+            reason = entries[pattern].text
+            wrong.append(f"{name}: {test} passes, and known.py says that it fails: {reason}")
+    wrong += [f"{name}: no test is named {pattern}" for pattern in sorted(unused)]
     return counts, wrong
 
 
-def run_templates():
+def run_templates(given):
     """Published templates by jinja2 and by ours, as `tests/python/oracle/templates.py` has them."""
     files = [*sorted(TEMPLATES.glob("*.jinja")), *sorted((SOURCES / "vllm/examples").glob("**/*.jinja"))]
     command = [sys.executable, str(ROOT / "tests/python/oracle/templates.py"), *map(str, files)]
     result = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    same = re.search(r"(\d+) of (\d+)", result.stdout)
-    line = result.stdout.strip().splitlines()[-1] if result.stdout.strip() else "nothing"
-    wrong = [f"templates: {line}"] if result.returncode else []
-    return f"{len(files)} templates: {same.group(0) if same else line}", wrong
+    found = re.search(r"(\d+) compared, (\d+) of them refused by both, (\d+) differ", result.stdout)
+    if not found:
+        raise SystemExit(result.stdout[-4000:])
+    compared, refused, differ = map(int, found.groups())
+    counts = Counter(passed=compared - refused - differ, refused=refused, unknown=differ)
+    wrong = [f"templates: {differ} differ:\n{result.stdout[-2000:]}"] if differ else []
+    return report.Row(f"{len(files)} chat templates, beside transformers", counts), wrong
 
 
-def row(name, counts):
-    total = sum(counts.values())
-    cells = [f"{SUITES[name][0]} ({total})", counts["passed"]]
-    cells += [counts[kind] for kind in (*TITLES, "skipped")]
-    return "| " + " | ".join(map(str, cells)) + " |"
+def run_schemas(given):
+    """The schemas of the JSON Schema Test Suite as forms of replies."""
+    import schemas_suite
+
+    found = schemas_suite.outcomes()
+    counts, refusals = schemas_suite.counted(found)
+    wrong = [f"schemas: {name}: {why}" for name, (outcome, why) in found.items() if outcome == "defect"]
+    if refusals != known.REFUSED_SCHEMAS:
+        wrong.append(f"schemas: refused are {dict(refusals)}, and known.py has other counts")
+    counts = Counter(passed=counts["valid"], absent=counts["refused"], skipped=counts["unfinished"],
+                     unknown=counts["defect"])
+    return report.Row(known.TITLES["schemas"], counts), wrong
 
 
-def table(rows):
-    """The table of the page."""
-    heads = ["suite (tests)", "passed", *TITLES.values(), "skipped"]
-    lines = ["| " + " | ".join(heads) + " |", "| " + " | ".join("---" for _ in heads) + " |"]
-    return "\n".join([*lines, *rows]) + "\n"
+def run_suite(name, given):
+    """The row of a suite that pytest runs, and what is wrong with it."""
+    outcomes = run_pytest(name, given)
+    if given.keep:
+        Path(given.keep).mkdir(parents=True, exist_ok=True)
+        text = json.dumps(outcomes, indent=1)
+        (Path(given.keep) / f"{name}-{given.through}.json").write_text(text)
+    entries = expected(name, given.through)
+    counts, wrong = judge(name, outcomes, entries)
+    counts.update(reason.kind for reason in known.NOT_RUN.get(name, {}).values())
+    return report.Row(known.TITLES[name], counts), wrong
 
 
-def compare(text, write):
-    """Holds the page to the table that was found, or writes it there."""
-    start, end = "<!-- suites -->\n", "<!-- end: suites -->"
-    page = PAGE.read_text()
-    old = page[page.index(start) + len(start) : page.index(end)]
-    if write:
-        PAGE.write_text(page.replace(start + old + end, start + text + end))
-        return []
-    return [] if old == text else [f"{PAGE.name} has another table; `just suites --write` writes it"]
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("suites", nargs="*", help=" ".join(known.TITLES))
+    parser.add_argument("--through", default="engine", choices=("engine", "proxy"))
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--keep")
+    given = parser.parse_args()
+    given.suites = given.suites or list(known.TITLES)
+    return given
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("suites", nargs="*", help=" ".join((*SUITES, "schemas", "templates")))
-    parser.add_argument("--through", default="engine", choices=("engine", "proxy"))
-    parser.add_argument("--write", action="store_true")
-    options, extra = parser.parse_known_args()
-    chosen = options.suites or [*SUITES, "schemas", "templates"]
-    rows, wrong, notes = [], [], []
-    for name in chosen:
+    given = arguments()
+    rows, wrong = [], []
+    for name in given.suites:
         started = time.monotonic()
-        if name in SUITES:
-            counts, found = judge(name, run_pytest(name, options.through, extra), options.through)
-            rows.append(row(name, counts))
-        elif name == "templates":
-            note, found = run_templates()
-            notes.append(note)
-        else:
-            import schemas_suite
-
-            note, found = schemas_suite.run()
-            notes.append(note)
+        run = {"templates": run_templates, "schemas": run_schemas}.get(name)
+        row, found = run(given) if run else run_suite(name, given)
+        rows.append(row)
         wrong += found
         print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
 
-    text = table(rows) + "\n" + "".join(f"- {note}\n" for note in notes)
+    text = report.page(rows)
     print(text)
-    if not options.suites and options.through == "engine":
-        wrong += compare(text, options.write)
+    if given.through == "engine" and set(given.suites) == set(known.TITLES):
+        wrong += report.compare(text, given.write)
     print("\n".join(wrong))
+    failed = len(wrong)
+    print(f"{sum(row.counts['passed'] for row in rows)} passed, {failed} failed")
     return 1 if wrong else 0
 
 

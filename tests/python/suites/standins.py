@@ -84,13 +84,21 @@ class Vocabulary:
 
 GIVEN = {
     "vllm.config": {"ModelConfig": Vocabulary},
+    "vllm.model_executor.model_loader.weight_utils": {
+        "download_weights_from_hf": lambda name, **_options: name
+    },
     "vllm.platforms": {"current_platform": Platform()},
     "vllm.tokenizers": {"get_tokenizer": tokenizer_of},
     "vllm.transformers_utils.repo_utils": {"hf_api": Hub},
     "vllm.utils": {"random_uuid": lambda: "suite"},
+    "vllm.envs": {"VLLM_USE_RUST_FRONTEND": False},
     "vllm.version": {"__version__": "0.33.0", "_prev_minor_version": lambda: "0.32"},
     "vllm": {"__version__": "0.33.0"},
-    "torch": {"cuda": types.SimpleNamespace(is_available=lambda: False, device_count=lambda: 0)},
+    "torch": {
+        "long": None,
+        "iinfo": lambda _kind: types.SimpleNamespace(min=-(2**63), max=2**63 - 1),
+        "cuda": types.SimpleNamespace(is_available=lambda: False, device_count=lambda: 0),
+    },
 }
 
 

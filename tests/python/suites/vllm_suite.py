@@ -32,19 +32,31 @@ TAKEN = {
 }
 """Options of `vllm serve` that the engine has."""
 CONTEXT = 4096
-"""Tokens of a prompt and its reply: the tiny model's are shorter than those of the models that the
-tests name, and it seldom ends a reply by itself."""
+"""Tokens of a prompt and its reply where a test names none: the tiny model seldom ends a reply by
+itself, and its tokens are shorter than those of the models that the tests name."""
+MOST_CONTEXT = 16384
+"""A test that names more gets `CONTEXT`, for the same reason."""
+KEY_VARIABLE = "VLLM_API_KEY"
 
 
 def options_of(arguments):
     """The engine's options for those of `vllm serve`, and what else is in them."""
-    options, others = [], {"adapters": [], "name": None, "template": None}
+    options, others = [], {"adapters": [], "name": None, "thinks": False}
+    context, chunked = CONTEXT, False
     it = iter(arguments)
     for argument in it:
         flag, equals, value = argument.partition("=")
         if flag in TAKEN:
             value = value if equals else next(it)
             options += [TAKEN[flag], value]
+        elif flag == "--max-model-len":
+            given = int(value if equals else next(it))
+            context = max(given, CONTEXT) if given <= MOST_CONTEXT else CONTEXT
+        elif flag == "--enable-chunked-prefill":
+            # Its tests have prompts as long as the model allows.
+            chunked = True
+        elif flag == "--reasoning-parser":
+            others["thinks"] = True
         elif flag == "--served-model-name":
             others["name"] = value if equals else next(it)
         elif flag == "--lora-modules":
@@ -54,6 +66,9 @@ def options_of(arguments):
                     break
                 name = json.loads(module)["name"] if module[0] == "{" else module.partition("=")[0]
                 others["adapters"].append((name, ADAPTERS / "every"))
+    # vLLM looks for reasoning only where it is told how.
+    options += ["--max-model-len", str(MOST_CONTEXT if chunked else context)]
+    options += [] if others["thinks"] else ["--reasoning-parser", "none"]
     return options, others
 
 
@@ -64,8 +79,10 @@ class RemoteServer:
     show_hidden_metrics = False
     uds = None
 
-    def __init__(self, model, vllm_serve_args, *, auto_port=True, seed=0, **_others):
+    def __init__(self, model, vllm_serve_args, *, env_dict=None, seed=0, **_others):
         arguments = list(vllm_serve_args)
+        if KEY_VARIABLE in (env_dict or {}):
+            arguments += ["--api-key", env_dict[KEY_VARIABLE]]
         if "--port" in arguments:
             at = arguments.index("--port")
             self.port = int(arguments[at + 1])
@@ -75,7 +92,6 @@ class RemoteServer:
         self.host = "127.0.0.1"
         options, others = options_of(arguments)
         key = options[options.index("--api-key") + 1] if "--api-key" in options else None
-        options += ["--max-model-len", str(CONTEXT)]
         if "--seed" not in options:
             options += ["--seed", str(seed or 0)]
         self.engine = Engine(model, options, port=self.port, key=key, **others)

@@ -22,6 +22,14 @@ fn formats_that_nobody_defined_are_ignored() {
 }
 
 #[test]
+fn a_count_may_be_written_as_a_float() {
+    let schema = json!({"items": {"maxLength": 2.0}, "minItems": 1.0, "maximum": 3.0});
+    let expected = json!({"items": {"maxLength": 2}, "minItems": 1, "maximum": 3.0});
+    assert_eq!(prepare(&schema).unwrap(), expected);
+    assert_eq!(prepare(&json!({"maxItems": 2.5})).unwrap(), json!({"maxItems": 2.5}));
+}
+
+#[test]
 fn schemas_that_are_apart_are_any_of() {
     let (a, b) = (json!({"type": "string"}), json!({"type": ["integer", "null"]}));
     let expected = json!({"allOf": [{"anyOf": [a, b]}]});

@@ -93,14 +93,19 @@ impl MessageParser {
     }
 
     /// Parses a whole reply, and tells whether it has tool calls. Unlike in a stream, a damaged
-    /// call stays text.
+    /// call stays text, unless the request demands a call: then only its end can be missing.
     pub(super) fn parse_whole(format: &MessageFormat, text: &str) -> (MessageDelta, bool) {
         let mut parser = MessageParser::new(format);
         let mut message = MessageDelta::default();
         message.content = parser.split_reasoning(text, true, &mut message);
         let Some(tool_format) = format.tools.format() else { return (message, false) };
 
-        let (content, mut calls) = ToolParser::parse(tool_format, &message.content);
+        let (content, mut calls) = match format.demand {
+            ToolDemand::Optional => ToolParser::parse(tool_format, &message.content),
+            ToolDemand::Required | ToolDemand::Named => {
+                ToolParser::parse_with_cut_calls(tool_format, &message.content)
+            }
+        };
         if matches!(format.tools, ToolParsing::First(_)) {
             calls.truncate(1);
         }

@@ -74,6 +74,22 @@ impl ChatPrompt {
     }
 }
 
+/// Returns the text that each reply begins with: with `echo` that of the last message, if the
+/// assistant has it; else none.
+pub(super) fn echo(fields: &Fields) -> Result<String, ApiError> {
+    let is_asked = fields.flag("echo", false)?;
+    let last = fields.list(MESSAGES)?.and_then(<[Value]>::last);
+    match last.filter(|message| message.get("role").is_some_and(|role| role == "assistant")) {
+        Some(last) if is_asked => {
+            let prepared = prepare(std::slice::from_ref(last))
+                .map_err(|error| ApiError::bad_field(MESSAGES, error))?;
+            let content = prepared.first().and_then(|message| message.get("content"));
+            Ok(content.and_then(Value::as_str).unwrap_or_default().to_owned())
+        }
+        _ => Ok(String::new()),
+    }
+}
+
 /// Renders the messages of a request by the model's chat template.
 fn render(fields: &Fields, model: &ModelInfo) -> Result<String, ApiError> {
     let messages = fields.list(MESSAGES)?.unwrap_or_default();

@@ -51,6 +51,22 @@ struct ChatChunkChoice {
     routed_experts: Option<String>,
 }
 
+impl ChatChunkChoice {
+    /// Makes a choice that stands for no sampled token.
+    fn without_tokens(index: usize, delta: ChatDelta) -> ChatChunkChoice {
+        ChatChunkChoice {
+            index,
+            delta,
+            logprobs: None,
+            finish_reason: None,
+            stop_reason: None,
+            token_ids: None,
+            weight_versions: None,
+            routed_experts: None,
+        }
+    }
+}
+
 #[derive(Default, Serialize)]
 struct ChatDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,30 +130,28 @@ impl ChatEvents {
         }
     }
 
-    /// Adds the first chunk of every choice.
+    /// Adds the first chunk of every choice, and the chunk of what it begins with.
     fn push_roles(&self, cached: usize, queue: &mut EventQueue) {
         // No later chunk has the ids of the prompt and the report on its start.
         let has_ids = self.call.options.token_ids;
         for index in 0..self.call.n {
             let content = Some(Some(String::new()));
-
-            let choice = ChatChunkChoice {
-                index,
-                delta: ChatDelta { role: Some("assistant"), content, ..ChatDelta::default() },
-                logprobs: None,
-                finish_reason: None,
-                stop_reason: None,
-                token_ids: None,
-                weight_versions: None,
-                routed_experts: None,
-            };
+            let delta = ChatDelta { role: Some("assistant"), content, ..ChatDelta::default() };
             queue.push(&ChatChunk {
                 usage: self.running_usage(|| self.call.usage(0, cached, 0)),
                 prompt_token_ids: Some(has_ids.then_some(&*self.call.prompt)),
                 prompt_text: Some(self.call.prompt_text.as_deref()),
                 prefix: self.call.prefix,
-                ..self.chunk(vec![choice])
+                ..self.chunk(vec![ChatChunkChoice::without_tokens(index, delta)])
             });
+            if !self.call.echo.is_empty() {
+                let content = Some(Some(self.call.echo.clone()));
+                let delta = ChatDelta { content, ..ChatDelta::default() };
+                queue.push(&ChatChunk {
+                    usage: self.running_usage(|| self.call.usage(0, cached, 0)),
+                    ..self.chunk(vec![ChatChunkChoice::without_tokens(index, delta)])
+                });
+            }
         }
     }
 

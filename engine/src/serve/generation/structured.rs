@@ -92,14 +92,18 @@ fn parse_response_format(fields: &Fields) -> Result<Option<PrescribedForm>, ApiE
 
     let form = match format.get("type").and_then(Value::as_str) {
         Some("text") => return Ok(None),
-        Some("json_object") => GrammarSpec::object(JsonWhitespace::Any),
+        // llama.cpp takes a schema here, too.
+        Some("json_object") => match is_given(format.get("schema")) {
+            Some(schema) => json_form(FIELD, schema)?,
+            None => GrammarSpec::object(JsonWhitespace::Any),
+        },
         Some("json_schema") => {
             let schema = format.get("json_schema").and_then(|outer| outer.get("schema"));
-            let Some(schema) = schema.filter(|schema| !schema.is_null()) else {
+            let Some(schema) = is_given(schema) else {
                 let message = "needs `json_schema.schema` for this type";
                 return Err(ApiError::bad_field(FIELD, message));
             };
-            GrammarSpec::Json { schema: parse_schema(FIELD, schema)?, spacing: JsonWhitespace::Any }
+            json_form(FIELD, schema)?
         }
         Some(other) => {
             return Err(ApiError::bad_field(FIELD, format!("of type `{other}` is not supported")));
@@ -107,6 +111,15 @@ fn parse_response_format(fields: &Fields) -> Result<Option<PrescribedForm>, ApiE
         None => return Err(ApiError::bad_field(FIELD, "needs a `type`")),
     };
     Ok(Some(PrescribedForm { field: FIELD, form }))
+}
+
+fn json_form(field: &str, schema: &Value) -> Result<GrammarSpec, ApiError> {
+    Ok(GrammarSpec::Json { schema: parse_schema(field, schema)?, spacing: JsonWhitespace::Any })
+}
+
+/// Returns a value that is neither absent nor null.
+fn is_given(value: Option<&Value>) -> Option<&Value> {
+    value.filter(|value| !value.is_null())
 }
 
 fn parse_structured_outputs(fields: &Fields) -> Result<Option<PrescribedForm>, ApiError> {

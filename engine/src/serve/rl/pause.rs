@@ -49,8 +49,8 @@ pub(crate) async fn pause(state: &Arc<ServerState>, call: HttpCall) -> Result<Ht
     Ok(json_reply(&json!({"status": "paused"})))
 }
 
-/// Pauses generation. With `clear_cache`, replies under way are computed again if the weights
-/// change before generation is resumed.
+/// Pauses generation. With `clear_cache`, prefixes are forgotten when it is resumed, and replies
+/// under way are computed again if the weights have changed by then.
 ///
 /// # Errors
 /// 409 if the mode waits for replies that cannot end.

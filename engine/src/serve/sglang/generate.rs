@@ -18,7 +18,7 @@ use crate::serve::generation::{
 };
 use crate::serve::http::{
     ApiError, EventStream, Field, Fields, HttpCall, HttpReply, event_reply, json_reply,
-    parse_token_ids,
+    parse_token_ids, text_reply,
 };
 use crate::serve::state::ServerState;
 
@@ -75,12 +75,26 @@ struct PromptCall {
     prompt: Prompt,
 }
 
+/// The request that samples one token.
+const PROBE: &[u8] = br#"{"input_ids": [0], "sampling_params": {"max_new_tokens": 1}}"#;
+
 /// Handles `/generate`.
 pub(crate) async fn answer(
     state: &Arc<ServerState>,
     call: HttpCall,
 ) -> Result<HttpReply, ApiError> {
-    let fields = call.fields_or_empty()?;
+    sample(state, &call.fields_or_empty()?).await
+}
+
+/// Handles `/health_generate`: samples one token, in its turn among the calls that wait.
+pub(crate) async fn probe(state: &Arc<ServerState>, _: HttpCall) -> Result<HttpReply, ApiError> {
+    let fields = Fields::parse(PROBE)?.declared_as(&[GENERATE_FIELDS]);
+    sample(state, &fields).await?;
+    Ok(text_reply(String::new()))
+}
+
+/// Samples the replies to all prompts of a call.
+async fn sample(state: &Arc<ServerState>, fields: &Fields) -> Result<HttpReply, ApiError> {
     for field in GENERATE_FIELDS.iter().filter(|field| field.is_refused()) {
         if fields.get(field.name).is_some_and(|value| !is_empty(value)) {
             return Err(ApiError::bad_field(field.name, "is not supported"));
@@ -89,7 +103,7 @@ pub(crate) async fn answer(
 
     // A stream has no place for the index of a prompt, so it is for one.
     let started = Instant::now();
-    let batch = Batch::parse(&fields)?;
+    let batch = Batch::parse(fields)?;
     let stream = fields.flag("stream", false)?;
     if stream && batch.prompts.len() > 1 {
         return Err(ApiError::bad_field("stream", "is for one prompt; send a call for each"));

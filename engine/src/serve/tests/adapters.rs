@@ -196,3 +196,63 @@ async fn there_are_no_more_adapters_than_the_server_has_room_for() {
     assert!(refused.body.contains("`--max-loras 0`"), "{}", refused.body);
     none.stop().await;
 }
+
+#[tokio::test]
+async fn an_adapter_that_gave_way_says_what_it_said_under_the_same_label() {
+    let two = EngineOptions { max_loras: 2, ..EngineOptions::default() };
+    let server = Server::start(two).await;
+    let mut alone = Vec::new();
+    let adapters = [("a", "every"), ("b", "some"), ("c", "every"), ("d", "some")];
+    for (name, folder) in adapters {
+        assert_eq!(server.post(LOAD, &named(name, folder)).await.status, 200, "{name}");
+        alone.push(server.text(asked(name)).await.json()["choices"][0].clone());
+    }
+    assert_eq!(server.get("/v1/models").await.json()["data"].as_array().unwrap().len(), 5);
+
+    // More than the engine has room for, again and again and at the same time.
+    for _ in 0..2 {
+        for ((name, _), expected) in adapters.iter().zip(&alone) {
+            let reply = server.text(asked(name)).await.json();
+            assert_eq!(reply["choices"][0], *expected, "{name}");
+        }
+    }
+    let calls = adapters.map(|(name, _)| {
+        let body = merged(json!({"prompt": [1, 2, 3], "seed": 5}), asked(name));
+        server.begin("/v1/completions", &body)
+    });
+    for (call, expected) in calls.into_iter().zip(&alone) {
+        let reply = call.await.unwrap();
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        assert_eq!(reply.json()["choices"][0], *expected);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_adapter_whose_files_changed_while_it_gave_way_is_refused() {
+    let one = EngineOptions { max_loras: 1, ..EngineOptions::default() };
+    let server = Server::start(one).await;
+    let folder = tempfile::tempdir().unwrap();
+    let copied = |from: &str| {
+        for file in ["adapter_config.json", "adapter_model.safetensors"] {
+            std::fs::copy(PathBuf::from(taped(from)).join(file), folder.path().join(file)).unwrap();
+        }
+    };
+    copied("every");
+    let load = json!({"lora_name": "a", "lora_path": folder.path()});
+    assert_eq!(server.post(LOAD, &load).await.status, 200);
+    assert_eq!(server.post(LOAD, &named("b", "some")).await.status, 200);
+
+    copied("some");
+    let refused = server.text(asked("a")).await;
+    assert_eq!(refused.status, 409, "{}", refused.body);
+    assert!(refused.body.contains("have changed since it was loaded"), "{}", refused.body);
+    // The other one is not disturbed, and the name can be loaded again or given up.
+    assert_eq!(server.text(asked("b")).await.status, 200);
+    let again = merged(load, json!({"load_inplace": true}));
+    assert_eq!(server.post(LOAD, &again).await.status, 200);
+    assert_eq!(server.text(asked("a")).await.status, 200);
+    assert_eq!(server.post(UNLOAD, &json!({"lora_name": "b"})).await.status, 200);
+    assert_eq!(server.text(asked("b")).await.status, 404);
+    server.stop().await;
+}

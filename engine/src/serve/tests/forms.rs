@@ -58,6 +58,7 @@ async fn the_fields_of_all_ages_prescribe_a_form() {
         (json!({"structured_outputs": {"grammar": "start: /[0-9]{3}/"}}), digits),
         (json!({"guided_grammar": "root ::= [0-9]{3}"}), digits),
         (tight("json", json!(schema().to_string())), fits),
+        (json!({"response_format": {"type": "json_object", "schema": schema()}}), fits),
         (json!({"guided_json": schema(), "guided_whitespace_pattern": " ?"}), fits),
         (json!({"response_format": {"type": "json_object"}, "temperature": 0}), object),
         (json!({"response_format": strict, "temperature": 0}), fits),

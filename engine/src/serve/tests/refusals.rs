@@ -58,6 +58,7 @@ async fn impossible_forms_are_refused_by_name() {
         ("response_format", json!({"response_format": {"type": "json_schema"}})),
         ("response_format", schema_format(json!({"enum": []}))),
         ("response_format", schema_format(json!({"type": "nothing"}))),
+        ("response_format", json!({"response_format": {"type": "json_object", "schema": 1}})),
         ("structured_outputs", json!({"structured_outputs": {}})),
         ("structured_outputs", json!({"structured_outputs": {"regex": "(", "n": 1}})),
         ("structured_outputs", json!({"structured_outputs": {"regex": "a", "choice": ["b"]}})),
@@ -125,7 +126,7 @@ async fn each_route_refuses_what_only_it_knows() {
         ("top_logprobs", json!({"top_logprobs": 21, "logprobs": true})),
         ("tool_choice", json!({"tool_choice": "auto"})),
         ("tools", json!({"tools": []})),
-        ("echo", json!({"echo": true})),
+        ("echo", json!({"echo": "yes"})),
         ("messages", json!({"messages": []})),
         ("messages", json!({"messages": [{"role": "user", "content": 3}]})),
     ];

@@ -230,3 +230,25 @@ async fn weights_come_from_disk_while_generation_stands_still() {
     assert_eq!(unknown.status, 400);
     server.stop().await;
 }
+
+#[tokio::test]
+async fn health_generate_is_answered_once_a_token_was_sampled() {
+    let server = Server::plain().await;
+    let sampled = async || {
+        let metrics = server.get("/metrics").await.body;
+        let line = metrics.lines().find(|line| line.starts_with("vllm:generation_tokens_total"));
+        line.and_then(|line| line.rsplit(' ').next()).unwrap().parse::<f64>().unwrap()
+    };
+    assert_eq!(sampled().await, 0.0);
+    assert_eq!(server.get("/health_generate").await.status, 200);
+    assert_eq!(sampled().await, 1.0);
+
+    // An engine that is paused samples nothing, while `/health` says that it is there.
+    assert_eq!(server.post("/pause_generation", &json!({"mode": "in_place"})).await.status, 200);
+    let waiting = std::time::Duration::from_millis(200);
+    assert!(tokio::time::timeout(waiting, server.get("/health_generate")).await.is_err());
+    assert_eq!(server.get("/health").await.status, 200);
+    let info = server.get("/get_server_info").await.json();
+    assert!(info["vllm_config"].is_string(), "{info}");
+    server.stop().await;
+}

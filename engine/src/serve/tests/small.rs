@@ -122,7 +122,8 @@ async fn the_tokenizer_describes_itself() {
 #[tokio::test]
 async fn pages_of_allowed_origins_may_call() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
-    let access = Access::open().with_origins(vec!["https://a.example".to_owned()]);
+    let known = ["https://a.example", "localhost"].map(str::to_owned);
+    let access = Access::open().with_origins(known.to_vec());
     let server = Server::with_access(&folder, EngineOptions::default(), access).await;
     let ask = |origin: &str| {
         format!(
@@ -141,9 +142,15 @@ async fn pages_of_allowed_origins_may_call() {
     ] {
         assert!(allowed.head.contains(header), "{}", allowed.head);
     }
-    let other = server.send(ask("https://b.example")).await;
-    assert_eq!(other.status, 405);
-    assert!(!other.head.contains("access-control"), "{}", other.head);
+    for other in ["https://b.example", "http://localhost.b.example", "http://notlocalhost"] {
+        let other = server.send(ask(other)).await;
+        assert_eq!(other.status, 405);
+        assert!(!other.head.contains("access-control"), "{}", other.head);
+    }
+    for local in ["http://localhost", "http://127.0.0.1:3000", "http://[::1]:3000"] {
+        let header = format!("access-control-allow-origin: {local}");
+        assert!(server.send(ask(local)).await.head.contains(&header), "{local}");
+    }
 
     // The reply is readable, and what changes the engine is still refused.
     let call = |path: &str| {

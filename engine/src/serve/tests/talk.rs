@@ -155,6 +155,32 @@ async fn a_reply_can_go_on_with_the_last_message() {
 }
 
 #[tokio::test]
+async fn a_reply_with_an_echo_begins_with_the_last_message_of_the_assistant() {
+    let server = Server::plain().await;
+    let open = json!({"messages": [user("Hello"), {"role": "assistant", "content": "So the"}],
+        "continue_final_message": true, "add_generation_prompt": false, "max_tokens": 4, "n": 2});
+    let content = |choice: &Value| choice["message"]["content"].as_str().unwrap().to_owned();
+    let plain = server.chat(open.clone()).await.json();
+    let asked = merged(open, json!({"echo": true}));
+    let echoed = server.chat(asked.clone()).await.json();
+    let events = server.chat(merged(asked, json!({"stream": true}))).await.events();
+    for index in 0..2 {
+        let expected = format!("So the{}", content(&plain["choices"][index]));
+        assert_eq!(content(&echoed["choices"][index]), expected);
+        let choices = events.iter().map(|event| &event["choices"][0]);
+        let pieces = choices.filter(|choice| choice["index"] == index);
+        let streamed: String =
+            pieces.filter_map(|choice| choice["delta"]["content"].as_str()).collect();
+        assert_eq!(streamed, expected);
+    }
+    // What a user said is no part of a reply.
+    let asked = json!({"echo": true, "max_tokens": 4});
+    let (echo, none) = (server.chat(asked).await, server.chat(json!({"max_tokens": 4})).await);
+    assert_eq!(echo.json()["choices"], none.json()["choices"]);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn what_is_no_text_is_refused_by_its_place() {
     let server = Server::plain().await;
     let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}});
@@ -230,6 +256,33 @@ async fn calls_that_are_required_are_made() {
         assert_eq!(json!(arguments), calls[0]["function"]["arguments"]);
         let ends = events.iter().filter_map(|event| event["choices"][0]["finish_reason"].as_str());
         assert_eq!(ends.collect::<Vec<_>>(), [reason]);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_demanded_call_that_was_cut_is_the_same_whole_and_streamed() {
+    let server = Server::plain().await;
+    let named = json!({"type": "function", "function": {"name": "word"}});
+    for choice in [named, json!("required")] {
+        let body = json!({"tools": strange_tools(), "tool_choice": choice, "max_tokens": 30});
+        let whole = server.chat(body.clone()).await.json()["choices"][0].clone();
+        let events = server.chat(merged(body, json!({"stream": true}))).await.events();
+        let pieces = events.iter().flat_map(|event| {
+            event["choices"][0]["delta"]["tool_calls"].as_array().cloned().unwrap_or_default()
+        });
+        let text = |name: &str, piece: &Value| {
+            piece["function"][name].as_str().unwrap_or_default().to_owned()
+        };
+        let first: Vec<Value> = pieces.filter(|piece| piece["index"] == 0).collect();
+        let streamed: String = first.iter().map(|piece| text("arguments", piece)).collect();
+        assert_eq!(whole["finish_reason"], "length", "{whole}");
+        let call = &whole["message"]["tool_calls"][0];
+        assert_eq!(
+            (text("name", call), text("arguments", call)),
+            (text("name", &first[0]), streamed)
+        );
+        assert_eq!(whole["message"]["content"], "");
     }
     server.stop().await;
 }

@@ -159,9 +159,15 @@ async fn a_response_goes_on_from_one_that_is_kept() {
     let second = &events.last().unwrap()["response"];
     let tokens = |response: &Value| response["usage"]["input_tokens"].as_u64().unwrap();
     assert!(tokens(second) > tokens(&first), "{second}");
+    assert_eq!(second["previous_response_id"], first["id"]);
     let third = merged(asked.clone(), json!({"previous_response_id": second["id"]}));
     let third = server.post("/v1/responses", &third).await.json();
     assert!(tokens(&third) > tokens(second), "{third}");
+    assert_eq!(third["previous_response_id"], second["id"]);
+    let path = format!("/v1/responses/{}/cancel", first["id"].as_str().unwrap());
+    let refused = server.post(&path, &json!({})).await;
+    assert_eq!(refused.status, 400);
+    assert!(refused.body.contains("Cannot cancel a synchronous response."), "{}", refused.body);
 
     let unkept = merged(asked.clone(), json!({"store": false}));
     let unkept = server.post("/v1/responses", &unkept).await.json();
@@ -176,6 +182,7 @@ async fn a_response_can_be_fetched_later_or_cancelled() {
     let asked = json!({"model": "tiny", "input": "Hello", "background": true});
     let short = merged(asked.clone(), json!({"max_output_tokens": 4}));
     let begun = server.post("/v1/responses", &short).await.json();
+    assert_eq!(begun["status"], "queued");
     let path = format!("/v1/responses/{}", begun["id"].as_str().unwrap());
     let done = loop {
         let shown = server.get(&path).await.json();

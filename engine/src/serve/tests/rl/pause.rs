@@ -125,3 +125,20 @@ async fn callers_that_left_a_pause_leave_their_places() {
     assert_eq!(kept.await.unwrap().status, 200);
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_pause_forgets_prefixes_unless_it_keeps_the_cache() {
+    let server = Server::plain().await;
+    let prompt: Vec<u32> = (0..40).collect();
+    let cached = async || {
+        let reply = server.text(json!({"prompt": prompt, "max_tokens": 1})).await.json();
+        reply["usage"]["prompt_tokens_details"]["cached_tokens"].clone()
+    };
+    assert_eq!((cached().await, cached().await), (json!(0), json!(32)));
+    for (query, expected) in [("mode=keep&clear_cache=false", 32), ("mode=keep", 0), ("", 0)] {
+        assert_eq!(server.post_text(&format!("/pause?{query}"), "").await.status, 200);
+        assert_eq!(server.post_text("/resume", "").await.status, 200);
+        assert_eq!(cached().await, expected, "{query}");
+    }
+    server.stop().await;
+}
