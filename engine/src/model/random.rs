@@ -194,12 +194,16 @@ fn word(mut number: usize) -> String {
 /// Bytes of the weights in bf16; norms and biases are not counted.
 fn weight_bytes(model: &ModelConfig) -> u64 {
     let ModelConfig { vocab, hidden, intermediate, layers, heads, .. } = *model;
-    let attention = elements(hidden, heads.row() + heads.query_width());
+    let gate = if model.hybrid.is_some() { heads.query_width() } else { 0 };
+    let attention = elements(hidden, heads.row() + gate + heads.query_width());
     let dense = 3 * elements(hidden, intermediate);
     let mut layers_in_all = 0;
     for index in 0..layers {
         let experts = model.experts.as_ref().filter(|experts| experts.is_mixture[index]);
-        layers_in_all += attention + experts.map_or(dense, |of| expert_elements(of, hidden));
+        let linear = model.hybrid.as_ref().filter(|hybrid| hybrid.is_linear[index]);
+        layers_in_all += linear
+            .map_or(attention, |of| elements(hidden, of.heads.row() + of.heads.value_width()));
+        layers_in_all += experts.map_or(dense, |of| expert_elements(of, hidden));
     }
     let tables = elements(vocab, hidden) * if model.tied { 1 } else { 2 };
     u64::try_from(2 * (tables + layers_in_all)).unwrap_or(u64::MAX)
