@@ -18,7 +18,7 @@ use crate::model::folder::ModelFolder;
 use crate::model::forward::Scratch;
 use crate::model::hybrid::HybridConfig;
 use crate::model::parameters::Parameters;
-use crate::model::random::{RandomWeights, model_folder};
+use crate::model::random::{RandomHybrid, RandomWeights, model_folder};
 use crate::model::{Model, ModelCapacity};
 use crate::options::{CacheBytes, EngineOptions};
 use crate::room::Room;
@@ -79,8 +79,11 @@ impl Engine {
     /// As for [`Engine::load`].
     pub fn random(config: &Path, options: EngineOptions) -> Result<Engine, LoadError> {
         options.check()?;
-        let (folder, weights) = (model_folder(config)?, &RandomWeights);
-        Blueprint { folder, weights, path: config, options }.build()
+        let (folder, path) = (model_folder(config)?, config);
+        if folder.model.hybrid.is_some() {
+            return Blueprint { folder, weights: &RandomHybrid, path, options }.build();
+        }
+        Blueprint { folder, weights: &RandomWeights, path, options }.build()
     }
 
     /// A line that names the device and says why it was selected.

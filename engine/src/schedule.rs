@@ -124,6 +124,12 @@ impl Scheduler {
         self.pages.states_total()
     }
 
+    /// Recurrent states that are kept and that no sequence holds.
+    #[cfg(test)]
+    pub(crate) fn states_kept(&self) -> usize {
+        self.pages.states_kept()
+    }
+
     /// Slots of recurrent states that no sequence holds.
     #[cfg(test)]
     pub(crate) fn states_available(&self) -> usize {

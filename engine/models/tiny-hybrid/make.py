@@ -4,7 +4,7 @@ The game, the teacher, the tokenizer and the training are those of that script. 
 a Qwen3.5 whose fourth layer has attention and whose others have a gated delta rule. Its weights are
 rounded to bf16 before they are measured and written.
 
-Needs what that script needs; downloads nothing; about ten minutes on one core.
+Needs what that script needs; downloads nothing; about four minutes on one core.
 
     python make.py [--out DIR] [--seed N]
 """

@@ -71,6 +71,25 @@ impl TensorSource for RandomWeights {
     }
 }
 
+/// Random weights of a hybrid, which stores most norms less one.
+#[derive(Debug)]
+pub(crate) struct RandomHybrid;
+
+impl TensorSource for RandomHybrid {
+    fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
+        let tensor = RandomWeights.take(name, shape)?;
+        if !name.ends_with("norm.weight") || name.contains(".linear_attn.") {
+            return Ok(tensor);
+        }
+        let less_one = tensor.widen().into_iter().map(|value| bf16::from_f32(value - 1.0));
+        Ok(Tensor::Bf16(less_one.map(bf16::to_bits).collect()))
+    }
+
+    fn check_room(&self, model: &ModelConfig, room: Option<u64>) -> Result<(), LoadError> {
+        RandomWeights.check_room(model, room)
+    }
+}
+
 /// The mean and the standard deviation of the elements of a tensor.
 fn mean_and_spread(name: &str, columns: usize) -> (f32, f32) {
     if name.ends_with("norm.weight") {

@@ -89,6 +89,12 @@ impl PagePool {
         self.states.available()
     }
 
+    /// Recurrent states that are kept and that no sequence holds.
+    #[cfg(test)]
+    pub(crate) fn states_kept(&self) -> usize {
+        self.states.idle()
+    }
+
     /// True for a model with recurrent states.
     fn is_hybrid(&self) -> bool {
         self.states.total() > 0

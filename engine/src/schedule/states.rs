@@ -49,6 +49,12 @@ impl StatePool {
         self.blank.len() + self.idle.len()
     }
 
+    /// Kept slots that no sequence holds.
+    #[cfg(test)]
+    pub(crate) fn idle(&self) -> usize {
+        self.idle.len()
+    }
+
     /// Takes a slot for new contents, held once: a blank one, or the kept one that was released
     /// first. Also returns the page that loses its state.
     pub(crate) fn take(&mut self) -> Option<(u32, Option<u32>)> {

@@ -9,6 +9,7 @@ mod facts;
 mod forms;
 mod generate;
 mod gpu;
+mod hybrid;
 mod load;
 mod metrics;
 mod refusals;

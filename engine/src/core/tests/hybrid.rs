@@ -57,6 +57,8 @@ fn replies_and_turns_begin_with_the_states_that_are_kept() {
     // The first computes the prompt, the others begin at the end of its last full page.
     assert_eq!(cached, [0, 96, 96, 96]);
     assert_eq!(same(&results), alone(&choices));
+    // What is left is the end of the prompt, and that of each reply.
+    assert_eq!(engine.core.scheduler.states_kept(), 1 + 4);
 
     // The next turn begins at the last full page of prompt and reply.
     let mut turn = first;
