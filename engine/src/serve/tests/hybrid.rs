@@ -85,7 +85,8 @@ async fn a_hybrid_s_weights_are_pushed_under_both_kinds_of_names() {
     for (label, change) in [("half", 0.5), ("back", 1.0)] {
         for (names, named) in [("plain", weights(change)), ("seeing", seeing(&weights(change)))] {
             // Other weights first, so that each push changes something.
-            for (label, named) in [("other", &weights(0.75)), (names, &named)] {
+            let own = format!("{label}-{names}");
+            for (label, named) in [("other", &weights(0.75)), (own.as_str(), &named)] {
                 let path = format!("/update_weights?weight_version={label}");
                 let pushed = server.post_bytes(&path, &file_of(named, Dtype::BF16)).await;
                 assert_eq!(pushed.status, 200, "{}", pushed.body);
