@@ -6,9 +6,11 @@ r"""Compares the decoding speed of this engine and of llama.cpp on the same rand
     python engine/benches/versus.py target/release/rolltape --counts 4 900 \
         --config engine/models/tiny/config.json
     python engine/benches/versus.py target/release/rolltape --alone --config CONFIG_OF_A_MIXTURE
+    python engine/benches/versus.py target/release/rolltape --config CONFIG_OF_A_HYBRID
 
-Writes random bf16 weights of the shape of Qwen3-0.6B, or of another Qwen3, as a model folder and as
-GGUF. Both engines decode 1, 8 and 32 sequences greedily with the same number of threads, and take
+Writes random bf16 weights of the shape of Qwen3-0.6B, or of another Qwen3 or Qwen3.5, as a model
+folder and as GGUF. A hybrid must have as many value heads as key heads, because llama.cpp orders
+them in another way. Both engines decode 1, 8 and 32 sequences greedily with the same number of threads, and take
 turns over some runs. A figure is tokens per second of decoding: the least time of a long reply
 minus that of a short one, which excludes prompts and start-up. The limit is the rate at which the
 weights could be read from memory once a step. llama.cpp runs through its batch API, with one argmax
@@ -21,6 +23,7 @@ import argparse
 import concurrent.futures
 import ctypes
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -56,37 +59,73 @@ TINY = pathlib.Path(__file__).parents[1] / "models" / "tiny"
 PROMPT = 16
 
 
-def tensors(config):
-    """Yields the name in a folder, the name in GGUF, and the shape of each tensor."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    dim = config["head_dim"]
+def is_hybrid(config):
+    """True for the text model of a Qwen3.5."""
+    return "linear_num_value_heads" in config
+
+
+def is_linear(config, index):
+    """True for a layer of a hybrid with a gated delta rule in the place of attention."""
+    interval = config.get("full_attention_interval", 4)
+    return is_hybrid(config) and (index + 1) % interval != 0
+
+
+def attention(config):
+    """The tensors of attention, as in `tensors`; a hybrid has gates below each head's queries."""
+    hidden, dim = config["hidden_size"], config["head_dim"]
     query, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
-    yield "model.embed_tokens.weight", "token_embd.weight", (config["vocab_size"], hidden)
-    yield "model.norm.weight", "output_norm.weight", (hidden,)
-    layer = [
-        ("input_layernorm", "attn_norm", (hidden,)),
-        ("self_attn.q_proj", "attn_q", (query, hidden)),
+    return [
+        ("self_attn.q_proj", "attn_q", (query * (1 + is_hybrid(config)), hidden)),
         ("self_attn.k_proj", "attn_k", (kv, hidden)),
         ("self_attn.v_proj", "attn_v", (kv, hidden)),
         ("self_attn.q_norm", "attn_q_norm", (dim,)),
         ("self_attn.k_norm", "attn_k_norm", (dim,)),
         ("self_attn.o_proj", "attn_output", (hidden, query)),
-        ("post_attention_layernorm", "ffn_norm", (hidden,)),
+    ]
+
+
+def delta_rule(config):
+    """The tensors of a gated delta rule, as in `tensors`."""
+    hidden, heads = config["hidden_size"], config["linear_num_value_heads"]
+    assert heads == config["linear_num_key_heads"], "llama.cpp orders such heads in another way"
+    keys = heads * config["linear_key_head_dim"]
+    width = heads * config["linear_value_head_dim"]
+    return [
+        ("linear_attn.in_proj_qkv", "attn_qkv", (2 * keys + width, hidden)),
+        ("linear_attn.in_proj_z", "attn_gate", (width, hidden)),
+        ("linear_attn.in_proj_b", "ssm_beta", (heads, hidden)),
+        ("linear_attn.in_proj_a", "ssm_alpha", (heads, hidden)),
+        ("linear_attn.conv1d", "ssm_conv1d", (2 * keys + width, config["linear_conv_kernel_dim"])),
+        ("linear_attn.A_log", "ssm_a", (heads,)),
+        ("linear_attn.dt_bias", "ssm_dt.bias", (heads,)),
+        ("linear_attn.norm", "ssm_norm", (config["linear_value_head_dim"],)),
+        ("linear_attn.out_proj", "ssm_out", (hidden, width)),
+    ]
+
+
+def tensors(config):
+    """Yields the name in a folder, the name in GGUF, and the shape of each tensor."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    yield "model.embed_tokens.weight", "token_embd.weight", (config["vocab_size"], hidden)
+    yield "model.norm.weight", "output_norm.weight", (hidden,)
+    post = "post_attention_norm" if is_hybrid(config) else "ffn_norm"
+    shared = [
+        ("input_layernorm", "attn_norm", (hidden,)),
+        ("post_attention_layernorm", post, (hidden,)),
         ("mlp.gate_proj", "ffn_gate", (inner, hidden)),
         ("mlp.up_proj", "ffn_up", (inner, hidden)),
         ("mlp.down_proj", "ffn_down", (hidden, inner)),
     ]
     for index in range(config["num_hidden_layers"]):
-        for ours, theirs, shape in layer:
-            yield f"model.layers.{index}.{ours}.weight", f"blk.{index}.{theirs}.weight", shape
+        mixing = delta_rule(config) if is_linear(config, index) else attention(config)
+        for ours, theirs, shape in shared + mixing:
+            ours = ours if ours.endswith(("A_log", "dt_bias")) else f"{ours}.weight"
+            theirs = theirs if theirs in ("ssm_a", "ssm_dt.bias") else f"{theirs}.weight"
+            yield f"model.layers.{index}.{ours}", f"blk.{index}.{theirs}", shape
 
 
-def make(folder, config):
-    """Writes the folder and the GGUF file."""
-    import gguf
-
-    random = np.random.default_rng(0)
-    writer = gguf.GGUFWriter(folder / "model.gguf", "qwen3")
+def write_shape(writer, config):
+    """Writes the shape of a model to a GGUF file."""
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -100,18 +139,55 @@ def make(folder, config):
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("no_vocab")
+    if is_hybrid(config):
+        heads = config["linear_num_value_heads"]
+        rotated = int(config["head_dim"] * rope["partial_rotary_factor"])
+        writer.add_rope_dimension_count(rotated)
+        writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
+        writer.add_full_attention_interval(config.get("full_attention_interval", 4))
+        writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+        writer.add_ssm_state_size(config["linear_key_head_dim"])
+        writer.add_ssm_group_count(config["linear_num_key_heads"])
+        writer.add_ssm_time_step_rank(heads)
+        writer.add_ssm_inner_size(heads * config["linear_value_head_dim"])
+
+
+def values_of(name, shape, random):
+    """The values of a tensor: norms and biases of one, rows of a matrix of about unit length."""
+    if name.endswith("A_log"):
+        return np.log(random.uniform(0.5, 16, shape)).astype(np.float32)
+    if len(shape) == 1:
+        return np.ones(shape, np.float32)
+    return random.standard_normal(shape, np.float32) * np.float32(shape[1] ** -0.5)
+
+
+def widened(halves):
+    """The values of numbers in bf16."""
+    return (halves.astype(np.uint32) << 16).view(np.float32)
+
+
+def make(folder, config):
+    """Writes the folder and the GGUF file."""
+    import gguf
+
+    random = np.random.default_rng(0)
+    writer = gguf.GGUFWriter(folder / "model.gguf", "qwen35" if is_hybrid(config) else "qwen3")
+    write_shape(writer, config)
     header, parts, at = {}, [], 0
     for ours, theirs, shape in tensors(config):
-        if len(shape) == 1:
-            values = np.ones(shape, np.float32)
-        else:
-            values = random.standard_normal(shape, np.float32) * np.float32(shape[1] ** -0.5)
-        halves = (values.view(np.uint32) >> 16).astype(np.uint16)
-        if len(shape) == 1:
-            writer.add_tensor(theirs, values)
+        halves = (values_of(ours, shape, random).view(np.uint32) >> 16).astype(np.uint16)
+        if ours.endswith("A_log"):
+            writer.add_tensor(theirs, -np.exp(widened(halves)))
+        elif len(shape) == 1 or ours.endswith("conv1d.weight"):
+            writer.add_tensor(theirs, widened(halves))
         else:
             kind = gguf.GGMLQuantizationType.BF16
             writer.add_tensor(theirs, halves.view(np.uint8), raw_dtype=kind)
+        # A hybrid's folder has such norms less one.
+        if is_hybrid(config) and ours.endswith("norm.weight") and "linear_attn" not in ours:
+            halves = np.zeros_like(halves)
+        if ours.endswith("conv1d.weight"):
+            shape = (shape[0], 1, shape[1])
         header[ours] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + halves.nbytes]}
         at += halves.nbytes
         parts.append(halves)
@@ -284,13 +360,18 @@ def bytes_used(config, batch):
     """The bytes of bf16 weights that a step of `batch` sequences uses, on average over routings."""
     hidden, dim = config["hidden_size"], config["head_dim"]
     query, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
-    attention = hidden * (2 * query + 2 * kv)
+    attention = hidden * ((2 + is_hybrid(config)) * query + 2 * kv)
     experts = config.get("num_experts", 0)
     inner = 3 * hidden * config["intermediate_size"]
     if experts:
         share = 1 - (1 - config["num_experts_per_tok"] / experts) ** batch
         inner = experts * hidden + share * experts * 3 * hidden * config["moe_intermediate_size"]
-    layers = config["num_hidden_layers"] * (attention + inner)
+    count = config["num_hidden_layers"]
+    linear = sum(is_linear(config, index) for index in range(count))
+    rule = 0
+    if linear:
+        rule = sum(math.prod(shape) for _, _, shape in delta_rule(config))
+    layers = count * inner + (count - linear) * attention + linear * rule
     return 2 * (layers + config["vocab_size"] * hidden)
 
 
@@ -346,7 +427,7 @@ def main():
     help = "tokens of a short and of a long reply"
     parser.add_argument("--counts", type=int, nargs=2, default=[4, 36], help=help)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--config", type=pathlib.Path, help="config.json of another Qwen3")
+    parser.add_argument("--config", type=pathlib.Path, help="config.json of another shape")
     parser.add_argument("--alone", action="store_true", help="without llama.cpp; needs --config")
     parser.add_argument("--folder", type=pathlib.Path, help="keep the model in this folder")
     args = parser.parse_args()

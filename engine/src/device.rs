@@ -25,10 +25,14 @@ impl SelectedDevice {
         if options.device == DeviceChoice::Cpu {
             return Ok(cpu(options, "as requested"));
         }
-        if model.experts.is_some() {
+        let unsupported = [
+            (model.experts.is_some(), ONLY_DENSE, LoadError::ExpertsOnGpu),
+            (model.hybrid.is_some(), ONLY_ATTENTION, LoadError::HybridOnGpu),
+        ];
+        if let Some((_, reason, refusal)) = unsupported.into_iter().find(|(found, ..)| *found) {
             return match options.device {
-                DeviceChoice::Auto => Ok(cpu(options, ONLY_DENSE)),
-                _ => Err(LoadError::ExpertsOnGpu),
+                DeviceChoice::Auto => Ok(cpu(options, reason)),
+                _ => Err(refusal),
             };
         }
         match Cuda::open(&cuda_options(options), model.heads) {
@@ -46,8 +50,9 @@ impl SelectedDevice {
     }
 }
 
-/// The reason why a model runs on the CPU although there may be a GPU.
+/// Reasons why a model runs on the CPU although there may be a GPU.
 const ONLY_DENSE: &str = "the GPU's kernels take no mixture of experts";
+const ONLY_ATTENTION: &str = "the GPU's kernels take no layers with linear attention";
 
 fn cpu(options: &EngineOptions, reason: &str) -> (SelectedDevice, String) {
     let cpu = Cpu::new(options.threads, options.numerics);
@@ -115,6 +120,17 @@ mod tests {
         assert!(refused.contains("mixture of experts") && refused.contains("--device cpu"));
         let (_, usual) = of(DeviceChoice::Auto).unwrap();
         assert!(usual.ends_with("the GPU's kernels take no mixture of experts"), "{usual}");
+    }
+
+    #[test]
+    fn a_hybrid_runs_on_the_cpu_only() {
+        let model = tiny("tiny-hybrid");
+        let of =
+            |device| SelectedDevice::new(&EngineOptions { device, ..Default::default() }, &model);
+        let refused = of(DeviceChoice::Cuda).map(|(_, line)| line).unwrap_err().to_string();
+        assert!(refused.contains("linear attention") && refused.contains("--device cpu"));
+        let (_, usual) = of(DeviceChoice::Auto).unwrap();
+        assert!(usual.ends_with("the GPU's kernels take no layers with linear attention"));
     }
 
     /// The answers for a model with such heads, on any machine: no device is opened for them.

@@ -16,10 +16,11 @@ use crate::info::ModelInfo;
 use crate::model::config::ModelConfig;
 use crate::model::folder::ModelFolder;
 use crate::model::forward::Scratch;
+use crate::model::hybrid::HybridConfig;
 use crate::model::parameters::Parameters;
-use crate::model::random::{RandomWeights, model_folder};
+use crate::model::random::{RandomHybrid, RandomWeights, model_folder};
 use crate::model::{Model, ModelCapacity};
-use crate::options::EngineOptions;
+use crate::options::{CacheBytes, EngineOptions};
 use crate::room::Room;
 use crate::schedule::pages::PagePool;
 use crate::schedule::{Scheduler, StepLimits};
@@ -78,8 +79,11 @@ impl Engine {
     /// As for [`Engine::load`].
     pub fn random(config: &Path, options: EngineOptions) -> Result<Engine, LoadError> {
         options.check()?;
-        let (folder, weights) = (model_folder(config)?, &RandomWeights);
-        Blueprint { folder, weights, path: config, options }.build()
+        let (folder, path) = (model_folder(config)?, config);
+        if folder.model.hybrid.is_some() {
+            return Blueprint { folder, weights: &RandomHybrid, path, options }.build();
+        }
+        Blueprint { folder, weights: &RandomWeights, path, options }.build()
     }
 
     /// A line that names the device and says why it was selected.
@@ -107,8 +111,8 @@ struct LoadedModel<O: Ops> {
     manifest: WeightManifest,
     /// Tokens of a prompt and its reply.
     max_model_len: usize,
-    /// Pages of keys and values.
-    pages: usize,
+    /// Pages of keys and values, and slots of states.
+    pages: PagePool,
     limits: StepLimits,
 }
 
@@ -128,8 +132,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
         let updates = WeightUpdates::new(Arc::clone(&staging) as _, loaded.manifest, FIRST_VERSION);
 
         let stats = Arc::new(Stats::default());
-        let pages = PagePool::new(loaded.pages, self.options.prefix_caching);
-        let scheduler = Scheduler::new(loaded.limits, pages, Arc::clone(&stats));
+        let scheduler = Scheduler::new(loaded.limits, loaded.pages, Arc::clone(&stats));
         let status = Arc::new(SharedStatus::new(Arc::from(FIRST_VERSION)));
         let settings = CoreSettings {
             logprobs_mode: self.options.logprobs_mode,
@@ -158,11 +161,17 @@ impl<T: TensorSource> Blueprint<'_, T> {
 
         // Keys and values get what weights and intermediate results have left.
         let free = ops.free_memory(options.gpu_memory_utilization)?;
-        let page_bytes = ops.page_bytes(config.heads) * config.layers;
-        let kv = options.kv_capacity(config.positions, page_bytes, free)?;
+        let hybrid = config.hybrid.as_ref();
+        let state_bytes = |of: &HybridConfig| ops.state_bytes(of.heads) * of.linear_layers();
+        let sizes = CacheBytes {
+            page: ops.page_bytes(config.heads) * config.attention_layers(),
+            state: hybrid.map_or(0, state_bytes),
+        };
+        let kv = options.kv_capacity(config.positions, sizes, free)?;
         let capacity = ModelCapacity {
             positions: kv.max_model_len,
             pages: kv.pages,
+            states: kv.states,
             adapters: options.lora().slots(),
         };
 
@@ -170,9 +179,9 @@ impl<T: TensorSource> Blueprint<'_, T> {
             manifest: recorder.into_manifest(),
             model: Model::new(ops, parameters, config.clone(), scratch, capacity)?,
             max_model_len: kv.max_model_len,
-            pages: kv.pages,
+            pages: PagePool::new(kv.pages, options.prefix_caching).with_states(kv.states),
             limits: StepLimits {
-                sequences: options.max_num_seqs,
+                sequences: kv.sequences(options.max_num_seqs),
                 tokens,
                 scored: options.scored_rows(config.vocab),
             },

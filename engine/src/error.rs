@@ -36,6 +36,12 @@ pub enum LoadError {
          --device auto, which chooses the CPU for it"
     )]
     ExpertsOnGpu,
+    /// A GPU was asked for a model with linear attention.
+    #[error(
+        "the GPU's kernels take no layers with linear attention; run this model with --device cpu, \
+         or with --device auto, which chooses the CPU for it"
+    )]
+    HybridOnGpu,
     /// The GPU has too little free memory for the model and its buffers.
     #[error(
         "the GPU has no memory for another {bytes} bytes of the model; free some, choose another \

@@ -6,7 +6,7 @@
 //! The bits of a row do not depend on the other rows of its step.
 //!
 //! - [`folder`]: a model folder, read and checked; [`config`] and [`rope`] are its parts.
-//! - [`experts`]: mixtures of experts.
+//! - [`experts`]: mixtures of experts; [`hybrid`]: layers without attention.
 //! - [`parameters`]: the weights on the device.
 //! - [`forward`]: the rows of a step and the operations on them.
 //! - [`random`]: a model with random weights.
@@ -16,6 +16,7 @@ pub(crate) mod experts;
 pub(crate) mod fields;
 pub(crate) mod folder;
 pub(crate) mod forward;
+pub(crate) mod hybrid;
 pub(crate) mod parameters;
 pub(crate) mod random;
 pub(crate) mod rope;
@@ -28,7 +29,7 @@ use crate::error::ModelError;
 use crate::lora::{Adapter, AdapterSlots};
 use crate::schedule::routed::RoutedPages;
 use config::ModelConfig;
-use forward::{ForwardPass, Scratch, SequenceChunk, StepRows};
+use forward::{ForwardPass, Scratch, SequenceChunk, StepRows, span_states};
 use parameters::Parameters;
 
 /// The sizes for which a model allocates memory.
@@ -38,6 +39,8 @@ pub(crate) struct ModelCapacity {
     pub(crate) positions: usize,
     /// Pages of keys and values.
     pub(crate) pages: usize,
+    /// Slots of recurrent states, in a hybrid.
+    pub(crate) states: usize,
     /// Adapters that are on the device at once.
     pub(crate) adapters: usize,
 }
@@ -50,6 +53,8 @@ pub(crate) struct Model<O: Ops> {
     pub(crate) parameters: Option<Arc<Parameters<O>>>,
     rope: O::Buffer,
     pages: O::Pages,
+    /// The recurrent states, in a hybrid.
+    states: Option<O::States>,
     adapters: AdapterSlots<O>,
     scratch: Scratch<O>,
     /// A buffer on the host for logits, empty while a caller has it.
@@ -67,8 +72,9 @@ impl<O: Ops> Model<O> {
     ) -> Result<Model<O>, OpError> {
         Ok(Model {
             parameters: Some(Arc::new(parameters)),
-            rope: ops.upload(&config.rope.table(config.heads.dim, capacity.positions))?,
-            pages: ops.pages(config.heads, config.layers, capacity.pages)?,
+            rope: ops.upload(&config.rope.table(config.rotary, capacity.positions))?,
+            pages: ops.pages(config.heads, config.attention_layers(), capacity.pages)?,
+            states: new_states(&ops, &config, capacity.states)?,
             adapters: AdapterSlots::new(&ops, &config, capacity.adapters)?,
             scratch,
             host_logits: Vec::new(),
@@ -117,9 +123,12 @@ impl<O: Ops> Model<O> {
 
     /// Launches one step; the device may still be running it when this returns.
     pub(crate) fn run(&mut self, chunks: &mut [SequenceChunk<'_>]) -> Result<(), ModelError> {
-        let rows = StepRows::of(chunks);
-        let spans = rows.spans(chunks);
         let adapters = self.adapters_of_rows(chunks)?;
+        if self.states.is_some() {
+            chunks.iter_mut().for_each(|chunk| chunk.cache.state.prepare(chunk.tokens.len()));
+        }
+        let rows = StepRows::of(chunks);
+        let (spans, states) = (rows.spans(chunks), span_states(chunks));
         let step = Step {
             ids: &rows.ids,
             feedback: &rows.feedback,
@@ -127,21 +136,22 @@ impl<O: Ops> Model<O> {
             spans: &spans,
             wanted: &rows.wanted,
             adapters: &adapters,
+            states: &states,
             draws: &rows.draws,
         };
 
         let parameters = self.parameters.clone().ok_or(ModelError::NoWeights)?;
-        let Model { ops, config, pages, scratch, rope, adapters, .. } = self;
+        let Model { ops, config, pages, states, scratch, rope, adapters, .. } = self;
         // A GPU runs this once and replays its recording for later steps of the same shape.
         ops.run(&step, &mut |ops| {
             let scratch = &mut *scratch;
             let mut pass = ForwardPass { ops, step: &step, config, rope, adapters, scratch };
-            pass.layers(&parameters, pages)?;
+            pass.layers(&parameters, pages, states.as_mut())?;
             pass.head(&parameters)
         })?;
 
         for chunk in chunks {
-            chunk.cache.len += chunk.tokens.len();
+            chunk.cache.advance(chunk.tokens.len());
         }
         Ok(())
     }
@@ -228,24 +238,26 @@ impl<O: Ops> Model<O> {
         Ok(())
     }
 
-    /// Frees the memory of keys and values and of intermediate results.
+    /// Frees the memory of keys and values, of states, and of intermediate results.
     pub(crate) fn free_cache(&mut self) -> Result<(), OpError> {
         let Model { ops, config, .. } = self;
         ops.release_scratch()?;
         let Scratch { rows, logit_rows, .. } = self.scratch;
         self.scratch = Scratch { rows, logit_rows, ..Scratch::new(ops, config, 0, 0)? };
         self.host_logits = Vec::new();
-        self.pages = ops.pages(config.heads, config.layers, 0)?;
+        self.pages = ops.pages(config.heads, config.attention_layers(), 0)?;
+        self.states = new_states(ops, config, 0)?;
         Ok(())
     }
 
-    /// Allocates that memory again, with `pages` pages: all of it or nothing.
-    pub(crate) fn allocate_cache(&mut self, pages: usize) -> Result<(), OpError> {
+    /// Allocates that memory again, with so many pages and slots of states: all of it or nothing.
+    pub(crate) fn allocate_cache(&mut self, pages: usize, slots: usize) -> Result<(), OpError> {
         let Model { ops, config, .. } = self;
         let Scratch { rows, logit_rows, .. } = self.scratch;
-        let pages = ops.pages(config.heads, config.layers, pages)?;
+        let pages = ops.pages(config.heads, config.attention_layers(), pages)?;
+        let states = new_states(ops, config, slots)?;
         self.scratch = Scratch::new(ops, config, rows, logit_rows)?;
-        self.pages = pages;
+        (self.pages, self.states) = (pages, states);
         Ok(())
     }
 
@@ -280,6 +292,16 @@ impl<O: Ops> Model<O> {
         }
         Ok(self.ops.move_buffer(&mut self.rope, home)?)
     }
+}
+
+/// Room for recurrent states, if the model has any.
+fn new_states<O: Ops>(
+    ops: &O,
+    config: &ModelConfig,
+    slots: usize,
+) -> Result<Option<O::States>, OpError> {
+    let Some(hybrid) = &config.hybrid else { return Ok(None) };
+    ops.states(hybrid.heads, hybrid.linear_layers(), slots).map(Some)
 }
 
 #[cfg(test)]

@@ -16,6 +16,16 @@ use parsers::{ReasoningParser, ToolCallParser};
 /// The divisor of the machine's memory that gives the default for keys and values.
 const KV_CACHE_SHARE: u64 = 4;
 
+/// The divisor of the memory for keys and values that gives the share of recurrent states.
+const STATES_SHARE: u64 = 2;
+
+/// Slots of recurrent states for each sequence that runs: its own, one that it begins with, and two
+/// that are kept for others.
+const STATES_PER_SEQUENCE: usize = 4;
+
+/// The fewest slots of recurrent states with which one sequence runs while another takes its place.
+const STATES_MIN: usize = 4;
+
 /// Bytes of logits that a step may hold for prompts whose tokens are all scored.
 const SCORED_BYTES: usize = 64 << 20;
 
@@ -140,6 +150,28 @@ pub(crate) struct KvCapacity {
     pub(crate) max_model_len: usize,
     /// Pages; enough for one sequence of that length.
     pub(crate) pages: usize,
+    /// Slots of recurrent states; none for a model without such states.
+    pub(crate) states: usize,
+}
+
+impl KvCapacity {
+    /// The sequences that may run at once, at most `sequences`. In a hybrid each may hold two slots,
+    /// and so may one that is about to take the place of another.
+    pub(crate) fn sequences(&self, sequences: usize) -> usize {
+        match self.states {
+            0 => sequences,
+            slots => sequences.min(slots / 2 - 1),
+        }
+    }
+}
+
+/// The bytes that the parts of a model's cache take, over all layers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CacheBytes {
+    /// Bytes of a page of keys and values.
+    pub(crate) page: usize,
+    /// Bytes of a recurrent state; zero for a model without such states.
+    pub(crate) state: usize,
 }
 
 impl EngineOptions {
@@ -196,12 +228,12 @@ impl EngineOptions {
         (SCORED_BYTES / (vocab * size_of::<f32>())).max(1)
     }
 
-    /// The cache of a model with `positions`, one page of which takes `page_bytes` over all layers.
-    /// `free` are the bytes of a device with memory of its own.
+    /// The cache of a model with `positions`, whose parts take `sizes`. `free` are the bytes of a
+    /// device with memory of its own.
     pub(crate) fn kv_capacity(
         &self,
         positions: usize,
-        page_bytes: usize,
+        sizes: CacheBytes,
         free: Option<u64>,
     ) -> Result<KvCapacity, LoadError> {
         let max_model_len = self.max_model_len.unwrap_or(positions);
@@ -212,33 +244,49 @@ impl EngineOptions {
 
         let default_bytes = free.unwrap_or_else(|| memory::total() / KV_CACHE_SHARE);
         let bytes = self.kv_cache_memory.unwrap_or(default_bytes);
-        let affordable = usize::try_from(bytes / page_bytes.max(1) as u64)
+        let states = self.state_slots(sizes.state, bytes);
+        let state_bytes = states as u64 * sizes.state as u64;
+        let page_bytes = sizes.page.max(1) as u64;
+        let affordable = usize::try_from(bytes.saturating_sub(state_bytes) / page_bytes)
             .unwrap_or(usize::MAX)
             .min(u32::MAX as usize);
 
         // A length that was asked for is an error if it does not fit; the model's own is reduced.
         let longest = max_model_len.div_ceil(PAGE);
         if affordable < longest && (self.max_model_len.is_some() || affordable == 0) {
-            let needed = longest as u64 * page_bytes as u64;
+            let needed = longest as u64 * page_bytes + state_bytes;
             return Err(LoadError::KvCache { bytes, max_model_len, needed });
         }
         if affordable < longest {
             let max_model_len = affordable * PAGE;
             tracing::warn!(bytes, max_model_len, "max_model_len reduced to fit the KV cache");
-            return Ok(KvCapacity { max_model_len, pages: affordable });
+            return Ok(KvCapacity { max_model_len, pages: affordable, states });
         }
 
         let pages = match self.kv_cache_memory {
             Some(_) => affordable,
             None => affordable.min(longest.saturating_mul(self.max_num_seqs)),
         };
-        Ok(KvCapacity { max_model_len, pages })
+        Ok(KvCapacity { max_model_len, pages, states })
+    }
+
+    /// Slots of recurrent states of `state_bytes` each: what the sequences need, within a share of
+    /// all `bytes`.
+    fn state_slots(&self, state_bytes: usize, bytes: u64) -> usize {
+        if state_bytes == 0 {
+            return 0;
+        }
+        let affordable = usize::try_from(bytes / STATES_SHARE / state_bytes as u64);
+        let wanted = self.max_num_seqs.saturating_mul(STATES_PER_SEQUENCE);
+        wanted.min(affordable.unwrap_or(usize::MAX)).max(STATES_MIN)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PAGE_OF_1000: CacheBytes = CacheBytes { page: 1000, state: 0 };
 
     fn capacity(
         kv_cache_memory: Option<u64>,
@@ -251,25 +299,25 @@ mod tests {
             max_num_seqs: 4,
             ..EngineOptions::default()
         };
-        options.kv_capacity(positions, 1000, None).map_err(|error| error.to_string())
+        options.kv_capacity(positions, PAGE_OF_1000, None).map_err(|error| error.to_string())
     }
 
     #[test]
     fn pages_are_what_the_longest_sequences_need_or_what_the_memory_holds() {
-        let whole = Ok(KvCapacity { max_model_len: 100, pages: 28 });
+        let whole = Ok(KvCapacity { max_model_len: 100, pages: 28, states: 0 });
         assert_eq!(capacity(None, None, 100), whole);
         assert_eq!(
             capacity(Some(50_000), None, 100),
-            Ok(KvCapacity { max_model_len: 100, pages: 50 })
+            Ok(KvCapacity { max_model_len: 100, pages: 50, states: 0 })
         );
         assert_eq!(
             capacity(Some(7_000), Some(100), 200),
-            Ok(KvCapacity { max_model_len: 100, pages: 7 })
+            Ok(KvCapacity { max_model_len: 100, pages: 7, states: 0 })
         );
         // A length that nobody asked for gives way; one that somebody asked for does not.
         assert_eq!(
             capacity(Some(6_999), None, 100),
-            Ok(KvCapacity { max_model_len: 96, pages: 6 })
+            Ok(KvCapacity { max_model_len: 96, pages: 6, states: 0 })
         );
         let refused = capacity(Some(6_999), Some(100), 100).unwrap_err();
         assert_eq!(
@@ -282,10 +330,28 @@ mod tests {
     }
 
     #[test]
+    fn states_take_what_sequences_need_within_half_of_the_memory() {
+        let sizes = CacheBytes { page: 1000, state: 10_000 };
+        let of = |bytes, max_num_seqs| {
+            let options =
+                EngineOptions { kv_cache_memory: Some(bytes), max_num_seqs, ..Default::default() };
+            options.kv_capacity(100, sizes, None).map_err(|error| error.to_string())
+        };
+        let found = of(1_000_000, 4).unwrap();
+        assert_eq!((found.states, found.pages, found.sequences(4)), (16, 840, 4));
+        let found = of(1_000_000, 256).unwrap();
+        assert_eq!((found.states, found.pages, found.sequences(256)), (50, 500, 24));
+        let found = of(50_000, 256).unwrap();
+        assert_eq!((found.states, found.pages, found.sequences(256)), (4, 10, 1));
+        assert!(of(40_000, 256).unwrap_err().ends_with("100 tokens needs 47000"));
+    }
+
+    #[test]
     fn a_device_with_memory_of_its_own_bounds_pages_by_that() {
-        let room = EngineOptions::default().kv_capacity(1 << 20, 1000, Some(5_000)).unwrap();
-        assert_eq!(room, KvCapacity { max_model_len: 5 * PAGE, pages: 5 });
-        let refused = EngineOptions::default().kv_capacity(100, 1000, Some(0)).unwrap_err();
+        let room =
+            EngineOptions::default().kv_capacity(1 << 20, PAGE_OF_1000, Some(5_000)).unwrap();
+        assert_eq!(room, KvCapacity { max_model_len: 5 * PAGE, pages: 5, states: 0 });
+        let refused = EngineOptions::default().kv_capacity(100, PAGE_OF_1000, Some(0)).unwrap_err();
         assert!(refused.to_string().contains("gives 0 bytes"), "{refused}");
     }
 
@@ -323,7 +389,8 @@ mod tests {
 
     #[test]
     fn the_default_is_bounded_by_the_machine() {
-        let huge = EngineOptions::default().kv_capacity(1 << 40, 1 << 20, None).unwrap();
+        let pages = CacheBytes { page: 1 << 20, state: 0 };
+        let huge = EngineOptions::default().kv_capacity(1 << 40, pages, None).unwrap();
         let quarter = memory::total() / 4;
         assert_eq!(huge.pages as u64, quarter >> 20);
         assert_eq!(huge.max_model_len, huge.pages * PAGE);

@@ -12,7 +12,8 @@
 //! - [`request`]: a request and the messages of its reply.
 //! - [`sequence`]: a request that runs.
 //! - [`queue`]: requests that wait; [`pace`] measures how fast it moves.
-//! - [`pages`]: the pool of pages; [`cache`] is the share of one sequence.
+//! - [`pages`]: the pool of pages; [`states`]: the slots of recurrent states; [`cache`] is the share
+//!   of one sequence.
 //! - [`routed`]: the experts of the positions in the pages.
 
 pub(crate) mod cache;
@@ -22,6 +23,7 @@ pub(crate) mod queue;
 pub(crate) mod request;
 pub(crate) mod routed;
 pub(crate) mod sequence;
+pub(crate) mod states;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -87,8 +89,8 @@ struct StepPlan {
 /// The tokens that a sequence could compute in the next step.
 struct NextTokens {
     count: usize,
-    /// The page that they begin to fill.
-    key: Option<PageKey>,
+    /// The pages that no other sequence is to compute in the same step.
+    keys: Vec<PageKey>,
 }
 
 impl Scheduler {
@@ -115,6 +117,23 @@ impl Scheduler {
     /// All pages of the pool.
     pub(crate) fn pages_total(&self) -> usize {
         self.pages.total()
+    }
+
+    /// All slots of recurrent states.
+    pub(crate) fn states_total(&self) -> usize {
+        self.pages.states_total()
+    }
+
+    /// Recurrent states that are kept and that no sequence holds.
+    #[cfg(test)]
+    pub(crate) fn states_kept(&self) -> usize {
+        self.pages.states_kept()
+    }
+
+    /// Slots of recurrent states that no sequence holds.
+    #[cfg(test)]
+    pub(crate) fn states_available(&self) -> usize {
+        self.pages.states_available()
     }
 
     /// Adds a call to the queue.
@@ -209,7 +228,8 @@ impl Scheduler {
                 (&*sequence.tokens, &sequence.request, sequence.is_scoring())
             }
         };
-        let prefix = Prefix { tokens, is_scored, scope: cache_scope(weights, request) };
+        let (scope, prompt) = (cache_scope(weights, request), request.prompt.len());
+        let prefix = Prefix { tokens, prompt, is_scored, scope };
         let Some(cache) = allocate(&mut self.pages, prefix, self.running.len()) else {
             return false;
         };
@@ -247,6 +267,7 @@ impl Scheduler {
         // The new sequence needs pages before the other one gives its own back.
         let prefix = Prefix {
             tokens: &request.prompt,
+            prompt: request.prompt.len(),
             is_scored: request.prompt_logprobs.is_some(),
             scope: cache_scope(weights, request),
         };
@@ -398,12 +419,13 @@ impl Scheduler {
             plan.tokens_left += plan.counts.pop().unwrap_or(0);
         }
 
+        self.pages.plan_states(&mut self.running[index].cache, count);
         plan.counts[index] = count;
         plan.tokens_left -= count;
         if self.running[index].is_scoring() {
             plan.scored_left -= count;
         }
-        plan.claimed.extend(next.key);
+        plan.claimed.extend(next.keys);
         Ok(())
     }
 
@@ -418,7 +440,7 @@ impl Scheduler {
         // A scored prompt computes every position itself.
         if sequence.is_scoring() {
             let count = sequence.uncomputed().min(plan.scored_left);
-            return Some(NextTokens { count, key: None });
+            return Some(NextTokens { count, keys: Vec::new() });
         }
 
         let hits = self.pages.share(&mut sequence.cache, &sequence.tokens);
@@ -427,13 +449,13 @@ impl Scheduler {
             stats::add(&self.stats.prefix_hits, hits);
         }
 
-        let key = self.pages.next_key(&sequence.cache, &sequence.tokens);
-        let is_claimed = key.as_ref().is_some_and(|key| plan.claimed.contains(key));
+        let keys = self.pages.next_keys(&sequence.cache, &sequence.tokens);
+        let is_claimed = keys.iter().any(|key| plan.claimed.contains(key));
         // A page that was begun cannot be exchanged any more, so there is nothing to wait for.
         if is_claimed && PagePool::could_share(&sequence.cache, &sequence.tokens) {
             return None;
         }
-        Some(NextTokens { count: sequence.uncomputed(), key })
+        Some(NextTokens { count: sequence.uncomputed(), keys })
     }
 
     /// Counts a token that is about to be appended to a sequence.
@@ -464,20 +486,23 @@ fn cache_scope(weights: u64, request: &Request) -> CacheScope {
 /// The tokens for which a sequence needs a cache before it can start.
 struct Prefix<'a> {
     tokens: &'a [u32],
+    /// Tokens of the prompt, at the beginning of `tokens`.
+    prompt: usize,
     /// True if the tokens are to be scored, and so all to be computed.
     is_scored: bool,
     scope: CacheScope,
 }
 
 /// Returns a cache with what is published of `prefix`, if there are pages for the rest and half a
-/// page for each running sequence: one that starts too early is soon preempted.
+/// page for each running sequence: one that starts too early is soon preempted. In a hybrid it also
+/// needs a slot for its state.
 fn allocate(pages: &mut PagePool, prefix: Prefix<'_>, running: usize) -> Option<SequenceCache> {
     let mut cache = SequenceCache::new(Arc::new(prefix.scope));
     if !prefix.is_scored {
         pages.share(&mut cache, prefix.tokens);
     }
     let needed = PagePool::missing(&cache, prefix.tokens.len()) + running.div_ceil(2);
-    if needed <= pages.available() {
+    if needed <= pages.available() && pages.begin(&mut cache, prefix.prompt) {
         return Some(cache);
     }
     pages.release(cache);

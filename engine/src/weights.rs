@@ -31,6 +31,14 @@ impl Tensor {
         }
     }
 
+    /// Splits runs of `run` elements: the first, third and so on from the second, fourth and so on.
+    pub(crate) fn alternating(self, run: usize) -> [Tensor; 2] {
+        match self {
+            Tensor::F32(values) => split_runs(&values, run).map(Tensor::F32),
+            Tensor::Bf16(values) => split_runs(&values, run).map(Tensor::Bf16),
+        }
+    }
+
     /// Converts the elements to 32-bit floats.
     pub(crate) fn widen(self) -> Vec<f32> {
         match self {
@@ -40,6 +48,11 @@ impl Tensor {
             }
         }
     }
+}
+
+fn split_runs<T: Copy>(values: &[T], run: usize) -> [Vec<T>; 2] {
+    let of = |first| values.chunks(run).skip(first).step_by(2).flatten().copied().collect();
+    [of(0), of(1)]
 }
 
 /// A source of a model's weights.

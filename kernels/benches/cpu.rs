@@ -133,7 +133,8 @@ fn attention(cpu: &Cpu, sequences: usize, rows: usize, context: usize) {
     let mut out = Vec::new();
     let mut all = values(sequences * context * HEADS.row());
     let table = vec![0.5; context * HEADS.dim];
-    let rotation = Rotation { table: &table, norms: None, eps: 1e-6 };
+    let rotation =
+        Rotation { table: &table, width: HEADS.dim, norms: None, offset: 0.0, eps: 1e-6 };
     for layer in 0..layers {
         let spans = spans(&tables, context, 0);
         let positions: Vec<usize> = (0..sequences).flat_map(|_| 0..context).collect();
@@ -173,7 +174,7 @@ fn small(cpu: &Cpu) {
         let gate_up = values(rows * 6144);
         let mut out = Vec::new();
         let norm = best(|| {
-            let norm = RmsNorm { weight: &weight, eps: 1e-6 };
+            let norm = RmsNorm { weight: &weight, offset: 0.0, eps: 1e-6 };
             cpu.add_rms_norm(&mut x, None, norm, &mut out).unwrap();
         });
         let silu = best(|| cpu.silu_mul(&gate_up, 3072, &mut out).unwrap());

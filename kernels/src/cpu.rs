@@ -7,6 +7,7 @@
 //!   results and no sum crosses lanes.
 //! - [`Adapters`]: low-rank additions to one matrix.
 //! - [`Routing`]: the experts of the rows of a step.
+//! - [`States`]: the recurrent states of sequences.
 //! - [`Pages`]: keys and values in pages of sixteen positions, laid out like panels.
 //!
 //! Work is split by results, never inside a sum, so bits do not depend on the number of threads.
@@ -20,6 +21,7 @@ mod matmul;
 mod matrix;
 mod ops;
 mod pool;
+mod recurrent;
 mod rows;
 mod shared;
 mod simd;
@@ -31,6 +33,7 @@ pub use attention::pages::Pages;
 pub use dispatch::SimdLevel;
 pub use experts::Routing;
 pub use matrix::Matrix;
+pub use recurrent::states::States;
 
 use std::ops::Range;
 use std::sync::Arc;

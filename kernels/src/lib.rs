@@ -23,7 +23,8 @@ mod random;
 
 pub use cpu::{Cpu, Numerics};
 pub use op::{
-    DeviceLimits, DrawParams, DrawnScores, DrawnToken, EXPERTS_MAX, ExpertChoice, ExpertMatrices,
-    Heads, LayerPages, LoraTarget, LowRank, OpError, Ops, PAGE, Placement, Residual, RmsNorm,
-    Rotation, Span, Step, TOP_MAX, Values,
+    DeltaGates, DeltaHeads, DeviceLimits, DrawParams, DrawnScores, DrawnToken, EXPERTS_MAX,
+    ExpertChoice, ExpertMatrices, Heads, LayerPages, LayerStates, LoraTarget, LowRank, OpError,
+    Ops, PAGE, Placement, Residual, RmsNorm, Rotation, Span, SpanState, StateMark, Step, TOP_MAX,
+    Values,
 };

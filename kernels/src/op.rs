@@ -4,6 +4,7 @@
 //!   mathematics of a step.
 //! - [`Step`]: the inputs of one step. [`DrawnToken`]: its result if the device draws.
 //! - [`Heads`], [`Values`], [`LowRank`] and others: operands.
+//! - [`DeltaHeads`], [`SpanState`]: layers with a recurrent state, and the states of sequences.
 //! - [`OpError`]: why an operation failed.
 //!
 //! An [`Ops::Buffer`] is a row-major tensor whose shape the caller knows. `T` is the number of
@@ -14,6 +15,7 @@
 mod error;
 mod limits;
 mod operands;
+mod recurrent;
 mod step;
 
 use std::ops::Range;
@@ -25,6 +27,7 @@ pub use operands::{
     EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, LayerPages, LoraTarget, LowRank, PAGE,
     Placement, Residual, RmsNorm, Rotation, Values,
 };
+pub use recurrent::{DeltaGates, DeltaHeads, LayerStates, SpanState, StateMark};
 pub use step::{DrawParams, DrawnScores, DrawnToken, Span, Step, TOP_MAX};
 
 /// The operations of a transformer on one device.
@@ -39,6 +42,8 @@ pub trait Ops: Send {
     type Adapters: Send;
     /// The experts of the rows of a step in all layers, and room to compute with them.
     type Routing: Send;
+    /// The recurrent states of sequences, in slots, in all layers that have one.
+    type States: Send;
 
     // Device.
 
@@ -180,6 +185,23 @@ pub trait Ops: Send {
     /// taken only when a page is written.
     fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<Self::Pages, OpError>;
 
+    // Recurrent states.
+
+    /// Returns the bytes of one recurrent state in one layer.
+    fn state_bytes(&self, heads: DeltaHeads) -> usize {
+        let _ = heads;
+        0
+    }
+
+    /// Allocates `slots` states in each of `layers` layers. On the CPU the memory is reserved, and
+    /// taken only when a slot is written.
+    fn states(
+        &self,
+        heads: DeltaHeads,
+        layers: usize,
+        slots: usize,
+    ) -> Result<Self::States, OpError>;
+
     // Steps.
 
     /// Runs a step. Calls `walk`, which calls the operations; a device that has recorded the same
@@ -254,7 +276,8 @@ pub trait Ops: Send {
     /// `x[t] += bias`: x `[T, N]`, bias `[N]`.
     fn add_bias(&self, x: &mut Self::Buffer, bias: &Self::Buffer) -> Result<(), OpError>;
 
-    /// Rotates query and key heads (the first half of a head against the second) and writes keys
+    /// Rotates query and key heads (the first half of their first `rotation.width` elements against
+    /// the second) and writes keys
     /// and values to the pages of one layer: qkv `[T, heads.row()]`, with the heads for which the
     /// pages were made. Only the queries of qkv may be used afterwards.
     ///
@@ -287,6 +310,65 @@ pub trait Ops: Send {
         width: usize,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
+
+    /// `x *= sigmoid(gate)`: both of one size.
+    fn sigmoid_mul(&self, gate: &Self::Buffer, x: &mut Self::Buffer) -> Result<(), OpError> {
+        let _ = (gate, x);
+        Err(no_recurrence("sigmoid_mul"))
+    }
+
+    /// Convolves the first `heads.channels()` elements of each row with those of the rows before it
+    /// in its sequence, channel by channel, and applies silu: projected `[T, heads.row()]`, kernel
+    /// `[channels, taps]`, out `[T, channels]`. Rows before the step come from the states. Writes
+    /// the states at the marks of [`Step::states`].
+    fn convolve(
+        &self,
+        step: &Step<'_>,
+        projected: &Self::Buffer,
+        kernel: &Self::Buffer,
+        to: LayerStates<&mut Self::States>,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError> {
+        let _ = (step, projected, kernel, to, out);
+        Err(no_recurrence("convolve"))
+    }
+
+    /// The gated delta rule, row by row in the order of positions. For each value head with its
+    /// state `S`, `[key_dim, value_dim]`, zero before the first position:
+    ///
+    /// - `q` and `k` of its key head are divided by their lengths, `q` also by `sqrt(key_dim)`;
+    /// - `S *= exp(-exp(decay) · softplus(a + bias))`;
+    /// - `S += k ⊗ ((v - kᵀS) · sigmoid(b))`;
+    /// - the result of the row is `qᵀS`.
+    ///
+    /// `q`, `k` and `v` are rows of `convolved`, `[T, channels]`, whose contents are unspecified
+    /// afterwards; `b` and `a` come from projected `[T, heads.row()]`; out `[T, value_width]`.
+    /// States are read and written as by [`Ops::convolve`].
+    fn delta_rule(
+        &self,
+        step: &Step<'_>,
+        projected: &Self::Buffer,
+        convolved: &mut Self::Buffer,
+        gates: DeltaGates<'_, Self::Buffer>,
+        to: LayerStates<&mut Self::States>,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError> {
+        let _ = (step, projected, convolved, gates, to, out);
+        Err(no_recurrence("delta_rule"))
+    }
+
+    /// `x = x / rms(x) * weight * silu(z)` for every value head: x `[T, value_width]`, weight
+    /// `[value_dim]`, `z` from projected `[T, heads.row()]`.
+    fn gated_norm(
+        &self,
+        x: &mut Self::Buffer,
+        projected: &Self::Buffer,
+        heads: DeltaHeads,
+        norm: RmsNorm<'_, Self::Buffer>,
+    ) -> Result<(), OpError> {
+        let _ = (x, projected, heads, norm);
+        Err(no_recurrence("gated_norm"))
+    }
 
     /// Allocates room for the experts of `layers` layers, which choose by `choice`.
     fn routing(&self, layers: usize, choice: ExpertChoice) -> Result<Self::Routing, OpError>;
@@ -326,4 +408,9 @@ pub trait Ops: Send {
         let _ = (step, logits, vocab);
         Ok(())
     }
+}
+
+/// The error of operations of recurrent layers on a device without them.
+pub(crate) fn no_recurrence(op: &'static str) -> OpError {
+    OpError::Device { op, reason: "layers with a recurrent state run on the CPU only".to_owned() }
 }

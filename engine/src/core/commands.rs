@@ -210,7 +210,8 @@ impl<O: Ops> EngineCore<O> {
             self.status.lock().asleep.weights = false;
         }
         if before.cache && parts.cache {
-            self.model.allocate_cache(self.scheduler.pages_total())?;
+            let slots = self.scheduler.states_total();
+            self.model.allocate_cache(self.scheduler.pages_total(), slots)?;
             self.status.lock().asleep.cache = false;
         }
 

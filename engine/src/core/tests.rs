@@ -1,5 +1,6 @@
 //! Equal bits in any batch, with any chunks of prompts, and through preemptions.
 
+mod hybrid;
 mod overlap;
 
 use std::collections::HashMap;
@@ -42,6 +43,8 @@ struct TestSizes {
     pages: usize,
     /// True if prefixes are shared.
     sharing: bool,
+    /// Slots of recurrent states, in a hybrid.
+    states: usize,
 }
 
 /// The result of a choice: ids with the bits of their logprobs, and the reason of the end.
@@ -95,15 +98,14 @@ impl TestRequest {
 impl TestEngine {
     fn new(sequences: usize, tokens: usize, pages: usize, sharing: bool) -> TestEngine {
         let limits = StepLimits { sequences, tokens, scored: 24 };
-        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
+        TestEngine::of("tiny", TestSizes { limits, pages, sharing, states: 0 })
+    }
+
+    fn of(model: &str, sizes: TestSizes) -> TestEngine {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models").join(model);
         let (parts, weights) =
             (ModelFolder::open(&folder).unwrap(), WeightFiles::open(&folder).unwrap());
-        TestEngine::on(
-            Cpu::default(),
-            (parts, &weights),
-            TestSizes { limits, pages, sharing },
-            true,
-        )
+        TestEngine::on(Cpu::default(), (parts, &weights), sizes, true)
     }
 
     /// Exchanges the weights for those of this number; their label is the number.
@@ -117,18 +119,19 @@ impl<O: Ops> TestEngine<O> {
     fn on(
         ops: O,
         (parts, weights): (ModelFolder, &impl TensorSource),
-        TestSizes { limits, pages, sharing }: TestSizes,
+        TestSizes { limits, pages, sharing, states }: TestSizes,
         overlap: bool,
     ) -> TestEngine<O> {
         let parameters = Parameters::load(&ops, weights, &parts.model).unwrap();
         let scratch = Scratch::new(&ops, &parts.model, limits.tokens, limits.sequences).unwrap();
-        let size = ModelCapacity { positions: 1024, pages, adapters: 0 };
+        let size = ModelCapacity { positions: 1024, pages, adapters: 0, states };
         let model = Model::new(ops, parameters, parts.model, scratch, size).unwrap();
         let device = model.second_device().unwrap();
         let staging = Arc::new(WeightStaging::new(device, model.config().clone()));
         let stats = Arc::new(Stats::default());
         let tokenizer = Arc::new(parts.tokenizer);
-        let scheduler = Scheduler::new(limits, PagePool::new(pages, sharing), Arc::clone(&stats));
+        let pool = PagePool::new(pages, sharing).with_states(states);
+        let scheduler = Scheduler::new(limits, pool, Arc::clone(&stats));
         let status = Arc::new(SharedStatus::new(Arc::from("default")));
         let logprobs_mode = LogprobsMode::default();
         let settings = CoreSettings { logprobs_mode, async_scheduling: overlap };

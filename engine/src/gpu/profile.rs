@@ -235,6 +235,7 @@ fn prepare(
         positions: options.context * LONGEST_FACTOR + 1,
         pages: cases.fit.iter().map(DecodeCase::pages).max().unwrap_or(0),
         adapters: 0,
+        states: 0,
     };
     let model = Model::new(ops, parameters, config.clone(), scratch, capacity)?;
     Ok((cases, model))

@@ -34,6 +34,13 @@ pub(crate) enum AdapterError {
     Load(#[from] LoadError),
     #[error("cannot use tensor `{name}` of `{}`: {reason}", path.display())]
     Tensor { name: String, path: PathBuf, reason: String },
+    /// The model has layers without attention.
+    #[error(
+        "cannot use `{}`: adapters to models with linear attention are not supported; merge the \
+         adapter into the weights (`merge_and_unload` of PEFT) and load or push those",
+        folder.display()
+    )]
+    Hybrid { folder: PathBuf },
     #[error("`{}` has nothing to add to the model", path.display())]
     Empty { path: PathBuf },
 }
@@ -70,6 +77,9 @@ pub(crate) fn read_adapter(
     let config_path = folder.join(CONFIG);
     if !config_path.is_file() {
         return Err(AdapterError::Absent { folder: folder.to_owned() });
+    }
+    if config.hybrid.is_some() {
+        return Err(AdapterError::Hybrid { folder: folder.to_owned() });
     }
     let scaling = LoraScaling::parse(&read_json(&config_path)?)
         .map_err(|source| AdapterError::Config { path: config_path, source })?;

@@ -43,7 +43,7 @@ const PAGES: usize = 32;
 
 fn model(adapters: usize) -> Model<Cpu> {
     let weights = WeightFiles::open(&tiny()).unwrap();
-    let size = ModelCapacity { positions: 128, pages: PAGES, adapters };
+    let size = ModelCapacity { positions: 128, pages: PAGES, adapters, states: 0 };
     let ops = Cpu::default();
     let parameters = Parameters::load(&ops, &weights, &config()).unwrap();
     let scratch = Scratch::new(&ops, &config(), 0, 0).unwrap();

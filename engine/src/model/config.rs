@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::experts::ExpertConfig;
 use super::fields::{count, eos_ids, flag, number, optional_count, plain_text};
+use super::hybrid::{self, HybridConfig};
 use super::rope::Rope;
 use crate::error::ConfigError;
 
@@ -21,9 +22,14 @@ pub(crate) struct ModelConfig {
     /// The mixtures of experts, if any layer has one.
     pub(crate) experts: Option<ExpertConfig>,
     pub(crate) layers: usize,
+    /// The layers that have no attention, if any. Attention then has an output gate, and norms but
+    /// those within such layers are stored less one.
+    pub(crate) hybrid: Option<HybridConfig>,
     pub(crate) heads: Heads,
     pub(crate) eps: f32,
     pub(crate) rope: Rope,
+    /// The elements of a head that are rotated.
+    pub(crate) rotary: usize,
     pub(crate) positions: usize,
     /// True if the embedding serves as the output head.
     pub(crate) tied: bool,
@@ -36,10 +42,11 @@ pub(crate) struct ModelConfig {
     pub(crate) eos: Vec<u32>,
 }
 
-const ARCHITECTURES: &str =
-    "`Qwen3ForCausalLM`, `Qwen3MoeForCausalLM`, `Qwen2ForCausalLM`, `LlamaForCausalLM`";
+const ARCHITECTURES: &str = "`Qwen3_5ForCausalLM`, `Qwen3_5ForConditionalGeneration`, \
+                             `Qwen3ForCausalLM`, `Qwen3MoeForCausalLM`, `Qwen2ForCausalLM`, \
+                             `LlamaForCausalLM`";
 
-const MODEL_TYPES: &str = "`qwen3`, `qwen3_moe`, `qwen2`, `llama`";
+const MODEL_TYPES: &str = "`qwen3_5_text`, `qwen3_5`, `qwen3`, `qwen3_moe`, `qwen2`, `llama`";
 
 /// The width of a Qwen3 head without `head_dim`, as `transformers` has it.
 const QWEN3_HEAD_DIM: usize = 128;
@@ -52,11 +59,19 @@ impl ModelConfig {
     pub(crate) fn parse(config: &Value) -> Result<ModelConfig, ConfigError> {
         let architecture = architecture(config)?;
         refuse_unsupported(config)?;
+        let is_hybrid = architecture == Architecture::Qwen3Hybrid;
+        let tied = hybrid::is_tied(config)?;
+        // A model that also sees has its language model in an object of its own.
+        let config = if is_hybrid { hybrid::text_config(config) } else { config };
+        refuse_unsupported(config)?;
         let is_mixture = architecture == Architecture::Qwen3Moe;
         if !is_mixture {
             ExpertConfig::refuse(config)?;
         }
-        refuse_windows(config, architecture)?;
+        let hybrid = if is_hybrid { Some(HybridConfig::parse(config)?) } else { None };
+        if hybrid.is_none() {
+            refuse_windows(config, architecture)?;
+        }
 
         let hidden = count(config, "hidden_size")?;
         let heads = heads(config, hidden, architecture)?;
@@ -70,21 +85,34 @@ impl ModelConfig {
             intermediate: count(config, "intermediate_size")?,
             experts: if is_mixture { ExpertConfig::parse(config)? } else { None },
             layers: count(config, "num_hidden_layers")?,
+            rotary: hybrid::rotary_width(config, heads.dim, is_hybrid)?,
+            hybrid,
             heads,
             eps: number(config, "rms_norm_eps")?.unwrap_or(1e-6) as f32,
             positions: rope.positions(count(config, "max_position_embeddings")?),
             rope,
-            tied: flag(config, "tie_word_embeddings")?.unwrap_or(false),
-            head_norm: matches!(architecture, Architecture::Qwen3 | Architecture::Qwen3Moe),
+            tied,
+            head_norm: !matches!(architecture, Architecture::Qwen2 | Architecture::Llama),
             qkv_bias: bias || architecture == Architecture::Qwen2,
             output_bias: bias && architecture != Architecture::Qwen2,
             eos: eos_ids(config)?,
         })
     }
+
+    /// The layers with attention, which are those with keys and values.
+    pub(crate) fn attention_layers(&self) -> usize {
+        self.layers - self.hybrid.as_ref().map_or(0, HybridConfig::linear_layers)
+    }
+
+    /// The addend of the weights of norms, but of those within layers without attention.
+    pub(crate) fn norm_offset(&self) -> f32 {
+        if self.hybrid.is_some() { 1.0 } else { 0.0 }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Architecture {
+    Qwen3Hybrid,
     Qwen3,
     Qwen3Moe,
     Qwen2,
@@ -98,6 +126,8 @@ fn architecture(config: &Value) -> Result<Architecture, ConfigError> {
     let model_type = config.get("model_type").and_then(Value::as_str);
 
     match (class, model_type) {
+        (Some("Qwen3_5ForCausalLM" | "Qwen3_5ForConditionalGeneration"), _)
+        | (None, Some("qwen3_5" | "qwen3_5_text")) => Ok(Architecture::Qwen3Hybrid),
         (Some("Qwen3ForCausalLM"), _) | (None, Some("qwen3")) => Ok(Architecture::Qwen3),
         (Some("Qwen3MoeForCausalLM"), _) | (None, Some("qwen3_moe")) => Ok(Architecture::Qwen3Moe),
         (Some("Qwen2ForCausalLM"), _) | (None, Some("qwen2")) => Ok(Architecture::Qwen2),

@@ -3,11 +3,15 @@
 use std::sync::Arc;
 
 use kernels::{
-    DrawParams, ExpertMatrices, LayerPages, OpError, Ops, Residual, RmsNorm, Rotation, Span, Step,
+    DeltaGates, DrawParams, ExpertMatrices, LayerPages, LayerStates, OpError, Ops, Residual,
+    RmsNorm, Rotation, Span, SpanState, Step,
 };
 
 use super::config::ModelConfig;
-use super::parameters::{FeedForward, LayerParameters, Parameters, Projections};
+use super::parameters::{
+    AttentionParameters, DeltaParameters, FeedForward, LayerParameters, Mixer, Parameters,
+    Projections,
+};
 use crate::lora::{Adapter, AdapterSlots, Product, ProjectionGroup};
 use crate::schedule::cache::SequenceCache;
 
@@ -41,6 +45,8 @@ pub(crate) struct Scratch<O: Ops> {
     pub(super) normed: O::Buffer,
     /// Queries, keys and values, or gate and up, of every row.
     pub(super) wide: O::Buffer,
+    /// The output gates of attention, or convolved rows, in a hybrid.
+    pub(super) gate: O::Buffer,
     /// The results of attention, or of the activation.
     pub(super) mixed: O::Buffer,
     /// The part that the next norm adds to `hidden`.
@@ -69,6 +75,7 @@ impl<O: Ops> Scratch<O> {
             hidden: ops.scratch(rows, hidden)?,
             normed: ops.scratch(rows, hidden)?,
             wide: ops.scratch(rows, heads.row().max(2 * config.intermediate))?,
+            gate: ops.scratch(if config.hybrid.is_some() { rows } else { 0 }, heads.row())?,
             mixed: ops.scratch(rows, mixed)?,
             delta: ops.scratch(rows, hidden)?,
             routing: match &config.experts {
@@ -132,6 +139,12 @@ impl StepRows {
     }
 }
 
+/// The recurrent states of the chunks; none if the model has no such states.
+pub(super) fn span_states<'a>(chunks: &'a [SequenceChunk<'_>]) -> Vec<SpanState<'a>> {
+    let states = chunks.iter().map(|chunk| &chunk.cache.state);
+    states.map(|state| SpanState { from: state.from, marks: &state.marks }).collect()
+}
+
 /// The operations of one step.
 pub(super) struct ForwardPass<'a, O: Ops> {
     pub(super) ops: &'a O,
@@ -148,33 +161,48 @@ impl<O: Ops> ForwardPass<'_, O> {
         &mut self,
         parameters: &Parameters<O>,
         pages: &mut O::Pages,
+        mut states: Option<&mut O::States>,
     ) -> Result<(), OpError> {
         self.ops.embed(self.step, &parameters.embedding, &mut self.scratch.hidden)?;
         for (index, layer) in parameters.layers.iter().enumerate() {
-            self.attention(index, layer, pages)?;
+            self.input_norm(index, layer)?;
+            let kind = self.config.hybrid.as_ref();
+            let of_kind = kind.map_or(index, |hybrid| hybrid.index_of_kind(index));
+            match (&layer.mixer, states.as_deref_mut()) {
+                (Mixer::Attention(attention), _) => {
+                    let to = LayerPages { pages: &mut *pages, layer: of_kind };
+                    self.attention(index, attention, to)?;
+                }
+                (Mixer::Delta(delta), Some(states)) => {
+                    self.delta_rule(delta, LayerStates { states, layer: of_kind })?;
+                }
+                (Mixer::Delta(_), None) => {
+                    let reason = "no room for recurrent states".to_owned();
+                    return Err(OpError::Device { op: "delta_rule", reason });
+                }
+            }
             self.feed_forward(index, layer)?;
         }
         Ok(())
     }
 
+    /// Norms the input of a layer. The norm also adds the output of the layer before to the
+    /// residual stream.
+    fn input_norm(&mut self, index: usize, layer: &LayerParameters<O>) -> Result<(), OpError> {
+        let norm = self.norm(&layer.input_norm);
+        let Scratch { hidden, normed, delta, .. } = &mut *self.scratch;
+        let previous = (index > 0).then_some(&*delta);
+        self.ops.add_rms_norm(hidden, previous, norm, normed)
+    }
+
     fn attention(
         &mut self,
         index: usize,
-        layer: &LayerParameters<O>,
-        pages: &mut O::Pages,
+        layer: &AttentionParameters<O>,
+        to: LayerPages<&mut O::Pages>,
     ) -> Result<(), OpError> {
         let ForwardPass { ops, step, config, rope, adapters, scratch } = self;
-        let Scratch { hidden, normed, wide, mixed, delta, .. } = &mut **scratch;
-
-        // The norm also adds the output of the layer before to the residual stream.
-        let previous = (index > 0).then_some(&*delta);
-        ops.add_rms_norm(
-            hidden,
-            previous,
-            RmsNorm { weight: &layer.input_norm, eps: config.eps },
-            normed,
-        )?;
-
+        let Scratch { normed, wide, gate, mixed, delta, .. } = &mut **scratch;
         ops.matmul(normed, &layer.qkv, wide)?;
         if let Some(bias) = &layer.qkv_bias {
             ops.add_bias(wide, bias)?;
@@ -183,11 +211,18 @@ impl<O: Ops> ForwardPass<'_, O> {
         adapters.add(ops, step, Product { layer: index, group, input: normed, output: wide })?;
 
         // Rotated keys and the values go straight into the pages.
+        let LayerPages { pages, layer: page_layer } = to;
         let norms = layer.head_norms.as_ref().map(|(query, key)| (query, key));
-        let rotation = Rotation { table: *rope, norms, eps: config.eps };
-        ops.rope_and_cache(step, wide, &rotation, LayerPages { pages: &mut *pages, layer: index })?;
-        ops.attend(step, wide, LayerPages { pages: &*pages, layer: index }, mixed)?;
+        let (offset, eps) = (config.norm_offset(), config.eps);
+        let rotation = Rotation { table: *rope, width: config.rotary, norms, offset, eps };
+        let written = LayerPages { pages: &mut *pages, layer: page_layer };
+        ops.rope_and_cache(step, wide, &rotation, written)?;
+        ops.attend(step, wide, LayerPages { pages: &*pages, layer: page_layer }, mixed)?;
 
+        if let Some(weight) = &layer.gate {
+            ops.matmul(normed, weight, gate)?;
+            ops.sigmoid_mul(gate, mixed)?;
+        }
         ops.matmul(mixed, &layer.output, delta)?;
         if let Some(bias) = &layer.output_bias {
             ops.add_bias(delta, bias)?;
@@ -196,16 +231,35 @@ impl<O: Ops> ForwardPass<'_, O> {
         adapters.add(ops, step, Product { layer: index, group, input: mixed, output: delta })
     }
 
+    /// The gated delta rule, in the place of attention.
+    fn delta_rule(
+        &mut self,
+        layer: &DeltaParameters<O>,
+        to: LayerStates<&mut O::States>,
+    ) -> Result<(), OpError> {
+        let ForwardPass { ops, step, config, scratch, .. } = self;
+        let Some(hybrid) = &config.hybrid else { return Ok(()) };
+        let Scratch { normed, wide, gate: convolved, mixed, delta, .. } = &mut **scratch;
+        let LayerStates { states, layer: index } = to;
+        ops.matmul(normed, &layer.input, wide)?;
+
+        let to = LayerStates { states: &mut *states, layer: index };
+        ops.convolve(step, wide, &layer.convolution, to, convolved)?;
+        let gates = DeltaGates { decay: &layer.decay, bias: &layer.decay_bias };
+        let to = LayerStates { states, layer: index };
+        ops.delta_rule(step, wide, convolved, gates, to, mixed)?;
+
+        let norm = RmsNorm { weight: &layer.norm, offset: 0.0, eps: config.eps };
+        ops.gated_norm(mixed, wide, hybrid.heads, norm)?;
+        ops.matmul(mixed, &layer.output, delta)
+    }
+
     fn feed_forward(&mut self, index: usize, layer: &LayerParameters<O>) -> Result<(), OpError> {
+        let norm = self.norm(&layer.post_norm);
         let ForwardPass { ops, step, config, adapters, scratch, .. } = self;
         let Scratch { hidden, normed, wide, mixed, delta, routing, .. } = &mut **scratch;
 
-        ops.add_rms_norm(
-            hidden,
-            Some(delta),
-            RmsNorm { weight: &layer.post_norm, eps: config.eps },
-            normed,
-        )?;
+        ops.add_rms_norm(hidden, Some(delta), norm, normed)?;
         let projections = match (&layer.feed_forward, routing) {
             (FeedForward::Dense(projections), _) => projections,
             (FeedForward::Experts { router, gate_up, down }, Some(routing)) => {
@@ -232,19 +286,20 @@ impl<O: Ops> ForwardPass<'_, O> {
         adapters.add(ops, step, Product { layer: index, group, input: mixed, output: delta })
     }
 
+    /// A norm of the residual stream.
+    fn norm<'b>(&self, weight: &'b O::Buffer) -> RmsNorm<'b, O::Buffer> {
+        RmsNorm { weight, offset: self.config.norm_offset(), eps: self.config.eps }
+    }
+
     /// Computes the logits of the wanted rows, and samples where the device is to.
     pub(super) fn head(&mut self, parameters: &Parameters<O>) -> Result<(), OpError> {
         if self.step.wanted.is_empty() {
             return Ok(());
         }
+        let norm = self.norm(&parameters.norm);
         let ForwardPass { ops, step, config, scratch, .. } = self;
         let Scratch { hidden, normed, delta, logits, .. } = &mut **scratch;
-        ops.gather_rms_norm(
-            step,
-            Residual { sum: hidden, delta },
-            RmsNorm { weight: &parameters.norm, eps: config.eps },
-            normed,
-        )?;
+        ops.gather_rms_norm(step, Residual { sum: hidden, delta }, norm, normed)?;
         ops.matmul(normed, parameters.head(), logits)?;
         ops.draw(step, logits, config.vocab)
     }

@@ -2,14 +2,25 @@
 //!
 //! Matrices that take the same input are laid out as one, so that a step reads its input once.
 
+//!
+//! - [`attention`], [`delta`]: the weights that mix positions, in two kinds of layers.
+//! - [`loader`]: places tensors by name.
+
+mod attention;
+mod delta;
+mod loader;
+
 use std::ops::Range;
 
-use kernels::{OpError, Ops, Placement, Values};
+use kernels::{Heads, OpError, Ops, Placement};
 
 use super::config::ModelConfig;
 use super::experts::{ExpertConfig, ExpertMatrix};
 use crate::error::LoadError;
-use crate::weights::{Tensor, TensorSource};
+use crate::weights::TensorSource;
+pub(crate) use attention::AttentionParameters;
+pub(crate) use delta::DeltaParameters;
+use loader::Loader;
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const NORM: &str = "model.norm.weight";
@@ -31,15 +42,16 @@ pub(crate) struct Parameters<O: Ops> {
 /// The weights of one layer.
 pub(crate) struct LayerParameters<O: Ops> {
     pub(crate) input_norm: O::Buffer,
-    /// The rows of queries, keys and values, one under another.
-    pub(crate) qkv: O::Matrix,
-    pub(crate) qkv_bias: Option<O::Buffer>,
-    /// The norms of every query head and of every key head, `[head dim]` each.
-    pub(crate) head_norms: Option<(O::Buffer, O::Buffer)>,
-    pub(crate) output: O::Matrix,
-    pub(crate) output_bias: Option<O::Buffer>,
+    pub(crate) mixer: Mixer<O>,
     pub(crate) post_norm: O::Buffer,
     pub(crate) feed_forward: FeedForward<O>,
+}
+
+/// The weights that mix the positions of a sequence.
+pub(crate) enum Mixer<O: Ops> {
+    Attention(AttentionParameters<O>),
+    /// A gated delta rule.
+    Delta(DeltaParameters<O>),
 }
 
 /// The weights behind the attention of a layer.
@@ -78,8 +90,7 @@ impl<O: Ops> Parameters<O> {
         for index in 0..config.layers {
             let prefix = format!("model.layers.{index}.");
             let loader = Loader { ops, weights, prefix };
-            let mixture = config.experts.as_ref().filter(|experts| experts.is_mixture[index]);
-            layers.push(load_layer(&loader, config, mixture)?);
+            layers.push(load_layer(&loader, config, index)?);
         }
 
         Ok(Parameters {
@@ -133,6 +144,12 @@ impl<O: Ops> Parameters<O> {
             Some(TensorLocation::Rows(matrix, rows)) => {
                 ops.read_matrix(matrix, rows, &mut values)?;
             }
+            Some(TensorLocation::Heads { query, gate, heads }) => {
+                for head in (0..heads.query).map(|head| head * heads.dim..(head + 1) * heads.dim) {
+                    ops.read_matrix(query, head.clone(), &mut values)?;
+                    ops.read_matrix(gate, head, &mut values)?;
+                }
+            }
             Some(TensorLocation::Range(buffer, range)) => {
                 ops.read_buffer(buffer, &mut values)?;
                 values.truncate(range.end);
@@ -168,53 +185,35 @@ impl<O: Ops> Parameters<O> {
 /// The place of a tensor among the weights on the device.
 enum TensorLocation<'a, O: Ops> {
     Rows(&'a O::Matrix, Range<usize>),
+    /// For each head, its rows of the queries above its rows of the gates.
+    Heads {
+        query: &'a O::Matrix,
+        gate: &'a O::Matrix,
+        heads: Heads,
+    },
     Range(&'a O::Buffer, Range<usize>),
 }
 
 impl<O: Ops> LayerParameters<O> {
     fn locate(&self, config: &ModelConfig, name: &str) -> Option<TensorLocation<'_, O>> {
-        if let Some(attention) = name.strip_prefix("self_attn.") {
-            return self.locate_attention(config, attention);
-        }
         let hidden = config.hidden;
-        let location = match name {
-            "input_layernorm.weight" => TensorLocation::Range(&self.input_norm, 0..hidden),
-            "post_attention_layernorm.weight" => TensorLocation::Range(&self.post_norm, 0..hidden),
-            _ => return self.feed_forward.locate(config, name),
-        };
-        Some(location)
-    }
-
-    /// Locates a tensor of the attention by its name without `self_attn.`.
-    fn locate_attention(&self, config: &ModelConfig, name: &str) -> Option<TensorLocation<'_, O>> {
-        let (hidden, heads) = (config.hidden, config.heads);
-        let (query, kv) = (heads.query * heads.dim, heads.kv * heads.dim);
-        // The names of queries, keys and values begin with different letters.
-        let qkv_rows = match name.get(..1)? {
-            "q" => 0..query,
-            "k" => query..query + kv,
-            _ => query + kv..query + 2 * kv,
-        };
-
-        let location = match name {
-            "q_proj.weight" | "k_proj.weight" | "v_proj.weight" => {
-                TensorLocation::Rows(&self.qkv, qkv_rows)
+        let mixer = name.strip_prefix("self_attn.").or(name.strip_prefix("linear_attn."));
+        match (name, &self.mixer) {
+            ("input_layernorm.weight", _) => {
+                Some(TensorLocation::Range(&self.input_norm, 0..hidden))
             }
-            "q_proj.bias" | "k_proj.bias" | "v_proj.bias" => {
-                TensorLocation::Range(self.qkv_bias.as_ref()?, qkv_rows)
+            ("post_attention_layernorm.weight", _) => {
+                Some(TensorLocation::Range(&self.post_norm, 0..hidden))
             }
-            "q_norm.weight" => TensorLocation::Range(&self.head_norms.as_ref()?.0, 0..heads.dim),
-            "k_norm.weight" => TensorLocation::Range(&self.head_norms.as_ref()?.1, 0..heads.dim),
-            "o_proj.weight" => TensorLocation::Rows(&self.output, 0..hidden),
-            "o_proj.bias" => TensorLocation::Range(self.output_bias.as_ref()?, 0..hidden),
-            _ => return None,
-        };
-        Some(location)
+            (_, Mixer::Attention(attention)) if mixer.is_some() => attention.locate(config, mixer?),
+            (_, Mixer::Delta(delta)) if mixer.is_some() => delta.locate(config, mixer?),
+            _ => self.feed_forward.locate(config, name),
+        }
     }
 
     /// All matrices and all buffers, always in the same order.
     fn all_mut(&mut self) -> (Vec<&mut O::Matrix>, Vec<&mut O::Buffer>) {
-        let mut matrices = vec![&mut self.qkv, &mut self.output];
+        let (mut matrices, mut buffers) = self.mixer.all_mut();
         match &mut self.feed_forward {
             FeedForward::Dense(Projections { gate_up, down }) => matrices.extend([gate_up, down]),
             FeedForward::Experts { router, gate_up, down } => {
@@ -222,10 +221,7 @@ impl<O: Ops> LayerParameters<O> {
                 matrices.extend(gate_up.iter_mut().chain(down));
             }
         }
-        let mut buffers = vec![&mut self.input_norm, &mut self.post_norm];
-        buffers.extend(&mut self.qkv_bias);
-        buffers.extend(&mut self.output_bias);
-        buffers.extend(self.head_norms.iter_mut().flat_map(|(query, key)| [query, key]));
+        buffers.extend([&mut self.input_norm, &mut self.post_norm]);
         (matrices, buffers)
     }
 
@@ -239,6 +235,15 @@ impl<O: Ops> LayerParameters<O> {
             ops.replace_buffer(live, staged)?;
         }
         Ok(())
+    }
+}
+
+impl<O: Ops> Mixer<O> {
+    fn all_mut(&mut self) -> (Vec<&mut O::Matrix>, Vec<&mut O::Buffer>) {
+        match self {
+            Mixer::Attention(attention) => attention.all_mut(),
+            Mixer::Delta(delta) => delta.all_mut(),
+        }
     }
 }
 
@@ -273,82 +278,20 @@ impl<O: Ops> FeedForward<O> {
     }
 }
 
-/// Places tensors whose names begin with `prefix`.
-struct Loader<'a, O: Ops, T: ?Sized> {
-    ops: &'a O,
-    weights: &'a T,
-    prefix: String,
-}
-
-impl<O: Ops, T: TensorSource + ?Sized> Loader<'_, O, T> {
-    fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
-        self.weights.take(&format!("{}{name}", self.prefix), shape)
-    }
-
-    /// A vector of `len` elements.
-    fn vector(&self, name: &str, len: usize) -> Result<O::Buffer, LoadError> {
-        Ok(self.ops.upload(&self.take(name, &[len])?.widen())?)
-    }
-
-    /// Several vectors, one behind another, each with its length.
-    fn joined_vector(&self, parts: &[(&str, usize)]) -> Result<O::Buffer, LoadError> {
-        let mut values = Vec::new();
-        for (name, len) in parts {
-            values.extend(self.take(name, &[*len])?.widen());
-        }
-        Ok(self.ops.upload(&values)?)
-    }
-
-    /// One matrix of several with the same columns, one under another, each with its rows.
-    fn matrix(&self, parts: &[(&str, usize)], columns: usize) -> Result<O::Matrix, LoadError> {
-        let mut tensors = Vec::with_capacity(parts.len());
-        for (name, rows) in parts {
-            tensors.push(self.take(name, &[*rows, columns])?);
-        }
-        let values: Vec<Values<'_>> = tensors.iter().map(Tensor::view).collect();
-        let rows = parts.iter().map(|(_, rows)| rows).sum();
-        Ok(self.ops.matrix(&values, rows, columns)?)
-    }
-}
-
-/// Places the weights of one layer, which is a mixture of experts if `mixture` is given.
+/// Places the weights of the layer `index`.
 fn load_layer<O: Ops, T: TensorSource + ?Sized>(
     loader: &Loader<'_, O, T>,
     config: &ModelConfig,
-    mixture: Option<&ExpertConfig>,
+    index: usize,
 ) -> Result<LayerParameters<O>, LoadError> {
-    let (hidden, heads) = (config.hidden, config.heads);
-    let (query, kv) = (heads.query * heads.dim, heads.kv * heads.dim);
-    // Tensors with one input become one matrix, in this order.
-    let qkv_weights = [
-        ("self_attn.q_proj.weight", query),
-        ("self_attn.k_proj.weight", kv),
-        ("self_attn.v_proj.weight", kv),
-    ];
-    let qkv_biases = [
-        ("self_attn.q_proj.bias", query),
-        ("self_attn.k_proj.bias", kv),
-        ("self_attn.v_proj.bias", kv),
-    ];
-
+    let hidden = config.hidden;
+    let mixture = config.experts.as_ref().filter(|experts| experts.is_mixture[index]);
+    let hybrid = config.hybrid.as_ref();
     Ok(LayerParameters {
         input_norm: loader.vector("input_layernorm.weight", hidden)?,
-        qkv: loader.matrix(&qkv_weights, hidden)?,
-        qkv_bias: match config.qkv_bias {
-            true => Some(loader.joined_vector(&qkv_biases)?),
-            false => None,
-        },
-        head_norms: match config.head_norm {
-            true => Some((
-                loader.vector("self_attn.q_norm.weight", heads.dim)?,
-                loader.vector("self_attn.k_norm.weight", heads.dim)?,
-            )),
-            false => None,
-        },
-        output: loader.matrix(&[("self_attn.o_proj.weight", hidden)], query)?,
-        output_bias: match config.output_bias {
-            true => Some(loader.vector("self_attn.o_proj.bias", hidden)?),
-            false => None,
+        mixer: match hybrid.filter(|hybrid| hybrid.is_linear[index]) {
+            Some(hybrid) => Mixer::Delta(DeltaParameters::load(loader, hidden, hybrid.heads)?),
+            None => Mixer::Attention(AttentionParameters::load(loader, config)?),
         },
         post_norm: loader.vector("post_attention_layernorm.weight", hidden)?,
         feed_forward: match mixture {

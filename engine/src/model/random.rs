@@ -71,6 +71,25 @@ impl TensorSource for RandomWeights {
     }
 }
 
+/// Random weights of a hybrid, which stores most norms less one.
+#[derive(Debug)]
+pub(crate) struct RandomHybrid;
+
+impl TensorSource for RandomHybrid {
+    fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
+        let tensor = RandomWeights.take(name, shape)?;
+        if !name.ends_with("norm.weight") || name.contains(".linear_attn.") {
+            return Ok(tensor);
+        }
+        let less_one = tensor.widen().into_iter().map(|value| bf16::from_f32(value - 1.0));
+        Ok(Tensor::Bf16(less_one.map(bf16::to_bits).collect()))
+    }
+
+    fn check_room(&self, model: &ModelConfig, room: Option<u64>) -> Result<(), LoadError> {
+        RandomWeights.check_room(model, room)
+    }
+}
+
 /// The mean and the standard deviation of the elements of a tensor.
 fn mean_and_spread(name: &str, columns: usize) -> (f32, f32) {
     if name.ends_with("norm.weight") {
@@ -194,12 +213,16 @@ fn word(mut number: usize) -> String {
 /// Bytes of the weights in bf16; norms and biases are not counted.
 fn weight_bytes(model: &ModelConfig) -> u64 {
     let ModelConfig { vocab, hidden, intermediate, layers, heads, .. } = *model;
-    let attention = elements(hidden, heads.row() + heads.query_width());
+    let gate = if model.hybrid.is_some() { heads.query_width() } else { 0 };
+    let attention = elements(hidden, heads.row() + gate + heads.query_width());
     let dense = 3 * elements(hidden, intermediate);
     let mut layers_in_all = 0;
     for index in 0..layers {
         let experts = model.experts.as_ref().filter(|experts| experts.is_mixture[index]);
-        layers_in_all += attention + experts.map_or(dense, |of| expert_elements(of, hidden));
+        let linear = model.hybrid.as_ref().filter(|hybrid| hybrid.is_linear[index]);
+        layers_in_all += linear
+            .map_or(attention, |of| elements(hidden, of.heads.row() + of.heads.value_width()));
+        layers_in_all += experts.map_or(dense, |of| expert_elements(of, hidden));
     }
     let tables = elements(vocab, hidden) * if model.tied { 1 } else { 2 };
     u64::try_from(2 * (tables + layers_in_all)).unwrap_or(u64::MAX)

@@ -57,15 +57,6 @@ impl Rope {
             return Err(not_above_zero("rope_theta", theta));
         }
 
-        // A rotation of a part of each head is not implemented.
-        for holder in [fields, config] {
-            let part = number(holder, "partial_rotary_factor")?;
-            if let Some(part) = part.filter(|part| *part != 1.0) {
-                let found = part.to_string();
-                return Err(ConfigError::unsupported("partial_rotary_factor", found, "`1`"));
-            }
-        }
-
         // Older files call the field `type`.
         let rope_type = fields.get("rope_type").or_else(|| fields.get("type"));
         let scaling = match rope_type {

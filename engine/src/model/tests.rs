@@ -11,7 +11,7 @@ use super::forward::LogitRows;
 use super::*;
 use crate::model::folder::ModelFolder;
 use crate::model::random;
-use crate::schedule::cache::SequenceCache;
+use crate::schedule::cache::{SequenceCache, SequenceState};
 use crate::schedule::pages::PagePool;
 use crate::weights::files::WeightFiles;
 
@@ -22,9 +22,13 @@ fn root() -> PathBuf {
 /// The pages of a model in a test; a cache has the first of them by default.
 const PAGES: usize = 64;
 
-/// An empty cache that shares its pages with every other one.
+/// The slots of recurrent states of a hybrid in a test.
+const STATES: usize = 16;
+
+/// An empty cache that shares its pages, and its slot, with every other one.
 fn cache() -> SequenceCache {
-    SequenceCache { pages: (0..PAGES as u32).collect(), ..SequenceCache::default() }
+    let state = SequenceState { own: Some(0), ..SequenceState::default() };
+    SequenceCache { pages: (0..PAGES as u32).collect(), state, ..SequenceCache::default() }
 }
 
 fn load(folder: &str) -> Model<Cpu> {
@@ -35,7 +39,7 @@ fn load(folder: &str) -> Model<Cpu> {
     let ops = Cpu::default();
     let parameters = Parameters::load(&ops, &weights, &config).unwrap();
     let scratch = Scratch::new(&ops, &config, 0, 0).unwrap();
-    let size = ModelCapacity { positions, pages: PAGES, adapters: 0 };
+    let size = ModelCapacity { positions, pages: PAGES, adapters: 0, states: STATES };
     Model::new(ops, parameters, config, scratch, size).unwrap()
 }
 
@@ -44,12 +48,14 @@ pub(crate) fn made<O: Ops>(ops: O, config: &Path) -> Model<O> {
     let config = random::model_folder(config).unwrap().model;
     let parameters = Parameters::load(&ops, &random::RandomWeights, &config).unwrap();
     let scratch = Scratch::new(&ops, &config, 64, 16).unwrap();
-    let size = ModelCapacity { positions: config.positions, pages: PAGES, adapters: 0 };
+    let size =
+        ModelCapacity { positions: config.positions, pages: PAGES, adapters: 0, states: STATES };
     Model::new(ops, parameters, config, scratch, size).unwrap()
 }
 
 const TINY: &str = "engine/models/tiny";
 const TINY_MOE: &str = "engine/models/tiny-moe";
+const TINY_HYBRID: &str = "engine/models/tiny-hybrid";
 const LLAMA: &str = "tests/tapes/engine/llama";
 const QWEN2: &str = "tests/tapes/engine/qwen2";
 
@@ -121,6 +127,11 @@ fn logits_of_a_mixture_of_experts_are_those_of_the_oracle() {
 }
 
 #[test]
+fn logits_of_a_hybrid_are_those_of_the_oracle() {
+    check_goldens(TINY_HYBRID, "tiny_hybrid_logits.json");
+}
+
+#[test]
 fn llama_logits_are_those_of_the_oracle() {
     check_goldens(LLAMA, "llama_logits.json");
 }
@@ -136,7 +147,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 #[test]
 fn logits_have_the_same_bits_in_any_chunks() {
-    for folder in [TINY, TINY_MOE, LLAMA] {
+    for folder in [TINY, TINY_MOE, TINY_HYBRID, LLAMA] {
         let mut model = load(folder);
         let ids: Vec<u32> = (0..53).map(|i| i * 7 % 61).collect();
         let whole = bits(&logits(&mut model, &ids, ids.len()));
@@ -150,6 +161,7 @@ fn logits_have_the_same_bits_in_any_chunks() {
 fn logits_have_the_same_bits_in_any_batch() {
     check_batch(TINY);
     check_batch(TINY_MOE);
+    check_batch(TINY_HYBRID);
 }
 
 fn check_batch(folder: &str) {
@@ -160,8 +172,9 @@ fn check_batch(folder: &str) {
         prompts.iter().map(|ids| logits(&mut model, ids, ids.len())).collect();
     let mut pool = PagePool::new(PAGES, false);
     let mut caches: Vec<_> = prompts.iter().map(|_| SequenceCache::default()).collect();
-    for (cache, ids) in caches.iter_mut().zip(&prompts) {
+    for ((slot, cache), ids) in (0..).zip(&mut caches).zip(&prompts) {
         assert!(pool.grow(cache, ids.len()));
+        cache.state.own = Some(slot);
     }
     // All but the last token of odd prompts first, so that decodes and prompts meet in a step.
     let split: Vec<usize> = prompts

@@ -7,12 +7,16 @@
 //! of the weights and the request's salt, so other weights and other salts share nothing.
 //!
 //! Keys are compared whole, not by hash, so two prompts are never confused.
+//!
+//! In a hybrid, a sequence can begin behind a page only if the recurrent state at its end is kept.
+//! A state is much larger than a page, so few are ([`kept`]).
 
 use std::collections::{BTreeMap, HashMap};
 
 use kernels::PAGE;
 
 use super::cache::{ChainLink, SequenceCache};
+use super::states::StatePool;
 
 /// The key of a published page: its predecessor and its ids.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +31,8 @@ struct Published {
     key: PageKey,
     /// The number of the contents, by which a following page refers to them.
     number: u64,
+    /// The slot with the recurrent state at the end of the page, if it is kept.
+    state: Option<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +52,7 @@ pub(crate) struct PagePool {
     /// Kept pages by the moment of their release, oldest first.
     kept: BTreeMap<u64, u32>,
     published: HashMap<PageKey, u32>,
+    states: StatePool,
     sharing: bool,
     /// A counter of moments and of contents.
     counter: u64,
@@ -60,9 +67,37 @@ impl PagePool {
             blank: (0..count).rev().collect(),
             kept: BTreeMap::new(),
             published: HashMap::new(),
+            states: StatePool::default(),
             sharing,
             counter: 0,
         }
+    }
+
+    /// The same pool for a hybrid with so many slots of recurrent states.
+    pub(crate) fn with_states(self, slots: usize) -> PagePool {
+        PagePool { states: StatePool::new(slots), ..self }
+    }
+
+    /// All slots of recurrent states.
+    pub(crate) fn states_total(&self) -> usize {
+        self.states.total()
+    }
+
+    /// Slots of recurrent states that no sequence holds.
+    #[cfg(test)]
+    pub(crate) fn states_available(&self) -> usize {
+        self.states.available()
+    }
+
+    /// Recurrent states that are kept and that no sequence holds.
+    #[cfg(test)]
+    pub(crate) fn states_kept(&self) -> usize {
+        self.states.idle()
+    }
+
+    /// True for a model with recurrent states.
+    fn is_hybrid(&self) -> bool {
+        self.states.total() > 0
     }
 
     /// All pages.
@@ -94,16 +129,47 @@ impl PagePool {
     /// Extends `cache` with published pages that continue `tokens`. Returns the positions gained.
     /// The last token is never covered, because its logits are needed.
     pub(crate) fn share(&mut self, cache: &mut SequenceCache, tokens: &[u32]) -> usize {
-        let before = cache.len;
-        while PagePool::could_share(cache, tokens) {
-            let key = self.next_key(cache, tokens);
-            let Some(&page) = key.and_then(|key| self.published.get(&key)) else { break };
-            self.hold(page);
-            cache.pages.push(page);
-            cache.len += PAGE;
-            self.advance_link(cache, page);
+        if !PagePool::could_share(cache, tokens) {
+            return 0;
         }
-        cache.len - before
+        let (found, _) = self.continuation(cache, tokens);
+        let taken = self.usable(&found);
+        cache.state.branch = (taken < found.len()).then(|| cache.len + found.len() * PAGE);
+        for page in &found[..taken] {
+            self.hold(*page);
+            cache.pages.push(*page);
+            cache.len += PAGE;
+            self.advance_link(cache, *page);
+        }
+        if let Some(slot) = found[..taken].last().and_then(|page| self.state_of(*page)) {
+            self.begin_at(cache, slot);
+        }
+        taken * PAGE
+    }
+
+    /// The published pages that continue `tokens` behind `cache`, and the link of the page behind
+    /// them.
+    fn continuation(&self, cache: &SequenceCache, tokens: &[u32]) -> (Vec<u32>, Option<ChainLink>) {
+        let (mut found, mut link) = (Vec::new(), cache.link.clone().filter(|_| self.sharing));
+        while cache.len + (found.len() + 1) * PAGE < tokens.len() {
+            let key = PagePool::key(link.as_ref(), tokens, cache.published + found.len());
+            let Some(page) = key.and_then(|key| self.published.get(&key)) else { break };
+            let published = self.pages[*page as usize].published.as_ref();
+            link = published.map(|published| ChainLink::After(published.number));
+            found.push(*page);
+        }
+        (found, link)
+    }
+
+    /// How many of the pages a sequence can take: in a hybrid, those up to the last one whose state
+    /// is kept.
+    fn usable(&self, pages: &[u32]) -> usize {
+        match self.is_hybrid() {
+            true => {
+                pages.iter().rposition(|page| self.state_of(*page).is_some()).map_or(0, |i| i + 1)
+            }
+            false => pages.len(),
+        }
     }
 
     /// Returns true if `cache` could take a whole page next and still leave the last of `tokens` to
@@ -113,10 +179,26 @@ impl PagePool {
     }
 
     /// The key under which the next full page of `cache` will be published, if its ids are known.
-    pub(crate) fn next_key(&self, cache: &SequenceCache, tokens: &[u32]) -> Option<PageKey> {
-        let link = cache.link.as_ref().filter(|_| self.sharing)?;
-        let ids = tokens.get(cache.published * PAGE..)?.first_chunk::<PAGE>()?;
-        Some(PageKey { link: link.clone(), ids: *ids })
+    fn next_key(&self, cache: &SequenceCache, tokens: &[u32]) -> Option<PageKey> {
+        PagePool::key(cache.link.as_ref().filter(|_| self.sharing), tokens, cache.published)
+    }
+
+    /// The key of the page `index` of `tokens` behind its predecessor.
+    fn key(link: Option<&ChainLink>, tokens: &[u32], index: usize) -> Option<PageKey> {
+        let ids = tokens.get(index * PAGE..)?.first_chunk::<PAGE>()?;
+        Some(PageKey { link: link?.clone(), ids: *ids })
+    }
+
+    /// The keys of the pages of `tokens` that a sequence begins to compute, and that others which
+    /// need them wait for: the next one; in a hybrid also the first one that nobody has published,
+    /// because a sequence may have to compute pages before it once more, to get to its state.
+    pub(crate) fn next_keys(&self, cache: &SequenceCache, tokens: &[u32]) -> Vec<PageKey> {
+        let mut keys: Vec<PageKey> = self.next_key(cache, tokens).into_iter().collect();
+        if self.is_hybrid() && PagePool::could_share(cache, tokens) {
+            let (found, link) = self.continuation(cache, tokens);
+            keys.extend(PagePool::key(link.as_ref(), tokens, cache.published + found.len()));
+        }
+        keys
     }
 
     /// Publishes the full pages of `cache`, whose ids are `tokens`.
@@ -124,6 +206,11 @@ impl PagePool {
     /// If another sequence published the same contents first, its page replaces ours: equal tokens
     /// have equal bits, whoever computed them.
     pub(crate) fn publish(&mut self, cache: &mut SequenceCache, tokens: &[u32]) {
+        self.publish_pages(cache, tokens);
+        self.keep_states(cache);
+    }
+
+    fn publish_pages(&mut self, cache: &mut SequenceCache, tokens: &[u32]) {
         while (cache.published + 1) * PAGE <= cache.len {
             let Some(key) = self.next_key(cache, tokens) else { return };
             let at = cache.published;
@@ -137,7 +224,8 @@ impl PagePool {
                 None => {
                     let number = self.next_number();
                     self.published.insert(key.clone(), own);
-                    self.pages[own as usize].published = Some(Published { key, number });
+                    let published = Published { key, number, state: None };
+                    self.pages[own as usize].published = Some(published);
                 }
             }
             self.advance_link(cache, cache.pages[at]);
@@ -146,7 +234,8 @@ impl PagePool {
 
     /// Takes all pages of a cache back. The end of a chain is released first, so that it is also
     /// reused first: a page without its predecessors is of no use.
-    pub(crate) fn release(&mut self, cache: SequenceCache) {
+    pub(crate) fn release(&mut self, mut cache: SequenceCache) {
+        self.release_states(&mut cache.state);
         for page in cache.pages.into_iter().rev() {
             self.release_page(page);
         }
@@ -157,7 +246,10 @@ impl PagePool {
     pub(crate) fn clear_published(&mut self) {
         self.published.clear();
         self.blank.extend(std::mem::take(&mut self.kept).into_values());
-        self.pages.iter_mut().for_each(|page| page.published = None);
+        for page in &mut self.pages {
+            let state = page.published.take().and_then(|published| published.state);
+            state.into_iter().for_each(|slot| self.states.forget(slot));
+        }
     }
 
     /// Moves the link of `cache` behind its published page `page`.
@@ -176,6 +268,7 @@ impl PagePool {
                 let (_, page) = self.kept.pop_first()?;
                 if let Some(published) = self.pages[page as usize].published.take() {
                     self.published.remove(&published.key);
+                    published.state.into_iter().for_each(|slot| self.states.forget(slot));
                 }
                 page
             }
@@ -213,5 +306,6 @@ impl PagePool {
     }
 }
 
+mod kept;
 #[cfg(test)]
 mod tests;

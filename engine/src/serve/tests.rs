@@ -10,6 +10,7 @@ mod facts;
 mod forms;
 mod generate;
 mod gpu;
+mod hybrid;
 mod load;
 mod metrics;
 mod refusals;

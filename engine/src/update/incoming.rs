@@ -13,6 +13,7 @@ use safetensors::{Dtype, SafeTensors};
 use super::error::UpdateError;
 use super::manifest::{TensorDigest, WeightManifest, convert, is_finite};
 use crate::model::experts::ExpertPart;
+use crate::model::hybrid;
 use crate::weights::files::WeightFiles;
 use crate::weights::{Tensor, TensorSource, decode};
 
@@ -65,11 +66,12 @@ impl IncomingWeights {
     /// Takes one tensor. The same one may come again; a different one of the same name may not.
     pub(crate) fn take(&mut self, incoming: IncomingTensor<'_>) -> Result<(), UpdateError> {
         let IncomingTensor { name, dtype, shape, bytes } = incoming;
-        if self.is_computed(name) {
+        let name = &*hybrid::plain_name(name);
+        if self.is_unused(name) {
             return Ok(());
         }
         if let Some(parts) = ExpertPart::all_of(name, shape) {
-            return self.take_experts(incoming, parts);
+            return self.take_experts(IncomingTensor { name, ..incoming }, parts);
         }
         // An untrusted shape may overflow.
         let element = dtype.bitsize() / 8;
@@ -176,9 +178,10 @@ impl IncomingWeights {
     }
 
     /// The names under which the model has an announced tensor: those of its parts for a tensor of
-    /// all experts, none for one that the engine computes.
+    /// all experts, none for one that the engine computes or leaves out.
     pub(super) fn served_names(&self, announced: String) -> Vec<String> {
-        if self.is_computed(&announced) {
+        let announced = hybrid::plain_name(&announced).into_owned();
+        if self.is_unused(&announced) {
             return Vec::new();
         }
         let served = self.serving.iter().map(|(name, _)| name);
@@ -220,9 +223,11 @@ impl IncomingWeights {
         Ok(())
     }
 
-    /// Returns true for a tensor that old files have and the engine computes by itself.
-    fn is_computed(&self, name: &str) -> bool {
-        name.ends_with("rotary_emb.inv_freq") && self.serving.get(name).is_none()
+    /// Returns true for a tensor that old files have and the engine computes by itself, and for one
+    /// that it leaves out.
+    fn is_unused(&self, name: &str) -> bool {
+        let is_computed = name.ends_with("rotary_emb.inv_freq");
+        (is_computed || hybrid::is_left_out(name)) && self.serving.get(name).is_none()
     }
 
     /// The number of tensors that have arrived.

@@ -100,7 +100,7 @@ impl Truth {
             let folder = folder_of(&variant(number));
             let config = ModelFolder::open(&tiny()).unwrap().model;
             let parameters = loaded(folder.path()).0;
-            let size = ModelCapacity { positions: 1024, pages: 64, adapters: 0 };
+            let size = ModelCapacity { positions: 1024, pages: 64, adapters: 0, states: 0 };
             let ops = Cpu::default();
             let scratch = Scratch::new(&ops, &config, 512, 64).unwrap();
             Model::new(ops, parameters, config, scratch, size).unwrap()

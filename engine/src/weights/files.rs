@@ -18,6 +18,7 @@ use crate::bounds::TENSOR_HEADER_BYTES_MAX;
 use crate::error::LoadError;
 use crate::model::experts::ExpertPart;
 use crate::model::fields::read_json;
+use crate::model::hybrid;
 
 /// The index of weights in several files.
 const INDEX: &str = "model.safetensors.index.json";
@@ -68,6 +69,8 @@ pub(crate) struct WeightFiles {
     list: PathBuf,
     files: Vec<(PathBuf, File)>,
     tensors: BTreeMap<String, StoredTensor>,
+    /// The number of tensors that only a model that sees, or predicts ahead, has.
+    left_out: usize,
     /// The names of the tensors that were read.
     taken: RefCell<BTreeSet<String>>,
 }
@@ -91,7 +94,7 @@ impl WeightFiles {
             weights.add(folder.join(file_name))?;
         }
 
-        for (name, file_name) in map {
+        for (name, file_name) in map.into_iter().filter(|(name, _)| !hybrid::is_left_out(name)) {
             let path = folder.join(&file_name);
             let stored = weights.stored(&name);
             if stored.is_none_or(|stored| weights.files[stored.file].0 != path) {
@@ -114,7 +117,13 @@ impl WeightFiles {
     }
 
     fn empty(list: PathBuf) -> WeightFiles {
-        WeightFiles { list, files: Vec::new(), tensors: BTreeMap::new(), taken: RefCell::default() }
+        WeightFiles {
+            list,
+            files: Vec::new(),
+            tensors: BTreeMap::new(),
+            left_out: 0,
+            taken: RefCell::default(),
+        }
     }
 
     fn add(&mut self, path: PathBuf) -> Result<(), LoadError> {
@@ -134,6 +143,11 @@ impl WeightFiles {
         let index = self.files.len();
         for (name, info) in metadata.tensors() {
             let offset = start + info.data_offsets.0 as u64;
+            if hybrid::is_left_out(&name) {
+                self.left_out += 1;
+                continue;
+            }
+            let name = hybrid::plain_name(&name).into_owned();
             let stored = StoredTensor { file: index, info: info.clone(), offset };
             for (name, stored) in stored.parts(name) {
                 if let Some(other) = self.tensors.insert(name.clone(), stored) {
@@ -149,6 +163,7 @@ impl WeightFiles {
 
     /// The place of a tensor, or of the first part of a tensor of all experts.
     fn stored(&self, name: &str) -> Option<&StoredTensor> {
+        let name = &*hybrid::plain_name(name);
         let part = || self.tensors.iter().find(|(part, _)| ExpertPart::is_of(part, name));
         self.tensors.get(name).or_else(|| part().map(|(_, stored)| stored))
     }
@@ -160,7 +175,11 @@ impl WeightFiles {
 
     /// Refuses weights that were not taken: the model was trained with them.
     pub(crate) fn check_all_taken(&self, tied: bool) -> Result<(), LoadError> {
-        let taken = self.taken.borrow();
+        let (taken, tensors) = (self.taken.borrow(), self.left_out);
+        if tensors > 0 {
+            let path = self.list.display();
+            tracing::warn!(tensors, %path, "tensors of vision and of prediction ahead are left out");
+        }
         for (name, stored) in self.tensors.iter().filter(|(name, _)| !taken.contains(*name)) {
             // Tied heads may be stored all the same, and old files hold what RoPE computes.
             let known = (tied && name == "lm_head.weight") || name.ends_with("rotary_emb.inv_freq");

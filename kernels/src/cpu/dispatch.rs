@@ -8,6 +8,8 @@ use std::ops::Range;
 
 use super::attention::task as attention;
 use super::matmul;
+use super::recurrent::convolution::{self, ConvolutionTask};
+use super::recurrent::delta::{self, DeltaTask};
 use super::simd::loops;
 use crate::cpu::attention::task::AttentionTask;
 use crate::cpu::matmul::Product;
@@ -111,10 +113,15 @@ levels! {
     vector matmul::product<> as product(product: &Product<'_, f32>, groups: Range<usize>);
     vector attention::attend<f32> as attend_f32(task: &AttentionTask<'_, f32>);
     vector attention::attend<u16> as attend_bf16(task: &AttentionTask<'_, u16>);
-    plain loops::rms_norm<> as rms_norm(out: &mut [f32], weight: &[f32], eps: f32);
+    vector delta::delta_rule<> as delta_rule(task: &DeltaTask<'_>);
+    plain convolution::convolve<> as convolve(task: &ConvolutionTask<'_>);
+    plain loops::rms_norm<> as rms_norm(out: &mut [f32], weight: &[f32], addends: [f32; 2]);
+    plain loops::unit_heads<> as unit_heads(heads: &mut [f32], width: usize, scale: f32);
+    plain loops::sigmoid_mul<> as sigmoid_mul(gate: &[f32], x: &mut [f32]);
+    plain loops::silu_gate<> as silu_gate(gate: &[f32], x: &mut [f32]);
     plain loops::silu_mul<> as silu_mul(gate_up: &[f32], width: usize, out: &mut [f32]);
     plain loops::softmax<> as softmax(scores: &mut [f32], scale: f32);
-    plain loops::rotate_heads<> as rotate_heads(heads: &mut [f32], cos_sin: &[f32]);
+    plain loops::rotate_heads<> as rotate_heads(heads: &mut [f32], dim: usize, cos_sin: &[f32]);
 }
 
 /// Computes the products of bf16 pairs with some groups of panels; does nothing where

@@ -8,11 +8,13 @@ use super::attention::{AttentionStep, check_spans};
 use super::experts::Routing;
 use super::matmul::{Product, bf16_pairs};
 use super::matrix::Matrix;
+use super::recurrent::states::States;
 use super::shared::SharedSlice;
 use super::{Cpu, dispatch};
 use crate::op::{
-    EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, LayerPages, LoraTarget, LowRank, OpError,
-    Ops, Residual, RmsNorm, Rotation, Step, Values, check_index, check_len, check_multiple,
+    DeltaGates, DeltaHeads, EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, LayerPages,
+    LayerStates, LoraTarget, LowRank, OpError, Ops, Residual, RmsNorm, Rotation, Step, Values,
+    check_index, check_len, check_multiple,
 };
 
 impl Ops for Cpu {
@@ -21,6 +23,7 @@ impl Ops for Cpu {
     type Pages = Pages;
     type Adapters = Adapters;
     type Routing = Routing;
+    type States = States;
 
     fn loader(&self) -> Result<Cpu, OpError> {
         Ok(self.clone())
@@ -116,6 +119,14 @@ impl Ops for Cpu {
         Pages::new(PagesShape { heads, layers, count }, self.is_fast())
     }
 
+    fn state_bytes(&self, heads: DeltaHeads) -> usize {
+        States::bytes(heads)
+    }
+
+    fn states(&self, heads: DeltaHeads, layers: usize, slots: usize) -> Result<States, OpError> {
+        States::new(heads, layers, slots)
+    }
+
     fn embed(&self, step: &Step<'_>, table: &Matrix, out: &mut Vec<f32>) -> Result<(), OpError> {
         out.clear();
         for id in step.ids {
@@ -135,7 +146,7 @@ impl Ops for Cpu {
         if let Some(delta) = delta {
             self.add(sum, delta)?;
         }
-        self.rms_norm(sum, norm.weight, norm.eps, out)
+        self.rms_norm(sum, &norm, out)
     }
 
     fn gather_rms_norm(
@@ -150,7 +161,7 @@ impl Ops for Cpu {
         self.gather(residual.sum, width, step.wanted, &mut gathered)?;
         self.gather(residual.delta, width, step.wanted, out)?;
         self.add(&mut gathered, out)?;
-        self.rms_norm(&gathered, norm.weight, norm.eps, out)
+        self.rms_norm(&gathered, &norm, out)
     }
 
     fn matmul(&self, x: &Vec<f32>, w: &Matrix, out: &mut Vec<f32>) -> Result<(), OpError> {
@@ -205,9 +216,10 @@ impl Ops for Cpu {
         check_spans("rope_write", step.spans, rows, &LayerPages { pages: &*pages, layer })?;
 
         if let Some((query, key)) = rotation.norms {
-            self.head_norm(qkv, heads, [query, key], rotation.eps)?;
+            let norm = |weight| RmsNorm { weight, offset: rotation.offset, eps: rotation.eps };
+            self.head_norm(qkv, heads, [norm(query), norm(key)])?;
         }
-        self.rope(qkv, heads, rotation.table, step.positions)?;
+        self.rope(qkv, heads, rotation, step.positions)?;
 
         match &mut pages.storage {
             PageStorage::F32(pages) => pages.write_spans(layer, step.spans, qkv),
@@ -254,6 +266,45 @@ impl Ops for Cpu {
             dispatch::silu_mul(self.simd, &gate_up[first * 2 * width..], width, rows);
         });
         Ok(())
+    }
+
+    fn sigmoid_mul(&self, gate: &Vec<f32>, x: &mut Vec<f32>) -> Result<(), OpError> {
+        check_len("sigmoid_mul", "gate", gate.len(), x.len())?;
+        self.share_rows(x, 1, |part, first| dispatch::sigmoid_mul(self.simd, &gate[first..], part));
+        Ok(())
+    }
+
+    fn convolve(
+        &self,
+        step: &Step<'_>,
+        projected: &Vec<f32>,
+        kernel: &Vec<f32>,
+        to: LayerStates<&mut States>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        self.convolve_rows(step, projected, kernel, to, out)
+    }
+
+    fn delta_rule(
+        &self,
+        step: &Step<'_>,
+        projected: &Vec<f32>,
+        convolved: &mut Vec<f32>,
+        gates: DeltaGates<'_, Vec<f32>>,
+        to: LayerStates<&mut States>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        self.run_delta_rule(step, (projected, convolved), gates, to, out)
+    }
+
+    fn gated_norm(
+        &self,
+        x: &mut Vec<f32>,
+        projected: &Vec<f32>,
+        heads: DeltaHeads,
+        norm: RmsNorm<'_, Vec<f32>>,
+    ) -> Result<(), OpError> {
+        self.norm_and_gate(x, projected, heads, &norm)
     }
 
     fn routing(&self, layers: usize, choice: ExpertChoice) -> Result<Routing, OpError> {

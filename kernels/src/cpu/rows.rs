@@ -1,7 +1,7 @@
 //! Computations on each row by itself, of which operations are made: norms, sums, rotations.
 
 use super::{Cpu, dispatch};
-use crate::op::{Heads, OpError, check_index, check_len, check_multiple};
+use crate::op::{Heads, OpError, RmsNorm, Rotation, check_index, check_len, check_multiple};
 
 impl Cpu {
     /// `out[t] = x[rows[t]]`: x `[T, width]`, out `[rows.len(), width]`.
@@ -21,19 +21,19 @@ impl Cpu {
         Ok(())
     }
 
-    /// `out = x / rms(x) * weight` over rows as wide as `weight`.
+    /// `out = x / rms(x) * (weight + offset)` over rows as wide as `weight`.
     pub(super) fn rms_norm(
         &self,
         x: &[f32],
-        weight: &[f32],
-        eps: f32,
+        norm: &RmsNorm<'_, Vec<f32>>,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
+        let RmsNorm { weight, offset, eps } = *norm;
         check_multiple("rms_norm", "x", x.len(), weight.len())?;
         out.clear();
         out.extend_from_slice(x);
         self.share_rows(out, weight.len(), |rows, _| {
-            dispatch::rms_norm(self.simd, rows, weight, eps)
+            dispatch::rms_norm(self.simd, rows, weight, [offset, eps])
         });
         Ok(())
     }
@@ -45,24 +45,25 @@ impl Cpu {
         Ok(())
     }
 
-    /// Norms every query head by the first of `weights` and every key head by the second, in
-    /// place.
+    /// Norms every query head by the first of two norms and every key head by the second, in place.
     pub(super) fn head_norm(
         &self,
         qkv: &mut [f32],
         heads: Heads,
-        [query_weight, key_weight]: [&[f32]; 2],
-        eps: f32,
+        [query_norm, key_norm]: [RmsNorm<'_, Vec<f32>>; 2],
     ) -> Result<(), OpError> {
         check_multiple("head_norm", "qkv", qkv.len(), heads.row())?;
-        check_len("head_norm", "weights.0", query_weight.len(), heads.dim)?;
-        check_len("head_norm", "weights.1", key_weight.len(), heads.dim)?;
+        check_len("head_norm", "weights.0", query_norm.weight.len(), heads.dim)?;
+        check_len("head_norm", "weights.1", key_norm.weight.len(), heads.dim)?;
+        let norm = |rows: &mut [f32], norm: &RmsNorm<'_, Vec<f32>>| {
+            dispatch::rms_norm(self.simd, rows, norm.weight, [norm.offset, norm.eps]);
+        };
         self.share_rows(qkv, heads.row(), |rows, _| {
             for row in rows.chunks_exact_mut(heads.row()) {
                 let (queries, rest) = row.split_at_mut(heads.query_width());
                 let keys = &mut rest[..heads.kv * heads.dim];
-                dispatch::rms_norm(self.simd, queries, query_weight, eps);
-                dispatch::rms_norm(self.simd, keys, key_weight, eps);
+                norm(queries, &query_norm);
+                norm(keys, &key_norm);
             }
         });
         Ok(())
@@ -73,21 +74,20 @@ impl Cpu {
         &self,
         qkv: &mut [f32],
         heads: Heads,
-        table: &[f32],
+        rotation: &Rotation<'_, Vec<f32>>,
         positions: &[usize],
     ) -> Result<(), OpError> {
+        let Rotation { table, width, .. } = *rotation;
         check_len("rope", "qkv", qkv.len(), positions.len() * heads.row())?;
-        let rows = check_multiple("rope", "table", table.len(), heads.dim)?;
+        check_index("rope", width, heads.dim + 1)?;
+        let rows = check_multiple("rope", "table", table.len(), width)?;
         positions.iter().try_for_each(|index| check_index("rope", *index, rows))?;
 
         self.share_rows(qkv, heads.row(), |rows, first| {
             for (row, index) in rows.chunks_exact_mut(heads.row()).zip(&positions[first..]) {
                 let rotated = &mut row[..(heads.query + heads.kv) * heads.dim];
-                dispatch::rotate_heads(
-                    self.simd,
-                    rotated,
-                    &table[index * heads.dim..][..heads.dim],
-                );
+                let cos_sin = &table[index * width..][..width];
+                dispatch::rotate_heads(self.simd, rotated, heads.dim, cos_sin);
             }
         });
         Ok(())

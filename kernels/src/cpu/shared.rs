@@ -34,4 +34,16 @@ impl<'a> SharedSlice<'a> {
         // it, which is the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
+
+    /// Returns one part to read.
+    ///
+    /// # Safety
+    /// No part from [`SharedSlice::part`] that exists at the same time may overlap.
+    #[inline(always)]
+    pub(super) unsafe fn read(&self, range: Range<usize>) -> &[f32] {
+        assert!(range.start <= range.end && range.end <= self.len, "a part of the whole");
+        // SAFETY: it lies within the slice, checked above, which outlives `self`; nobody writes it,
+        // which is the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
+    }
 }

@@ -2,10 +2,11 @@
 
 mod bits;
 mod experts;
+mod recurrent;
 
 use super::simd::loops;
 use super::*;
-use crate::op::{Heads, LayerPages, OpError, Ops, Rotation, Span, Step, Values};
+use crate::op::{Heads, LayerPages, OpError, Ops, RmsNorm, Rotation, Span, Step, Values};
 
 /// Returns numbers in [-1, 1) that are the same on every run.
 fn numbers(seed: u64, len: usize) -> Vec<f32> {
@@ -107,7 +108,7 @@ fn rms_norm_agrees_with_a_plain_loop_at_every_level() {
         let weight = numbers(7, width);
         let found = at_all_levels(|cpu| {
             let mut out = Vec::new();
-            cpu.rms_norm(&x, &weight, 1e-6, &mut out).unwrap();
+            cpu.rms_norm(&x, &norm(&weight), &mut out).unwrap();
             out
         });
         let mut expected = Vec::new();
@@ -162,7 +163,7 @@ fn rope_rotates_halves_of_query_and_key_heads_only() {
     let table = [row(0.0, 0.0), row(angle, other)].concat();
     let before = numbers(9, 2 * heads.row());
     let mut qkv = before.clone();
-    cpu.rope(&mut qkv, heads, &table, &[0, 1]).unwrap();
+    cpu.rope(&mut qkv, heads, &rotation(&table.to_vec(), 4), &[0, 1]).unwrap();
     assert_eq!(qkv[..heads.row()], before[..heads.row()]);
     let (old, new) = (&before[heads.row()..], &qkv[heads.row()..]);
     assert_eq!(new[12..], old[12..]);
@@ -195,6 +196,16 @@ fn attention_oracle(qkv: &[f32], heads: Heads) -> Vec<f64> {
     out
 }
 
+/// A norm whose weights are stored as they are.
+fn norm(weight: &Vec<f32>) -> RmsNorm<'_, Vec<f32>> {
+    RmsNorm { weight, offset: 0.0, eps: 1e-6 }
+}
+
+/// A rotation without norms.
+fn rotation(table: &Vec<f32>, width: usize) -> Rotation<'_, Vec<f32>> {
+    Rotation { table, width, norms: None, offset: 0.0, eps: 0.0 }
+}
+
 /// Writes keys and values without rotation, then runs attention.
 fn write_and_attend(
     cpu: &Cpu,
@@ -208,7 +219,7 @@ fn write_and_attend(
     let table = [vec![1.0; heads.dim / 2], vec![0.0; heads.dim / 2]].concat();
     let positions = vec![0; qkv.len() / heads.row()];
     let step = Step { positions: &positions, spans, ..Step::default() };
-    let rotation = Rotation { table: &table, norms: None, eps: 0.0 };
+    let rotation = rotation(&table, heads.dim);
     let to = LayerPages { pages: &mut *pages, layer };
     cpu.rope_and_cache(&step, &mut qkv.clone(), &rotation, to)?;
     cpu.attend(&step, qkv, LayerPages { pages, layer }, out)

@@ -17,8 +17,9 @@ use super::profiler;
 use super::step::Cuda;
 use super::tensor::{Buffer, ElementType, Matrix, Pages, Storage};
 use crate::op::{
-    DeviceLimits, DrawnToken, ExpertChoice, ExpertMatrices, Heads, LayerPages, LoraTarget, LowRank,
-    OpError, Ops, Placement, Residual, RmsNorm, Rotation, Step, TOP_MAX, Values, check_len,
+    DeltaHeads, DeviceLimits, DrawnToken, ExpertChoice, ExpertMatrices, Heads, LayerPages,
+    LoraTarget, LowRank, OpError, Ops, Placement, Residual, RmsNorm, Rotation, Step, TOP_MAX,
+    Values, check_len, no_recurrence,
 };
 use adapters::Adapters;
 use launch::{op_error, optional_pointer, pointer, row_width};
@@ -37,6 +38,7 @@ impl Ops for Cuda {
     type Pages = Pages;
     type Adapters = Adapters;
     type Routing = ();
+    type States = ();
 
     fn loader(&self) -> Result<Cuda, OpError> {
         self.with_new_stream().map_err(op_error("twin"))
@@ -229,8 +231,8 @@ impl Ops for Cuda {
         out: &mut Buffer,
     ) -> Result<(), OpError> {
         let Residual { sum, delta } = residual;
-        let RmsNorm { weight, eps } = norm;
-        self.add_rms_norm(sum, Some(delta), RmsNorm { weight, eps }, out)?;
+        let RmsNorm { weight, offset, eps } = norm;
+        self.add_rms_norm(sum, Some(delta), RmsNorm { weight, offset, eps }, out)?;
         // If all rows are wanted, in their order, that is the result.
         if self.plan.records || step.wanted.iter().copied().eq(0..step.ids.len()) {
             return Ok(());
@@ -391,6 +393,10 @@ impl Ops for Cuda {
         out.resize(rows * width).map_err(op_error("silu_mul"))?;
         let args = [pointer(&gate_up.storage), pointer(&out.storage), Arg::from(width)];
         self.launch("silu_mul", grid::wide(rows, width), &args)
+    }
+
+    fn states(&self, _: DeltaHeads, _: usize, _: usize) -> Result<(), OpError> {
+        Err(no_recurrence("states"))
     }
 
     fn routing(&self, _: usize, _: ExpertChoice) -> Result<(), OpError> {

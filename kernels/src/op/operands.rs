@@ -93,6 +93,8 @@ pub struct LoraTarget<'a, A> {
 pub struct RmsNorm<'a, B> {
     /// Weight, `[H]`.
     pub weight: &'a B,
+    /// Addend of every weight: one if the model stores them less one, else zero.
+    pub offset: f32,
     /// Addend of the mean square, above zero.
     pub eps: f32,
 }
@@ -109,11 +111,15 @@ pub struct Residual<'a, B> {
 /// The rotation of queries and keys by their positions (RoPE).
 #[derive(Debug)]
 pub struct Rotation<'a, B> {
-    /// `[positions, dim]`: each row has `dim / 2` cosines, then as many sines.
+    /// `[positions, width]`: each row has `width / 2` cosines, then as many sines.
     pub table: &'a B,
+    /// The elements of a head that are rotated, from its first one on: an even number.
+    pub width: usize,
     /// Weights of a root-mean-square norm of every query head and of every key head before the
     /// rotation, each `[dim]`.
     pub norms: Option<(&'a B, &'a B)>,
+    /// Addend of every weight of those norms.
+    pub offset: f32,
     /// Addend of the mean square in those norms.
     pub eps: f32,
 }

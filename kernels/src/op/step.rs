@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use super::recurrent::SpanState;
+
 /// Sampling parameters of one token that the device draws.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DrawParams {
@@ -77,6 +79,8 @@ pub struct Step<'a> {
     pub wanted: &'a [usize],
     /// The adapter slot of each row, the same for every matrix; empty if no row has an adapter.
     pub adapters: &'a [Option<usize>],
+    /// The recurrent state of each span; empty if no layer has one.
+    pub states: &'a [SpanState<'a>],
     /// Sampling parameters of each wanted row, `None` if the host draws; empty if the host draws
     /// all. Only for devices that draw.
     pub draws: &'a [Option<DrawParams>],

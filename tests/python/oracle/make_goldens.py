@@ -2,6 +2,7 @@
 
     tiny_logits.json   float64 logits of the tiny Qwen3 model, three prompts, three positions each
     tiny_moe_logits.json  the same for the tiny mixture of experts (weights bf16, widened)
+    tiny_hybrid_logits.json  the same for the tiny hybrid (weights bf16, widened)
     llama_logits.json  the same for the random Llama of make_small.py (weights bf16, widened)
     qwen2_logits.json  the same for its random Qwen2 (f16, widened)
     tiny_chat.json     conversations as transformers renders and tokenizes them
@@ -28,6 +29,7 @@ import reference  # noqa: E402
 ROOT = Path(__file__).resolve().parents[3]
 TINY = ROOT / "engine" / "models" / "tiny"
 TINY_MOE = ROOT / "engine" / "models" / "tiny-moe"
+TINY_HYBRID = ROOT / "engine" / "models" / "tiny-hybrid"
 TAPES = ROOT / "tests" / "tapes" / "engine"
 LLAMA = TAPES / "llama"
 QWEN2 = TAPES / "qwen2"
@@ -197,6 +199,7 @@ def main():
     torch.set_num_threads(1)
     write_logits(TAPES / "tiny_logits.json", TINY, tiny_prompts())
     write_logits(TAPES / "tiny_moe_logits.json", TINY_MOE, tiny_prompts())
+    write_logits(TAPES / "tiny_hybrid_logits.json", TINY_HYBRID, tiny_prompts())
     write_logits(TAPES / "llama_logits.json", LLAMA, small_prompts())
     write_logits(TAPES / "qwen2_logits.json", QWEN2, small_prompts())
     write_chat(TAPES / "tiny_chat.json")

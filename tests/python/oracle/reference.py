@@ -1,8 +1,10 @@
-"""Forward pass of Qwen3, Qwen3-MoE, Qwen2 and Llama in float64 numpy, to compare an engine with.
+"""Forward pass of Qwen3.5, Qwen3, Qwen3-MoE, Qwen2 and Llama in float64 numpy, to compare an engine
+with.
 
 `Model(folder).logits(ids)` gives the logits at every position. Nothing is cached or batched:
 one sequence, one full causal attention. The families differ by little: Qwen3 norms the heads of
 q and k, Qwen2 adds biases to q, k and v; any may have scaled frequencies or a head of its own.
+Qwen3.5 has a gated delta rule in most layers, and gates what attention gives in the others.
 """
 
 import json
@@ -52,7 +54,8 @@ def rope(config):
 
 def frequencies(config):
     """Rotary frequencies in radians per position, [head_dim / 2]."""
-    dim, fields = head_dim(config), rope(config)
+    fields = rope(config)
+    dim = int(head_dim(config) * fields.get("partial_rotary_factor", 1))
     plain = fields["rope_theta"] ** -(np.arange(0, dim, 2) / dim)
     kind = fields.get("rope_type") or fields.get("type") or "default"
     scaled = {"default": lambda: plain, "llama3": lambda: llama3(plain, fields)}
@@ -98,10 +101,22 @@ def head_dim(config):
 
 
 def rotate(x, angles, scale):
-    """Rotary embedding in half-split form; x [heads, n, head_dim], angles [n, head_dim / 2]."""
-    a, b = np.split(x, 2, axis=-1)
+    """Rotary embedding in half-split form of the first elements of each head: x [heads, n,
+    head_dim], angles [n, half of the elements]."""
+    half = angles.shape[-1]
+    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     cos, sin = scale * np.cos(angles), scale * np.sin(angles)
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
+
+
+def sigmoid(x):
+    """1 / (1 + e^-x)."""
+    return 1 / (1 + np.exp(-x))
+
+
+def unit(x):
+    """Rows of x divided by their lengths."""
+    return x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + 1e-6)
 
 
 def softmax(x):
@@ -117,17 +132,25 @@ class Model:
         self.config = json.loads(Path(folder, "config.json").read_text())
         self.weights = read_weights(folder)
 
+        self.is_hybrid = self.config["model_type"] == "qwen3_5_text"
+
     def norm(self, x, name):
-        """RMS norm over the last axis with the weight `name`."""
+        """RMS norm over the last axis with the weight `name`, which Qwen3.5 stores less one."""
         mean_square = np.mean(x * x, axis=-1, keepdims=True)
-        return x / np.sqrt(mean_square + self.config["rms_norm_eps"]) * self.weights[name]
+        weight = self.weights[name] + (self.is_hybrid and ".linear_attn." not in name)
+        return x / np.sqrt(mean_square + self.config["rms_norm_eps"]) * weight
 
     def heads(self, x, prefix, kind):
-        """Project x [n, hidden] to q, k or v: [heads, n, head_dim]; q and k normed in Qwen3."""
+        """Project x [n, hidden] to q, k or v: [heads, n, head_dim]; q and k normed in Qwen3. In
+        Qwen3.5 the gates of each head lie behind its queries: [heads, n, 2 * head_dim]."""
         y = x @ self.weights[f"{prefix}.{kind}_proj.weight"].T
         y = y + self.weights.get(f"{prefix}.{kind}_proj.bias", 0.0)
-        y = y.reshape(len(x), -1, head_dim(self.config)).transpose(1, 0, 2)
-        if kind != "v" and self.config["model_type"] in ("qwen3", "qwen3_moe"):
+        width = head_dim(self.config) * (2 if kind == "q" and self.is_hybrid else 1)
+        y = y.reshape(len(x), -1, width).transpose(1, 0, 2)
+        if kind == "q" and self.is_hybrid:
+            q, gate = np.split(y, 2, axis=-1)
+            return np.concatenate([self.norm(q, f"{prefix}.q_norm.weight"), gate], axis=-1)
+        if kind != "v" and self.config["model_type"] in ("qwen3", "qwen3_moe", "qwen3_5_text"):
             y = self.norm(y, f"{prefix}.{kind}_norm.weight")
         return y
 
@@ -136,15 +159,55 @@ class Model:
         n = len(x)
         angles = np.outer(np.arange(n), frequencies(self.config))
         scale = amplitude(self.config)
-        q = rotate(self.heads(x, prefix, "q"), angles, scale)
+        q, gate = np.split(self.heads(x, prefix, "q"), [head_dim(self.config)], axis=-1)
+        q = rotate(q, angles, scale)
         k = rotate(self.heads(x, prefix, "k"), angles, scale)
         v = self.heads(x, prefix, "v")
         group = len(q) // len(k)
         k, v = np.repeat(k, group, axis=0), np.repeat(v, group, axis=0)
         scores = q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1])
         scores = np.where(np.tril(np.ones((n, n), bool)), scores, -np.inf)
-        mixed = (softmax(scores) @ v).transpose(1, 0, 2).reshape(n, -1)
+        mixed = softmax(scores) @ v
+        if self.is_hybrid:
+            mixed = mixed * sigmoid(gate)
+        mixed = mixed.transpose(1, 0, 2).reshape(n, -1)
         return mixed @ self.weights[f"{prefix}.o_proj.weight"].T
+
+    def delta_rule(self, x, prefix):
+        """Gated delta rule, [n, hidden] to [n, hidden], one position after the other."""
+        config, n = self.config, len(x)
+        weights = {name: self.weights[f"{prefix}.{name}"] for name in ("A_log", "dt_bias")}
+        for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "conv1d", "out_proj"):
+            weights[name] = self.weights[f"{prefix}.{name}.weight"]
+        keys, values = config["linear_num_key_heads"], config["linear_num_value_heads"]
+        key_dim, value_dim = config["linear_key_head_dim"], config["linear_value_head_dim"]
+
+        # A causal convolution of each channel by itself.
+        kernel = weights["conv1d"][:, 0, :]
+        taps = kernel.shape[-1]
+        mixed = np.pad(x @ weights["in_proj_qkv"].T, ((taps - 1, 0), (0, 0)))
+        mixed = sum(mixed[tap : tap + n] * kernel[:, tap] for tap in range(taps))
+        mixed = mixed * sigmoid(mixed)
+        q, k, v = np.split(mixed, [keys * key_dim, 2 * keys * key_dim], axis=-1)
+        group = values // keys
+        q = np.repeat(unit(q.reshape(n, keys, key_dim)), group, axis=1) / np.sqrt(key_dim)
+        k = np.repeat(unit(k.reshape(n, keys, key_dim)), group, axis=1)
+        v = v.reshape(n, values, value_dim)
+
+        strength = sigmoid(x @ weights["in_proj_b"].T)
+        decay = x @ weights["in_proj_a"].T + weights["dt_bias"]
+        decay = np.exp(-np.exp(weights["A_log"]) * np.logaddexp(0, decay))
+        state, out = np.zeros((values, key_dim, value_dim)), np.empty_like(v)
+        for row in range(n):
+            state = state * decay[row][:, None, None]
+            known = np.einsum("hk,hkv->hv", k[row], state)
+            delta = (v[row] - known) * strength[row][:, None]
+            state = state + k[row][:, :, None] * delta[:, None, :]
+            out[row] = np.einsum("hk,hkv->hv", q[row], state)
+
+        z = (x @ weights["in_proj_z"].T).reshape(n, values, value_dim)
+        out = self.norm(out, f"{prefix}.norm.weight") * z * sigmoid(z)
+        return out.reshape(n, -1) @ weights["out_proj"].T
 
     def mlp(self, x, prefix):
         """SwiGLU, or a mixture of it, [n, hidden] to [n, hidden]."""
@@ -175,7 +238,10 @@ class Model:
         for layer in range(self.config["num_hidden_layers"]):
             name = f"model.layers.{layer}"
             y = self.norm(x, f"{name}.input_layernorm.weight")
-            x = x + self.attention(y, f"{name}.self_attn")
+            if f"{name}.linear_attn.A_log" in self.weights:
+                x = x + self.delta_rule(y, f"{name}.linear_attn")
+            else:
+                x = x + self.attention(y, f"{name}.self_attn")
             y = self.norm(x, f"{name}.post_attention_layernorm.weight")
             x = x + self.mlp(y, f"{name}.mlp")
         tied = self.config.get("tie_word_embeddings", False)

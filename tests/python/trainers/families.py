@@ -25,6 +25,10 @@ import torch  # noqa: E402
 from transformers import (  # noqa: E402
     LlamaConfig,
     LlamaForCausalLM,
+    Qwen3_5Config,
+    Qwen3_5ForCausalLM,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5TextConfig,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -67,6 +71,28 @@ YARN = {
     "original_max_position_embeddings": 256,
 }
 EXPERTS = {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 96}
+HYBRID = {
+    "head_dim": 64,
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 48,
+}
+MROPE = {
+    "rope_type": "default",
+    "rope_theta": 1000000.0,
+    "partial_rotary_factor": 0.25,
+    "mrope_section": [4, 2, 2],
+    "mrope_interleaved": True,
+}
+EYES = {
+    "depth": 1,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_heads": 2,
+    "out_hidden_size": COMMON["hidden_size"],
+    "num_position_embeddings": 16,
+}
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
 
 
@@ -75,14 +101,26 @@ def family(model, config, **changes):
     return model, config(**COMMON, max_position_embeddings=1024, **changes)
 
 
+def seeing():
+    """A hybrid with eyes, which the engine leaves out."""
+    text = Qwen3_5TextConfig(
+        **COMMON, **HYBRID, max_position_embeddings=1024, rope_parameters=MROPE
+    )
+    config = Qwen3_5Config(
+        text_config=text.to_dict(), vision_config=EYES, tie_word_embeddings=True
+    )
+    return Qwen3_5ForConditionalGeneration, config
+
+
 def families():
-    """By name. Between them: both kinds of heads, biases, widths of heads, scalings, shards, and
-    both forms and layouts of experts."""
+    """By name. Between them: both kinds of heads, biases, widths of heads, scalings, shards, both
+    forms and layouts of experts, and hybrids with and without eyes."""
     plain = {"rope_type": "default", "rope_theta": 1000000.0}
     qwen2 = (Qwen2ForCausalLM, Qwen2Config)
     qwen3 = (Qwen3ForCausalLM, Qwen3Config)
     llama = (LlamaForCausalLM, LlamaConfig)
     moe = (Qwen3MoeForCausalLM, Qwen3MoeConfig)
+    hybrid = (Qwen3_5ForCausalLM, Qwen3_5TextConfig)
     normed = {**EXPERTS, "norm_topk_prob": True, "tie_word_embeddings": False}
     mixed = {**EXPERTS, "decoder_sparse_step": 2, "mlp_only_layers": [1]}
     return {
@@ -94,6 +132,8 @@ def families():
         "llama3.2": family(*llama, head_dim=64, rope_parameters=LLAMA3, tie_word_embeddings=True),
         "qwen3-moe": family(*moe, head_dim=64, rope_parameters=plain, **normed),
         "qwen3-moe-joined": family(*moe, rope_parameters=plain, tie_word_embeddings=True, **mixed),
+        "qwen3.5": family(*hybrid, **HYBRID, rope_parameters=MROPE, tie_word_embeddings=False),
+        "qwen3.5-seeing": seeing(),
         "llama-linear": family(*llama, rope_parameters=LINEAR, tie_word_embeddings=False),
     }
 
@@ -104,10 +144,15 @@ def build(name, out):
     torch.manual_seed(11)
     model = kind(config).float().eval()
     model.set_experts_implementation("eager")  # the other ones do not compute in f64
+    is_hybrid = name.startswith("qwen3.5")
     with torch.no_grad():
         for key, weight in model.named_parameters():
             if key.endswith("norm.weight"):
-                weight.copy_(1 + 0.1 * torch.randn_like(weight))
+                # The norms of a hybrid are stored less one, but for those within its delta rules.
+                mean = 0 if is_hybrid and ".linear_attn." not in key else 1
+                weight.copy_(mean + 0.1 * torch.randn_like(weight))
+            elif key.endswith("A_log"):
+                pass  # transformers draws it
             elif key.endswith("bias"):
                 weight.copy_(0.3 * torch.randn_like(weight))
             else:

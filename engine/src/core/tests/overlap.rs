@@ -15,6 +15,7 @@ const SIZES: TestSizes = TestSizes {
     limits: StepLimits { sequences: 8, tokens: 48, scored: 24 },
     pages: 96,
     sharing: true,
+    states: 0,
 };
 
 /// Random weights, different ones for every number.

@@ -78,6 +78,27 @@ fn a_mixture_of_experts_is_made_and_its_experts_are_counted() {
 }
 
 #[test]
+fn a_hybrid_is_made_and_its_norms_are_stored_less_one() {
+    let hybrid = json!({"architectures": ["Qwen3_5ForCausalLM"], "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 16,
+        "linear_conv_kernel_dim": 4, "full_attention_interval": 2});
+    let (_keep, path) = config(hybrid);
+    let model = model_folder(&path).unwrap().model;
+    // Attention has gates, and the other layer 32 + 64 + 64 + 8 rows and 64 columns of a result.
+    let attention = 64 * (3 * 64 + 2 * 32);
+    let delta = 64 * (32 + 64 + 64 + 8 + 64);
+    let rest = 2 * 3 * 64 * 96 + 2000 * 64;
+    assert_eq!(weight_bytes(&model), 2 * (attention + delta + rest));
+    assert!(Engine::random(&path, EngineOptions::default()).is_ok());
+    let mean = |name| {
+        let values = RandomHybrid.take(name, &[64]).unwrap().widen();
+        (values.iter().sum::<f32>() / 64.0).round()
+    };
+    assert_eq!(mean("model.layers.0.input_layernorm.weight"), 0.0);
+    assert_eq!(mean("model.layers.0.linear_attn.norm.weight"), 1.0);
+}
+
+#[test]
 fn logits_of_random_weights_are_not_flat() {
     let (_keep, path) = config(json!({}));
     let engine = Engine::random(&path, EngineOptions::default()).unwrap();

@@ -115,7 +115,7 @@ impl<T: Element> KvPages<T> {
 }
 
 /// Allocates zeros, which take memory only when they are written.
-fn zeros<T: Element>(len: usize) -> Result<Vec<T>, OpError> {
+pub(in crate::cpu) fn zeros<T: Element>(len: usize) -> Result<Vec<T>, OpError> {
     let bytes = len.saturating_mul(size_of::<T>());
     let layout = Layout::array::<T>(len).map_err(|_| OpError::Memory { op: "pages", bytes })?;
     if layout.size() == 0 {

@@ -47,25 +47,111 @@ pub(in crate::cpu) fn exp(x: f32) -> f32 {
     y * f32::from_bits(exponent)
 }
 
-/// Norms rows as wide as `weight` by their root mean square, in place.
+/// The sum of the squares of a row.
 #[inline(always)]
-pub(in crate::cpu) fn rms_norm(out: &mut [f32], weight: &[f32], eps: f32) {
-    for row in out.chunks_exact_mut(weight.len()) {
-        let mut squares = [0.0; LANES];
-        let (chunks, rest) = row.as_chunks::<LANES>();
-        for chunk in chunks {
-            for lane in 0..LANES {
-                squares[lane] += chunk[lane] * chunk[lane];
-            }
-        }
-        for (sum, value) in squares.iter_mut().zip(rest) {
-            *sum += value * value;
-        }
-        let scale = 1.0 / (tree_sum(squares) / weight.len() as f32 + eps).sqrt();
-        for (value, weight) in row.iter_mut().zip(weight) {
-            *value = *value * scale * weight;
+fn square_sum(row: &[f32]) -> f32 {
+    let mut squares = [0.0; LANES];
+    let (chunks, rest) = row.as_chunks::<LANES>();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            squares[lane] += chunk[lane] * chunk[lane];
         }
     }
+    for (sum, value) in squares.iter_mut().zip(rest) {
+        *sum += value * value;
+    }
+    tree_sum(squares)
+}
+
+/// Norms rows as wide as `weight` by their root mean square, in place. The addends are those of the
+/// weights and of the mean square.
+#[inline(always)]
+pub(in crate::cpu) fn rms_norm(out: &mut [f32], weight: &[f32], [offset, eps]: [f32; 2]) {
+    for row in out.chunks_exact_mut(weight.len()) {
+        let scale = 1.0 / (square_sum(row) / weight.len() as f32 + eps).sqrt();
+        for (value, weight) in row.iter_mut().zip(weight) {
+            *value = *value * scale * (weight + offset);
+        }
+    }
+}
+
+/// Divides heads of `width` elements by their lengths and multiplies them by `scale`, in place.
+#[inline(always)]
+pub(in crate::cpu) fn unit_heads(heads: &mut [f32], width: usize, scale: f32) {
+    for head in heads.chunks_exact_mut(width) {
+        let inverse = 1.0 / (square_sum(head) + LENGTH_EPS).sqrt();
+        head.iter_mut().for_each(|value| *value = *value * inverse * scale);
+    }
+}
+
+/// Addend of the square of a length.
+const LENGTH_EPS: f32 = 1e-6;
+
+/// Returns the natural logarithm of a finite `x` of at least one, within two units in the last
+/// place.
+#[inline(always)]
+fn ln(x: f32) -> f32 {
+    const LN2_HIGH: f32 = 0.693_138_1;
+    const LN2_LOW: f32 = 9.058_001e-6;
+    // x = m · 2^n, where m is between the root of a half and the root of two.
+    const ROOT_HALF: u32 = 0x3F35_04F3;
+    let shifted = x.to_bits().wrapping_sub(ROOT_HALF);
+    let n = (shifted >> 23) as f32;
+    let m = f32::from_bits((shifted & 0x007F_FFFF).wrapping_add(ROOT_HALF));
+
+    let f = m - 1.0;
+    let s = f / (2.0 + f);
+    let z = s * s;
+    let w = z * z;
+    let odd = w * (0.400_009_72 + w * 0.242_790_79);
+    let even = z * (0.666_666_6 + w * 0.284_987_87);
+    let half = 0.5 * f * f;
+    s * (half + odd + even) + n * LN2_LOW - half + f + n * LN2_HIGH
+}
+
+/// Returns ln(1 + e^x).
+#[inline(always)]
+pub(in crate::cpu) fn softplus(x: f32) -> f32 {
+    // Above this, the result is `x` itself.
+    const LINEAR: f32 = 20.0;
+    if x > LINEAR {
+        return x;
+    }
+    let power = exp(x);
+    let sum = 1.0 + power;
+    // What the sum has lost of a small power is divided out again.
+    if sum == 1.0 { power } else { ln(sum) * power / (sum - 1.0) }
+}
+
+/// Returns 1 / (1 + e^-x).
+#[inline(always)]
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// Computes [`crate::Ops::sigmoid_mul`] of the first elements of a gate.
+#[inline(always)]
+pub(in crate::cpu) fn sigmoid_mul(gate: &[f32], x: &mut [f32]) {
+    x.iter_mut().zip(gate).for_each(|(x, gate)| *x *= sigmoid(*gate));
+}
+
+/// Multiplies by the silu of the first elements of a gate.
+#[inline(always)]
+pub(in crate::cpu) fn silu_gate(gate: &[f32], x: &mut [f32]) {
+    x.iter_mut().zip(gate).for_each(|(x, gate)| *x *= gate / (1.0 + exp(-gate)));
+}
+
+/// Applies silu in place.
+#[inline(always)]
+pub(in crate::cpu) fn silu(x: &mut [f32]) {
+    x.iter_mut().for_each(|x| *x /= 1.0 + exp(-*x));
+}
+
+/// Returns the decay and the strength of an update of a state, from the logarithm of the rate, `a`
+/// with its bias, and `b`.
+#[inline(always)]
+pub(in crate::cpu) fn delta_gates(rate: f32, a: f32, b: f32) -> [f32; 2] {
+    [exp(-exp(rate) * softplus(a)), sigmoid(b)]
 }
 
 /// Computes [`crate::Ops::silu_mul`].
@@ -131,10 +217,10 @@ pub(in crate::cpu) fn rotate(head: &mut [f32], cos_sin: &[f32]) {
     }
 }
 
-/// Rotates all heads of a row.
+/// Rotates the first elements of all heads of a row, as many as there are cosines and sines.
 #[inline(always)]
-pub(in crate::cpu) fn rotate_heads(heads: &mut [f32], cos_sin: &[f32]) {
-    for head in heads.chunks_exact_mut(cos_sin.len()) {
-        rotate(head, cos_sin);
+pub(in crate::cpu) fn rotate_heads(heads: &mut [f32], dim: usize, cos_sin: &[f32]) {
+    for head in heads.chunks_exact_mut(dim) {
+        rotate(&mut head[..cos_sin.len()], cos_sin);
     }
 }

@@ -180,12 +180,12 @@ fn rows_have_the_same_bits_everywhere() {
         let table = numbers(seed + 5, 30 * heads.dim);
         let positions: Vec<usize> = (0..rows).map(|row| row * 7 % 30).collect();
         let run = |cpu: &Cpu| {
-            let (mut norm, mut silu, mut turned) = (Vec::new(), Vec::new(), qkv.clone());
-            cpu.rms_norm(&x, &weight, 1e-6, &mut norm).unwrap();
+            let (mut normed, mut silu, mut turned) = (Vec::new(), Vec::new(), qkv.clone());
+            cpu.rms_norm(&x, &norm(&weight), &mut normed).unwrap();
             cpu.silu_mul(&x, width, &mut silu).unwrap();
-            cpu.head_norm(&mut turned, heads, [&query, &key], 1e-6).unwrap();
-            cpu.rope(&mut turned, heads, &table, &positions).unwrap();
-            bits(&[norm, silu, turned].concat())
+            cpu.head_norm(&mut turned, heads, [norm(&query), norm(&key)]).unwrap();
+            cpu.rope(&mut turned, heads, &rotation(&table, heads.dim), &positions).unwrap();
+            bits(&[normed, silu, turned].concat())
         };
         let expected = run(&Cpu::new(1, Numerics::Reference).at_level(SimdLevel::PORTABLE));
         for cpu in devices(Numerics::Reference) {
