@@ -274,6 +274,25 @@ pub(crate) const LEASE_S_MAX: u32 = 86_400;
 /// Longest wait for the rest of a group, in seconds.
 pub(crate) const GROUP_WAIT_S_MAX: u32 = 31_536_000;
 
+// Admission by version.
+
+/// Attempts that a batch of a rule may have, and versions between beginning and training.
+pub(crate) const ADMISSION_BATCH_MAX: u32 = 1_000_000;
+/// First calls that wait for their attempt to begin; further ones get a 503 at once.
+pub(crate) const ADMISSION_WAITING_MAX: usize = 10_000;
+/// Longest such wait, unless the rule has another.
+pub(crate) const ADMISSION_WAIT: Duration = Duration::from_secs(60);
+/// Longest such wait that a rule may have, in seconds.
+pub(crate) const ADMISSION_WAIT_S_MAX: u32 = 600;
+/// Time without a call after which an open attempt no longer counts, unless the rule has another.
+pub(crate) const ADMISSION_IDLE: Duration = Duration::from_secs(3600);
+/// Pause between two looks for places that other processes made.
+pub(crate) const ADMISSION_LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Shortest pause between two looks.
+pub(crate) const ADMISSION_PAUSE: Duration = Duration::from_millis(20);
+/// Seconds after which a refused first call may be sent again.
+pub(crate) const ADMISSION_RETRY_AFTER_S: u16 = 5;
+
 // Reading.
 
 /// Questions about a recording that are answered at once; further ones wait.
