@@ -22,6 +22,7 @@ mod feed;
 mod feed_crash;
 mod feed_shared;
 mod fleet;
+mod fleet_shared;
 mod fleet_storm;
 mod headers;
 mod heartbeat;

@@ -174,6 +174,18 @@ def test_a_slurm_job_records_and_keeps_its_store(tmp_path, seconds):
     assert json.loads(shown.stdout.splitlines()[0])["episode_id"] == "job"
 
 
+def test_sessions_find_their_prefixes():
+    script = harness.ROOT / "examples/fleet_cache.py"
+    words = ("--engines", "2", "--sessions", "4", "--turns", "4")
+    told = subprocess.run(
+        [sys.executable, script, *words], capture_output=True, text=True, check=True, timeout=100,
+        env=harness.environment(ROLLTAPE_BIN=harness.binary())).stdout
+    shares = dict(re.findall(r"^\| ([^|]+) \| [\d,]+ \| [\d,]+ \| ([\d.]+) %", told, re.MULTILINE))
+    assert float(shares["rolltape"]) > 50
+    if shutil.which("nginx"):
+        assert float(shares["rolltape"]) > float(shares["nginx, in rotation"]) + 5
+
+
 RAY = """
 import json, sys, time, openai, ray
 from ray_fleet import Fleet
