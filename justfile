@@ -120,6 +120,10 @@ aider-demo *options:
 fleet:
     ROLLTAPE_FLEET=1 cargo test -p tests --test it fleet_storm -- --nocapture
 
+# the share of prompts that engines find among their prefixes: through rolltape, and in rotation
+fleet-cache *options:
+    ROLLTAPE_BIN={{binary}} python3 examples/fleet_cache.py {{options}}
+
 # agents on their own against agents that wait for each other
 async-bench *options:
     ROLLTAPE_BIN={{binary}} python3 examples/async_bench.py {{options}}

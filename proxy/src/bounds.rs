@@ -88,7 +88,10 @@ pub(crate) const ENGINE_WEIGHT_MAX: u32 = 1000;
 /// Threads that an engine gets by their hash, in percent of its share of all. Beyond, a thread goes
 /// to its next best engine.
 pub(crate) const ENGINE_LOAD_PERCENT_MAX: u64 = 115;
-/// The same for threads whose engine is gone: their prefix is lost wherever they go, so they fill
+/// Threads beyond its share that an engine gets in any case. While threads are few, a bound in
+/// percent would place them by the order of their arrival, in which several proxies differ.
+pub(crate) const ENGINE_LOAD_SLACK: u64 = 3;
+/// The same in percent for threads whose engine is gone: their prefix is lost wherever they go, so they fill
 /// the engines that have less than their share, such as one that came back.
 pub(crate) const ENGINE_MOVED_PERCENT_MAX: u64 = 100;
 /// Threads whose engine is remembered. At the limit all are forgotten and placed by their hash.
@@ -273,6 +276,25 @@ pub(crate) const FEED_WAIT_S_MAX: u32 = 600;
 pub(crate) const LEASE_S_MAX: u32 = 86_400;
 /// Longest wait for the rest of a group, in seconds.
 pub(crate) const GROUP_WAIT_S_MAX: u32 = 31_536_000;
+
+// Admission by version.
+
+/// Attempts that a batch of a rule may have, and versions between beginning and training.
+pub(crate) const ADMISSION_BATCH_MAX: u32 = 1_000_000;
+/// First calls that wait for their attempt to begin; further ones get a 503 at once.
+pub(crate) const ADMISSION_WAITING_MAX: usize = 10_000;
+/// Longest such wait, unless the rule has another.
+pub(crate) const ADMISSION_WAIT: Duration = Duration::from_secs(60);
+/// Longest such wait that a rule may have, in seconds.
+pub(crate) const ADMISSION_WAIT_S_MAX: u32 = 600;
+/// Time without a call after which an open attempt no longer counts, unless the rule has another.
+pub(crate) const ADMISSION_IDLE: Duration = Duration::from_secs(3600);
+/// Pause between two looks for places that other processes made.
+pub(crate) const ADMISSION_LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Shortest pause between two looks.
+pub(crate) const ADMISSION_PAUSE: Duration = Duration::from_millis(20);
+/// Seconds after which a refused first call may be sent again.
+pub(crate) const ADMISSION_RETRY_AFTER_S: u16 = 5;
 
 // Reading.
 

@@ -4,6 +4,7 @@
 //! to the upstream's control routes are forwarded unread. `door` checks who asks, on every route
 //! but `GET /health`.
 
+mod admission;
 mod body;
 mod desk;
 mod door;
@@ -299,6 +300,10 @@ impl JsonRequest<'_> {
             JsonHandler::AckLease => feed::ack(proxy, self.parameter, body).await,
             JsonHandler::NackLease => feed::nack(proxy, self.parameter, body).await,
             JsonHandler::RenewLease => feed::renew(proxy, self.parameter, body).await,
+
+            JsonHandler::SetAdmission => admission::set(proxy, body).await,
+            JsonHandler::ShowAdmission => admission::show(proxy).await,
+            JsonHandler::LiftAdmission => admission::lift(proxy).await,
 
             JsonHandler::DeclareVersion => versions::declare(proxy, body).await,
             JsonHandler::ListVersions => versions::list(proxy).await,

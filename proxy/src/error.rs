@@ -8,6 +8,7 @@ use store::CommitError;
 use thiserror::Error;
 
 use crate::body::{ReplyBody, full};
+use crate::bounds::ADMISSION_RETRY_AFTER_S;
 use crate::memory::MemoryFull;
 
 /// The reason for which rolltape itself answers a call.
@@ -91,6 +92,9 @@ pub(crate) enum CallError {
     /// Holds the reason.
     #[error("no upstream takes the call: {0}; try again in a second")]
     NoEngine(&'static str),
+    /// Holds the reason.
+    #[error("no new episode may begin: {0}; try again in a few seconds")]
+    NotAdmitted(&'static str),
     #[error("the upstream's reply broke off: {0}")]
     Broken(String),
     #[error("the upstream's reply is longer than {0} bytes")]
@@ -138,7 +142,9 @@ impl CallError {
             | Self::Broken(_)
             | Self::ReplyTooLong(_)
             | Self::ReplyTooDense(_) => StatusCode::BAD_GATEWAY,
-            Self::Overloaded | Self::NoEngine(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Overloaded | Self::NoEngine(_) | Self::NotAdmitted(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::Cut => StatusCode::CONFLICT,
             Self::Unrecorded(error) => status_of_unrecorded(error),
         }
@@ -173,7 +179,7 @@ impl CallError {
             | Self::Broken(_)
             | Self::ReplyTooLong(_)
             | Self::ReplyTooDense(_) => "upstream_error",
-            Self::Overloaded => "overloaded_error",
+            Self::Overloaded | Self::NotAdmitted(_) => "overloaded_error",
             Self::Cut | Self::Unrecorded(CommitError::Closed(..)) => "episode_closed",
             Self::Unrecorded(CommitError::Spent(..)) => "budget_spent",
             Self::Unrecorded(error) if status_of_unrecorded(error).is_server_error() => {
@@ -200,6 +206,9 @@ impl CallError {
         }
         if matches!(self, Self::Overloaded | Self::NoEngine(_)) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if matches!(self, Self::NotAdmitted(_)) {
+            response.headers_mut().insert(RETRY_AFTER, ADMISSION_RETRY_AFTER_S.into());
         }
         response
     }

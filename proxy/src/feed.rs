@@ -92,6 +92,11 @@ impl Feed {
         self.changes.send_modify(|count| *count += 1);
     }
 
+    /// Tells when an item may have become ready, or was settled.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
     /// Ends the wait of all readers.
     pub(crate) fn stop(&self) {
         self.stopping.send_replace(true);

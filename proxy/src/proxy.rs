@@ -20,6 +20,7 @@ use crate::feed::Feed;
 use crate::fleet::members::{ChangeError, Fleet};
 use crate::fleet::spec::{EngineSpec, InvalidEngine};
 use crate::memory::MemoryAccount;
+use crate::record::admission::Admission;
 use crate::record::attempts::{AttemptKey, OpenAttempts};
 use crate::record::mask::KeyMask;
 use crate::record::tracker::CallTracker;
@@ -41,6 +42,7 @@ pub struct Proxy {
     pub(crate) tracker: Arc<CallTracker>,
     pub(crate) mask: KeyMask,
     pub(crate) feed: Arc<Feed>,
+    pub(crate) admission: Admission,
     /// The end of the drain, once one has begun.
     drain_until: OnceLock<Instant>,
     default_force: Arc<ForcedSampling>,
@@ -103,6 +105,7 @@ impl Proxy {
         }
         let tracker = CallTracker::default();
         tracker.versions.load(snapshot.versions().await?);
+        let admission = Admission::new(snapshot.admission_rule().await?);
 
         Ok(Self {
             fleet: Arc::new(Fleet::start(&config).await?),
@@ -115,6 +118,7 @@ impl Proxy {
             open_attempts,
             tracker: Arc::new(tracker),
             feed: Arc::default(),
+            admission,
             drain_until: OnceLock::new(),
             tags: Arc::new(TagContext::new(signer)),
             attempt_force: Mutex::new(attempt_force),
@@ -184,11 +188,22 @@ impl Proxy {
         Ok(tagged)
     }
 
-    /// Begins the drain: readers of the feed are sent away, and calls in flight have until the
-    /// instant that is returned. Later calls return the same instant.
+    /// Waits until the attempt of a call may begin, if a rule of admission holds it back. Returns
+    /// the time at which the call begins.
+    ///
+    /// # Errors
+    /// [`CallError::NotAdmitted`] if it may not begin in time.
+    pub(crate) async fn admit(&self, tagged: &RequestTag, at: Micros) -> Result<Micros, CallError> {
+        let passed = self.admission.pass(&self.store, &self.feed, tagged.route, &tagged.tag).await;
+        passed.map(|has_waited| if has_waited { now() } else { at })
+    }
+
+    /// Begins the drain: readers of the feed and first calls that wait are sent away, and calls in
+    /// flight have until the instant that is returned. Later calls return the same instant.
     pub(crate) fn begin_drain(&self) -> Instant {
         let until = *self.drain_until.get_or_init(|| Instant::now() + self.config.drain_wait);
         self.feed.stop();
+        self.admission.stop();
         until
     }
 
@@ -218,6 +233,7 @@ impl Proxy {
     pub(crate) fn forget(&self, attempt: &AttemptKey) {
         self.open_attempts.remove(attempt);
         self.fleet.forget(attempt);
+        self.admission.forget(attempt);
         if let Ok(mut all) = self.attempt_force.lock() {
             all.remove(attempt);
         }

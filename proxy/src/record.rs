@@ -1,5 +1,6 @@
 //! The recording of a call: collected while it passes, and brought to the store however it ends.
 
+pub(crate) mod admission;
 pub(crate) mod attempts;
 pub(crate) mod cut;
 pub(crate) mod mask;

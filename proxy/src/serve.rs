@@ -102,12 +102,13 @@ async fn call(
     proxy: &Proxy,
     incoming: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, CallError> {
-    let started_at = now();
+    let arrived_at = now();
     let (mut head, body) = accept::read(incoming, proxy.config(), &proxy.memory).await?;
-    let permit = proxy.call_permit().await;
     let json = accept::json(&body)?;
     let request = json.as_ref();
-    let tagged = proxy.tag(&mut head, request, started_at)?;
+    let tagged = proxy.tag(&mut head, request, arrived_at)?;
+    let started_at = proxy.admit(&tagged, arrived_at).await?;
+    let permit = proxy.call_permit().await;
     let (route, path, attempt) = (tagged.route, tagged.path.clone(), tagged.tag.key());
     let lineage = tagged.lineage.clone();
 

@@ -182,6 +182,27 @@ class Client:
         """Reports the weights that sample from now on, for upstreams that do not report them."""
         self.http.post("/version", {"version": version} | _given({"checksum": checksum}))
 
+    def set_admission(
+        self, consumer: str, *, batch_attempts: int, max_versions: int, **more: Json
+    ) -> Json:
+        """Lets an episode begin only if it would be trained at most `max_versions` versions later.
+
+        `consumer` is the name that the trainer reads the feed with, and `batch_attempts` what it
+        trains on between two versions. `more` is `unit`, `group_size`, `wait_s`, `idle_s`. Returns
+        the rule and what is under way.
+        """
+        rule = {"consumer": consumer, "batch_attempts": batch_attempts}
+        body = rule | {"max_versions": max_versions, **more}
+        return self.http.post("/admission", body)["admission"]
+
+    def admission(self) -> Json:
+        """The rule of admission and what is under way; None if there is no rule."""
+        return self.http.get("/admission")["admission"]
+
+    def lift_admission(self) -> None:
+        """Lifts the rule of admission."""
+        self.http.call("DELETE", "/admission")
+
     # The engine, whose routes the control listener passes on
 
     def pause(

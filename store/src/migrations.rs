@@ -40,6 +40,7 @@ const SQLITE_FILES: Files = files! {
     "0011_keys"
     "0012_engine"
     "0013_heartbeats"
+    "0014_admission"
 };
 
 const POSTGRES_FILES: Files = files! {
@@ -53,6 +54,7 @@ const POSTGRES_FILES: Files = files! {
     "0007_keys"
     "0008_engine"
     "0009_heartbeats"
+    "0010_admission"
 };
 
 fn migrator(files: Files) -> Migrator {

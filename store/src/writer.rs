@@ -14,6 +14,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::commit::Record;
 use crate::error::{CommitError, CommitResult, OpenError, SnapshotError};
+use crate::feed::admission::{AdmissionCandidate, AdmissionRule};
 use crate::feed::types::{FeedRecord, Lease, Settlement};
 use crate::location::Location;
 use crate::open;
@@ -272,6 +273,27 @@ impl Store {
     /// [`CommitError::NoLease`] when the lease holds nothing of it.
     pub async fn settle(&self, settlement: Settlement) -> Result<(), CommitError> {
         self.write(Record::Feed(FeedRecord::Settle(settlement))).await
+    }
+
+    /// Sets the rule by which attempts may begin, or lifts it. Attempts that began before count.
+    ///
+    /// # Errors
+    /// [`CommitError`] when it cannot be written.
+    pub async fn set_admission(&self, rule: Option<AdmissionRule>) -> Result<(), CommitError> {
+        self.write(Record::Feed(FeedRecord::Rule(rule))).await
+    }
+
+    /// Admits those attempts that the rule lets begin, in their order:
+    /// [`Snapshot::admitted`] tells which. Without a rule none is noted.
+    ///
+    /// # Errors
+    /// [`CommitError`] when that cannot be written.
+    pub async fn admit(
+        &self,
+        candidates: Vec<AdmissionCandidate>,
+        at: Micros,
+    ) -> Result<(), CommitError> {
+        self.write(Record::Feed(FeedRecord::Admit(candidates, at))).await
     }
 
     /// Records a version of the weights.

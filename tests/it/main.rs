@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "skipped tests and counts")]
 
+mod admission;
 mod chains;
 mod chaos;
 mod circles;
@@ -21,6 +22,7 @@ mod feed;
 mod feed_crash;
 mod feed_shared;
 mod fleet;
+mod fleet_shared;
 mod fleet_storm;
 mod headers;
 mod heartbeat;

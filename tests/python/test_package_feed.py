@@ -321,6 +321,24 @@ def test_the_engine_sleeps_and_wakes_up(server):
     play(client, "awake")
 
 
+def test_an_episode_begins_only_if_it_would_be_trained_in_time(tmp_path):
+    with rolltape.Server(model=MODEL, store=tmp_path / "rolltape.db") as running:
+        client = running.client
+        assert client.admission() is None
+        rule = client.set_admission("t", batch_attempts=1, max_versions=0, wait_s=0)
+        assert (rule["limit"], rule["taken"]) == (1, 0)
+        play(client, "one")
+        with pytest.raises(openai.InternalServerError, match="no new episode may begin"):
+            play(client, "two")
+        lease = rolltape.Feed(client, "t").lease()
+        assert ids(lease) == ["one"]
+        lease.ack()
+        play(client, "three")
+        assert client.admission()["finished"] == 1
+        client.lift_admission()
+        assert client.admission() is None
+
+
 def test_agents_cannot_reach_the_engine_s_control(server):
     root = server.client.data
     request = urllib.request.Request(f"{root}/v1/load_lora_adapter", data=b"{}")

@@ -15,6 +15,7 @@ use crate::control::feed::{dropped, oldest_age_s, total};
 use crate::control::reply::{JsonReply, error, snapshot_error};
 use crate::fleet::engine::EngineState;
 use crate::proxy::Proxy;
+use crate::record::admission::AdmissionStatus;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -22,8 +23,10 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub(super) async fn page(proxy: &Proxy, door: &Door) -> Result<Response<ReplyBody>, JsonReply> {
     let consumers = proxy.feed.consumers(proxy.store(), &proxy.tracker).await;
     let (consumers, at) = (consumers.map_err(snapshot_error)?, now());
+    let admission = proxy.admission.status(proxy.store()).await.map_err(snapshot_error)?;
 
-    let page = encoded(proxy, door, &consumers, at).map_err(|why| {
+    let feed = FeedCounts { consumers, at, admission };
+    let page = encoded(proxy, door, &feed).map_err(|why| {
         error(StatusCode::INTERNAL_SERVER_ERROR, &format!("metrics cannot be encoded: {why}"))
     })?;
     let mut reply = Response::new(full(page));
@@ -31,16 +34,23 @@ pub(super) async fn page(proxy: &Proxy, door: &Door) -> Result<Response<ReplyBod
     Ok(reply)
 }
 
-fn encoded(
-    proxy: &Proxy,
-    door: &Door,
-    consumers: &[ConsumerCounts],
+/// What was read of the store for a page.
+struct FeedCounts {
+    consumers: Vec<ConsumerCounts>,
+    /// The present time.
     at: i64,
-) -> Result<Bytes, prometheus::Error> {
+    /// `None` without a rule of admission.
+    admission: Option<AdmissionStatus>,
+}
+
+fn encoded(proxy: &Proxy, door: &Door, feed: &FeedCounts) -> Result<Bytes, prometheus::Error> {
     let page = Page(Registry::new());
     add_calls(&page, proxy)?;
     add_upstreams(&page, proxy)?;
-    add_feed(&page, consumers, at)?;
+    add_feed(&page, &feed.consumers, feed.at)?;
+    if let Some(status) = &feed.admission {
+        add_admission(&page, status)?;
+    }
     add_refused(&page, door)?;
     let mut text = Vec::new();
     TextEncoder::new().encode(&page.0.gather(), &mut text)?;
@@ -228,6 +238,30 @@ fn add_feed(page: &Page, consumers: &[ConsumerCounts], at: i64) -> Result<(), pr
         for (reason, count) in dropped(counts) {
             attempts.with_label_values(&[counts.consumer.as_str(), reason]).inc_by(count);
         }
+    }
+    Ok(())
+}
+
+fn add_admission(page: &Page, status: &AdmissionStatus) -> Result<(), prometheus::Error> {
+    let AdmissionStatus { rule, counts, waiting, admitted, refused } = status;
+    let help = "Attempts that the rule of admission counts, by their state.";
+    let attempts = page.gauge("rolltape_admission_attempts", help, &["state"])?;
+    for (state, count) in
+        [("open", counts.open), ("finished", counts.finished), ("idle", counts.idle)]
+    {
+        attempts.with_label_values(&[state]).set(count as f64);
+    }
+    for (name, help, value) in [
+        ("rolltape_admission_taken", "Places that attempts and their groups take.", counts.taken),
+        ("rolltape_admission_limit", "Places that there are.", rule.limit()),
+        ("rolltape_admission_calls_waiting", "First calls that wait for a place.", *waiting as u64),
+    ] {
+        page.gauge(name, help, &NONE)?.with_label_values(&NONE).set(value as f64);
+    }
+    let help = "First calls of attempts, by whether they got a place in time.";
+    let calls = page.counter("rolltape_admission_calls_total", help, &["result"])?;
+    for (result, count) in [("admitted", *admitted), ("refused", *refused)] {
+        calls.with_label_values(&[result]).inc_by(count);
     }
     Ok(())
 }

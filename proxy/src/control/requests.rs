@@ -99,6 +99,19 @@ pub(super) struct VersionBody {
     pub(super) checksum: Option<String>,
 }
 
+/// A rule by which attempts may begin.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AdmissionBody {
+    pub(super) consumer: String,
+    pub(super) batch_attempts: u32,
+    pub(super) max_versions: u32,
+    pub(super) unit: Option<String>,
+    pub(super) group_size: Option<u32>,
+    pub(super) wait_s: Option<u32>,
+    pub(super) idle_s: Option<u32>,
+}
+
 /// One of several upstreams.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

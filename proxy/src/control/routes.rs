@@ -5,8 +5,8 @@ use hyper::Method;
 
 use crate::agent::escapes::unescaped;
 use crate::control::requests::{
-    AckBody, AnnounceBody, CloseBody, KeyBody, NackBody, RenewBody, RevokeBody, RewardBody,
-    RotateBody, UpstreamBody, VersionBody,
+    AckBody, AdmissionBody, AnnounceBody, CloseBody, KeyBody, NackBody, RenewBody, RevokeBody,
+    RewardBody, RotateBody, UpstreamBody, VersionBody,
 };
 use crate::control::schema::{Field, fields_of};
 use crate::control::suggest::nearest;
@@ -68,6 +68,9 @@ pub(super) enum JsonHandler {
     AckLease,
     NackLease,
     RenewLease,
+    SetAdmission,
+    ShowAdmission,
+    LiftAdmission,
     DeclareVersion,
     ListVersions,
     ListUpstreams,
@@ -235,7 +238,7 @@ const fn sglang_weights(path: &'static str, summary: &'static str) -> ControlRou
 
 /// All routes: rolltape's own, then those of the upstream.
 #[rustfmt::skip]
-pub(super) static ROUTES: [ControlRoute; 88] = [
+pub(super) static ROUTES: [ControlRoute; 91] = [
     get("/health", Health, "Reports that the process lives. Needs no token.")
         .reply("`{status: \"ok\"}`"),
     get("/ready", Json(J::Ready),
@@ -308,6 +311,15 @@ pub(super) static ROUTES: [ControlRoute; 88] = [
         .body(fields_of::<NackBody>),
     post("/feed/leases/{id}/renew", J::RenewLease, "Extends a lease.")
         .body(fields_of::<RenewBody>),
+
+    post("/admission", J::SetAdmission,
+        "Lets so many attempts begin that each is trained at most `max_versions` versions later.")
+        .body(fields_of::<AdmissionBody>).reply("as `GET /admission`, once it is on disk"),
+    get("/admission", Json(J::ShowAdmission), "Returns the rule of admission, and what it counts.")
+        .reply("`{admission: null or {consumer, batch_attempts, max_versions, unit, group_size, \
+            wait_s, idle_s, limit, taken, open, finished, idle, waiting, admitted, refused}}`"),
+    ControlRoute { method: "DELETE", ..post("/admission", J::LiftAdmission,
+        "Lifts the rule of admission.") },
 
     post("/version", J::DeclareVersion, "Declares the policy version that samples from now on.")
         .body(fields_of::<VersionBody>),

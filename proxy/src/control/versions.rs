@@ -52,17 +52,29 @@ pub(super) async fn declare(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, Jso
 /// Time between two reads of the versions that other processes declared.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
-/// Reads the versions that other processes declare; ends if no others share the store.
+/// Reads the versions and the rule of admission that other processes declare; ends if no others
+/// share the store.
 pub(super) async fn read_declared(proxy: Arc<Proxy>) {
     loop {
         match proxy.tracker.read_declared(proxy.store()).await {
-            Ok(true) => {}
+            Ok(true) => read_rule(&proxy).await,
             Ok(false) => return,
             Err(error) => {
                 tracing::warn!(%error, "the versions that others declared cannot be read");
             }
         }
         tokio::time::sleep(READ_EVERY).await;
+    }
+}
+
+async fn read_rule(proxy: &Proxy) {
+    let rule = async { proxy.store().snapshot().await?.admission_rule().await };
+    match rule.await {
+        Ok(rule) => proxy.admission.set_rule(rule),
+        Err(error) => {
+            let error: store::SnapshotError = error;
+            tracing::warn!(%error, "the rule of admission cannot be read");
+        }
     }
 }
 

@@ -10,14 +10,11 @@ use tokio::time::{Instant, timeout_at};
 
 use super::engine::{Engine, EngineCall, EngineState};
 use super::fence::Fence;
-use super::pick::{Candidate, for_thread, least_loaded};
+use super::pick::{Candidate, LoadBound, for_thread, least_loaded};
 use super::resolve::{Resolved, resolve};
 use super::spec::{EngineSpec, InvalidEngine, check_all};
 use super::threads::{Thread, Threads};
-use crate::bounds::{
-    ABSORBED_CALLS_MAX, ENGINE_LOAD_PERCENT_MAX, ENGINE_MOVED_PERCENT_MAX, ENGINE_WAIT,
-    ENGINE_WAITING_MAX, ROOM_WAIT,
-};
+use crate::bounds::{ABSORBED_CALLS_MAX, ENGINE_WAIT, ENGINE_WAITING_MAX, ROOM_WAIT};
 use crate::config::Config;
 use crate::error::CallError;
 use crate::record::attempts::AttemptKey;
@@ -242,9 +239,9 @@ impl Fleet {
         stays: bool,
     ) -> Choice {
         let counts = self.threads.counts();
-        let percent_max = match stays && routed.starts_with("moved") {
-            true => ENGINE_MOVED_PERCENT_MAX,
-            false => ENGINE_LOAD_PERCENT_MAX,
+        let bound = match stays && routed.starts_with("moved") {
+            true => LoadBound::MOVED,
+            false => LoadBound::NEW,
         };
         while !open.is_empty() {
             let candidates: Vec<Candidate> = open
@@ -257,7 +254,7 @@ impl Fleet {
                 })
                 .collect();
             let chosen = match thread.is_shown() {
-                true => for_thread(thread.key(), &candidates, percent_max),
+                true => for_thread(thread.key(), &candidates, bound),
                 false => least_loaded(&candidates),
             };
             let Some(index) = chosen else { return Choice::None };

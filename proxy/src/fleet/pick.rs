@@ -8,6 +8,8 @@ use std::hash::Hasher;
 
 use twox_hash::XxHash64;
 
+use crate::bounds::{ENGINE_LOAD_PERCENT_MAX, ENGINE_LOAD_SLACK, ENGINE_MOVED_PERCENT_MAX};
+
 /// An engine that may be chosen.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
@@ -20,14 +22,37 @@ pub(super) struct Candidate {
     pub(super) calls: usize,
 }
 
+/// Threads that an engine may have before others get them, beside its share.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LoadBound {
+    /// In percent of its share.
+    percent: u64,
+    /// Beyond its share in any case.
+    slack: u64,
+}
+
+impl LoadBound {
+    /// The bound for a thread that begins.
+    pub(super) const NEW: Self =
+        Self { percent: ENGINE_LOAD_PERCENT_MAX, slack: ENGINE_LOAD_SLACK };
+    /// The bound for a thread whose engine is gone.
+    pub(super) const MOVED: Self = Self { percent: ENGINE_MOVED_PERCENT_MAX, slack: 0 };
+
+    /// The bound of an engine whose share is `threads * weight / weights`.
+    fn of(self, threads: u64, weight: u64, weights: u64) -> u64 {
+        let share = threads * weight;
+        let in_percent = (share * self.percent).div_ceil(weights * 100);
+        in_percent.max(share.div_ceil(weights) + self.slack)
+    }
+}
+
 /// The engine for a thread that is on none of them: that of the best score among those that have
-/// less than `percent_max` of their share.
-pub(super) fn for_thread(thread: u64, candidates: &[Candidate], percent_max: u64) -> Option<usize> {
+/// less than the bound of their share.
+pub(super) fn for_thread(thread: u64, candidates: &[Candidate], bound: LoadBound) -> Option<usize> {
     let threads: usize = candidates.iter().map(|one| one.threads).sum::<usize>() + 1;
     let weights: u64 = candidates.iter().map(|one| u64::from(one.weight)).sum();
     let has_room = |one: &Candidate| {
-        let share = threads as u64 * u64::from(one.weight) * percent_max;
-        (one.threads as u64) < share.div_ceil(weights * 100)
+        (one.threads as u64) < bound.of(threads as u64, one.weight.into(), weights)
     };
     let open = candidates.iter().enumerate().filter(|(_, one)| has_room(one));
     let best = open.max_by(|(_, a), (_, b)| score(thread, a).total_cmp(&score(thread, b)));
@@ -77,10 +102,8 @@ fn mix(mut bits: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bounds::{ENGINE_LOAD_PERCENT_MAX, ENGINE_MOVED_PERCENT_MAX};
-
     fn new_thread(thread: u64, candidates: &[Candidate]) -> Option<usize> {
-        for_thread(thread, candidates, ENGINE_LOAD_PERCENT_MAX)
+        for_thread(thread, candidates, LoadBound::NEW)
     }
 
     #[test]
@@ -89,7 +112,7 @@ mod tests {
         all[1..].iter_mut().for_each(|one| one.threads = 71);
         for thread in 0..71_u64 {
             let key = hash(&[&thread.to_le_bytes()]);
-            let index = for_thread(key, &all, ENGINE_MOVED_PERCENT_MAX).unwrap();
+            let index = for_thread(key, &all, LoadBound::MOVED).unwrap();
             all[index].threads += 1;
         }
         let most = all.iter().map(|one| one.threads).max().unwrap();
@@ -122,6 +145,23 @@ mod tests {
         let best = |thread: u64| new_thread(hash(&[&thread.to_le_bytes()]), &idle).unwrap();
         let agreed = placed.iter().zip(0..).filter(|(placed, thread)| **placed == best(*thread));
         assert!(agreed.count() > 400);
+    }
+
+    #[test]
+    fn the_order_of_arrival_places_few_threads_elsewhere() {
+        let placed = |order: &mut dyn Iterator<Item = u64>| {
+            let mut all = engines(4);
+            let mut places = std::collections::BTreeMap::new();
+            for thread in order {
+                let index = new_thread(hash(&[&thread.to_le_bytes()]), &all).unwrap();
+                all[index].threads += 1;
+                places.insert(thread, index);
+            }
+            places
+        };
+        let (one, other) = (placed(&mut (0..24)), placed(&mut (0..24).rev()));
+        let agreed = one.iter().filter(|(thread, index)| other[*thread] == **index).count();
+        assert!(agreed >= 22, "{agreed} of 24");
     }
 
     #[test]

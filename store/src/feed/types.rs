@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use episode::{CallId, EpisodeId, Micros};
 
+use crate::feed::admission::{AdmissionCandidate, AdmissionRule};
 use crate::types::Selection;
 
 /// Attempts that are handed out together.
@@ -96,6 +97,10 @@ pub(crate) enum FeedRecord {
     Settle(Settlement),
     /// Numbers attempts that waited for their calls, by their keys, and when they were finished.
     Finish(Vec<(i64, Micros)>),
+    /// Sets the rule of admission, or lifts it.
+    Rule(Option<AdmissionRule>),
+    /// Admits those of the attempts that the rule lets begin, in their order, at this time.
+    Admit(Vec<AdmissionCandidate>, Micros),
 }
 
 /// The unit in which attempts are handed out.

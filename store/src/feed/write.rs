@@ -10,6 +10,7 @@ use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::{CommitError, CommitResult};
+use crate::feed::admission::{admit, set_rule};
 use crate::feed::types::{Disposition, FeedRecord, Lease, LeasePart, Settlement};
 use crate::types::AttemptId;
 
@@ -31,6 +32,8 @@ pub(crate) async fn write_feed(
         FeedRecord::Lease(lease) => write_lease(connection, lease).await,
         FeedRecord::Settle(settlement) => settle(connection, settlement).await,
         FeedRecord::Finish(attempts) => Ok(finish_waiting(connection, attempts).await?),
+        FeedRecord::Rule(rule) => Ok(set_rule(connection, rule.as_ref()).await?),
+        FeedRecord::Admit(candidates, at) => Ok(admit(connection, candidates, *at).await?),
     }
 }
 
