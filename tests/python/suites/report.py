@@ -66,4 +66,4 @@ def compare(text, write):
     if write:
         PAGE.write_text(before + START + text + END + after)
         return []
-    return [] if old == text else [f"{PAGE.name} has another table; `just suites --write` writes it"]
+    return [] if old == text else [f"{PAGE.name} has another table; `just suite --write` writes it"]
