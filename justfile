@@ -64,9 +64,13 @@ attacks *options:
 soak *options:
     ROLLTAPE_BIN={{binary}} python3 tests/soak.py {{options}}
 
-# tests of other servers against the engine: `just suites --write`, `just suites llamacpp`,
-# `just suites --through proxy`
-suites *options:
+# tests of other servers against the engine
+suites:
+    .ci/run suites
+
+# some of them, or otherwise: `just suite vllm sdk`, `just suite --through proxy`,
+# `just suite --write`
+suite *options:
     tests/python/suites/install.sh
     ROLLTAPE_BIN={{binary}} tests/python/suites/.suites/venv/bin/python tests/python/suites/run.py {{options}}
 

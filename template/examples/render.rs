@@ -4,6 +4,8 @@
 //! "add_generation_prompt", "variables", "special_tokens", "now", "open"}` and writes a list of
 //! `{"text"}` or `{"error"}`. `tests/python/oracle/templates.py` runs it.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::error::Error;
 use std::io::{Read, Write};
 
@@ -25,8 +27,17 @@ struct Case {
     open: bool,
 }
 
-fn render(case: &Case) -> Result<String, Box<dyn Error>> {
-    let template = ChatTemplate::new(&case.template, case.special_tokens.clone())?;
+/// The templates that were parsed, by their text and the special tokens.
+type Parsed = HashMap<(String, String), ChatTemplate>;
+
+fn render(case: &Case, parsed: &mut Parsed) -> Result<String, Box<dyn Error>> {
+    let key = (case.template.clone(), serde_json::to_string(&case.special_tokens)?);
+    let template = match parsed.entry(key) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(new) => {
+            new.insert(ChatTemplate::new(&case.template, case.special_tokens.clone())?)
+        }
+    };
     let messages = prepare(&case.messages)?;
     let input = ChatInput {
         messages: &messages,
@@ -45,7 +56,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     let cases: Vec<Case> = serde_json::from_str(&text)?;
-    let rendered = cases.iter().map(|case| match render(case) {
+    let mut parsed = Parsed::new();
+    let rendered = cases.iter().map(|case| match render(case, &mut parsed) {
         Ok(text) => json!({"text": text}),
         Err(error) => json!({"error": error.to_string()}),
     });

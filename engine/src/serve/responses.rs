@@ -42,8 +42,8 @@ pub(super) async fn show(state: &Arc<ServerState>, call: HttpCall) -> Result<Htt
     Ok(json_reply(&document(&turn.reply)))
 }
 
-/// Handles `POST /v1/responses/{name}/cancel`: ends a reply that is made in the background. One that
-/// has ended stays as it is.
+/// Handles `POST /v1/responses/{name}/cancel`: ends a reply that is made in the background. One
+/// that has ended stays as it is.
 pub(super) async fn cancel(
     state: &Arc<ServerState>,
     call: HttpCall,

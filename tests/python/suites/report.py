@@ -14,6 +14,7 @@ COLUMNS = {
     "absent": "absent",
     "model": "need a real model",
     "words": "other words or form",
+    "closed": "closed to agents",
     "refused": "refused by both",
     "skipped": "skipped or not judged",
 }
@@ -30,10 +31,11 @@ class Row:
 
 def table(rows):
     """The counts of all suites."""
-    titles = ["suite", "tests", *COLUMNS.values()]
+    shown = [kind for kind in COLUMNS if kind != "closed" or any(row.counts[kind] for row in rows)]
+    titles = ["suite", "tests", *(COLUMNS[kind] for kind in shown)]
     lines = ["| " + " | ".join(titles) + " |", "| " + " | ".join("---" for _ in titles) + " |"]
     for row in rows:
-        cells = [row.title, sum(row.counts.values()), *(row.counts[kind] for kind in COLUMNS)]
+        cells = [row.title, sum(row.counts.values()), *(row.counts[kind] for kind in shown)]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines) + "\n"
 
@@ -64,4 +66,4 @@ def compare(text, write):
     if write:
         PAGE.write_text(before + START + text + END + after)
         return []
-    return [] if old == text else [f"{PAGE.name} has another table; `just suites --write` writes it"]
+    return [] if old == text else [f"{PAGE.name} has another table; `just suite --write` writes it"]
