@@ -10,13 +10,13 @@ r"""Compares the decoding speed of this engine and of llama.cpp on the same rand
 
 Writes random bf16 weights of the shape of Qwen3-0.6B, or of another Qwen3 or Qwen3.5, as a model
 folder and as GGUF. A hybrid must have as many value heads as key heads, because llama.cpp orders
-them in another way. Both engines decode 1, 8 and 32 sequences greedily with the same number of threads, and take
-turns over some runs. A figure is tokens per second of decoding: the least time of a long reply
-minus that of a short one, which excludes prompts and start-up. The limit is the rate at which the
-weights could be read from memory once a step. llama.cpp runs through its batch API, with one argmax
-per sequence and step in numpy; this engine is called over HTTP. With `--alone` only this engine
-runs, on random weights that it makes in memory, so that the model may be a mixture of experts; the
-limit is then the rate at which the weights that a step uses could be read.
+them in another way. Both engines decode 1, 8 and 32 sequences greedily with the same number of
+threads, and take turns over some runs. A figure is tokens per second of decoding: the least time of
+a long reply minus that of a short one, which excludes prompts and start-up. The limit is the rate
+at which the weights could be read from memory once a step. llama.cpp runs through its batch API,
+with one argmax per sequence and step in numpy; this engine is called over HTTP. With `--alone` only
+this engine runs, on random weights that it makes in memory, so that the model may be a mixture of
+experts; the limit is then the rate at which the weights that a step uses could be read.
 """
 
 import argparse

@@ -155,8 +155,8 @@ pub(crate) struct KvCapacity {
 }
 
 impl KvCapacity {
-    /// The sequences that may run at once, at most `sequences`. In a hybrid each may hold two slots,
-    /// and so may one that is about to take the place of another.
+    /// The sequences that may run at once, at most `sequences`. In a hybrid each may hold two
+    /// slots, and so may one that is about to take the place of another.
     pub(crate) fn sequences(&self, sequences: usize) -> usize {
         match self.states {
             0 => sequences,

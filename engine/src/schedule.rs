@@ -12,8 +12,8 @@
 //! - [`request`]: a request and the messages of its reply.
 //! - [`sequence`]: a request that runs.
 //! - [`queue`]: requests that wait; [`pace`] measures how fast it moves.
-//! - [`pages`]: the pool of pages; [`states`]: the slots of recurrent states; [`cache`] is the share
-//!   of one sequence.
+//! - [`pages`]: the pool of pages; [`states`]: the slots of recurrent states; [`cache`] is what one
+//!   sequence has of both.
 //! - [`routed`]: the experts of the positions in the pages.
 
 pub(crate) mod cache;

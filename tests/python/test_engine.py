@@ -14,6 +14,7 @@ ASK = [{"role": "user", "content": QUESTION}]
 INTEGER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 GUESS = {"type": "function", "function": {"name": "guess", "parameters": INTEGER}}
 LOGITS_DIFFERENCE_MAX = 1e-4
+RANDOM_HYBRID_MAX = 2e-4
 STEPS = 200
 MIXTURE = harness.MODEL.with_name("tiny-moe")
 REPLAY_ERROR_MAX = 1e-5
@@ -138,12 +139,16 @@ class TestTrainers:
 
     def test_the_logits_are_those_of_transformers(self, tmp_path):
         found = test_trainers.run("families.py", harness.binary(), tmp_path, folder=tmp_path)
-        assert len(found) == 11
+        assert len(found) == 12
         for name, numbers in found.items():
-            assert numbers["logits_difference_max"] <= LOGITS_DIFFERENCE_MAX, (name, numbers)
-            assert numbers["prompt_logprobs_difference_max"] <= LOGITS_DIFFERENCE_MAX, (name, numbers)
+            # Random hybrids are worse conditioned, for transformers in f32 as well.
+            most = RANDOM_HYBRID_MAX if "qwen3.5" in name else LOGITS_DIFFERENCE_MAX
+            assert numbers["logits_difference_max"] <= most, (name, numbers)
+            assert numbers["prompt_logprobs_difference_max"] <= most, (name, numbers)
             assert numbers["greedy_equal"] == STEPS, (name, numbers)
-            assert numbers["greedy_distinct"] > STEPS / 10, (name, numbers)
+            if name != "tiny-hybrid":
+                assert numbers["greedy_distinct"] > STEPS / 10, (name, numbers)
+        assert found["tiny-hybrid"]["logits_difference_max"] <= LOGITS_DIFFERENCE_MAX / 5
         assert found["qwen3-yarn"]["shards"] > 1
 
     def test_experts_of_exported_rows_are_replayed_in_transformers(self, tmp_path):

@@ -178,7 +178,7 @@ impl WeightFiles {
         let (taken, tensors) = (self.taken.borrow(), self.left_out);
         if tensors > 0 {
             let path = self.list.display();
-            tracing::warn!(tensors, %path, "tensors of vision and of prediction ahead are left out");
+            tracing::warn!(tensors, %path, "tensors of vision and prediction ahead are left out");
         }
         for (name, stored) in self.tensors.iter().filter(|(name, _)| !taken.contains(*name)) {
             // Tied heads may be stored all the same, and old files hold what RoPE computes.

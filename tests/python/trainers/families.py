@@ -5,7 +5,8 @@ form of its own configuration; `rolltape engine` serves the folder, and both say
 some ids and continue them greedily. Transformers computes in f64: in f32 it is itself off by
 almost as much as the engine. Prints one JSON object: for each family the largest
 |difference of logits| after each token of the reply, of logprobs in the prompt and the reply when
-both are given as a prompt, and how many greedy tokens were equal.
+both are given as a prompt, how many greedy tokens were equal, and how far transformers in f32 is
+from itself in f64.
 """
 
 import json
@@ -23,6 +24,7 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 import torch  # noqa: E402
 from transformers import (  # noqa: E402
+    AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     Qwen3_5Config,
@@ -36,13 +38,16 @@ from transformers import (  # noqa: E402
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
+from transformers.models.qwen3_5 import modeling_qwen3_5 as hybrids  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
 torch.set_num_threads(2)
 MODEL = Path(__file__).resolve().parents[3] / "engine" / "models" / "tiny"
+TRAINED = ("tiny-hybrid",)  # folders beside it that are compared as they are
 VOCAB = 393  # of the tokenizer that all of them borrow
 STEPS = 200
 SCALE = 1.5  # of rows of about unit length: greedy replies do not fall into a circle
+HYBRID_SCALE = 1.0  # a state that many tokens changed has larger errors in f32
 PROMPT = [(7 * i * i + 3 * i + 5) % VOCAB for i in range(120)]
 READY_WAIT_S = 60
 
@@ -140,11 +145,15 @@ def families():
 
 def build(name, out):
     """The model in memory and its folder; weights are scaled so that logits are not flat."""
+    if name in TRAINED:
+        folder = MODEL.with_name(name)
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), folder
     kind, config = families()[name]
     torch.manual_seed(11)
     model = kind(config).float().eval()
     model.set_experts_implementation("eager")  # the other ones do not compute in f64
     is_hybrid = name.startswith("qwen3.5")
+    scale = HYBRID_SCALE if is_hybrid else SCALE
     with torch.no_grad():
         for key, weight in model.named_parameters():
             if key.endswith("norm.weight"):
@@ -156,7 +165,7 @@ def build(name, out):
             elif key.endswith("bias"):
                 weight.copy_(0.3 * torch.randn_like(weight))
             else:
-                weight.copy_(SCALE * torch.randn_like(weight) / weight.shape[-1] ** 0.5)
+                weight.copy_(scale * torch.randn_like(weight) / weight.shape[-1] ** 0.5)
     folder = Path(out, name)
     model.save_pretrained(folder, max_shard_size="4MB" if "yarn" in name else "5GB")
     if "joined" in name:
@@ -241,6 +250,27 @@ def continued(address):
     return choice["token_ids"], rows
 
 
+class Wide:
+    """The module torch, with f64 for f32."""
+
+    float32 = torch.float64
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+@contextmanager
+def widened():
+    """Delta rules and norms of a hybrid in f64, which transformers computes in f32 always."""
+    before = hybrids.Qwen3_5RMSNorm.forward
+    hybrids.torch = Wide()
+    hybrids.Qwen3_5RMSNorm.forward = lambda self, x: self._norm(x) * (1.0 + self.weight)
+    try:
+        yield
+    finally:
+        hybrids.torch, hybrids.Qwen3_5RMSNorm.forward = torch, before
+
+
 def greedy(model):
     """What transformers continues the prompt with."""
     ids = list(PROMPT)
@@ -254,14 +284,21 @@ def greedy(model):
     return ids[len(PROMPT) :]
 
 
+def logits_of(model, ids):
+    """After each token but the last, in f64."""
+    with torch.no_grad():
+        return model(input_ids=torch.tensor([ids])).logits[0, :-1].double()
+
+
 def compare(binary, name, out):
     """What the two say about one family."""
     model, folder = build(name, out)
     model.double()
-    theirs = greedy(model)
-    ids = PROMPT + theirs
-    with torch.no_grad():
-        expected = model(input_ids=torch.tensor([ids])).logits[0, :-1]
+    with widened():
+        theirs = greedy(model)
+        ids = PROMPT + theirs
+        expected = logits_of(model, ids)
+    in_f32 = logits_of(model.float(), ids)
     with served(binary, folder) as address:
         logprobs = prompt_logprobs(address, ids)
         ours, logits = continued(address)
@@ -270,6 +307,7 @@ def compare(binary, name, out):
     return {
         "logits_difference_max": float((logits - expected[len(PROMPT) - 1 :]).abs().max()),
         "prompt_logprobs_difference_max": float(prompted),
+        "f32_difference_max": float((in_f32 - expected).abs().max()),
         "logits_max": float(expected.abs().max()),
         "greedy_equal": equal,
         "greedy_distinct": len(set(theirs)),
@@ -279,7 +317,7 @@ def compare(binary, name, out):
 
 def main():
     binary, out = sys.argv[1:3]
-    print(json.dumps({name: compare(binary, name, out) for name in families()}))
+    print(json.dumps({name: compare(binary, name, out) for name in [*families(), *TRAINED]}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-//! A hybrid has equal bits in any batch, with any chunks, from kept states, and through preemptions.
+//! A hybrid has equal bits in any batch, in any chunks, from kept states and through preemptions.
 
 use super::*;
 use crate::error::LoadError;

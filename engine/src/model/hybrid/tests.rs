@@ -16,7 +16,8 @@ fn text(changes: Value) -> Value {
         "linear_num_value_heads": 32, "linear_value_head_dim": 128, "mtp_num_hidden_layers": 1,
         "max_position_embeddings": 262_144, "tie_word_embeddings": true, "eos_token_id": 7,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e7,
-            "partial_rotary_factor": 0.25, "mrope_section": [11, 11, 10], "mrope_interleaved": true},
+            "partial_rotary_factor": 0.25, "mrope_section": [11, 11, 10],
+            "mrope_interleaved": true},
     });
     for (key, value) in changes.as_object().unwrap() {
         config[key] = value.clone();

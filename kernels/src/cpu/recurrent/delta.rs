@@ -1,7 +1,7 @@
 //! The gated delta rule for some columns of the state of one head of one sequence.
 //!
-//! A column of a state depends on no other column. Its sums run over the elements of a key in order,
-//! each as one chain of fused additions, whatever the number of columns that are computed together.
+//! A column of a state depends on no other column. Its sums run over the elements of a key in
+//! order, each as one chain of fused additions, however many columns are computed together.
 #![expect(unsafe_code, reason = "every task writes rows and columns of its own")]
 
 use std::cell::RefCell;

@@ -39,9 +39,9 @@ impl<'a> Slots<'a> {
     /// The elements from `start` on, for a task that alone works on them in this step, or that
     /// works on a slot which nobody writes.
     pub(super) fn read(&self, slot: u32, start: usize, to: &mut [f32]) {
-        // SAFETY: `check_states` has found that a slot which is written belongs to one span, so only
-        // tasks of that span read or write it, and those have parts that do not overlap. Within a
-        // task, this reference ends before the task writes.
+        // SAFETY: `check_states` has found that a slot which is written belongs to one span, so
+        // only tasks of that span read or write it, and those have parts that do not overlap.
+        // Within a task, this reference ends before the task writes.
         to.copy_from_slice(unsafe { self.values.read(self.place(slot, start, to.len())) });
     }
 
@@ -99,8 +99,8 @@ fn delta_size(heads: DeltaHeads) -> usize {
     heads.value_width() * heads.key_dim
 }
 
-/// Checks that the layer exists, that every span lies within the `rows` of the step and has a state,
-/// that slots exist, and that a slot which is written belongs to one span.
+/// Checks that the layer exists, that every span lies within the `rows` of the step and has a
+/// state, that slots exist, and that a slot which is written belongs to one span.
 pub(super) fn check_states(
     op: &'static str,
     step: &Step<'_>,

@@ -1,5 +1,5 @@
-//! Layers with a recurrent state against plain loops, and the same bits in any chunks, in any batch,
-//! from kept states and everywhere.
+//! Layers with a recurrent state against plain loops, and the same bits in any chunks, in any
+//! batch, from kept states and everywhere.
 
 use super::bits::devices;
 use super::*;
