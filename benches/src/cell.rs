@@ -35,6 +35,8 @@ pub(crate) const CELLS: &[Cell] = &[
     closed("burst, 32 at once", Shape::Burst, 32),
     closed("paced stream, 1,000 at once", Shape::Stream, 1000),
     closed("32 stalled readers", Shape::Stalled, READERS),
+    // Some 400 at once: each takes 9.1 s. A connection calls every 10 s.
+    open("storm, 44 calls/s of 9.1 s", Shape::Storm, 440, 44.0),
 ];
 
 /// A load in which each connection calls again as soon as it was answered.

@@ -21,9 +21,8 @@ pub(crate) struct Calls {
 
 impl Calls {
     pub(crate) fn of(shape: Shape) -> Self {
-        let distinct = if shape == Shape::History { shape.turns() } else { 1 };
         Self {
-            bodies: (0..distinct).map(|turn| shape.request(turn)).collect(),
+            bodies: (0..shape.distinct_turns()).map(|turn| shape.request(turn)).collect(),
             turns: shape.turns(),
         }
     }

@@ -3,7 +3,11 @@
 use std::fmt::Write;
 
 /// Pause between the chunks of a paced stream, in milliseconds.
-pub(crate) const PACE_MS: u64 = 20;
+const PACE_MS: u64 = 20;
+/// The same of a storm: 91 chunks in 9.1 s, as a busy engine samples.
+const STORM_PACE_MS: u64 = 100;
+/// Tokens of a prompt in a storm.
+const STORM_PROMPT_TOKENS: usize = 120_000;
 
 /// A shape of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -20,6 +24,8 @@ pub(crate) enum Shape {
     History,
     /// A stream of 16.9 MB whose reader stalls.
     Stalled,
+    /// Prompts of 120,000 tokens (480 KB), and replies of 90 tokens in 9 s.
+    Storm,
 }
 
 impl Shape {
@@ -31,20 +37,40 @@ impl Shape {
         }
     }
 
+    /// Number of turns that differ: those of a history that grows.
+    pub(crate) fn distinct_turns(self) -> usize {
+        match self {
+            Self::History | Self::Storm => self.turns(),
+            _ => 1,
+        }
+    }
+
+    /// Pause between the pieces of a reply, in milliseconds.
+    pub(crate) fn pace_ms(self) -> u64 {
+        match self {
+            Self::Stream => PACE_MS,
+            Self::Storm => STORM_PACE_MS,
+            _ => 0,
+        }
+    }
+
     /// The body of the request of a turn.
     pub(crate) fn request(self, turn: usize) -> Vec<u8> {
-        let is_streamed = matches!(self, Self::Stream | Self::Burst | Self::Stalled);
+        let is_streamed =
+            matches!(self, Self::Stream | Self::Burst | Self::Stalled | Self::Storm);
         let chars = match self {
             Self::Rollout => 32_000,
+            Self::Storm => 4 * STORM_PROMPT_TOKENS,
             _ => 850,
         };
+        let added_chars = if self == Self::Storm { 2_000 } else { 12_000 };
         let mut messages = message("system", &words(chars, 0));
-        if self == Self::History {
+        if self.distinct_turns() > 1 {
             for earlier in 0..turn {
                 messages += ",";
                 messages += &message("assistant", &words(400, 2 * earlier + 1));
                 messages += ",";
-                messages += &message("user", &words(12_000, 2 * earlier + 2));
+                messages += &message("user", &words(added_chars, 2 * earlier + 2));
             }
         }
         format!(r#"{{"model":"m","stream":{is_streamed},"messages":[{messages}]}}"#).into_bytes()
@@ -56,9 +82,10 @@ impl Shape {
             Self::Small => vec![document(256, 32)],
             Self::Rollout => vec![document(8_192, 256)],
             Self::History => vec![document(3_200 * (turn + 1), 128)],
-            Self::Stream => stream(50, 12),
-            Self::Burst => vec![stream(256, 12).concat()],
-            Self::Stalled => stream(1_030, 16_000),
+            Self::Stream => stream(256, 50, 12),
+            Self::Burst => vec![stream(256, 256, 12).concat()],
+            Self::Stalled => stream(256, 1_030, 16_000),
+            Self::Storm => stream(STORM_PROMPT_TOKENS + 600 * turn, 90, 12),
         }
     }
 }
@@ -116,13 +143,13 @@ fn logprob(at: usize) -> String {
 }
 
 /// The head of a stream, its chunks of one token each, and its end.
-fn stream(chunks: usize, chars: usize) -> Vec<Vec<u8>> {
+fn stream(prompt_tokens: usize, chunks: usize, chars: usize) -> Vec<Vec<u8>> {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
                 transfer-encoding: chunked\r\n\r\n";
     let mut pieces = vec![head.as_bytes().to_vec()];
     for at in 0..chunks {
         let ids = if at == 0 {
-            format!(r#","prompt_token_ids":[{}]"#, ids(256, 1))
+            format!(r#","prompt_token_ids":[{}]"#, ids(prompt_tokens, 1))
         } else {
             String::new()
         };

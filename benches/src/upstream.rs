@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::shapes::{PACE_MS, Shape};
+use crate::shapes::Shape;
 use crate::wire;
 
 /// Longest request that is read, in bytes.
@@ -24,11 +24,9 @@ struct Script {
 pub(crate) async fn serve(shape: Shape) -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    let turns = if shape == Shape::History { shape.turns() } else { 1 };
-    let pace = if shape == Shape::Stream { PACE_MS } else { 0 };
     let script = Arc::new(Script {
-        turns: (0..turns).map(|turn| shape.reply(turn)).collect(),
-        pace: Duration::from_millis(pace),
+        turns: (0..shape.distinct_turns()).map(|turn| shape.reply(turn)).collect(),
+        pace: Duration::from_millis(shape.pace_ms()),
     });
     tokio::spawn(async move {
         while let Ok((line, _)) = listener.accept().await {

@@ -96,6 +96,11 @@ def test_sandbox(tmp_path):
     done("sandbox.md", recipes.Setting(PYTHON3, scripted(NUMBERS, tmp_path)), tmp_path)
 
 
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_fleet(tmp_path):
+    done("fleet.md", recipes.Setting(PYTHON3, f"ln -s {harness.MODEL} $HOME/model"), tmp_path)
+
+
 @pytest.mark.skipif(
     "vllm" not in running.CHOSEN or bool(running.KINDS["vllm"].why_not),
     reason="vLLM is not chosen, or could not be installed")

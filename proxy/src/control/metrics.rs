@@ -99,6 +99,10 @@ fn add_calls(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
     for (outcome, count) in counts.ended {
         ended.with_label_values(&[outcome]).inc_by(count);
     }
+    let help = "Heartbeats in replies of calls that have ended.";
+    page.counter("rolltape_heartbeats_total", help, &NONE)?
+        .with_label_values(&NONE)
+        .inc_by(counts.heartbeats);
 
     let help = "Calls whose added fields the upstream refused, and that were answered without.";
     page.counter("rolltape_asks_refused_total", help, &NONE)?

@@ -53,6 +53,8 @@ pub(crate) struct CallCounts {
     pub(crate) in_flight: i64,
     /// Ended calls, by the word of their outcome.
     pub(crate) ended: BTreeMap<&'static str, u64>,
+    /// Heartbeats that were sent in their replies.
+    pub(crate) heartbeats: u64,
 }
 
 /// The tracker of a proxy's calls.
@@ -61,6 +63,7 @@ pub(crate) struct CallTracker {
     begun: AtomicU64,
     in_flight: AtomicI64,
     ended: Mutex<BTreeMap<&'static str, u64>>,
+    heartbeats: AtomicU64,
     /// Calls whose ends are not on disk yet.
     unwritten: Mutex<HashMap<CallId, UnwrittenCall>>,
     /// Connections that have switched, or are about to, with what ends them.
@@ -130,6 +133,7 @@ impl CallTracker {
     /// Counts a call that has ended, stamps it, and notes the versions that it reports.
     pub(crate) fn count_end(&self, end: &mut CallEnd, start_stamp: Option<String>) {
         *lock(&self.ended).entry(end.outcome.as_str()).or_default() += 1;
+        self.heartbeats.fetch_add(end.heartbeats.into(), Ordering::Relaxed);
         let labels = version_spans(end).map(|span| span.version.as_str());
         self.versions.observe(labels, end.ended_at);
         end.stamps = VersionStamps { start: start_stamp, end: self.versions.declared() };
@@ -179,6 +183,7 @@ impl CallTracker {
             begun: self.begun.load(Ordering::Relaxed),
             in_flight: self.in_flight.load(Ordering::Relaxed),
             ended: lock(&self.ended).clone(),
+            heartbeats: self.heartbeats.load(Ordering::Relaxed),
         }
     }
 }
@@ -255,7 +260,7 @@ mod tests {
         assert!(changed.choices[0].versions.is_empty());
         assert_eq!(changed.stamps.changed(), Some(("5", "6")));
         tracker.count_exit();
-        let CallCounts { begun, in_flight, ended } = tracker.counts();
+        let CallCounts { begun, in_flight, ended, .. } = tracker.counts();
         assert_eq!((begun, in_flight, ended), (2, 1, [("complete", 3)].into()));
     }
 
