@@ -56,8 +56,7 @@ impl Shape {
 
     /// The body of the request of a turn.
     pub(crate) fn request(self, turn: usize) -> Vec<u8> {
-        let is_streamed =
-            matches!(self, Self::Stream | Self::Burst | Self::Stalled | Self::Storm);
+        let is_streamed = matches!(self, Self::Stream | Self::Burst | Self::Stalled | Self::Storm);
         let chars = match self {
             Self::Rollout => 32_000,
             Self::Storm => 4 * STORM_PROMPT_TOKENS,
