@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import kubernetes_validate
 import pytest
@@ -211,21 +212,40 @@ while time.time() < deadline:
 for number in range(4):
     call(f"b{number}")
 moved = [name for name in before if fleet.urls[name] != before[name]]
-print(json.dumps({"moved": moved, "up": sorted(up()), "store": fleet.stop()}))
+print(json.dumps({"moved": moved, "up": sorted(up()), "store": fleet.stop()}), flush=True)
 """
+
+
+def wait_for_told(out, driver):
+    """What the driver says in its last line, as soon as it has said it."""
+    deadline = time.monotonic() + 140
+    while time.monotonic() < deadline:
+        has_ended = driver.poll() is not None
+        for line in out.read_text().splitlines():
+            if line.startswith('{"moved"'):
+                return json.loads(line)
+        assert not has_ended, out.read_text()[-3000:]
+        time.sleep(0.2)
+    raise TimeoutError(out.read_text()[-3000:])
 
 
 @pytest.mark.timeout(150)
 @pytest.mark.skipif(not TRAINERS.exists(), reason="trainers/install.sh has not been run")
 def test_ray_starts_an_engine_again_and_rolltape_finds_it(tmp_path):
     engine = f"{harness.binary()} engine --model {harness.MODEL} --listen 127.0.0.1:{{port}}"
-    ended = subprocess.run(
-        [TRAINERS, "-c", RAY, engine], cwd=tmp_path, capture_output=True, text=True,
-        timeout=140, env=harness.environment(
-            ROLLTAPE_BIN=harness.binary(), PYTHONPATH=f"{FOLDER}:{harness.ROOT / 'python'}",
-            HOME=str(tmp_path), RAY_USAGE_STATS_ENABLED="0"))
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    told = json.loads(ended.stdout.strip().splitlines()[-1])
+    out = tmp_path / "told"
+    with out.open("w") as file:
+        driver = subprocess.Popen(
+            [TRAINERS, "-c", RAY, engine], cwd=tmp_path, stdout=file, stderr=subprocess.STDOUT,
+            start_new_session=True, env=harness.environment(
+                ROLLTAPE_BIN=harness.binary(), PYTHONPATH=f"{FOLDER}:{harness.ROOT / 'python'}",
+                HOME=str(tmp_path), RAY_USAGE_STATS_ENABLED="0"))
+    try:
+        told = wait_for_told(out, driver)
+    finally:
+        # Ray's own end may take as long as all before it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)
     assert (told["moved"], told["up"]) == (["engine-0"], ["engine-0", "engine-1"])
     shown = subprocess.run(
         [harness.binary(), "episodes", "--store", told["store"], "--json"],
