@@ -91,8 +91,8 @@ pub(crate) const ENGINE_LOAD_PERCENT_MAX: u64 = 115;
 /// Threads beyond its share that an engine gets in any case. While threads are few, a bound in
 /// percent would place them by the order of their arrival, in which several proxies differ.
 pub(crate) const ENGINE_LOAD_SLACK: u64 = 3;
-/// The same in percent for threads whose engine is gone: their prefix is lost wherever they go, so they fill
-/// the engines that have less than their share, such as one that came back.
+/// The same in percent for threads whose engine is gone: their prefix is lost wherever they go, so
+/// they fill the engines that have less than their share, such as one that came back.
 pub(crate) const ENGINE_MOVED_PERCENT_MAX: u64 = 100;
 /// Threads whose engine is remembered. At the limit all are forgotten and placed by their hash.
 pub(crate) const THREADS_MAX: usize = 100_000;

@@ -36,7 +36,7 @@ enum Load {
     Light,
     /// Much new text on either side, at once.
     Heavy,
-    /// Documents of little text, at once: the start and the end of a call are one row of one commit.
+    /// Documents of little text, at once: a call's start and end are one row of one commit.
     Documents,
 }
 

@@ -15,8 +15,8 @@ pub(super) fn end_of_text(doc: &[u8], at: usize) -> usize {
     find(doc, at, quote, |byte| matches!(byte, b'"' | b'\\'))
 }
 
-/// The position from `at` on of the first quote, backslash or control character; the length of `doc`
-/// without one.
+/// The position from `at` on of the first quote, backslash or control character; the length of
+/// `doc` without one.
 pub(crate) fn end_of_plain_text(doc: &[u8], at: usize) -> usize {
     let mark = |word: u64| {
         zero_bytes(word ^ splat(b'"')) | zero_bytes(word ^ splat(b'\\')) | control_bytes(word)
