@@ -181,7 +181,9 @@ def test_the_control_listener_refuses_a_query_that_its_document_lacks(control_li
 @pytest.mark.parametrize("which", ["control_listener", "engine_listener"])
 def test_a_method_that_the_document_lacks_is_refused(which, request):
     listener = request.getfixturevalue(which)
-    for operation in listener.operations():
+    operations = listener.operations()
+    deleted = {one.path for one in operations if one.method.upper() == "DELETE"}
+    for operation in (one for one in operations if one.path not in deleted):
         path = operation.path.replace("{id}", EPISODE).replace("{name}", "x")
         asked = urllib.request.Request(
             listener.url + path, method="DELETE", headers=listener.headers
