@@ -59,16 +59,16 @@ check_wheel_runs() {
   bare_root "$suite" "$root"
   echo "bare $suite: $((SECONDS - started)) s"
   started=$SECONDS
-  as_root mkdir -p "$root/work"
-  as_root cp "$wheel" "$root/work"
-  as_root chown -R "$NOBODY" "$root/work"
-  as_root chroot --userspec="$NOBODY" "$root" /usr/bin/env -i HOME=/work PATH=/usr/bin:/bin \
+  as_root mkdir -p "$root/trial"
+  as_root cp "$wheel" "$root/trial"
+  as_root chown -R "$NOBODY" "$root/trial"
+  as_root chroot --userspec="$NOBODY" "$root" /usr/bin/env -i HOME=/trial PATH=/usr/bin:/bin \
     sh -ec '
-      cd /work
+      cd /trial
       python3 -m venv venv
       venv/bin/pip install --quiet --no-index --disable-pip-version-check ./*.whl
       venv/bin/rolltape --version
-      venv/bin/python -c "import rolltape; assert rolltape.binary() == \"/work/venv/bin/rolltape\""
+      venv/bin/python -c "import rolltape; assert rolltape.binary() == \"/trial/venv/bin/rolltape\""
       venv/bin/python -m rolltape demo --groups 1 --episodes 1 --out demo >demo.out
       test -s demo/data/trajectories.parquet
       venv/bin/rolltape verify --store demo/rolltape.db'

@@ -17,6 +17,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
 use crate::fleet::{config, engines};
+use crate::wait::until;
 
 const SESSIONS: usize = 24;
 const TURNS: usize = 6;
@@ -61,7 +62,7 @@ impl Twin {
     }
 }
 
-/// What an agent was told: for each request that was answered, the engine.
+/// The engine that answered each request, as an agent was told.
 type Told = BTreeMap<String, String>;
 
 /// A session whose turns go to the proxies in turns; to the other one if that takes none.
@@ -121,8 +122,8 @@ async fn two_proxies_place_threads_alike_and_the_drain_of_one_loses_nothing() {
     for number in 0..SESSIONS {
         sessions.spawn(session(twins, number));
     }
-    // Calls of all sessions are under way.
-    sleep(Duration::from_millis(250)).await;
+    let asked = || engines.iter().map(|engine| engine.chats().len()).sum::<usize>();
+    until("as many calls as sessions", async || (asked() > SESSIONS).then_some(())).await;
     let drained = tokio::spawn(one.drain());
     let mut acked = BTreeSet::new();
     let mut stayed = 0;

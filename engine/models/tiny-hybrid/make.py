@@ -1,8 +1,7 @@
-"""Make the tiny hybrid beside this file, as `../tiny/make.py` makes the tiny model.
+"""Make the tiny hybrid beside this file, as `../tiny-moe/make.py` makes the tiny mixture.
 
-The game, the teacher, the tokenizer and the training are those of that script. The model differs:
-a Qwen3.5 whose fourth layer has attention and whose others have a gated delta rule. Its weights are
-rounded to bf16 before they are measured and written.
+All is as in that script but the model: a Qwen3.5 whose fourth layer has attention and whose others
+have a gated delta rule.
 
 Needs what that script needs; downloads nothing; about four minutes on one core.
 
@@ -12,15 +11,14 @@ Needs what that script needs; downloads nothing; about four minutes on one core.
 import importlib.util
 from pathlib import Path
 
-import torch
 import transformers
 
 HERE = Path(__file__).resolve().parent
-SOURCE = HERE.parent / "tiny" / "make.py"
+SOURCE = HERE.parent / "tiny-moe" / "make.py"
 
-spec = importlib.util.spec_from_file_location("tiny", SOURCE)
-tiny = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(tiny)
+spec = importlib.util.spec_from_file_location("mixture", SOURCE)
+mixture = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(mixture)
 
 
 def new_model(tok):
@@ -54,27 +52,7 @@ def new_model(tok):
     return transformers.Qwen3_5ForCausalLM(config)
 
 
-def warm_start(model, tok, seed):
-    """The training of the tiny model, then weights that bf16 can hold."""
-    train(model, tok, seed)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.copy_(weight.bfloat16())
-
-
-def write_model(model, out):
-    """The files of the tiny model, with weights in bf16."""
-    write(model.bfloat16(), out)
-    model.float()
-
-
-train, write = tiny.warm_start, tiny.write_model
-tiny.HERE, tiny.new_model, tiny.warm_start, tiny.write_model = (
-    HERE,
-    new_model,
-    warm_start,
-    write_model,
-)
+mixture.tiny.HERE, mixture.tiny.new_model = HERE, new_model
 
 if __name__ == "__main__":
-    tiny.main()
+    mixture.tiny.main()

@@ -450,6 +450,38 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
+impl<O: Ops> TestEngine<O> {
+    /// Does what the acts say. Returns the calls that nobody left, with the numbers of their
+    /// requests.
+    fn perform(&mut self, acts: Vec<Act>) -> Vec<(mpsc::Receiver<Output>, Vec<u32>)> {
+        let mut calls = Vec::new();
+        for act in acts {
+            match act {
+                Act::Submit { numbers, priority } => {
+                    let request = |n: &u32| {
+                        let scored = *n == 7;
+                        TestRequest { priority, scored, ..TestRequest::numbered(*n) }
+                    };
+                    let requests: Vec<_> = numbers.iter().map(request).collect();
+                    calls.push((self.submit(&requests), numbers));
+                }
+                Act::Step { count } => (0..count).for_each(|_| self.core.step()),
+                Act::Leave { which } if !calls.is_empty() => {
+                    calls.swap_remove(which % calls.len());
+                }
+                Act::Abort { which } => {
+                    let running = &self.core.scheduler.running;
+                    if let Some(one) = running.get(which % running.len().max(1)) {
+                        one.request.aborted.store(true, Ordering::Relaxed);
+                    }
+                }
+                Act::Leave { .. } => {}
+            }
+        }
+        calls
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
@@ -463,31 +495,7 @@ proptest! {
     ) {
         let expected = expected();
         let mut engine = TestEngine::new(sequences, tokens, pages, sharing);
-        let mut calls = Vec::new();
-        for act in acts {
-            match act {
-                Act::Submit { numbers, priority } => {
-                    let mut requests = Vec::new();
-                    for n in &numbers {
-                        let scored = *n == 7;
-                        let request = TestRequest::numbered(*n);
-                        requests.push(TestRequest { priority, scored, ..request });
-                    }
-                    calls.push((engine.submit(&requests), numbers));
-                }
-                Act::Step { count } => (0..count).for_each(|_| engine.core.step()),
-                Act::Leave { which } if !calls.is_empty() => {
-                    calls.swap_remove(which % calls.len());
-                }
-                Act::Abort { which } => {
-                    let running = &engine.core.scheduler.running;
-                    if let Some(one) = running.get(which % running.len().max(1)) {
-                        one.request.aborted.store(true, Ordering::Relaxed);
-                    }
-                }
-                Act::Leave { .. } => {}
-            }
-        }
+        let calls = engine.perform(acts);
         engine.finish();
         prop_assert_eq!(engine.pages_used(), 0);
         for (mut outputs, numbers) in calls {

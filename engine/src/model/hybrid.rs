@@ -26,7 +26,7 @@ const DEFAULT_ROTARY_PART: f64 = 0.25;
 /// Columns of a state that the kernels compute together.
 const COLUMNS: usize = 16;
 
-/// Where a model that also sees has the fields of its language model.
+/// The key under which a model that also sees has the fields of its language model.
 const TEXT_CONFIG: &str = "text_config";
 
 /// The object of `config.json` with the fields of the language model.

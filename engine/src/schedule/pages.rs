@@ -161,8 +161,8 @@ impl PagePool {
         (found, link)
     }
 
-    /// How many of the pages a sequence can take: in a hybrid, those up to the last one whose state
-    /// is kept.
+    /// The number of pages that a sequence can take: in a hybrid, those up to the last one whose
+    /// state is kept.
     fn usable(&self, pages: &[u32]) -> usize {
         match self.is_hybrid() {
             true => {

@@ -34,7 +34,7 @@ pub(super) async fn page(proxy: &Proxy, door: &Door) -> Result<Response<ReplyBod
     Ok(reply)
 }
 
-/// What was read of the store for a page.
+/// Counts for a page that are read off the store.
 struct FeedCounts {
     consumers: Vec<ConsumerCounts>,
     /// The present time.

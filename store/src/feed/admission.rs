@@ -105,7 +105,7 @@ impl Places {
     }
 }
 
-/// Whether a consumer, `$1`, has settled the attempt of a row of `admitted`, `a`.
+/// The condition that a consumer, `$1`, has settled the attempt of a row of `admitted`, `a`.
 const SETTLED: &str = "EXISTS (SELECT 1 FROM finished f \
     LEFT JOIN delivery d ON d.consumer = $1 AND d.episode_key = f.episode_key \
     WHERE f.episode_key = e.episode_key \
@@ -127,7 +127,7 @@ struct Admitted {
     called_at: Option<Micros>,
 }
 
-/// What becomes of an admitted attempt.
+/// The state of an admitted attempt.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Open,

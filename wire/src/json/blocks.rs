@@ -40,7 +40,7 @@ pub(super) fn each_bracket(
     if strings.are_closed() { Ok(()) } else { Err(Malformed) }
 }
 
-/// What stands where in a block: bit `n` is for byte `n`.
+/// The places of the marks in a block: bit `n` is for byte `n`.
 struct Masks {
     quotes: u64,
     backslashes: u64,

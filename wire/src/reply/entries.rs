@@ -251,6 +251,10 @@ mod tests {
             r#"[{"token":"a"},]"#,
             r#"[{"token":"a"}] "#,
             r#"[{"top_logprobs":[{"top_logprobs":[]}]}]"#,
+            r#"[{"top_logprobs":[{"logprob":1e999}]}]"#,
+            r#"[{"top_logprobs":[{"token":"a","token":"b"}]}]"#,
+            r#"[{"bytes":[097]}]"#,
+            r#"[{"bytes":[1,]}]"#,
         ] {
             assert_eq!(plain_entries(other.as_bytes()), None, "{other}");
         }

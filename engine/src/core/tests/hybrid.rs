@@ -177,30 +177,7 @@ proptest! {
     ) {
         let expected = expected_of_hybrid();
         let mut engine = TestEngine::hybrid(sequences, tokens, pages, 2 * sequences + 2 + spare);
-        let mut calls = Vec::new();
-        for act in acts {
-            match act {
-                Act::Submit { numbers, priority } => {
-                    let mut requests = Vec::new();
-                    for n in &numbers {
-                        let (request, scored) = (TestRequest::numbered(*n), *n == 7);
-                        requests.push(TestRequest { priority, scored, ..request });
-                    }
-                    calls.push((engine.submit(&requests), numbers));
-                }
-                Act::Step { count } => (0..count).for_each(|_| engine.core.step()),
-                Act::Leave { which } if !calls.is_empty() => {
-                    calls.swap_remove(which % calls.len());
-                }
-                Act::Abort { which } => {
-                    let running = &engine.core.scheduler.running;
-                    if let Some(one) = running.get(which % running.len().max(1)) {
-                        one.request.aborted.store(true, Ordering::Relaxed);
-                    }
-                }
-                Act::Leave { .. } => {}
-            }
-        }
+        let calls = engine.perform(acts);
         engine.finish();
         prop_assert_eq!((engine.pages_used(), engine.states_used()), (0, 0));
         for (mut outputs, numbers) in calls {

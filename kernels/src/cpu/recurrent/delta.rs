@@ -106,7 +106,7 @@ impl DeltaTask<'_> {
     }
 }
 
-/// What a row adds to the state beside its key: the value less what the decayed state has for the
+/// The factor of the key in the update of a row: the value less that of the decayed state for the
 /// key, times the strength.
 #[inline(always)]
 fn deltas<V: Vector, const P: usize>(
