@@ -155,6 +155,15 @@ mod tests {
         let hide = hide(&[LOGPROBS], &[]);
         let long = event("data: {\"choices\":\r\ndata: [{\"logprobs\":[1,\r\ndata:2]}]}\r\n\r\n");
         let shown = hide.event(&long.read()).unwrap();
-        assert_eq!(shown, &b"data: {\"choices\":\r\ndata: [{\"logprobs\":null}]}\r\n\r\n"[..]);
+        let hidden = b"data: {\"choices\":\r\ndata: [{\"logprobs\":null\r\ndata:}]}\r\n\r\n";
+        assert_eq!(shown, &hidden[..]);
+    }
+
+    #[test]
+    fn a_line_that_stands_between_lines_of_data_stays() {
+        let hide = hide(&[LOGPROBS], &[]);
+        let event = event("data: {\"choices\":[{\"logprobs\":[1,\nid: 7\ndata: 2]}]}\n\n");
+        let shown = hide.event(&event.read()).unwrap();
+        assert_eq!(shown, "data: {\"choices\":[{\"logprobs\":null\nid: 7\ndata: }]}\n\n");
     }
 }

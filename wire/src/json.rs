@@ -333,18 +333,20 @@ impl Edits {
         self.0.is_empty()
     }
 
-    /// The same replacements with every offset mapped by `place`.
-    pub(crate) fn moved(mut self, place: impl Fn(usize) -> usize) -> Self {
-        for (range, _) in &mut self.0 {
-            // The last byte is mapped, not the one after it, which may be on another line.
-            let end = if range.start == range.end {
-                place(range.start)
-            } else {
-                place(range.end - 1) + 1
-            };
-            *range = place(range.start)..end;
+    /// The same replacements, each at the places that `places` has for its own. The first of them
+    /// gets the new bytes.
+    pub(crate) fn moved<P>(self, places: impl Fn(Range<usize>) -> P) -> Self
+    where
+        P: IntoIterator<Item = Range<usize>>,
+    {
+        let mut moved = Self::default();
+        for (range, with) in self.0 {
+            let mut with = Some(with);
+            for place in places(range) {
+                moved.put(place, with.take().unwrap_or_default());
+            }
         }
-        self
+        moved
     }
 
     /// The document with every replacement made. Places must not overlap.

@@ -101,10 +101,10 @@ struct LineMap<'a> {
 /// Edits of a payload that is joined from `places` in an event, as edits of the event.
 pub(crate) fn in_event(edits: Edits, places: &[Range<usize>]) -> Edits {
     match places {
-        [line] => edits.moved(|at| line.start + at),
+        [line] => edits.moved(|cut| Some(line.start + cut.start..line.start + cut.end)),
         lines => {
             let lines = LineMap::of(lines);
-            edits.moved(|at| lines.place_of(at))
+            edits.moved(|cut| lines.places_of(cut))
         }
     }
 }
@@ -120,13 +120,18 @@ impl<'a> LineMap<'a> {
         Self { places, starts: places.iter().scan(0, begin).collect() }
     }
 
-    /// The offset in the event of byte `at` of the joined payload.
-    fn place_of(&self, at: usize) -> usize {
-        let line = self.starts.partition_point(|start| *start <= at).saturating_sub(1);
-        match (self.places.get(line), self.starts.get(line)) {
-            (Some(place), Some(start)) => place.start + (at - start),
-            _ => 0,
-        }
+    /// The places in the event of a part of the joined payload, one a line. Line ends, and the
+    /// lines between that are not data, are no part of it.
+    fn places_of(&self, part: Range<usize>) -> Vec<Range<usize>> {
+        let first = self.starts.partition_point(|start| *start <= part.start).saturating_sub(1);
+        let lines = self.places.iter().zip(&self.starts).skip(first);
+
+        let in_line = |(place, start): (&Range<usize>, &usize)| {
+            let in_event = |at: usize| place.start + at.saturating_sub(*start).min(place.len());
+            in_event(part.start)..in_event(part.end)
+        };
+        let reached = lines.take_while(|(_, start)| **start < part.end.max(part.start + 1));
+        reached.map(in_line).collect()
     }
 }
 
@@ -369,7 +374,10 @@ mod tests {
         let places = two.payload();
         assert_eq!(two.joined(&places).as_ref(), b"1\n23");
         let lines = LineMap::of(&places);
-        let mapped = [0, 1, 2, 3].map(|at| lines.place_of(at));
-        assert_eq!(mapped.map(|at| two.0[at]), *b"1\r23");
+        let part = |part| -> Vec<&[u8]> {
+            lines.places_of(part).into_iter().map(|place| &two.0[place]).collect()
+        };
+        assert_eq!(part(0..4), [&b"1"[..], b"23"]);
+        assert_eq!((part(3..4), part(2..2)), (vec![&b"3"[..]], vec![&b""[..]]));
     }
 }
