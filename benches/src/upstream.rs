@@ -65,12 +65,13 @@ async fn answer(mut line: TcpStream, script: &Script) -> std::io::Result<()> {
 
 async fn send(line: &mut TcpStream, pieces: &[Vec<u8>], pace: Duration) -> std::io::Result<()> {
     let mut next = tokio::time::Instant::now();
-    for piece in pieces {
-        line.write_all(piece).await?;
-        if !pace.is_zero() {
+    for (at, piece) in pieces.iter().enumerate() {
+        // No pause behind the last piece: the next request may be there already.
+        if at > 0 && !pace.is_zero() {
             next += pace;
             tokio::time::sleep_until(next).await;
         }
+        line.write_all(piece).await?;
     }
     Ok(())
 }
