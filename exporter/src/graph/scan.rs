@@ -8,7 +8,7 @@ use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
 use crate::graph::node::{Node, PerNode};
 use crate::graph::previous_responses::whole_requests;
 use crate::notes::{DropReason, Notes};
-use crate::rewards::infrastructure::{LastCall, failed_by_infrastructure};
+use crate::rewards::infrastructure::{LastCall, failed_by_infrastructure, failed_by_status};
 use crate::rewards::latest::{LatestRewards, REWARD};
 
 /// One attempt at an episode with all that is recorded of it.
@@ -102,14 +102,23 @@ async fn scored_attempt(
     record: EpisodeRecord,
     reward: Option<f64>,
 ) -> Result<ScoredAttempt, SnapshotError> {
-    let last = match snapshot.last_outcome(&record).await? {
+    let is_infrastructure_failed = match failed_by_status(&record) {
+        Some(failed) => failed,
+        None => failed_by_infrastructure(&record, last_call(snapshot, &record).await?),
+    };
+    let reward = reward.filter(|value| value.is_finite());
+    Ok(ScoredAttempt { record, reward, is_infrastructure_failed })
+}
+
+async fn last_call(
+    snapshot: &mut Snapshot,
+    record: &EpisodeRecord,
+) -> Result<LastCall, SnapshotError> {
+    Ok(match snapshot.last_outcome(record).await? {
         None => LastCall::None,
         Some(None) => LastCall::Lost,
         Some(Some(outcome)) => LastCall::Ended(outcome),
-    };
-    let is_infrastructure_failed = failed_by_infrastructure(&record, last);
-    let reward = reward.filter(|value| value.is_finite());
-    Ok(ScoredAttempt { record, reward, is_infrastructure_failed })
+    })
 }
 
 /// Reads one attempt, with the rewards that were given up to a time.

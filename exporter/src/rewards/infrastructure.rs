@@ -29,17 +29,23 @@ impl LastCall {
 }
 
 /// Returns true where an attempt was closed as such a failure, or did not end well and its last
-/// call is one. Whoever closes an attempt as completed or truncated knows better.
+/// call is one.
 pub(crate) fn failed_by_infrastructure(record: &EpisodeRecord, last: LastCall) -> bool {
+    failed_by_status(record).unwrap_or(match last {
+        LastCall::None => false,
+        // The last call of an open attempt may be under way.
+        LastCall::Lost => record.closed_at.is_some(),
+        LastCall::Ended(outcome) => is_infrastructure(outcome),
+    })
+}
+
+/// The same where the status alone decides: whoever closes an attempt as completed or truncated
+/// knows better than its last call.
+pub(crate) fn failed_by_status(record: &EpisodeRecord) -> Option<bool> {
     match record.status.as_deref() {
-        Some(INFRASTRUCTURE_FAILED) => true,
-        Some("completed" | "truncated") => false,
-        _ => match last {
-            LastCall::None => false,
-            // The last call of an open attempt may be under way.
-            LastCall::Lost => record.closed_at.is_some(),
-            LastCall::Ended(outcome) => is_infrastructure(outcome),
-        },
+        Some(INFRASTRUCTURE_FAILED) => Some(true),
+        Some("completed" | "truncated") => Some(false),
+        _ => None,
     }
 }
 
