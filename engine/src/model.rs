@@ -27,7 +27,6 @@ use kernels::{DrawnToken, OpError, Ops, Placement, Step};
 
 use crate::error::ModelError;
 use crate::lora::{Adapter, AdapterSlots};
-use crate::schedule::routed::RoutedPages;
 use config::ModelConfig;
 use forward::{ForwardPass, Scratch, SequenceChunk, StepRows, span_states};
 use parameters::Parameters;
@@ -156,22 +155,19 @@ impl<O: Ops> Model<O> {
         Ok(())
     }
 
-    /// Records the experts of the rows of the last step, which `chunks` were.
-    pub(crate) fn record_routing(
-        &self,
-        chunks: &[SequenceChunk<'_>],
-        to: &mut RoutedPages,
-    ) -> Result<(), OpError> {
-        let Some(routing) = &self.scratch.routing else { return Ok(()) };
-        let (mut start, mut experts) = (0, Vec::new());
-        for chunk in chunks {
-            let end = start + chunk.tokens.len();
-            experts.clear();
-            self.ops.read_routing(routing, start..end, &mut experts)?;
-            to.record(&chunk.cache.pages, chunk.cache.len - chunk.tokens.len(), &experts);
-            start = end;
-        }
-        Ok(())
+    /// Begins to read the experts of the rows of the last step, for [`Model::take_routing`].
+    pub(crate) fn fetch_routing(&mut self) -> Result<(), OpError> {
+        let Some(routing) = &mut self.scratch.routing else { return Ok(()) };
+        self.ops.fetch_routing(routing)
+    }
+
+    /// Waits for the earliest step whose experts were fetched and not taken, and returns those of
+    /// its `rows` rows: for each row those of all layers.
+    pub(crate) fn take_routing(&mut self, rows: usize) -> Result<Vec<u16>, OpError> {
+        let mut experts = Vec::new();
+        let Some(routing) = &mut self.scratch.routing else { return Ok(experts) };
+        self.ops.take_routing(routing, rows, &mut experts)?;
+        Ok(experts)
     }
 
     /// The adapter slot of each row.

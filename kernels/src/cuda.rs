@@ -37,6 +37,7 @@ pub use device::{Device, DeviceOptions};
 pub use error::{CudaError, NoCuda};
 pub use kernels::{Arg, Grid, KernelLoad, Kernels};
 pub use ops::adapters::Adapters;
+pub use ops::experts::Routing;
 pub use program::source::{FAMILIES, Family};
 pub use step::{Cuda, CudaOptions};
 pub use tensor::{Buffer, Matrix, Pages};

@@ -370,11 +370,19 @@ pub trait Ops: Send {
         Err(no_recurrence("gated_norm"))
     }
 
-    /// Allocates room for the experts of `layers` layers, which choose by `choice`.
-    fn routing(&self, layers: usize, choice: ExpertChoice) -> Result<Self::Routing, OpError>;
+    /// Allocates room for the experts of `layers` layers, which choose by `choice`, in steps of
+    /// `rows` rows, where an expert computes at most `width` elements of a row. It grows if a step
+    /// needs more.
+    fn routing(
+        &self,
+        layers: usize,
+        choice: ExpertChoice,
+        rows: usize,
+        width: usize,
+    ) -> Result<Self::Routing, OpError>;
 
     /// Chooses the experts of a layer: those with the highest `softmax(logits)` by rows, the lower
-    /// index among equals. logits `[T, experts]`.
+    /// index among equals. logits `[T, experts]`, 32-bit floats as those of [`Ops::logits`].
     fn route(
         &self,
         logits: &Self::Buffer,
@@ -394,12 +402,21 @@ pub trait Ops: Send {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// Appends the experts of rows of the last step: for each row those of all layers, likeliest
-    /// first, zeros for a layer without experts.
-    fn read_routing(
+    /// Begins to copy the experts of the last step's rows to the host, for [`Ops::take_routing`].
+    /// Does nothing if the device computes in the host's memory.
+    fn fetch_routing(&self, routing: &mut Self::Routing) -> Result<(), OpError> {
+        let _ = routing;
+        Ok(())
+    }
+
+    /// Waits for the earliest step whose experts were fetched and not taken yet, and appends those
+    /// of its first `rows` rows: for each row those of all layers, likeliest first, zeros for a
+    /// layer without experts. A device that computes in the host's memory has those of the last
+    /// step.
+    fn take_routing(
         &self,
-        routing: &Self::Routing,
-        rows: Range<usize>,
+        routing: &mut Self::Routing,
+        rows: usize,
         out: &mut Vec<u16>,
     ) -> Result<(), OpError>;
 

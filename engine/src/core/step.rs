@@ -37,6 +37,8 @@ pub(super) struct InFlightStep {
     host_rows: Vec<usize>,
     /// The number of rows with logits.
     wanted: usize,
+    /// The slots of the keys and values of all rows, if the model has experts.
+    slots: Vec<usize>,
 }
 
 /// The rows with logits of one sequence.
@@ -60,11 +62,18 @@ enum SampledBy {
     Host(usize),
 }
 
-/// The results of a step: logits of the rows that the host samples from, and the sampled tokens of
-/// the others.
+/// The results of a step: logits of the rows that the host samples from, the sampled tokens of the
+/// others, and the experts of all rows.
 struct StepResults {
     logits: Vec<f32>,
     drawn: Vec<Option<DrawnToken>>,
+    experts: Vec<u16>,
+}
+
+/// The slots of the positions that a step computed.
+fn computed_slots(chunk: &SequenceChunk<'_>) -> Vec<usize> {
+    let end = chunk.cache.len;
+    (end - chunk.tokens.len()..end).filter_map(|position| chunk.cache.slot(position)).collect()
 }
 
 impl InFlightStep {
@@ -152,8 +161,9 @@ impl<O: Ops> EngineCore<O> {
         }
 
         self.model.run(&mut chunks)?;
-        if let Some(routed) = &mut self.scheduler.routed {
-            self.model.record_routing(&chunks, routed)?;
+        if self.scheduler.routed.is_some() {
+            self.model.fetch_routing()?;
+            step.slots = chunks.iter().flat_map(computed_slots).collect();
         }
         // A sequence that waits for the same pages finds them from the next step on.
         self.scheduler.publish();
@@ -167,6 +177,9 @@ impl<O: Ops> EngineCore<O> {
             Ok(mut results) => {
                 // Pages whose last token was not known when they were computed.
                 self.scheduler.publish();
+                if let Some(routed) = &mut self.scheduler.routed {
+                    routed.record(&step.slots, &results.experts);
+                }
                 self.apply(&step, &mut results);
                 self.model.recycle(results.logits);
             }
@@ -175,11 +188,13 @@ impl<O: Ops> EngineCore<O> {
     }
 
     fn wait_for_results(&mut self, step: &InFlightStep) -> Result<StepResults, OpError> {
-        // Take the tokens even if the logits fail: they belong to this step, not to the next.
+        // Take the tokens and the experts even if the logits fail: they belong to this step, not to
+        // the next.
         let has_drawn = step.host_rows.len() < step.wanted;
         let drawn = if has_drawn { self.model.drawn_tokens() } else { Ok(Vec::new()) };
+        let experts = self.model.take_routing(step.slots.len());
         let logits = self.model.logits(&step.host_rows)?;
-        Ok(StepResults { drawn: drawn?, logits })
+        Ok(StepResults { drawn: drawn?, experts: experts?, logits })
     }
 
     /// Gives the running sequences their tokens. Tokens of sequences that ended are dropped.

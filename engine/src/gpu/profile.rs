@@ -309,7 +309,16 @@ mod tests {
     use crate::model::random::tests::config;
 
     fn options(batches: &[usize], context: usize) -> (tempfile::TempDir, ProfileOptions) {
-        let (keep, config) = config(json!({}));
+        changed(json!({}), batches, context)
+    }
+
+    /// Options for a model with other fields in its configuration.
+    fn changed(
+        fields: serde_json::Value,
+        batches: &[usize],
+        context: usize,
+    ) -> (tempfile::TempDir, ProfileOptions) {
+        let (keep, config) = config(fields);
         let (gpu, batches) = (GpuOptions::default(), batches.to_vec());
         (keep, ProfileOptions { gpu, config, batches, context, steps: 2 })
     }
@@ -344,6 +353,35 @@ mod tests {
         assert_eq!(row(&many, "cublaslt 32x128x64").0, 2);
         assert_eq!(row(&of("batch 17, 20 positions each", "own"), "gemm 32x128x64").0, 2);
         assert_eq!(of("batch 17, 2 to 40 positions", "usual").len(), many.len());
+    }
+
+    #[test]
+    fn the_operations_of_a_mixture_are_timed_on_cuda() {
+        let _double = exclusive_gpu();
+        let mixture = json!({
+            "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 4, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32, "norm_topk_prob": true,
+        });
+        let (_keep, options) = changed(mixture, &[1, 8], 20);
+        let profile = Profile::new(&options).unwrap();
+        let row = |case: &str, what: &str| -> (usize, usize) {
+            let found = profile.rows.iter().find(|row| row.case == case && row.what == what);
+            found.map_or((0, 0), |row| (row.calls, row.bytes))
+        };
+        let one = "batch 1, 20 positions each";
+        // Two layers; one row uses two experts.
+        assert_eq!(row(one, "gemm_small 1x4x64"), (2, 2 * (64 + 4 * 64) + 4 * 4));
+        assert_eq!(row(one, "route"), (2, 4 * (4 + 2 * 2)));
+        assert_eq!(row(one, "sort_pairs"), (2, 12 * 2));
+        let gate_up = 2 * (2 * 64 * 64 + 2 * (64 + 64));
+        assert_eq!(row(one, "expert_gemm_small 2x64x64"), (2, gate_up));
+        assert_eq!(row(one, "silu_mul"), (2, 6 * 2 * 32));
+        let down = 2 * (2 * 64 * 32 + 2 * (64 + 32));
+        assert_eq!(row(one, "expert_gemm_small 2x64x32"), (2, down));
+        assert_eq!(row(one, "combine_experts"), (2, 2 * 64 * 3));
+        // Eight rows use all experts on average.
+        let (_, bytes) = row("batch 8, 20 positions each", "expert_gemm_small 16x64x64");
+        assert_eq!(bytes, 2 * (4 * 64 * 64 + 16 * (64 + 64)));
     }
 
     #[test]

@@ -51,7 +51,9 @@ pub(crate) struct Scratch<O: Ops> {
     pub(super) mixed: O::Buffer,
     /// The part that the next norm adds to `hidden`.
     pub(super) delta: O::Buffer,
-    /// The experts of every row, if any layer is a mixture.
+    /// The router's logits, `[rows, experts]`, and the experts of every row, if any layer is a
+    /// mixture.
+    pub(super) router: O::Buffer,
     pub(super) routing: Option<O::Routing>,
     /// `[logit rows, vocab]`.
     pub(super) logits: O::Buffer,
@@ -70,6 +72,7 @@ impl<O: Ops> Scratch<O> {
         logit_rows: usize,
     ) -> Result<Scratch<O>, OpError> {
         let (hidden, heads) = (config.hidden, config.heads);
+        let experts = config.experts.as_ref();
         let mixed = heads.query_width().max(config.intermediate);
         Ok(Scratch {
             hidden: ops.scratch(rows, hidden)?,
@@ -78,8 +81,12 @@ impl<O: Ops> Scratch<O> {
             gate: ops.scratch(if config.hybrid.is_some() { rows } else { 0 }, heads.row())?,
             mixed: ops.scratch(rows, mixed)?,
             delta: ops.scratch(rows, hidden)?,
-            routing: match &config.experts {
-                Some(experts) => Some(ops.routing(config.layers, experts.choice)?),
+            router: ops.logits(rows, experts.map_or(0, |experts| experts.choice.experts))?,
+            routing: match experts {
+                Some(experts) => {
+                    let width = hidden.max(2 * experts.intermediate);
+                    Some(ops.routing(config.layers, experts.choice, rows, width)?)
+                }
                 None => None,
             },
             logits: ops.logits(logit_rows, config.vocab)?,
@@ -257,15 +264,15 @@ impl<O: Ops> ForwardPass<'_, O> {
     fn feed_forward(&mut self, index: usize, layer: &LayerParameters<O>) -> Result<(), OpError> {
         let norm = self.norm(&layer.post_norm);
         let ForwardPass { ops, step, config, adapters, scratch, .. } = self;
-        let Scratch { hidden, normed, wide, mixed, delta, routing, .. } = &mut **scratch;
+        let Scratch { hidden, normed, wide, mixed, delta, router, routing, .. } = &mut **scratch;
 
         ops.add_rms_norm(hidden, Some(delta), norm, normed)?;
         let projections = match (&layer.feed_forward, routing) {
             (FeedForward::Dense(projections), _) => projections,
-            (FeedForward::Experts { router, gate_up, down }, Some(routing)) => {
+            (FeedForward::Experts { router: weight, gate_up, down }, Some(routing)) => {
                 // Adapters add to the attention of such a layer only.
-                ops.matmul(normed, router, wide)?;
-                ops.route(wide, index, routing)?;
+                ops.matmul(normed, weight, router)?;
+                ops.route(router, index, routing)?;
                 let experts = ExpertMatrices { gate_up, down };
                 return ops.mix_experts(normed, index, experts, routing, delta);
             }

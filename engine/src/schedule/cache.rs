@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kernels::StateMark;
+use kernels::{PAGE, StateMark};
 
 /// The scope of a prefix: sequences of different scopes share no pages.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -82,6 +82,12 @@ impl SequenceState {
 }
 
 impl SequenceCache {
+    /// The slot of a position: its place among the positions of all pages.
+    pub(crate) fn slot(&self, position: usize) -> Option<usize> {
+        let page = *self.pages.get(position / PAGE)? as usize;
+        Some(page * PAGE + position % PAGE)
+    }
+
     /// An empty cache that shares pages within its scope.
     pub(crate) fn new(scope: Arc<CacheScope>) -> SequenceCache {
         SequenceCache { link: Some(ChainLink::Start(scope)), ..SequenceCache::default() }

@@ -3,6 +3,8 @@
 //! They are recorded whether or not a request asks for them, so that a prompt which takes pages
 //! from the prefix cache has the experts of their positions, too.
 
+use std::ops::Range;
+
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use kernels::PAGE;
@@ -84,21 +86,20 @@ impl RoutedPages {
         self.layers * self.chosen
     }
 
-    /// The place of a position in `values`.
-    fn place(&self, pages: &[u32], position: usize) -> Option<usize> {
-        let page = *pages.get(position / PAGE)? as usize;
-        Some((page * PAGE + position % PAGE) * self.width())
+    /// The numbers of a slot in `values`.
+    fn range(&self, slot: usize) -> Range<usize> {
+        slot * self.width()..(slot + 1) * self.width()
     }
 
-    /// Records the experts of the positions from `first` on, which `pages` hold.
-    pub(crate) fn record(&mut self, pages: &[u32], first: usize, experts: &[u16]) {
+    /// Records the experts of a step's rows, whose keys and values are in these slots.
+    pub(crate) fn record(&mut self, slots: &[usize], experts: &[u16]) {
         // The memory is reserved here, and taken only when a page is written.
         if self.values.is_empty() {
             self.values = vec![0; self.pages * PAGE * self.width()];
         }
-        for (position, experts) in (first..).zip(experts.chunks_exact(self.width())) {
-            let place = self.place(pages, position);
-            let to = place.and_then(|place| self.values.get_mut(place..place + experts.len()));
+        for (slot, experts) in slots.iter().zip(experts.chunks_exact(self.width())) {
+            let range = self.range(*slot);
+            let to = self.values.get_mut(range);
             to.into_iter().for_each(|to| to.copy_from_slice(experts));
         }
     }
@@ -110,8 +111,8 @@ impl RoutedPages {
         }
         let mut values = Vec::with_capacity(tokens * self.width());
         for position in 0..tokens {
-            let place = self.place(&cache.pages, position)?;
-            values.extend_from_slice(self.values.get(place..place + self.width())?);
+            let slot = cache.slot(position)?;
+            values.extend_from_slice(self.values.get(self.range(slot))?);
         }
         let shape = [tokens, self.layers, self.chosen];
         Some(RoutedExperts { shape, is_small: self.is_small, values })

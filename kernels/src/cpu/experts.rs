@@ -87,7 +87,7 @@ impl Routing {
                 out.extend(std::iter::repeat_n(0, width));
                 continue;
             }
-            check_index("read_routing", row, chosen.len() / width)?;
+            check_index("take_routing", row, chosen.len() / width)?;
             out.extend_from_slice(&chosen[row * width..][..width]);
         }
         Ok(())

@@ -307,7 +307,13 @@ impl Ops for Cpu {
         self.norm_and_gate(x, projected, heads, &norm)
     }
 
-    fn routing(&self, layers: usize, choice: ExpertChoice) -> Result<Routing, OpError> {
+    fn routing(
+        &self,
+        layers: usize,
+        choice: ExpertChoice,
+        _: usize,
+        _: usize,
+    ) -> Result<Routing, OpError> {
         let ExpertChoice { experts, chosen, .. } = choice;
         check_index("routing", 0, chosen)?;
         check_index("routing", chosen, experts + 1)?;
@@ -330,12 +336,12 @@ impl Ops for Cpu {
         self.run_experts(x, layer, experts, routing, out)
     }
 
-    fn read_routing(
+    fn take_routing(
         &self,
-        routing: &Routing,
-        mut rows: Range<usize>,
+        routing: &mut Routing,
+        rows: usize,
         out: &mut Vec<u16>,
     ) -> Result<(), OpError> {
-        rows.try_for_each(|row| routing.copy_row(row, out))
+        (0..rows).try_for_each(|row| routing.copy_row(row, out))
     }
 }

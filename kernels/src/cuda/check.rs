@@ -11,6 +11,7 @@
 
 mod attention;
 mod elementwise;
+mod experts;
 mod gemm;
 mod lora;
 mod norm;
@@ -38,6 +39,10 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("gemm", gemm::gemm),
     ("sample", sample::sample),
     ("lora", lora::lora),
+    ("route", experts::route),
+    ("sort_pairs", experts::sort_pairs),
+    ("expert_gemm", experts::expert_gemm),
+    ("combine_experts", experts::combine_experts),
     ("rows", weights::rows),
     ("probe", weights::probe),
 ];

@@ -1,6 +1,7 @@
 //! The grids of launches, as each `.cu` file expects them.
 
 pub mod attention;
+pub mod experts;
 pub mod gemm;
 
 use super::kernels::Grid;
@@ -105,6 +106,8 @@ mod tests {
             expand(rows, 3, 4096),
             sample_tiles(rows, SampleParams::VOCAB_MAX),
             sample_rows(rows),
+            experts::route(rows, experts::EXPERTS_MAX),
+            experts::combine(rows, 4096),
             attention::grid(rows, heads),
             attention::combine(rows, heads),
             gemm::gemm(rows, SampleParams::VOCAB_MAX),

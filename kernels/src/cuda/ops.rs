@@ -4,6 +4,7 @@
 //! are unspecified; no row's result depends on another row.
 
 pub(super) mod adapters;
+pub(super) mod experts;
 pub(super) mod launch;
 mod weights;
 
@@ -22,22 +23,18 @@ use crate::op::{
     Values, check_len, no_recurrence,
 };
 use adapters::Adapters;
+use experts::Routing;
 use launch::{op_error, optional_pointer, pointer, row_width};
 
 /// Columns of a product's operands are a multiple of this.
 const DEPTH_UNIT: usize = 8;
-
-/// The error of operations that have no kernels yet.
-fn no_experts(op: &'static str) -> OpError {
-    OpError::Device { op, reason: "mixtures of experts run on the CPU only".to_owned() }
-}
 
 impl Ops for Cuda {
     type Buffer = Buffer;
     type Matrix = Matrix;
     type Pages = Pages;
     type Adapters = Adapters;
-    type Routing = ();
+    type Routing = Routing;
     type States = ();
 
     fn loader(&self) -> Result<Cuda, OpError> {
@@ -399,27 +396,42 @@ impl Ops for Cuda {
         Err(no_recurrence("states"))
     }
 
-    fn routing(&self, _: usize, _: ExpertChoice) -> Result<(), OpError> {
-        Err(no_experts("routing"))
+    fn routing(
+        &self,
+        layers: usize,
+        choice: ExpertChoice,
+        rows: usize,
+        width: usize,
+    ) -> Result<Routing, OpError> {
+        self.new_routing(layers, choice, rows, width)
     }
 
-    fn route(&self, _: &Buffer, _: usize, (): &mut ()) -> Result<(), OpError> {
-        Err(no_experts("route"))
+    fn route(&self, logits: &Buffer, layer: usize, routing: &mut Routing) -> Result<(), OpError> {
+        self.choose_experts(logits, layer, routing)
     }
 
     fn mix_experts(
         &self,
-        _: &Buffer,
-        _: usize,
-        _: ExpertMatrices<'_, Matrix>,
-        (): &mut (),
-        _: &mut Buffer,
+        x: &Buffer,
+        layer: usize,
+        experts: ExpertMatrices<'_, Matrix>,
+        routing: &mut Routing,
+        out: &mut Buffer,
     ) -> Result<(), OpError> {
-        Err(no_experts("mix_experts"))
+        self.run_experts(x, layer, experts, routing, out)
     }
 
-    fn read_routing(&self, (): &(), _: Range<usize>, _: &mut Vec<u16>) -> Result<(), OpError> {
-        Err(no_experts("read_routing"))
+    fn fetch_routing(&self, routing: &mut Routing) -> Result<(), OpError> {
+        routing.fetch(self.shape().rows)
+    }
+
+    fn take_routing(
+        &self,
+        routing: &mut Routing,
+        rows: usize,
+        out: &mut Vec<u16>,
+    ) -> Result<(), OpError> {
+        routing.take(rows, out)
     }
 
     fn draw(&self, _: &Step<'_>, logits: &Buffer, vocab: usize) -> Result<(), OpError> {

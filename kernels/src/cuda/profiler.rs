@@ -14,7 +14,7 @@ use super::error::CudaError;
 use super::grid;
 use super::kernels::{Arg, Kernels};
 use super::step::plan::Plan;
-use crate::op::Heads;
+use crate::op::{ExpertChoice, Heads};
 use crate::random::Random;
 
 /// Minimum seconds of a lead: more than a host needs to start the longest step.
@@ -209,6 +209,26 @@ pub(super) fn product_cost(name: &str, shape: ProductShape) -> (String, usize) {
     (format!("{name} {m}x{n}x{k}"), 2 * (m * k + n * k) + out_size * m * n)
 }
 
+/// The label of a product of a mixture with `[n, k]` matrices, and the bytes that it moves: those
+/// of as many experts as rows that choose at random use on average.
+pub(super) fn expert_product_cost(
+    name: &str,
+    rows: usize,
+    choice: ExpertChoice,
+    [n, k]: [usize; 2],
+) -> (String, usize) {
+    let ExpertChoice { experts, chosen, .. } = choice;
+    let unused = (1.0 - chosen as f64 / experts as f64).powf(rows as f64);
+    let used = (experts as f64 * (1.0 - unused)).round() as usize;
+    let pairs = rows * chosen;
+    (format!("{name} {pairs}x{n}x{k}"), 2 * (used * n * k + pairs * (n + k)))
+}
+
+/// The label of the gate of so many rows, and the bytes that it moves.
+pub(super) fn silu_cost(rows: usize, width: usize) -> (String, usize) {
+    ("silu_mul".to_owned(), 6 * rows * width)
+}
+
 /// The label of a kernel of a step that only decodes, and the bytes that it moves.
 pub(super) fn kernel_cost(name: &str, args: &[Arg], plan: &Plan, heads: Heads) -> (String, usize) {
     let (rows, wanted, tiles) = (plan.shape.rows, plan.shape.wanted, plan.shape.tiles);
@@ -228,7 +248,12 @@ pub(super) fn kernel_cost(name: &str, args: &[Arg], plan: &Plan, heads: Heads) -
         }
         "gather_norm" => 4 * wanted * int_arg(args, 4),
         "add_bias" => 4 * rows * int_arg(args, 2),
-        "silu_mul" => 6 * rows * int_arg(args, 2),
+        "silu_mul" => return silu_cost(rows, int_arg(args, 2)),
+        // Logits, the chosen experts and their weights.
+        "route" => 4 * rows * (int_arg(args, 5) + 2 * int_arg(args, 6)),
+        // The experts of pairs, their rows and their places.
+        "sort_pairs" => 12 * int_arg(args, 4),
+        "combine_experts" => 2 * rows * int_arg(args, 5) * (int_arg(args, 6) + 1),
         "rope_write" => 4 * rows * heads.row(),
         "attention" => {
             // Keys and values of bf16.

@@ -14,12 +14,17 @@ fn cache(len: usize) -> SequenceCache {
     SequenceCache { pages: vec![3, 1], len, ..SequenceCache::default() }
 }
 
+/// The slots of positions of such a sequence.
+fn slots(positions: Range<usize>) -> Vec<usize> {
+    positions.filter_map(|position| cache(0).slot(position)).collect()
+}
+
 #[test]
 fn experts_are_found_by_the_pages_that_hold_them() {
     let mut pages = RoutedPages::new(4, &config(300));
     let experts: Vec<u16> = (0..20 * 6).collect();
-    pages.record(&[3, 1], 0, &experts[..7 * 6]);
-    pages.record(&[3, 1], 7, &experts[7 * 6..]);
+    pages.record(&slots(0..7), &experts[..7 * 6]);
+    pages.record(&slots(7..20), &experts[7 * 6..]);
     let found = pages.of(&cache(20), 19).unwrap();
     assert_eq!((found.shape, &found.values[..]), ([19, 3, 2], &experts[..19 * 6]));
     // Another sequence has the same first page.
@@ -34,7 +39,7 @@ fn experts_are_found_by_the_pages_that_hold_them() {
 fn the_forms_are_those_that_the_recorder_reads() {
     for (experts, top) in [(256, 255_u16), (257, 256)] {
         let mut pages = RoutedPages::new(4, &config(experts));
-        pages.record(&[3, 1], 0, &[0, 1, top, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+        pages.record(&slots(0..2), &[0, 1, top, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
         let found = pages.of(&cache(2), 2).unwrap();
         let file = BASE64_STANDARD.decode(found.numpy()).unwrap();
         let width = if experts == 256 { 1 } else { 2 };

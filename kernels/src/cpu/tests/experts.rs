@@ -35,13 +35,13 @@ fn run(cpu: &Cpu, x: &[f32], choice: ExpertChoice) -> (Vec<f32>, Vec<u16>) {
     let gate_up: Vec<Matrix> = gate_up.iter().map(|w| matrix(w, 2 * WIDTH, HIDDEN)).collect();
     let down: Vec<Matrix> = down.iter().map(|w| matrix(w, HIDDEN, WIDTH)).collect();
 
-    let mut routing = cpu.routing(3, choice).unwrap();
+    let mut routing = cpu.routing(3, choice, 0, 0).unwrap();
     let (mut logits, mut out, mut chosen) = (Vec::new(), Vec::new(), Vec::new());
     cpu.matmul(&x.to_vec(), &router, &mut logits).unwrap();
     cpu.route(&logits, 1, &mut routing).unwrap();
     let experts = ExpertMatrices { gate_up: &gate_up, down: &down };
     cpu.mix_experts(&x.to_vec(), 1, experts, &mut routing, &mut out).unwrap();
-    cpu.read_routing(&routing, 0..x.len() / HIDDEN, &mut chosen).unwrap();
+    cpu.take_routing(&mut routing, x.len() / HIDDEN, &mut chosen).unwrap();
     (out, chosen)
 }
 
@@ -112,18 +112,18 @@ fn a_mixture_has_the_same_bits_everywhere_and_in_any_batch() {
 fn equal_experts_are_chosen_from_the_lowest_on_whatever_the_numbers() {
     let cpu = Cpu::default();
     let choice = ExpertChoice { experts: 5, chosen: 3, normed: true };
-    let mut routing = cpu.routing(1, choice).unwrap();
+    let mut routing = cpu.routing(1, choice, 0, 0).unwrap();
     let rows = [[0.0; 5], [1.0, 2.0, 1.0, 2.0, 1.0], [f32::NAN; 5], [f32::INFINITY; 5]].concat();
     cpu.route(&rows, 0, &mut routing).unwrap();
     let mut chosen = Vec::new();
-    cpu.read_routing(&routing, 0..4, &mut chosen).unwrap();
+    cpu.take_routing(&mut routing, 4, &mut chosen).unwrap();
     assert_eq!(chosen[..6], [0, 1, 2, 1, 3, 0]);
     for row in chosen.chunks_exact(3) {
         assert!(row[0] != row[1] && row[1] != row[2] && row[0] != row[2], "{row:?}");
     }
-    let error = cpu.read_routing(&routing, 4..5, &mut chosen).unwrap_err();
-    assert_eq!(error.to_string(), "`read_routing`: index 4 is outside a table of 4 rows");
+    let error = cpu.take_routing(&mut routing, 5, &mut chosen).unwrap_err();
+    assert_eq!(error.to_string(), "`take_routing`: index 4 is outside a table of 4 rows");
     for (experts, chosen) in [(0, 0), (4, 0), (4, 5), (1 << 17, 2)] {
-        assert!(cpu.routing(1, ExpertChoice { experts, chosen, normed: true }).is_err());
+        assert!(cpu.routing(1, ExpertChoice { experts, chosen, normed: true }, 0, 0).is_err());
     }
 }

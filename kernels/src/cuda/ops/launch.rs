@@ -70,10 +70,21 @@ impl Cuda {
         grid: Grid,
         args: &[Arg],
     ) -> Result<(), OpError> {
+        self.launch_as(name, grid, args, || kernel_cost(name, args, &self.plan, self.heads))
+    }
+
+    /// As [`Cuda::launch`], for a kernel whose `cost` its arguments do not tell.
+    pub(crate) fn launch_as(
+        &self,
+        name: &'static str,
+        grid: Grid,
+        args: &[Arg],
+        cost: impl FnOnce() -> (String, usize),
+    ) -> Result<(), OpError> {
         // SAFETY: operations check shapes before they launch, indexes were checked before the step
         // began, and memory is freed in stream order behind the work that uses it.
         unsafe { self.kernels.launch(name, grid, args) }.map_err(op_error(name))?;
-        self.profile(name, || kernel_cost(name, args, &self.plan, self.heads))
+        self.profile(name, cost)
     }
 
     /// Changes the bounds of indexes, which are checked before every further step.

@@ -45,8 +45,13 @@ pub const FAMILIES: &[Family] = &[
     family!("attention": "base" "mma" "attention/tile" "attention/ring" "attention/softmax"
         "attention/splits" "attention/narrow" "attention/wide" "attention/attention"
         "attention/combine"),
-    family!("gemm": "base" "mma" "gemm"),
-    family!("gemm_small": "base" "mma" "gemm_small"),
+    family!("gemm": "base" "mma" "product/operands" "product/tile" "gemm"),
+    family!("gemm_small": "base" "mma" "product/operands" "product/slab" "gemm_small"),
+    family!("experts": "base" "experts/route" "experts/sort" "experts/combine"),
+    family!("expert_gemm": "base" "mma" "product/operands" "product/tile" "experts/operands"
+        "experts/gemm"),
+    family!("expert_gemm_small": "base" "mma" "product/operands" "product/slab" "experts/operands"
+        "experts/gemm_small"),
 ];
 
 impl Family {
