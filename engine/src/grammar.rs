@@ -33,6 +33,7 @@ use crate::bounds::{
 };
 use crate::room::Room;
 pub(crate) use schema::prepare as prepare_schema;
+pub(crate) use schema_cost::lookup as lookup_schema;
 use thought::ThinkTags;
 pub(crate) use thought::{LeadingThought, tag};
 
@@ -51,7 +52,7 @@ pub(crate) enum GrammarError {
 }
 
 impl GrammarError {
-    fn form(reason: impl Into<String>) -> GrammarError {
+    pub(crate) fn form(reason: impl Into<String>) -> GrammarError {
         GrammarError::Form { reason: reason.into() }
     }
 

@@ -25,4 +25,4 @@ pub use fingerprint::fingerprint;
 pub use messages::{MessageError, prepare};
 pub use reasoning::{PromptThought, ReasoningDelta, ReasoningParser};
 pub use tokenizer::{Detokenizer, TokenStrings, Tokenizer, TokenizerError};
-pub use tools::{ToolCall, ToolEvent, ToolFormat, ToolParser};
+pub use tools::{ToolCall, ToolEvent, ToolFormat, ToolParser, ToolTypes};

@@ -1,18 +1,23 @@
 //! Tool calls in the text of a model.
 //!
 //! [`ToolParser`] takes the text in pieces and returns calls while they are written: the name
-//! first, then the arguments exactly as they were sampled. The pieces may be cut anywhere, with the
-//! same result in sum. All text is returned, except for the markup of calls and the white space
-//! around them.
+//! first, then the arguments: JSON exactly as it was sampled, tagged values as the JSON of their
+//! types. The pieces may be cut anywhere, with the same result in sum. All text is returned, except
+//! for the markup of calls and the white space around them.
 
 mod call;
+mod json_call;
 mod scan;
+mod tagged_call;
 #[cfg(test)]
 mod tests;
+mod types;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use call::{PartialCall, Progress};
+pub use types::ToolTypes;
 
 /// The markup of tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,14 +27,21 @@ pub enum ToolFormat {
     /// `{"name": ..., "parameters": {...}}` as the whole reply or after `<|python_tag|>`, several
     /// of them separated by `;`: Llama 3.
     Llama3Json,
+    /// `<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>`, a line
+    /// for each tag and each value: Qwen3-Coder, Qwen3.5.
+    Qwen3Coder,
 }
 
 impl ToolFormat {
     /// Returns the markup that a chat template shows to the model, if it is one of these.
     pub fn detect(source: &str) -> Option<ToolFormat> {
-        // Some models put XML between the tags of Hermes.
-        if source.contains("<tool_call>") && !source.contains("<function=") {
-            return Some(ToolFormat::Hermes);
+        // Some models put tags between those of Hermes, and not all of them put the same.
+        if source.contains("<tool_call>") {
+            return match (source.contains("<function="), source.contains("<parameter=")) {
+                (false, _) => Some(ToolFormat::Hermes),
+                (true, true) => Some(ToolFormat::Qwen3Coder),
+                (true, false) => None,
+            };
         }
         source.contains("<|python_tag|>").then_some(ToolFormat::Llama3Json)
     }
@@ -37,15 +49,20 @@ impl ToolFormat {
     /// The markup before a call.
     fn open(self) -> &'static str {
         match self {
-            ToolFormat::Hermes => "<tool_call>",
+            ToolFormat::Hermes | ToolFormat::Qwen3Coder => "<tool_call>",
             ToolFormat::Llama3Json => "<|python_tag|>",
         }
+    }
+
+    /// The start of a call without the markup before it, which may be absent.
+    fn bare(self) -> Option<&'static str> {
+        (self == ToolFormat::Qwen3Coder).then_some(tagged_call::FUNCTION)
     }
 
     /// The markup after a call, which may be absent.
     fn close(self) -> &'static str {
         match self {
-            ToolFormat::Hermes => "</tool_call>",
+            ToolFormat::Hermes | ToolFormat::Qwen3Coder => "</tool_call>",
             ToolFormat::Llama3Json => ";",
         }
     }
@@ -56,7 +73,7 @@ impl ToolFormat {
 pub struct ToolCall {
     /// The tool.
     pub name: String,
-    /// The arguments, as they were sampled.
+    /// The arguments, a JSON object as a rule.
     pub arguments: String,
 }
 
@@ -71,7 +88,7 @@ pub enum ToolEvent {
     Arguments(String),
     /// The call is complete.
     End,
-    /// The call ended early, or was not JSON, after parts of it were returned.
+    /// The call ended early, or was malformed, after parts of it were returned.
     Broken {
         /// All of it, from its markup on.
         raw: String,
@@ -84,6 +101,7 @@ pub enum ToolEvent {
 #[derive(Clone, Debug)]
 pub struct ToolParser {
     format: ToolFormat,
+    types: Arc<ToolTypes>,
     state: State,
     /// Text that is neither content nor part of a call yet.
     pending: String,
@@ -100,15 +118,22 @@ enum State {
     Text,
     /// In a call.
     Call(PartialCall),
-    /// After the object of a call, before its closing markup.
+    /// After a call, before its closing markup.
     Close,
 }
 
 impl ToolParser {
-    /// Creates a parser at the start of a reply.
+    /// Creates a parser at the start of a reply that knows no tools. Values that are written as text
+    /// are JSON if they can be read as JSON.
     pub fn new(format: ToolFormat) -> ToolParser {
+        ToolParser::with_types(format, Arc::default())
+    }
+
+    /// Creates a parser at the start of a reply that may call tools with parameters of these types.
+    pub fn with_types(format: ToolFormat, types: Arc<ToolTypes>) -> ToolParser {
         ToolParser {
             format,
+            types,
             state: State::Text,
             pending: String::new(),
             has_calls: false,
@@ -116,21 +141,17 @@ impl ToolParser {
         }
     }
 
-    /// Returns the content and the calls of a whole text. A broken call is content.
+    /// Returns the content and the calls of a whole text, with the types unknown. A broken call is
+    /// content.
     pub fn parse(format: ToolFormat, text: &str) -> (String, Vec<ToolCall>) {
-        ToolParser::parse_whole(format, text, false)
+        ToolParser::new(format).read(text, false)
     }
 
-    /// Returns the content and the calls of a whole text. A call that was cut after its name is a
-    /// call with the arguments so far.
-    pub fn parse_with_cut_calls(format: ToolFormat, text: &str) -> (String, Vec<ToolCall>) {
-        ToolParser::parse_whole(format, text, true)
-    }
-
-    fn parse_whole(format: ToolFormat, text: &str, keeps_cut: bool) -> (String, Vec<ToolCall>) {
-        let mut parser = ToolParser::new(format);
-        let mut events = parser.push(text);
-        events.extend(parser.finish());
+    /// Reads a whole text, and returns its content and its calls. A broken call is content; with
+    /// `keeps_cut`, one that was cut after its name is a call with the arguments so far.
+    pub fn read(mut self, text: &str, keeps_cut: bool) -> (String, Vec<ToolCall>) {
+        let mut events = self.push(text);
+        events.extend(self.finish());
 
         let (mut content, mut calls) = (String::new(), Vec::new());
         for event in events {
@@ -163,7 +184,10 @@ impl ToolParser {
     pub fn finish(&mut self) -> Vec<ToolEvent> {
         let mut out = Vec::new();
         match std::mem::replace(&mut self.state, State::Text) {
-            State::Call(call) => self.break_call(call, &mut out),
+            State::Call(mut call) => {
+                call.cut(&mut out);
+                self.break_call(call, &mut out);
+            }
             State::Text | State::Close => {
                 let rest = std::mem::take(&mut self.pending);
                 if !(self.has_calls && rest.trim().is_empty()) {
@@ -186,8 +210,9 @@ impl ToolParser {
     /// Reads content up to the start of a call.
     fn read_text(&mut self, out: &mut Vec<ToolEvent>) -> bool {
         let Some(markup) = self.bare_call().or_else(|| self.opening_markup()) else {
-            let safe = self.pending.len() - partial_tag_len(&self.pending, self.format.open());
-            self.emit_pending(safe, out);
+            let tags = [Some(self.format.open()), self.format.bare()].into_iter().flatten();
+            let partial = tags.map(|tag| partial_tag_len(&self.pending, tag)).max();
+            self.emit_pending(self.pending.len() - partial.unwrap_or(0), out);
             return false;
         };
 
@@ -200,23 +225,23 @@ impl ToolParser {
             self.emit_content(content, out);
         }
         lead.extend(self.pending.drain(..markup.len()));
-        self.state = State::Call(PartialCall::new(lead));
+        self.state = State::Call(PartialCall::new(self.format, lead, &self.types));
         true
     }
 
-    /// Reads the object of a call.
+    /// Reads a call.
     fn read_call(&mut self, out: &mut Vec<ToolEvent>) -> bool {
         let State::Call(call) = &mut self.state else { return false };
         let piece = std::mem::take(&mut self.pending);
         match call.push(&piece, out) {
             Progress::Open => false,
-            Progress::Done(end) => {
-                piece[end..].clone_into(&mut self.pending);
+            Progress::Done(rest) => {
+                self.pending = rest;
                 self.end_call(out);
                 true
             }
-            Progress::Bad(at) => {
-                piece[at..].clone_into(&mut self.pending);
+            Progress::Bad(rest) => {
+                self.pending = rest;
                 if let State::Call(call) = std::mem::replace(&mut self.state, State::Text) {
                     self.break_call(call, out);
                 }
@@ -238,10 +263,13 @@ impl ToolParser {
         true
     }
 
-    /// Finds the markup before a call in the pending text.
+    /// Finds the markup before a call in the pending text; it is empty before a call without it.
     fn opening_markup(&self) -> Option<Range<usize>> {
         let open = self.format.open();
-        self.pending.find(open).map(|start| start..start + open.len())
+        let marked = self.pending.find(open).map(|start| start..start + open.len());
+        let bare = self.format.bare().and_then(|tag| self.pending.find(tag));
+        let bare = bare.map(|start| start..start);
+        [marked, bare].into_iter().flatten().min_by_key(|markup| markup.start)
     }
 
     /// Finds the start of an object without markup that may be a call, as empty markup.
@@ -274,7 +302,7 @@ impl ToolParser {
         }
     }
 
-    /// Ends a call whose object is complete. It is broken if it has no name or no arguments.
+    /// Ends a call that is complete. It is broken if it has no name or no arguments.
     fn end_call(&mut self, out: &mut Vec<ToolEvent>) {
         match std::mem::replace(&mut self.state, State::Close) {
             State::Call(call) if call.has_emitted() => {

@@ -59,7 +59,7 @@ def ask(url, body):
 
 def use(proxy):
     """Calls that end as complete, as refused and not at all; a feed that drops, delivers and gets
-    an ack; so that every metric of the recorder has a value."""
+    an ack; a rule of admission; so that every metric of the recorder has a value."""
     chat = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
     for episode in ("a", "b"):
         assert ask(f"{proxy.base_url(episode)}/chat/completions", chat)[0] == 200
@@ -80,6 +80,10 @@ def use(proxy):
         locked.execute("BEGIN IMMEDIATE")
         status, said = ask(f"{proxy.base_url('c')}/chat/completions", chat)
     assert status == 503 and b"recorder_error" in said, said
+
+    rule = {"consumer": "t", "batch_attempts": 64, "max_versions": 1}
+    assert control.post(proxy, "/admission", rule)[0] == 200
+    assert ask(f"{proxy.base_url('d')}/chat/completions", chat)[0] == 200
 
 
 SERIES_OF_HISTOGRAM = re.compile("_(bucket|sum|count)$")
@@ -167,7 +171,8 @@ def test_the_page_lists_what_is_measured(served):
     def measured(page, common=frozenset()):
         return {name: (kind, labels - common) for name, (kind, labels) in metrics(page).items()}
 
-    assert table("The recorder") | table("The feed") == measured(served.recorder_page)
+    of_the_recorder = table("The recorder") | table("The feed") | table("Admission")
+    assert of_the_recorder == measured(served.recorder_page)
     assert table("The engine") == measured(served.engine_page, ENGINE_LABELS)
     for name, (_, samples) in served.engine_page.items():
         assert label_names(samples) >= ENGINE_LABELS, name

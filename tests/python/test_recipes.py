@@ -16,6 +16,7 @@ from servers import running
 PAGES = harness.ROOT / "docs/recipes"
 AIDER = harness.ROOT / "tests/python/clients/.venvs/aider/bin/aider"
 TRAINERS = harness.ROOT / "tests/python/trainers/.venv/bin/python3"
+SSHD = Path("/usr/sbin/sshd")
 CLAUDE = harness.ROOT / "tests/node/node_modules/.bin/claude"
 
 pytestmark = pytest.mark.skipif(
@@ -94,6 +95,11 @@ def test_hosted_api(tmp_path):
 
 def test_sandbox(tmp_path):
     done("sandbox.md", recipes.Setting(PYTHON3, scripted(NUMBERS, tmp_path)), tmp_path)
+
+
+@pytest.mark.skipif(not SSHD.exists(), reason="OpenSSH's server is not installed")
+def test_one_connection(tmp_path):
+    done("one-connection.md", recipes.Setting(PYTHON3, scripted(NUMBERS, tmp_path)), tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")

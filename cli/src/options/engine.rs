@@ -157,6 +157,9 @@ enum ToolCallParserName {
     /// {"name": ..., "parameters": {...}}
     #[value(name = "llama3_json")]
     Llama3Json,
+    /// <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>
+    #[value(name = "qwen3_coder")]
+    Qwen3Coder,
     /// No parser: tool calls stay text
     None,
 }
@@ -167,6 +170,7 @@ impl From<ToolCallParserName> for ToolCallParser {
             ToolCallParserName::Auto => Self::Auto,
             ToolCallParserName::Hermes => Self::Hermes,
             ToolCallParserName::Llama3Json => Self::Llama3Json,
+            ToolCallParserName::Qwen3Coder => Self::Qwen3Coder,
             ToolCallParserName::None => Self::None,
         }
     }

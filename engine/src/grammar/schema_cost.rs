@@ -125,7 +125,7 @@ impl<'a> Schemas<'a> {
 
 /// The schema that a reference leads to. Read as the library reads it, which is not quite a JSON
 /// pointer: nothing is unescaped, and `+0` is an index.
-pub(super) fn lookup<'a>(root: &'a Value, place: &str) -> Option<&'a Value> {
+pub(crate) fn lookup<'a>(root: &'a Value, place: &str) -> Option<&'a Value> {
     if place == "#" || place == "#/" {
         return Some(root);
     }

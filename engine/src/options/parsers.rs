@@ -12,6 +12,8 @@ pub enum ToolCallParser {
     Hermes,
     /// `{"name": ..., "parameters": {...}}`.
     Llama3Json,
+    /// `<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>`.
+    Qwen3Coder,
     /// No parser: tool calls stay text.
     None,
 }
@@ -23,6 +25,7 @@ impl ToolCallParser {
             ToolCallParser::Auto => ToolFormat::detect(template),
             ToolCallParser::Hermes => Some(ToolFormat::Hermes),
             ToolCallParser::Llama3Json => Some(ToolFormat::Llama3Json),
+            ToolCallParser::Qwen3Coder => Some(ToolFormat::Qwen3Coder),
             ToolCallParser::None => None,
         }
     }

@@ -134,6 +134,7 @@ pub(super) async fn complete(
     }
     let format = MessageFormat {
         tools: tools.parsing,
+        types: Arc::clone(&tools.types),
         demand: tools.demand(),
         reasoning: model.thinks.then(|| ReasoningParser::new(&text)),
         includes_reasoning: fields.flag("include_reasoning", true)?,

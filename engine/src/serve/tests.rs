@@ -17,6 +17,7 @@ mod refusals;
 mod rl;
 mod sglang;
 mod small;
+mod tagged;
 mod talk;
 mod thoughts;
 mod updates;

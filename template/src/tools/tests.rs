@@ -1,5 +1,7 @@
 //! Calls in texts that are cut into pieces anywhere.
 
+mod tagged;
+
 use super::*;
 
 fn call(name: &str, arguments: &str) -> ToolCall {
@@ -15,6 +17,11 @@ fn events(format: ToolFormat, text: &str, size: usize) -> Vec<ToolEvent> {
         all.extend(parser.push(&piece.iter().collect::<String>()));
     }
     all.extend(parser.finish());
+    joined(all)
+}
+
+/// Joins neighbors of a kind.
+fn joined(all: Vec<ToolEvent>) -> Vec<ToolEvent> {
     let mut joined: Vec<ToolEvent> = Vec::new();
     for event in all {
         match (joined.last_mut(), event) {
@@ -243,6 +250,8 @@ fn nothing_is_lost_whatever_the_text_and_its_pieces() {
 fn the_form_is_the_one_that_the_template_shows() {
     assert_eq!(ToolFormat::detect("a <tool_call> b"), Some(ToolFormat::Hermes));
     assert_eq!(ToolFormat::detect("<|python_tag|>"), Some(ToolFormat::Llama3Json));
+    let tags = "<tool_call><function=f><parameter=p>";
+    assert_eq!(ToolFormat::detect(tags), Some(ToolFormat::Qwen3Coder));
     assert_eq!(ToolFormat::detect("<tool_call><function=f>"), None);
     assert_eq!(ToolFormat::detect(""), None);
 }
@@ -251,11 +260,11 @@ fn the_form_is_the_one_that_the_template_shows() {
 fn a_call_that_was_cut_has_its_arguments_so_far_where_a_call_is_demanded() {
     let whole = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"b";
     let expected = [call("f", "{\"a\": \"b")];
-    let (content, calls) = ToolParser::parse_with_cut_calls(ToolFormat::Hermes, whole);
+    let (content, calls) = ToolParser::new(ToolFormat::Hermes).read(whole, true);
     assert_eq!((content.as_str(), &calls[..]), ("", &expected[..]));
     assert_eq!(ToolParser::parse(ToolFormat::Hermes, whole), (whole.to_owned(), Vec::new()));
     // Before the name there is no call yet.
     let early = "<tool_call>\n{\"na";
-    let found = ToolParser::parse_with_cut_calls(ToolFormat::Hermes, early);
+    let found = ToolParser::new(ToolFormat::Hermes).read(early, true);
     assert_eq!(found, (early.to_owned(), Vec::new()));
 }

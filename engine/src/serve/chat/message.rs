@@ -1,7 +1,9 @@
 //! The message of a chat reply: reasoning, content and tool calls, whole or while it is sampled.
 
+use std::sync::Arc;
+
 use serde::Serialize;
-use template::{ReasoningParser, ToolCall, ToolEvent, ToolFormat, ToolParser};
+use template::{ReasoningParser, ToolCall, ToolEvent, ToolFormat, ToolParser, ToolTypes};
 
 use crate::schedule::request::ReplyEnd;
 
@@ -38,11 +40,21 @@ pub(super) enum ToolDemand {
 #[derive(Clone, Debug)]
 pub(super) struct MessageFormat {
     pub(super) tools: ToolParsing,
+    /// The types of the arguments of the request's tools.
+    pub(super) types: Arc<ToolTypes>,
     pub(super) demand: ToolDemand,
     /// A parser at the start of a reply; none if reasoning is not told from content.
     pub(super) reasoning: Option<ReasoningParser>,
     /// True if the reply includes the reasoning.
     pub(super) includes_reasoning: bool,
+}
+
+impl MessageFormat {
+    /// Returns a parser of tool calls at the start of a reply.
+    fn tool_parser(&self) -> Option<ToolParser> {
+        let format = self.tools.format()?;
+        Some(ToolParser::with_types(format, Arc::clone(&self.types)))
+    }
 }
 
 /// The part of a message that one piece of text added, or a whole message.
@@ -67,7 +79,7 @@ impl MessageParser {
     pub(super) fn new(format: &MessageFormat) -> MessageParser {
         MessageParser {
             format: format.clone(),
-            tools: format.tools.format().map(ToolParser::new),
+            tools: format.tool_parser(),
             started_calls: 0,
             complete_calls: 0,
         }
@@ -98,14 +110,10 @@ impl MessageParser {
         let mut parser = MessageParser::new(format);
         let mut message = MessageDelta::default();
         message.content = parser.split_reasoning(text, true, &mut message);
-        let Some(tool_format) = format.tools.format() else { return (message, false) };
+        let Some(tools) = format.tool_parser() else { return (message, false) };
 
-        let (content, mut calls) = match format.demand {
-            ToolDemand::Optional => ToolParser::parse(tool_format, &message.content),
-            ToolDemand::Required | ToolDemand::Named => {
-                ToolParser::parse_with_cut_calls(tool_format, &message.content)
-            }
-        };
+        let keeps_cut = format.demand != ToolDemand::Optional;
+        let (content, mut calls) = tools.read(&message.content, keeps_cut);
         if matches!(format.tools, ToolParsing::First(_)) {
             calls.truncate(1);
         }

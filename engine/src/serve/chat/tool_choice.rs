@@ -4,8 +4,14 @@
 //! with arguments of the tools' own schemas. The sampled text is therefore in the form that the
 //! model was trained on, and is parsed like any other reply.
 
+mod tagged;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
 use serde_json::{Value, json};
-use template::{Tokenizer, ToolFormat};
+use template::{Tokenizer, ToolFormat, ToolTypes};
 
 use super::message::{ToolDemand, ToolParsing};
 use crate::grammar::{GrammarError, GrammarSpec, prepare_schema, tag};
@@ -19,6 +25,8 @@ const CHOICE: &str = "tool_choice";
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ToolChoice {
     pub(super) parsing: ToolParsing,
+    /// The types of the arguments.
+    pub(super) types: Arc<ToolTypes>,
     /// The calls that a reply must be made of.
     required: Option<RequiredCalls>,
 }
@@ -52,20 +60,23 @@ impl ToolChoice {
             Some(format) => ToolParsing::All(format),
         };
 
+        let types = tools.iter().map(|tool| (tool.name.as_str(), &tool.schema));
+        let types = Arc::new(ToolTypes::of(types));
+
         // Without a choice the model decides. Without tools it is not asked to, and text that looks
         // like a call stays text.
         let Some(choice) = fields.get(CHOICE) else {
             let parsing = if tools.is_empty() { ToolParsing::Off } else { parsing };
-            return Ok(ToolChoice { parsing, required: None });
+            return Ok(ToolChoice { parsing, types, required: None });
         };
         if choice == "none" {
-            return Ok(ToolChoice { parsing: ToolParsing::Off, required: None });
+            return Ok(ToolChoice { parsing: ToolParsing::Off, types, required: None });
         }
         if tools.is_empty() {
             return Err(ApiError::bad_field(CHOICE, "can only be given together with `tools`"));
         }
         if choice == "auto" {
-            return Ok(ToolChoice { parsing, required: None });
+            return Ok(ToolChoice { parsing, types, required: None });
         }
 
         // A grammar needs the notation of calls; where the template shows none, no call can be
@@ -85,7 +96,7 @@ impl ToolChoice {
             },
             None => RequiredCalls { format, tools, only_one, demand: ToolDemand::Required },
         };
-        Ok(ToolChoice { parsing, required: Some(required) })
+        Ok(ToolChoice { parsing, types, required: Some(required) })
     }
 
     /// Returns the calls that the request demands.
@@ -162,8 +173,8 @@ struct CallNotation {
     close: String,
     /// The text between two calls.
     separator: &'static str,
-    /// The key of the arguments.
-    arguments: &'static str,
+    /// The key of the arguments; none if the call is in tags.
+    arguments: Option<&'static str>,
 }
 
 impl CallNotation {
@@ -173,13 +184,19 @@ impl CallNotation {
                 open: format!("{} \"\\n\"?", tag(tokenizer, "<tool_call>")),
                 close: format!("\"\\n\"? {}", tag(tokenizer, "</tool_call>")),
                 separator: "\"\\n\"?",
-                arguments: "arguments",
+                arguments: Some("arguments"),
+            },
+            ToolFormat::Qwen3Coder => CallNotation {
+                open: format!("{} \"\\n\"", tag(tokenizer, "<tool_call>")),
+                close: format!("\"\\n\" {}", tag(tokenizer, "</tool_call>")),
+                separator: "\"\\n\"",
+                arguments: None,
             },
             ToolFormat::Llama3Json => CallNotation {
                 open: String::new(),
                 close: String::new(),
                 separator: "\"; \"",
-                arguments: "parameters",
+                arguments: Some("parameters"),
             },
         }
     }
@@ -202,95 +219,25 @@ impl RequiredCalls {
         rules.push_str(&format!("call: {open} ({}) {close}\n", names.join(" | ")));
 
         // Each tool has a rule of its own, because its name decides the schema of the arguments.
-        for (index, Tool { name, schema }) in self.tools.iter().enumerate() {
-            let name = Value::from(name.as_str());
-            let head = Value::from(format!("{{\"name\": {name}, \"{arguments}\": "));
-            rules.push_str(&format!("call_{index}: {head} arguments_{index} \"}}\"\n"));
-            let schema = prepare_schema(schema)?;
-            rules.push_str(&format!("arguments_{index}: %json {schema}\n"));
+        for (index, tool) in self.tools.iter().enumerate() {
+            rules.push_str(&match arguments {
+                Some(key) => json_rules(index, tool, key)?,
+                None => tagged::rules(index, tool)?,
+            });
+        }
+        if arguments.is_none() {
+            rules.push_str(tagged::TEXT_RULES);
         }
         Ok(rules)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::path::PathBuf;
-
-    use super::*;
-    use crate::grammar::{GrammarCompiler, LeadingThought};
-
-    fn required(format: ToolFormat, only_one: bool) -> RequiredCalls {
-        let schema = json!({"type": "object", "properties": {"w": {"enum": ["b", "c"]}},
-            "required": ["w"], "additionalProperties": false});
-        let tool = |name: &str| Tool { name: name.to_owned(), schema: schema.clone() };
-        let tools = vec![tool("f"), tool("g\"")];
-        RequiredCalls { format, tools, only_one, demand: ToolDemand::Required }
-    }
-
-    /// True if a reply to `prompt`, that of a model that reasons, may be this text, and then end.
-    fn fits(calls: &RequiredCalls, prompt: Option<&str>, text: &str) -> bool {
-        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
-        let tokenizer = Tokenizer::load(&folder).unwrap();
-        let (vocab, end) = (tokenizer.size(), tokenizer.id("<|im_end|>").unwrap());
-        let grammars = GrammarCompiler::new(&tokenizer, vocab, &[end]).unwrap();
-        let thought = LeadingThought::of(prompt.is_some(), prompt.unwrap_or_default());
-        let mut grammar = grammars
-            .compile(GrammarSpec::Calls(calls.rules(&tokenizer).unwrap()), thought)
-            .unwrap();
-        let ids = tokenizer.encode(text, false).unwrap();
-        ids.into_iter().chain([end]).all(|id| {
-            let mut logits = vec![0.0; vocab];
-            grammar.mask(&mut logits);
-            grammar.push(id);
-            logits[id as usize] == 0.0
-        })
-    }
-
-    const F: &str = "<tool_call>{\"name\": \"f\", \"arguments\": {\"w\": \"b\"}}</tool_call>";
-    const G: &str =
-        "<tool_call>\n{\"name\": \"g\\\"\", \"arguments\": {\"w\": \"c\"}}\n</tool_call>";
-
-    #[test]
-    fn calls_are_in_the_words_of_the_template() {
-        let (one, many) = (required(ToolFormat::Hermes, true), required(ToolFormat::Hermes, false));
-        for text in [F, G] {
-            assert!(fits(&one, None, text), "{text}");
-        }
-        assert!(fits(&many, None, &format!("{F}\n{G}{F}")));
-        for text in [
-            "",
-            "Well.",
-            &format!("Well. {F}"),
-            &format!("{F}{G}"),
-            &F.replace("\"f\"", "\"h\""),
-            &F.replace("\"b\"", "\"d\""),
-            &F.replace("</tool_call>", ""),
-        ] {
-            assert!(!fits(&one, None, text), "{text}");
-        }
-        let llama = required(ToolFormat::Llama3Json, false);
-        let call = "{\"name\": \"f\", \"parameters\": {\"w\": \"b\"}}";
-        assert!(fits(&llama, None, call));
-        assert!(fits(&llama, None, &format!("{call}; {call}")));
-        assert!(!fits(&llama, None, &call.replace("parameters", "arguments")));
-    }
-
-    #[test]
-    fn thoughts_may_come_first() {
-        let one = required(ToolFormat::Hermes, true);
-        let thought = "\nIs 1 < 2 in <b>f</b>?\n</think>\n\n";
-        let (closed, opened) = (Some("a\n"), Some("a\n<think>\n"));
-        assert!(fits(&one, closed, F));
-        assert!(fits(&one, closed, &format!("<think>{thought}{F}")));
-        assert!(fits(&one, opened, &format!("{thought}{F}")));
-        assert!(!fits(&one, closed, &format!("{thought}{F}")));
-        assert!(!fits(&one, opened, F));
-        assert!(!fits(&one, opened, &format!("{thought}Well. {F}")));
-        assert!(!fits(&one, None, &format!("<think>{thought}{F}")));
-        let over = Some("a\n<think>\n\n</think>\n\n");
-        assert!(fits(&one, over, F));
-        assert!(!fits(&one, over, &format!("<think>{thought}{F}")));
-        assert!(!fits(&one, over, &format!("\n{F}")));
-    }
+/// Writes the rule `call_INDEX` of one tool whose call is an object with the arguments under `key`.
+fn json_rules(index: usize, tool: &Tool, key: &str) -> Result<String, GrammarError> {
+    let name = Value::from(tool.name.as_str());
+    let head = Value::from(format!("{{\"name\": {name}, \"{key}\": "));
+    let schema = prepare_schema(&tool.schema)?;
+    Ok(format!(
+        "call_{index}: {head} arguments_{index} \"}}\"\narguments_{index}: %json {schema}\n"
+    ))
 }
