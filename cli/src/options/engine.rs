@@ -146,6 +146,9 @@ impl From<NumericsName> for Numerics {
     }
 }
 
+const TAGGED_CALL: &str =
+    "<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>";
+
 /// A value of `--tool-call-parser`, in vLLM's words.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum ToolCallParserName {
@@ -157,8 +160,8 @@ enum ToolCallParserName {
     /// {"name": ..., "parameters": {...}}
     #[value(name = "llama3_json")]
     Llama3Json,
-    /// <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>
-    #[value(name = "qwen3_coder")]
+    /// The tags of Qwen3-Coder and Qwen3.5.
+    #[value(name = "qwen3_coder", help = TAGGED_CALL)]
     Qwen3Coder,
     /// No parser: tool calls stay text
     None,
