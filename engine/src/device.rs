@@ -2,6 +2,7 @@
 
 pub(crate) mod memory;
 
+use kernels::cuda::grid::experts::EXPERTS_MAX;
 use kernels::cuda::{Cuda, CudaError, CudaOptions, DeviceOptions, NoCuda};
 use kernels::{Cpu, OpError};
 
@@ -26,7 +27,7 @@ impl SelectedDevice {
             return Ok(cpu(options, "as requested"));
         }
         let unsupported = [
-            (model.experts.is_some(), ONLY_DENSE, LoadError::ExpertsOnGpu),
+            (has_too_many_experts(model), FEWER_EXPERTS, LoadError::ExpertsOnGpu),
             (model.hybrid.is_some(), ONLY_ATTENTION, LoadError::HybridOnGpu),
         ];
         if let Some((_, reason, refusal)) = unsupported.into_iter().find(|(found, ..)| *found) {
@@ -51,8 +52,12 @@ impl SelectedDevice {
 }
 
 /// Reasons why a model runs on the CPU although there may be a GPU.
-const ONLY_DENSE: &str = "the GPU's kernels take no mixture of experts";
+const FEWER_EXPERTS: &str = "the GPU's kernels take fewer experts of a layer";
 const ONLY_ATTENTION: &str = "the GPU's kernels take no layers with linear attention";
+
+fn has_too_many_experts(model: &ModelConfig) -> bool {
+    model.experts.as_ref().is_some_and(|experts| experts.choice.experts > EXPERTS_MAX)
+}
 
 fn cpu(options: &EngineOptions, reason: &str) -> (SelectedDevice, String) {
     let cpu = Cpu::new(options.threads, options.numerics);
@@ -112,14 +117,16 @@ mod tests {
     }
 
     #[test]
-    fn a_mixture_of_experts_runs_on_the_cpu_only() {
-        let model = tiny("tiny-moe");
+    fn a_mixture_of_more_experts_than_the_kernels_take_runs_on_the_cpu_only() {
+        let mut model = tiny("tiny-moe");
+        assert!(!has_too_many_experts(&model));
+        model.experts.as_mut().unwrap().choice.experts = EXPERTS_MAX + 1;
         let of =
             |device| SelectedDevice::new(&EngineOptions { device, ..Default::default() }, &model);
         let refused = of(DeviceChoice::Cuda).map(|(_, line)| line).unwrap_err().to_string();
-        assert!(refused.contains("mixture of experts") && refused.contains("--device cpu"));
+        assert!(refused.contains("at most 1024 experts") && refused.contains("--device cpu"));
         let (_, usual) = of(DeviceChoice::Auto).unwrap();
-        assert!(usual.ends_with("the GPU's kernels take no mixture of experts"), "{usual}");
+        assert!(usual.ends_with("the GPU's kernels take fewer experts of a layer"), "{usual}");
     }
 
     #[test]

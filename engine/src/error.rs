@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use kernels::OpError;
+use kernels::cuda::grid::experts::EXPERTS_MAX;
 use template::{TemplateError, TokenizerError};
 
 /// A reason why a model cannot be loaded.
@@ -30,10 +31,10 @@ pub enum LoadError {
     /// A GPU was asked for, and none can be used.
     #[error("cannot run on a GPU")]
     NoGpu(#[source] kernels::cuda::NoCuda),
-    /// A GPU was asked for a model with experts.
+    /// A GPU was asked for a model with more experts than its kernels take.
     #[error(
-        "the GPU's kernels take no mixture of experts; run this model with --device cpu, or with \
-         --device auto, which chooses the CPU for it"
+        "the GPU's kernels take at most {EXPERTS_MAX} experts of a layer; run this model with \
+         --device cpu, or with --device auto, which chooses the CPU for it"
     )]
     ExpertsOnGpu,
     /// A GPU was asked for a model with linear attention.

@@ -7,7 +7,7 @@ from .doctor import command_of, tool
 from .shapes import config_of
 
 # A pattern for the names of our kernels and cuBLASLt's.
-NAMES = "regex:gemm|nvjet|cutlass|attention|norm|rope|silu|sample|embed"
+NAMES = "regex:gemm|nvjet|cutlass|attention|norm|rope|silu|sample|embed|route|sort|combine"
 METRICS = ["gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum",
            "dram__throughput.avg.pct_of_peak_sustained_elapsed",
            "sm__throughput.avg.pct_of_peak_sustained_elapsed",

@@ -25,6 +25,7 @@ use crate::schedule::pace::{QueuePace, QueuePlace};
 use crate::schedule::pages::PagePool;
 use crate::schedule::request::Submission;
 use crate::schedule::request::{Output, OutputSender, Request, StopRules, VersionSpan};
+use crate::schedule::routed::RoutedExperts;
 use crate::stats::Stats;
 use crate::update::tests::{Truth, folder_of, loaded, variant};
 use crate::weights::TensorSource;
@@ -55,6 +56,7 @@ struct ChoiceResult {
     prompt: Vec<u32>,
     cached: usize,
     finish: Option<FinishReason>,
+    experts: Option<Arc<RoutedExperts>>,
 }
 
 #[derive(Clone, Debug)]
@@ -216,6 +218,7 @@ fn take(results: &mut [ChoiceResult], output: Output) {
     if let Some(end) = output.end {
         assert_eq!(one.finish, None);
         one.finish = Some(end.finish);
+        one.experts = end.routed_experts;
     }
 }
 

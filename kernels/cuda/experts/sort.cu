@@ -53,8 +53,9 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort_pairs(
         atomicAdd(&first_place, counts[expert]);
         atomicAdd(&first_tile, tiles_of(counts[expert], tile_rows));
     }
-    // It has a barrier, behind which the sums are complete.
-    int place = block_sum_before(found, warps) + first_place;
+    // It has a barrier, behind which the sums of lower experts are complete.
+    const int before = block_sum_before(found, warps);
+    int place = first_place + before;
     for (int pair = begin; pair < end; pair++) {
         if (chosen[pair] != own) continue;
         rows[place] = pair / width;

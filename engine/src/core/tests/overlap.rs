@@ -2,7 +2,7 @@
 //! tokens and bits are the same as without overlap.
 
 use kernels::cuda::{Cuda, CudaOptions, double};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::double::shared_gpu;
@@ -31,12 +31,24 @@ impl TensorSource for Numbered {
 type Reply = (ChoiceResult, Vec<VersionSpan>);
 
 fn gpu(options: &CudaOptions, room: TestSizes, overlap: bool) -> TestEngine<Cuda> {
+    changed_gpu(json!({}), options, room, overlap)
+}
+
+/// An engine with other fields in its configuration.
+fn changed_gpu(
+    changes: Value,
+    options: &CudaOptions,
+    room: TestSizes,
+    overlap: bool,
+) -> TestEngine<Cuda> {
     double::load().unwrap();
     // As small as kernels take it: an emulated product is slow.
-    let (_keep, path) = config(json!({
+    let mut small = json!({
         "vocab_size": 384, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
         "num_attention_heads": 2, "num_key_value_heads": 1, "eos_token_id": 383,
-    }));
+    });
+    small.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+    let (_keep, path) = config(small);
     let parts = model_folder(&path).unwrap();
     let ops = Cuda::open(options, parts.model.heads).unwrap();
     TestEngine::on(ops, (parts, &Numbered(0)), room, overlap)
@@ -175,6 +187,29 @@ fn mixed_requests_say_the_same_on_cuda_whether_steps_overlap_or_not() {
             assert_eq!(found, expected, "request {index}, eager: {eager}");
         }
     }
+}
+
+#[test]
+fn a_mixture_says_the_same_and_has_the_same_experts_on_cuda_whether_steps_overlap_or_not() {
+    let _double = shared_gpu();
+    let say = |overlap, pages| {
+        let mixture = json!({
+            "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 4, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16, "norm_topk_prob": true,
+        });
+        let options = CudaOptions { deterministic: true, ..CudaOptions::default() };
+        let mut engine = changed_gpu(mixture, &options, TestSizes { pages, ..SIZES }, overlap);
+        let routed = |request| Request { routed_experts: true, ..request };
+        let replies = engine.say(mixed().into_iter().map(routed).collect());
+        (lasting(replies), engine.preemptions())
+    };
+    let (expected, _) = say(false, SIZES.pages);
+    assert!(expected.iter().all(|(results, _)| results.experts.is_some()));
+    assert_eq!(say(true, SIZES.pages).0, expected);
+    // With few pages, some give way and are computed again.
+    let (found, preemptions) = say(true, 12);
+    assert_eq!(found, expected);
+    assert!(preemptions > 0);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The model on an emulated GPU, against the CPU and against itself.
 
+mod experts;
+
 use kernels::cuda::{Cuda, CudaOptions};
 use kernels::{Cpu, DrawParams, DrawnToken, Heads};
 use serde_json::json;
@@ -51,31 +53,37 @@ fn decode<O: Ops>(
 ) -> Vec<Vec<DrawnToken>> {
     let mut caches = caches(prompts.len());
     let mut tokens: Vec<Vec<u32>> = prompts.to_vec();
-    let mut all = Vec::new();
-    for step in 0..steps {
-        let chunks = tokens.iter().zip(&mut caches).enumerate();
-        let mut chunks: Vec<SequenceChunk<'_>> = chunks
-            .map(|(index, (tokens, cache))| {
-                let draw = draw(index, step);
-                let rest = &tokens[cache.len..];
-                SequenceChunk {
-                    tokens: rest,
-                    cache,
-                    logit_rows: LogitRows::Last,
-                    adapter: None,
-                    draw: Some(draw),
-                    feedback: None,
-                }
-            })
-            .collect();
-        model.run(&mut chunks).unwrap();
-        let drawn: Vec<DrawnToken> = model.drawn_tokens().unwrap().into_iter().flatten().collect();
-        for (tokens, drawn) in tokens.iter_mut().zip(&drawn) {
-            tokens.push(drawn.id);
-        }
-        all.push(drawn);
+    (0..steps).map(|step| decode_step(model, &mut tokens, &mut caches, step)).collect()
+}
+
+/// One step with all tokens that are not computed yet. Appends the tokens that it samples.
+fn decode_step<O: Ops>(
+    model: &mut Model<O>,
+    tokens: &mut [Vec<u32>],
+    caches: &mut [SequenceCache],
+    step: usize,
+) -> Vec<DrawnToken> {
+    let chunks = tokens.iter().zip(caches).enumerate();
+    let mut chunks: Vec<SequenceChunk<'_>> = chunks
+        .map(|(index, (tokens, cache))| {
+            let draw = draw(index, step);
+            let rest = &tokens[cache.len..];
+            SequenceChunk {
+                tokens: rest,
+                cache,
+                logit_rows: LogitRows::Last,
+                adapter: None,
+                draw: Some(draw),
+                feedback: None,
+            }
+        })
+        .collect();
+    model.run(&mut chunks).unwrap();
+    let drawn: Vec<DrawnToken> = model.drawn_tokens().unwrap().into_iter().flatten().collect();
+    for (tokens, drawn) in tokens.iter_mut().zip(&drawn) {
+        tokens.push(drawn.id);
     }
-    all
+    drawn
 }
 
 /// Parameters that are greedy for even sequences, and sample for odd ones.

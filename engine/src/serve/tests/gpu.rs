@@ -2,6 +2,7 @@
 
 mod adapters;
 mod exact;
+mod experts;
 mod lost;
 mod memory;
 mod nccl;

@@ -24,7 +24,7 @@ fn bodies() -> Vec<Value> {
 }
 
 /// Returns the model's own logprob of each token of a prompt but the first.
-fn scores(choices: &Value) -> Vec<f64> {
+pub(super) fn scores(choices: &Value) -> Vec<f64> {
     let list = choices[0]["prompt_logprobs"].as_array().unwrap();
     let score = |position: &Value| position.as_object()?.values().next()?["logprob"].as_f64();
     list.iter().filter_map(score).collect()
@@ -120,7 +120,7 @@ async fn an_adapter_without_room_ends_its_own_reply_only() {
 }
 
 /// Returns the mean and the largest difference of scores.
-fn apart(found: &[f64], expected: &[f64]) -> (f64, f64) {
+pub(super) fn apart(found: &[f64], expected: &[f64]) -> (f64, f64) {
     assert_eq!(found.len(), expected.len());
     assert!(found.len() > 15);
     let apart: Vec<f64> = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).collect();
