@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use kernels::cuda::grid::gemm::{MOST_ROWS, SMALL_ROWS};
 use kernels::cuda::profiler::{OpTime, ProductChoice, Profiler};
 use kernels::cuda::{Cuda, CudaError, CudaOptions};
 use kernels::{DrawParams, OpError, Ops, PAGE};
@@ -25,8 +26,6 @@ use crate::weights::TensorSource;
 const MEMORY_SHARE: f64 = 0.9;
 /// Untimed steps, in which buffers grow and algorithms are chosen.
 const WARM_STEPS: usize = 2;
-/// The most rows of a product for which our own kernel is the default.
-const FEW_ROWS: usize = 16;
 /// The divisor of the context that gives the shortest of uneven sequences.
 const SHORTEST_DIVISOR: usize = 10;
 /// The factor of the context that gives the longest of uneven sequences.
@@ -65,7 +64,7 @@ pub struct Profile {
 pub struct ProfileRow {
     /// The number of sequences, and their lengths.
     pub case: String,
-    /// The implementation of products: `usual`, `own` or `cublaslt`.
+    /// The implementation of products: `usual`, `own`, `few` or `cublaslt`.
     pub products: &'static str,
     /// The operation.
     pub what: String,
@@ -170,12 +169,11 @@ impl Profile {
         let mut profile = Profile { name, bandwidth, rows: Vec::new(), left_out };
         for (index, case) in cases.fit.iter().enumerate() {
             // Every second case has uneven lengths, which do not matter to products.
-            let other = match case.lengths.len() <= FEW_ROWS {
-                _ if index % 2 == 1 || !has_library => None,
-                true => Some(("cublaslt", ProductChoice::Library)),
-                false => Some(("own", ProductChoice::Own)),
+            let others = match index % 2 {
+                0 => other_products(case.lengths.len(), has_library),
+                _ => Vec::new(),
             };
-            for (label, products) in [("usual", ProductChoice::Usual)].into_iter().chain(other) {
+            for (label, products) in [("usual", ProductChoice::Usual)].into_iter().chain(others) {
                 clock.set_products(products);
                 let timed =
                     time_steps(&mut model, &clock, case, options.steps).map_err(model_failure)?;
@@ -239,6 +237,17 @@ fn prepare(
     };
     let model = Model::new(ops, parameters, config.clone(), scratch, capacity)?;
     Ok((cases, model))
+}
+
+/// The ways of making products of `rows` rows that are not the usual one, with their labels.
+fn other_products(rows: usize, has_library: bool) -> Vec<(&'static str, ProductChoice)> {
+    let is_small = rows <= SMALL_ROWS;
+    let library = match is_small {
+        true => ("cublaslt", ProductChoice::Library),
+        false => ("own", ProductChoice::Own),
+    };
+    let few = (!is_small && rows <= MOST_ROWS).then_some(("few", ProductChoice::Few));
+    has_library.then_some(library).into_iter().chain(few).collect()
 }
 
 fn cuda_failure(error: CudaError) -> LoadError {
@@ -352,6 +361,8 @@ mod tests {
         let many = of("batch 17, 20 positions each", "usual");
         assert_eq!(row(&many, "cublaslt 32x128x64").0, 2);
         assert_eq!(row(&of("batch 17, 20 positions each", "own"), "gemm 32x128x64").0, 2);
+        let few = of("batch 17, 20 positions each", "few");
+        assert_eq!(row(&few, "gemm_small_32 32x128x64").0, 2);
         assert_eq!(of("batch 17, 2 to 40 positions", "usual").len(), many.len());
     }
 

@@ -1,7 +1,8 @@
 // The products of experts with few rows: tiles of 16 places, as `sort_pairs` made them. The bits
 // are those of `expert_gemm`.
 //
-// Launch: grid (slabs or fewer, tiles), 128 threads, SMALL_SHARED bytes of dynamic shared memory.
+// Launch: grid (slabs or fewer, tiles), 128 threads, `Slabs<SMALL_ROWS>::SHARED`
+// bytes of dynamic shared memory.
 
 /// See `product_of`; k is a multiple of 8.
 extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) expert_gemm_small(
@@ -11,5 +12,5 @@ extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) expert_gemm_small
     const int4 tile = tiles[blockIdx.y];
     if (tile.x < 0) return;
     Product product = product_of(out, x, matrices, rows, tile, n, k);
-    multiply_slabs(product, 0, stages);
+    multiply_slabs<SMALL_ROWS>(product, 0, stages);
 }

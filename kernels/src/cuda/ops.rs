@@ -11,10 +11,10 @@ mod weights;
 use std::ops::Range;
 
 use super::cublaslt::{ProductAddresses, ProductShape};
-use super::grid::{self, gemm::SMALL_ROWS};
+use super::grid::{self, gemm::FewRows};
 use super::kernels::Arg;
 use super::params::SampleParams;
-use super::profiler;
+use super::profiler::{self, ProductRows};
 use super::step::Cuda;
 use super::tensor::{Buffer, ElementType, Matrix, Pages, Storage};
 use crate::op::{
@@ -255,11 +255,9 @@ impl Ops for Cuda {
         let f32_out = out.element == ElementType::F32;
 
         // cuBLASLt makes the products of many rows, if it supports the shape.
-        let library_above = self
-            .profiler
-            .as_ref()
-            .map_or(SMALL_ROWS, |profiler| profiler.library_above(SMALL_ROWS));
-        if let Some(library) = self.library.as_ref().filter(|_| m > library_above) {
+        let profiler = self.profiler.as_ref();
+        let most = profiler.map_or(ProductRows::USUAL, |profiler| profiler.product_rows());
+        if let Some(library) = self.library.as_ref().filter(|_| m > most.own) {
             let shape = ProductShape { m, n, k, f32_out };
             let addresses = ProductAddresses {
                 x: x.storage.address(),
@@ -273,11 +271,10 @@ impl Ops for Cuda {
             }
         }
 
-        // Both of our own kernels give the same bits.
-        let (name, grid) = if m <= SMALL_ROWS {
-            ("gemm_small", grid::gemm::gemm_small(m, n, self.device.processors()))
-        } else {
-            ("gemm", grid::gemm::gemm(m, n))
+        // All of our own kernels give the same bits.
+        let (name, grid) = match FewRows::of(m).filter(|_| m <= most.few) {
+            Some(few) => (few.kernel, few.grid(m, n, self.device.processors())),
+            None => ("gemm", grid::gemm::gemm(m, n)),
         };
         let args = [
             pointer(&out.storage),

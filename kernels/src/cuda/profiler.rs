@@ -12,6 +12,7 @@ use super::device::event::Event;
 use super::device::memory::Memory;
 use super::error::CudaError;
 use super::grid;
+use super::grid::gemm::{MOST_ROWS, SMALL_ROWS};
 use super::kernels::{Arg, Kernels};
 use super::step::plan::Plan;
 use crate::op::{ExpertChoice, Heads};
@@ -50,8 +51,24 @@ pub enum ProductChoice {
     Usual,
     /// Our own kernels make all products.
     Own,
+    /// Our own kernels for few rows make all products of up to 64 rows.
+    Few,
     /// cuBLASLt makes all products that it supports.
     Library,
+}
+
+/// The most rows of products that are made by some kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ProductRows {
+    /// By our own kernels for few rows.
+    pub(super) few: usize,
+    /// By our own kernels if there is a library.
+    pub(super) own: usize,
+}
+
+impl ProductRows {
+    /// Those without a profiler.
+    pub(super) const USUAL: ProductRows = ProductRows { few: SMALL_ROWS, own: SMALL_ROWS };
 }
 
 /// Times the steps of a [`Cuda`](super::Cuda). Clones share their state.
@@ -129,12 +146,14 @@ impl Profiler {
         self.state().take()
     }
 
-    /// Number of rows above which cuBLASLt makes products; `usual` without a profiler.
-    pub(super) fn library_above(&self, usual: usize) -> usize {
+    /// The most rows of products by kernel, as chosen.
+    pub(super) fn product_rows(&self) -> ProductRows {
+        let usual = ProductRows::USUAL;
         match self.state().products {
             ProductChoice::Usual => usual,
-            ProductChoice::Own => usize::MAX,
-            ProductChoice::Library => 0,
+            ProductChoice::Own => ProductRows { own: usize::MAX, ..usual },
+            ProductChoice::Few => ProductRows { few: MOST_ROWS, own: MOST_ROWS },
+            ProductChoice::Library => ProductRows { own: 0, ..usual },
         }
     }
 
@@ -235,7 +254,7 @@ pub(super) fn kernel_cost(name: &str, args: &[Arg], plan: &Plan, heads: Heads) -
 
     // Indexes of arguments are those of the kernels' parameters.
     let bytes = match name {
-        "gemm" | "gemm_small" => {
+        _ if name.starts_with("gemm") => {
             let (m, n, k) = (int_arg(args, 3), int_arg(args, 4), int_arg(args, 5));
             let f32_out = int_arg(args, 6) != 0;
             return product_cost(name, ProductShape { m, n, k, f32_out });

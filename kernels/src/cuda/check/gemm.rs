@@ -3,7 +3,7 @@
 use super::elementwise::HALF_UNIT;
 use super::{Checker, dot};
 use crate::bf16::narrow;
-use crate::cuda::grid::gemm as grid;
+use crate::cuda::grid::gemm::{self as grid, FEW_ROWS, FewRows};
 use crate::cuda::{Arg, CudaError, Memory};
 
 /// Tolerance of sums of a thousand products, each rounded towards zero by some devices.
@@ -16,6 +16,8 @@ const SHAPES: &[(usize, usize, usize, bool)] = &[
     (3, 129, 264, true),
     (16, 70, 136, false),
     (17, 100, 40, true),
+    (33, 65, 136, false),
+    (64, 32, 256, true),
     (130, 131, 96, false),
 ];
 
@@ -62,16 +64,22 @@ impl GemmCase {
         out.to_vec()
     }
 
-    fn gemm_small(&self, checker: &Checker<'_>, processors: usize) -> Result<Vec<u8>, CudaError> {
+    fn few_rows(
+        &self,
+        checker: &Checker<'_>,
+        few: FewRows,
+        processors: usize,
+    ) -> Result<Vec<u8>, CudaError> {
         let out = checker.poisoned(self.row_bytes() * self.m)?;
-        let grid = grid::gemm_small(self.m, self.n, processors);
+        let grid = few.grid(self.m, self.n, processors);
         // SAFETY: operands and result are as large as the shape says.
-        unsafe { checker.kernels.launch("gemm_small", grid, &self.args(&out, 0, self.m))? };
+        unsafe { checker.kernels.launch(few.kernel, grid, &self.args(&out, 0, self.m))? };
         out.to_vec()
     }
 }
 
-/// Checks `gemm` against the reference; `gemm_small`, and a row alone, against `gemm`, bit for bit.
+/// Checks `gemm` against the reference; kernels for few rows, and a row alone, against `gemm`, bit
+/// for bit.
 pub(super) fn gemm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     for &(m, n, k, f32_out) in SHAPES {
         let what = format!("gemm {m}x{n}x{k}{}", if f32_out { " to f32" } else { "" });
@@ -89,10 +97,10 @@ pub(super) fn gemm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
             checker.compare_bf16(&what, &numbers, &expected, HALF_UNIT + SUM_F32);
         }
 
-        // `gemm_small` has few blocks on a small device, each of which walks over many columns.
-        for processors in [1, 132] {
-            let small = case.gemm_small(checker, processors)?;
-            checker.equal(&format!("{what}, as gemm_small"), &small, &found);
+        // There are few blocks on a small device, each of which walks over many columns.
+        for (few, processors) in FEW_ROWS.into_iter().flat_map(|few| [(few, 1), (few, 132)]) {
+            let small = case.few_rows(checker, few, processors)?;
+            checker.equal(&format!("{what}, as {}", few.kernel), &small, &found);
         }
         let alone = case.gemm(checker, m - 1, 1)?;
         let last = &found[found.len() - alone.len()..];
@@ -124,6 +132,20 @@ fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
             // SAFETY: operands and result are as large as the shape says.
             unsafe { kernels.launch("gemm_small", grid::gemm_small(m, n, processors), &args) }
         })?;
+    }
+
+    // What the kernels for more rows gain over `gemm`, with the same bits.
+    for (m, n, k) in [(32, 1024, 3072), (32, 4096, 4096), (64, 4096, 4096)] {
+        let case = GemmCase::filled(checker, m, n, k)?;
+        let out = checker.poisoned(case.row_bytes() * m)?;
+        let args = case.args(&out, 0, m);
+        let few = FEW_ROWS.map(|few| (few.kernel, few.grid(m, n, processors)));
+        for (kernel, grid) in few.into_iter().chain([("gemm", grid::gemm(m, n))]) {
+            checker.time(&format!("{kernel} {m}x{n}x{k}"), case.moved_bytes(), |kernels| {
+                // SAFETY: operands and result are as large as the shape says.
+                unsafe { kernels.launch(kernel, grid, &args) }
+            })?;
+        }
     }
 
     let [m, n, k] = [4096, 4096, 4096];

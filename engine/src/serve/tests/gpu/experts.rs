@@ -1,5 +1,7 @@
 //! A mixture of experts on a GPU, beside the CPU.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use safetensors::Dtype;
 
 use super::super::adapters::LOAD;
@@ -31,11 +33,12 @@ fn game(number: u32) -> Value {
 }
 
 /// Ids, logprobs and experts of the only choice.
-fn spoken(reply: &Value) -> (Value, Vec<f64>, Value) {
+fn spoken(reply: &Value) -> (Value, Vec<f64>, Vec<u8>) {
     let choice = &reply["choices"][0];
     let tokens = choice["logprobs"]["content"].as_array().unwrap();
     let logprobs = tokens.iter().map(|token| token["logprob"].as_f64().unwrap()).collect();
-    (choice["token_ids"].clone(), logprobs, choice["routed_experts"].clone())
+    let experts = BASE64_STANDARD.decode(choice["routed_experts"].as_str().unwrap()).unwrap();
+    (choice["token_ids"].clone(), logprobs, experts)
 }
 
 #[tokio::test]
@@ -50,10 +53,12 @@ async fn a_mixture_says_on_a_gpu_what_it_says_on_the_cpu() {
         let found = spoken(&server.post("/v1/chat/completions", &game(1)).await.json());
         server.stop().await;
         assert_eq!(found.0, expected.0);
-        let (mean, worst) = apart(&found.1, &expected.1);
-        assert!(mean < NEAR_MEAN && worst < NEAR, "{mean} on average, {worst}");
-        let same = found.2.as_str().unwrap().len() == expected.2.as_str().unwrap().len();
-        assert!(same, "{} for {}", found.2, expected.2);
+        let mut pairs = found.1.iter().zip(&expected.1);
+        assert!(pairs.all(|(found, expected)| (found - expected).abs() < NEAR), "{:?}", found.1);
+        // Nearly equal experts of a token may change places.
+        let same = found.2.iter().zip(&expected.2).filter(|(found, expected)| found == expected);
+        let (same, all) = (same.count(), expected.2.len());
+        assert!(found.2.len() == all && same * 20 > all * 19, "{same} of {all} bytes");
     }
 }
 
@@ -110,7 +115,7 @@ async fn experts_are_replaced_and_put_to_sleep_on_a_gpu() {
 fn adapter_of(matrix: &str, rows: usize) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let name = |factor: &str| format!("base_model.model.model.layers.{matrix}.{factor}.weight");
-    let numbers = |count: usize| (0..count).map(|i| (i * 37 % 101) as f32 / 200.0 - 0.25).collect();
+    let numbers = |count: usize| (0..count).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect();
     let factors = [
         (name("lora_A"), (vec![4, 96], numbers(4 * 96))),
         (name("lora_B"), (vec![rows, 4], numbers(rows * 4))),
@@ -132,7 +137,10 @@ async fn an_adapter_adds_to_attention_on_a_gpu_and_one_for_experts_is_refused_by
     let mut all = Vec::new();
     for options in [on_cpu(), deterministic()] {
         let server = mixture(EngineOptions { max_loras: 1, ..options }).await;
-        let load = |folder: &tempfile::TempDir| json!({"lora_name": "added", "lora_path": folder.path(), "load_inplace": false});
+        let load = |folder: &tempfile::TempDir| {
+            let path = folder.path();
+            json!({"lora_name": "added", "lora_path": path, "load_inplace": false})
+        };
         let refused = server.post(LOAD, &load(&experts)).await;
         let told = refused.status == 400
             && refused.body.contains("mlp.experts.3.gate_proj")
@@ -148,6 +156,7 @@ async fn an_adapter_adds_to_attention_on_a_gpu_and_one_for_experts_is_refused_by
         let (mean, worst) = apart(found, expected);
         assert!(mean < NEAR_MEAN && worst < NEAR, "{mean} on average, {worst}");
     }
-    let (added, _) = apart(&all[0][0], &all[0][1]);
-    assert!(added > 2.0 * NEAR_MEAN, "adds {added}");
+    // What it adds is more than the error of bf16.
+    let ((error, _), (added, _)) = (apart(&all[1][1], &all[0][1]), apart(&all[0][0], &all[0][1]));
+    assert!(added > 2.0 * error, "adds {added}, with an error of {error}");
 }
