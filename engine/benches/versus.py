@@ -7,16 +7,18 @@ r"""Compares the decoding speed of this engine and of llama.cpp on the same rand
         --config engine/models/tiny/config.json
     python engine/benches/versus.py target/release/rolltape --alone --config CONFIG_OF_A_MIXTURE
     python engine/benches/versus.py target/release/rolltape --config CONFIG_OF_A_HYBRID
+    python engine/benches/versus.py target/release/rolltape --transformers PYTHON
 
-Writes random bf16 weights of the shape of Qwen3-0.6B, or of another Qwen3 or Qwen3.5, as a model
-folder and as GGUF. A hybrid must have as many value heads as key heads, because llama.cpp orders
-them in another way. Both engines decode 1, 8 and 32 sequences greedily with the same number of
-threads, and take turns over some runs. A figure is tokens per second of decoding: the least time of
-a long reply minus that of a short one, which excludes prompts and start-up. The limit is the rate
-at which the weights could be read from memory once a step. llama.cpp runs through its batch API,
-with one argmax per sequence and step in numpy; this engine is called over HTTP. With `--alone` only
-this engine runs, on random weights that it makes in memory, so that the model may be a mixture of
-experts; the limit is then the rate at which the weights that a step uses could be read.
+Writes random bf16 weights of the shape of Qwen3-0.6B, or of another Qwen3, Qwen3-MoE or Qwen3.5, as
+a model folder and as GGUF. A hybrid must have as many value heads as key heads, because llama.cpp
+orders them in another way. Both engines decode 1, 8 and 32 sequences greedily with the same number
+of threads, and take turns over some runs. A figure is tokens per second of decoding: the least time
+of a long reply minus that of a short one, which excludes prompts and start-up. The limit is the
+rate at which the weights could be read from memory once a step. llama.cpp runs through its batch
+API, with one argmax per sequence and step in numpy; this engine is called over HTTP. With `--alone`
+only this engine runs, on random weights that it makes in memory. With `--transformers`, `generate`
+of transformers takes its turns, too, in bf16 on the CPU, under an interpreter that has torch and
+transformers. Of a mixture of experts, the limit counts the weights that a step uses on average.
 """
 
 import argparse
@@ -70,6 +72,35 @@ def is_linear(config, index):
     return is_hybrid(config) and (index + 1) % interval != 0
 
 
+def is_mixture(config):
+    """True for a mixture of experts in every layer."""
+    return config.get("num_experts", 0) > 0
+
+
+def architecture(config):
+    """llama.cpp's name for the kind of model."""
+    return "qwen35" if is_hybrid(config) else "qwen3moe" if is_mixture(config) else "qwen3"
+
+
+def feed_forward(config):
+    """The tensors behind attention, as in `tensors`; those of experts are one in GGUF."""
+    hidden = config["hidden_size"]
+    if is_mixture(config):
+        count, inner = config["num_experts"], config["moe_intermediate_size"]
+        return [
+            ("mlp.gate", "ffn_gate_inp", (count, hidden)),
+            ("mlp.experts.{}.gate_proj", "ffn_gate_exps", (count, inner, hidden)),
+            ("mlp.experts.{}.up_proj", "ffn_up_exps", (count, inner, hidden)),
+            ("mlp.experts.{}.down_proj", "ffn_down_exps", (count, hidden, inner)),
+        ]
+    inner = config["intermediate_size"]
+    return [
+        ("mlp.gate_proj", "ffn_gate", (inner, hidden)),
+        ("mlp.up_proj", "ffn_up", (inner, hidden)),
+        ("mlp.down_proj", "ffn_down", (hidden, inner)),
+    ]
+
+
 def attention(config):
     """The tensors of attention, as in `tensors`; a hybrid has gates below each head's queries."""
     hidden, dim = config["hidden_size"], config["head_dim"]
@@ -105,16 +136,14 @@ def delta_rule(config):
 
 def tensors(config):
     """Yields the name in a folder, the name in GGUF, and the shape of each tensor."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    hidden = config["hidden_size"]
     yield "model.embed_tokens.weight", "token_embd.weight", (config["vocab_size"], hidden)
     yield "model.norm.weight", "output_norm.weight", (hidden,)
     post = "post_attention_norm" if is_hybrid(config) else "ffn_norm"
     shared = [
         ("input_layernorm", "attn_norm", (hidden,)),
         ("post_attention_layernorm", post, (hidden,)),
-        ("mlp.gate_proj", "ffn_gate", (inner, hidden)),
-        ("mlp.up_proj", "ffn_up", (inner, hidden)),
-        ("mlp.down_proj", "ffn_down", (hidden, inner)),
+        *feed_forward(config),
     ]
     for index in range(config["num_hidden_layers"]):
         mixing = delta_rule(config) if is_linear(config, index) else attention(config)
@@ -139,6 +168,10 @@ def write_shape(writer, config):
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("no_vocab")
+    if is_mixture(config):
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if is_hybrid(config):
         heads = config["linear_num_value_heads"]
         rotated = int(config["head_dim"] * rope["partial_rotary_factor"])
@@ -158,7 +191,7 @@ def values_of(name, shape, random):
         return np.log(random.uniform(0.5, 16, shape)).astype(np.float32)
     if len(shape) == 1:
         return np.ones(shape, np.float32)
-    return random.standard_normal(shape, np.float32) * np.float32(shape[1] ** -0.5)
+    return random.standard_normal(shape, np.float32) * np.float32(shape[-1] ** -0.5)
 
 
 def widened(halves):
@@ -171,14 +204,14 @@ def make(folder, config):
     import gguf
 
     random = np.random.default_rng(0)
-    writer = gguf.GGUFWriter(folder / "model.gguf", "qwen35" if is_hybrid(config) else "qwen3")
+    writer = gguf.GGUFWriter(folder / "model.gguf", architecture(config))
     write_shape(writer, config)
     header, parts, at = {}, [], 0
     for ours, theirs, shape in tensors(config):
         halves = (values_of(ours, shape, random).view(np.uint32) >> 16).astype(np.uint16)
         if ours.endswith("A_log"):
             writer.add_tensor(theirs, -np.exp(widened(halves)))
-        elif len(shape) == 1 or ours.endswith("conv1d.weight"):
+        elif len(shape) == 1 or ours.endswith(("conv1d.weight", "mlp.gate.weight")):
             writer.add_tensor(theirs, widened(halves))
         else:
             kind = gguf.GGMLQuantizationType.BF16
@@ -188,9 +221,13 @@ def make(folder, config):
             halves = np.zeros_like(halves)
         if ours.endswith("conv1d.weight"):
             shape = (shape[0], 1, shape[1])
-        header[ours] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + halves.nbytes]}
-        at += halves.nbytes
-        parts.append(halves)
+        # A folder has each expert by itself.
+        for index, part in enumerate(halves if "{}" in ours else [halves]):
+            place = [at, at + part.nbytes]
+            of_one = shape[1:] if "{}" in ours else shape
+            header[ours.format(index)] = {"dtype": "BF16", "shape": of_one, "data_offsets": place}
+            at += part.nbytes
+            parts.append(part)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -317,6 +354,48 @@ class Rolltape:
         self.process.wait()
 
 
+class Transformers:
+    """`generate` of transformers in another interpreter, asked by lines."""
+
+    PROGRAM = """
+import json, sys, time
+import torch
+from transformers import AutoModelForCausalLM
+
+folder, threads = sys.argv[1], int(sys.argv[2])
+torch.set_num_threads(threads)
+model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+model.eval()
+print(json.dumps({"ready": True}), flush=True)
+for line in sys.stdin:
+    prompts, count = json.loads(line)
+    ids = torch.tensor(prompts)
+    start = time.perf_counter()
+    with torch.inference_mode():
+        found = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
+                               min_new_tokens=count, max_new_tokens=count, pad_token_id=0)
+    seconds = time.perf_counter() - start
+    print(json.dumps([found[:, ids.shape[1]:].tolist(), seconds]), flush=True)
+"""
+
+    def __init__(self, python, folder, threads):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        command = [python, "-c", self.PROGRAM, folder, str(threads)]
+        self.process = subprocess.Popen(command, text=True, **pipes)
+        assert self.process.stdout.readline(), "transformers cannot load the folder"
+
+    def run(self, batch, count):
+        """Returns replies of `count` tokens, and the seconds that they took."""
+        self.process.stdin.write(json.dumps([prompts(batch), count]) + "\n")
+        self.process.stdin.flush()
+        replies, seconds = json.loads(self.process.stdout.readline())
+        return replies, seconds
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait()
+
+
 def bandwidth(threads):
     """Returns the bytes a second that the threads read, the best of some runs."""
     numbers = np.ones(1 << 26, np.float64)
@@ -396,9 +475,11 @@ def alone(args):
 
 
 def compare(folder, args):
-    weights = (folder / "model.safetensors").stat().st_size
+    size = (folder / "model.safetensors").stat().st_size
     engines = {"llama.cpp": Llama(folder, args.threads)}
     engines |= rolltapes(args, ["--model", folder])
+    if args.transformers:
+        engines["transformers"] = Transformers(args.transformers, folder, args.threads)
     try:
         memory = bandwidth(args.threads)
         found = measure(engines, args)
@@ -407,15 +488,16 @@ def compare(folder, args):
         for engine in engines.values():
             engine.close()
     print(f"{args.threads} threads, memory gives {memory / 1e9:.1f} GB/s, ", end="")
-    print(f"weights are {weights / 1e9:.2f} GB: at most {memory / weights:.1f} steps/s")
-    print("batch  engine       tok/s  of llama.cpp  of memory  tokens as llama.cpp's")
+    print(f"weights are {size / 1e9:.2f} GB: at most {memory / size:.1f} steps/s with all")
+    print("batch  engine           tok/s  of llama.cpp  of memory  tokens as llama.cpp's")
     for batch in args.batches:
+        weights = bytes_used(CONFIG, batch) if is_mixture(CONFIG) else size
         base, expected = found["llama.cpp", batch]
         for name in engines:
             step, replies = found[name, batch]
             pairs = [(a, b) for x, y in zip(replies, expected) for a, b in zip(x, y)]
             same = sum(a == b for a, b in pairs) / len(pairs)
-            print(f"{batch:5}  {name:9} {batch / step:8.1f}  {base / step:11.2f}x", end="")
+            print(f"{batch:5}  {name:13} {batch / step:8.1f}  {base / step:11.2f}x", end="")
             print(f"  {weights / memory / step:8.0%}  {same:8.0%}")
 
 
@@ -429,6 +511,7 @@ def main():
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--config", type=pathlib.Path, help="config.json of another shape")
     parser.add_argument("--alone", action="store_true", help="without llama.cpp; needs --config")
+    parser.add_argument("--transformers", metavar="PYTHON", help="measure `generate` under it, too")
     parser.add_argument("--folder", type=pathlib.Path, help="keep the model in this folder")
     args = parser.parse_args()
     if args.config:

@@ -7,6 +7,7 @@
 
 mod call;
 mod json_call;
+mod progress;
 mod scan;
 mod tagged_call;
 #[cfg(test)]
@@ -16,7 +17,8 @@ mod types;
 use std::ops::Range;
 use std::sync::Arc;
 
-use call::{PartialCall, Progress};
+use call::PartialCall;
+use progress::Progress;
 pub use types::ToolTypes;
 
 /// The markup of tool calls.

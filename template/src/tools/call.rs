@@ -3,19 +3,9 @@
 use std::sync::Arc;
 
 use super::json_call::JsonCall;
+use super::progress::Progress;
 use super::tagged_call::TaggedCall;
 use super::{ToolEvent, ToolFormat, ToolTypes};
-
-/// The result of a piece of text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
-    /// The call goes on.
-    Open,
-    /// The call ended before this text.
-    Done(String),
-    /// This text is not part of a call.
-    Bad(String),
-}
 
 /// A text that may be a call.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::ToolEvent;
-use super::call::Progress;
+use super::progress::Progress;
 use super::scan::JsonScanner;
 
 /// The keys of a call. An object with any other key is not a call.

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::call::Progress;
+use super::progress::Progress;
 use super::types::{ToolTypes, ValueTypes, quoted};
 use super::{ToolEvent, partial_tag_len};
 

@@ -1,5 +1,5 @@
-//! Tool calls in tags, as Qwen3-Coder's and Qwen3.5's templates show them: on all wires, whole and in
-//! a stream, as the model pleases and on demand.
+//! Tool calls in tags, as Qwen3-Coder's and Qwen3.5's templates show them: on all wires, whole and
+//! in a stream, as the model pleases and on demand.
 
 use super::talk::{templated, user};
 use super::wires::named;
@@ -15,7 +15,8 @@ const TEMPLATE: &str = "\
 {{- '<tool_call>\\n<function=' + call.function.name + '>\\n' -}}
 {%- for name, value in call.function.arguments|items -%}
 {{- '<parameter=' + name + '>\\n' -}}
-{{- value | tojson if value is mapping or (value is sequence and value is not string) else value | string -}}
+{%- set is_list = value is sequence and value is not string -%}
+{{- value | tojson if value is mapping or is_list else value | string -}}
 {{- '\\n</parameter>\\n' -}}
 {%- endfor -%}
 {{- '</function>\\n</tool_call>' -}}

@@ -29,7 +29,8 @@ fn one(schema: Value) -> Value {
 #[test]
 fn demanded_calls_in_tags_are_in_the_words_of_the_template() {
     let schema = json!({"type": "object", "required": ["w", "n"], "additionalProperties": false,
-        "properties": {"w": {"enum": ["b", "c"]}, "o": {"type": "boolean"}, "n": {"type": "integer"}}});
+        "properties": {"w": {"enum": ["b", "c"]}, "o": {"type": "boolean"},
+            "n": {"type": "integer"}}});
     let (single, many) = (demanded(schema.clone(), true), demanded(schema, false));
     let call = written(&[("w", "b"), ("n", "12")]);
     let longer = written(&[("w", "c"), ("o", "true"), ("n", "-3")]);
@@ -145,7 +146,8 @@ fn what_tags_cannot_hold_is_refused_by_name() {
 #[test]
 fn whatever_is_sampled_under_a_demand_is_a_call() {
     let schema = json!({"type": "object", "required": ["text", "n"], "properties": {
-        "text": {"type": "string", "maxLength": 9}, "n": {"type": "integer", "minimum": 3, "maximum": 12},
+        "text": {"type": "string", "maxLength": 9},
+        "n": {"type": "integer", "minimum": 3, "maximum": 12},
         "is": {"type": "boolean"}, "kind": {"enum": ["a", "b c", "ü"]}}});
     let types = Arc::new(ToolTypes::of([("f", &schema)]));
     let calls = demanded(schema, false);
