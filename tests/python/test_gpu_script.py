@@ -87,7 +87,7 @@ def test_every_part_runs_and_holds(doubles, tmp_path):
     # Five ways to compare for each of two models, four batches, and the uneven requests.
     assert len(report["table"]) == 2 * 5 + 2 * 2 + 1
     operations = report["profile tiny"]["operations"]
-    assert {"usual", "own", "cublaslt"} == {row["products"] for row in operations}
+    assert {"usual", "own", "few", "cublaslt"} == {row["products"] for row in operations}
     assert {path.name for path in (tmp_path / "out").iterdir()} == PLAIN | {ARCHIVE}
     left = rest(tmp_path / "out")
     logs = [text for name, text in left.items() if name.startswith("engine-")]
