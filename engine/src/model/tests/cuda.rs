@@ -106,6 +106,15 @@ fn prompts(count: u32) -> Vec<Vec<u32>> {
     (1..=count).map(|n| (0..n * 7 % 23 + 1).map(|i| (i * 37 + n * 101) % 1999).collect()).collect()
 }
 
+/// Checks that a prompt of `count` tokens has equal bits in chunks of each of `sizes`.
+fn check_chunks(model: &mut Model<Cuda>, count: u32, sizes: [usize; 3]) {
+    let ids: Vec<u32> = (0..count).map(|i| i * 7 % 61).collect();
+    let whole = bits(&logits_of(model, &ids, ids.len()));
+    for size in sizes {
+        assert_eq!(bits(&logits_of(model, &ids, size)), whole, "chunks of {size}");
+    }
+}
+
 #[test]
 fn logits_of_the_gpu_are_near_those_of_the_cpu() {
     let _double = exclusive_gpu();
@@ -160,11 +169,7 @@ fn a_deterministic_gpu_gives_the_same_bits_in_any_batch_and_chunks() {
         let same = together.iter().zip(&alone).all(|(all, one)| all[index] == one[0]);
         assert!(same, "sequence {index}");
     }
-    let ids: Vec<u32> = (0..40).map(|i| i * 7 % 61).collect();
-    let whole = bits(&logits_of(&mut gpu, &ids, ids.len()));
-    for size in [1, 7, 16] {
-        assert_eq!(bits(&logits_of(&mut gpu, &ids, size)), whole, "chunks of {size}");
-    }
+    check_chunks(&mut gpu, 40, [1, 7, 16]);
 }
 
 #[test]

@@ -9,7 +9,8 @@ const QWEN: ToolFormat = ToolFormat::Qwen3Coder;
 fn types() -> Arc<ToolTypes> {
     let schema = json!({"type": "object", "properties": {
         "text": {"type": "string"}, "n": {"type": "integer"}, "is": {"type": "boolean"},
-        "list": {"type": "array"}, "either": {"type": ["string", "null"]}}});
+        "list": {"type": "array"}, "either": {"type": ["string", "null"]},
+        "size": {"enum": ["all", 1]}}});
     Arc::new(ToolTypes::of([("f", &schema)]))
 }
 
@@ -57,10 +58,11 @@ fn values_in_tags_have_the_types_of_their_parameters() {
         ("is", "True"),
         ("list", "[1,\n \"a\"]"),
         ("either", "null"),
+        ("size", "null"),
         ("other", "8"),
     ];
     let arguments = "{\"text\": \"7\", \"n\": -3, \"is\": true, \"list\": [1,\n \"a\"], \
-                     \"either\": null, \"other\": \"8\"}";
+                     \"either\": null, \"size\": \"null\", \"other\": \"8\"}";
     check_tagged(&written("f", &values), "", &[call("f", arguments)]);
     check_tagged(&written("g", &[("n", "7")]), "", &[call("g", "{\"n\": \"7\"}")]);
     check_tagged(&written("f", &[]), "", &[call("f", "{}")]);

@@ -108,11 +108,7 @@ fn a_deterministic_mixture_on_cuda_has_the_same_bits_and_experts_in_any_batch_an
             assert_eq!(all.1[first * 6..][..one.1.len()], one.1, "sequence {index}");
         }
     }
-    let ids: Vec<u32> = (0..70).map(|i| i * 7 % 61).collect();
-    let whole = bits(&logits_of(&mut gpu, &ids, ids.len()));
-    for size in [1, 7, 33] {
-        assert_eq!(bits(&logits_of(&mut gpu, &ids, size)), whole, "chunks of {size}");
-    }
+    check_chunks(&mut gpu, 70, [1, 7, 33]);
 }
 
 #[test]
