@@ -1,8 +1,9 @@
-// What works on single elements: rows of the embedding, biases, the gate of the feed-forward part.
+// What works on single elements: rows of the embedding, biases, the gates of the feed-forward part
+// and of attention.
 //
 //   embed   <<<T, threads_of(hidden)>>>         threads_of(n) = min(256, n / 8 rounded up to 32)
 //   add_bias<<<((columns / 8 + 255) / 256, T), 256>>>
-//   silu_mul<<<((width / 8 + 255) / 256, T), 256>>>
+//   silu_mul, sigmoid_mul<<<((width / 8 + 255) / 256, T), 256>>>
 //
 // No shared memory. Widths are multiples of 8, T is at most 65,535.
 
@@ -51,4 +52,18 @@ extern "C" __global__ void __launch_bounds__(256) silu_mul(
         gates[i] = gates[i] / (1.0f + exp2_fast(-1.44269504f * gates[i])) * ups[i];
     }
     store_pack(out + (long long)blockIdx.y * width + at, pack(gates));
+}
+
+/// x /= 1 + exp(-gate): x and gate `[T, width]`.
+extern "C" __global__ void __launch_bounds__(256) sigmoid_mul(
+    bf16* __restrict__ x, const bf16* __restrict__ gate, int width) {
+    const int at = (blockIdx.x * 256 + threadIdx.x) * 8;
+    if (at >= width) return;
+    const long long place = (long long)blockIdx.y * width + at;
+    float gates[8], numbers[8];
+    unpack(load_pack(gate + place), gates);
+    unpack(load_pack(x + place), numbers);
+#pragma unroll
+    for (int i = 0; i < 8; i++) numbers[i] /= 1.0f + exp2_fast(-1.44269504f * gates[i]);
+    store_pack(x + place, pack(numbers));
 }

@@ -19,36 +19,38 @@ struct Eight {
         return sum;
     }
 
-    __device__ __forceinline__ uint4 scaled(float scale, const float* weight) const {
+    __device__ __forceinline__ uint4 scaled(float scale, const float* weight, float offset) const {
         const float4 low = *(const float4*)weight, high = *(const float4*)(weight + 4);
         const float weights[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
         float out[8];
 #pragma unroll
-        for (int i = 0; i < 8; i++) out[i] = numbers[i] * scale * weights[i];
+        for (int i = 0; i < 8; i++) out[i] = numbers[i] * scale * (weights[i] + offset);
         return pack(out);
     }
 };
 
-/// out = row / rms(row) * weight. `first` holds the eight numbers of the row that this thread
-/// has, `sum` the squares of all that it has; a row of more than 8,192 is read again.
+/// out = row / rms(row) * (weight + offset). `first` holds the eight numbers of the row that this
+/// thread has, `sum` the squares of all that it has; a row of more than 8,192 is read again.
 __device__ __forceinline__ void finish(const Eight& first, float sum, float* scratch,
                                        const bf16* row, const float* weight, bf16* out, int hidden,
-                                       float eps) {
+                                       float eps, float offset) {
     const float mean = block_sum(sum, scratch) / (float)hidden;
     const float scale = 1.0f / sqrtf(mean + eps);
     int at = threadIdx.x * 8;
-    if (at < hidden) store_pack(out + at, first.scaled(scale, weight + at));
+    if (at < hidden) store_pack(out + at, first.scaled(scale, weight + at, offset));
     for (at += blockDim.x * 8; at < hidden; at += blockDim.x * 8) {
         Eight more;
         more.load(row + at);
-        store_pack(out + at, more.scaled(scale, weight + at));
+        store_pack(out + at, more.scaled(scale, weight + at, offset));
     }
 }
 
-/// residual += delta, rounded to bf16, then out = residual / rms(residual) * weight: residual,
-/// delta and out `[T, hidden]`, weight `[hidden]`. With no delta the residual stays as it is.
+/// residual += delta, rounded to bf16, then out = residual / rms(residual) * (weight + offset):
+/// residual, delta and out `[T, hidden]`, weight `[hidden]`. With no delta the residual stays as it
+/// is.
 extern "C" __global__ void __launch_bounds__(1024) add_rms_norm(
-    bf16* residual, const bf16* delta, const float* weight, bf16* out, int hidden, float eps) {
+    bf16* residual, const bf16* delta, const float* weight, bf16* out, int hidden, float eps,
+    float offset) {
     const long long start = (long long)blockIdx.x * hidden;
     __shared__ float scratch[WARP];
     Eight first;
@@ -68,13 +70,14 @@ extern "C" __global__ void __launch_bounds__(1024) add_rms_norm(
         sum += own.squares();
         if (at == threadIdx.x * 8) first = own;
     }
-    finish(first, sum, scratch, residual + start, weight, out + start, hidden, eps);
+    finish(first, sum, scratch, residual + start, weight, out + start, hidden, eps, offset);
 }
 
-/// out[r] = x / rms(x) * weight with x the row `rows[r]` of `residual`; zeros where that is
-/// negative: rows `[R]`, out `[R, hidden]`.
+/// out[r] = x / rms(x) * (weight + offset) with x the row `rows[r]` of `residual`; zeros where that
+/// is negative: rows `[R]`, out `[R, hidden]`.
 extern "C" __global__ void __launch_bounds__(1024) gather_norm(
-    const bf16* residual, const int* rows, const float* weight, bf16* out, int hidden, float eps) {
+    const bf16* residual, const int* rows, const float* weight, bf16* out, int hidden, float eps,
+    float offset) {
     const int index = rows[blockIdx.x];
     bf16* const to = out + (long long)blockIdx.x * hidden;
     if (index < 0) {
@@ -93,5 +96,5 @@ extern "C" __global__ void __launch_bounds__(1024) gather_norm(
         sum += own.squares();
         if (at == threadIdx.x * 8) first = own;
     }
-    finish(first, sum, scratch, row, weight, to, hidden, eps);
+    finish(first, sum, scratch, row, weight, to, hidden, eps, offset);
 }

@@ -2,8 +2,10 @@
 // rotation, and the keys and values into their pages.
 //
 //   rope_write<<<((heads * ROPE_LANES + 255) / 256, T), 256>>>, heads = nq + 2 * nkv
+//   rope_write_part<<<((heads + 7) / 8, T), 256>>>
 //
-// ROPE_LANES is HEAD_DIM / 16 rounded up to a power of two. No shared memory; T at most 65,535.
+// ROPE_LANES is HEAD_DIM / 16 rounded up to a power of two. No dynamic shared memory; T at most
+// 65,535.
 
 #if HEAD_DIM == 16
 #define ROPE_LANES 1
@@ -33,13 +35,18 @@ __device__ __forceinline__ void rotate(float (&low)[8], float (&high)[8], const 
     }
 }
 
-/// Query and key heads are normed by `q_norm` and `k_norm` (`[HEAD_DIM]` each, or both null) and
-/// rotated; queries go back to `qkv` (`[T, (nq + 2 * nkv) * HEAD_DIM]`), keys and values to the
-/// slot of their row in the pages of one layer. `table` has `HEAD_DIM / 2` cosines, then as many
-/// sines for each position; a slot is `page * 16 + offset`, and -1 writes nothing.
+/// The place of head `kv` of this slot, of `nkv` heads, in the keys or values of one layer.
+__device__ __forceinline__ long long page_row(int slot, int kv, int nkv) {
+    return (((long long)(slot / PAGE) * nkv + kv) * PAGE + slot % PAGE) * HEAD_DIM;
+}
+
+/// Query and key heads are normed by `q_norm` and `k_norm` plus `offset` (`[HEAD_DIM]` each, or both
+/// null) and rotated; queries go back to `qkv` (`[T, (nq + 2 * nkv) * HEAD_DIM]`), keys and values
+/// to the slot of their row in the pages of one layer. `table` has `HEAD_DIM / 2` cosines, then as
+/// many sines for each position; a slot is `page * 16 + place`, and -1 writes nothing.
 extern "C" __global__ void __launch_bounds__(256) rope_write(
     bf16* qkv, const float* q_norm, const float* k_norm, const float* table, const int* positions,
-    const int* slots, bf16* keys, bf16* values, int nq, int nkv, float eps) {
+    const int* slots, bf16* keys, bf16* values, int nq, int nkv, float eps, float offset) {
     const int half = HEAD_DIM / 2, heads = nq + 2 * nkv, t = blockIdx.y;
     const int unit = blockIdx.x * 256 + threadIdx.x;
     const int head = unit / ROPE_LANES, at = unit % ROPE_LANES * 8;
@@ -68,8 +75,8 @@ extern "C" __global__ void __launch_bounds__(256) rope_write(
         const float* const weight = query ? q_norm : k_norm;
 #pragma unroll
         for (int i = 0; i < 8 && weight; i++) {
-            low[i] = low[i] * scale * weight[at + i];
-            high[i] = high[i] * scale * weight[half + at + i];
+            low[i] = low[i] * scale * (weight[at + i] + offset);
+            high[i] = high[i] * scale * (weight[half + at + i] + offset);
         }
         const float* const cosines = table + (long long)positions[t] * HEAD_DIM + at;
         rotate(low, high, cosines, cosines + half);
@@ -78,9 +85,71 @@ extern "C" __global__ void __launch_bounds__(256) rope_write(
     if (!query) {
         const int slot = slots[t], kv = value ? head - nq - nkv : head - nq;
         if (slot < 0) return;
-        const long long row = ((long long)(slot / PAGE) * nkv + kv) * PAGE + slot % PAGE;
-        to = (value ? values : keys) + row * HEAD_DIM + at;
+        to = (value ? values : keys) + page_row(slot, kv, nkv) + at;
     }
     store_pack(to, pack(low));
     store_pack(to + half, pack(high));
+}
+
+#define ROPE_PAIRS ((HEAD_DIM + 63) / 64)
+
+/// As `rope_write`, but only the first `width` elements of a head are rotated, the first half of
+/// them against the second: `table` has `width / 2` cosines, then as many sines for each position.
+/// A warp has a head, and a lane has pairs of neighbors. `width` is even.
+extern "C" __global__ void __launch_bounds__(256) rope_write_part(
+    bf16* qkv, const float* q_norm, const float* k_norm, const float* table, const int* positions,
+    const int* slots, bf16* keys, bf16* values, int nq, int nkv, float eps, float offset,
+    int width) {
+    __shared__ float all_numbers[8 * HEAD_DIM];
+    const int heads = nq + 2 * nkv, t = blockIdx.y, lane = threadIdx.x % WARP;
+    const int head = blockIdx.x * 8 + threadIdx.x / WARP;
+    if (head >= heads) return;
+    const bool query = head < nq, value = head >= nq + nkv;
+    float* const numbers = all_numbers + threadIdx.x / WARP * HEAD_DIM;
+    bf16* const from = qkv + ((long long)t * heads + head) * HEAD_DIM;
+    float low[ROPE_PAIRS], high[ROPE_PAIRS], sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < ROPE_PAIRS; i++) {
+        const int at = 2 * (i * WARP + lane);
+        const unsigned pair = at < HEAD_DIM ? *(const unsigned*)(from + at) : 0;
+        low[i] = low_float(pair);
+        high[i] = high_float(pair);
+        sum = fmaf(low[i], low[i], fmaf(high[i], high[i], sum));
+    }
+    const float* const weight = value ? nullptr : query ? q_norm : k_norm;
+    const float scale = 1.0f / sqrtf(warp_sum(sum) / (float)HEAD_DIM + eps);
+#pragma unroll
+    for (int i = 0; i < ROPE_PAIRS; i++) {
+        const int at = 2 * (i * WARP + lane);
+        if (at >= HEAD_DIM) continue;
+        if (weight) {
+            low[i] = low[i] * scale * (weight[at] + offset);
+            high[i] = high[i] * scale * (weight[at + 1] + offset);
+        }
+        numbers[at] = low[i];
+        numbers[at + 1] = high[i];
+    }
+    __syncwarp();
+
+    bf16* to = from;
+    if (!query) {
+        const int slot = slots[t], kv = value ? head - nq - nkv : head - nq;
+        if (slot < 0) return;
+        to = (value ? values : keys) + page_row(slot, kv, nkv);
+    }
+    const float* const cosines = table + (long long)positions[t] * width;
+    const int half = width / 2;
+    for (int at = 2 * lane; at < HEAD_DIM; at += 2 * WARP) {
+        float turned[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int own = at + i, turn = own < half ? own : own - half;
+            turned[i] = numbers[own];
+            if (value || own >= width) continue;
+            const float other = numbers[own < half ? own + half : turn];
+            const float sine = cosines[half + turn];
+            turned[i] = turned[i] * cosines[turn] + other * (own < half ? -sine : sine);
+        }
+        *(unsigned*)(to + at) = to_pair(turned[0], turned[1]);
+    }
 }

@@ -38,6 +38,7 @@ pub use error::{CudaError, NoCuda};
 pub use kernels::{Arg, Grid, KernelLoad, Kernels};
 pub use ops::adapters::Adapters;
 pub use ops::experts::Routing;
+pub use ops::recurrent::States;
 pub use program::source::{FAMILIES, Family};
 pub use step::{Cuda, CudaOptions};
 pub use tensor::{Buffer, Matrix, Pages};

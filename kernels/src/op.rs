@@ -28,6 +28,7 @@ pub use operands::{
     Placement, Residual, RmsNorm, Rotation, Values,
 };
 pub use recurrent::{DeltaGates, DeltaHeads, LayerStates, SpanState, StateMark};
+pub(crate) use step::check_span_states;
 pub use step::{DrawParams, DrawnScores, DrawnToken, Span, Step, TOP_MAX};
 
 /// The operations of a transformer on one device.
@@ -188,13 +189,11 @@ pub trait Ops: Send {
     // Recurrent states.
 
     /// Returns the bytes of one recurrent state in one layer.
-    fn state_bytes(&self, heads: DeltaHeads) -> usize {
-        let _ = heads;
-        0
-    }
+    fn state_bytes(&self, heads: DeltaHeads) -> usize;
 
     /// Allocates `slots` states in each of `layers` layers. On the CPU the memory is reserved, and
-    /// taken only when a slot is written.
+    /// taken only when a slot is written. A GPU takes fewer shapes of heads, and convolutions that
+    /// read fewer positions.
     fn states(
         &self,
         heads: DeltaHeads,
@@ -312,10 +311,7 @@ pub trait Ops: Send {
     ) -> Result<(), OpError>;
 
     /// `x *= sigmoid(gate)`: both of one size.
-    fn sigmoid_mul(&self, gate: &Self::Buffer, x: &mut Self::Buffer) -> Result<(), OpError> {
-        let _ = (gate, x);
-        Err(no_recurrence("sigmoid_mul"))
-    }
+    fn sigmoid_mul(&self, gate: &Self::Buffer, x: &mut Self::Buffer) -> Result<(), OpError>;
 
     /// Convolves the first `heads.channels()` elements of each row with those of the rows before it
     /// in its sequence, channel by channel, and applies silu: projected `[T, heads.row()]`, kernel
@@ -328,10 +324,7 @@ pub trait Ops: Send {
         kernel: &Self::Buffer,
         to: LayerStates<&mut Self::States>,
         out: &mut Self::Buffer,
-    ) -> Result<(), OpError> {
-        let _ = (step, projected, kernel, to, out);
-        Err(no_recurrence("convolve"))
-    }
+    ) -> Result<(), OpError>;
 
     /// The gated delta rule, row by row in the order of positions. For each value head with its
     /// state `S`, `[key_dim, value_dim]`, zero before the first position:
@@ -352,10 +345,7 @@ pub trait Ops: Send {
         gates: DeltaGates<'_, Self::Buffer>,
         to: LayerStates<&mut Self::States>,
         out: &mut Self::Buffer,
-    ) -> Result<(), OpError> {
-        let _ = (step, projected, convolved, gates, to, out);
-        Err(no_recurrence("delta_rule"))
-    }
+    ) -> Result<(), OpError>;
 
     /// `x = x / rms(x) * weight * silu(z)` for every value head: x `[T, value_width]`, weight
     /// `[value_dim]`, `z` from projected `[T, heads.row()]`.
@@ -365,10 +355,7 @@ pub trait Ops: Send {
         projected: &Self::Buffer,
         heads: DeltaHeads,
         norm: RmsNorm<'_, Self::Buffer>,
-    ) -> Result<(), OpError> {
-        let _ = (x, projected, heads, norm);
-        Err(no_recurrence("gated_norm"))
-    }
+    ) -> Result<(), OpError>;
 
     /// Allocates room for the experts of `layers` layers, which choose by `choice`, in steps of
     /// `rows` rows, where an expert computes at most `width` elements of a row. It grows if a step
@@ -425,9 +412,4 @@ pub trait Ops: Send {
         let _ = (step, logits, vocab);
         Ok(())
     }
-}
-
-/// The error of operations of recurrent layers on a device without them.
-pub(crate) fn no_recurrence(op: &'static str) -> OpError {
-    OpError::Device { op, reason: "layers with a recurrent state run on the CPU only".to_owned() }
 }

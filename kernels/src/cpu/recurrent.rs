@@ -12,11 +12,11 @@ use super::simd::loops;
 use super::{Cpu, dispatch};
 use crate::op::{
     DeltaGates, DeltaHeads, LayerStates, OpError, RmsNorm, Step, check_index, check_len,
-    check_multiple,
+    check_multiple, check_span_states,
 };
 use convolution::{BLOCK, ConvolutionTask};
 use delta::{DeltaTask, PANELS};
-use states::{States, check_states};
+use states::States;
 
 /// Operations for one element of a convolution and of its activation.
 const TAP_OPERATIONS: usize = 4;
@@ -36,7 +36,8 @@ impl Cpu {
         let channels = heads.channels();
         let rows = check_multiple("convolve", "projected", projected.len(), heads.row())?;
         check_len("convolve", "kernel", kernel.len(), channels * heads.taps)?;
-        check_states("convolve", step, rows, states, layer)?;
+        check_index("convolve", layer, states.layers())?;
+        check_span_states("convolve", step, rows, states.slots())?;
         out.clear();
         out.resize(rows * channels, 0.0);
 
@@ -82,7 +83,8 @@ impl Cpu {
         check_len("delta_rule", "convolved", convolved.len(), rows * heads.channels())?;
         check_len("delta_rule", "decay", gates.decay.len(), heads.value)?;
         check_len("delta_rule", "bias", gates.bias.len(), heads.value)?;
-        check_states("delta_rule", step, rows, states, layer)?;
+        check_index("delta_rule", layer, states.layers())?;
+        check_span_states("delta_rule", step, rows, states.slots())?;
         out.clear();
         out.resize(rows * heads.value_width(), 0.0);
 

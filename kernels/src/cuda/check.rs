@@ -15,6 +15,7 @@ mod experts;
 mod gemm;
 mod lora;
 mod norm;
+mod recurrent;
 mod rope;
 mod sample;
 mod weights;
@@ -32,6 +33,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("embed", elementwise::embed),
     ("add_bias", elementwise::add_bias),
     ("silu_mul", elementwise::silu_mul),
+    ("sigmoid_mul", elementwise::sigmoid_mul),
     ("add_rms_norm", norm::add_rms_norm),
     ("gather_norm", norm::gather_norm),
     ("rope_write", rope::rope_write),
@@ -43,6 +45,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("sort_pairs", experts::sort_pairs),
     ("expert_gemm", experts::expert_gemm),
     ("combine_experts", experts::combine_experts),
+    ("recurrent", recurrent::recurrent),
     ("rows", weights::rows),
     ("probe", weights::probe),
 ];

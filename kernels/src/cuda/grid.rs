@@ -3,6 +3,7 @@
 pub mod attention;
 pub mod experts;
 pub mod gemm;
+pub mod recurrent;
 
 use super::kernels::Grid;
 use super::params::SAMPLE_TILE;
@@ -31,7 +32,7 @@ pub fn embed(rows: usize, hidden: usize) -> Grid {
     Grid::line(rows, (hidden / 8).next_multiple_of(32).min(256) as u32)
 }
 
-/// Grid of `add_bias` on rows of `width` elements, and `silu_mul` to such rows.
+/// Grid of `add_bias` and `sigmoid_mul` on rows of `width` elements, and `silu_mul` to such rows.
 pub fn wide(rows: usize, width: usize) -> Grid {
     plane(width.div_ceil(2048), rows, 256)
 }
@@ -45,6 +46,11 @@ pub fn norm(rows: usize, hidden: usize) -> Grid {
 pub fn rope(rows: usize, heads: usize, head_dim: usize) -> Grid {
     let lanes = (head_dim / 16).next_power_of_two();
     plane((heads * lanes).div_ceil(256), rows, 256)
+}
+
+/// Grid of `rope_write_part`; `heads` counts queries, keys and values.
+pub fn rope_part(rows: usize, heads: usize) -> Grid {
+    plane(heads.div_ceil(8), rows, 256)
 }
 
 /// Grid of `cast_rows`, `copy_rows` and `widen_rows` for `count` elements.
@@ -89,7 +95,7 @@ mod tests {
     use super::*;
     use crate::cuda::Cuda;
     use crate::cuda::params::SampleParams;
-    use crate::op::Heads;
+    use crate::op::{DeltaHeads, Heads};
 
     /// Blocks that a grid may have in y and in z.
     const BLOCKS: u32 = 65_535;
@@ -97,11 +103,16 @@ mod tests {
     /// Every grid that depends on the rows of a step.
     fn grids(rows: usize) -> Vec<Grid> {
         let heads = Heads { query: 16, kv: 8, dim: 128 };
+        let delta = DeltaHeads { key: 16, value: 64, key_dim: 128, value_dim: 128, taps: 4 };
         vec![
             embed(rows, 4096),
             wide(rows, 24_576),
             norm(rows, 4096),
             rope(rows, 32, 128),
+            rope_part(rows, 32),
+            recurrent::convolve(rows, delta),
+            recurrent::delta_rule(rows, delta),
+            recurrent::gated_norm(rows, delta),
             shrink(rows, 3, 64),
             expand(rows, 3, 4096),
             sample_tiles(rows, SampleParams::VOCAB_MAX),

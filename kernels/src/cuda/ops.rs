@@ -6,6 +6,7 @@
 pub(super) mod adapters;
 pub(super) mod experts;
 pub(super) mod launch;
+pub(super) mod recurrent;
 mod weights;
 
 use std::ops::Range;
@@ -18,13 +19,14 @@ use super::profiler::{self, ProductRows};
 use super::step::Cuda;
 use super::tensor::{Buffer, ElementType, Matrix, Pages, Storage};
 use crate::op::{
-    DeltaHeads, DeviceLimits, DrawnToken, ExpertChoice, ExpertMatrices, Heads, LayerPages,
-    LoraTarget, LowRank, OpError, Ops, Placement, Residual, RmsNorm, Rotation, Step, TOP_MAX,
-    Values, check_len, no_recurrence,
+    DeltaGates, DeltaHeads, DeviceLimits, DrawnToken, ExpertChoice, ExpertMatrices, Heads,
+    LayerPages, LayerStates, LoraTarget, LowRank, OpError, Ops, Placement, Residual, RmsNorm,
+    Rotation, Step, TOP_MAX, Values, check_index, check_len, check_multiple,
 };
 use adapters::Adapters;
 use experts::Routing;
 use launch::{op_error, optional_pointer, pointer, row_width};
+use recurrent::States;
 
 /// Columns of a product's operands are a multiple of this.
 const DEPTH_UNIT: usize = 8;
@@ -35,7 +37,7 @@ impl Ops for Cuda {
     type Pages = Pages;
     type Adapters = Adapters;
     type Routing = Routing;
-    type States = ();
+    type States = States;
 
     fn loader(&self) -> Result<Cuda, OpError> {
         self.with_new_stream().map_err(op_error("twin"))
@@ -216,6 +218,7 @@ impl Ops for Cuda {
             pointer(&out.storage),
             Arg::from(hidden),
             Arg::from(norm.eps),
+            Arg::from(norm.offset),
         ];
         self.launch("add_rms_norm", grid::norm(rows, hidden), &args)
     }
@@ -244,6 +247,7 @@ impl Ops for Cuda {
             pointer(&out.storage),
             Arg::from(hidden),
             Arg::from(eps),
+            Arg::from(offset),
         ];
         self.launch("gather_norm", grid::norm(wanted, hidden), &args)
     }
@@ -314,9 +318,12 @@ impl Ops for Cuda {
     ) -> Result<(), OpError> {
         let to = LayerPages { pages: &*to.pages, layer: to.layer };
         let (rows, heads, offsets) = (self.shape().rows, to.pages.heads, self.offsets());
-        check_len("rope_write", "qkv", qkv.len, rows * heads.row())?;
+        let (op, width) = ("rope_write", rotation.width);
+        check_len(op, "qkv", qkv.len, rows * heads.row())?;
+        check_index(op, width, heads.dim + 1)?;
+        let positions = check_multiple(op, "table", rotation.table.len, width)?;
         self.set_bounds(|bounds| {
-            bounds.positions = rotation.table.len / heads.dim;
+            bounds.positions = positions;
             bounds.pages = to.pages.count;
         });
 
@@ -334,8 +341,14 @@ impl Ops for Cuda {
             Arg::from(heads.query),
             Arg::from(heads.kv),
             Arg::from(rotation.eps),
+            Arg::from(rotation.offset),
         ];
-        self.launch("rope_write", grid::rope(rows, heads.query + 2 * heads.kv, heads.dim), &args)
+        let row_heads = heads.query + 2 * heads.kv;
+        if width == heads.dim {
+            return self.launch(op, grid::rope(rows, row_heads, heads.dim), &args);
+        }
+        let args = [&args[..], &[Arg::from(width)]].concat();
+        self.launch("rope_write_part", grid::rope_part(rows, row_heads), &args)
     }
 
     fn attend(
@@ -389,8 +402,53 @@ impl Ops for Cuda {
         self.launch("silu_mul", grid::wide(rows, width), &args)
     }
 
-    fn states(&self, _: DeltaHeads, _: usize, _: usize) -> Result<(), OpError> {
-        Err(no_recurrence("states"))
+    fn sigmoid_mul(&self, gate: &Buffer, x: &mut Buffer) -> Result<(), OpError> {
+        let (op, rows) = ("sigmoid_mul", self.shape().rows);
+        check_len(op, "gate", gate.len, x.len)?;
+        let width = row_width(op, "x", x.len, rows)?;
+        let args = [pointer(&x.storage), pointer(&gate.storage), Arg::from(width)];
+        self.launch(op, grid::wide(rows, width), &args)
+    }
+
+    fn state_bytes(&self, heads: DeltaHeads) -> usize {
+        Cuda::bytes_of_state(heads)
+    }
+
+    fn states(&self, heads: DeltaHeads, layers: usize, slots: usize) -> Result<States, OpError> {
+        self.new_states(heads, layers, slots)
+    }
+
+    fn convolve(
+        &self,
+        _: &Step<'_>,
+        projected: &Buffer,
+        kernel: &Buffer,
+        to: LayerStates<&mut States>,
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        self.convolve_rows(projected, kernel, &to, out)
+    }
+
+    fn delta_rule(
+        &self,
+        _: &Step<'_>,
+        projected: &Buffer,
+        convolved: &mut Buffer,
+        gates: DeltaGates<'_, Buffer>,
+        to: LayerStates<&mut States>,
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        self.run_delta_rule((projected, convolved), &gates, &to, out)
+    }
+
+    fn gated_norm(
+        &self,
+        x: &mut Buffer,
+        projected: &Buffer,
+        heads: DeltaHeads,
+        norm: RmsNorm<'_, Buffer>,
+    ) -> Result<(), OpError> {
+        self.norm_and_gate(x, projected, heads, &norm)
     }
 
     fn routing(

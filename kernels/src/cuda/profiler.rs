@@ -251,6 +251,7 @@ pub(super) fn silu_cost(rows: usize, width: usize) -> (String, usize) {
 /// The label of a kernel of a step that only decodes, and the bytes that it moves.
 pub(super) fn kernel_cost(name: &str, args: &[Arg], plan: &Plan, heads: Heads) -> (String, usize) {
     let (rows, wanted, tiles) = (plan.shape.rows, plan.shape.wanted, plan.shape.tiles);
+    let at = |index| int_arg(args, index);
 
     // Indexes of arguments are those of the kernels' parameters.
     let bytes = match name {
@@ -273,7 +274,19 @@ pub(super) fn kernel_cost(name: &str, args: &[Arg], plan: &Plan, heads: Heads) -
         // The experts of pairs, their rows and their places.
         "sort_pairs" => 12 * int_arg(args, 4),
         "combine_experts" => 2 * rows * int_arg(args, 5) * (int_arg(args, 6) + 1),
-        "rope_write" => 4 * rows * heads.row(),
+        "rope_write" | "rope_write_part" => 4 * rows * heads.row(),
+        "sigmoid_mul" => 6 * rows * int_arg(args, 2),
+        "convolve" => {
+            // A row, its past and the new state in, and a row and that state out.
+            let (channels, taps) = (int_arg(args, 8), int_arg(args, 9));
+            2 * rows * channels * 2 * taps
+        }
+        "delta_rule" => {
+            let [key_heads, value_heads, key_dim, value_dim] = [8, 9, 10, 11].map(at);
+            let (keys, values) = (2 * key_heads * key_dim, value_heads * value_dim);
+            rows * (8 * key_dim * values + 2 * (keys + 2 * values + 2 * value_heads))
+        }
+        "gated_norm" => 6 * rows * int_arg(args, 3) * int_arg(args, 4),
         "attention" => {
             // Keys and values of bf16.
             let cache = 4 * plan.positions * heads.kv * heads.dim;

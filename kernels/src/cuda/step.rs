@@ -20,7 +20,7 @@ use super::kernels::Kernels;
 use super::profiler::Profiler;
 use super::program::source::FAMILIES;
 use super::tensor::Storage;
-use crate::op::{Heads, OpError, PAGE, Span, Step, check_index};
+use crate::op::{Heads, OpError, PAGE, Span, Step, check_index, check_span_states};
 use draws::Draws;
 use plan::{Plan, StepShape, padded};
 
@@ -106,6 +106,14 @@ pub(crate) struct Bounds {
     pub(super) vocab: usize,
     pub(super) positions: usize,
     pub(super) pages: usize,
+    /// Slots of recurrent states.
+    pub(super) states: usize,
+}
+
+impl Bounds {
+    /// Those of operations that were not called yet.
+    const NONE: Bounds =
+        Bounds { vocab: usize::MAX, positions: usize::MAX, pages: usize::MAX, states: usize::MAX };
 }
 
 impl Cuda {
@@ -143,9 +151,6 @@ impl Cuda {
         options: &CudaOptions,
         heads: Heads,
     ) -> Result<Cuda, CudaError> {
-        // Each operation sets its bounds when it is first called.
-        let unbounded = Bounds { vocab: usize::MAX, positions: usize::MAX, pages: usize::MAX };
-
         Ok(Cuda {
             library: None,
             heads,
@@ -161,7 +166,8 @@ impl Cuda {
             draws: Draws::new(&device)?,
             lora_scratch: RefCell::new(Storage::new(&device, 0)?),
             graphs: HashMap::new(),
-            bounds: Cell::new(unbounded),
+            // Each operation sets its bounds when it is first called.
+            bounds: Cell::new(Bounds::NONE),
             kernels,
             device,
         })
@@ -302,13 +308,17 @@ impl Cuda {
 
     /// Checks that every index of a step is within its table.
     fn check_indexes(&self, step: &Step<'_>) -> Result<(), OpError> {
-        let Bounds { vocab, positions, pages } = self.bounds.get();
+        let Bounds { vocab, positions, pages, states } = self.bounds.get();
         let (count, drawn) = (step.ids.len(), self.draws.rows());
         step.ids.iter().try_for_each(|id| check_index("embed", *id as usize, vocab))?;
         step.feedback.iter().flatten().try_for_each(|from| check_index("embed", *from, drawn))?;
         step.positions.iter().try_for_each(|at| check_index("rope_write", *at, positions))?;
         step.wanted.iter().try_for_each(|row| check_index("gather_norm", *row, count))?;
-        step.spans.iter().try_for_each(|span| check_span(span, count, pages))
+        step.spans.iter().try_for_each(|span| check_span(span, count, pages))?;
+        match step.states {
+            [] => Ok(()),
+            _ => check_span_states("convolve", step, count, states),
+        }
     }
 }
 

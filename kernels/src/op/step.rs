@@ -1,7 +1,9 @@
 //! The inputs of one step, and the tokens that a device draws in it.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
+use super::error::{OpError, check_index, check_len};
 use super::recurrent::SpanState;
 
 /// Sampling parameters of one token that the device draws.
@@ -84,4 +86,40 @@ pub struct Step<'a> {
     /// Sampling parameters of each wanted row, `None` if the host draws; empty if the host draws
     /// all. Only for devices that draw.
     pub draws: &'a [Option<DrawParams>],
+}
+
+/// Checks that every span lies within the `rows` of a step and has a state, that slots are below
+/// `slots`, and that a slot which is written belongs to one span.
+pub(crate) fn check_span_states(
+    op: &'static str,
+    step: &Step<'_>,
+    rows: usize,
+    slots: usize,
+) -> Result<(), OpError> {
+    check_len(op, "states", step.states.len(), step.spans.len())?;
+    let mut written = HashSet::new();
+    for (span, state) in step.spans.iter().zip(step.states) {
+        check_index(op, span.rows.end, rows + 1)?;
+        let last = state.marks.last().map_or(0, |mark| mark.rows);
+        check_len(op, "marks", last, span.rows.len())?;
+        let mut before = 0;
+        for mark in state.marks {
+            check_index(op, mark.slot as usize, slots)?;
+            check_index(op, before, mark.rows)?;
+            before = mark.rows;
+            if !written.insert(mark.slot) {
+                return Err(OpError::Index { op, index: mark.slot as usize, rows: slots });
+            }
+        }
+    }
+
+    for state in step.states {
+        let Some(from) = state.from else { continue };
+        check_index(op, from as usize, slots)?;
+        let is_own = state.marks.iter().any(|mark| mark.slot == from);
+        if written.contains(&from) && !is_own {
+            return Err(OpError::Index { op, index: from as usize, rows: slots });
+        }
+    }
+    Ok(())
 }

@@ -1,12 +1,10 @@
 //! The recurrent states of sequences, in slots.
 #![expect(unsafe_code, reason = "every task reads and writes parts of its own")]
 
-use std::collections::HashSet;
-
 use super::PANEL;
 use crate::cpu::attention::pages::zeros;
 use crate::cpu::shared::SharedSlice;
-use crate::op::{DeltaHeads, OpError, Step, check_index, check_len, check_multiple};
+use crate::op::{DeltaHeads, OpError, check_index, check_multiple};
 
 /// The recurrent states of all layers that have one, each in as many slots.
 ///
@@ -39,7 +37,7 @@ impl<'a> Slots<'a> {
     /// The elements from `start` on, for a task that alone works on them in this step, or that
     /// works on a slot which nobody writes.
     pub(super) fn read(&self, slot: u32, start: usize, to: &mut [f32]) {
-        // SAFETY: `check_states` has found that a slot which is written belongs to one span, so
+        // SAFETY: `check_span_states` has found that a slot which is written belongs to one span, so
         // only tasks of that span read or write it, and those have parts that do not overlap.
         // Within a task, this reference ends before the task writes.
         to.copy_from_slice(unsafe { self.values.read(self.place(slot, start, to.len())) });
@@ -76,6 +74,16 @@ impl States {
         self.heads
     }
 
+    /// Number of layers.
+    pub(super) fn layers(&self) -> usize {
+        self.layers
+    }
+
+    /// Slots of each layer.
+    pub(super) fn slots(&self) -> usize {
+        self.slots
+    }
+
     /// The last inputs of the convolution of a layer.
     pub(super) fn convolution_slots(&mut self, layer: usize) -> Slots<'_> {
         let size = convolution_size(self.heads);
@@ -97,42 +105,4 @@ fn convolution_size(heads: DeltaHeads) -> usize {
 
 fn delta_size(heads: DeltaHeads) -> usize {
     heads.value_width() * heads.key_dim
-}
-
-/// Checks that the layer exists, that every span lies within the `rows` of the step and has a
-/// state, that slots exist, and that a slot which is written belongs to one span.
-pub(super) fn check_states(
-    op: &'static str,
-    step: &Step<'_>,
-    rows: usize,
-    states: &States,
-    layer: usize,
-) -> Result<(), OpError> {
-    check_index(op, layer, states.layers)?;
-    check_len(op, "states", step.states.len(), step.spans.len())?;
-    let mut written = HashSet::new();
-    for (span, state) in step.spans.iter().zip(step.states) {
-        check_index(op, span.rows.end, rows + 1)?;
-        let last = state.marks.last().map_or(0, |mark| mark.rows);
-        check_len(op, "marks", last, span.rows.len())?;
-        let mut before = 0;
-        for mark in state.marks {
-            check_index(op, mark.slot as usize, states.slots)?;
-            check_index(op, before, mark.rows)?;
-            before = mark.rows;
-            if !written.insert(mark.slot) {
-                return Err(OpError::Index { op, index: mark.slot as usize, rows: states.slots });
-            }
-        }
-    }
-
-    for state in step.states {
-        let Some(from) = state.from else { continue };
-        check_index(op, from as usize, states.slots)?;
-        let is_own = state.marks.iter().any(|mark| mark.slot == from);
-        if written.contains(&from) && !is_own {
-            return Err(OpError::Index { op, index: from as usize, rows: states.slots });
-        }
-    }
-    Ok(())
 }

@@ -106,3 +106,22 @@ fn launch_silu(
     // SAFETY: all sizes are those that the kernel's header requires.
     unsafe { checker.kernels.launch("silu_mul", grid::wide(rows, width), &args) }
 }
+
+/// Checks `sigmoid_mul`, also with gates so large that an exponential overflows.
+pub(super) fn sigmoid_mul(checker: &mut Checker<'_>) -> Result<(), CudaError> {
+    for (rows, width, size) in [(1, 8, 1.0), (5, 2056, 4.0), (2, 512, 300.0)] {
+        let gates = checker.random.halves(rows * width, size);
+        let x = checker.random.halves(rows * width, 3.0);
+        let (out, gate_memory) = (checker.upload(&x)?, checker.upload(&gates)?);
+        let args = [Arg::from(&out), (&gate_memory).into(), width.into()];
+        // SAFETY: all sizes are those that the kernel's header requires.
+        unsafe { checker.kernels.launch("sigmoid_mul", grid::wide(rows, width), &args)? };
+
+        let pairs = x.iter().zip(&gates);
+        let expected: Vec<f32> =
+            pairs.map(|(x, gate)| (wide(*x) / (1.0 + (-wide(*gate)).exp())) as f32).collect();
+        let what = format!("sigmoid_mul {rows}x{width} to {size}");
+        checker.compare_bf16(&what, &out.to_vec()?, &expected, HALF_UNIT);
+    }
+    Ok(())
+}

@@ -7,14 +7,17 @@ use crate::cuda::{Arg, CudaError, Memory, grid};
 
 const EPS: f32 = 1e-6;
 
-/// Divides a row by its root mean square and multiplies it with a weight.
-fn rms_norm(row: &[u16], weight: &[f32]) -> Vec<f32> {
+/// Addends of weights.
+const OFFSETS: [f32; 2] = [0.0, 1.0];
+
+/// Divides a row by its root mean square and multiplies it with a weight plus an offset.
+fn rms_norm(row: &[u16], weight: &[f32], offset: f32) -> Vec<f32> {
     let row: Vec<f64> = row.iter().map(|bits| wide(*bits)).collect();
     let squares: f64 = row.iter().map(|value| value * value).sum();
     let scale = 1.0 / (squares / row.len() as f64 + f64::from(EPS)).sqrt();
     row.iter()
         .zip(weight)
-        .map(|(value, weight)| (value * scale * f64::from(*weight)) as f32)
+        .map(|(value, weight)| (value * scale * f64::from(*weight + offset)) as f32)
         .collect()
 }
 
@@ -24,6 +27,7 @@ struct AddNorm<'a> {
     delta: Option<&'a Memory>,
     weight: &'a Memory,
     out: &'a Memory,
+    offset: f32,
 }
 
 impl AddNorm<'_> {
@@ -35,6 +39,7 @@ impl AddNorm<'_> {
             Arg::from(self.out),
             Arg::from(hidden),
             Arg::from(EPS),
+            Arg::from(self.offset),
         ];
         // SAFETY: all sizes are those that the kernel's header requires.
         unsafe { checker.kernels.launch("add_rms_norm", grid::norm(rows, hidden), &args) }
@@ -47,6 +52,7 @@ pub(super) fn add_rms_norm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     let shapes = [(1, 8, true), (9, 264, true), (4, 1024, false), (3, 4096, true), (2, 8200, true)];
     for (rows, hidden, has_delta) in shapes {
         let what = format!("add_rms_norm {rows}x{hidden}{}", if has_delta { "" } else { " alone" });
+        let offset = OFFSETS[rows % 2];
         let residual = checker.random.halves(rows * hidden, 3.0);
         let delta = checker.random.halves(rows * hidden, 1.0);
         let weight = checker.random.floats(hidden, 2.0);
@@ -57,6 +63,7 @@ pub(super) fn add_rms_norm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
             delta: has_delta.then_some(&delta_memory),
             weight: &weight_memory,
             out: &out,
+            offset,
         };
         all.launch(checker, rows, hidden)?;
 
@@ -68,14 +75,15 @@ pub(super) fn add_rms_norm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         };
         checker.equal(&format!("{what}, residual"), &sums.to_vec::<u16>()?, &expected_sums);
         let expected: Vec<f32> =
-            expected_sums.chunks(hidden).flat_map(|row| rms_norm(row, &weight)).collect();
+            expected_sums.chunks(hidden).flat_map(|row| rms_norm(row, &weight, offset)).collect();
         let found = out.to_vec::<u16>()?;
         checker.compare_bf16(&what, &found, &expected, HALF_UNIT);
 
         // The sum of the last row, alone and without a delta, must give the same bits.
         let last = checker.upload(&expected_sums[(rows - 1) * hidden..])?;
         let alone = checker.poisoned(hidden * 2)?;
-        let row = AddNorm { residual: &last, delta: None, weight: &weight_memory, out: &alone };
+        let (delta, weight) = (None, &weight_memory);
+        let row = AddNorm { residual: &last, delta, weight, out: &alone, offset };
         row.launch(checker, 1, hidden)?;
         let expected_row = &found[(rows - 1) * hidden..];
         checker.equal(&format!("{what}, a row alone"), &alone.to_vec::<u16>()?, expected_row);
@@ -93,7 +101,7 @@ fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     let memories = [checker.poisoned(bytes)?, checker.poisoned(bytes)?, checker.poisoned(bytes)?];
     let weight = checker.poisoned(hidden * 4)?;
     let [residual, delta, out] = memories.each_ref().map(Arg::from);
-    let args = [residual, delta, (&weight).into(), out, hidden.into(), EPS.into()];
+    let args = [residual, delta, (&weight).into(), out, hidden.into(), EPS.into(), 0.0.into()];
     checker.time("add_rms_norm 256x4096", bytes * 4, |kernels| {
         // SAFETY: all sizes are those that the kernel's header requires.
         unsafe { kernels.launch("add_rms_norm", grid::norm(rows, hidden), &args) }
@@ -115,16 +123,27 @@ pub(super) fn gather_norm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
             [checker.upload(&residual)?, checker.upload(&indexes)?, checker.upload(&weight)?];
         let out = checker.poisoned(wanted * hidden * 2)?;
         let [residual_arg, rows_arg, weight_arg] = inputs.each_ref().map(Arg::from);
-        let args = [residual_arg, rows_arg, weight_arg, (&out).into(), hidden.into(), EPS.into()];
+        let offset = OFFSETS[rows % 2];
+        let args = [
+            residual_arg,
+            rows_arg,
+            weight_arg,
+            (&out).into(),
+            hidden.into(),
+            EPS.into(),
+            offset.into(),
+        ];
         // SAFETY: all sizes are those that the kernel's header requires.
         unsafe { checker.kernels.launch("gather_norm", grid::norm(wanted, hidden), &args)? };
 
         let mut expected = Vec::new();
         for index in &indexes {
             match usize::try_from(*index) {
-                Ok(index) => {
-                    expected.extend(rms_norm(&residual[index * hidden..][..hidden], &weight))
-                }
+                Ok(index) => expected.extend(rms_norm(
+                    &residual[index * hidden..][..hidden],
+                    &weight,
+                    offset,
+                )),
                 Err(_) => expected.resize(expected.len() + hidden, 0.0),
             }
         }

@@ -16,6 +16,10 @@ struct RopeCase {
     query_heads: usize,
     kv_heads: usize,
     dim: usize,
+    /// Elements of a head that are rotated.
+    width: usize,
+    /// Addend of the weights of norms.
+    offset: f32,
     qkv: Vec<u16>,
     /// Weights for queries and for keys.
     norms: Option<[Vec<f32>; 2]>,
@@ -36,9 +40,9 @@ impl RopeCase {
     fn new(
         checker: &mut Checker<'_>,
         rows: usize,
-        query_heads: usize,
-        kv_heads: usize,
+        (query_heads, kv_heads): (usize, usize),
         has_norms: bool,
+        width: usize,
     ) -> RopeCase {
         let dim = checker.head_dim;
         // Every row has a slot of its own: 7 and 16 * PAGES have no common divisor.
@@ -53,9 +57,11 @@ impl RopeCase {
             query_heads,
             kv_heads,
             dim,
+            width,
+            offset: if rows.is_multiple_of(2) { 0.0 } else { 1.0 },
             qkv: random.halves(rows * (query_heads + 2 * kv_heads) * dim, 3.0),
             norms: has_norms.then_some(norms),
-            table: random.floats(POSITIONS * dim, 1.0),
+            table: random.floats(POSITIONS * width, 1.0),
             positions: (0..rows).map(|_| random.below(POSITIONS) as i32).collect(),
             slots,
         }
@@ -82,19 +88,20 @@ impl RopeCase {
             let squares: f64 = values.iter().map(|value| value * value).sum();
             let scale = 1.0 / (squares / dim as f64 + f64::from(EPS)).sqrt();
             for (value, weight) in values.iter_mut().zip(weight) {
-                *value *= scale * f64::from(*weight);
+                *value *= scale * f64::from(*weight + self.offset);
             }
         }
 
-        // The first half of a head is rotated against the second.
-        let rotation = &self.table[self.positions[row] as usize * dim..][..dim];
-        let (cosines, sines) = rotation.split_at(dim / 2);
-        let (low, high) = values.split_at(dim / 2);
-        let mut out = vec![0.0; dim];
-        for i in 0..dim / 2 {
+        // Of what is rotated, the first half is rotated against the second.
+        let (width, half) = (self.width, self.width / 2);
+        let rotation = &self.table[self.positions[row] as usize * width..][..width];
+        let (cosines, sines) = rotation.split_at(half);
+        let mut out: Vec<f32> = values.iter().map(|value| *value as f32).collect();
+        for i in 0..half {
             let (cosine, sine) = (f64::from(cosines[i]), f64::from(sines[i]));
-            out[i] = (low[i] * cosine - high[i] * sine) as f32;
-            out[i + dim / 2] = (high[i] * cosine + low[i] * sine) as f32;
+            let (low, high) = (values[i], values[i + half]);
+            out[i] = (low * cosine - high * sine) as f32;
+            out[i + half] = (high * cosine + low * sine) as f32;
         }
         out
     }
@@ -112,7 +119,7 @@ impl RopeCase {
         let table = checker.upload(&self.table)?;
         let (positions, slots) = (checker.upload(&self.positions)?, checker.upload(&self.slots)?);
 
-        let args = [
+        let mut args = vec![
             Arg::from(&qkv),
             query_norm,
             key_norm,
@@ -124,10 +131,16 @@ impl RopeCase {
             Arg::from(self.query_heads),
             Arg::from(self.kv_heads),
             Arg::from(EPS),
+            Arg::from(self.offset),
         ];
-        let grid = grid::rope(self.slots.len(), self.heads(), self.dim);
+        let (mut name, rows) = ("rope_write", self.slots.len());
+        let mut grid = grid::rope(rows, self.heads(), self.dim);
+        if self.width < self.dim {
+            (name, grid) = ("rope_write_part", grid::rope_part(rows, self.heads()));
+            args.push(Arg::from(self.width));
+        }
         // SAFETY: all sizes are those that the kernel's header requires.
-        unsafe { checker.kernels.launch("rope_write", grid, &args)? };
+        unsafe { checker.kernels.launch(name, grid, &args)? };
         Ok(RopeOutput { qkv: qkv.to_vec()?, keys: keys.to_vec()?, values: values.to_vec()? })
     }
 
@@ -168,15 +181,19 @@ impl RopeCase {
     }
 }
 
-/// Checks `rope_write`, with head norms and without, and with rows that write nothing.
+/// Checks `rope_write` and `rope_write_part`, with head norms and without, and with rows that write
+/// nothing.
 pub(super) fn rope_write(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     let shapes = [(1, (14, 2), true), (5, (16, 8), false), (9, (3, 3), true), (33, (8, 1), false)];
     for (rows, heads, has_norms) in shapes {
-        let case = RopeCase::new(checker, rows, heads.0, heads.1, has_norms);
-        let norms = if has_norms { " with norms" } else { "" };
-        let what = format!("rope_write {rows} rows of {heads:?}{norms}");
-        let found = case.launch(checker)?;
-        case.compare(checker, &what, &found);
+        let dim = checker.head_dim;
+        for width in [dim, dim / 4, dim - 2] {
+            let case = RopeCase::new(checker, rows, heads, has_norms, width);
+            let norms = if has_norms { " with norms" } else { "" };
+            let what = format!("rope_write of {width}, {rows} rows of {heads:?}{norms}");
+            let found = case.launch(checker)?;
+            case.compare(checker, &what, &found);
+        }
     }
     Ok(())
 }

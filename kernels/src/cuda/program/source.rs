@@ -47,6 +47,8 @@ pub const FAMILIES: &[Family] = &[
         "attention/combine"),
     family!("gemm": "base" "mma" "product/operands" "product/tile" "gemm"),
     family!("gemm_small": "base" "mma" "product/operands" "product/slab" "gemm_small"),
+    family!("recurrent": "base" "recurrent/spans" "recurrent/convolve" "recurrent/delta"
+        "recurrent/norm"),
     family!("experts": "base" "experts/route" "experts/sort" "experts/combine"),
     family!("expert_gemm": "base" "mma" "product/operands" "product/tile" "experts/operands"
         "experts/gemm"),

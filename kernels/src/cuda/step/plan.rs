@@ -5,12 +5,15 @@
 
 use crate::cuda::grid::attention;
 use crate::cuda::params::SampleParams;
-use crate::op::{DrawParams, PAGE, Span, Step, TOP_MAX};
+use crate::op::{DrawParams, PAGE, Span, SpanState, Step, TOP_MAX};
 
 /// Words of the parameters of one draw.
 const DRAW_WORDS: usize = SampleParams::WORDS;
 /// Words of a tile.
 const TILE_WORDS: usize = 4;
+/// Words of the rows and states of a span, and of a mark.
+const STATE_WORDS: usize = 4;
+const MARK_WORDS: usize = 2;
 /// The word for no row, slot or token.
 const NONE: i32 = -1;
 
@@ -27,6 +30,8 @@ pub(crate) struct StepShape {
     pub(crate) decodes: usize,
     /// Tiles of attention.
     pub(crate) tiles: usize,
+    /// Marks of recurrent states; zero if the model has none.
+    pub(crate) marks: usize,
     /// True if tokens are drawn.
     pub(crate) draws: bool,
     /// True if any row has an adapter.
@@ -37,11 +42,16 @@ pub(crate) struct StepShape {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WordOffsets {
     pub(crate) tiles: usize,
+    /// Rows and states of spans, in the order of the other words of spans.
+    pub(crate) states: usize,
+    pub(crate) marks: usize,
     pub(crate) draws: usize,
     pub(crate) ids: usize,
     pub(crate) feedback: usize,
     pub(crate) positions: usize,
     pub(crate) slots: usize,
+    /// The span of each row, if there are states.
+    pub(crate) row_spans: usize,
     pub(crate) adapters: usize,
     pub(crate) wanted: usize,
     pub(crate) span_row: usize,
@@ -69,15 +79,20 @@ impl StepShape {
     /// Offsets of the parts of a step of this shape.
     pub(crate) fn offsets(&self) -> WordOffsets {
         let mut words = WordCounter::default();
-        // In the order of their alignment: kernels read tiles by 16 bytes, draws by 8, all else by
-        // 4.
+        let [stateful_spans, stateful_rows] =
+            [self.spans, self.rows].map(|count| if self.marks > 0 { count } else { 0 });
+        // In the order of their alignment: kernels read tiles and states by 16 bytes, marks and
+        // draws by 8, all else by 4.
         WordOffsets {
             tiles: words.part(self.tiles * TILE_WORDS),
+            states: words.part(stateful_spans * STATE_WORDS),
+            marks: words.part(self.marks * MARK_WORDS),
             draws: words.part(if self.draws { self.wanted * DRAW_WORDS } else { 0 }),
             ids: words.part(self.rows),
             feedback: words.part(self.rows),
             positions: words.part(self.rows),
             slots: words.part(self.rows),
+            row_spans: words.part(stateful_rows),
             adapters: words.part(if self.adapters { self.rows } else { 0 }),
             wanted: words.part(self.wanted),
             span_row: words.part(self.spans),
@@ -123,13 +138,18 @@ impl Plan {
     /// Plans a step for groups of `group` query heads.
     pub(crate) fn of(step: &Step<'_>, group: usize) -> Plan {
         // Spans that decode come first, so that they alone have partial sums.
-        let decodes: Vec<&Span<'_>> =
-            step.spans.iter().filter(|span| span.rows.len() == 1).collect();
-        let prompts = step.spans.iter().filter(|span| span.rows.len() > 1);
-        let spans: Vec<&Span<'_>> = decodes.iter().copied().chain(prompts).collect();
+        let of_rows = |fits: fn(usize) -> bool| -> Vec<usize> {
+            (0..step.spans.len()).filter(|index| fits(step.spans[*index].rows.len())).collect()
+        };
+        let (decodes, prompts) = (of_rows(|rows| rows == 1), of_rows(|rows| rows > 1));
+        let order = [&decodes[..], &prompts].concat();
+        let spans: Vec<&Span<'_>> = order.iter().map(|index| &step.spans[*index]).collect();
+        let states: Vec<SpanState<'_>> =
+            order.iter().filter_map(|index| step.states.get(*index)).copied().collect();
         let tiles = tiles(&spans, group);
 
         let all_decode = decodes.len() == step.ids.len() && step.wanted.len() == step.ids.len();
+        let marks: usize = states.iter().map(|state| state.marks.len()).sum();
         let adapters = step.adapters.iter().any(Option::is_some);
         let records = all_decode && !step.ids.is_empty() && !adapters;
 
@@ -141,6 +161,8 @@ impl Plan {
             spans: if records { rows } else { spans.len() },
             decodes: if records { rows } else { decodes.len() },
             tiles: if records { padded_tiles(tiles.len().max(rows)) } else { tiles.len() },
+            // A span that decodes has one mark.
+            marks: if records && marks > 0 { rows } else { marks },
             draws: step.draws.iter().any(Option::is_some),
             adapters,
         };
@@ -150,6 +172,7 @@ impl Plan {
         let mut plan = Plan { words: Vec::new(), shape, records, top: top.min(TOP_MAX), positions };
         plan.write_rows(step, &tiles);
         plan.write_spans(&spans);
+        plan.write_states(&spans, &states);
         plan
     }
 
@@ -203,6 +226,21 @@ impl Plan {
         }
     }
 
+    /// Writes of each span its first row, the number of its rows, the slot of the state before them
+    /// and its first mark; all marks; and of each row its span.
+    fn write_states(&mut self, spans: &[&Span<'_>], states: &[SpanState<'_>]) {
+        let (offsets, mut first_mark) = (self.shape.offsets(), 0);
+        for (index, (span, state)) in spans.iter().zip(states).enumerate() {
+            let from = state.from.map_or(NONE, u32::cast_signed);
+            let own = [word(span.rows.start), word(span.rows.len()), from, word(first_mark)];
+            self.put(offsets.states + index * STATE_WORDS, own.into_iter());
+            let marks = state.marks.iter().flat_map(|mark| [word(mark.rows), mark.slot as i32]);
+            self.put(offsets.marks + first_mark * MARK_WORDS, marks);
+            first_mark += state.marks.len();
+            self.words[offsets.row_spans..][span.rows.clone()].fill(word(index));
+        }
+    }
+
     /// Writes words from an offset on.
     fn put(&mut self, offset: usize, words: impl Iterator<Item = i32>) {
         for (to, word) in self.words[offset..].iter_mut().zip(words) {
@@ -253,6 +291,7 @@ fn saturated(count: usize) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::StateMark;
 
     fn draw() -> DrawParams {
         DrawParams {
@@ -291,6 +330,7 @@ mod tests {
             spans: 2,
             decodes: 1,
             tiles: 6,
+            marks: 0,
             draws: true,
             adapters: false,
         };
@@ -314,6 +354,47 @@ mod tests {
         assert_eq!(words[offsets.tile_count], 3);
         assert_eq!(words[offsets.tables..].len(), 65 + 5);
         assert_eq!(words[offsets.tables + 65..], [10, 11, 12, 13, 14]);
+    }
+
+    #[test]
+    fn states_are_in_the_order_of_spans_and_rows_name_theirs() {
+        let marks: Vec<StateMark> =
+            [(2, 7), (3, 8), (1, 4)].map(|(rows, slot)| StateMark { rows, slot }).into();
+        let pages = [0];
+        let spans = [
+            Span { rows: 0..3, start: 0, pages: &pages },
+            Span { rows: 3..4, start: 9, pages: &pages },
+        ];
+        let states = [
+            SpanState { from: None, marks: &marks[..2] },
+            SpanState { from: Some(5), marks: &marks[2..] },
+        ];
+        let mut step = Step {
+            ids: &[1; 4],
+            positions: &[0, 1, 2, 9],
+            spans: &spans,
+            states: &states,
+            wanted: &[3],
+            ..Step::default()
+        };
+        let plan = Plan::of(&step, 2);
+        let (offsets, words) = (plan.shape.offsets(), &plan.words);
+        assert_eq!((plan.shape.marks, offsets.states % 4, offsets.marks % 2), (3, 0, 0));
+        assert_eq!(words[offsets.states..][..8], [3, 1, 5, 0, 0, 3, NONE, 1]);
+        assert_eq!(words[offsets.marks..][..6], [1, 4, 2, 7, 3, 8]);
+        assert_eq!(words[offsets.row_spans..][..4], [1, 1, 1, 0]);
+
+        // A step that is recorded has a mark for each row, some of them padding.
+        (step.ids, step.positions) = (&[1; 3], &[9; 3]);
+        let decodes: Vec<Span<'_>> =
+            (0..3).map(|row| Span { rows: row..row + 1, start: 9, pages: &pages }).collect();
+        let own = [SpanState { from: None, marks: &marks[2..] }; 3];
+        (step.spans, step.states, step.wanted) = (&decodes, &own, &[0, 1, 2]);
+        let plan = Plan::of(&step, 2);
+        let (offsets, words) = (plan.shape.offsets(), &plan.words);
+        assert_eq!((plan.records, plan.shape.marks, plan.shape.spans), (true, 4, 4));
+        assert_eq!(words[offsets.states + 8..][..8], [2, 1, NONE, 2, NONE, NONE, NONE, NONE]);
+        assert_eq!(words[offsets.row_spans..][..4], [0, 1, 2, NONE]);
     }
 
     #[test]
