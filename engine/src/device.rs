@@ -3,6 +3,7 @@
 pub(crate) mod memory;
 
 use kernels::cuda::grid::experts::EXPERTS_MAX;
+use kernels::cuda::grid::recurrent;
 use kernels::cuda::{Cuda, CudaError, CudaOptions, DeviceOptions, NoCuda};
 use kernels::{Cpu, OpError};
 
@@ -28,7 +29,7 @@ impl SelectedDevice {
         }
         let unsupported = [
             (has_too_many_experts(model), FEWER_EXPERTS, LoadError::ExpertsOnGpu),
-            (model.hybrid.is_some(), ONLY_ATTENTION, LoadError::HybridOnGpu),
+            (has_other_delta_heads(model), OTHER_DELTA_HEADS, LoadError::HybridOnGpu),
         ];
         if let Some((_, reason, refusal)) = unsupported.into_iter().find(|(found, ..)| *found) {
             return match options.device {
@@ -53,10 +54,14 @@ impl SelectedDevice {
 
 /// Reasons why a model runs on the CPU although there may be a GPU.
 const FEWER_EXPERTS: &str = "the GPU's kernels take fewer experts of a layer";
-const ONLY_ATTENTION: &str = "the GPU's kernels take no layers with linear attention";
+const OTHER_DELTA_HEADS: &str = "the GPU's kernels take linear attention of other shapes";
 
 fn has_too_many_experts(model: &ModelConfig) -> bool {
     model.experts.as_ref().is_some_and(|experts| experts.choice.experts > EXPERTS_MAX)
+}
+
+fn has_other_delta_heads(model: &ModelConfig) -> bool {
+    model.hybrid.as_ref().is_some_and(|hybrid| !recurrent::takes(hybrid.heads))
 }
 
 fn cpu(options: &EngineOptions, reason: &str) -> (SelectedDevice, String) {
@@ -130,14 +135,18 @@ mod tests {
     }
 
     #[test]
-    fn a_hybrid_runs_on_the_cpu_only() {
-        let model = tiny("tiny-hybrid");
+    fn a_hybrid_of_a_shape_that_the_kernels_do_not_take_runs_on_the_cpu_only() {
+        let mut model = tiny("tiny-hybrid");
+        assert!(!has_other_delta_heads(&model));
+        model.hybrid.as_mut().unwrap().heads.key_dim = 256;
         let of =
             |device| SelectedDevice::new(&EngineOptions { device, ..Default::default() }, &model);
         let refused = of(DeviceChoice::Cuda).map(|(_, line)| line).unwrap_err().to_string();
-        assert!(refused.contains("linear attention") && refused.contains("--device cpu"));
+        assert!(
+            refused.contains("keys of at most 128 elements") && refused.contains("--device cpu")
+        );
         let (_, usual) = of(DeviceChoice::Auto).unwrap();
-        assert!(usual.ends_with("the GPU's kernels take no layers with linear attention"));
+        assert!(usual.ends_with("the GPU's kernels take linear attention of other shapes"));
     }
 
     /// The answers for a model with such heads, on any machine: no device is opened for them.

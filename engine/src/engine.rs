@@ -16,7 +16,6 @@ use crate::info::ModelInfo;
 use crate::model::config::ModelConfig;
 use crate::model::folder::ModelFolder;
 use crate::model::forward::Scratch;
-use crate::model::hybrid::HybridConfig;
 use crate::model::parameters::Parameters;
 use crate::model::random::{RandomHybrid, RandomWeights, model_folder};
 use crate::model::{Model, ModelCapacity};
@@ -161,12 +160,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
 
         // Keys and values get what weights and intermediate results have left.
         let free = ops.free_memory(options.gpu_memory_utilization)?;
-        let hybrid = config.hybrid.as_ref();
-        let state_bytes = |of: &HybridConfig| ops.state_bytes(of.heads) * of.linear_layers();
-        let sizes = CacheBytes {
-            page: ops.page_bytes(config.heads) * config.attention_layers(),
-            state: hybrid.map_or(0, state_bytes),
-        };
+        let sizes = CacheBytes::of(&ops, config);
         let kv = options.kv_capacity(config.positions, sizes, free)?;
         let capacity = ModelCapacity {
             positions: kv.max_model_len,

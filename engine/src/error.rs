@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use kernels::OpError;
 use kernels::cuda::grid::experts::EXPERTS_MAX;
+use kernels::cuda::grid::recurrent::SHAPES as DELTA_SHAPES;
 use template::{TemplateError, TokenizerError};
 
 /// A reason why a model cannot be loaded.
@@ -37,10 +38,10 @@ pub enum LoadError {
          --device cpu, or with --device auto, which chooses the CPU for it"
     )]
     ExpertsOnGpu,
-    /// A GPU was asked for a model with linear attention.
+    /// A GPU was asked for a model with linear attention of a shape that its kernels do not take.
     #[error(
-        "the GPU's kernels take no layers with linear attention; run this model with --device cpu, \
-         or with --device auto, which chooses the CPU for it"
+        "the GPU's kernels take linear attention with {DELTA_SHAPES} only; run this model with \
+         --device cpu, or with --device auto, which chooses the CPU for it"
     )]
     HybridOnGpu,
     /// The GPU has too little free memory for the model and its buffers.

@@ -13,7 +13,7 @@ pub use kernels::cuda::{KernelLoad, LOADS_LIBRARIES, NoCuda};
 pub use profile::{Profile, ProfileOptions, ProfileRow};
 
 /// The head sizes of the served model families, for which kernels are compiled and checked.
-const HEAD_DIMS: [usize; 2] = [64, 128];
+const HEAD_DIMS: [usize; 3] = [64, 128, 256];
 
 /// The GPU to check, and the extent of the check.
 #[derive(Clone, Debug, Default)]

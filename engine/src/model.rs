@@ -127,7 +127,8 @@ impl<O: Ops> Model<O> {
             chunks.iter_mut().for_each(|chunk| chunk.cache.state.prepare(chunk.tokens.len()));
         }
         let rows = StepRows::of(chunks);
-        let (spans, states) = (rows.spans(chunks), span_states(chunks));
+        let spans = rows.spans(chunks);
+        let states = if self.states.is_some() { span_states(chunks) } else { Vec::new() };
         let step = Step {
             ids: &rows.ids,
             feedback: &rows.feedback,

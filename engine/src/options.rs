@@ -4,11 +4,12 @@ pub(crate) mod parsers;
 
 use std::path::{Path, PathBuf};
 
-use kernels::{DeviceLimits, Numerics, PAGE};
+use kernels::{DeviceLimits, Numerics, Ops, PAGE};
 
 use crate::device::memory;
 use crate::error::LoadError;
 use crate::lora::LoraLimits;
+use crate::model::config::ModelConfig;
 use crate::sample::LogprobsMode;
 use crate::weights::root::WeightsRoot;
 use parsers::{ReasoningParser, ToolCallParser};
@@ -172,6 +173,17 @@ pub(crate) struct CacheBytes {
     pub(crate) page: usize,
     /// Bytes of a recurrent state; zero for a model without such states.
     pub(crate) state: usize,
+}
+
+impl CacheBytes {
+    /// Those of a model on a device.
+    pub(crate) fn of<O: Ops>(ops: &O, model: &ModelConfig) -> CacheBytes {
+        let state = model
+            .hybrid
+            .as_ref()
+            .map_or(0, |hybrid| ops.state_bytes(hybrid.heads) * hybrid.linear_layers());
+        CacheBytes { page: ops.page_bytes(model.heads) * model.attention_layers(), state }
+    }
 }
 
 impl EngineOptions {

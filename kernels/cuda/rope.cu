@@ -40,10 +40,10 @@ __device__ __forceinline__ long long page_row(int slot, int kv, int nkv) {
     return (((long long)(slot / PAGE) * nkv + kv) * PAGE + slot % PAGE) * HEAD_DIM;
 }
 
-/// Query and key heads are normed by `q_norm` and `k_norm` plus `offset` (`[HEAD_DIM]` each, or both
-/// null) and rotated; queries go back to `qkv` (`[T, (nq + 2 * nkv) * HEAD_DIM]`), keys and values
-/// to the slot of their row in the pages of one layer. `table` has `HEAD_DIM / 2` cosines, then as
-/// many sines for each position; a slot is `page * 16 + place`, and -1 writes nothing.
+/// Query and key heads are normed by `q_norm` and `k_norm` plus `offset` (`[HEAD_DIM]` each, or
+/// both null) and rotated; queries go back to `qkv` (`[T, (nq + 2 * nkv) * HEAD_DIM]`), keys and
+/// values to the slot of their row in the pages of one layer. `table` has `HEAD_DIM / 2` cosines,
+/// then as many sines for each position; a slot is `page * 16 + place`, and -1 writes nothing.
 extern "C" __global__ void __launch_bounds__(256) rope_write(
     bf16* qkv, const float* q_norm, const float* k_norm, const float* table, const int* positions,
     const int* slots, bf16* keys, bf16* values, int nq, int nkv, float eps, float offset) {

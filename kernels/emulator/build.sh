@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # build.sh FOLDER [HEAD_DIM...]: the doubles of the CUDA libraries and the emulated kernels, for
-# LD_LIBRARY_PATH. Without sizes of heads: 16, 32, 64 and 128. Files that are up to date are kept.
+# LD_LIBRARY_PATH. Without sizes of heads: 16, 32, 64, 128 and 256. Files that are up to date are kept.
 #   FOLDER/libcuda.so.1           the driver
 #   FOLDER/libcublasLt.so.13      products
 #   FOLDER/nccl/libnccl.so.2      groups, for programs that load NCCL
@@ -14,7 +14,7 @@ cuda="$here/../cuda"
 out="$1"
 shift
 sizes=("$@")
-[ ${#sizes[@]} -gt 0 ] || sizes=(16 32 64 128)
+[ ${#sizes[@]} -gt 0 ] || sizes=(16 32 64 128 256)
 mkdir -p "$out/kernels" "$out/nccl" "$out/nvrtc" "$out/cuda12"
 out="$(cd "$out" && pwd)"
 # Several test programs may run this at once.

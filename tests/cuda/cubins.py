@@ -25,7 +25,7 @@ CUDA = ROOT / "kernels/cuda"
 CEILINGS = CUDA / "ceilings.txt"
 ARCHIVE = CUDA / "cubins.bin"
 ARCHITECTURES = ["sm_80", "sm_90a"]
-HEAD_DIMS = [64, 128]
+HEAD_DIMS = [64, 128, 256]
 HEADER = """\
 # What a kernel may take, over sm_80 and sm_90a: registers of a thread, static shared memory of a
 # block in bytes, bytes that a thread spills (stores and loads, functions that it calls included).

@@ -19,7 +19,8 @@ use crate::model::forward::{LogitRows, Scratch, SequenceChunk};
 use crate::model::parameters::Parameters;
 use crate::model::random::{RandomWeights, model_folder};
 use crate::model::{Model, ModelCapacity};
-use crate::schedule::cache::SequenceCache;
+use crate::options::CacheBytes;
+use crate::schedule::cache::{SequenceCache, SequenceState};
 use crate::weights::TensorSource;
 
 /// The fraction of the memory that weights, keys and values may take.
@@ -112,14 +113,17 @@ impl DecodeCase {
         self.lengths.iter().map(|length| length.div_ceil(PAGE)).sum()
     }
 
-    /// The caches of sequences with all but the last position computed.
+    /// The caches of sequences with all but the last position computed, each with a slot of its own
+    /// for its state, if there are any.
     fn caches(&self) -> Vec<SequenceCache> {
         let mut first = 0;
         let mut caches = Vec::with_capacity(self.lengths.len());
-        for length in &self.lengths {
+        for (slot, length) in (0..).zip(&self.lengths) {
             let next = first + length.div_ceil(PAGE) as u32;
             let pages = (first..next).collect();
-            caches.push(SequenceCache { pages, len: length - 1, ..SequenceCache::default() });
+            let (own, from) = (Some(slot), (*length > 1).then_some(slot));
+            let state = SequenceState { own, from, ..SequenceState::default() };
+            caches.push(SequenceCache { pages, len: length - 1, state, link: None, published: 0 });
             first = next;
         }
         caches
@@ -133,12 +137,16 @@ struct DecodeCases {
 }
 
 impl DecodeCases {
-    /// The cases for this many pages.
-    fn new(options: &ProfileOptions, pages: u64) -> DecodeCases {
+    /// The cases whose keys, values and states take at most `room` bytes.
+    fn new(options: &ProfileOptions, sizes: CacheBytes, room: u64) -> DecodeCases {
+        let bytes_of = |case: &DecodeCase| {
+            let states = sizes.state as u64 * case.lengths.len() as u64;
+            sizes.page as u64 * case.pages() as u64 + states
+        };
         let (mut fit, mut left_out) = (Vec::new(), Vec::new());
         for batch in &options.batches {
             let pair = DecodeCase::pair(*batch, options.context);
-            match pair.iter().all(|case| case.pages() as u64 <= pages) {
+            match pair.iter().all(|case| bytes_of(case) <= room) {
                 true => fit.extend(pair),
                 false => left_out.extend(pair.map(|case| case.name)),
             }
@@ -226,14 +234,14 @@ fn prepare(
     let parameters = Parameters::load(&ops, &RandomWeights, config)?;
     let scratch = Scratch::new(&ops, config, 0, 0)?;
 
-    let page_bytes = (ops.page_bytes(config.heads) * config.layers) as u64;
     let free = ops.free_memory(MEMORY_SHARE)?.unwrap_or(0);
-    let cases = DecodeCases::new(options, free / page_bytes);
+    let cases = DecodeCases::new(options, CacheBytes::of(&ops, config), free);
+    let sequences = cases.fit.iter().map(|case| case.lengths.len()).max().unwrap_or(0);
     let capacity = ModelCapacity {
         positions: options.context * LONGEST_FACTOR + 1,
         pages: cases.fit.iter().map(DecodeCase::pages).max().unwrap_or(0),
         adapters: 0,
-        states: 0,
+        states: if config.hybrid.is_some() { sequences } else { 0 },
     };
     let model = Model::new(ops, parameters, config.clone(), scratch, capacity)?;
     Ok((cases, model))
@@ -393,6 +401,36 @@ mod tests {
         // Eight rows use all experts on average.
         let (_, bytes) = row("batch 8, 20 positions each", "expert_gemm_small 16x64x64");
         assert_eq!(bytes, 2 * (4 * 64 * 64 + 16 * (64 + 64)));
+    }
+
+    #[test]
+    fn the_operations_of_a_hybrid_are_timed_on_cuda() {
+        let _double = exclusive_gpu();
+        let hybrid = json!({
+            "architectures": ["Qwen3_5ForCausalLM"],
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 24,
+            "linear_value_head_dim": 16, "linear_conv_kernel_dim": 4,
+            "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        });
+        let (_keep, options) = changed(hybrid, &[1, 8], 20);
+        let profile = Profile::new(&options).unwrap();
+        let row = |case: &str, what: &str| -> (usize, usize) {
+            let found = profile.rows.iter().find(|row| row.case == case && row.what == what);
+            found.map_or((0, 0), |row| (row.calls, row.bytes))
+        };
+        let one = "batch 1, 20 positions each";
+        // Queries and keys of 2 heads of 24, values and gates of 4 of 16, strengths and decays.
+        let (channels, width) = (2 * 2 * 24 + 4 * 16, 4 * 16);
+        assert_eq!(row(one, "gemm_small 1x232x64").0, 1);
+        assert_eq!(row(one, "convolve"), (1, 2 * channels * (1 + 3 + 3 + 1)));
+        let state = 2 * 4 * 24 * width;
+        let rows = 2 * (channels + width + 2 * 4);
+        assert_eq!(row(one, "delta_rule"), (1, state + rows));
+        assert_eq!(row(one, "gated_norm"), (1, 6 * width));
+        assert_eq!(row(one, "rope_write_part"), (1, 4 * 128));
+        assert_eq!(row(one, "sigmoid_mul"), (1, 6 * 64));
+        assert_eq!(row("batch 8, 20 positions each", "delta_rule").1, 8 * (state + rows));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use kernels::{
 };
 
 use super::config::ModelConfig;
+use super::hybrid::HybridConfig;
 use super::parameters::{
     AttentionParameters, DeltaParameters, FeedForward, LayerParameters, Mixer, Parameters,
     Projections,
@@ -71,15 +72,15 @@ impl<O: Ops> Scratch<O> {
         rows: usize,
         logit_rows: usize,
     ) -> Result<Scratch<O>, OpError> {
-        let (hidden, heads) = (config.hidden, config.heads);
+        let hidden = config.hidden;
         let experts = config.experts.as_ref();
-        let mixed = heads.query_width().max(config.intermediate);
+        let widths = Widths::of(config);
         Ok(Scratch {
             hidden: ops.scratch(rows, hidden)?,
             normed: ops.scratch(rows, hidden)?,
-            wide: ops.scratch(rows, heads.row().max(2 * config.intermediate))?,
-            gate: ops.scratch(if config.hybrid.is_some() { rows } else { 0 }, heads.row())?,
-            mixed: ops.scratch(rows, mixed)?,
+            wide: ops.scratch(rows, widths.wide)?,
+            gate: ops.scratch(if config.hybrid.is_some() { rows } else { 0 }, widths.gate)?,
+            mixed: ops.scratch(rows, widths.mixed)?,
             delta: ops.scratch(rows, hidden)?,
             router: ops.logits(rows, experts.map_or(0, |experts| experts.choice.experts))?,
             routing: match experts {
@@ -93,6 +94,30 @@ impl<O: Ops> Scratch<O> {
             rows,
             logit_rows,
         })
+    }
+}
+
+/// The widths of those intermediate results that layers of several kinds use.
+struct Widths {
+    wide: usize,
+    gate: usize,
+    mixed: usize,
+}
+
+impl Widths {
+    fn of(config: &ModelConfig) -> Widths {
+        let heads = config.heads;
+        let mut widths = Widths {
+            wide: heads.row().max(2 * config.intermediate),
+            gate: 0,
+            mixed: heads.query_width().max(config.intermediate),
+        };
+        if let Some(HybridConfig { heads: delta, .. }) = &config.hybrid {
+            widths.wide = widths.wide.max(delta.row());
+            widths.gate = heads.query_width().max(delta.channels());
+            widths.mixed = widths.mixed.max(delta.value_width());
+        }
+        widths
     }
 }
 
@@ -146,7 +171,7 @@ impl StepRows {
     }
 }
 
-/// The recurrent states of the chunks; none if the model has no such states.
+/// The recurrent states of the chunks of a hybrid.
 pub(super) fn span_states<'a>(chunks: &'a [SequenceChunk<'_>]) -> Vec<SpanState<'a>> {
     let states = chunks.iter().map(|chunk| &chunk.cache.state);
     states.map(|state| SpanState { from: state.from, marks: &state.marks }).collect()

@@ -46,7 +46,11 @@ fn load(folder: &str) -> Model<Cpu> {
 /// A model of the shape that `config` describes, with random weights.
 pub(crate) fn made<O: Ops>(ops: O, config: &Path) -> Model<O> {
     let config = random::model_folder(config).unwrap().model;
-    let parameters = Parameters::load(&ops, &random::RandomWeights, &config).unwrap();
+    let parameters = match config.hybrid {
+        Some(_) => Parameters::load(&ops, &random::RandomHybrid, &config),
+        None => Parameters::load(&ops, &random::RandomWeights, &config),
+    };
+    let parameters = parameters.unwrap();
     let scratch = Scratch::new(&ops, &config, 64, 16).unwrap();
     let size =
         ModelCapacity { positions: config.positions, pages: PAGES, adapters: 0, states: STATES };

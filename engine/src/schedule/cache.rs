@@ -49,8 +49,9 @@ pub(crate) struct SequenceState {
     pub(crate) from: Option<u32>,
     /// The slots that the next step writes.
     pub(crate) marks: Vec<StateMark>,
-    /// Slots that the last step has written and that are to be kept, each with the position after
-    /// which it has the state. One of them may be `from`.
+    /// Slots that steps have written and that are to be kept, each with the position after which it
+    /// has the state: those of the last step, and one whose page ends with a token that the host
+    /// does not know yet. One of them may be `from`.
     pub(crate) written: Vec<(usize, u32)>,
     /// A slot that the last step read for the last time.
     pub(crate) left: Option<u32>,
@@ -75,7 +76,8 @@ impl SequenceState {
     fn advance(&mut self, start: usize) {
         let Some(last) = self.marks.last() else { return };
         let before = self.from.replace(last.slot);
-        self.left = before.filter(|before| Some(*before) != self.own);
+        let is_held = |slot: u32| self.written.iter().all(|(_, written)| *written != slot);
+        self.left = before.filter(|before| Some(*before) != self.own && is_held(*before));
         let kept = self.marks.drain(..).filter(|mark| Some(mark.slot) != self.own);
         self.written.extend(kept.map(|mark| (start + mark.rows, mark.slot)));
     }

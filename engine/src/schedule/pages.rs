@@ -207,7 +207,7 @@ impl PagePool {
     /// have equal bits, whoever computed them.
     pub(crate) fn publish(&mut self, cache: &mut SequenceCache, tokens: &[u32]) {
         self.publish_pages(cache, tokens);
-        self.keep_states(cache);
+        self.keep_states(cache, tokens.len());
     }
 
     fn publish_pages(&mut self, cache: &mut SequenceCache, tokens: &[u32]) {

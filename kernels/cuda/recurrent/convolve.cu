@@ -34,8 +34,8 @@ __device__ __forceinline__ unsigned pick(const unsigned (&numbers)[TAPS_MAX - 1]
 
 /// out[t] = silu of the sum of the `taps` last inputs times the weights of the channel, the oldest
 /// first: projected `[T, row_width]`, of which the first `channels` are convolved, kernel
-/// `[channels, taps]`, out `[T, channels]`. states is `[slots, taps - 1, channels]`: the last inputs
-/// of each state, the oldest first. row_spans `[T]` is the span of each row, -1 for padding.
+/// `[channels, taps]`, out `[T, channels]`. states is `[slots, taps - 1, channels]`: the last
+/// inputs of each state, the oldest first. row_spans `[T]` is the span of each row, -1 for padding.
 /// `row_width` and `channels` are even, `taps` is at most TAPS_MAX.
 extern "C" __global__ void __launch_bounds__(256) convolve(
     bf16* out, const bf16* projected, const float* kernel, bf16* states, const int* row_spans,

@@ -141,8 +141,8 @@ struct DeltaInput {
 /// (v - S k) sigmoid(b), and out is q S. convolved `[T, channels]` has q and k of the `key_heads`,
 /// then v of the `value_heads`; projected `[T, row_width]` has b, then a of the value heads at its
 /// end; decay and bias `[value_heads]`; out `[T, value_heads * value_dim]`. states is `[slots,
-/// value_heads, value_dim, key_dim]`. `key_dim` is a multiple of 4 up to KEY_MAX, `value_dim` one of
-/// 16, `row_width` is even.
+/// value_heads, value_dim, key_dim]`. `key_dim` is a multiple of 4 up to KEY_MAX, `value_dim` one
+/// of 16, `row_width` is even.
 extern "C" __global__ void __launch_bounds__(DELTA_THREADS) delta_rule(
     bf16* out, const bf16* convolved, const bf16* projected, const float* decay, const float* bias,
     float* states, const int4* spans, const int2* marks, int key_heads, int value_heads,

@@ -24,6 +24,7 @@ extern "C" __global__ void __launch_bounds__(256) gated_norm(
         const unsigned pair = *(const unsigned*)(own + at), gate = *(const unsigned*)(gates + at);
         const float low = low_float(pair) * scale * (weight[at] + offset);
         const float high = high_float(pair) * scale * (weight[at + 1] + offset);
-        *(unsigned*)(own + at) = to_pair(low * silu(low_float(gate)), high * silu(high_float(gate)));
+        const float gated = high * silu(high_float(gate));
+        *(unsigned*)(own + at) = to_pair(low * silu(low_float(gate)), gated);
     }
 }

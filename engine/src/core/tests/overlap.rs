@@ -212,6 +212,60 @@ fn a_mixture_says_the_same_and_has_the_same_experts_on_cuda_whether_steps_overla
     assert!(preemptions > 0);
 }
 
+/// A layer with a recurrent state before one with attention.
+fn hybrid(room: TestSizes, overlap: bool) -> TestEngine<Cuda> {
+    let fields = json!({
+        "architectures": ["Qwen3_5ForCausalLM"], "num_hidden_layers": 2,
+        "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 1,
+        "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 16,
+        "linear_conv_kernel_dim": 4,
+    });
+    let options = CudaOptions { deterministic: true, ..CudaOptions::default() };
+    changed_gpu(fields, &options, room, overlap)
+}
+
+#[test]
+fn a_hybrid_says_the_same_on_cuda_whether_steps_overlap_or_not() {
+    let _double = shared_gpu();
+    let say = |overlap, pages, states| {
+        let mut engine = hybrid(TestSizes { pages, states, ..SIZES }, overlap);
+        let replies = lasting(engine.say(mixed()));
+        let scheduler = &engine.core.scheduler;
+        assert_eq!(scheduler.states_available(), scheduler.states_total());
+        (replies, engine.preemptions())
+    };
+    let (expected, _) = say(false, SIZES.pages, 64);
+    assert_eq!(say(true, SIZES.pages, 64).0, expected);
+    // With few pages, some give way; with few slots, hardly any state is kept.
+    let (found, preemptions) = say(true, 12, 18);
+    assert_eq!(found, expected);
+    assert!(preemptions > 0);
+}
+
+#[test]
+fn states_of_a_reply_are_kept_on_cuda_although_its_tokens_come_late() {
+    let _double = shared_gpu();
+    for overlap in [false, true] {
+        let mut engine = hybrid(TestSizes { states: 34, ..SIZES }, overlap);
+        let results = engine.say_alone(Request { prompt: beginning().into(), ..of_length(1, 30) });
+        let ids: Vec<u32> = results.tokens.iter().map(|token| token.0).collect();
+        let next = [&beginning()[..], &ids, &[7]].concat();
+        let next = |salt: &str| {
+            let cache_salt = (!salt.is_empty()).then(|| salt.into());
+            Request { prompt: next.clone().into(), cache_salt, ..of_length(2, 4) }
+        };
+        let found = engine.say_alone(next(""));
+        // The last page was full before the last token but two was computed.
+        assert_eq!(found.cached, 96, "overlap: {overlap}");
+        let whole = engine.say_alone(next("of its own"));
+        assert_eq!((whole.cached, &whole.tokens), (0, &found.tokens), "overlap: {overlap}");
+        // Those are kept: at the ends of prompts and of what was computed on the way.
+        let scheduler = &engine.core.scheduler;
+        assert_eq!(scheduler.states_available(), scheduler.states_total());
+        assert!(scheduler.states_kept() >= 2);
+    }
+}
+
 #[test]
 fn the_same_batches_say_the_same_on_cuda_with_a_library_too() {
     let _double = shared_gpu();

@@ -1,6 +1,7 @@
 //! The model on an emulated GPU, against the CPU and against itself.
 
 mod experts;
+mod hybrid;
 
 use kernels::cuda::{Cuda, CudaOptions};
 use kernels::{Cpu, DrawParams, DrawnToken, Heads};
@@ -34,12 +35,13 @@ fn logprobs(logits: &[f32]) -> Vec<f32> {
     logits.iter().map(|x| (f64::from(x - highest) - sum.ln()) as f32).collect()
 }
 
-/// The sequences of a test: each with pages of its own.
+/// The sequences of a test: each with pages and a slot of its own.
 fn caches(count: usize) -> Vec<SequenceCache> {
     let each = (PAGES / count) as u32;
     (0..count as u32)
         .map(|i| SequenceCache {
             pages: (i * each..(i + 1) * each).collect(),
+            state: SequenceState { own: Some(i), ..SequenceState::default() },
             ..SequenceCache::default()
         })
         .collect()

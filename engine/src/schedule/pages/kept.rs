@@ -47,10 +47,15 @@ impl PagePool {
         }
     }
 
-    /// Keeps the states that the last step has written, at the ends of the published pages of
-    /// `cache`.
-    pub(super) fn keep_states(&mut self, cache: &mut SequenceCache) {
+    /// Keeps the states that steps have written, at the ends of the published pages of `cache`. Of
+    /// the positions, `known` have a token that the host knows; a page that ends behind them may
+    /// still be published.
+    pub(super) fn keep_states(&mut self, cache: &mut SequenceCache, known: usize) {
         for (position, slot) in std::mem::take(&mut cache.state.written) {
+            if position > known && cache.link.is_some() && self.sharing {
+                cache.state.written.push((position, slot));
+                continue;
+            }
             let index = position / PAGE - 1;
             if index < cache.published {
                 let page = cache.pages[index];

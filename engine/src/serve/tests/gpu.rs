@@ -3,6 +3,7 @@
 mod adapters;
 mod exact;
 mod experts;
+mod hybrid;
 mod lost;
 mod memory;
 mod nccl;

@@ -7,7 +7,7 @@ use super::adapters::{LOAD, named};
 use super::*;
 use crate::update::tests::{Named, file_of};
 
-fn folder() -> PathBuf {
+pub(super) fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny-hybrid")
 }
 
@@ -16,7 +16,7 @@ async fn hybrid() -> Server {
 }
 
 /// The weights, each times `change`.
-fn weights(change: f32) -> Named {
+pub(super) fn weights(change: f32) -> Named {
     let file = std::fs::read(folder().join("model.safetensors")).unwrap();
     let file = safetensors::SafeTensors::deserialize(&file).unwrap();
     let mut named = Named::new();

@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn what_is_built_in_is_what_the_texts_say_now() {
         let mut found = std::collections::HashSet::new();
-        for head_dim in [64, 128] {
+        for head_dim in [64, 128, 256] {
             for one in texts(FAMILIES, None, head_dim).unwrap() {
                 for arch in ["sm_80", "sm_90a"] {
                     let key = key(&one.text, &compiler_options(arch, one.head_dim));
