@@ -37,8 +37,8 @@ impl<'a> Slots<'a> {
     /// The elements from `start` on, for a task that alone works on them in this step, or that
     /// works on a slot which nobody writes.
     pub(super) fn read(&self, slot: u32, start: usize, to: &mut [f32]) {
-        // SAFETY: `check_span_states` has found that a slot which is written belongs to one span, so
-        // only tasks of that span read or write it, and those have parts that do not overlap.
+        // SAFETY: `check_span_states` has found that a slot which is written belongs to one span,
+        // so only tasks of that span read or write it, and those have parts that do not overlap.
         // Within a task, this reference ends before the task writes.
         to.copy_from_slice(unsafe { self.values.read(self.place(slot, start, to.len())) });
     }
