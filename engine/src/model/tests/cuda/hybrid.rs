@@ -111,6 +111,22 @@ fn a_state_that_is_kept_on_the_way_begins_others_on_cuda() {
 }
 
 #[test]
+fn the_states_of_a_hybrid_take_the_bytes_on_cuda_that_are_counted() {
+    let double = exclusive_gpu();
+    let gpu = model(&CudaOptions::default());
+    let heads = gpu.config().hybrid.as_ref().unwrap().heads;
+    let before = double.get("used");
+    let states = gpu.ops.states(heads, 3, 11).unwrap();
+    let bytes = (gpu.ops.state_bytes(heads) * 3 * 11) as i64;
+    // Memory is given in blocks of 256 bytes.
+    assert!((bytes..bytes + 512).contains(&(double.get("used") - before)));
+    drop(states);
+    assert_eq!(double.get("used"), before);
+    let error = gpu.ops.states(heads, 1 << 10, 1 << 20).map(drop).unwrap_err().to_string();
+    assert!(error.starts_with("`states`: no memory for"), "{error}");
+}
+
+#[test]
 fn a_step_that_would_read_a_slot_which_another_sequence_writes_is_refused_on_cuda() {
     let _double = exclusive_gpu();
     let mut gpu = model(&CudaOptions::default());
