@@ -18,9 +18,11 @@ use crate::error::CommitResult;
 const HOLD: Duration = Duration::from_millis(2);
 /// Starts that are kept back; further ones are not.
 const HELD_MAX: usize = 1024;
-/// Records in one transaction, of which half may be starts that were kept back. More would only add
-/// to the wait of the first one.
+/// Records in one transaction, apart from the starts that they need. More would only add to the
+/// wait of the first one.
 const GROUP_RECORDS_MAX: usize = 256;
+/// Of these, starts whose time is over, so that neither kind of record waits for the other.
+const DUE_STARTS_MAX: usize = GROUP_RECORDS_MAX / 2;
 
 /// A record that waits, and the sender of its result.
 #[derive(Debug)]
@@ -141,26 +143,58 @@ impl PendingRecords {
         }
     }
 
-    /// Takes out what is to be written now. Starts come first. Those are left that may be kept
-    /// back, unless `all` are to be written, or a record came that is about more than one call.
+    /// Takes out what is to be written now; `all` starts are due once the recorder stops. A record
+    /// never leaves before a start that came before it and that it is about.
     pub(crate) fn take_group(&mut self, all: bool) -> Vec<QueuedRecord> {
-        let is_end = |queued: &QueuedRecord| matches!(queued.record, Record::CallEnd(_));
-        let takes_all = all || !self.records.iter().all(is_end);
-        let ended: HashSet<CallId> = self.records.iter().filter_map(ended_call).collect();
+        let now = Instant::now();
+        let is_due = |start: &HeldStart| {
+            all || start.is_wanted.load(Ordering::Acquire) || now >= start.queued_at + HOLD
+        };
+        let mut held = self.held.lock();
+        let starts = held.get_or_insert_default();
 
-        let (now, mut group) = (Instant::now(), Vec::new());
-        if let Some(starts) = &mut *self.held.lock() {
-            let due = starts.extract_if(.., |start| {
-                takes_all
-                    || ended.contains(&start.call)
-                    || start.is_wanted.load(Ordering::Acquire)
-                    || now >= start.queued_at + HOLD
-            });
-            group.extend(due.take(GROUP_RECORDS_MAX / 2).map(|start| start.queued));
+        let due = starts.iter().filter(|start| is_due(start)).count().min(DUE_STARTS_MAX);
+        let taken = self.records.len().min(GROUP_RECORDS_MAX - due);
+        let records = self.records.drain(..taken);
+        let needed = NeededStarts::of(records.as_slice());
+
+        let mut room = due;
+        let leaves = |start: &mut HeldStart| {
+            if needed.contains(start.call) {
+                return true;
+            }
+            let leaves = room > 0 && is_due(start);
+            room -= usize::from(leaves);
+            leaves
+        };
+        let starts = starts.extract_if(.., leaves).map(|start| start.queued);
+        starts.chain(records).collect()
+    }
+}
+
+/// The kept starts that are written before some records, or with them.
+#[derive(Debug)]
+enum NeededStarts {
+    /// The starts of these calls: all records are ends.
+    Of(HashSet<CallId>),
+    /// All of them: a record may be about any call.
+    All,
+}
+
+impl NeededStarts {
+    fn of(records: &[QueuedRecord]) -> Self {
+        let ended = records.iter().map(|queued| match &queued.record {
+            Record::CallEnd(end) => Some(end.call_id),
+            _ => None,
+        });
+        ended.collect::<Option<_>>().map_or(Self::All, Self::Of)
+    }
+
+    fn contains(&self, call: CallId) -> bool {
+        match self {
+            Self::Of(calls) => calls.contains(&call),
+            Self::All => true,
         }
-        let room = (GROUP_RECORDS_MAX - group.len()).min(self.records.len());
-        group.extend(self.records.drain(..room));
-        group
     }
 }
 
@@ -170,15 +204,11 @@ impl Drop for PendingRecords {
     }
 }
 
-fn ended_call(queued: &QueuedRecord) -> Option<CallId> {
-    match &queued.record {
-        Record::CallEnd(end) => Some(end.call_id),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use tokio::sync::Semaphore;
+
     use super::*;
     use crate::site::on_both;
     use crate::tests::{begun, ended};
@@ -230,5 +260,141 @@ mod tests {
             assert!(snapshot.call(id).await.unwrap().is_some());
         })
         .await;
+    }
+
+    /// What comes to the writer, many at once.
+    #[derive(Debug, Clone)]
+    enum Step {
+        /// Calls begin.
+        Begin(usize),
+        /// The oldest or the newest calls end.
+        End(usize, bool),
+        /// The oldest calls are waited for.
+        Want(usize),
+        /// A record that may be about any call.
+        Probe,
+        /// The writer takes a group.
+        Take,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (1usize..400).prop_map(Step::Begin),
+            (1usize..400, any::<bool>()).prop_map(|(calls, newest)| Step::End(calls, newest)),
+            (1usize..400).prop_map(Step::Want),
+            Just(Step::Probe),
+            Just(Step::Take),
+        ]
+    }
+
+    /// A writer's records, and what came to it and left it.
+    struct TestWriter {
+        held: Arc<HeldStarts>,
+        pending: PendingRecords,
+        budget: Arc<Semaphore>,
+        signals: Vec<StartSignal>,
+        running: Vec<CallId>,
+        /// Starts that came before a probe that was not taken out yet.
+        begun: usize,
+        before_probes: Vec<usize>,
+        left: HashSet<CallId>,
+        ended: usize,
+    }
+
+    impl TestWriter {
+        fn new() -> Self {
+            let held = Arc::<HeldStarts>::default();
+            Self {
+                pending: PendingRecords::new(Arc::clone(&held)),
+                held,
+                budget: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
+                signals: Vec::new(),
+                running: Vec::new(),
+                begun: 0,
+                before_probes: Vec::new(),
+                left: HashSet::new(),
+                ended: 0,
+            }
+        }
+
+        fn queued(&self, record: Record) -> QueuedRecord {
+            let permit = Arc::clone(&self.budget).try_acquire_owned().unwrap();
+            QueuedRecord { record, result: oneshot::channel().0, _permit: permit }
+        }
+
+        fn run(&mut self, step: Step) {
+            match step {
+                Step::Begin(calls) => (0..calls).for_each(|_| self.begin()),
+                Step::End(calls, newest) => {
+                    let calls = calls.min(self.running.len());
+                    let first = if newest { self.running.len() - calls } else { 0 };
+                    for call in self.running.drain(first..first + calls).collect::<Vec<_>>() {
+                        let end = self.queued(Record::CallEnd(ended(call)));
+                        self.pending.records.push(end);
+                    }
+                }
+                Step::Want(calls) => {
+                    let calls = calls.min(self.signals.len());
+                    self.signals.drain(..calls).for_each(|signal| signal.set_wanted());
+                }
+                Step::Probe => {
+                    let probe = self.queued(Record::Probe);
+                    self.pending.records.push(probe);
+                    self.before_probes.push(self.begun);
+                }
+                Step::Take => {
+                    self.take(false);
+                }
+            }
+        }
+
+        fn begin(&mut self) {
+            let start = begun("a", 1);
+            let call = start.call_id;
+            let queued = self.queued(Record::CallStart(start, None));
+            match self.held.keep(call, queued) {
+                Ok(signal) => self.signals.push(signal),
+                Err(queued) => self.pending.records.push(queued),
+            }
+            self.running.push(call);
+            self.begun += 1;
+        }
+
+        /// Takes a group out and checks its order. Returns false where there was none.
+        fn take(&mut self, all: bool) -> bool {
+            let group = self.pending.take_group(all);
+            let is_empty = group.is_empty();
+            for queued in group {
+                match queued.record {
+                    Record::CallStart(start, _) => assert!(self.left.insert(start.call_id)),
+                    Record::CallEnd(end) => {
+                        assert!(self.left.contains(&end.call_id), "an end before its start");
+                        self.ended += 1;
+                    }
+                    _ => {
+                        let before = self.before_probes.remove(0);
+                        assert!(self.left.len() >= before, "a record before an earlier start");
+                    }
+                }
+            }
+            !is_empty
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn no_record_is_written_before_a_start_that_it_is_about(
+            steps in proptest::collection::vec(step(), 1..40),
+        ) {
+            let mut writer = TestWriter::new();
+            steps.into_iter().for_each(|step| writer.run(step));
+
+            while writer.take(true) {}
+            prop_assert_eq!(writer.left.len(), writer.begun);
+            prop_assert_eq!(writer.ended, writer.begun - writer.running.len());
+            prop_assert!(writer.before_probes.is_empty() && writer.pending.records.is_empty());
+        }
     }
 }
