@@ -163,7 +163,7 @@ impl Request {
             let mut present = self.fields.iter().filter(|(name, _)| name == key).peekable();
             if present.peek().is_none() {
                 let comma = if std::mem::replace(&mut needs_comma, true) { "," } else { "" };
-                edits.put(end..end, format!("{comma}\"{key}\":{value}"));
+                edits.put(end..end, [comma, "\"", key, "\":", value].concat());
             }
             // Every duplicate is replaced, whichever of them a server reads.
             present.for_each(|(_, place)| edits.put(place.clone(), value.clone()));
@@ -177,7 +177,7 @@ impl Request {
             let is_empty = first.is_ok_and(|items| items.is_empty());
             let comma = if is_empty { "" } else { "," };
             let end = list.end - 1;
-            edits.put(end..end, format!("{comma}{value}"));
+            edits.put(end..end, [comma, value].concat());
         }
     }
 

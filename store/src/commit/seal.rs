@@ -5,9 +5,12 @@ use episode::{CallEnd, Choice, Route, VersionStamps};
 
 use crate::encoding::pack::hash;
 
+/// Bytes for which room is made ahead: enough for some 100 tokens.
+const SEALED_ROOM: usize = 1024;
+
 /// The first 16 bytes of the BLAKE3 hash over every value, each after its length.
 pub(crate) fn seal(ended: &CallEnd) -> [u8; 16] {
-    let mut sealed = SealedBytes::default();
+    let mut sealed = SealedBytes(Vec::with_capacity(SEALED_ROOM));
     sealed.text(Some(ended.outcome.as_str()));
     sealed.number(ended.status.map(i64::from));
     sealed.number(Some(ended.ended_at));
@@ -45,7 +48,6 @@ pub(crate) fn seal(ended: &CallEnd) -> [u8; 16] {
 }
 
 /// The bytes that are hashed. Gathered first: the hash takes whole blocks faster than values.
-#[derive(Default)]
 struct SealedBytes(Vec<u8>);
 
 impl SealedBytes {

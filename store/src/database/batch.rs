@@ -37,14 +37,18 @@ struct Statement {
 impl Batch {
     /// Adds a statement.
     pub(crate) fn then(&mut self, sql: &'static str) -> &mut Self {
-        self.statements.push(Statement { sql, key: None });
-        self
+        self.add(Statement { sql, key: None })
     }
 
     /// Adds a statement that inserts a row, whose key later ones can refer to as
     /// `last_insert_rowid()`.
     pub(crate) fn then_keyed(&mut self, sql: &'static str, key: &'static str) -> &mut Self {
-        self.statements.push(Statement { sql, key: Some(key) });
+        self.add(Statement { sql, key: Some(key) })
+    }
+
+    fn add(&mut self, statement: Statement) -> &mut Self {
+        self.values.reserve(statement.sql.bytes().filter(|byte| *byte == b'?').count());
+        self.statements.push(statement);
         self
     }
 

@@ -1,5 +1,8 @@
-//! Starts of calls that are kept back until their ends come, for a short time and while nobody
-//! waits for them: a call whose start and end are written together is one row, written once.
+//! The records that wait, and the groups in which they are written.
+//!
+//! Starts of calls are kept back until their ends come, for a short time and while nobody waits for
+//! them: a call whose start and end are written together is one row, written once. Where many
+//! records come, each group waits a little for more of them.
 
 use std::collections::HashSet;
 use std::future::pending;
@@ -9,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use episode::CallId;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
-use tokio::time::sleep_until;
+use tokio::time::{sleep, sleep_until};
 
 use crate::commit::Record;
 use crate::error::CommitResult;
@@ -23,6 +26,13 @@ const HELD_MAX: usize = 1024;
 const GROUP_RECORDS_MAX: usize = 256;
 /// Of these, starts whose time is over, so that neither kind of record waits for the other.
 const DUE_STARTS_MAX: usize = GROUP_RECORDS_MAX / 2;
+
+/// Time for which further records are waited for where many come: one commit for more of them.
+const GATHER: Duration = Duration::from_millis(1);
+/// Records in the last group that say that many come: more than one call, which may be two records.
+const BUSY_RECORDS: usize = 3;
+/// Time for which the last group says so.
+const BUSY_FOR: Duration = Duration::from_millis(10);
 
 /// A record that waits, and the sender of its result.
 #[derive(Debug)]
@@ -63,6 +73,8 @@ pub(crate) struct StartSignal {
 pub(crate) struct PendingRecords {
     records: Vec<QueuedRecord>,
     held: Arc<HeldStarts>,
+    /// The time at which the last group was taken out that was large enough, if any was.
+    busy_at: Option<Instant>,
 }
 
 impl HeldStarts {
@@ -114,7 +126,7 @@ impl PendingRecords {
     /// The records of a writer that begins.
     pub(crate) fn new(held: Arc<HeldStarts>) -> Self {
         held.lock().get_or_insert_default();
-        Self { records: Vec::new(), held }
+        Self { records: Vec::new(), held, busy_at: None }
     }
 
     /// Waits for something to write. Returns false once all handles on the queue are dropped.
@@ -134,8 +146,11 @@ impl PendingRecords {
         }
     }
 
-    /// Receives the records that wait, without waiting for any.
-    pub(crate) fn receive_waiting(&mut self, queue: &mut mpsc::Receiver<QueuedRecord>) {
+    /// Receives the records that wait, after a short time in which more may come if many do.
+    pub(crate) async fn gather(&mut self, queue: &mut mpsc::Receiver<QueuedRecord>) {
+        if self.busy_at.is_some_and(|at| at.elapsed() < BUSY_FOR) {
+            sleep(GATHER).await;
+        }
         while self.records.len() < GROUP_RECORDS_MAX
             && let Ok(queued) = queue.try_recv()
         {
@@ -168,7 +183,11 @@ impl PendingRecords {
             leaves
         };
         let starts = starts.extract_if(.., leaves).map(|start| start.queued);
-        starts.chain(records).collect()
+        let group: Vec<_> = starts.chain(records).collect();
+        if !group.is_empty() {
+            self.busy_at = (group.len() >= BUSY_RECORDS).then_some(now);
+        }
+        group
     }
 }
 
@@ -262,6 +281,25 @@ mod tests {
         .await;
     }
 
+    #[tokio::test]
+    async fn a_group_waits_for_more_records_only_after_one_of_many() {
+        let mut writer = TestWriter::new();
+        let (_queue, mut records) = mpsc::channel(1);
+        let mut waits_after = async |calls| {
+            writer.run(Step::Begin(calls));
+            writer.run(Step::End(calls, false));
+            assert!(writer.take(false));
+            tokio::select! {
+                biased;
+                () = writer.pending.gather(&mut records) => false,
+                () = std::future::ready(()) => true,
+            }
+        };
+        assert!(!waits_after(1).await);
+        assert!(waits_after(32).await);
+        assert!(!waits_after(1).await);
+    }
+
     /// What comes to the writer, many at once.
     #[derive(Debug, Clone)]
     enum Step {
@@ -288,7 +326,7 @@ mod tests {
     }
 
     /// A writer's records, and what came to it and left it.
-    struct Bench {
+    struct TestWriter {
         held: Arc<HeldStarts>,
         pending: PendingRecords,
         budget: Arc<Semaphore>,
@@ -301,7 +339,7 @@ mod tests {
         ended: usize,
     }
 
-    impl Bench {
+    impl TestWriter {
         fn new() -> Self {
             let held = Arc::<HeldStarts>::default();
             Self {
@@ -388,13 +426,13 @@ mod tests {
         fn no_record_is_written_before_a_start_that_it_is_about(
             steps in proptest::collection::vec(step(), 1..40),
         ) {
-            let mut bench = Bench::new();
-            steps.into_iter().for_each(|step| bench.run(step));
+            let mut writer = TestWriter::new();
+            steps.into_iter().for_each(|step| writer.run(step));
 
-            while bench.take(true) {}
-            prop_assert_eq!(bench.left.len(), bench.begun);
-            prop_assert_eq!(bench.ended, bench.begun - bench.running.len());
-            prop_assert!(bench.before_probes.is_empty() && bench.pending.records.is_empty());
+            while writer.take(true) {}
+            prop_assert_eq!(writer.left.len(), writer.begun);
+            prop_assert_eq!(writer.ended, writer.begun - writer.running.len());
+            prop_assert!(writer.before_probes.is_empty() && writer.pending.records.is_empty());
         }
     }
 }

@@ -49,6 +49,7 @@ impl WriterLoop {
         while is_open {
             is_open = pending.receive(&mut queue).await;
             loop {
+                pending.gather(&mut queue).await;
                 let mut group = pending.take_group(!is_open);
                 if group.is_empty() {
                     break;
@@ -56,7 +57,6 @@ impl WriterLoop {
                 self.write_losses().await;
                 self.write_group(&mut group).await;
                 self.session.maintain(self.connection.as_ref());
-                pending.receive_waiting(&mut queue);
             }
         }
         self.stop().await;

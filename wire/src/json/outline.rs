@@ -7,6 +7,12 @@ use crate::bounds::DEPTH_MAX;
 use crate::json::blocks::each_bracket;
 use crate::json::{Ends, Malformed, scalar, string};
 
+/// Bytes of a document for which room for one pair of brackets is made ahead. A list of logprobs
+/// has a pair in some 40.
+const BYTES_A_PAIR: usize = 32;
+/// Levels for which room is made ahead.
+const OPEN_ROOM: usize = 16;
+
 /// The start and the end of each object and array of a document, in the order of the starts.
 #[derive(Debug)]
 pub(crate) struct Brackets(Vec<(usize, usize)>);
@@ -21,9 +27,9 @@ pub(crate) struct Outline<'a> {
 impl Brackets {
     /// Finds the brackets of a document in one pass. All of them must match.
     pub(crate) fn of(doc: &[u8]) -> Result<Self, Malformed> {
-        let mut brackets: Vec<(usize, usize)> = Vec::new();
+        let mut brackets: Vec<(usize, usize)> = Vec::with_capacity(doc.len() / BYTES_A_PAIR);
         // The places in `brackets` of those that must still close.
-        let mut open = Vec::new();
+        let mut open = Vec::with_capacity(OPEN_ROOM);
         each_bracket(doc, |at, bracket| {
             match bracket {
                 b'{' | b'[' if open.len() == DEPTH_MAX => return Err(Malformed),

@@ -21,6 +21,8 @@ const GREEDY_BELOW: f64 = 1e-5;
 const LOGITS: &str = "logprobs";
 /// The kind of logprobs that are of the distribution that was sampled from.
 const PROCESSED: &str = "processed";
+/// Bytes of JSON for which room is made ahead.
+const JSON_ROOM: usize = 512;
 
 /// The sampling of a call: each parameter with its value and its source, which is `request`,
 /// `forced`, `server`, or `unknown`.
@@ -207,7 +209,7 @@ impl EffectiveSampling {
 
     /// The sampling as a JSON object, to be recorded.
     pub fn to_json(&self) -> String {
-        let mut json = Vec::new();
+        let mut json = Vec::with_capacity(JSON_ROOM);
         let mut serializer = serde_json::Serializer::new(&mut json);
         let entries = self.0.iter().map(|(name, entry)| (name, entry));
         serializer.collect_map(entries).expect("texts and JSON values are always JSON");

@@ -177,12 +177,12 @@ pub(super) fn masks(dialect: Option<Dialect>, body: &Value) -> Vec<&'static str>
     add_masks(&mut found, body, &MASKS_IF_POSITIVE, is_positive);
 
     // A grammar enforces output formats and forced tool calls. Each wire has its own place.
-    for (name, place) in [
-        ("response_format", "/response_format"),
-        ("text", "/text/format"),
-        ("output_config", "/output_config/format"),
-    ] {
-        if body.pointer(place).is_some_and(is_structured) {
+    for (name, inner) in
+        [("response_format", None), ("text", Some("format")), ("output_config", Some("format"))]
+    {
+        let value = body.get(name);
+        let format = value.and_then(|value| inner.map_or(Some(value), |inner| value.get(inner)));
+        if format.is_some_and(is_structured) {
             found.push(name);
         }
     }
