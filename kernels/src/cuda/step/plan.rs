@@ -3,7 +3,7 @@
 //! Counts are padded, so that similar steps have the same [`StepShape`]. The shape alone decides
 //! all offsets, so a recorded step reads the words of any later step of its shape.
 
-use crate::cuda::grid::attention;
+use crate::cuda::grid::attention::{self, SplitRule, Splits, Tile};
 use crate::cuda::params::SampleParams;
 use crate::op::{DrawParams, PAGE, Span, Step, TOP_MAX};
 
@@ -95,7 +95,7 @@ impl StepShape {
 pub(crate) struct Plan {
     pub(crate) words: Vec<i32>,
     pub(crate) shape: StepShape,
-    /// True if steps of this shape are recorded: all rows decode, without adapters.
+    /// True if steps of this shape are recorded: all rows decode.
     pub(crate) records: bool,
     /// Maximum number of likeliest tokens that a draw reports.
     pub(crate) top: usize,
@@ -121,17 +121,19 @@ fn padded_tiles(count: usize) -> usize {
 
 impl Plan {
     /// Plans a step for groups of `group` query heads.
-    pub(crate) fn of(step: &Step<'_>, group: usize) -> Plan {
+    pub(crate) fn of(step: &Step<'_>, group: usize, rule: SplitRule) -> Plan {
         // Spans that decode come first, so that they alone have partial sums.
         let decodes: Vec<&Span<'_>> =
             step.spans.iter().filter(|span| span.rows.len() == 1).collect();
         let prompts = step.spans.iter().filter(|span| span.rows.len() > 1);
         let spans: Vec<&Span<'_>> = decodes.iter().copied().chain(prompts).collect();
-        let tiles = tiles(&spans, group);
+        let splits: Vec<Splits> =
+            decodes.iter().map(|span| rule.splits(span.start + 1, decodes.len())).collect();
+        let tiles = tiles(&spans, &splits, group);
 
         let all_decode = decodes.len() == step.ids.len() && step.wanted.len() == step.ids.len();
         let adapters = step.adapters.iter().any(Option::is_some);
-        let records = all_decode && !step.ids.is_empty() && !adapters;
+        let records = all_decode && !step.ids.is_empty();
 
         // Steps that are not recorded need no common shape.
         let rows = padded(step.ids.len());
@@ -149,12 +151,12 @@ impl Plan {
         let positions = spans.iter().map(|span| span.start + span.rows.len()).sum();
         let mut plan = Plan { words: Vec::new(), shape, records, top: top.min(TOP_MAX), positions };
         plan.write_rows(step, &tiles);
-        plan.write_spans(&spans);
+        plan.write_spans(&spans, &splits);
         plan
     }
 
     /// Writes everything but the spans.
-    fn write_rows(&mut self, step: &Step<'_>, tiles: &[attention::Tile]) {
+    fn write_rows(&mut self, step: &Step<'_>, tiles: &[Tile]) {
         let offsets = self.shape.offsets();
         self.words = vec![NONE; offsets.tables];
         self.put(offsets.tiles, tiles.iter().flatten().copied());
@@ -175,7 +177,7 @@ impl Plan {
 
     /// Writes the slots of rows, and of each span its first row, its start, its page list, and its
     /// tiles if it decodes.
-    fn write_spans(&mut self, spans: &[&Span<'_>]) {
+    fn write_spans(&mut self, spans: &[&Span<'_>], splits: &[Splits]) {
         let offsets = self.shape.offsets();
         self.put(offsets.span_row, spans.iter().map(|span| word(span.rows.start)));
         self.put(offsets.span_start, spans.iter().map(|span| word(span.start)));
@@ -194,11 +196,10 @@ impl Plan {
             table_at += word(pages);
 
             // Decodes come first, so their indexes are within the padded count.
-            if span.rows.len() == 1 {
-                let splits = word(attention::splits(span.start + 1));
+            if let Some(splits) = splits.get(index) {
                 self.words[offsets.first_tile + index] = first_tile;
-                self.words[offsets.tile_count + index] = splits;
-                first_tile += splits;
+                self.words[offsets.tile_count + index] = word(splits.count);
+                first_tile += word(splits.count);
             }
         }
     }
@@ -216,13 +217,13 @@ fn word(count: usize) -> i32 {
     count as i32
 }
 
-/// Makes the tiles of attention, in the order of the spans.
-fn tiles(spans: &[&Span<'_>], group: usize) -> Vec<attention::Tile> {
+/// Makes the tiles of attention, in the order of the spans. The first ones decode, in `splits`.
+fn tiles(spans: &[&Span<'_>], splits: &[Splits], group: usize) -> Vec<Tile> {
     let mut tiles = Vec::new();
     for (index, span) in spans.iter().enumerate() {
-        match span.rows.len() {
-            1 => tiles.extend(attention::decode(index, span.start + 1)),
-            rows => tiles.extend(attention::prefill(index, rows, group)),
+        match splits.get(index) {
+            Some(splits) => tiles.extend(attention::decode(index, *splits)),
+            None => tiles.extend(attention::prefill(index, span.rows.len(), group)),
         }
     }
     tiles
@@ -283,7 +284,7 @@ mod tests {
             draws: &[None, Some(draw())],
             ..Step::default()
         };
-        let plan = Plan::of(&step, 2);
+        let plan = Plan::of(&step, 2, SplitRule::FIXED);
         assert!(!plan.records);
         let shape = StepShape {
             rows: 80,
@@ -297,7 +298,7 @@ mod tests {
         assert_eq!(plan.shape, shape);
         let (offsets, words) = (shape.offsets(), &plan.words);
         let tiles: Vec<&[i32]> = words[..24].chunks(4).collect();
-        let expected = [[0, 0, 1, 0], [0, 0, 1, 1], [0, 0, 1, 2], [1, 0, 32, -1], [1, 32, 32, -1]];
+        let expected = [[0, 8, 3, 0], [0, 8, 3, 1], [0, 8, 3, 2], [1, 0, 32, -1], [1, 32, 32, -1]];
         assert_eq!(tiles[..5], expected);
         assert_eq!(tiles[5], [1, 64, 6, -1]);
         assert_eq!(words[offsets.draws..][..10], [NONE; 10]);
@@ -331,7 +332,7 @@ mod tests {
                 wanted: &wanted,
                 ..Step::default()
             };
-            Plan::of(&step, 4)
+            Plan::of(&step, 4, SplitRule::FIXED)
         };
         let (a, b) = (plan(9, 100), plan(16, 511));
         assert!(a.records && b.records);
