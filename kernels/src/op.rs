@@ -21,7 +21,7 @@ mod step;
 use std::ops::Range;
 
 pub use error::OpError;
-pub(crate) use error::{check_index, check_len, check_multiple};
+pub(crate) use error::{check_index, check_len, check_multiple, check_slots};
 pub use limits::DeviceLimits;
 pub use operands::{
     EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, LayerPages, LowRank, PAGE, Placement,

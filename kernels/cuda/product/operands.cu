@@ -1,5 +1,5 @@
-// The operands of a product of matrices, and its result. Stands behind `mma.cu` and `gate.cu` in the
-// families of products.
+// The operands of a product of matrices, and its result. Stands behind `mma.cu` and `gate.cu` in
+// the families of products.
 
 /// out = x . w^T: w `[n, k]`, out `[m, n]`, f32 if `f32_out`, else bf16. x and w at 16-byte
 /// borders; k is a multiple of 8, m and n are what they are.

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::Cpu;
 use super::matrix::Matrix;
-use crate::op::{LowRank, OpError, Ops, check_index, check_len, check_multiple};
+use crate::op::{LowRank, OpError, Ops, check_index, check_len, check_multiple, check_slots};
 
 /// Low-rank additions to a matrix of parts, one below another.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Cpu {
         let (op, width) = ("add_low_rank", adapters.rows());
         check_len(op, "x", x.len(), slots.len() * adapters.columns)?;
         check_len(op, "out", out.len(), slots.len() * width)?;
-        slots.iter().flatten().try_for_each(|slot| check_index(op, *slot, adapters.slots.len()))?;
+        check_slots(slots, adapters.slots.len())?;
 
         // The rows of one adapter go through its products together.
         for (slot, additions) in adapters.slots.iter().enumerate() {

@@ -17,12 +17,11 @@ use super::device::{Device, DeviceOptions};
 use super::error::{CudaError, NoCuda};
 use super::grid::attention::{self, SplitRule};
 use super::kernels::Kernels;
-use super::ops::adapters::check_slots;
 use super::profiler::Profiler;
 use super::program::source::FAMILIES;
 use super::tensor::Storage;
 use super::variant::Variant;
-use crate::op::{Heads, OpError, PAGE, Span, Step, check_index};
+use crate::op::{Heads, OpError, PAGE, Span, Step, check_index, check_slots};
 use draws::Draws;
 use plan::{Plan, StepShape, padded};
 

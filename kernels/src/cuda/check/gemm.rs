@@ -110,8 +110,8 @@ pub(super) fn gemm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     speed(checker)
 }
 
-/// Checks products with a gate against products without one and `silu_mul`, in shapes at the borders
-/// of tiles and slabs: rows, width and depth.
+/// Checks products with a gate against products without one and `silu_mul`, in shapes at the
+/// borders of tiles and slabs: rows, width and depth.
 pub(super) fn gated(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     for (m, width, k) in [(1, 8, 8), (5, 24, 136), (16, 72, 1032), (33, 136, 96), (130, 56, 264)] {
         // Such gates are neither all open nor all closed.

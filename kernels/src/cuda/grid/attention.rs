@@ -15,8 +15,9 @@ const THREADS: u32 = 128;
 /// Blocks that a multiprocessor has room for.
 const BLOCKS_OF_PROCESSOR: usize = 2;
 
-/// A tile as the device reads it: of a prompt the span, the first row within it, the number of rows,
-/// and -1; of a decoded row the span, the strides of a split, the number of splits, and the split.
+/// A tile as the device reads it: of a prompt the span, the first row within it, the number of
+/// rows, and -1; of a decoded row the span, the strides of a split, the number of splits, and the
+/// split.
 pub type Tile = [i32; 4];
 
 /// A tile that does nothing.

@@ -11,7 +11,7 @@ use crate::cuda::kernels::Arg;
 use crate::cuda::params::LoraPart;
 use crate::cuda::step::Cuda;
 use crate::cuda::tensor::{Buffer, Storage, to_bf16};
-use crate::op::{LowRank, OpError, Step, check_index, check_len};
+use crate::op::{LowRank, OpError, Step, check_index, check_len, check_slots};
 
 /// Ranks are padded to a multiple of this.
 const RANK_UNIT: usize = 8;
@@ -177,9 +177,4 @@ impl Cuda {
         let args = [out, shrunk, table, slots, row_count, stride.into(), parts_arg, rank_arg];
         self.launch("lora_expand", grid::expand(rows, parts, widest), &args)
     }
-}
-
-/// Checks that the slot of every row exists.
-pub(crate) fn check_slots(slots: &[Option<usize>], count: usize) -> Result<(), OpError> {
-    slots.iter().flatten().try_for_each(|slot| check_index("add_low_rank", *slot, count))
 }
