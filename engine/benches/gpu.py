@@ -142,7 +142,7 @@ def logprobs(run, config, std, what, most=None):
 def parts(run):
     """The parts, most informative first: name, seconds that must be left, time limit, call."""
     name, large = ("tiny" if run.tiny else "qwen3-0.6b"), "qwen3-8b"
-    small = config_of(name)
+    small, mixture = config_of(name), "tiny-moe" if run.tiny else "qwen3-moe"
 
     def source(name):
         path = run.scratch / f"{name}.json"
@@ -159,6 +159,9 @@ def parts(run):
         ("profile, small", 10, 60, lambda: profile.profile(run, name)),
         ("bits, recorded", 10, 60, lambda: bits.recorded(run, small, source(name))),
         ("bits, deterministic", 10, 60, lambda: bits.invariant(run, small, source(name))),
+        ("mixture", 30, 90, lambda: times.measure(run, mixture, config_of(mixture),
+                                                  source(mixture))),
+        ("profile, mixture", 20, 60, lambda: profile.profile(run, mixture)),
         ("large", 40, 120, lambda: times.measure(run, large, config_of(large), source(large))),
         ("profile, large", 25, 60, lambda: profile.profile(run, large)),
         ("price, small", 15, 60, lambda: times.price(run, name, small, source(name))),

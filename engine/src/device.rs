@@ -93,6 +93,7 @@ fn cuda_options(options: &EngineOptions) -> CudaOptions {
         device: gpu_options(options),
         deterministic: options.deterministic,
         eager: options.eager,
+        ..CudaOptions::default()
     }
 }
 

@@ -10,7 +10,7 @@ use kernels::cuda::{CudaError, Device, DeviceOptions, FAMILIES, Kernels};
 
 pub use group::GroupReport;
 pub use kernels::cuda::{KernelLoad, LOADS_LIBRARIES, NoCuda};
-pub use profile::{Profile, ProfileOptions, ProfileRow};
+pub use profile::{Profile, ProfileOptions, ProfileRow, ProfileStep};
 
 /// The head sizes of the served model families, for which kernels are compiled and checked.
 const HEAD_DIMS: [usize; 3] = [64, 128, 256];

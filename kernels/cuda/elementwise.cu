@@ -48,9 +48,7 @@ extern "C" __global__ void __launch_bounds__(256) silu_mul(
     unpack(load_pack(row), gates);
     unpack(load_pack(row + width), ups);
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        gates[i] = gates[i] / (1.0f + exp2_fast(-1.44269504f * gates[i])) * ups[i];
-    }
+    for (int i = 0; i < 8; i++) gates[i] = gated(gates[i], ups[i]);
     store_pack(out + (long long)blockIdx.y * width + at, pack(gates));
 }
 

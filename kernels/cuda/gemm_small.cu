@@ -2,30 +2,58 @@
 // bits are those of `gemm`, which reads less of w where m is more than the rows of a block.
 //
 // Launch: grid (slabs, but two blocks a multiprocessor are enough; m / ROWS rounded up), 128
-// threads, `Slabs<ROWS>::SHARED` bytes of dynamic shared memory. ROWS is 16, 32 or 64.
-
-template <int ROWS>
-__device__ __forceinline__ void multiply(
-    void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out,
-    unsigned char* stages) {
-    Product product = {out, x, w, nullptr, m, n, k, f32_out};
-    multiply_slabs<ROWS>(product, blockIdx.y * ROWS, stages);
-}
+// threads, 32 for `gemm_thin`, `Slabs<ROWS, WARPS>::SHARED` bytes of dynamic shared memory. ROWS is
+// 16, 32 or 64.
 
 extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_small(
     void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out) {
     DYNAMIC_SHARED(stages);
-    multiply<SMALL_ROWS>(out, x, w, m, n, k, f32_out, stages);
+    Product product = {out, x, w, nullptr, m, n, k, f32_out};
+    multiply_slabs<SMALL_ROWS>(product, blockIdx.y * SMALL_ROWS, stages);
 }
 
 extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_small_32(
     void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out) {
     DYNAMIC_SHARED(stages);
-    multiply<32>(out, x, w, m, n, k, f32_out, stages);
+    Product product = {out, x, w, nullptr, m, n, k, f32_out};
+    multiply_slabs<32>(product, blockIdx.y * 32, stages);
 }
 
 extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_small_64(
     void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out) {
     DYNAMIC_SHARED(stages);
-    multiply<64>(out, x, w, m, n, k, f32_out, stages);
+    Product product = {out, x, w, nullptr, m, n, k, f32_out};
+    multiply_slabs<64>(product, blockIdx.y * 64, stages);
+}
+
+/// Slabs of 8 rows of w, for products whose slabs of 32 are fewer than the multiprocessors.
+extern "C" __global__ void __launch_bounds__(WARP, 2) gemm_thin(
+    void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out) {
+    DYNAMIC_SHARED(stages);
+    Product product = {out, x, w, nullptr, m, n, k, f32_out};
+    multiply_slabs<SMALL_ROWS, false, 1>(product, blockIdx.y * SMALL_ROWS, stages);
+}
+
+/// A gated product; n is even.
+extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_small_gated(
+    bf16* out, const bf16* x, const bf16* w, int m, int n, int k) {
+    DYNAMIC_SHARED(stages);
+    Product product = {out, x, w, nullptr, m, n, k, 0};
+    multiply_slabs<SMALL_ROWS, true>(product, blockIdx.y * SMALL_ROWS, stages);
+}
+
+/// A gated product; n is even.
+extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_small_32_gated(
+    bf16* out, const bf16* x, const bf16* w, int m, int n, int k) {
+    DYNAMIC_SHARED(stages);
+    Product product = {out, x, w, nullptr, m, n, k, 0};
+    multiply_slabs<32, true>(product, blockIdx.y * 32, stages);
+}
+
+/// A gated product; n is even.
+extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_small_64_gated(
+    bf16* out, const bf16* x, const bf16* w, int m, int n, int k) {
+    DYNAMIC_SHARED(stages);
+    Product product = {out, x, w, nullptr, m, n, k, 0};
+    multiply_slabs<64, true>(product, blockIdx.y * 64, stages);
 }

@@ -254,15 +254,20 @@ API cublasLtMatmulAlgoGetHeuristic(void *handle, const Description *how, const L
   *count = 0;
   if (!fits(*how, *a, *b, *d)) return INVALID_VALUE;
   if (!supported(*how, *a, *b, *c, *d)) return NOT_SUPPORTED;
-  memset(found, 0, sizeof *found);
-  uint64_t parts = parts_for(d->columns);
-  size_t workspace = parts > 1 ? d->rows * d->columns * 4 : 0;
-  if (preference && workspace > preference->workspace) parts = 1, workspace = 0;
-  found->algorithm = {{MARK, d->rows, columns(*a, how->trans_a), static_cast<uint64_t>(a->type),
-                       static_cast<uint64_t>(d->type), parts, workspace, 0}};
-  found->workspace = workspace;
-  found->waves = 1;
-  *count = 1;
+  // The usual sum first, then those of other numbers of parts.
+  uint64_t usual = parts_for(d->columns);
+  for (uint64_t other = 0; other <= 4 && *count < wanted; other++) {
+    uint64_t parts = other == 0 ? usual : other;
+    if (other == usual) continue;
+    size_t workspace = parts > 1 ? d->rows * d->columns * 4 : 0;
+    if (preference && workspace > preference->workspace) parts = 1, workspace = 0;
+    Heuristic &one = found[(*count)++];
+    memset(&one, 0, sizeof one);
+    one.algorithm = {{MARK, d->rows, columns(*a, how->trans_a), static_cast<uint64_t>(a->type),
+                      static_cast<uint64_t>(d->type), parts, workspace, 0}};
+    one.workspace = workspace;
+    one.waves = 1;
+  }
   return OK;
 }
 

@@ -11,7 +11,8 @@
 //!   the device copies by itself.
 //! - [`Kernels`]: our own kernels, compiled for the device and cached in a folder.
 //! - [`check`]: every kernel against its reference, plain loops on the CPU.
-//! - [`profiler`]: the time of each operation of a step.
+//! - [`profiler`]: the time of each operation of a step. [`variant`]: kernels that can take each
+//!   other's place.
 //!
 //! All work of a device runs in the order of the calls, on one stream.
 #![expect(unsafe_code, reason = "the driver is a C library")]
@@ -30,6 +31,7 @@ pub mod profiler;
 mod program;
 mod step;
 mod tensor;
+pub mod variant;
 
 pub use device::library::{LOADS_LIBRARIES, Libraries, LibraryLocation};
 pub use device::memory::{Memory, Pinned, Pod};

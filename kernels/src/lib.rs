@@ -24,7 +24,6 @@ mod random;
 pub use cpu::{Cpu, Numerics};
 pub use op::{
     DeltaGates, DeltaHeads, DeviceLimits, DrawParams, DrawnScores, DrawnToken, EXPERTS_MAX,
-    ExpertChoice, ExpertMatrices, Heads, LayerPages, LayerStates, LoraTarget, LowRank, OpError,
-    Ops, PAGE, Placement, Residual, RmsNorm, Rotation, Span, SpanState, StateMark, Step, TOP_MAX,
-    Values,
+    ExpertChoice, ExpertMatrices, Heads, LayerPages, LayerStates, LowRank, OpError, Ops, PAGE,
+    Placement, Residual, RmsNorm, Rotation, Span, SpanState, StateMark, Step, TOP_MAX, Values,
 };

@@ -21,11 +21,11 @@ mod step;
 use std::ops::Range;
 
 pub use error::OpError;
-pub(crate) use error::{check_index, check_len, check_multiple};
+pub(crate) use error::{check_index, check_len, check_multiple, check_slots};
 pub use limits::DeviceLimits;
 pub use operands::{
-    EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, LayerPages, LoraTarget, LowRank, PAGE,
-    Placement, Residual, RmsNorm, Rotation, Values,
+    EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, LayerPages, LowRank, PAGE, Placement,
+    Residual, RmsNorm, Rotation, Values,
 };
 pub use recurrent::{DeltaGates, DeltaHeads, LayerStates, SpanState, StateMark};
 pub(crate) use step::check_span_states;
@@ -39,7 +39,7 @@ pub trait Ops: Send {
     type Matrix: Send + Sync;
     /// Keys and values of all sequences and layers, in pages of [`PAGE`] positions.
     type Pages: Send;
-    /// Low-rank additions to one matrix, each in a slot of its own.
+    /// Low-rank additions to the parts of one matrix, in slots.
     type Adapters: Send;
     /// The experts of the rows of a step in all layers, and room to compute with them.
     type Routing: Send;
@@ -161,19 +161,22 @@ pub trait Ops: Send {
 
     // Adapters.
 
-    /// Allocates `slots` empty slots for low-rank additions to a `[rows, columns]` matrix.
+    /// Allocates `slots` empty slots for low-rank additions to a matrix of parts one below another:
+    /// `parts` has the rows of each, all have `columns` columns.
     fn adapters(
         &self,
         slots: usize,
-        rows: usize,
+        parts: &[usize],
         columns: usize,
     ) -> Result<Self::Adapters, OpError>;
 
-    /// Replaces the contents of a slot; `None` empties it. No running step may use the slot.
+    /// Replaces the addition of a slot to one part; `None` empties it. No running step may use the
+    /// slot.
     fn set_adapter(
         &self,
         adapters: &mut Self::Adapters,
         slot: usize,
+        part: usize,
         addition: Option<LowRank<'_>>,
     ) -> Result<(), OpError>;
 
@@ -261,14 +264,14 @@ pub trait Ops: Send {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// `out[t][columns] += scale · up · (down · x[t])` with the adapter in each row's slot: x
-    /// `[T, K]`, adapters of a `[columns.len(), K]` matrix, out `[T, N]`. Rows without a slot, or
-    /// with an empty one, keep their bits.
+    /// `out[t][rows of a part] += scale · up · (down · x[t])` with the additions in each row's slot
+    /// to all parts: x `[T, K]`, adapters of an `[N, K]` matrix, out `[T, N]`. Rows without a slot,
+    /// and parts without an addition, keep their bits.
     fn add_lora(
         &self,
         step: &Step<'_>,
         x: &Self::Buffer,
-        target: LoraTarget<'_, Self::Adapters>,
+        adapters: &Self::Adapters,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
@@ -309,6 +312,21 @@ pub trait Ops: Send {
         width: usize,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
+
+    /// As [`Ops::matmul`] with `[gate | up]` and then [`Ops::silu_mul`], with the same bits: x
+    /// `[T, K]`, w `[2 * width, K]`, out `[T, width]`. The contents of `wide`, which may hold
+    /// `[T, 2 * width]`, are unspecified afterwards.
+    fn gated_matmul(
+        &self,
+        x: &Self::Buffer,
+        w: &Self::Matrix,
+        width: usize,
+        wide: &mut Self::Buffer,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError> {
+        self.matmul(x, w, wide)?;
+        self.silu_mul(wide, width, out)
+    }
 
     /// `x *= sigmoid(gate)`: both of one size.
     fn sigmoid_mul(&self, gate: &Self::Buffer, x: &mut Self::Buffer) -> Result<(), OpError>;

@@ -82,16 +82,21 @@ def test_every_part_runs_and_holds(doubles, tmp_path):
         "--deterministic, whole prompts and pieces",
         "tiny, 12 requests",
         "tiny, profile",
+        "tiny-moe, 12 requests",
+        "tiny-moe, profile",
         "peaked logits: as near to f32 as transformers",
     }
-    # Five ways to compare for each of two models, four batches, and the uneven requests.
-    assert len(report["table"]) == 2 * 5 + 2 * 2 + 1
+    # Five ways to compare for each of two models; two batches of the dense model by default and
+    # exactly, and of the mixture; the uneven requests of both.
+    assert len(report["table"]) == 2 * 5 + 3 * 2 + 2
     operations = report["profile tiny"]["operations"]
-    assert {"usual", "own", "few", "cublaslt"} == {row["products"] for row in operations}
+    variants = {"usual", "apart", "own", "timed", "few", "cublaslt", "thin", "fitted"}
+    assert variants == {row["products"] for row in operations}
+    assert variants == {step["variant"] for step in report["profile tiny"]["steps"]}
     assert {path.name for path in (tmp_path / "out").iterdir()} == PLAIN | {ARCHIVE}
     left = rest(tmp_path / "out")
     logs = [text for name, text in left.items() if name.startswith("engine-")]
-    assert len(logs) == 9 and all("running on the GPU Emulated" in text for text in logs)
+    assert len(logs) == 10 and all("running on the GPU Emulated" in text for text in logs)
     assert json.loads(left["profile-tiny.json"])["operations"] == operations
     assert left["reference.txt"].count("torch is imported") == 1, "torch was imported again"
     begun = (tmp_path / "out/report.txt").read_text().split("\n== ")

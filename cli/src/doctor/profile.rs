@@ -95,6 +95,15 @@ fn page(profile: &Profile) -> Vec<String> {
             )
         }));
     }
+    for steps in profile.steps.chunk_by(|a, b| a.case == b.case) {
+        let first = steps[0].microseconds;
+        page.push(String::new());
+        page.push(format!("{}, recorded steps", steps[0].case));
+        page.extend(steps.iter().map(|step| {
+            let part = 100.0 * step.microseconds / first;
+            format!("{:9.1} us {part:5.1}%  {}", step.microseconds, step.variant)
+        }));
+    }
     // A batch whose KV cache does not fit is not an error: the other batches were measured.
     page.extend(profile.left_out.iter().map(|case| format!("no room for {case}")));
     page
@@ -108,16 +117,22 @@ fn as_value(profile: &Profile) -> Value {
             "share": row.rate() / profile.bandwidth,
         })
     });
+    let steps = profile.steps.iter().map(|step| {
+        json!({"case": step.case, "variant": step.variant, "microseconds": step.microseconds})
+    });
     json!({
         "device": profile.name,
         "bandwidth": profile.bandwidth,
         "operations": rows.collect::<Vec<_>>(),
+        "steps": steps.collect::<Vec<_>>(),
         "left_out": profile.left_out,
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use engine::gpu::ProfileStep;
+
     use super::*;
 
     #[test]
@@ -135,18 +150,29 @@ mod tests {
             row("embed", "usual", 1, 4.0),
             row("cublaslt 1x2x3", "cublaslt", 3, 1.0),
         ];
+        let step =
+            |variant, microseconds| ProfileStep { case: "batch 1".into(), variant, microseconds };
+        let steps = vec![step("usual", 8.0), step("apart", 10.0)];
         let left_out = vec!["batch 256".into()];
-        let profile = Profile { name: "Some GPU".into(), bandwidth: 4e12, rows, left_out };
+        let profile = Profile { name: "Some GPU".into(), bandwidth: 4e12, rows, steps, left_out };
         let text = page(&profile).join("\n");
         for part in [
             "memory    4000 GB/s read",
             "batch 1, products usual: 10.0 us in all",
             "     3      2.00  60.0%      2000000     25%  gemm_small 1x2x3",
             "batch 1, products cublaslt: 3.0 us in all",
+            "batch 1, recorded steps",
+            "     10.0 us 125.0%  apart",
             "no room for batch 256",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
-        assert_eq!(as_value(&profile)["operations"][0]["share"], json!(0.25));
+        let value = as_value(&profile);
+        assert_eq!(value["operations"][0]["share"], json!(0.25));
+        assert_eq!(
+            value["steps"][1],
+            json!({"case": "batch 1", "variant": "apart",
+            "microseconds": 10.0})
+        );
     }
 }

@@ -43,6 +43,13 @@ def profile(run, name):
         run.report.say(f"   {row['calls']:4} x {row['microseconds']:9.2f} us, "
                        f"{row['bytes'] / 1e6:9.3f} MB, {row['share']:4.0%} of read: "
                        f"{row['operation']}")
+    said, usual = None, 0.0
+    for step in found["steps"]:
+        if step["case"] != said:
+            said, usual = step["case"], step["microseconds"]
+            run.report.say(f"   {said}, recorded steps")
+        run.report.say(f"   {step['microseconds']:9.1f} us, {step['microseconds'] / usual:5.1%}: "
+                       f"{step['variant']}")
     run.report.keep(f"profile {name}", found)
     usual = [row for row in found["operations"] if row["products"] == "usual"]
     run.report.check(f"{name}, profile", bool(usual), f"{len(usual)} operations timed")

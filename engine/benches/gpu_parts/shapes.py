@@ -11,6 +11,18 @@ OWN = {
                    "num_attention_heads": 16, "tie_word_embeddings": True},
     "qwen3-8b": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
                  "num_attention_heads": 32, "tie_word_embeddings": False},
+    # A quarter of the layers of Qwen3-30B-A3B: 128 experts, of which a row chooses 8.
+    "qwen3-moe": {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+                  "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 12,
+                  "num_attention_heads": 32, "num_key_value_heads": 4,
+                  "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+                  "norm_topk_prob": True, "tie_word_embeddings": False},
+    "tiny-moe": {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+                 "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+                 "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+                 "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+                 "norm_topk_prob": True, "vocab_size": 512, "tie_word_embeddings": True,
+                 "max_position_embeddings": 4096},
     "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
              "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 512,
              "tie_word_embeddings": True, "max_position_embeddings": 4096},
@@ -34,13 +46,26 @@ def prompts_of(config, count, length):
             for n in range(count)]
 
 
+def feed_forward(config, batch):
+    """Returns the weights of the feed-forward part of a layer that a step of `batch` sequences
+    reads: of a mixture, the router and as many experts as rows that choose at random use on
+    average. All of them for a batch of zero."""
+    hidden, experts = config["hidden_size"], config.get("num_experts")
+    if not experts:
+        return 3 * hidden * config["intermediate_size"]
+    unused = (1 - config["num_experts_per_tok"] / experts) ** batch if batch else 0
+    used = experts * (1 - unused)
+    return hidden * experts + used * 3 * hidden * config["moe_intermediate_size"]
+
+
 def step_bytes(config, batch, context):
     """Returns the bytes that a decode step of `batch` sequences of `context` tokens must move: all
-    weights but the embedding read once, keys and values read once, logits written and read."""
-    hidden, inner, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    weights that it uses but the embedding read once, keys and values read once, logits written and
+    read."""
+    hidden, dim = config["hidden_size"], config["head_dim"]
     layers, vocab = config["num_hidden_layers"], config["vocab_size"]
     query, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
-    layer = hidden * (2 * query + 2 * kv) + 3 * hidden * inner
+    layer = hidden * (2 * query + 2 * kv) + feed_forward(config, batch)
     weights = HALF * (layers * layer + vocab * hidden)
     cache = batch * context * layers * 2 * kv * HALF
     return weights + cache + batch * vocab * SINGLE * 2

@@ -1,13 +1,16 @@
-//! A profile of decode steps: each operation is timed between two events of the device.
+//! A profile of decode steps: each operation is timed between two events of the device, and whole
+//! recorded steps are, with the kernels that serve and with those that could.
 //!
 //! A step runs all layers, so every product reads weights that the GPU's cache has lost by then, as
 //! in service. Weights, keys and values are random.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use kernels::cuda::grid::gemm::{MOST_ROWS, SMALL_ROWS};
-use kernels::cuda::profiler::{OpTime, ProductChoice, Profiler};
+use kernels::cuda::profiler::{OpTime, Profiler};
+use kernels::cuda::variant::{ProductChoice, Variant};
 use kernels::cuda::{Cuda, CudaError, CudaOptions};
 use kernels::{DrawParams, OpError, Ops, PAGE};
 
@@ -56,6 +59,8 @@ pub struct Profile {
     pub bandwidth: f64,
     /// The operations of each case, in the order of a step.
     pub rows: Vec<ProfileRow>,
+    /// Whole steps of each even case.
+    pub steps: Vec<ProfileStep>,
     /// The cases that did not fit into memory.
     pub left_out: Vec<String>,
 }
@@ -65,7 +70,7 @@ pub struct Profile {
 pub struct ProfileRow {
     /// The number of sequences, and their lengths.
     pub case: String,
-    /// The implementation of products: `usual`, `own`, `few` or `cublaslt`.
+    /// The kernels, by the labels of `VARIANTS`.
     pub products: &'static str,
     /// The operation.
     pub what: String,
@@ -77,10 +82,103 @@ pub struct ProfileRow {
     pub bytes: usize,
 }
 
+/// A whole step in one case, recorded and replayed.
+#[derive(Clone, Debug)]
+pub struct ProfileStep {
+    /// The number of sequences, and their lengths.
+    pub case: String,
+    /// The kernels, by the labels of `VARIANTS`.
+    pub variant: &'static str,
+    /// Microseconds of the fastest step.
+    pub microseconds: f64,
+}
+
 impl ProfileRow {
     /// Bytes a second.
     pub fn rate(&self) -> f64 {
         self.bytes as f64 / self.microseconds * 1e6
+    }
+}
+
+/// Kernels that a profile times.
+struct VariantKind {
+    label: &'static str,
+    variant: Variant,
+    /// The numbers of rows for which it differs from what serves.
+    rows: RangeInclusive<usize>,
+    about: About,
+}
+
+/// The operations in which a variant differs from what serves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum About {
+    /// It is what serves.
+    Everything,
+    Products,
+    /// Products by cuBLASLt, or in its place.
+    Library,
+    Attention,
+    /// Several operations that could be one.
+    Joints,
+}
+
+/// The most rows of a step, for variants that have no limit.
+const ANY: usize = usize::MAX;
+
+/// What serves, and what could.
+const VARIANTS: &[VariantKind] = &[
+    kind("usual", SERVING, 1..=ANY, About::Everything),
+    // Each operation by itself, as before some were joined.
+    kind("apart", Variant { joined: false, ..SERVING }, 1..=ANY, About::Joints),
+    kind("cublaslt", products(ProductChoice::Library), 1..=SMALL_ROWS, About::Library),
+    kind("own", products(ProductChoice::Own), SMALL_ROWS + 1..=ANY, About::Library),
+    kind("timed", products(ProductChoice::Timed), SMALL_ROWS + 1..=ANY, About::Library),
+    kind("few", products(ProductChoice::Few), SMALL_ROWS + 1..=MOST_ROWS, About::Products),
+    kind("thin", products(ProductChoice::Thin), 1..=SMALL_ROWS, About::Products),
+    kind("fitted", Variant { fitted: true, ..SERVING }, 1..=ANY, About::Attention),
+];
+
+const SERVING: Variant = Variant::SERVING;
+
+const fn products(products: ProductChoice) -> Variant {
+    Variant { products, ..SERVING }
+}
+
+const fn kind(
+    label: &'static str,
+    variant: Variant,
+    rows: RangeInclusive<usize>,
+    about: About,
+) -> VariantKind {
+    VariantKind { label, variant, rows, about }
+}
+
+impl VariantKind {
+    /// True if it differs from what serves in a step of so many sequences.
+    fn is_for(&self, batch: usize, has_library: bool) -> bool {
+        self.rows.contains(&batch) && (has_library || self.about != About::Library)
+    }
+
+    /// True if it is worth timing with sequences of uneven lengths, too.
+    fn is_for_uneven(&self) -> bool {
+        matches!(self.about, About::Everything | About::Attention)
+    }
+
+    /// True if an operation may differ from what serves.
+    fn changes(&self, operation: &str) -> bool {
+        let is_product = operation.starts_with("gemm") || operation.starts_with("cublaslt");
+        let is_attention = operation.starts_with("attention");
+        match self.about {
+            About::Everything => true,
+            About::Products | About::Library => is_product,
+            About::Attention => is_attention,
+            About::Joints => {
+                is_product
+                    || is_attention
+                    || operation.contains("expert")
+                    || operation == "silu_mul"
+            }
+        }
     }
 }
 
@@ -163,7 +261,7 @@ impl Profile {
     pub fn new(options: &ProfileOptions) -> Result<Profile, LoadError> {
         let config = model_folder(&options.config)?.model;
         let device = super::device_options(&options.gpu);
-        let cuda_options = CudaOptions { device, deterministic: false, eager: true };
+        let cuda_options = CudaOptions { device, eager: true, ..CudaOptions::default() };
         let cuda = Cuda::open(&cuda_options, config.heads).map_err(LoadError::NoGpu)?;
         let (timed_cuda, clock) = cuda.profiled().map_err(cuda_failure)?;
         let name = timed_cuda.device().name().to_owned();
@@ -174,32 +272,41 @@ impl Profile {
         ops.randomize(pages).map_err(cuda_failure)?;
 
         let (bandwidth, left_out) = (clock.bandwidth(), cases.left_out);
-        let mut profile = Profile { name, bandwidth, rows: Vec::new(), left_out };
+        let (rows, steps) = (Vec::new(), Vec::new());
+        let mut profile = Profile { name, bandwidth, rows, steps, left_out };
         for (index, case) in cases.fit.iter().enumerate() {
-            // Every second case has uneven lengths, which do not matter to products.
-            let others = match index % 2 {
-                0 => other_products(case.lengths.len(), has_library),
-                _ => Vec::new(),
+            // Every second case has uneven lengths, which matter to attention only.
+            let (batch, is_even) = (case.lengths.len(), index % 2 == 0);
+            let fits = |kind: &&VariantKind| {
+                if is_even { kind.is_for(batch, has_library) } else { kind.is_for_uneven() }
             };
-            for (label, products) in [("usual", ProductChoice::Usual)].into_iter().chain(others) {
-                clock.set_products(products);
+            for kind in VARIANTS.iter().filter(fits) {
+                clock.set_variant(kind.variant);
                 let timed =
                     time_steps(&mut model, &clock, case, options.steps).map_err(model_failure)?;
-                profile.add(case, label, &timed, options.steps);
+                profile.add(case, kind, &timed, options.steps);
+
+                clock.set_whole(true);
+                let timed = time_steps(&mut model, &clock, case, options.steps);
+                clock.set_whole(false);
+                profile.add_step(case, kind, &timed.map_err(model_failure)?);
             }
         }
         Ok(profile)
     }
 
-    /// Adds a row for each operation, averaged over its calls. Unless the step used the usual
-    /// products, only products are added.
-    fn add(&mut self, case: &DecodeCase, products: &'static str, timed: &[OpTime], steps: usize) {
+    /// Adds the fastest of some whole steps.
+    fn add_step(&mut self, case: &DecodeCase, kind: &VariantKind, timed: &[OpTime]) {
+        let seconds = timed.iter().map(|step| step.seconds).fold(f64::INFINITY, f64::min);
+        let (case, microseconds) = (case.name.clone(), seconds * 1e6);
+        self.steps.push(ProfileStep { case, variant: kind.label, microseconds });
+    }
+
+    /// Adds a row for each operation that the variant is about, averaged over its calls.
+    fn add(&mut self, case: &DecodeCase, kind: &VariantKind, timed: &[OpTime], steps: usize) {
+        let products = kind.label;
         let mut row_of_operation = HashMap::new();
-        for one in timed {
-            let is_product = one.what.starts_with("gemm") || one.what.starts_with("cublaslt");
-            if products != "usual" && !is_product {
-                continue;
-            }
+        for one in timed.iter().filter(|one| kind.changes(&one.what)) {
             let index = *row_of_operation.entry(&one.what).or_insert_with(|| {
                 self.rows.push(ProfileRow {
                     case: case.name.clone(),
@@ -245,17 +352,6 @@ fn prepare(
     };
     let model = Model::new(ops, parameters, config.clone(), scratch, capacity)?;
     Ok((cases, model))
-}
-
-/// The ways of making products of `rows` rows that are not the usual one, with their labels.
-fn other_products(rows: usize, has_library: bool) -> Vec<(&'static str, ProductChoice)> {
-    let is_small = rows <= SMALL_ROWS;
-    let library = match is_small {
-        true => ("cublaslt", ProductChoice::Library),
-        false => ("own", ProductChoice::Own),
-    };
-    let few = (!is_small && rows <= MOST_ROWS).then_some(("few", ProductChoice::Few));
-    has_library.then_some(library).into_iter().chain(few).collect()
 }
 
 fn cuda_failure(error: CudaError) -> LoadError {
@@ -342,7 +438,8 @@ mod tests {
 
     #[test]
     fn every_operation_of_a_step_is_timed_on_cuda() {
-        let _double = exclusive_gpu();
+        let double = exclusive_gpu();
+        let before = double.get("graph_launches");
         let (_keep, options) = options(&[1, 17], 20);
         let profile = Profile::new(&options).unwrap();
         assert!(profile.rows.iter().all(|row| row.microseconds > 0.0) && profile.bandwidth > 0.0);
@@ -352,26 +449,45 @@ mod tests {
         };
         // Norms twice a layer and at the end; embedding, head, and two kernels that draw.
         let one = of("batch 1, 20 positions each", "usual");
-        assert_eq!(one.iter().map(|row| row.calls).sum::<usize>(), 2 * 10 + 1 + 1 + 1 + 2);
+        assert_eq!(one.iter().map(|row| row.calls).sum::<usize>(), 2 * 8 + 1 + 1 + 1 + 2);
         let row = |rows: &[&ProfileRow], what: &str| -> (usize, usize) {
             let found = rows.iter().find(|row| row.what == what);
             found.map_or((0, 0), |row| (row.calls, row.bytes))
         };
         assert_eq!(row(&one, "gemm_small 1x128x64"), (2, 2 * (64 + 128 * 64 + 128)));
         assert_eq!(row(&one, "gemm_small 1x2000x64"), (1, 2 * (64 + 2000 * 64) + 4 * 2000));
-        assert_eq!(row(&one, "silu_mul"), (2, 6 * 96));
+        assert_eq!(row(&one, "gemm_small_gated 1x192x64"), (2, 2 * (64 + 192 * 64 + 96)));
+        let apart = of("batch 1, 20 positions each", "apart");
+        assert_eq!(row(&apart, "silu_mul"), (2, 6 * 96));
+        assert_eq!(row(&apart, "gemm_small 1x192x64").0 + row(&apart, "attention_combine").0, 4);
         // Keys and values of 20 positions, a row in and out, and the sums of one split.
         let sums = 4 * 4 * (16 + 2);
         assert_eq!(row(&one, "attention"), (2, 4 * 20 * 2 * 16 + 2 * 64 + sums));
         let library = of("batch 1, 20 positions each", "cublaslt");
         assert_eq!(row(&library, "cublaslt 1x128x64").0, 2);
         assert!(library.iter().all(|row| row.what.starts_with("cublaslt")));
+        let thin = of("batch 1, 20 positions each", "thin");
+        // The emulated device has too few multiprocessors for the larger ones.
+        assert_eq!(row(&thin, "gemm_thin 1x64x64").0, 2);
+        assert_eq!(row(&thin, "gemm_small 1x2000x64").0, 1);
         let many = of("batch 17, 20 positions each", "usual");
         assert_eq!(row(&many, "cublaslt 32x128x64").0, 2);
         assert_eq!(row(&of("batch 17, 20 positions each", "own"), "gemm 32x128x64").0, 2);
+        assert_eq!(row(&of("batch 17, 20 positions each", "timed"), "cublaslt 32x128x64").0, 2);
         let few = of("batch 17, 20 positions each", "few");
         assert_eq!(row(&few, "gemm_small_32 32x128x64").0, 2);
         assert_eq!(of("batch 17, 2 to 40 positions", "usual").len(), many.len());
+        assert_eq!(row(&of("batch 17, 2 to 40 positions", "fitted"), "attention").0, 2);
+
+        let steps = |batch: usize| -> Vec<&str> {
+            let case = format!("batch {batch}, 20 positions each");
+            let steps = profile.steps.iter().filter(|step| step.case == case);
+            steps.map(|step| step.variant).collect()
+        };
+        assert_eq!(steps(1), ["usual", "apart", "cublaslt", "thin", "fitted"]);
+        assert_eq!(steps(17), ["usual", "apart", "own", "timed", "few", "fitted"]);
+        assert!(profile.steps.iter().all(|step| step.microseconds > 0.0));
+        assert!(double.get("graph_launches") > before);
     }
 
     #[test]
@@ -395,6 +511,8 @@ mod tests {
         let gate_up = 2 * (2 * 64 * 64 + 2 * (64 + 64));
         assert_eq!(row(one, "expert_gemm_small 2x64x64"), (2, gate_up));
         assert_eq!(row(one, "silu_mul"), (2, 6 * 2 * 32));
+        let joined = 2 * (2 * 64 * 64 + 2 * (32 + 64));
+        assert_eq!(row(one, "expert_gemm_small_gated 2x64x64"), (2, joined));
         let down = 2 * (2 * 64 * 32 + 2 * (64 + 32));
         assert_eq!(row(one, "expert_gemm_small 2x64x32"), (2, down));
         assert_eq!(row(one, "combine_experts"), (2, 2 * 64 * 3));

@@ -1,9 +1,8 @@
 //! Adapters on the device, each in a slot of its own while a request holds it.
 
-use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use kernels::{LoraTarget, LowRank, OpError, Ops, Step};
+use kernels::{LowRank, OpError, Ops, Step};
 
 use super::adapter::{Adapter, LoraMatrices, Projection};
 use crate::error::ModelError;
@@ -46,13 +45,6 @@ pub(crate) struct Product<'a, O: Ops> {
     pub(crate) output: &'a mut O::Buffer,
 }
 
-/// The matrices of all slots for one projection of one layer.
-struct ProjectionSlots<O: Ops> {
-    matrices: O::Adapters,
-    /// The columns of the product that belong to the projection.
-    columns: Range<usize>,
-}
-
 /// The owner of a slot. A slot is free once no request holds its adapter.
 #[derive(Default)]
 struct AdapterSlot {
@@ -61,8 +53,9 @@ struct AdapterSlot {
 
 /// The adapters on the device.
 pub(crate) struct AdapterSlots<O: Ops> {
-    /// For each layer, one entry a projection in the order of [`Projection::ALL`].
-    layers: Vec<Vec<ProjectionSlots<O>>>,
+    /// For each layer, one entry a product in the order of [`ProjectionGroup::ALL`], with a part
+    /// for each projection.
+    layers: Vec<Vec<O::Adapters>>,
     slots: Vec<AdapterSlot>,
 }
 
@@ -104,18 +97,24 @@ impl<O: Ops> AdapterSlots<O> {
     }
 
     fn fill(&mut self, ops: &O, slot: usize, adapter: &Adapter) -> Result<(), OpError> {
-        for (projections, layer) in self.layers.iter_mut().zip(&adapter.layers) {
-            for (projection, matrices) in projections.iter_mut().zip(layer) {
-                let view = matrices.as_ref().map(LoraMatrices::view);
-                ops.set_adapter(&mut projection.matrices, slot, view)?;
+        for (products, layer) in self.layers.iter_mut().zip(&adapter.layers) {
+            for (product, group) in products.iter_mut().zip(ProjectionGroup::ALL) {
+                for (part, projection) in group.projections().iter().enumerate() {
+                    let matrices = layer[projection.index()].as_ref();
+                    ops.set_adapter(product, slot, part, matrices.map(LoraMatrices::view))?;
+                }
             }
         }
         Ok(())
     }
 
     fn empty(&mut self, ops: &O, slot: usize) -> Result<(), OpError> {
-        for projection in self.layers.iter_mut().flatten() {
-            ops.set_adapter(&mut projection.matrices, slot, None)?;
+        for products in &mut self.layers {
+            for (product, group) in products.iter_mut().zip(ProjectionGroup::ALL) {
+                for part in 0..group.projections().len() {
+                    ops.set_adapter(product, slot, part, None)?;
+                }
+            }
         }
         Ok(())
     }
@@ -141,35 +140,23 @@ impl<O: Ops> AdapterSlots<O> {
             return Ok(());
         }
         let Product { layer, group, input, output } = product;
-        for projection in group.projections() {
-            let ProjectionSlots { matrices, columns } = &self.layers[layer][projection.index()];
-            ops.add_lora(
-                step,
-                input,
-                LoraTarget { adapters: matrices, columns: columns.clone() },
-                output,
-            )?;
-        }
-        Ok(())
+        ops.add_lora(step, input, &self.layers[layer][group as usize], output)
     }
 }
 
+/// Empty slots for the products of one layer.
 fn layer_slots<O: Ops>(
     ops: &O,
     config: &ModelConfig,
     count: usize,
-) -> Result<Vec<ProjectionSlots<O>>, OpError> {
-    let mut projections = Vec::with_capacity(Projection::ALL.len());
+) -> Result<Vec<O::Adapters>, OpError> {
+    let mut products = Vec::with_capacity(ProjectionGroup::ALL.len());
     for group in ProjectionGroup::ALL {
-        let mut start = 0;
-        for projection in group.projections() {
-            let (rows, columns) = projection.shape(config);
-            let matrices = ops.adapters(count, rows, columns)?;
-            projections.push(ProjectionSlots { matrices, columns: start..start + rows });
-            start += rows;
-        }
+        let shapes = group.projections().iter().map(|projection| projection.shape(config));
+        let (rows, columns): (Vec<usize>, Vec<usize>) = shapes.unzip();
+        products.push(ops.adapters(count, &rows, columns[0])?);
     }
-    Ok(projections)
+    Ok(products)
 }
 
 impl LoraMatrices {

@@ -308,11 +308,18 @@ impl<O: Ops> ForwardPass<'_, O> {
         };
 
         let Projections { gate_up, down } = projections;
-        ops.matmul(normed, gate_up, wide)?;
-        let group = ProjectionGroup::GateUp;
-        adapters.add(ops, step, Product { layer: index, group, input: normed, output: wide })?;
-
-        ops.silu_mul(wide, config.intermediate, mixed)?;
+        if step.adapters.iter().any(Option::is_some) {
+            ops.matmul(normed, gate_up, wide)?;
+            let group = ProjectionGroup::GateUp;
+            adapters.add(
+                ops,
+                step,
+                Product { layer: index, group, input: normed, output: wide },
+            )?;
+            ops.silu_mul(wide, config.intermediate, mixed)?;
+        } else {
+            ops.gated_matmul(normed, gate_up, config.intermediate, wide, mixed)?;
+        }
         ops.matmul(mixed, down, delta)?;
         let group = ProjectionGroup::Down;
         adapters.add(ops, step, Product { layer: index, group, input: mixed, output: delta })

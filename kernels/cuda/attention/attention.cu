@@ -15,33 +15,37 @@
 // lies past the tile's last row is read as zeros.
 //
 // keys, values: this layer's pages [pages][kv heads][PAGE][HEAD_DIM].
-// tiles: {span, first row of the tile within the span, rows, split or -1}; span -1 is no tile.
-//   With a split, at most 16 packed rows, and the split's sums go to `partial`
-//   [tiles][kv heads][16][HEAD_DIM + 2]: HEAD_DIM sums, the top, the weights' sum.
-//   Without, at most 64 packed rows, and the result goes to `out`
-//   [rows of the step, nq * HEAD_DIM].
+// tiles: one of a prompt is {span, first row within the span, rows, -1}, with at most 64 packed
+//   rows; its result goes to `out` [rows of the step, nq * HEAD_DIM]. One of a decoded row is
+//   {span, tiles of a split, splits, split}, with at most 16 packed rows; the split's sums go to
+//   `partial` [tiles][kv heads][16][HEAD_DIM + 2]: HEAD_DIM sums, the top, the weights' sum. The
+//   splits of a row stand one after another. Span -1 is no tile.
+// arrived: zeros [tiles][kv heads], and again zeros behind the kernel: the last block of a row
+//   folds its splits. Null leaves that to `attention_combine`, which gives the same bits.
 // Launch: grid (tiles, kv heads), 128 threads, ATTENTION_SHARED bytes of dynamic shared memory.
 
 extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS) attention(
     bf16* out, const bf16* qkv, const bf16* keys, const bf16* values, const int4* tiles,
     const int* span_row, const int* span_start, const int* table_at, const int* tables,
-    float* partial, int nq, int nkv, float scale) {
+    float* partial, unsigned* arrived, int nq, int nkv, float scale) {
     DYNAMIC_SHARED(shared);
     int4 tile = tiles[blockIdx.x];
     if (tile.x < 0) return;
-    int head = blockIdx.y, group = nq / nkv;
-    long long row = span_row[tile.x] + tile.y;
+    bool decoded = tile.w >= 0;
+    int head = blockIdx.y, group = nq / nkv, rows = decoded ? 1 : tile.z;
+    int first_row = decoded ? 0 : tile.y, length = decoded ? tile.y : SPLIT / TILE;
+    long long row = span_row[tile.x] + first_row;
     unsigned page_stride = nkv * PAGE * HEAD_DIM;
     int query_stride = (nq + 2 * nkv) * HEAD_DIM, out_stride = nq * HEAD_DIM;
     int at = head * group * HEAD_DIM;
-    int position = span_start[tile.x] + tile.y;
+    int position = span_start[tile.x] + first_row;
     Task task = {
         qkv + row * query_stride + at, query_stride, out + row * out_stride + at, out_stride,
-        group, tile.z * group, position, scale * LOG2_E};
+        group, rows * group, position, scale * LOG2_E};
     const bf16* head_keys = keys + head * PAGE * HEAD_DIM;
     const bf16* head_values = values + head * PAGE * HEAD_DIM;
     const int* pages = tables + table_at[tile.x];
-    int limit = position + tile.z;
+    int limit = position + rows;
     if (HEAD_DIM <= 128 && task.packed > NARROW) {
         if constexpr (HEAD_DIM <= 128) {
             Ring<WIDE_SLOTS> ring = {head_keys, head_values, pages, page_stride, limit};
@@ -55,9 +59,17 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS
     Narrow narrow = {
         shared + SLOTS * SLOT_BYTES,
         (float*)(shared + SLOTS * SLOT_BYTES + NARROW * WEIGHT_BYTES)};
+    // A row of one split is folded at once.
+    bool joins = decoded && arrived;
+    int split = joins && tile.z == 1 ? -1 : tile.w;
+    long long place = (long long)blockIdx.x * nkv + head;
+    float* sums = partial + place * NARROW * (HEAD_DIM + 2);
     // Wider heads have no room in registers for `wide`: 16 packed rows at a time.
     for (int first = 0; first < task.packed; first += NARROW) {
-        long long place = (long long)blockIdx.x * nkv + head;
-        narrow.walk(task, ring, first, tile.w, partial + place * NARROW * (HEAD_DIM + 2));
+        narrow.walk(task, ring, first, split, length, sums);
     }
+    if (!joins || split < 0) return;
+    long long stride = (long long)nkv * NARROW * (HEAD_DIM + 2);
+    unsigned* count = arrived + place - (long long)split * nkv;
+    join_splits(task, sums, count, split, tile.z, stride, (unsigned*)narrow.tops);
 }

@@ -100,15 +100,16 @@ struct Narrow {
         }
     }
 
-    /// All keys of a split, or of all splits, for the packed rows from `first` on.
+    /// All keys of a split, or of all splits, for the packed rows from `first` on. A split has
+    /// `length` tiles.
     __device__ __forceinline__ void walk(
-        const Task& task, Ring<SLOTS>& ring, int first, int split, float* partial) {
+        const Task& task, Ring<SLOTS>& ring, int first, int split, int length, float* partial) {
         int row = first + threadIdx.x % WARP / 4;
         int last[2] = {last_key(task, row), last_key(task, row + 8)};
         int final_row = min(first + NARROW, task.packed) - 1;
         int tiles = (last_key(task, final_row) + TILE) / TILE;
-        int tile = split < 0 ? 0 : split * (SPLIT / TILE);
-        int end = split < 0 ? tiles : min(tile + SPLIT / TILE, tiles);
+        int tile = split < 0 ? 0 : split * length;
+        int end = split < 0 ? tiles : min(tile + length, tiles);
         start(ring, tile, end);
         unsigned queries[STEPS][4];
         load_queries(task, first, queries);
@@ -118,7 +119,7 @@ struct Narrow {
         clear<OWN_STEPS * 2>(all);
         while (tile < end) {
             clear(sums);
-            int border = min((tile / (SPLIT / TILE) + 1) * (SPLIT / TILE), end);
+            int border = min(tile + length, end);
             for (; tile < border; tile++) {
                 this->tile(ring, queries, tile * TILE, last, task.scale, sums);
             }

@@ -10,6 +10,17 @@ extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2) expert_gemm(
     DYNAMIC_SHARED(stages);
     const int4 tile = tiles[blockIdx.x];
     if (tile.x < 0) return;
-    Product product = product_of(out, x, matrices, rows, tile, n, k);
+    Product product = product_of(out, x, matrices, rows, tile, n, k, n);
     multiply_tile(product, 0, blockIdx.y * GEMM_TILE, stages);
+}
+
+/// As `expert_gemm`, gated: out is `[pairs, n / 2]` by place.
+extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2) expert_gemm_gated(
+    bf16* out, const bf16* x, const bf16* const* matrices, const int* rows, const int4* tiles,
+    int n, int k) {
+    DYNAMIC_SHARED(stages);
+    const int4 tile = tiles[blockIdx.x];
+    if (tile.x < 0) return;
+    Product product = product_of(out, x, matrices, rows, tile, n, k, n / 2);
+    multiply_tile<true>(product, 0, blockIdx.y * GEMM_TILE, stages);
 }

@@ -1,26 +1,31 @@
 // Slabs of a product of few rows, which is as fast as w can be read.
 //
-// A block takes slabs of 32 rows of w in turn, and ROWS rows of x: 16, 32 or 64. Both flow through
-// a ring of stages, 128 of depth each, that never runs dry between slabs. Each warp multiplies 8
-// rows of w, in the order of `product/tile.cu`, so it gives the same bits.
+// A block takes slabs of 8 rows of w a warp in turn, and ROWS rows of x: 16, 32 or 64. Both flow
+// through a ring of stages, 128 of depth each, that never runs dry between slabs. Each warp
+// multiplies 8 rows of w, in the order of `product/tile.cu`, so it gives the same bits.
 //
-// A block has 128 threads and `Slabs<ROWS>::SHARED` bytes of dynamic shared memory, so that two
-// blocks fit on a multiprocessor.
+// A block has `Slabs::THREADS` threads and `Slabs::SHARED` bytes of dynamic shared memory, so that
+// two blocks fit on a multiprocessor. Blocks of one warp are for matrices of so few rows that there
+// are not enough slabs of 32 for all multiprocessors.
 
 #define SMALL_ROWS 16
-#define SLAB 32
 #define SMALL_DEPTH 128
-#define SMALL_THREADS 128
+/// Warps of a block.
+#define SMALL_WARPS 4
+#define SMALL_THREADS (SMALL_WARPS * WARP)
 /// Chunks of a slab's row.
 #define SLAB_CHUNKS (SMALL_DEPTH * 2 / 16)
-/// Rows that all threads load at once.
-#define FEED_ROWS (SMALL_THREADS / SLAB_CHUNKS)
 
-/// The stages of blocks of so many rows of x.
-template <int ROWS>
+/// The stages of blocks of so many warps and rows of x.
+template <int ROWS, int WARPS>
 struct Slabs {
-    /// With 16 rows, 56 KB of w are on their way all the time.
-    static constexpr int STAGES = ROWS == 16 ? 8 : ROWS == 32 ? 6 : 4;
+    /// Rows of w of a slab.
+    static constexpr int SLAB = WARPS * 8;
+    static constexpr int THREADS = WARPS * WARP;
+    /// Rows that all threads load at once.
+    static constexpr int FEED_ROWS = THREADS / SLAB_CHUNKS;
+    /// With four warps and 16 rows, 56 KB of w are on their way all the time; with one, 30 KB.
+    static constexpr int STAGES = WARPS == 1 ? 16 : ROWS == 16 ? 8 : ROWS == 32 ? 6 : 4;
     /// A stage is in blocks of 32 of depth. They stand half a row of banks apart, so that the parts
     /// of a row are written to different ones.
     static constexpr int BLOCK = (SLAB + ROWS) * ROW + 64;
@@ -40,56 +45,79 @@ __device__ __forceinline__ void advance(Place& place, int k) {
     place.slab += gridDim.x;
 }
 
-/// Begins to load `COUNT` rows from `first` on; zeros past the operand's rows and past `k`.
-template <int COUNT, int BLOCK>
+/// Where this thread's chunk stands, `below` rows below its first row.
+template <int BLOCK>
+__device__ __forceinline__ unsigned char* chunk_of(unsigned char* to, int below) {
+    int own = threadIdx.x / SLAB_CHUNKS, chunk = threadIdx.x % SLAB_CHUNKS;
+    return to + chunk / ROW_CHUNKS * BLOCK + place_of(own + below, chunk % ROW_CHUNKS);
+}
+
+/// Begins to load this thread's chunks of `COUNT` rows: the row `row` of the operand, and those
+/// `step` rows further on; zeros past the operand's rows and past `k`.
+template <int COUNT, class Ring>
 __device__ __forceinline__ void load_rows(
-    unsigned char* to, const bf16* operand, int first, int rows, int depth, int k) {
-    int own = threadIdx.x / SLAB_CHUNKS, chunk = threadIdx.x % SLAB_CHUNKS, row = first + own;
-    const bf16* from = operand + (long long)row * k + depth + chunk * 8;
-    to += chunk / ROW_CHUNKS * BLOCK + place_of(own, chunk % ROW_CHUNKS);
-    bool real = depth + chunk * 8 < k;
+    unsigned char* to, const bf16* operand, int row, int step, int rows, int depth, int k) {
+    depth += threadIdx.x % SLAB_CHUNKS * 8;
+    const bf16* from = operand + (long long)row * k + depth;
 #pragma unroll
-    for (int below = 0; below < COUNT; below += FEED_ROWS) {
-        copy_async(to + below * ROW, from, real && row + below < rows);
-        from += (long long)FEED_ROWS * k;
+    for (int below = 0; below < COUNT; below += Ring::FEED_ROWS) {
+        copy_async(chunk_of<Ring::BLOCK>(to, below), from, depth < k && row < rows);
+        from += (long long)step * k;
+        row += step;
+    }
+}
+
+/// As `load_rows`, for the rows of a slab of w. Those of a gated product are in turn one of the
+/// gate and one of the up projection, which stand below each other in w.
+template <bool GATED, class Ring>
+__device__ __forceinline__ void load_slab(
+    unsigned char* to, const Product& product, int slab, int depth) {
+    int own = threadIdx.x / SLAB_CHUNKS, n = product.n, k = product.k;
+    if constexpr (GATED) {
+        const bf16* half = product.w + own % 2 * (long long)(n / 2) * k;
+        int row = slab * (Ring::SLAB / 2) + own / 2;
+        load_rows<Ring::SLAB, Ring>(to, half, row, Ring::FEED_ROWS / 2, n / 2, depth, k);
+    } else {
+        load_rows<Ring::SLAB, Ring>(
+            to, product.w, slab * Ring::SLAB + own, Ring::FEED_ROWS, n, depth, k);
     }
 }
 
 /// As `load_rows`, for the rows of x.
-template <int COUNT, int BLOCK>
+template <int COUNT, class Ring>
 __device__ __forceinline__ void load_inputs(
     unsigned char* to, const Product& product, int first, int depth) {
+    int row = first + threadIdx.x / SLAB_CHUNKS;
     if (!product.rows) {
-        load_rows<COUNT, BLOCK>(to, product.x, first, product.m, depth, product.k);
+        load_rows<COUNT, Ring>(
+            to, product.x, row, Ring::FEED_ROWS, product.m, depth, product.k);
         return;
     }
-    int own = threadIdx.x / SLAB_CHUNKS, chunk = threadIdx.x % SLAB_CHUNKS;
-    to += chunk / ROW_CHUNKS * BLOCK + place_of(own, chunk % ROW_CHUNKS);
-    bool real = depth + chunk * 8 < product.k;
+    depth += threadIdx.x % SLAB_CHUNKS * 8;
 #pragma unroll
-    for (int below = 0; below < COUNT; below += FEED_ROWS) {
-        int row = first + own + below;
-        copy_async(to + below * ROW, product.row(row) + depth + chunk * 8,
-                   real && row < product.m);
+    for (int below = 0; below < COUNT; below += Ring::FEED_ROWS) {
+        copy_async(chunk_of<Ring::BLOCK>(to, below), product.row(row + below) + depth,
+                   depth < product.k && row + below < product.m);
     }
 }
 
 /// Computes `ROWS` rows of a product from `first_row` on: the block's slabs, which are `blockIdx.x`
 /// and those `gridDim.x` further on.
-template <int ROWS>
+template <int ROWS, bool GATED = false, int WARPS = SMALL_WARPS>
 __device__ __forceinline__ void multiply_slabs(
     const Product& product, int first_row, unsigned char* stages) {
-    using Ring = Slabs<ROWS>;
+    using Ring = Slabs<ROWS, WARPS>;
     int m = product.m, n = product.n, k = product.k;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, q = lane % 4;
-    int slabs = (n + SLAB - 1) / SLAB;
+    int slabs = GATED ? (n / 2 + Ring::SLAB / 2 - 1) / (Ring::SLAB / 2)
+                      : (n + Ring::SLAB - 1) / Ring::SLAB;
     Place ahead = {(int)blockIdx.x, 0};
     int in = 0, used = 0;
     auto issue = [&]() {
         unsigned char* stage = stages + in * Ring::STAGE;
         if (ahead.slab < slabs) {
-            load_rows<SLAB, Ring::BLOCK>(stage, product.w, ahead.slab * SLAB, n, ahead.depth, k);
-            load_inputs<ROWS, Ring::BLOCK>(stage + SLAB * ROW, product, first_row, ahead.depth);
+            load_slab<GATED, Ring>(stage, product, ahead.slab, ahead.depth);
+            load_inputs<ROWS, Ring>(stage + Ring::SLAB * ROW, product, first_row, ahead.depth);
             advance(ahead, k);
         }
         copy_commit();
@@ -112,13 +140,13 @@ __device__ __forceinline__ void multiply_slabs(
             for (int half = 0; half < 2; half++) {
 #pragma unroll
                 for (int i = 0; i < ROWS / 16; i++) {
-                    load_left(left, block + SLAB * ROW, i * 16, half);
+                    load_left(left, block + Ring::SLAB * ROW, i * 16, half);
                     mma(sums[i], left, right[half * 2], right[half * 2 + 1]);
                 }
             }
         }
         used = (used + 1) % Ring::STAGES;
-        int column = place.slab * SLAB + warp * 8 + q * 2;
+        int column = place.slab * Ring::SLAB + warp * 8 + q * 2;
         advance(place, k);
         if (place.depth > 0) continue;
 #pragma unroll
@@ -127,8 +155,8 @@ __device__ __forceinline__ void multiply_slabs(
             for (int half = 0; half < 2; half++) {
                 int row = first_row + i * 16 + half * 8 + g;
                 if (row < m) {
-                    write_columns(product.out, product.f32_out, row, column, n,
-                                  sums[i][half * 2], sums[i][half * 2 + 1]);
+                    write_sums<GATED>(product, row, column, sums[i][half * 2],
+                                      sums[i][half * 2 + 1]);
                 }
                 sums[i][half * 2] = sums[i][half * 2 + 1] = 0.0f;
             }

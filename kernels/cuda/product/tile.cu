@@ -32,6 +32,18 @@ __device__ __forceinline__ Feed feed(const bf16* operand, int tile, int rows, in
     return {operand + (long long)row * k + chunk * 8, below, row < rows, row + FEED_ROWS < rows};
 }
 
+/// The feed of w for columns from `tile` on. Those of a gated product are in turn one of the gate
+/// and one of the up projection, which stand below each other in w.
+template <bool GATED>
+__device__ __forceinline__ Feed feed_columns(const Product& product, int tile) {
+    if constexpr (!GATED) return feed(product.w, tile, product.n, product.k);
+    int own = threadIdx.x / ROW_CHUNKS, chunk = threadIdx.x % ROW_CHUNKS, half = product.n / 2;
+    int row = tile / 2 + own / 2, next = FEED_ROWS / 2;
+    const bf16* from = product.w + ((long long)(own % 2) * half + row) * product.k;
+    long long below = (long long)next * product.k;
+    return {from + chunk * 8, below, row < half, row + next < half};
+}
+
 /// The feed of x, from row `tile` on.
 __device__ __forceinline__ Feed feed_rows(const Product& product, int tile) {
     if (!product.rows) return feed(product.x, tile, product.m, product.k);
@@ -50,14 +62,15 @@ __device__ __forceinline__ void load(unsigned char* to, const Feed& feed, int de
 }
 
 /// Computes the tile of a product that begins at this row and column.
+template <bool GATED = false>
 __device__ __forceinline__ void multiply_tile(
     const Product& product, int first_row, int first_column, unsigned char* stages) {
-    int m = product.m, n = product.n, k = product.k;
+    int m = product.m, k = product.k;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, q = lane % 4;
     int row = warp / 4 * WARP_ROWS, column = warp % 4 * WARP_COLUMNS;
     int steps = (k + GEMM_DEPTH - 1) / GEMM_DEPTH;
     float sums[WARP_ROWS / 16][WARP_COLUMNS / 8][4] = {};
-    Feed rows = feed_rows(product, first_row), columns = feed(product.w, first_column, n, k);
+    Feed rows = feed_rows(product, first_row), columns = feed_columns<GATED>(product, first_column);
     auto issue = [&](int step) {
         unsigned char* stage = stages + step % GEMM_STAGES * 2 * OPERAND;
         if (step < steps) {
@@ -101,9 +114,8 @@ __device__ __forceinline__ void multiply_tile(
             if (to >= m) continue;
 #pragma unroll
             for (int j = 0; j < WARP_COLUMNS / 8; j++) {
-                write_columns(product.out, product.f32_out, to,
-                              first_column + column + j * 8 + q * 2, n,
-                              sums[i][j][half * 2], sums[i][j][half * 2 + 1]);
+                write_sums<GATED>(product, to, first_column + column + j * 8 + q * 2,
+                                  sums[i][j][half * 2], sums[i][j][half * 2 + 1]);
             }
         }
     }

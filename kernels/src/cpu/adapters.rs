@@ -1,21 +1,25 @@
-//! Low-rank additions to one matrix, of several adapters in one step.
+//! Low-rank additions to the parts of one matrix, of several adapters in one step.
 //!
 //! The rows of an adapter are gathered and go through its two products like rows of any other
 //! product, so the addition to a row depends on that row alone.
 
+use std::ops::Range;
+
 use super::Cpu;
 use super::matrix::Matrix;
-use crate::op::{LoraTarget, LowRank, OpError, Ops, check_index, check_len, check_multiple};
+use crate::op::{LowRank, OpError, Ops, check_index, check_len, check_multiple, check_slots};
 
-/// Low-rank additions to a `[rows, columns]` matrix.
+/// Low-rank additions to a matrix of parts, one below another.
 #[derive(Debug)]
 pub struct Adapters {
-    slots: Vec<Option<Addition>>,
-    rows: usize,
+    /// For each slot, the additions to all parts.
+    slots: Vec<Vec<Option<Addition>>>,
+    /// The rows of each part.
+    parts: Vec<Range<usize>>,
     columns: usize,
 }
 
-/// The addition of one adapter.
+/// The addition of one adapter to one part.
 #[derive(Debug)]
 struct Addition {
     down: Matrix,
@@ -24,63 +28,71 @@ struct Addition {
 }
 
 impl Adapters {
-    pub(super) fn new(slots: usize, rows: usize, columns: usize) -> Adapters {
-        Adapters { slots: (0..slots).map(|_| None).collect(), rows, columns }
+    pub(super) fn new(slots: usize, parts: &[usize], columns: usize) -> Adapters {
+        let mut end = 0;
+        let rows_of_part = |rows: &usize| {
+            end += rows;
+            end - rows..end
+        };
+        let empty = |_| parts.iter().map(|_| None).collect();
+        let slots = (0..slots).map(empty).collect();
+        Adapters { slots, parts: parts.iter().map(rows_of_part).collect(), columns }
     }
 
-    /// Replaces the contents of a slot; `None` empties it.
+    /// Replaces the addition of a slot to one part; `None` empties it.
     pub(super) fn set(
         &mut self,
         cpu: &Cpu,
         slot: usize,
+        part: usize,
         addition: Option<LowRank<'_>>,
     ) -> Result<(), OpError> {
         check_index("set_adapter", slot, self.slots.len())?;
+        check_index("set_adapter", part, self.parts.len())?;
         // The old addition goes first: there may be no memory for both.
-        self.slots[slot] = None;
+        self.slots[slot][part] = None;
         let Some(LowRank { down, up, rank, scale }) = addition else { return Ok(()) };
 
         check_multiple("set_adapter", "rank", rank, rank)?;
         let down = cpu.matrix(&[down], rank, self.columns)?;
-        let up = cpu.matrix(&[up], self.rows, rank)?;
-        self.slots[slot] = Some(Addition { down, up, scale });
+        let up = cpu.matrix(&[up], self.parts[part].len(), rank)?;
+        self.slots[slot][part] = Some(Addition { down, up, scale });
         Ok(())
+    }
+
+    /// Rows of the matrix.
+    fn rows(&self) -> usize {
+        self.parts.last().map_or(0, |part| part.end)
     }
 }
 
 impl Cpu {
-    /// Adds to the target's columns of each row of `out` the addition in the row's slot.
+    /// Adds to each row of `out` the additions in the row's slot.
     pub(super) fn add_adapters(
         &self,
         slots: &[Option<usize>],
         x: &[f32],
-        target: LoraTarget<'_, Adapters>,
+        adapters: &Adapters,
         out: &mut [f32],
     ) -> Result<(), OpError> {
-        let op = "add_low_rank";
-        let LoraTarget { adapters, columns } = target;
+        let (op, width) = ("add_low_rank", adapters.rows());
         check_len(op, "x", x.len(), slots.len() * adapters.columns)?;
-        check_len(op, "columns", columns.len(), adapters.rows)?;
-        if slots.is_empty() {
-            return check_len(op, "out", out.len(), 0);
-        }
-        let width = check_multiple(op, "out", out.len(), slots.len())?;
-        if columns.end > width {
-            return Err(OpError::Index { op, index: columns.end, rows: width });
-        }
-        slots.iter().flatten().try_for_each(|slot| check_index(op, *slot, adapters.slots.len()))?;
+        check_len(op, "out", out.len(), slots.len() * width)?;
+        check_slots(slots, adapters.slots.len())?;
 
         // The rows of one adapter go through its products together.
-        for (slot, addition) in adapters.slots.iter().enumerate() {
-            let Some(addition) = addition else { continue };
+        for (slot, additions) in adapters.slots.iter().enumerate() {
             let rows: Vec<usize> = (0..slots.len()).filter(|t| slots[*t] == Some(slot)).collect();
             if rows.is_empty() {
                 continue;
             }
-            let added = addition.apply(self, x, &rows)?;
-            for (row, added) in rows.into_iter().zip(added.chunks_exact(adapters.rows)) {
-                let out = &mut out[row * width..][columns.clone()];
-                out.iter_mut().zip(added).for_each(|(out, more)| *out += more);
+            for (addition, part) in additions.iter().zip(&adapters.parts) {
+                let Some(addition) = addition else { continue };
+                let added = addition.apply(self, x, &rows)?;
+                for (row, added) in rows.iter().zip(added.chunks_exact(part.len())) {
+                    let out = &mut out[row * width..][part.clone()];
+                    out.iter_mut().zip(added).for_each(|(out, more)| *out += more);
+                }
             }
         }
         Ok(())
@@ -103,8 +115,6 @@ impl Addition {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::Range;
-
     use super::*;
     use crate::op::Values;
 
@@ -119,6 +129,8 @@ mod tests {
 
     const ROWS: usize = 20;
     const COLUMNS: usize = 24;
+    /// Rows of the parts of a matrix. The second one is that of [`Low`].
+    const PARTS: [usize; 3] = [7, ROWS, 23];
     const WIDTH: usize = 50;
     const AT: Range<usize> = 7..27;
 
@@ -150,14 +162,11 @@ mod tests {
         }
     }
 
-    fn target(adapters: &Adapters, columns: Range<usize>) -> LoraTarget<'_, Adapters> {
-        LoraTarget { adapters, columns }
-    }
-
+    /// Adapters in slots, each with an addition to the second of [`PARTS`], and an empty slot.
     fn filled(cpu: &Cpu, lows: &[&Low]) -> Adapters {
-        let mut adapters = cpu.adapters(lows.len() + 1, ROWS, COLUMNS).unwrap();
+        let mut adapters = cpu.adapters(lows.len() + 1, &PARTS, COLUMNS).unwrap();
         for (slot, low) in lows.iter().enumerate() {
-            cpu.set_adapter(&mut adapters, slot, Some(low.view())).unwrap();
+            cpu.set_adapter(&mut adapters, slot, 1, Some(low.view())).unwrap();
         }
         adapters
     }
@@ -170,7 +179,7 @@ mod tests {
         let slots = [Some(1), None, Some(0), Some(1), Some(2), Some(0), Some(1)];
         let (x, before) = (numbers(9, slots.len() * COLUMNS), numbers(10, slots.len() * WIDTH));
         let mut out = before.clone();
-        cpu.add_lora(&step(&slots), &x, target(&adapters, AT), &mut out).unwrap();
+        cpu.add_lora(&step(&slots), &x, &adapters, &mut out).unwrap();
         for (i, (found, before)) in out.iter().zip(&before).enumerate() {
             let (row, column) = (i / WIDTH, i % WIDTH);
             let low = slots[row].and_then(|slot| lows.get(slot)).filter(|_| AT.contains(&column));
@@ -191,13 +200,13 @@ mod tests {
         let adapters = filled(&cpu, &[&lows[0], &lows[1]]);
         let slots: Vec<_> = (0..23).map(|t| (t % 3 < 2).then_some(t % 3)).collect();
         let x = numbers(3, slots.len() * COLUMNS);
-        let mut together = vec![0.25; slots.len() * ROWS];
-        cpu.add_lora(&step(&slots), &x, target(&adapters, 0..ROWS), &mut together).unwrap();
+        let mut together = vec![0.25; slots.len() * WIDTH];
+        cpu.add_lora(&step(&slots), &x, &adapters, &mut together).unwrap();
         for (row, slot) in slots.iter().enumerate() {
-            let mut alone = vec![0.25; ROWS];
+            let mut alone = vec![0.25; WIDTH];
             let x = x[row * COLUMNS..][..COLUMNS].to_vec();
-            cpu.add_lora(&step(&[*slot]), &x, target(&adapters, 0..ROWS), &mut alone).unwrap();
-            assert_eq!(alone, together[row * ROWS..][..ROWS], "row {row}");
+            cpu.add_lora(&step(&[*slot]), &x, &adapters, &mut alone).unwrap();
+            assert_eq!(alone, together[row * WIDTH..][..WIDTH], "row {row}");
         }
     }
 
@@ -205,11 +214,11 @@ mod tests {
     fn a_slot_that_was_emptied_adds_nothing() {
         let (cpu, low) = (Cpu::default(), Low::new(4, 2));
         let mut adapters = filled(&cpu, &[&low]);
-        cpu.set_adapter(&mut adapters, 0, None).unwrap();
-        let mut out = vec![1.0; ROWS];
+        cpu.set_adapter(&mut adapters, 0, 1, None).unwrap();
+        let mut out = vec![1.0; WIDTH];
         let x = numbers(1, COLUMNS);
-        cpu.add_lora(&step(&[Some(0)]), &x, target(&adapters, 0..ROWS), &mut out).unwrap();
-        assert_eq!(out, [1.0; ROWS]);
+        cpu.add_lora(&step(&[Some(0)]), &x, &adapters, &mut out).unwrap();
+        assert_eq!(out, [1.0; WIDTH]);
     }
 
     #[test]
@@ -217,17 +226,16 @@ mod tests {
         let (cpu, low) = (Cpu::default(), Low::new(4, 2));
         let mut adapters = filled(&cpu, &[&low]);
         let x = numbers(1, COLUMNS);
-        let add = |slots: &[Option<usize>], columns, mut out: Vec<f32>| {
-            cpu.add_lora(&step(slots), &x, target(&adapters, columns), &mut out)
-                .unwrap_err()
-                .to_string()
+        let add = |slots: &[Option<usize>], mut out: Vec<f32>| {
+            cpu.add_lora(&step(slots), &x, &adapters, &mut out).unwrap_err().to_string()
         };
-        assert!(add(&[Some(2)], 0..ROWS, vec![0.0; ROWS]).contains("index 2"));
-        assert!(add(&[None], 0..ROWS + 1, vec![0.0; 50]).contains("`columns`"));
-        assert!(add(&[None], 40..60, vec![0.0; 50]).contains("index 60"));
-        assert!(add(&[None, None], 0..ROWS, vec![0.0; 50]).contains("`x`"));
+        assert!(add(&[Some(2)], vec![0.0; WIDTH]).contains("index 2"));
+        assert!(add(&[None], vec![0.0; WIDTH + 1]).contains("`out`"));
+        assert!(add(&[None, None], vec![0.0; 2 * WIDTH]).contains("`x`"));
         let short = LowRank { rank: 3, ..low.view() };
-        assert!(cpu.set_adapter(&mut adapters, 0, Some(short)).is_err());
-        assert!(cpu.set_adapter(&mut adapters, 7, None).is_err());
+        assert!(cpu.set_adapter(&mut adapters, 0, 1, Some(short)).is_err());
+        assert!(cpu.set_adapter(&mut adapters, 0, 2, Some(low.view())).is_err());
+        assert!(cpu.set_adapter(&mut adapters, 7, 1, None).is_err());
+        assert!(cpu.set_adapter(&mut adapters, 0, 3, None).is_err());
     }
 }

@@ -13,8 +13,8 @@ use super::shared::SharedSlice;
 use super::{Cpu, dispatch};
 use crate::op::{
     DeltaGates, DeltaHeads, EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, LayerPages,
-    LayerStates, LoraTarget, LowRank, OpError, Ops, Residual, RmsNorm, Rotation, Step, Values,
-    check_index, check_len, check_multiple,
+    LayerStates, LowRank, OpError, Ops, Residual, RmsNorm, Rotation, Step, Values, check_index,
+    check_len, check_multiple,
 };
 
 impl Ops for Cpu {
@@ -98,17 +98,18 @@ impl Ops for Cpu {
         Ok(())
     }
 
-    fn adapters(&self, slots: usize, rows: usize, columns: usize) -> Result<Adapters, OpError> {
-        Ok(Adapters::new(slots, rows, columns))
+    fn adapters(&self, slots: usize, parts: &[usize], columns: usize) -> Result<Adapters, OpError> {
+        Ok(Adapters::new(slots, parts, columns))
     }
 
     fn set_adapter(
         &self,
         adapters: &mut Adapters,
         slot: usize,
+        part: usize,
         addition: Option<LowRank<'_>>,
     ) -> Result<(), OpError> {
-        adapters.set(self, slot, addition)
+        adapters.set(self, slot, part, addition)
     }
 
     fn page_bytes(&self, heads: Heads) -> usize {
@@ -189,10 +190,10 @@ impl Ops for Cpu {
         &self,
         step: &Step<'_>,
         x: &Vec<f32>,
-        target: LoraTarget<'_, Adapters>,
+        adapters: &Adapters,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
-        self.add_adapters(step.adapters, x, target, out)
+        self.add_adapters(step.adapters, x, adapters, out)
     }
 
     fn add_bias(&self, x: &mut Vec<f32>, bias: &Vec<f32>) -> Result<(), OpError> {

@@ -39,6 +39,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("rope_write", rope::rope_write),
     ("attention", attention::attention),
     ("gemm", gemm::gemm),
+    ("gemm_gated", gemm::gated),
     ("sample", sample::sample),
     ("lora", lora::lora),
     ("route", experts::route),

@@ -9,8 +9,14 @@ use cudarc::cublaslt::sys::{
 };
 
 use crate::cuda::device::Device;
+use crate::cuda::device::event::Event;
 use crate::cuda::device::memory::Memory;
 use crate::cuda::error::CudaError;
+
+/// Algorithms that are timed for a shape, at most.
+const CANDIDATES: usize = 8;
+/// Timed products with each of them. The fastest one counts.
+const ROUNDS: usize = 3;
 
 /// Bytes of the library's workspace, as NVIDIA recommends for a Hopper.
 const WORKSPACE: usize = 32 << 20;
@@ -36,6 +42,16 @@ pub(super) struct ProductAddresses {
     pub(super) out: u64,
 }
 
+/// The way in which the algorithm for a shape is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum AlgorithmChoice {
+    /// The one that the library expects to be fastest.
+    Expected,
+    /// The fastest of those that the library expects to be fast, timed by the first product of the
+    /// shape. Another process may choose another one, which adds up in another order.
+    Timed,
+}
+
 /// The library, and the algorithm that was chosen for each shape.
 #[derive(Debug)]
 pub(super) struct CublasLt {
@@ -43,7 +59,7 @@ pub(super) struct CublasLt {
     handle: sys::cublasLtHandle_t,
     workspace: Memory,
     /// `None` if the library does not support the shape: mostly rows of odd lengths.
-    algorithms: HashMap<ProductShape, Option<Algorithm>>,
+    algorithms: HashMap<(ProductShape, AlgorithmChoice), Option<Algorithm>>,
 }
 
 // SAFETY: the library's handles may be used from any thread, one at a time.
@@ -113,14 +129,20 @@ impl CublasLt {
         &mut self,
         shape: ProductShape,
         addresses: ProductAddresses,
+        by: AlgorithmChoice,
     ) -> Result<bool, CudaError> {
         self.device.bind()?;
-        if !self.algorithms.contains_key(&shape) {
-            let algorithm = self.choose(shape)?;
-            self.algorithms.insert(shape, algorithm);
+        let key = (shape, by);
+        if !self.algorithms.contains_key(&key) {
+            let algorithm = self.choose(shape, addresses, by)?;
+            self.algorithms.insert(key, algorithm);
         }
-        let Some(algorithm) = &self.algorithms[&shape] else { return Ok(false) };
+        let Some(algorithm) = &self.algorithms[&key] else { return Ok(false) };
+        self.start(algorithm, addresses).map(|()| true)
+    }
 
+    /// Starts a product with an algorithm.
+    fn start(&self, algorithm: &Algorithm, addresses: ProductAddresses) -> Result<(), CudaError> {
         let (alpha, beta) = (1.0_f32, 0.0_f32);
         let out = addresses.out as *mut c_void;
         // The library computes `outᵀ = w · xᵀ` column-major, which is `out` row-major.
@@ -145,11 +167,17 @@ impl CublasLt {
                 self.device.inner.stream.cast(),
             )
         };
-        check("cublasLtMatmul", code).map(|()| true)
+        check("cublasLtMatmul", code)
     }
 
-    /// Chooses the algorithm for a shape, if the library supports it.
-    fn choose(&self, shape: ProductShape) -> Result<Option<Algorithm>, CudaError> {
+    /// Chooses the algorithm for a shape, if the library supports it. The addresses are of its
+    /// matrices.
+    fn choose(
+        &self,
+        shape: ProductShape,
+        addresses: ProductAddresses,
+        by: AlgorithmChoice,
+    ) -> Result<Option<Algorithm>, CudaError> {
         let ProductShape { m, n, k, f32_out } = shape;
         let (bf16, f32) = (cudaDataType_t::CUDA_R_16BF, cudaDataType_t::CUDA_R_32F);
         let x = MatrixLayout::new(bf16, k, m)?;
@@ -171,17 +199,57 @@ impl CublasLt {
             unsafe { sys::cublasLtMatmulDescSetAttribute(operation, attribute, value, size) };
         check("cublasLtMatmulDescSetAttribute", code)?;
 
-        let Some(choice) = self.fastest(&algorithm)? else { return Ok(None) };
-        algorithm.choice = choice;
+        let count = if by == AlgorithmChoice::Timed { CANDIDATES } else { 1 };
+        let candidates = self.candidates(&algorithm, count)?;
+        let Some(first) = candidates.first() else { return Ok(None) };
+        algorithm.choice = *first;
+        if candidates.len() > 1 {
+            algorithm.choice = self.fastest(&mut algorithm, &candidates, addresses)?;
+        }
         Ok(Some(algorithm))
     }
 
-    /// Asks the library which algorithm is fastest within the workspace.
-    fn fastest(&self, algorithm: &Algorithm) -> Result<Option<cublasLtMatmulAlgo_t>, CudaError> {
+    /// Times products with each of the candidates, and returns the fastest of these.
+    fn fastest(
+        &self,
+        algorithm: &mut Algorithm,
+        candidates: &[cublasLtMatmulAlgo_t],
+        addresses: ProductAddresses,
+    ) -> Result<cublasLtMatmulAlgo_t, CudaError> {
+        let [mut begin, mut end] = [Event::timed(&self.device)?, Event::timed(&self.device)?];
+        let mut fastest = (f64::INFINITY, candidates[0]);
+        for candidate in candidates {
+            algorithm.choice = *candidate;
+            // The first round loads the kernel.
+            for round in 0..=ROUNDS {
+                // Weights come from memory in service, so the cache is filled with something else.
+                self.workspace.fill(0)?;
+                begin.record()?;
+                self.start(algorithm, addresses)?;
+                end.record()?;
+                self.device.synchronize()?;
+                let seconds = end.seconds_since(&begin)?;
+                if round > 0 && seconds < fastest.0 {
+                    fastest = (seconds, *candidate);
+                }
+            }
+        }
+        Ok(fastest.1)
+    }
+
+    /// Asks the library for at most `most` algorithms within the workspace, the one that it expects
+    /// to be fastest first; none if it does not support the shape.
+    fn candidates(
+        &self,
+        algorithm: &Algorithm,
+        most: usize,
+    ) -> Result<Vec<cublasLtMatmulAlgo_t>, CudaError> {
         let preference = Preference::new(self.workspace.bytes())?;
-        let mut result = std::mem::MaybeUninit::zeroed();
+        // SAFETY: the library fills plain numbers in, for which zeros are values.
+        let mut results: Vec<sys::cublasLtMatmulHeuristicResult_t> =
+            (0..most).map(|_| unsafe { std::mem::zeroed() }).collect();
         let mut count = 0;
-        // SAFETY: all handles live, and there is room for the one result that is wanted.
+        // SAFETY: all handles live, and there is room for as many results as are wanted.
         let code = unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
                 self.handle,
@@ -191,23 +259,23 @@ impl CublasLt {
                 algorithm.out.0,
                 algorithm.out.0,
                 preference.0,
-                1,
-                result.as_mut_ptr(),
+                most as i32,
+                results.as_mut_ptr(),
                 &mut count,
             )
         };
         if code == cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED {
-            return Ok(None);
+            return Ok(Vec::new());
         }
 
         check("cublasLtMatmulAlgoGetHeuristic", code)?;
-        if count < 1 {
-            return Ok(None);
+        results.truncate(count.max(0) as usize);
+        if let Some(first) = results.first() {
+            check("cublasLtMatmulAlgoGetHeuristic", first.state)?;
         }
-        // SAFETY: the library wrote one.
-        let heuristic: sys::cublasLtMatmulHeuristicResult_t = unsafe { result.assume_init() };
-        check("cublasLtMatmulAlgoGetHeuristic", heuristic.state)?;
-        Ok(Some(heuristic.algo))
+        let usable =
+            results.iter().filter(|one| one.state == cublasStatus_t::CUBLAS_STATUS_SUCCESS);
+        Ok(usable.map(|one| one.algo).collect())
     }
 }
 
@@ -252,3 +320,6 @@ fn check(call: &'static str, code: cublasStatus_t) -> Result<(), CudaError> {
         other => Err(CudaError::Library { call, status: other as u32 }),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -106,4 +106,4 @@ impl Double {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -6,22 +6,21 @@
 pub(super) mod adapters;
 pub(super) mod experts;
 pub(super) mod launch;
+mod products;
 pub(super) mod recurrent;
 mod weights;
 
 use std::ops::Range;
 
-use super::cublaslt::{ProductAddresses, ProductShape};
-use super::grid::{self, gemm::FewRows};
+use super::grid;
 use super::kernels::Arg;
 use super::params::SampleParams;
-use super::profiler::{self, ProductRows};
 use super::step::Cuda;
 use super::tensor::{Buffer, ElementType, Matrix, Pages, Storage};
 use crate::op::{
     DeltaGates, DeltaHeads, DeviceLimits, DrawnToken, ExpertChoice, ExpertMatrices, Heads,
-    LayerPages, LayerStates, LoraTarget, LowRank, OpError, Ops, Placement, Residual, RmsNorm,
-    Rotation, Step, TOP_MAX, Values, check_index, check_len, check_multiple,
+    LayerPages, LayerStates, LowRank, OpError, Ops, Placement, Residual, RmsNorm, Rotation, Step,
+    TOP_MAX, Values, check_index, check_len, check_multiple,
 };
 use adapters::Adapters;
 use experts::Routing;
@@ -142,17 +141,18 @@ impl Ops for Cuda {
         self.move_storage(&mut matrix.storage, to, "move_matrix")
     }
 
-    fn adapters(&self, slots: usize, rows: usize, columns: usize) -> Result<Adapters, OpError> {
-        Adapters::new(&self.device, slots, rows, columns).map_err(op_error("adapters"))
+    fn adapters(&self, slots: usize, parts: &[usize], columns: usize) -> Result<Adapters, OpError> {
+        Adapters::new(&self.device, slots, parts, columns).map_err(op_error("adapters"))
     }
 
     fn set_adapter(
         &self,
         adapters: &mut Adapters,
         slot: usize,
+        part: usize,
         addition: Option<LowRank<'_>>,
     ) -> Result<(), OpError> {
-        adapters.set(slot, addition)
+        adapters.set(slot, part, addition)
     }
 
     fn page_bytes(&self, heads: Heads) -> usize {
@@ -253,53 +253,32 @@ impl Ops for Cuda {
     }
 
     fn matmul(&self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), OpError> {
-        let (m, n, k) = (x.len / w.columns, w.rows, w.columns);
-        check_len("matmul", "x", x.len, m * k)?;
-        out.resize(m * n).map_err(op_error("matmul"))?;
-        let f32_out = out.element == ElementType::F32;
+        self.run_product(x, w, out)
+    }
 
-        // cuBLASLt makes the products of many rows, if it supports the shape.
-        let profiler = self.profiler.as_ref();
-        let most = profiler.map_or(ProductRows::USUAL, |profiler| profiler.product_rows());
-        if let Some(library) = self.library.as_ref().filter(|_| m > most.own) {
-            let shape = ProductShape { m, n, k, f32_out };
-            let addresses = ProductAddresses {
-                x: x.storage.address(),
-                w: w.storage.address(),
-                out: out.storage.address(),
-            };
-            // SAFETY: all three are of the shape, and freed in stream order behind this product.
-            let multiplied = unsafe { library.borrow_mut().multiply(shape, addresses) };
-            if multiplied.map_err(op_error("matmul"))? {
-                return self.profile("matmul", || profiler::product_cost("cublaslt", shape));
-            }
+    fn gated_matmul(
+        &self,
+        x: &Buffer,
+        w: &Matrix,
+        width: usize,
+        wide: &mut Buffer,
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        if self.run_gated_product(x, w, width, out)? {
+            return Ok(());
         }
-
-        // All of our own kernels give the same bits.
-        let (name, grid) = match FewRows::of(m).filter(|_| m <= most.few) {
-            Some(few) => (few.kernel, few.grid(m, n, self.device.processors())),
-            None => ("gemm", grid::gemm::gemm(m, n)),
-        };
-        let args = [
-            pointer(&out.storage),
-            pointer(&x.storage),
-            pointer(&w.storage),
-            Arg::from(m),
-            Arg::from(n),
-            Arg::from(k),
-            Arg::Int(f32_out.into()),
-        ];
-        self.launch(name, grid, &args)
+        self.run_product(x, w, wide)?;
+        self.silu_mul(wide, width, out)
     }
 
     fn add_lora(
         &self,
         step: &Step<'_>,
         x: &Buffer,
-        target: LoraTarget<'_, Adapters>,
+        adapters: &Adapters,
         out: &mut Buffer,
     ) -> Result<(), OpError> {
-        self.launch_lora(step, x, target, out)
+        self.launch_lora(step, x, adapters, out)
     }
 
     fn add_bias(&self, x: &mut Buffer, bias: &Buffer) -> Result<(), OpError> {
@@ -363,6 +342,9 @@ impl Ops for Cuda {
         out.resize(shape.rows * heads.query_width()).map_err(op_error("attention"))?;
 
         let [keys, values] = past.addresses()?;
+        // Without it, sums of splits are left to the second kernel.
+        let joins = self.variant.joined && shape.decodes > 0;
+        let arrived = Arg::Pointer(if joins { self.arrived.address() } else { 0 });
         let args = [
             pointer(&out.storage),
             pointer(&qkv.storage),
@@ -374,11 +356,15 @@ impl Ops for Cuda {
             self.words_at(offsets.table_at),
             self.words_at(offsets.tables),
             pointer(&self.partial_sums),
+            arrived,
             Arg::from(heads.query),
             Arg::from(heads.kv),
             Arg::Float(1.0 / (heads.dim as f32).sqrt()),
         ];
         self.launch("attention", grid::attention::grid(shape.tiles, heads), &args)?;
+        if joins {
+            return Ok(());
+        }
 
         // Spans that decode are split into tiles; this adds up the sums of their splits.
         let combine_args = [

@@ -12,9 +12,9 @@ use super::device::event::Event;
 use super::device::memory::Memory;
 use super::error::CudaError;
 use super::grid;
-use super::grid::gemm::{MOST_ROWS, SMALL_ROWS};
 use super::kernels::{Arg, Kernels};
 use super::step::plan::Plan;
+use super::variant::Variant;
 use crate::op::{ExpertChoice, Heads};
 use crate::random::Random;
 
@@ -43,34 +43,6 @@ pub struct OpTime {
     pub seconds: f64,
 }
 
-/// The library or the kernels that make the products of matrices.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ProductChoice {
-    /// The same as without a profiler.
-    #[default]
-    Usual,
-    /// Our own kernels make all products.
-    Own,
-    /// Our own kernels for few rows make all products of up to 64 rows.
-    Few,
-    /// cuBLASLt makes all products that it supports.
-    Library,
-}
-
-/// The most rows of products that are made by some kernels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ProductRows {
-    /// By our own kernels for few rows.
-    pub(super) few: usize,
-    /// By our own kernels if there is a library.
-    pub(super) own: usize,
-}
-
-impl ProductRows {
-    /// Those without a profiler.
-    pub(super) const USUAL: ProductRows = ProductRows { few: SMALL_ROWS, own: SMALL_ROWS };
-}
-
 /// Times the steps of a [`Cuda`](super::Cuda). Clones share their state.
 #[derive(Debug, Clone)]
 pub struct Profiler(Arc<Mutex<ProfilerState>>);
@@ -78,7 +50,9 @@ pub struct Profiler(Arc<Mutex<ProfilerState>>);
 #[derive(Debug)]
 struct ProfilerState {
     device: Device,
-    products: ProductChoice,
+    variant: Variant,
+    /// True if whole steps are timed, as they are recorded.
+    whole: bool,
     /// One event more than operations; kept from step to step.
     events: Vec<Event>,
     /// The label and the bytes of each operation of the step.
@@ -105,7 +79,8 @@ impl Profiler {
         }
         let mut state = ProfilerState {
             device: device.clone(),
-            products: ProductChoice::default(),
+            variant: Variant::SERVING,
+            whole: false,
             events: Vec::new(),
             marked: Vec::new(),
             lead: LeadMemory::new(device)?,
@@ -133,9 +108,19 @@ impl Profiler {
         self.state().bandwidth
     }
 
-    /// Chooses the library or the kernels that make products from now on.
-    pub fn set_products(&self, products: ProductChoice) {
-        self.state().products = products;
+    /// Chooses the kernels of further steps.
+    pub fn set_variant(&self, variant: Variant) {
+        self.state().variant = variant;
+    }
+
+    /// Times whole steps from now on, which are then recorded; or each operation.
+    pub fn set_whole(&self, whole: bool) {
+        self.state().whole = whole;
+    }
+
+    /// True if whole steps are timed.
+    pub(super) fn is_whole(&self) -> bool {
+        self.state().whole
     }
 
     /// Waits for the device and returns the times of the latest step's operations.
@@ -146,15 +131,9 @@ impl Profiler {
         self.state().take()
     }
 
-    /// The most rows of products by kernel, as chosen.
-    pub(super) fn product_rows(&self) -> ProductRows {
-        let usual = ProductRows::USUAL;
-        match self.state().products {
-            ProductChoice::Usual => usual,
-            ProductChoice::Own => ProductRows { own: usize::MAX, ..usual },
-            ProductChoice::Few => ProductRows { few: MOST_ROWS, own: MOST_ROWS },
-            ProductChoice::Library => ProductRows { own: 0, ..usual },
-        }
+    /// The kernels of the next step, as chosen.
+    pub(super) fn variant(&self) -> Variant {
+        self.state().variant
     }
 
     /// Starts the lead of a step, and records the first event behind it.
@@ -162,9 +141,16 @@ impl Profiler {
         self.state().begin(kernels)
     }
 
-    /// Records an event behind the last launch.
+    /// Records an event behind the last launch, if each operation is timed.
     pub(super) fn mark(&self, label: String, bytes: usize) -> Result<(), CudaError> {
-        self.state().mark(label, bytes)
+        let mut state = self.state();
+        if state.whole { Ok(()) } else { state.mark(label, bytes) }
+    }
+
+    /// Records an event behind the step, if whole steps are timed.
+    pub(super) fn end(&self) -> Result<(), CudaError> {
+        let mut state = self.state();
+        if state.whole { state.mark("step".to_owned(), 0) } else { Ok(()) }
     }
 
     fn state(&self) -> MutexGuard<'_, ProfilerState> {
@@ -240,7 +226,8 @@ pub(super) fn expert_product_cost(
     let unused = (1.0 - chosen as f64 / experts as f64).powf(rows as f64);
     let used = (experts as f64 * (1.0 - unused)).round() as usize;
     let pairs = rows * chosen;
-    (format!("{name} {pairs}x{n}x{k}"), 2 * (used * n * k + pairs * (n + k)))
+    let width = if name.ends_with("_gated") { n / 2 } else { n };
+    (format!("{name} {pairs}x{n}x{k}"), 2 * (used * n * k + pairs * (width + k)))
 }
 
 /// The label of the gate of so many rows, and the bytes that it moves.
@@ -255,6 +242,10 @@ pub(super) fn kernel_cost(name: &str, args: &[Arg], plan: &Plan, heads: Heads) -
 
     // Indexes of arguments are those of the kernels' parameters.
     let bytes = match name {
+        _ if name.starts_with("gemm") && name.ends_with("_gated") => {
+            let (m, n, k) = (int_arg(args, 3), int_arg(args, 4), int_arg(args, 5));
+            return (format!("{name} {m}x{n}x{k}"), 2 * (m * k + n * k) + m * n);
+        }
         _ if name.starts_with("gemm") => {
             let (m, n, k) = (int_arg(args, 3), int_arg(args, 4), int_arg(args, 5));
             let f32_out = int_arg(args, 6) != 0;

@@ -15,12 +15,13 @@ use super::device::graph::Graph;
 use super::device::memory::Pinned;
 use super::device::{Device, DeviceOptions};
 use super::error::{CudaError, NoCuda};
-use super::grid::attention;
+use super::grid::attention::{self, SplitRule};
 use super::kernels::Kernels;
 use super::profiler::Profiler;
 use super::program::source::FAMILIES;
 use super::tensor::Storage;
-use crate::op::{Heads, OpError, PAGE, Span, Step, check_index, check_span_states};
+use super::variant::Variant;
+use crate::op::{Heads, OpError, PAGE, Span, Step, check_index, check_slots, check_span_states};
 use draws::Draws;
 use plan::{Plan, StepShape, padded};
 
@@ -43,6 +44,8 @@ pub struct CudaOptions {
     pub deterministic: bool,
     /// Launches every step operation by operation, to compare with recorded steps.
     pub eager: bool,
+    /// The kernels, where there is a choice.
+    pub variant: Variant,
 }
 
 /// The operations on one GPU, for heads of one shape.
@@ -66,10 +69,15 @@ pub struct Cuda {
     next_upload: usize,
     /// Sums of splits, between the two kernels of attention.
     pub(super) partial_sums: Storage,
+    /// Zeros, with which the blocks of attention count each other.
+    pub(super) arrived: Storage,
     pub(super) draws: Draws,
     /// Between the two kernels of low-rank additions.
     pub(super) lora_scratch: RefCell<Storage>,
-    graphs: HashMap<StepShape, CachedStep>,
+    graphs: HashMap<(StepShape, Variant), CachedStep>,
+    /// The kernels without a profiler, and those of the running step.
+    usual: Variant,
+    pub(super) variant: Variant,
     /// Bounds of indexes, as the operations of earlier steps have set them.
     pub(super) bounds: Cell<Bounds>,
 }
@@ -106,14 +114,20 @@ pub(crate) struct Bounds {
     pub(super) vocab: usize,
     pub(super) positions: usize,
     pub(super) pages: usize,
+    pub(super) slots: usize,
     /// Slots of recurrent states.
     pub(super) states: usize,
 }
 
 impl Bounds {
     /// Those of operations that were not called yet.
-    const NONE: Bounds =
-        Bounds { vocab: usize::MAX, positions: usize::MAX, pages: usize::MAX, states: usize::MAX };
+    const NONE: Bounds = Bounds {
+        vocab: usize::MAX,
+        positions: usize::MAX,
+        pages: usize::MAX,
+        slots: usize::MAX,
+        states: usize::MAX,
+    };
 }
 
 impl Cuda {
@@ -163,9 +177,12 @@ impl Cuda {
             uploads: [Upload::new(&device)?, Upload::new(&device)?],
             next_upload: 0,
             partial_sums: Storage::new(&device, 0)?,
+            arrived: Storage::new(&device, 0)?,
             draws: Draws::new(&device)?,
             lora_scratch: RefCell::new(Storage::new(&device, 0)?),
             graphs: HashMap::new(),
+            usual: options.variant,
+            variant: options.variant,
             // Each operation sets its bounds when it is first called.
             bounds: Cell::new(Bounds::NONE),
             kernels,
@@ -210,9 +227,12 @@ impl Cuda {
             return Err(OpError::Device { op: "run", reason });
         }
 
-        self.plan = Plan::of(step, self.heads.group());
+        self.variant = self.profiler.as_ref().map_or(self.usual, Profiler::variant);
+        self.plan = Plan::of(step, self.heads.group(), self.split_rule());
         self.upload_plan().map_err(|error| error.of("run"))?;
+        self.begin_profile().map_err(|error| error.of("run"))?;
         self.walk_or_replay(walk)?;
+        self.end_profile().map_err(|error| error.of("run"))?;
         if self.plan.shape.draws {
             let requested =
                 step.draws.iter().map(|draw| draw.as_ref().map(|draw| draw.top)).collect();
@@ -230,16 +250,14 @@ impl Cuda {
         &mut self,
         walk: &mut dyn FnMut(&Self) -> Result<(), OpError>,
     ) -> Result<(), OpError> {
-        if let Some(profiler) = &self.profiler {
-            profiler.begin(&self.kernels).map_err(|error| error.of("run"))?;
-        }
-        if self.eager || !self.plan.records {
+        let is_whole = self.profiler.as_ref().is_some_and(Profiler::is_whole);
+        if (self.eager && !is_whole) || !self.plan.records {
             return walk(self);
         }
 
-        let shape = self.plan.shape;
+        let key = (self.plan.shape, self.variant);
         let epoch = self.epoch();
-        let cached = self.graphs.remove(&shape).filter(|step| step.epoch == epoch);
+        let cached = self.graphs.remove(&key).filter(|step| step.epoch == epoch);
         let graph = match cached.map(|step| step.replay) {
             Some(Replay::Graph(graph)) => Some(Ok(graph)),
             Some(Replay::RecordNext) => {
@@ -262,8 +280,23 @@ impl Cuda {
         if self.graphs.len() >= GRAPHS_MAX {
             self.graphs.clear();
         }
-        self.graphs.insert(shape, CachedStep { replay, epoch: self.epoch() });
+        self.graphs.insert(key, CachedStep { replay, epoch: self.epoch() });
         Ok(())
+    }
+
+    fn split_rule(&self) -> SplitRule {
+        match self.variant.fitted {
+            true => SplitRule::filling(self.device.processors(), self.heads.kv),
+            false => SplitRule::FIXED,
+        }
+    }
+
+    fn begin_profile(&self) -> Result<(), CudaError> {
+        self.profiler.as_ref().map_or(Ok(()), |profiler| profiler.begin(&self.kernels))
+    }
+
+    fn end_profile(&self) -> Result<(), CudaError> {
+        self.profiler.as_ref().map_or(Ok(()), Profiler::end)
     }
 
     fn epoch(&self) -> u64 {
@@ -274,6 +307,7 @@ impl Cuda {
     pub(super) fn free_scratch(&mut self) -> Result<(), CudaError> {
         self.graphs.clear();
         self.partial_sums = Storage::new(&self.device, 0)?;
+        self.arrived = Storage::new(&self.device, 0)?;
         self.lora_scratch.replace(Storage::new(&self.device, 0)?);
         self.draws.tiles.replace(Storage::new(&self.device, 0)?);
         Ok(())
@@ -300,19 +334,31 @@ impl Cuda {
         let shape = self.plan.shape;
         let splits = if shape.decodes > 0 { shape.tiles } else { 0 };
         self.partial_sums.reserve(attention::partial_bytes(splits, self.heads))?;
+        self.reserve_arrived(splits)?;
         if shape.draws {
             self.draws.reserve(&self.device, shape)?;
         }
         Ok(())
     }
 
+    /// Grows the counters of attention, which are zero between its launches.
+    fn reserve_arrived(&mut self, tiles: usize) -> Result<(), CudaError> {
+        let bytes = attention::arrived_bytes(tiles, self.heads);
+        if self.arrived.bytes() >= bytes {
+            return Ok(());
+        }
+        self.arrived.reserve(bytes)?;
+        self.arrived.memory().fill(0)
+    }
+
     /// Checks that every index of a step is within its table.
     fn check_indexes(&self, step: &Step<'_>) -> Result<(), OpError> {
-        let Bounds { vocab, positions, pages, states } = self.bounds.get();
+        let Bounds { vocab, positions, pages, slots, states } = self.bounds.get();
         let (count, drawn) = (step.ids.len(), self.draws.rows());
         step.ids.iter().try_for_each(|id| check_index("embed", *id as usize, vocab))?;
         step.feedback.iter().flatten().try_for_each(|from| check_index("embed", *from, drawn))?;
         step.positions.iter().try_for_each(|at| check_index("rope_write", *at, positions))?;
+        check_slots(step.adapters, slots)?;
         step.wanted.iter().try_for_each(|row| check_index("gather_norm", *row, count))?;
         step.spans.iter().try_for_each(|span| check_span(span, count, pages))?;
         match step.states {

@@ -77,3 +77,8 @@ pub(crate) fn check_index(op: &'static str, index: usize, rows: usize) -> Result
     }
     Err(OpError::Index { op, index, rows })
 }
+
+/// Checks that the slot of every row is one of `count` slots of adapters.
+pub(crate) fn check_slots(slots: &[Option<usize>], count: usize) -> Result<(), OpError> {
+    slots.iter().flatten().try_for_each(|slot| check_index("add_low_rank", *slot, count))
+}

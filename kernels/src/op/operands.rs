@@ -1,7 +1,5 @@
 //! The operands of operations, other than the tensors of a device.
 
-use std::ops::Range;
-
 /// Attention heads of a model: a row is `[q0..qn | k0..km | v0..vm]`, each head of `dim` elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
@@ -77,15 +75,6 @@ pub struct LowRank<'a> {
     pub rank: usize,
     /// Factor of the product.
     pub scale: f32,
-}
-
-/// The adapters of a matrix, and the columns of a result to which that matrix contributes.
-#[derive(Debug)]
-pub struct LoraTarget<'a, A> {
-    /// Adapters of a `[columns.len(), K]` matrix.
-    pub adapters: &'a A,
-    /// Columns of the result.
-    pub columns: Range<usize>,
 }
 
 /// A root-mean-square norm.

@@ -3,6 +3,7 @@
 mod experts;
 mod hybrid;
 
+use kernels::cuda::variant::{ProductChoice, Variant};
 use kernels::cuda::{Cuda, CudaOptions};
 use kernels::{Cpu, DrawParams, DrawnToken, Heads};
 use serde_json::json;
@@ -158,6 +159,30 @@ fn recorded_steps_give_the_bits_of_steps_that_are_asked_for() {
     assert_eq!(decode(&mut recorded, &prompts, 12), eager);
     assert!(recorded.ops.recorded() > 0);
     assert!(double.get("graph_launches") > before);
+}
+
+#[test]
+fn kernels_that_take_each_others_place_give_the_same_bits_on_cuda() {
+    let double = exclusive_gpu();
+    let prompts = prompts(5);
+    let mut launches = Vec::new();
+    let mut run = |variant| {
+        let options = CudaOptions { deterministic: true, variant, ..CudaOptions::default() };
+        let mut gpu = model(&options);
+        let before = double.get("launches");
+        let found = decode(&mut gpu, &prompts, 12);
+        launches.push(double.get("launches") - before);
+        found
+    };
+    let serving = Variant::SERVING;
+    let expected = run(serving);
+    assert_eq!(run(Variant { joined: false, ..serving }), expected);
+    for products in [ProductChoice::Thin, ProductChoice::Few, ProductChoice::Own] {
+        assert_eq!(run(Variant { products, ..serving }), expected, "{products:?}");
+    }
+    // In each of two layers a product applies the gate, and attention folds the splits of decoded
+    // rows, which the first step has none of.
+    assert_eq!(launches[1] - launches[0], 2 * (12 + 11));
 }
 
 #[test]

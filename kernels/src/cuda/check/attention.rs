@@ -1,7 +1,7 @@
 //! Attention against its reference: rows decoded one by one, and rows in tiles, to the same bits.
 
 use super::{Checker, dot, wide};
-use crate::cuda::grid::attention::{self as grid, Tile};
+use crate::cuda::grid::attention::{self as grid, SplitRule, Tile};
 use crate::cuda::{Arg, CudaError, Memory};
 use crate::op::{Heads, PAGE};
 
@@ -54,6 +54,22 @@ struct LaunchSpan {
 struct Outputs {
     out: Memory,
     partial_sums: Memory,
+}
+
+/// Rows that are decoded, as the kernels take them.
+#[derive(Default)]
+struct Decodes {
+    spans: Vec<LaunchSpan>,
+    tiles: Vec<Tile>,
+    first_tiles: Vec<i32>,
+    tile_counts: Vec<i32>,
+}
+
+/// The results of two launches, and the counters behind them.
+struct Joined {
+    first: Vec<u16>,
+    second: Vec<u16>,
+    arrived: Vec<u32>,
 }
 
 impl AttentionCase {
@@ -194,6 +210,7 @@ impl AttentionCase {
         spans: &[LaunchSpan],
         tiles: &[Tile],
         to: &Outputs,
+        arrived: Option<&Memory>,
     ) -> Result<(), CudaError> {
         let lists = [
             checker.upload(tiles.as_flattened())?,
@@ -215,6 +232,7 @@ impl AttentionCase {
             tables_at,
             Arg::from(&self.device.tables),
             Arg::from(&to.partial_sums),
+            Arg::opt(arrived),
             Arg::from(self.heads.query),
             Arg::from(self.heads.kv),
             Arg::from(self.scale()),
@@ -226,25 +244,31 @@ impl AttentionCase {
         checker.kernels.device().synchronize()
     }
 
-    /// Computes every row as a span of its own, in splits that `attention_combine` adds up.
-    fn decode(&self, checker: &Checker<'_>) -> Result<Vec<u16>, CudaError> {
-        let (mut spans, mut tiles) = (Vec::new(), Vec::new());
-        let (mut first_tiles, mut tile_counts) = (Vec::new(), Vec::new());
-        for ((_, rows), placed) in self.spans.iter().zip(self.launch_spans()) {
-            for row in 0..*rows {
+    /// Every row as a span of its own, cut into splits.
+    fn decodes(&self, rule: SplitRule) -> Decodes {
+        let rows = self.rows();
+        let mut decodes = Decodes::default();
+        for ((_, rows_of_span), placed) in self.spans.iter().zip(self.launch_spans()) {
+            for row in 0..*rows_of_span {
                 let start = placed.start + row;
-                first_tiles.push(tiles.len() as i32);
-                tile_counts.push(grid::splits(start + 1) as i32);
-                tiles.extend(grid::decode(spans.len(), start + 1));
+                let splits = rule.splits(start + 1, rows);
+                decodes.first_tiles.push(decodes.tiles.len() as i32);
+                decodes.tile_counts.push(splits.count as i32);
+                decodes.tiles.extend(grid::decode(decodes.spans.len(), splits));
                 let (first_row, table_at) = (placed.first_row + row, placed.table_at);
-                spans.push(LaunchSpan { first_row, start, table_at });
+                decodes.spans.push(LaunchSpan { first_row, start, table_at });
             }
         }
         // A step's tiles are padded with empty ones.
-        tiles.push(grid::NO_TILE);
+        decodes.tiles.push(grid::NO_TILE);
+        decodes
+    }
 
+    /// Computes every row as a span of its own, in splits that `attention_combine` adds up.
+    fn decode(&self, checker: &Checker<'_>, rule: SplitRule) -> Result<Vec<u16>, CudaError> {
+        let Decodes { spans, tiles, first_tiles, tile_counts } = self.decodes(rule);
         let to = self.outputs(checker, tiles.len())?;
-        self.launch(checker, &spans, &tiles, &to)?;
+        self.launch(checker, &spans, &tiles, &to, None)?;
         let lists = [
             checker.upload(&first_tiles)?,
             checker.upload(&tile_counts)?,
@@ -266,6 +290,21 @@ impl AttentionCase {
         to.out.to_vec()
     }
 
+    /// As [`AttentionCase::decode`], in splits that the last block of a row adds up. Launches
+    /// twice: the counters of the blocks must be zero again behind the first launch.
+    fn decode_joined(&self, checker: &Checker<'_>, rule: SplitRule) -> Result<Joined, CudaError> {
+        let Decodes { spans, tiles, .. } = self.decodes(rule);
+        let to = self.outputs(checker, tiles.len())?;
+        let arrived =
+            Memory::new(checker.kernels.device(), grid::arrived_bytes(tiles.len(), self.heads))?;
+        arrived.fill(0)?;
+        self.launch(checker, &spans, &tiles, &to, Some(&arrived))?;
+        let first = to.out.to_vec()?;
+        let to = self.outputs(checker, tiles.len())?;
+        self.launch(checker, &spans, &tiles, &to, Some(&arrived))?;
+        Ok(Joined { first, second: to.out.to_vec()?, arrived: arrived.to_vec()? })
+    }
+
     /// Computes every span in tiles of at most `most` rows.
     fn prefill(&self, checker: &Checker<'_>, most: usize) -> Result<Vec<u16>, CudaError> {
         let group = self.heads.group().max(grid::WIDE / most);
@@ -279,7 +318,7 @@ impl AttentionCase {
             out: checker.poisoned(self.rows() * self.heads.query_width() * 2)?,
             partial_sums: checker.poisoned(0)?,
         };
-        self.launch(checker, &self.launch_spans(), &tiles, &to)?;
+        self.launch(checker, &self.launch_spans(), &tiles, &to, None)?;
         to.out.to_vec()
     }
 }
@@ -296,14 +335,41 @@ pub(super) fn attention(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         let heads = Heads { query: group * kv, kv, dim: checker.head_dim };
         let case = AttentionCase::new(checker, heads, spans)?;
         let what = format!("attention {group}x{kv}x{} {spans:?}", checker.head_dim);
-        let decoded = case.decode(checker)?;
-        checker.compare_bf16(&what, &decoded, &case.reference(), TOLERANCE);
+        let reference = case.reference();
+        let decoded = case.decode(checker, SplitRule::FIXED)?;
+        checker.compare_bf16(&what, &decoded, &reference, TOLERANCE);
+        check_joined(checker, &case, SplitRule::FIXED, &decoded, &what)?;
+        // Splits that fill a device with many multiprocessors, and one with few.
+        for processors in [132, 1] {
+            let rule = SplitRule::filling(processors, kv);
+            let what = format!("{what}, splits for {processors} multiprocessors");
+            let fitted = case.decode(checker, rule)?;
+            checker.compare_bf16(&what, &fitted, &reference, TOLERANCE);
+            check_joined(checker, &case, rule, &fitted, &what)?;
+        }
         for most in [64, 3, 1] {
             let found = case.prefill(checker, most)?;
             checker.equal(&format!("{what}, {most} rows a tile"), &found, &decoded);
         }
     }
     speed(checker)
+}
+
+/// Compares rows whose splits the last block adds up with rows whose splits a second kernel does,
+/// bit for bit.
+fn check_joined(
+    checker: &mut Checker<'_>,
+    case: &AttentionCase,
+    rule: SplitRule,
+    decoded: &[u16],
+    what: &str,
+) -> Result<(), CudaError> {
+    let Joined { first, second, arrived } = case.decode_joined(checker, rule)?;
+    checker.equal(&format!("{what}, joined"), &first, decoded);
+    checker.equal(&format!("{what}, joined again"), &second, decoded);
+    let zeros = vec![0; arrived.len()];
+    checker.equal(&format!("{what}, counters"), &arrived, &zeros);
+    Ok(())
 }
 
 /// Times 256 sequences of 1,024 positions that decode, with eight key heads of two query heads
@@ -323,7 +389,9 @@ fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     values.fill(0x3C)?;
 
     let qkv = checker.random.halves(SEQUENCES * heads.row(), 1.0);
-    let tiles: Vec<_> = (0..SEQUENCES).flat_map(|span| grid::decode(span, LENGTH)).collect();
+    let tiles: Vec<_> = (0..SEQUENCES)
+        .flat_map(|span| grid::decode(span, SplitRule::FIXED.splits(LENGTH, SEQUENCES)))
+        .collect();
     let lists = [
         checker.upload(tiles.as_flattened())?,
         checker.upload(&(0..SEQUENCES as i32).collect::<Vec<_>>())?,
@@ -347,6 +415,7 @@ fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         tables_at,
         tables,
         partial_sums,
+        Arg::Pointer(0),
         Arg::from(heads.query),
         Arg::from(heads.kv),
         Arg::from(0.1_f32),

@@ -71,14 +71,7 @@ pub(super) fn silu_mul(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         let (from, out) = (checker.upload(&input)?, checker.poisoned(rows * width * 2)?);
         launch_silu(checker, &from, &out, rows, width)?;
 
-        let mut expected = Vec::with_capacity(rows * width);
-        for row in input.chunks_exact(2 * width) {
-            let (gates, ups) = row.split_at(width);
-            for (gate, up) in gates.iter().zip(ups) {
-                let (gate, up) = (wide(*gate), wide(*up));
-                expected.push((gate / (1.0 + (-gate).exp()) * up) as f32);
-            }
-        }
+        let expected = gated(&input, width);
         let what = format!("silu_mul {rows}x{width} to {size}");
         checker.compare_bf16(&what, &out.to_vec()?, &expected, HALF_UNIT);
     }
@@ -93,6 +86,36 @@ pub(super) fn silu_mul(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         // SAFETY: all sizes are those that the kernel's header requires.
         unsafe { kernels.launch("silu_mul", grid::wide(rows, width), &args) }
     })
+}
+
+/// Checks the result of a kernel that multiplies and applies the gate against the reference of the
+/// gate, and against `silu_mul`, bit for bit. `product` is `[rows, 2 * width]`.
+pub(super) fn check_gated(
+    checker: &mut Checker<'_>,
+    what: &str,
+    found: &[u16],
+    product: &[u16],
+    width: usize,
+) -> Result<(), CudaError> {
+    let rows = product.len() / (2 * width);
+    checker.compare_bf16(what, found, &gated(product, width), HALF_UNIT);
+    let (from, out) = (checker.upload(product)?, checker.poisoned(rows * width * 2)?);
+    launch_silu(checker, &from, &out, rows, width)?;
+    checker.equal(&format!("{what}, as silu_mul"), found, &out.to_vec::<u16>()?);
+    Ok(())
+}
+
+/// Applies the gate to rows of `[gate | up]`.
+fn gated(rows: &[u16], width: usize) -> Vec<f32> {
+    let mut out = Vec::with_capacity(rows.len() / 2);
+    for row in rows.chunks_exact(2 * width) {
+        let (gates, ups) = row.split_at(width);
+        for (gate, up) in gates.iter().zip(ups) {
+            let (gate, up) = (wide(*gate), wide(*up));
+            out.push((gate / (1.0 + (-gate).exp()) * up) as f32);
+        }
+    }
+    out
 }
 
 fn launch_silu(

@@ -1,6 +1,6 @@
 //! Mixtures of experts, against their references and against dense products.
 
-use super::elementwise::HALF_UNIT;
+use super::elementwise::{HALF_UNIT, check_gated};
 use super::{Checker, dot, wide};
 use crate::cuda::grid::experts::{self as grid, ExpertTiles};
 use crate::cuda::grid::gemm;
@@ -16,8 +16,13 @@ const CHOICES: &[(usize, usize, usize)] =
     &[(1, 1, 1), (5, 7, 3), (9, 128, 8), (2, 40, 40), (3, 1024, 2)];
 
 /// Rows, experts, chosen experts, columns and depth of products: at the borders of tiles and slabs.
-const PRODUCTS: &[(usize, usize, usize, usize, usize)] =
-    &[(1, 4, 2, 32, 8), (21, 3, 2, 70, 136), (37, 9, 4, 40, 40), (150, 2, 1, 129, 64)];
+const PRODUCTS: &[(usize, usize, usize, usize, usize)] = &[
+    (1, 4, 2, 32, 8),
+    (21, 3, 2, 70, 136),
+    (37, 9, 4, 48, 40),
+    (150, 2, 1, 129, 64),
+    (140, 2, 1, 144, 64),
+];
 
 /// Checks `route`: random logits, equal ones, and padding. A row alone must have the same bits.
 pub(super) fn route(checker: &mut Checker<'_>) -> Result<(), CudaError> {
@@ -236,7 +241,18 @@ impl ExpertCase {
         tiles: ExpertTiles,
         processors: usize,
     ) -> Result<Vec<u16>, CudaError> {
-        let out = checker.poisoned(sorted.pairs.len() * self.n * 2)?;
+        self.launch_as(checker, tiles.kernel, self.n, (sorted, rows, tiles, processors))
+    }
+
+    /// As [`ExpertCase::launch`], by a kernel that writes `width` elements for each place.
+    fn launch_as(
+        &self,
+        checker: &Checker<'_>,
+        kernel: &str,
+        width: usize,
+        (sorted, rows, tiles, processors): (&Sorted, Option<&[i32]>, ExpertTiles, usize),
+    ) -> Result<Vec<u16>, CudaError> {
+        let out = checker.poisoned(sorted.pairs.len() * width * 2)?;
         let rows = rows.map(|rows| checker.upload(rows)).transpose()?;
         let tiles_on_device = checker.upload(&sorted.tiles.concat())?;
         let args = [
@@ -249,7 +265,7 @@ impl ExpertCase {
             self.k.into(),
         ];
         // SAFETY: operands and result are as large as the kernel's header requires.
-        unsafe { checker.kernels.launch(tiles.kernel, tiles.grid(self.n, processors), &args)? };
+        unsafe { checker.kernels.launch(kernel, tiles.grid(self.n, processors), &args)? };
         out.to_vec()
     }
 
@@ -308,6 +324,13 @@ pub(super) fn expert_gemm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
                 checker.compare_bf16(&what, &found, &case.reference(&places), HALF_UNIT + SUM_F32);
                 let more = case.launch(checker, &sorted, input, tiles, 132)?;
                 checker.equal(&format!("{what}, with more blocks"), &more, &found);
+
+                // The upper half of a matrix as its gate.
+                if n % 16 == 0 {
+                    let case_of = (&sorted, input, tiles, 1);
+                    let gated = case.launch_as(checker, tiles.gated(), n / 2, case_of)?;
+                    check_gated(checker, &format!("{what}, gated"), &gated, &found, n / 2)?;
+                }
 
                 let (expert, row) = places[places.len() - 1];
                 let alone = case.dense(checker, expert, row)?;

@@ -1,9 +1,9 @@
 //! Our own products, against their reference and against each other.
 
-use super::elementwise::HALF_UNIT;
+use super::elementwise::{HALF_UNIT, check_gated};
 use super::{Checker, dot};
 use crate::bf16::narrow;
-use crate::cuda::grid::gemm::{self as grid, FEW_ROWS, FewRows};
+use crate::cuda::grid::gemm::{self as grid, FEW_ROWS, FewRows, THIN};
 use crate::cuda::{Arg, CudaError, Memory};
 
 /// Tolerance of sums of a thousand products, each rounded towards zero by some devices.
@@ -98,7 +98,8 @@ pub(super) fn gemm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         }
 
         // There are few blocks on a small device, each of which walks over many columns.
-        for (few, processors) in FEW_ROWS.into_iter().flat_map(|few| [(few, 1), (few, 132)]) {
+        let small = FEW_ROWS.into_iter().chain([THIN]);
+        for (few, processors) in small.flat_map(|few| [(few, 1), (few, 132)]) {
             let small = case.few_rows(checker, few, processors)?;
             checker.equal(&format!("{what}, as {}", few.kernel), &small, &found);
         }
@@ -107,6 +108,36 @@ pub(super) fn gemm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         checker.equal(&format!("{what}, a row alone"), &alone, last);
     }
     speed(checker)
+}
+
+/// Checks products with a gate against products without one and `silu_mul`, in shapes at the
+/// borders of tiles and slabs: rows, width and depth.
+pub(super) fn gated(checker: &mut Checker<'_>) -> Result<(), CudaError> {
+    for (m, width, k) in [(1, 8, 8), (5, 24, 136), (16, 72, 1032), (33, 136, 96), (130, 56, 264)] {
+        // Such gates are neither all open nor all closed.
+        let (x, w) = (checker.random.halves(m * k, 0.5), checker.random.halves(2 * width * k, 0.5));
+        let (x, w, n) = (checker.upload(&x)?, checker.upload(&w)?, 2 * width);
+        let case = GemmCase { x, w, m, n, k, f32_out: false };
+        let product: Vec<u16> = case
+            .gemm(checker, 0, m)?
+            .as_chunks()
+            .0
+            .iter()
+            .map(|bytes| u16::from_ne_bytes(*bytes))
+            .collect();
+
+        let few = FEW_ROWS.into_iter().flat_map(|few| [(few, 1), (few, 132)]);
+        let few = few.map(|(few, processors)| (few.gated, few.grid(m, n, processors)));
+        for (kernel, grid) in few.chain([("gemm_gated", grid::gemm(m, n))]) {
+            let out = checker.poisoned(m * width * 2)?;
+            let [args @ .., _] = case.args(&out, 0, m);
+            // SAFETY: operands and result are as large as the shape says.
+            unsafe { checker.kernels.launch(kernel, grid, &args)? };
+            let what = format!("{kernel} {m}x{n}x{k}");
+            check_gated(checker, &what, &out.to_vec::<u16>()?, &product, width)?;
+        }
+    }
+    Ok(())
 }
 
 /// Computes rows by columns, added up in order and in double precision.

@@ -8,7 +8,7 @@ use crate::cuda::program::source::KernelText;
 use crate::cuda::{Arg, Device, DeviceOptions, FAMILIES, Grid, Kernels, Memory, Pinned};
 
 /// Opens the emulated device. Tests run one at a time, because they share it and its settings.
-fn device() -> (MutexGuard<'static, ()>, &'static Double, Device) {
+pub(crate) fn device() -> (MutexGuard<'static, ()>, &'static Double, Device) {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let double = load().unwrap();
@@ -61,8 +61,11 @@ fn pinned_memory_is_read_when_the_stream_is_there() {
 #[test]
 fn kernels_are_launched_and_watched() {
     let (_guard, double, device) = device();
-    let text =
-        [include_str!("../../../cuda/base.cu"), include_str!("../../../cuda/elementwise.cu")];
+    let text = [
+        include_str!("../../../cuda/base.cu"),
+        include_str!("../../../cuda/gate.cu"),
+        include_str!("../../../cuda/elementwise.cu"),
+    ];
     let text = KernelText { family: "elementwise", text: text.join("\n"), head_dim: 64 };
     let kernels = Kernels::of(&device, &[text]).unwrap();
     let table = Memory::of(&device, &[0x3f80_u16; 64]).unwrap();

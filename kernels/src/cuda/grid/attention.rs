@@ -3,7 +3,7 @@
 use crate::cuda::Grid;
 use crate::op::Heads;
 
-/// Positions of a split. The sums of splits are added up in order.
+/// Positions of a split by the fixed rule. The sums of splits are added up in order.
 pub const SPLIT: usize = 512;
 /// Rows times heads of a tile that writes the sums of one split.
 pub const NARROW: usize = 16;
@@ -12,21 +12,66 @@ pub const WIDE: usize = 64;
 /// Positions that a block loads at a time.
 const STRIDE: usize = 64;
 const THREADS: u32 = 128;
+/// Blocks that a multiprocessor has room for.
+const BLOCKS_OF_PROCESSOR: usize = 2;
 
-/// A tile as the device reads it: span, first row within the span, number of rows, and split or -1.
+/// A tile as the device reads it: of a prompt the span, the first row within it, the number of
+/// rows, and -1; of a decoded row the span, the strides of a split, the number of splits, and the
+/// split.
 pub type Tile = [i32; 4];
 
 /// A tile that does nothing.
 pub const NO_TILE: Tile = [-1, 0, 0, 0];
 
-/// Number of splits of a decoded row that attends to `length` positions, its own included.
-pub fn splits(length: usize) -> usize {
-    length.div_ceil(SPLIT)
+/// The splits of a decoded row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Splits {
+    /// Positions of a split, as a number of strides.
+    strides: usize,
+    /// Number of splits.
+    pub count: usize,
+}
+
+/// The rule by which the positions of decoded rows are cut into splits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SplitRule {
+    /// Blocks of all rows, for one key head, that fill the device; zero for splits of [`SPLIT`].
+    blocks: usize,
+}
+
+impl SplitRule {
+    /// Splits of [`SPLIT`] positions: a row has the same bits in every batch and in a prompt.
+    pub const FIXED: SplitRule = SplitRule { blocks: 0 };
+
+    /// Splits that fill a device with so many multiprocessors, for models of `kv` key heads: short
+    /// ones if there are few rows, none of a few positions only. The bits of a row depend on the
+    /// number of rows.
+    pub fn filling(processors: usize, kv: usize) -> SplitRule {
+        SplitRule { blocks: (BLOCKS_OF_PROCESSOR * processors).div_ceil(kv) }
+    }
+
+    /// The splits of a row that attends to `length` positions, its own included, in a step that
+    /// decodes `rows` rows.
+    pub fn splits(&self, length: usize, rows: usize) -> Splits {
+        let all = length.div_ceil(STRIDE);
+        let strides = match self.blocks {
+            0 => SPLIT / STRIDE,
+            blocks => {
+                // The nearest number of splits of the fixed size, or as many as fill the device.
+                let usual = (all * STRIDE + SPLIT / 2) / SPLIT;
+                let wanted = blocks.div_ceil(rows.max(1)).max(usual).max(1);
+                all.div_ceil(wanted.min(all.max(1)))
+            }
+        };
+        let strides = strides.max(1);
+        Splits { strides, count: all.div_ceil(strides) }
+    }
 }
 
 /// The tiles of a span of one decoded row, for a group of at most [`NARROW`] heads.
-pub fn decode(span: usize, length: usize) -> impl Iterator<Item = Tile> {
-    (0..splits(length)).map(move |split| [span as i32, 0, 1, split as i32])
+pub fn decode(span: usize, splits: Splits) -> impl Iterator<Item = Tile> {
+    let Splits { strides, count } = splits;
+    (0..count).map(move |split| [span as i32, strides as i32, count as i32, split as i32])
 }
 
 /// The tiles of a span of many rows, for `group` query heads, at most [`WIDE`], to a key head.
@@ -51,6 +96,11 @@ pub fn combine(spans: usize, heads: Heads) -> Grid {
 /// Bytes of the sums of splits that `attention` writes for `attention_combine`.
 pub fn partial_bytes(tiles: usize, heads: Heads) -> usize {
     tiles * heads.kv * NARROW * (heads.dim + 2) * 4
+}
+
+/// Bytes of the counters of the blocks of `attention`, one for each tile and key head.
+pub fn arrived_bytes(tiles: usize, heads: Heads) -> usize {
+    tiles * heads.kv * 4
 }
 
 /// Bytes of shared memory of a block: slots for tiles of keys and of values, weights, and the
@@ -78,8 +128,29 @@ mod tests {
             assert_eq!(rows, (0..131).collect::<Vec<_>>());
             assert!(prefill(0, 131, group).all(|tile| tile[2] as usize * group <= WIDE));
         }
-        assert_eq!(decode(2, 512).collect::<Vec<_>>(), [[2, 0, 1, 0]]);
-        assert_eq!(decode(2, 513).collect::<Vec<_>>(), [[2, 0, 1, 0], [2, 0, 1, 1]]);
+        let fixed = |length| decode(2, SplitRule::FIXED.splits(length, 1)).collect::<Vec<_>>();
+        assert_eq!(fixed(512), [[2, 8, 1, 0]]);
+        assert_eq!(fixed(513), [[2, 8, 2, 0], [2, 8, 2, 1]]);
+    }
+
+    #[test]
+    fn splits_fill_the_device_and_are_not_tiny() {
+        let rule = SplitRule::filling(132, 8);
+        // One row: 33 blocks are wanted for each key head, but 17 strides are all that there are.
+        assert_eq!(rule.splits(1028, 1), Splits { strides: 1, count: 17 });
+        assert_eq!(rule.splits(1028, 4), Splits { strides: 2, count: 9 });
+        assert_eq!(rule.splits(40_000, 1), Splits { strides: 9, count: 70 });
+        // Four positions behind two splits of 512 are no third one.
+        assert_eq!(rule.splits(1028, 256), Splits { strides: 9, count: 2 });
+        assert_eq!(SplitRule::FIXED.splits(1028, 256), Splits { strides: 8, count: 3 });
+        for (length, rows) in [(1, 1), (64, 3), (65, 300), (700, 16), (5000, 33), (9999, 1)] {
+            for processors in [1, 132] {
+                let Splits { strides, count } =
+                    SplitRule::filling(processors, 2).splits(length, rows);
+                assert!(strides * count * STRIDE >= length, "{length}, {rows}");
+                assert!(strides * (count - 1) * STRIDE < length, "{length}, {rows}");
+            }
+        }
     }
 
     #[test]

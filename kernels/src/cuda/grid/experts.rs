@@ -52,6 +52,11 @@ impl ExpertTiles {
         ExpertTiles { kernel, rows, count }
     }
 
+    /// The kernel that also applies the gate.
+    pub fn gated(&self) -> &'static str {
+        if self.rows == WIDE_ROWS { "expert_gemm_gated" } else { "expert_gemm_small_gated" }
+    }
+
     /// Grid of the kernel for matrices of `n` rows, on a device with so many multiprocessors.
     pub fn grid(&self, n: usize, processors: usize) -> Grid {
         if self.rows == WIDE_ROWS {

@@ -1,6 +1,8 @@
-//! Low-rank additions to one matrix, each in a slot of its own.
+//! Low-rank additions to the parts of one matrix, in slots.
 
-use super::launch::{op_error, pointer, row_width};
+use std::sync::atomic::Ordering;
+
+use super::launch::{op_error, pointer};
 use crate::cuda::device::Device;
 use crate::cuda::device::memory::Memory;
 use crate::cuda::error::CudaError;
@@ -9,20 +11,25 @@ use crate::cuda::kernels::Arg;
 use crate::cuda::params::LoraPart;
 use crate::cuda::step::Cuda;
 use crate::cuda::tensor::{Buffer, Storage, to_bf16};
-use crate::op::{LoraTarget, LowRank, OpError, Step, check_index, check_len};
+use crate::op::{LowRank, OpError, Step, check_index, check_len, check_slots};
 
 /// Ranks are padded to a multiple of this.
 const RANK_UNIT: usize = 8;
 
-/// The additions to a `[rows, columns]` matrix.
+/// The additions to a matrix of parts, one below another.
 #[derive(Debug)]
 pub struct Adapters {
     device: Device,
-    /// One [`LoraPart`] for each slot.
+    /// One [`LoraPart`] for each slot and part.
     table: Storage,
-    slots: Vec<Option<Adapter>>,
-    rows: usize,
+    /// For each slot, the additions to all parts.
+    slots: Vec<Vec<Option<Adapter>>>,
+    /// Rows of each part.
+    parts: Vec<usize>,
     columns: usize,
+    /// The highest rank that any addition has had; zero if there was none. Launches have it, so
+    /// recordings stay valid as long as it does.
+    rank: usize,
 }
 
 /// An addition on the device: down `[rank, columns]`, up `[rows, rank]`, the rank padded. Kernels
@@ -36,45 +43,56 @@ struct Adapter {
 }
 
 impl Adapters {
-    /// Allocates empty slots for additions to a `[rows, columns]` matrix.
+    /// Allocates empty slots for additions to the parts of a matrix.
     pub(crate) fn new(
         device: &Device,
         slots: usize,
-        rows: usize,
+        parts: &[usize],
         columns: usize,
     ) -> Result<Adapters, CudaError> {
-        let table = Storage::new(device, slots * LoraPart::WORDS * 4)?;
-        let slots = (0..slots).map(|_| None).collect();
-        let adapters = Adapters { device: device.clone(), table, slots, rows, columns };
+        let table = Storage::new(device, slots * parts.len() * LoraPart::WORDS * 4)?;
+        let slots = (0..slots).map(|_| parts.iter().map(|_| None).collect()).collect();
+        let (device, parts) = (device.clone(), parts.to_vec());
+        let adapters = Adapters { device, table, slots, parts, columns, rank: 0 };
         adapters.write_table()?;
         Ok(adapters)
     }
 
-    /// Replaces the contents of a slot; `None` empties it.
+    /// Replaces the addition of a slot to one part; `None` empties it.
     pub(crate) fn set(
         &mut self,
         slot: usize,
+        part: usize,
         addition: Option<LowRank<'_>>,
     ) -> Result<(), OpError> {
         let op = "set_adapter";
         check_index(op, slot, self.slots.len())?;
+        check_index(op, part, self.parts.len())?;
         // Running work may still use the old addition.
         self.device.synchronize().map_err(op_error(op))?;
-        self.slots[slot] = addition.map(|addition| self.upload(addition)).transpose()?;
+        let adapter = addition.map(|addition| self.upload(part, addition)).transpose()?;
+
+        let rank = adapter.as_ref().map_or(0, |adapter| adapter.rank);
+        if rank > self.rank {
+            self.rank = rank;
+            self.device.inner.epoch.fetch_add(1, Ordering::Relaxed);
+        }
+        self.slots[slot][part] = adapter;
         self.write_table().map_err(op_error(op))
     }
 
     /// Copies an addition to the device, padded with zeros to a multiple of [`RANK_UNIT`].
-    fn upload(&self, addition: LowRank<'_>) -> Result<Adapter, OpError> {
+    fn upload(&self, part: usize, addition: LowRank<'_>) -> Result<Adapter, OpError> {
         let LowRank { down, up, rank, scale } = addition;
+        let rows = self.parts[part];
         check_factor("down", down.len(), rank * self.columns)?;
-        check_factor("up", up.len(), rank * self.rows)?;
+        check_factor("up", up.len(), rank * rows)?;
         let padded = rank.next_multiple_of(RANK_UNIT);
 
         let mut down = to_bf16(down);
         down.resize(padded * self.columns, 0);
 
-        let mut padded_up = Vec::with_capacity(padded * self.rows);
+        let mut padded_up = Vec::with_capacity(padded * rows);
         for row in to_bf16(up).chunks_exact(rank) {
             padded_up.extend_from_slice(row);
             padded_up.resize(padded_up.len() + padded - rank, 0);
@@ -87,25 +105,32 @@ impl Adapters {
 
     /// Writes the whole table.
     fn write_table(&self) -> Result<(), CudaError> {
-        let entries: Vec<u32> = self.slots.iter().flat_map(|slot| self.entry(slot)).collect();
+        let entries: Vec<u32> = self.slots.iter().flat_map(|slot| self.entries(slot)).collect();
         self.table.memory().write(0, &entries)
     }
 
-    fn entry(&self, slot: &Option<Adapter>) -> [u32; LoraPart::WORDS] {
-        let part = slot.as_ref().map_or_else(LoraPart::default, |adapter| LoraPart {
-            a: adapter.down.address(),
-            b: adapter.up.address(),
-            rank: adapter.rank as i32,
-            first: 0,
-            columns: self.rows as i32,
-            scale: adapter.scale,
-        });
-        part.words()
+    /// The words of one slot.
+    fn entries(&self, slot: &[Option<Adapter>]) -> Vec<u32> {
+        let mut first = 0;
+        let mut words = Vec::with_capacity(slot.len() * LoraPart::WORDS);
+        for (adapter, rows) in slot.iter().zip(&self.parts) {
+            let part = adapter.as_ref().map_or_else(LoraPart::default, |adapter| LoraPart {
+                a: adapter.down.address(),
+                b: adapter.up.address(),
+                rank: adapter.rank as i32,
+                first,
+                columns: *rows as i32,
+                scale: adapter.scale,
+            });
+            words.extend(part.words());
+            first += *rows as i32;
+        }
+        words
     }
 
-    /// The highest rank; zero if all slots are empty.
-    fn rank(&self) -> usize {
-        self.slots.iter().flatten().map(|adapter| adapter.rank).max().unwrap_or(0)
+    /// Rows of the matrix.
+    fn rows(&self) -> usize {
+        self.parts.iter().sum()
     }
 }
 
@@ -117,44 +142,39 @@ fn check_factor(operand: &'static str, found: usize, expected: usize) -> Result<
 }
 
 impl Cuda {
-    /// Computes [`crate::Ops::add_lora`] with two kernels: `lora_shrink` to the rank, and
-    /// `lora_expand` to the columns.
+    /// Computes [`crate::Ops::add_lora`] with two kernels for all parts: `lora_shrink` to the rank,
+    /// and `lora_expand` to the columns.
     pub(crate) fn launch_lora(
         &self,
         step: &Step<'_>,
         x: &Buffer,
-        target: LoraTarget<'_, Adapters>,
+        adapters: &Adapters,
         out: &mut Buffer,
     ) -> Result<(), OpError> {
         let op = "add_low_rank";
-        let LoraTarget { adapters, columns } = target;
-        let (rows, rank) = (self.shape().rows, adapters.rank());
+        let (rows, rank, parts) = (self.shape().rows, adapters.rank, adapters.parts.len());
         check_slots(step.adapters, adapters.slots.len())?;
-        check_len(op, "columns", columns.len(), adapters.rows)?;
+        self.set_bounds(|bounds| bounds.slots = adapters.slots.len());
         check_len(op, "x", x.len, rows * adapters.columns)?;
-        let stride = row_width(op, "out", out.len, rows)?;
-        check_len(op, "columns", columns.end.max(stride), stride)?;
+        let stride = adapters.rows();
+        check_len(op, "out", out.len, rows * stride)?;
         if rank == 0 {
             return Ok(());
         }
 
-        // Both kernels get the highest rank; the table has each adapter's own.
+        // Both kernels get the highest rank; the table has each addition's own.
         let mut shrunk = self.lora_scratch.borrow_mut();
-        shrunk.reserve(rows * rank * 4).map_err(op_error(op))?;
+        shrunk.reserve(rows * parts * rank * 4).map_err(op_error(op))?;
         let (shrunk, slots) = (pointer(&shrunk), self.words_at(self.offsets().adapters));
-        let table = pointer(&adapters.table);
-        let (row_count, slices, rank_arg) = (Arg::from(rows), Arg::from(1_usize), Arg::from(rank));
+        let (table, out) = (pointer(&adapters.table), pointer(&out.storage));
+        let [row_count, parts_arg, rank_arg] = [rows, parts, rank].map(Arg::from);
         let depth = Arg::from(adapters.columns);
-        let args = [shrunk, pointer(&x.storage), table, slots, row_count, depth, slices, rank_arg];
-        self.launch("lora_shrink", grid::shrink(rows, 1, rank), &args)?;
+        let x = pointer(&x.storage);
+        let args = [shrunk, x, table, slots, row_count, depth, parts_arg, rank_arg];
+        self.launch("lora_shrink", grid::shrink(rows, parts, rank), &args)?;
 
-        // The target's columns are a part of each row.
-        let to = Arg::Pointer(out.storage.address() + 2 * columns.start as u64);
-        let args = [to, shrunk, table, slots, row_count, Arg::from(stride), slices, rank_arg];
-        self.launch("lora_expand", grid::expand(rows, 1, columns.len()), &args)
+        let widest = adapters.parts.iter().copied().max().unwrap_or(0);
+        let args = [out, shrunk, table, slots, row_count, stride.into(), parts_arg, rank_arg];
+        self.launch("lora_expand", grid::expand(rows, parts, widest), &args)
     }
-}
-
-fn check_slots(slots: &[Option<usize>], count: usize) -> Result<(), OpError> {
-    slots.iter().flatten().try_for_each(|slot| check_index("add_low_rank", *slot, count))
 }

@@ -21,6 +21,7 @@ const GRID_ROWS_MAX: usize = 65_535;
 
 /// One product of a mixture, with the matrices of one kind of all experts.
 struct ExpertProduct {
+    kernel: &'static str,
     /// Input by row of the step, with the rows of places; or by place, without.
     x: Arg,
     rows: Arg,
@@ -97,12 +98,22 @@ impl Cuda {
         let tiles = self.sort_pairs(layer, routing)?;
         let (wide, activated) = (pointer(&routing.wide), pointer(&routing.activated));
         let (x, rows_of_places) = (pointer(&x.storage), pointer(&routing.rows));
+        let joined = self.variant.joined;
+        let product = ExpertProduct {
+            kernel: if joined { tiles.gated() } else { tiles.kernel },
+            x,
+            rows: rows_of_places,
+            matrices: gate_up,
+            n: 2 * inner,
+            k: hidden,
+        };
+        self.expert_product(&product, tiles, routing, if joined { activated } else { wide })?;
+        if !joined {
+            self.activate(routing, inner)?;
+        }
+        let (kernel, x, by_place) = (tiles.kernel, activated, Arg::Pointer(0));
         let product =
-            ExpertProduct { x, rows: rows_of_places, matrices: gate_up, n: 2 * inner, k: hidden };
-        self.expert_product(&product, tiles, routing, wide)?;
-        self.activate(routing, inner)?;
-        let (x, by_place) = (activated, Arg::Pointer(0));
-        let product = ExpertProduct { x, rows: by_place, matrices: down, n: hidden, k: inner };
+            ExpertProduct { kernel, x, rows: by_place, matrices: down, n: hidden, k: inner };
         self.expert_product(&product, tiles, routing, wide)?;
 
         let args = [
@@ -141,7 +152,7 @@ impl Cuda {
         routing: &Routing,
         out: Arg,
     ) -> Result<(), OpError> {
-        let ExpertProduct { x, rows, matrices, n, k } = *product;
+        let ExpertProduct { kernel, x, rows, matrices, n, k } = *product;
         let args = [
             out,
             x,
@@ -153,8 +164,8 @@ impl Cuda {
         ];
         let grid = tiles.grid(n, self.device.processors());
         let step_rows = self.shape().rows;
-        self.launch_as(tiles.kernel, grid, &args, || {
-            expert_product_cost(tiles.kernel, step_rows, routing.choice, [n, k])
+        self.launch_as(kernel, grid, &args, || {
+            expert_product_cost(kernel, step_rows, routing.choice, [n, k])
         })
     }
 

@@ -106,8 +106,8 @@ impl Cuda {
         profiler.mark(label, bytes).map_err(op_error(op))
     }
 
-    /// Adds a profiler, which times every operation of each step from now on. Steps are then not
-    /// recorded.
+    /// Adds a profiler, which times every operation of each step from now on, or whole steps. Steps
+    /// are then not recorded unless they are timed as a whole.
     ///
     /// # Errors
     /// An error of the driver.

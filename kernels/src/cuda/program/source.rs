@@ -35,7 +35,7 @@ macro_rules! family {
 /// All kernels.
 #[rustfmt::skip]
 pub const FAMILIES: &[Family] = &[
-    family!("elementwise": "base" "elementwise"),
+    family!("elementwise": "base" "gate" "elementwise"),
     family!("norm": "base" "norm"),
     family!("rope": "base" "rope"),
     family!("sample": "base" "sample/params" "sample/numbers" "sample/tiles" "sample/block"
@@ -43,17 +43,17 @@ pub const FAMILIES: &[Family] = &[
     family!("lora": "base" "lora"),
     family!("weights": "base" "weights"),
     family!("attention": "base" "mma" "attention/tile" "attention/ring" "attention/softmax"
-        "attention/splits" "attention/narrow" "attention/wide" "attention/attention"
-        "attention/combine"),
-    family!("gemm": "base" "mma" "product/operands" "product/tile" "gemm"),
-    family!("gemm_small": "base" "mma" "product/operands" "product/slab" "gemm_small"),
+        "attention/splits" "attention/narrow" "attention/wide" "attention/combine"
+        "attention/attention"),
+    family!("gemm": "base" "mma" "gate" "product/operands" "product/tile" "gemm"),
+    family!("gemm_small": "base" "mma" "gate" "product/operands" "product/slab" "gemm_small"),
     family!("recurrent": "base" "recurrent/spans" "recurrent/convolve" "recurrent/delta"
         "recurrent/norm"),
     family!("experts": "base" "experts/route" "experts/sort" "experts/combine"),
-    family!("expert_gemm": "base" "mma" "product/operands" "product/tile" "experts/operands"
-        "experts/gemm"),
-    family!("expert_gemm_small": "base" "mma" "product/operands" "product/slab" "experts/operands"
-        "experts/gemm_small"),
+    family!("expert_gemm": "base" "mma" "gate" "product/operands" "product/tile"
+        "experts/operands" "experts/gemm"),
+    family!("expert_gemm_small": "base" "mma" "gate" "product/operands" "product/slab"
+        "experts/operands" "experts/gemm_small"),
 ];
 
 impl Family {

@@ -3,7 +3,7 @@
 //! Counts are padded, so that similar steps have the same [`StepShape`]. The shape alone decides
 //! all offsets, so a recorded step reads the words of any later step of its shape.
 
-use crate::cuda::grid::attention;
+use crate::cuda::grid::attention::{self, SplitRule, Splits, Tile};
 use crate::cuda::params::SampleParams;
 use crate::op::{DrawParams, PAGE, Span, SpanState, Step, TOP_MAX};
 
@@ -110,7 +110,7 @@ impl StepShape {
 pub(crate) struct Plan {
     pub(crate) words: Vec<i32>,
     pub(crate) shape: StepShape,
-    /// True if steps of this shape are recorded: all rows decode, without adapters.
+    /// True if steps of this shape are recorded: all rows decode.
     pub(crate) records: bool,
     /// Maximum number of likeliest tokens that a draw reports.
     pub(crate) top: usize,
@@ -136,7 +136,7 @@ fn padded_tiles(count: usize) -> usize {
 
 impl Plan {
     /// Plans a step for groups of `group` query heads.
-    pub(crate) fn of(step: &Step<'_>, group: usize) -> Plan {
+    pub(crate) fn of(step: &Step<'_>, group: usize, rule: SplitRule) -> Plan {
         // Spans that decode come first, so that they alone have partial sums.
         let of_rows = |fits: fn(usize) -> bool| -> Vec<usize> {
             (0..step.spans.len()).filter(|index| fits(step.spans[*index].rows.len())).collect()
@@ -146,12 +146,15 @@ impl Plan {
         let spans: Vec<&Span<'_>> = order.iter().map(|index| &step.spans[*index]).collect();
         let states: Vec<SpanState<'_>> =
             order.iter().filter_map(|index| step.states.get(*index)).copied().collect();
-        let tiles = tiles(&spans, group);
+        let decoded = spans[..decodes.len()].iter();
+        let splits: Vec<Splits> =
+            decoded.map(|span| rule.splits(span.start + 1, decodes.len())).collect();
+        let tiles = tiles(&spans, &splits, group);
 
         let all_decode = decodes.len() == step.ids.len() && step.wanted.len() == step.ids.len();
         let marks: usize = states.iter().map(|state| state.marks.len()).sum();
         let adapters = step.adapters.iter().any(Option::is_some);
-        let records = all_decode && !step.ids.is_empty() && !adapters;
+        let records = all_decode && !step.ids.is_empty();
 
         // Steps that are not recorded need no common shape.
         let rows = padded(step.ids.len());
@@ -171,13 +174,13 @@ impl Plan {
         let positions = spans.iter().map(|span| span.start + span.rows.len()).sum();
         let mut plan = Plan { words: Vec::new(), shape, records, top: top.min(TOP_MAX), positions };
         plan.write_rows(step, &tiles);
-        plan.write_spans(&spans);
+        plan.write_spans(&spans, &splits);
         plan.write_states(&spans, &states);
         plan
     }
 
     /// Writes everything but the spans.
-    fn write_rows(&mut self, step: &Step<'_>, tiles: &[attention::Tile]) {
+    fn write_rows(&mut self, step: &Step<'_>, tiles: &[Tile]) {
         let offsets = self.shape.offsets();
         self.words = vec![NONE; offsets.tables];
         self.put(offsets.tiles, tiles.iter().flatten().copied());
@@ -198,7 +201,7 @@ impl Plan {
 
     /// Writes the slots of rows, and of each span its first row, its start, its page list, and its
     /// tiles if it decodes.
-    fn write_spans(&mut self, spans: &[&Span<'_>]) {
+    fn write_spans(&mut self, spans: &[&Span<'_>], splits: &[Splits]) {
         let offsets = self.shape.offsets();
         self.put(offsets.span_row, spans.iter().map(|span| word(span.rows.start)));
         self.put(offsets.span_start, spans.iter().map(|span| word(span.start)));
@@ -217,11 +220,10 @@ impl Plan {
             table_at += word(pages);
 
             // Decodes come first, so their indexes are within the padded count.
-            if span.rows.len() == 1 {
-                let splits = word(attention::splits(span.start + 1));
+            if let Some(splits) = splits.get(index) {
                 self.words[offsets.first_tile + index] = first_tile;
-                self.words[offsets.tile_count + index] = splits;
-                first_tile += splits;
+                self.words[offsets.tile_count + index] = word(splits.count);
+                first_tile += word(splits.count);
             }
         }
     }
@@ -254,13 +256,13 @@ fn word(count: usize) -> i32 {
     count as i32
 }
 
-/// Makes the tiles of attention, in the order of the spans.
-fn tiles(spans: &[&Span<'_>], group: usize) -> Vec<attention::Tile> {
+/// Makes the tiles of attention, in the order of the spans. The first ones decode, in `splits`.
+fn tiles(spans: &[&Span<'_>], splits: &[Splits], group: usize) -> Vec<Tile> {
     let mut tiles = Vec::new();
     for (index, span) in spans.iter().enumerate() {
-        match span.rows.len() {
-            1 => tiles.extend(attention::decode(index, span.start + 1)),
-            rows => tiles.extend(attention::prefill(index, rows, group)),
+        match splits.get(index) {
+            Some(splits) => tiles.extend(attention::decode(index, *splits)),
+            None => tiles.extend(attention::prefill(index, span.rows.len(), group)),
         }
     }
     tiles
@@ -322,7 +324,7 @@ mod tests {
             draws: &[None, Some(draw())],
             ..Step::default()
         };
-        let plan = Plan::of(&step, 2);
+        let plan = Plan::of(&step, 2, SplitRule::FIXED);
         assert!(!plan.records);
         let shape = StepShape {
             rows: 80,
@@ -337,7 +339,7 @@ mod tests {
         assert_eq!(plan.shape, shape);
         let (offsets, words) = (shape.offsets(), &plan.words);
         let tiles: Vec<&[i32]> = words[..24].chunks(4).collect();
-        let expected = [[0, 0, 1, 0], [0, 0, 1, 1], [0, 0, 1, 2], [1, 0, 32, -1], [1, 32, 32, -1]];
+        let expected = [[0, 8, 3, 0], [0, 8, 3, 1], [0, 8, 3, 2], [1, 0, 32, -1], [1, 32, 32, -1]];
         assert_eq!(tiles[..5], expected);
         assert_eq!(tiles[5], [1, 64, 6, -1]);
         assert_eq!(words[offsets.draws..][..10], [NONE; 10]);
@@ -377,7 +379,7 @@ mod tests {
             wanted: &[3],
             ..Step::default()
         };
-        let plan = Plan::of(&step, 2);
+        let plan = Plan::of(&step, 2, SplitRule::FIXED);
         let (offsets, words) = (plan.shape.offsets(), &plan.words);
         assert_eq!((plan.shape.marks, offsets.states % 4, offsets.marks % 2), (3, 0, 0));
         assert_eq!(words[offsets.states..][..8], [3, 1, 5, 0, 0, 3, NONE, 1]);
@@ -390,7 +392,7 @@ mod tests {
             (0..3).map(|row| Span { rows: row..row + 1, start: 9, pages: &pages }).collect();
         let own = [SpanState { from: None, marks: &marks[2..] }; 3];
         (step.spans, step.states, step.wanted) = (&decodes, &own, &[0, 1, 2]);
-        let plan = Plan::of(&step, 2);
+        let plan = Plan::of(&step, 2, SplitRule::FIXED);
         let (offsets, words) = (plan.shape.offsets(), &plan.words);
         assert_eq!((plan.records, plan.shape.marks, plan.shape.spans), (true, 4, 4));
         assert_eq!(words[offsets.states + 8..][..8], [2, 1, NONE, 2, NONE, NONE, NONE, NONE]);
@@ -412,7 +414,7 @@ mod tests {
                 wanted: &wanted,
                 ..Step::default()
             };
-            Plan::of(&step, 4)
+            Plan::of(&step, 4, SplitRule::FIXED)
         };
         let (a, b) = (plan(9, 100), plan(16, 511));
         assert!(a.records && b.records);
