@@ -143,6 +143,7 @@ def parts(run):
     """The parts, most informative first: name, seconds that must be left, time limit, call."""
     name, large = ("tiny" if run.tiny else "qwen3-0.6b"), "qwen3-8b"
     small, mixture = config_of(name), "tiny-moe" if run.tiny else "qwen3-moe"
+    hybrid = "tiny-hybrid" if run.tiny else "qwen3.5-0.8b"
 
     def source(name):
         path = run.scratch / f"{name}.json"
@@ -162,6 +163,8 @@ def parts(run):
         ("mixture", 30, 90, lambda: times.measure(run, mixture, config_of(mixture),
                                                   source(mixture))),
         ("profile, mixture", 20, 60, lambda: profile.profile(run, mixture)),
+        ("hybrid", 20, 90, lambda: times.measure(run, hybrid, config_of(hybrid), source(hybrid))),
+        ("profile, hybrid", 15, 60, lambda: profile.profile(run, hybrid)),
         ("large", 40, 120, lambda: times.measure(run, large, config_of(large), source(large))),
         ("profile, large", 25, 60, lambda: profile.profile(run, large)),
         ("price, small", 15, 60, lambda: times.price(run, name, small, source(name))),

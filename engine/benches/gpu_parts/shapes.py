@@ -23,6 +23,20 @@ OWN = {
                  "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
                  "norm_topk_prob": True, "vocab_size": 512, "tie_word_embeddings": True,
                  "max_position_embeddings": 4096},
+    # Qwen3.5-0.8B: of four layers, three have a gated delta rule in the place of attention.
+    "qwen3.5-0.8b": {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text",
+                     "vocab_size": 248_320, "hidden_size": 1024, "intermediate_size": 3584,
+                     "num_hidden_layers": 24, "num_attention_heads": 8, "num_key_value_heads": 2,
+                     "head_dim": 256, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+                     "linear_num_key_heads": 16, "linear_num_value_heads": 16,
+                     "linear_value_head_dim": 128, "tie_word_embeddings": True},
+    "tiny-hybrid": {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text",
+                    "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128,
+                    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+                    "head_dim": 16, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 16,
+                    "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+                    "linear_value_head_dim": 16, "tie_word_embeddings": True,
+                    "max_position_embeddings": 4096},
     "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
              "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 512,
              "tie_word_embeddings": True, "max_position_embeddings": 4096},
@@ -32,6 +46,7 @@ OWN = {
 GOALS = {("qwen3-0.6b", 32): 0.6, ("qwen3-0.6b", 256): 0.6,
          ("qwen3-8b", 32): 0.6, ("qwen3-8b", 256): 0.6}
 HALF, SINGLE = 2, 4  # bytes
+INTERVAL = 4  # of so many layers of a hybrid, one has attention
 
 
 def config_of(name):
@@ -58,20 +73,48 @@ def feed_forward(config, batch):
     return hidden * experts + used * 3 * hidden * config["moe_intermediate_size"]
 
 
+def is_hybrid(config):
+    """Returns whether some layers have a gated delta rule in the place of attention."""
+    return "linear_num_value_heads" in config
+
+
+def attention_layers(config):
+    """Returns the number of layers with attention."""
+    layers = config["num_hidden_layers"]
+    return layers // INTERVAL if is_hybrid(config) else layers
+
+
+def delta_rule(config):
+    """Returns the weights of a gated delta rule, and the bytes of its state of one sequence; zeros
+    without one."""
+    if not is_hybrid(config):
+        return 0, 0
+    heads, dim = config["linear_num_value_heads"], config["linear_key_head_dim"]
+    keys, values = config["linear_num_key_heads"] * dim, heads * config["linear_value_head_dim"]
+    channels = 2 * keys + values
+    weights = config["hidden_size"] * (channels + 2 * values + 2 * heads)
+    inputs = channels * (config["linear_conv_kernel_dim"] - 1)
+    return weights, SINGLE * values * dim + HALF * inputs
+
+
 def step_bytes(config, batch, context):
     """Returns the bytes that a decode step of `batch` sequences of `context` tokens must move: all
-    weights that it uses but the embedding read once, keys and values read once, logits written and
-    read."""
+    weights that it uses but the embedding read once, keys and values read once, states read and
+    written, logits written and read."""
     hidden, dim = config["hidden_size"], config["head_dim"]
     layers, vocab = config["num_hidden_layers"], config["vocab_size"]
     query, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
-    layer = hidden * (2 * query + 2 * kv) + feed_forward(config, batch)
-    weights = HALF * (layers * layer + vocab * hidden)
-    cache = batch * context * layers * 2 * kv * HALF
-    return weights + cache + batch * vocab * SINGLE * 2
+    attended = attention_layers(config)
+    # A hybrid has a gate for each number that attention gives.
+    attention = hidden * ((3 if is_hybrid(config) else 2) * query + 2 * kv)
+    rule, state = delta_rule(config)
+    mixing = attended * attention + (layers - attended) * rule
+    weights = HALF * (mixing + layers * feed_forward(config, batch) + vocab * hidden)
+    states = batch * (layers - attended) * state * 2
+    return weights + states + cache_bytes(config, batch * context) + batch * vocab * SINGLE * 2
 
 
 def cache_bytes(config, tokens):
     """Returns the bytes of the keys and values of `tokens` tokens."""
     kv = config["num_key_value_heads"] * config["head_dim"]
-    return tokens * config["num_hidden_layers"] * 2 * kv * HALF
+    return tokens * attention_layers(config) * 2 * kv * HALF
