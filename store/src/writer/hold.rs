@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use episode::CallId;
@@ -28,7 +29,7 @@ const GROUP_RECORDS_MAX: usize = 256;
 const DUE_STARTS_MAX: usize = GROUP_RECORDS_MAX / 2;
 
 /// Time for which further records are waited for where many come: one commit for more of them.
-const GATHER: Duration = Duration::from_millis(1);
+const GATHER: Duration = Duration::from_millis(2);
 /// Records in the last group that say that many come: more than one call, which may be two records.
 const BUSY_RECORDS: usize = 3;
 /// Time for which the last group says so.
@@ -146,10 +147,19 @@ impl PendingRecords {
         }
     }
 
-    /// Receives the records that wait, after a short time in which more may come if many do.
-    pub(crate) async fn gather(&mut self, queue: &mut mpsc::Receiver<QueuedRecord>) {
+    /// Receives the records that wait, after a short time in which more may come if many do. A
+    /// writer with a thread of its own blocks that: timers of the runtime are late by a millisecond
+    /// and more while its workers are busy.
+    pub(crate) async fn gather(
+        &mut self,
+        queue: &mut mpsc::Receiver<QueuedRecord>,
+        has_own_thread: bool,
+    ) {
         if self.busy_at.is_some_and(|at| at.elapsed() < BUSY_FOR) {
-            sleep(GATHER).await;
+            match has_own_thread {
+                true => thread::sleep(GATHER),
+                false => sleep(GATHER).await,
+            }
         }
         while self.records.len() < GROUP_RECORDS_MAX
             && let Ok(queued) = queue.try_recv()
@@ -291,7 +301,7 @@ mod tests {
             assert!(writer.take(false));
             tokio::select! {
                 biased;
-                () = writer.pending.gather(&mut records) => false,
+                () = writer.pending.gather(&mut records, false) => false,
                 () = std::future::ready(()) => true,
             }
         };

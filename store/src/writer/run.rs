@@ -49,7 +49,7 @@ impl WriterLoop {
         while is_open {
             is_open = pending.receive(&mut queue).await;
             loop {
-                pending.gather(&mut queue).await;
+                pending.gather(&mut queue, self.has_own_thread()).await;
                 let mut group = pending.take_group(!is_open);
                 if group.is_empty() {
                     break;
@@ -60,6 +60,11 @@ impl WriterLoop {
             }
         }
         self.stop().await;
+    }
+
+    /// True of the writer of a file.
+    fn has_own_thread(&self) -> bool {
+        matches!(self.connection, Some(StoreConnection::Local(_)))
     }
 
     async fn stop(mut self) {
