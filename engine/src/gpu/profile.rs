@@ -125,7 +125,7 @@ enum About {
 /// The most rows of a step, for variants that have no limit.
 const ANY: usize = usize::MAX;
 
-/// What serves, and what could.
+/// The kernels that serve, and those that could.
 const VARIANTS: &[VariantKind] = &[
     kind("usual", SERVING, 1..=ANY, About::Everything),
     // Each operation by itself, as before some were joined.

@@ -310,7 +310,7 @@ mod tests {
         assert!(!waits_after(1).await);
     }
 
-    /// What comes to the writer, many at once.
+    /// An event for the writer, of many calls at once.
     #[derive(Debug, Clone)]
     enum Step {
         /// Calls begin.

@@ -10,6 +10,8 @@ use crate::json::{Ends, Malformed, scalar, string};
 /// Bytes of a document for which room for one pair of brackets is made ahead. A list of logprobs
 /// has a pair in some 40.
 const BYTES_A_PAIR: usize = 32;
+/// Pairs for which room is made ahead at most: a long prompt has few.
+const PAIRS_ROOM_MAX: usize = 4096;
 /// Levels for which room is made ahead.
 const OPEN_ROOM: usize = 16;
 
@@ -27,7 +29,8 @@ pub(crate) struct Outline<'a> {
 impl Brackets {
     /// Finds the brackets of a document in one pass. All of them must match.
     pub(crate) fn of(doc: &[u8]) -> Result<Self, Malformed> {
-        let mut brackets: Vec<(usize, usize)> = Vec::with_capacity(doc.len() / BYTES_A_PAIR);
+        let room = (doc.len() / BYTES_A_PAIR).min(PAIRS_ROOM_MAX);
+        let mut brackets: Vec<(usize, usize)> = Vec::with_capacity(room);
         // The places in `brackets` of those that must still close.
         let mut open = Vec::with_capacity(OPEN_ROOM);
         each_bracket(doc, |at, bracket| {
