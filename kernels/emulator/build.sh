@@ -21,7 +21,7 @@ out="$(cd "$out" && pwd)"
 exec 9>"$out/lock"
 flock 9
 
-readonly FLAGS=(-std=c++20 -O2 -g1 -ffp-contract=off -fPIC -Wall -I"$here" -I"$cuda")
+readonly FLAGS=(-std=c++20 -O2 -g1 -ffp-contract=off -fPIC -fno-semantic-interposition -Wall -I"$here" -I"$cuda")
 watched=(-fsanitize=thread --param tsan-instrument-func-entry-exit=0
   -fsanitize=alignment,bounds,shift-exponent)
 [ -z "${UNWATCHED:-}" ] || watched=()

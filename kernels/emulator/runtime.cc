@@ -19,6 +19,8 @@ namespace {
 
 constexpr int MAX_THREADS = 1024;
 constexpr size_t STACK_BYTES = 128 << 10;
+// From stack to stack. Not a power of two: the ends of all stacks would share a few lines of the cache.
+constexpr size_t STACK_STRIDE = STACK_BYTES + 4096 + 192;
 constexpr size_t DYNAMIC_BYTES = 232448;
 constexpr uint64_t CANARY = 0x726f6c6c74617065;
 // It is NaN as bf16 and as f32, and far out of bounds as an index.
@@ -48,7 +50,8 @@ emulate_switch:
   popq %r12
   popq %rbx
   popq %rbp
-  ret
+  popq %rcx
+  jmp *%rcx
 .size emulate_switch,.-emulate_switch
 )");
 void switch_to(Context *save, Context *load) { emulate_switch(save, *load); }
@@ -72,7 +75,7 @@ void prepare(Context *context, char *stack, void (*entry)()) {
 #endif
 
 // ---- the running block ----
-enum class State { Ready, Collective, Barrier, Done };
+enum class State : char { Ready, Collective, Barrier, Done };
 
 struct Pending {
   char *to;
@@ -84,7 +87,6 @@ struct Thread {
   Context context;
   Index index;
   int linear;
-  State state;
   const char *name;  // of the collective it waits in
   unsigned mask;
   void *arguments;
@@ -112,6 +114,8 @@ struct Machine {
   char *stacks = nullptr;
   char *dynamic = nullptr;
   std::vector<Thread> threads;
+  State states[MAX_THREADS];            // by thread, close together: each round reads them all
+  uint32_t meeting[MAX_THREADS / 32];   // by warp: the lanes that wait in a collective
   Context scheduler{};
   const Launch *launch = nullptr;
   Thread *current = nullptr;
@@ -146,16 +150,20 @@ uint64_t next_random() {
 
 void shuffle(std::vector<int> &order) {
   if (m.seed == 0) return;
-  for (size_t i = order.size(); i > 1; i--) std::swap(order[i - 1], order[next_random() % i]);
+  for (size_t i = order.size(); i > 1; i--)
+    std::swap(order[i - 1], order[(next_random() >> 32) * i >> 32]);
 }
 
 void poison(char *begin, char *end) {
-  for (char *p = begin; p < end; p++) *p = (p - begin) & 1 ? POISON >> 8 : POISON & 0xff;
+  constexpr uint64_t four = POISON * 0x0001000100010001;
+  for (; end - begin >= 8; begin += 8) memcpy(begin, &four, 8);
+  memcpy(begin, &four, end - begin);
 }
 
 // ---- races ----
+// Of two accesses in one launch.
 bool ordered(const Access &then, const Access &now) {
-  if (then.block != now.block) return then.block < m.first_block;
+  if (then.block != now.block) return false;
   if (then.thread == now.thread) return true;
   if (then.barrier < now.barrier || then.barrier == BARRIERS_MAX) return true;
   if (then.thread / 32 != now.thread / 32) return false;
@@ -183,12 +191,10 @@ Access access_now(bool atomic) {
        what, where, address, m.current->linear, then.thread);
 }
 
-void check_shadow(Shadow &shadow, const void *address, bool write, bool atomic) {
-  Access now = access_now(atomic);
-  bool shared = is_shared(address);
+void check_shadow(Shadow &shadow, const void *address, const Access &now, bool shared, bool write) {
   auto racy = [&](const Access &then) {
-    if (shared && then.block != now.block) return false;
-    if (then.block == 0 || ordered(then, now) || (then.atomic && atomic)) return false;
+    if (then.block < m.first_block || (shared && then.block != now.block)) return false;
+    if (ordered(then, now) || (then.atomic && now.atomic)) return false;
     return then.block == now.block || !published(then);
   };
   if (racy(shadow.write)) report_race(write ? "write to" : "read of", address, shadow.write);
@@ -203,13 +209,14 @@ void check_shadow(Shadow &shadow, const void *address, bool write, bool atomic) 
   shadow.write = now;
 }
 
-char *stacks_end() { return m.stacks + MAX_THREADS * STACK_BYTES; }
+char *stack_of(size_t thread) { return m.stacks + thread * STACK_STRIDE; }
 
 void check(const void *pointer, size_t bytes, bool write, bool atomic) {
   if (!m.current) return;
   auto address = static_cast<const char *>(pointer);
-  if (address >= m.stacks && address < stacks_end()) return;
+  if (address >= m.stacks && address < stack_of(MAX_THREADS)) return;
   Shadow *shadows = nullptr;
+  bool shared = true;
   size_t offset = 0;
   const Launch &launch = *m.launch;
   if (address >= m.dynamic && address < m.dynamic + DYNAMIC_BYTES) {
@@ -230,12 +237,14 @@ void check(const void *pointer, size_t bytes, bool write, bool atomic) {
            pointer);
     offset = number - m.arena.begin;
     shadows = m.arena_shadow;
+    shared = false;
   }
   if (reinterpret_cast<uintptr_t>(address) % (bytes < 16 ? bytes : 16) && !(bytes & (bytes - 1)))
     fail("%s of %zu bytes at %p, which is not aligned", write ? "write" : "read", bytes, pointer);
   if (bytes == 1) return;
+  Access now = access_now(atomic);
   for (size_t at = offset / 2; at < (offset + bytes) / 2; at++)
-    check_shadow(shadows[at], pointer, write, atomic);
+    check_shadow(shadows[at], pointer, now, shared, write);
 }
 
 // ---- running a block ----
@@ -246,8 +255,8 @@ void release_barrier() {
   m.barrier_number++;
   m.reduced = m.reduce;
   m.reduce_kind = 0;
-  for (auto &thread : m.threads)
-    if (thread.state == State::Barrier) thread.state = State::Ready;
+  for (size_t i = 0; i < m.threads.size(); i++)
+    if (m.states[i] == State::Barrier) m.states[i] = State::Ready;
 }
 
 void thread_body() {
@@ -256,14 +265,14 @@ void thread_body() {
   bool pending = !thread.open.empty();
   for (auto &group : thread.groups) pending |= !group.empty();
   if (pending) fail("it ends with asynchronous copies under way");
-  thread.state = State::Done;
+  m.states[thread.linear] = State::Done;
   m.live--;
   if (m.waiting > 0 && m.waiting == m.live) release_barrier();
   leave();
 }
 
 const char *state_name(const Thread &thread) {
-  switch (thread.state) {
+  switch (m.states[thread.linear]) {
   case State::Collective: return thread.name;
   case State::Barrier: return "__syncthreads";
   case State::Done: return "nothing: it has ended";
@@ -273,17 +282,18 @@ const char *state_name(const Thread &thread) {
 
 // No thread can continue, and not all have ended.
 void report_stuck() {
+  auto state = [](const Thread &thread) { return m.states[thread.linear]; };
   const Thread *stuck = nullptr;
   for (auto &thread : m.threads)
-    if (thread.state != State::Done && (!stuck || thread.state == State::Collective))
+    if (state(thread) != State::Done && (!stuck || state(thread) == State::Collective))
       stuck = &thread;
   const Thread *other = nullptr;
   for (auto &thread : m.threads) {
-    bool wanted = stuck->state == State::Barrier ||
+    bool wanted = state(*stuck) == State::Barrier ||
                   (thread.linear / 32 == stuck->linear / 32 &&
                    (stuck->mask >> (thread.linear % 32) & 1));
-    bool same = thread.state == stuck->state &&
-                (thread.state == State::Barrier || thread.name == stuck->name);
+    bool same = state(thread) == state(*stuck) &&
+                (state(thread) == State::Barrier || thread.name == stuck->name);
     if (wanted && !same) other = &thread;
   }
   snprintf(m.message, sizeof m.message,
@@ -304,19 +314,20 @@ void start_block(const Launch &launch, unsigned number) {
   m.reduce_kind = 0;
   m.live = static_cast<int>(m.threads.size());
   for (auto &number : m.warp_number) number = 0;
-  poison(m.dynamic, m.dynamic + DYNAMIC_BYTES);
+  for (auto &lanes : m.meeting) lanes = 0;
+  poison(m.dynamic, m.dynamic + launch.dynamic_bytes);
   if (launch.shared_begin) poison(launch.shared_begin, launch.shared_end);
   for (int i = 0; i < m.live; i++) {
     Thread &thread = m.threads[i];
     unsigned x = launch.block.x, y = launch.block.y, linear = i;
     thread.index = {linear % x, linear / x % y, linear / x / y};
     thread.linear = i;
-    thread.state = State::Ready;
+    m.states[i] = State::Ready;
     thread.name = nullptr;
     thread.mask = 0;
     thread.groups.clear();
     thread.open.clear();
-    char *stack = m.stacks + i * STACK_BYTES;
+    char *stack = stack_of(i);
     memcpy(stack, &CANARY, sizeof CANARY);
     prepare(&thread.context, stack, thread_body);
   }
@@ -325,14 +336,14 @@ void start_block(const Launch &launch, unsigned number) {
 bool run_ready(const std::vector<int> &order) {
   bool progress = false;
   for (int i : order) {
+    if (m.states[i] != State::Ready) continue;
     Thread &thread = m.threads[i];
-    if (thread.state != State::Ready) continue;
     progress = true;
     m.current = &thread;
     switch_to(&m.scheduler, &thread.context);
     m.current = nullptr;
     if (m.failed) return false;
-    if (memcmp(m.stacks + i * STACK_BYTES, &CANARY, sizeof CANARY)) {
+    if (m.states[i] == State::Done && memcmp(stack_of(i), &CANARY, sizeof CANARY)) {
       snprintf(m.message, sizeof m.message, "kernel %s: a thread's stack is too small",
                m.launch->kernel);
       m.failed = true;
@@ -400,7 +411,7 @@ const char *run(const Launch &launch) {
   std::lock_guard<std::mutex> guard(m.lock);
   if (const char *refused = refuse(launch)) return refused;
   if (!m.stacks) {
-    m.stacks = static_cast<char *>(reserve(MAX_THREADS * STACK_BYTES));
+    m.stacks = static_cast<char *>(reserve(MAX_THREADS * STACK_STRIDE));
     m.dynamic = static_cast<char *>(reserve(DYNAMIC_BYTES));
     m.dynamic_shadow.resize(DYNAMIC_BYTES / 2);
   }
@@ -445,7 +456,7 @@ void fail(const char *format, ...) {
 }
 
 void barrier() {
-  m.current->state = State::Barrier;
+  m.states[m.current->linear] = State::Barrier;
   if (++m.waiting == m.live)
     release_barrier();
   else
@@ -468,32 +479,36 @@ int barrier_reduce(char kind, int value) {
 
 void collective(const char *name, unsigned mask, void *arguments, Complete complete) {
   Thread &self = *m.current;
-  if (!(mask >> (self.linear % 32) & 1)) fail("%s with a mask without its own lane", name);
-  int first = self.linear / 32 * 32;
-  self.state = State::Collective;
+  int warp = self.linear / 32, first = warp * 32, own = self.linear % 32;
+  if (!(mask >> own & 1)) fail("%s with a mask without its own lane", name);
+  int lanes = std::min(32, static_cast<int>(m.threads.size()) - first);
+  if (lanes < 32 && mask >> lanes)
+    fail("%s waits for lane %d, which the block does not have", name,
+         lanes + __builtin_ctz(mask >> lanes));
   self.name = name;
   self.mask = mask;
   self.arguments = arguments;
+  m.states[self.linear] = State::Collective;
+
+  // A lane looks at one of those that wait, and the last that comes at all.
+  uint32_t waiting = m.meeting[warp] & mask;
+  m.meeting[warp] |= 1u << own;
+  bool is_last = (waiting | 1u << own) == mask;
   void *all[32] = {};
-  bool complete_now = true;
-  for (int lane = 0; lane < 32; lane++) {
-    if (!(mask >> lane & 1)) continue;
-    if (first + lane >= static_cast<int>(m.threads.size()))
-      fail("%s waits for lane %d, which the block does not have", name, lane);
-    Thread &peer = m.threads[first + lane];
-    if (peer.state != State::Collective) {
-      complete_now = false;
-      continue;
-    }
+  all[own] = arguments;
+  for (; waiting != 0; waiting = is_last ? waiting & (waiting - 1) : 0) {
+    int lane = __builtin_ctz(waiting);
+    const Thread &peer = m.threads[first + lane];
     if (peer.name != name || peer.mask != mask)
       fail("%s (mask %08x) meets %s (mask %08x) of thread %d", name, mask, peer.name, peer.mask,
            peer.linear);
     all[lane] = peer.arguments;
   }
-  if (!complete_now) return leave();
+  if (!is_last) return leave();
   complete(mask, all);
-  for (int lane = 0; lane < 32; lane++)
-    if (mask >> lane & 1) m.threads[first + lane].state = State::Ready;
+  m.meeting[warp] &= ~mask;
+  for (int lane = 0; lane < lanes; lane++)
+    if (mask >> lane & 1) m.states[first + lane] = State::Ready;
 }
 
 void warp_barrier(unsigned mask) {
