@@ -119,6 +119,7 @@ struct Machine {
   Context scheduler{};
   const Launch *launch = nullptr;
   Thread *current = nullptr;
+  Access now{};  // of the current thread
   Index block{};
   int live = 0, waiting = 0;
   uint32_t block_number = 0, first_block = 0;
@@ -134,11 +135,7 @@ struct Machine {
   char message[512];
 };
 
-Machine &machine() {
-  static Machine machine;
-  return machine;
-}
-Machine &m = machine();
+Machine m;
 
 uint64_t next_random() {
   m.random += 0x9e3779b97f4a7c15;
@@ -176,10 +173,11 @@ bool published(const Access &then) {
   return m.acquired && then.block >= m.first_block && m.fenced[then.block - m.first_block];
 }
 
-Access access_now(bool atomic) {
+// Sets `m.now`: when a thread goes on, and when it passed a barrier.
+void note_time() {
   auto linear = static_cast<unsigned>(m.current->linear);
-  return {m.block_number, std::min(m.barrier_number, BARRIERS_MAX),
-          std::min(m.warp_number[linear / 32], WARP_BARRIERS_MAX), linear, atomic};
+  m.now = {m.block_number, std::min(m.barrier_number, BARRIERS_MAX),
+           std::min(m.warp_number[linear / 32], WARP_BARRIERS_MAX), linear, false};
 }
 
 [[noreturn]] void report_race(const char *what, const void *address, const Access &then) {
@@ -211,10 +209,9 @@ void check_shadow(Shadow &shadow, const void *address, const Access &now, bool s
 
 char *stack_of(size_t thread) { return m.stacks + thread * STACK_STRIDE; }
 
-void check(const void *pointer, size_t bytes, bool write, bool atomic) {
-  if (!m.current) return;
+__attribute__((noinline)) void check_memory(const void *pointer, size_t bytes, bool write,
+                                            bool atomic) {
   auto address = static_cast<const char *>(pointer);
-  if (address >= m.stacks && address < stack_of(MAX_THREADS)) return;
   Shadow *shadows = nullptr;
   bool shared = true;
   size_t offset = 0;
@@ -242,9 +239,16 @@ void check(const void *pointer, size_t bytes, bool write, bool atomic) {
   if (reinterpret_cast<uintptr_t>(address) % (bytes < 16 ? bytes : 16) && !(bytes & (bytes - 1)))
     fail("%s of %zu bytes at %p, which is not aligned", write ? "write" : "read", bytes, pointer);
   if (bytes == 1) return;
-  Access now = access_now(atomic);
+  Access now = m.now;
+  now.atomic = atomic;
   for (size_t at = offset / 2; at < (offset + bytes) / 2; at++)
     check_shadow(shadows[at], pointer, now, shared, write);
+}
+
+inline void check(const void *pointer, size_t bytes, bool write, bool atomic) {
+  auto address = static_cast<const char *>(pointer);
+  bool local = address >= m.stacks && address < stack_of(MAX_THREADS);
+  if (m.current && !local) check_memory(pointer, bytes, write, atomic);
 }
 
 // ---- running a block ----
@@ -340,6 +344,7 @@ bool run_ready(const std::vector<int> &order) {
     Thread &thread = m.threads[i];
     progress = true;
     m.current = &thread;
+    note_time();
     switch_to(&m.scheduler, &thread.context);
     m.current = nullptr;
     if (m.failed) return false;
@@ -457,10 +462,9 @@ void fail(const char *format, ...) {
 
 void barrier() {
   m.states[m.current->linear] = State::Barrier;
-  if (++m.waiting == m.live)
-    release_barrier();
-  else
-    leave();
+  if (++m.waiting < m.live) return leave();
+  release_barrier();
+  note_time();
 }
 
 int barrier_reduce(char kind, int value) {
@@ -515,6 +519,7 @@ void warp_barrier(unsigned mask) {
   static const char name[] = "__syncwarp";
   collective(name, mask, nullptr,
              [](unsigned, void **) { m.warp_number[m.current->linear / 32]++; });
+  note_time();
 }
 
 void fence() { m.fenced[m.block_number - m.first_block] = true; }
