@@ -41,7 +41,7 @@ from transformers import (  # noqa: E402
 from transformers.models.qwen3_5 import modeling_qwen3_5 as hybrids  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # two would wait for each other on cores that have other work
 MODEL = Path(__file__).resolve().parents[3] / "engine" / "models" / "tiny"
 TRAINED = ("tiny-hybrid",)  # folders beside it that are compared as they are
 VOCAB = 393  # of the tokenizer that all of them borrow
