@@ -18,7 +18,7 @@ import torch  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter  # noqa: E402
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)
 DRIFT = 0.5  # of a weight of the routers, from one version to the next
 
 
