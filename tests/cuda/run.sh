@@ -11,7 +11,7 @@ readonly STAMP="$VENV/requirements.txt"
 if ! cmp -s tests/cuda/requirements.txt "$STAMP"; then
   rm -rf "$VENV"
   python3 -m venv "$VENV"
-  "$VENV/bin/pip" install --quiet -r tests/cuda/requirements.txt
+  "$VENV/bin/pip" install --quiet --no-compile -r tests/cuda/requirements.txt
   cp tests/cuda/requirements.txt "$STAMP"
 fi
 packages="$(echo "$PWD/$VENV"/lib/python3*/site-packages/nvidia)"

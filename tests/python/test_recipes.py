@@ -62,7 +62,7 @@ def done(name, setting, tmp_path):
 
 def python():
     """This Python with the package, as pip would have installed both."""
-    return {"PYTHONPATH": str(harness.ROOT / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {"PYTHONPATH": str(harness.ROOT / "python")}
 
 
 @pytest.mark.skipif(not CLAUDE.exists(), reason="npm has not installed Claude Code")

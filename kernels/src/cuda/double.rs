@@ -37,7 +37,9 @@ pub fn load() -> Result<&'static Double, String> {
 /// A message of the compiler.
 pub fn build() -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let folder = program.with_file_name("cuda-double");
+    // Of target/debug/deps/PROGRAM: one folder for tests in Rust and in Python.
+    let target = program.ancestors().nth(3).ok_or("a program outside of a target folder")?;
+    let folder = target.join("cuda-double");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("emulator/build.sh");
     let output = Command::new(&script)
         .arg(&folder)

@@ -31,7 +31,6 @@ QUIET = {
     "OMP_NUM_THREADS": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
-    "PYTHONDONTWRITEBYTECODE": "1",
 }
 
 

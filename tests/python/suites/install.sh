@@ -20,7 +20,7 @@ started=$SECONDS
 python3 -m venv venv
 python3 "$here/fetch.py" "$here/versions" sources &
 fetch=$!
-venv/bin/pip install --quiet --disable-pip-version-check -r "$here/requirements.txt"
+venv/bin/pip install --quiet --no-compile --disable-pip-version-check -r "$here/requirements.txt"
 wait "$fetch"
 echo "$mark" >.installed
 echo "suites: $((SECONDS - started)) s, $(du -sh . | cut -f1)"

@@ -30,8 +30,11 @@ pub(super) fn route(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         for normed in [false, true] {
             let what = format!("route {rows}x{experts} to {width}, normed: {normed}");
             let mut logits = checker.random.floats(rows * experts, 8.0);
-            // Steps of a quarter make many equal ones.
-            logits.iter_mut().step_by(2).for_each(|logit| *logit = (*logit * 4.0).round() / 4.0);
+            // Steps make equal ones, and no two whose probabilities differ by a rounding only.
+            for (at, logit) in logits.iter_mut().enumerate() {
+                let steps = if at % 2 == 0 { 4.0 } else { 64.0 };
+                *logit = (*logit * steps).round() / steps;
+            }
             let ids: Vec<i32> = (0..rows).map(|row| if row % 4 == 2 { -1 } else { 7 }).collect();
             let found = launch_route(checker, &logits, &ids, [experts, width], normed)?;
 
