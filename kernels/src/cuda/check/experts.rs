@@ -102,8 +102,8 @@ fn launch_route(
 /// The experts of a row and their weights.
 fn choice(logits: &[f32], width: usize, normed: bool) -> Vec<(i32, f32)> {
     let mut order: Vec<usize> = (0..logits.len()).collect();
-    // A stable sort: among equals the lower number comes first.
-    order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+    // A stable sort: among equals, as 0 and -0 are, the lower number comes first.
+    order.sort_by(|a, b| (logits[*b] + 0.0).total_cmp(&(logits[*a] + 0.0)));
     let highest = f64::from(logits[order[0]]);
     let powers: Vec<f64> = logits.iter().map(|logit| (f64::from(*logit) - highest).exp()).collect();
     order.truncate(width);
