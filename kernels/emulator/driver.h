@@ -56,7 +56,8 @@ uint64_t random_number();
 
 // Counters, for tests.
 struct Counts {
-  long long launches, early_launches, graph_launches, recordings, allocations, synchronizations, faults;
+  long long launches, early_launches, graph_launches, recordings, allocations, synchronizations,
+      faults;
 };
 Counts &counts();
 
@@ -107,8 +108,8 @@ struct Stream {
   bool blocking = false;
   std::deque<Operation> queue;
   uint64_t asked = 0, done = 0;
-  Kind latest = BARRIER;             // of the work that was done last, but for marks
-  emulate::Blocks latest_blocks{};   // if that was a kernel
+  Kind latest = BARRIER;            // of the work that was done last, but for marks
+  emulate::Blocks latest_blocks{};  // if that was a kernel
   std::shared_ptr<Graph> capture;
   bool capture_broken = false;
   int capture_mode = 0;

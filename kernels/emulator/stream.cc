@@ -261,7 +261,8 @@ API cuEventRecord(void *handle, void *stream_handle) {
   return add(stream, {[event, number] {
                if (events.count(event) && event->number == number) event->seconds = now();
                return SUCCESS;
-             }, MARK});
+             },
+             MARK});
 }
 
 API cuStreamWaitEvent(void *stream_handle, void *handle, unsigned) {

@@ -293,7 +293,8 @@ static void check_early_launches() {
   FOLLOWED(nullptr, copies_early, x + N);
   expect("two in front", emulate::launch<copies_early>("x", {1, 1, 1}, {N, 1, 1}, 0, x), nullptr);
   expect("the next",
-         emulate::launch_early<copies_early>("y", {1, 1, 1}, {N, 1, 1}, emulate::latest_blocks(), x),
+         emulate::launch_early<copies_early>("y", {1, 1, 1}, {N, 1, 1}, emulate::latest_blocks(),
+                                             x),
          nullptr);
   WRONG(follows, 1, nullptr, 0, x, x + N);
   expect("behind a copy",
