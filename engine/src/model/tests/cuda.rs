@@ -188,8 +188,8 @@ fn kernels_that_take_each_others_place_give_the_same_bits_on_cuda() {
 /// The steps of a model whose kernels begin early. The third of a shape is replayed.
 const EARLY_STEPS: usize = 5;
 
-/// Checks that a model gives the same bits when its kernels begin early: launched and recorded, with
-/// products by the library and without.
+/// Checks that a model gives the same bits when its kernels begin early: launched and recorded,
+/// with products by the library and without.
 fn check_early(model: impl Fn(&CudaOptions) -> Model<Cuda>, prompts: &[Vec<u32>]) {
     let double = exclusive_gpu();
     for (eager, deterministic) in [(true, false), (false, false), (false, true)] {

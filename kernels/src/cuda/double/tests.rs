@@ -98,8 +98,8 @@ fn kernels_are_launched_and_watched() {
     assert!(Memory::new(&device, 16).is_err());
 }
 
-/// Launches `kernel` on eight elements three times, each time early if that is possible. Returns the
-/// number of early launches, and the error of the device.
+/// Launches `kernel` on eight elements three times, each time early if that is possible. Returns
+/// the number of early launches, and the error of the device.
 fn launch_thrice(device: &Device, double: &Double, kernel: &str) -> (i64, Result<(), CudaError>) {
     let kernels = Kernels::load(device, FAMILIES, 64).unwrap();
     let x = Memory::of(device, &[0x3f80_u16; 8]).unwrap();
