@@ -8,12 +8,15 @@
 // `ROLLTAPE_EMULATED` and runs a block's threads on a processor. What plain C++ can say is said
 // below for both; what it cannot (`mma.cu`, and the words of CUDA itself) the emulator brings.
 //
-// Words of CUDA in use: `__global__ __device__ __shared__ __launch_bounds__ __align__ __restrict__
+// Words of CUDA in use: `__global__ __device__ __shared__ __launch_bounds__ __align__
 // __forceinline__`, `threadIdx blockIdx blockDim gridDim`, `__syncthreads __syncwarp
 // __shfl_xor_sync __shfl_sync __ballot_sync __ldg`, `uint2 uint4 int4 float2 float4` with their
 // `make_`, `__float_as_uint __uint_as_float`, `fmaf fmaxf fminf rsqrtf exp2f`. Every reduction is a
 // fixed tree, and a product that feeds a sum is written as `fmaf` where two kernels must agree, so
 // that no compiler's choice shows in the bits.
+//
+// No pointer is `__restrict__`, and `__ldg` reads only what no kernel of a step writes: such loads
+// are not ordered by `wait_for_predecessor`, and compilers move them in front of it.
 
 /// What a program was compiled for, for whoever has nothing but the program.
 extern "C" __device__ const int rolltape_head_dim = HEAD_DIM;
@@ -34,6 +37,36 @@ typedef unsigned long long u64;
     extern __shared__ uint4 rolltape_shared_bytes[]; \
     unsigned char* const name = (unsigned char*)rolltape_shared_bytes
 #endif
+
+/// Waits until the launch in front is over and all that it wrote can be read. A launch may begin
+/// before that (programmatic dependent launch); until this returns, a thread must not read what a
+/// step writes, nor write anything. Every thread of a kernel of a step calls it. An ordinary launch
+/// has nothing to wait for.
+__device__ __forceinline__ void wait_for_predecessor() {
+#if defined(ROLLTAPE_EMULATED)
+    emulate::wait_for_predecessor();
+#elif __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// Lets the next launch begin, once all blocks have called it or ended. It must follow the wait, so
+/// that no more than two launches run at a time: whoever begins knows that all but the launch in
+/// front is over.
+__device__ __forceinline__ void let_successor_begin() {
+#if defined(ROLLTAPE_EMULATED)
+    emulate::let_successor_begin();
+#elif __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/// Both, for kernels that have nothing to do before: the blocks of the next launch take what is
+/// free of the device as soon as all blocks of this one are there.
+__device__ __forceinline__ void take_over() {
+    wait_for_predecessor();
+    let_successor_begin();
+}
 
 /// The `f32` that a bf16 is.
 __device__ __forceinline__ float to_float(bf16 value) {

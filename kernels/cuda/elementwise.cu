@@ -11,8 +11,9 @@
 /// `sampled[feedback[t]]` where `feedback[t]` is not negative, `ids[t]` elsewhere; a negative one
 /// gives zeros.
 extern "C" __global__ void __launch_bounds__(256) embed(
-    bf16* __restrict__ out, const bf16* __restrict__ table, const int* __restrict__ ids,
-    const int* __restrict__ feedback, const int* __restrict__ sampled, int hidden) {
+    bf16* out, const bf16* table, const int* ids, const int* feedback, const int* sampled,
+    int hidden) {
+    take_over();
     const int t = blockIdx.x, from = feedback[t];
     const int id = from >= 0 ? sampled[from] : ids[t];
     for (int at = threadIdx.x * 8; at < hidden; at += blockDim.x * 8) {
@@ -24,7 +25,8 @@ extern "C" __global__ void __launch_bounds__(256) embed(
 
 /// x[t] += bias: x `[T, columns]`, bias `[columns]`.
 extern "C" __global__ void __launch_bounds__(256) add_bias(
-    bf16* __restrict__ x, const float* __restrict__ bias, int columns) {
+    bf16* x, const float* bias, int columns) {
+    take_over();
     const int at = (blockIdx.x * 256 + threadIdx.x) * 8;
     if (at >= columns) return;
     bf16* const to = x + (long long)blockIdx.y * columns + at;
@@ -40,7 +42,8 @@ extern "C" __global__ void __launch_bounds__(256) add_bias(
 /// out = gate / (1 + exp(-gate)) * up: gate_up `[T, 2 * width]`, the gate first in a row, out
 /// `[T, width]`.
 extern "C" __global__ void __launch_bounds__(256) silu_mul(
-    const bf16* __restrict__ gate_up, bf16* __restrict__ out, int width) {
+    const bf16* gate_up, bf16* out, int width) {
+    take_over();
     const int at = (blockIdx.x * 256 + threadIdx.x) * 8;
     if (at >= width) return;
     const bf16* const row = gate_up + 2ll * blockIdx.y * width + at;
@@ -54,7 +57,8 @@ extern "C" __global__ void __launch_bounds__(256) silu_mul(
 
 /// x /= 1 + exp(-gate): x and gate `[T, width]`.
 extern "C" __global__ void __launch_bounds__(256) sigmoid_mul(
-    bf16* __restrict__ x, const bf16* __restrict__ gate, int width) {
+    bf16* x, const bf16* gate, int width) {
+    take_over();
     const int at = (blockIdx.x * 256 + threadIdx.x) * 8;
     if (at >= width) return;
     const long long place = (long long)blockIdx.y * width + at;

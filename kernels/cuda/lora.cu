@@ -67,8 +67,9 @@ struct Users {
 
 /// mid[t] = A x[t].
 extern "C" __global__ void __launch_bounds__(256) lora_shrink(
-    float* __restrict__ mid, const bf16* __restrict__ x, const LoraPart* __restrict__ table,
-    const int* __restrict__ adapter, int rows, int k, int slices, int r_max) {
+    float* mid, const bf16* x, const LoraPart* table, const int* adapter, int rows, int k,
+    int slices, int r_max) {
+    take_over();
     __shared__ float sums[RANKS][PARTS][ROWS];
     const int first = blockIdx.x * ROWS, slice = blockIdx.y, lane = threadIdx.x % WARP;
     const int part = threadIdx.x / WARP % PARTS, local = threadIdx.x / WARP / PARTS;
@@ -111,8 +112,9 @@ extern "C" __global__ void __launch_bounds__(256) lora_shrink(
 
 /// out[t] += scale * B mid[t], rounded to bf16.
 extern "C" __global__ void __launch_bounds__(256) lora_expand(
-    bf16* __restrict__ out, const float* __restrict__ mid, const LoraPart* __restrict__ table,
-    const int* __restrict__ adapter, int rows, int stride, int slices, int r_max) {
+    bf16* out, const float* mid, const LoraPart* table, const int* adapter, int rows, int stride,
+    int slices, int r_max) {
+    take_over();
     const int column = (blockIdx.x * 256 + threadIdx.x) * 2;
     const int first = blockIdx.y * ROWS, slice = blockIdx.z;
     Users users(adapter, first, rows);

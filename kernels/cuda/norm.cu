@@ -51,6 +51,7 @@ __device__ __forceinline__ void finish(const Eight& first, float sum, float* scr
 extern "C" __global__ void __launch_bounds__(1024) add_rms_norm(
     bf16* residual, const bf16* delta, const float* weight, bf16* out, int hidden, float eps,
     float offset) {
+    take_over();
     const long long start = (long long)blockIdx.x * hidden;
     __shared__ float scratch[WARP];
     Eight first;
@@ -78,6 +79,7 @@ extern "C" __global__ void __launch_bounds__(1024) add_rms_norm(
 extern "C" __global__ void __launch_bounds__(1024) gather_norm(
     const bf16* residual, const int* rows, const float* weight, bf16* out, int hidden, float eps,
     float offset) {
+    take_over();
     const int index = rows[blockIdx.x];
     bf16* const to = out + (long long)blockIdx.x * hidden;
     if (index < 0) {

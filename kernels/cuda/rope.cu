@@ -47,6 +47,7 @@ __device__ __forceinline__ long long page_row(int slot, int kv, int nkv) {
 extern "C" __global__ void __launch_bounds__(256) rope_write(
     bf16* qkv, const float* q_norm, const float* k_norm, const float* table, const int* positions,
     const int* slots, bf16* keys, bf16* values, int nq, int nkv, float eps, float offset) {
+    take_over();
     const int half = HEAD_DIM / 2, heads = nq + 2 * nkv, t = blockIdx.y;
     const int unit = blockIdx.x * 256 + threadIdx.x;
     const int head = unit / ROPE_LANES, at = unit % ROPE_LANES * 8;
@@ -100,6 +101,7 @@ extern "C" __global__ void __launch_bounds__(256) rope_write_part(
     bf16* qkv, const float* q_norm, const float* k_norm, const float* table, const int* positions,
     const int* slots, bf16* keys, bf16* values, int nq, int nkv, float eps, float offset,
     int width) {
+    take_over();
     __shared__ float all_numbers[8 * HEAD_DIM];
     const int heads = nq + 2 * nkv, t = blockIdx.y, lane = threadIdx.x % WARP;
     const int head = blockIdx.x * 8 + threadIdx.x / WARP;

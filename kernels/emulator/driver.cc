@@ -51,9 +51,11 @@ long long *named(const std::string &name) {
       {"fail_allocation", &s.fail_allocation},
       {"fail_launch", &s.fail_launch},
       {"fail_recording", &s.fail_recording},
+      {"driver", &s.driver},
       {"seed", &s.seed},
       {"order", &s.order},
       {"launches", &c.launches},
+      {"early_launches", &c.early_launches},
       {"graph_launches", &c.graph_launches},
       {"recordings", &c.recordings},
       {"allocations", &c.allocations},
@@ -183,9 +185,8 @@ API rolltape_double_enqueue(void *stream, int (*function)(void *), const void *d
   if (!known) return INVALID_HANDLE;
   auto from = static_cast<const char *>(data);
   std::vector<char> kept(from, from + bytes);
-  return enqueue(known, [=]() mutable {
-    return static_cast<Result>(function(kept.data()));
-  });
+  auto work = [=]() mutable { return static_cast<Result>(function(kept.data())); };
+  return enqueue(known, work, LIBRARY);
 }
 API rolltape_double_live(uint64_t address, size_t bytes) { return live(address, bytes); }
 API rolltape_double_fault(const char *text) { return fault(LAUNCH_FAILED, text); }

@@ -56,7 +56,8 @@ uint64_t random_number();
 
 // Counters, for tests.
 struct Counts {
-  long long launches, graph_launches, recordings, allocations, synchronizations, faults;
+  long long launches, early_launches, graph_launches, recordings, allocations, synchronizations,
+      faults;
 };
 Counts &counts();
 
@@ -84,20 +85,31 @@ void poison(void *memory, size_t bytes);
 struct Event;
 struct Stream;
 
+// What work is to a kernel behind it that is launched early.
+enum Kind {
+  BARRIER,  // a copy and the like: all is over before the kernel begins
+  KERNEL,   // it may still be running
+  LIBRARY,  // likewise, and nobody knows what it reads and writes
+  MARK,     // an event: what is before it counts
+};
+
 struct Operation {
   Work work;
+  Kind kind = BARRIER;
   Event *wait = nullptr;  // run only after what was before this event's record
   uint64_t wait_for = 0;
 };
 
 struct Graph {
-  std::vector<Work> nodes;
+  std::vector<Operation> nodes;
 };
 
 struct Stream {
   bool blocking = false;
   std::deque<Operation> queue;
   uint64_t asked = 0, done = 0;
+  Kind latest = BARRIER;            // of the work that was done last, but for marks
+  emulate::Blocks latest_blocks{};  // if that was a kernel
   std::shared_ptr<Graph> capture;
   bool capture_broken = false;
   int capture_mode = 0;
@@ -114,7 +126,9 @@ struct Event {
 Stream *stream_of(void *handle);  // null if there is none
 Event *event_of(void *handle);
 // Adds work to a stream, or to the graph that it is being captured into.
-Result enqueue(Stream *stream, Work work);
+Result enqueue(Stream *stream, Work work, Kind kind = BARRIER);
+// The stream of the work that runs now: a graph may run in another one than it was captured from.
+Stream *running_stream();
 Result run_all(Stream *stream);
 Result run_everything();
 void drop_everything();  // with a context that is broken
@@ -123,7 +137,11 @@ bool captures(int mode);      // some stream captures in a mode that forbids thi
 
 // ---- module.cc ----
 struct Function;
-Result launch(Function *function, emulate::Index grid, emulate::Index block, unsigned shared,
-              Stream *stream, void **arguments);
+struct Shape {
+  emulate::Index grid, block;
+  unsigned shared;
+  bool early;  // it may begin before the kernel in front is over
+};
+Result launch(Function *function, const Shape &shape, Stream *stream, void **arguments);
 
 } // namespace twin

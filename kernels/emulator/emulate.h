@@ -232,17 +232,33 @@ template <class... A, void (*function)(A...)> struct Entry<function> {
 
 template <class... A> std::tuple<A...> parameter_types(void (*)(A...));
 
+// Runs a kernel with these arguments.
+template <auto function, class... Given> const char *launch_as(Launch launch, Given... given) {
+  decltype(parameter_types(function)) values(given...);
+  launch.invoke = Entry<function>::invoke;
+  launch.shared_begin = __start_emulated_shared, launch.shared_end = __stop_emulated_shared;
+  return std::apply(
+      [&](auto &...value) {
+        void *arguments[] = {(void *)&value..., nullptr};
+        launch.arguments = arguments;
+        return run(launch);
+      },
+      values);
+}
+
 // For test programs: `const char *error = emulate::launch<kernel>("kernel", grid, block, shared,
 // arguments...)`. Arguments are converted as in a call.
 template <auto function, class... Given>
 const char *launch(const char *name, Index grid, Index block, unsigned shared, Given... given) {
-  decltype(parameter_types(function)) values(given...);
-  return std::apply(
-      [&](auto &...value) {
-        void *arguments[] = {(void *)&value..., nullptr};
-        return run({name, Entry<function>::invoke, arguments, grid, block, shared,
-                    __start_emulated_shared, __stop_emulated_shared});
-      },
-      values);
+  Launch launch = {name, nullptr, nullptr, grid, block, shared, nullptr, nullptr};
+  return launch_as<function>(launch, given...);
+}
+
+// As `launch`, for a kernel that may begin before the one in front of it is over.
+template <auto function, class... Given>
+const char *launch_early(const char *name, Index grid, Index block, Blocks predecessor,
+                         Given... given) {
+  Launch launch = {name, nullptr, nullptr, grid, block, 0, nullptr, nullptr, true, predecessor};
+  return launch_as<function>(launch, given...);
 }
 } // namespace emulate

@@ -232,14 +232,27 @@ Result refuse(const Function &function, emulate::Index block, unsigned shared) {
   return SUCCESS;
 }
 
+// Finds the kernel that may still be running when an early launch begins.
+Result find_predecessor(emulate::Launch *code) {
+  if (!code->early) return SUCCESS;
+  counts().early_launches++;
+  const Stream &stream = *running_stream();
+  if (stream.latest == LIBRARY)
+    return fault(LAUNCH_FAILED, std::string("kernel ") + code->kernel +
+                                    " is launched early behind a kernel of a library");
+  bool behind_kernel = stream.latest == KERNEL;
+  code->predecessor = behind_kernel ? stream.latest_blocks : emulate::Blocks{0, 0};
+  return SUCCESS;
+}
+
 } // namespace
 
-Result launch(Function *function, emulate::Index grid, emulate::Index block, unsigned shared,
-              Stream *stream, void **arguments) {
+Result launch(Function *function, const Shape &shape, Stream *stream, void **arguments) {
   if (!functions.count(function)) return INVALID_HANDLE;
   if (!stream) return INVALID_HANDLE;
+  const emulate::Index &grid = shape.grid;
   if (grid.x * grid.y * grid.z == 0) return INVALID_VALUE;
-  if (Result wrong = refuse(*function, block, shared)) return wrong;
+  if (Result wrong = refuse(*function, shape.block, shape.shared)) return wrong;
   if (!function->kernel)
     return fault(NOT_FOUND, "kernel " + function->name + " was not built for the emulator");
   if (!arguments && !function->sizes.empty()) return INVALID_VALUE;
@@ -250,17 +263,20 @@ Result launch(Function *function, emulate::Index grid, emulate::Index block, uns
     values.emplace_back(from, from + function->sizes[i]);
   }
   emulate::Launch code = function->code;
-  code.grid = grid, code.block = block, code.dynamic_bytes = shared;
-  return enqueue(stream, [code, values]() mutable {
+  code.grid = grid, code.block = shape.block, code.dynamic_bytes = shape.shared;
+  code.early = shape.early;
+  auto work = [code, values]() mutable {
     counts().launches++;
     auto &fail = settings().fail_launch;
     if (fail > 0 && --fail == 0) return fault(LAUNCH_FAILED, "a launch that was to fail");
+    if (Result wrong = find_predecessor(&code)) return wrong;
     std::vector<void *> places;
     for (auto &value : values) places.push_back(value.data());
     code.arguments = places.data();
     const char *wrong = emulate::run(code);
     return wrong ? fault(LAUNCH_FAILED, wrong) : SUCCESS;
-  });
+  };
+  return enqueue(stream, work, KERNEL);
 }
 
 extern "C" {
@@ -357,20 +373,47 @@ API cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
                    unsigned bz, unsigned shared, void *stream, void **arguments, void **extra) {
   BEGIN;
   if (extra) return NOT_SUPPORTED;
-  return launch(static_cast<Function *>(function), {gx, gy, gz}, {bx, by, bz}, shared,
-                stream_of(stream), arguments);
+  Shape shape = {{gx, gy, gz}, {bx, by, bz}, shared, false};
+  return launch(static_cast<Function *>(function), shape, stream_of(stream), arguments);
 }
+
+struct LaunchAttribute {
+  int id;
+  char pad[4];
+  union {
+    char bytes[64];
+    int number;
+  } value;
+};
+constexpr int IGNORE = 0, PROGRAMMATIC_STREAM_SERIALIZATION = 6;
+constexpr long long EDGES_OF_KERNELS = 12030;  // the first driver that records early launches
 
 struct LaunchConfig {
   unsigned gx, gy, gz, bx, by, bz, shared;
   void *stream;
-  void *attributes;
+  const LaunchAttribute *attributes;
   unsigned count;
 };
 API cuLaunchKernelEx(const LaunchConfig *config, void *function, void **arguments, void **extra) {
-  if (!config) return INVALID_VALUE;
-  return cuLaunchKernel(function, config->gx, config->gy, config->gz, config->bx, config->by,
-                        config->bz, config->shared, config->stream, arguments, extra);
+  BEGIN;
+  if (!config || (config->count > 0 && !config->attributes)) return INVALID_VALUE;
+  if (extra) return NOT_SUPPORTED;
+  Shape shape = {{config->gx, config->gy, config->gz}, {config->bx, config->by, config->bz},
+                 config->shared, false};
+  for (unsigned i = 0; i < config->count; i++) {
+    const LaunchAttribute &attribute = config->attributes[i];
+    if (attribute.id == IGNORE) continue;
+    if (attribute.id != PROGRAMMATIC_STREAM_SERIALIZATION) return NOT_SUPPORTED;
+    shape.early = attribute.value.number != 0;
+  }
+  Stream *stream = stream_of(config->stream);
+  if (shape.early && settings().capability < 90)
+    return fault(NOT_SUPPORTED, "an early launch on a device that has none");
+  if (shape.early && stream && stream->capture && settings().driver < EDGES_OF_KERNELS) {
+    stream->capture_broken = true;
+    return STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return launch(static_cast<Function *>(function), shape, stream, arguments);
 }
 }
 

@@ -90,6 +90,7 @@ struct Thread {
   const char *name;  // of the collective it waits in
   unsigned mask;
   void *arguments;
+  bool early;  // it did not wait yet for the kernel in front
   std::vector<std::vector<Pending>> groups;  // committed copies, oldest first
   std::vector<Pending> open;                 // copies not committed yet
 };
@@ -207,6 +208,21 @@ void check_shadow(Shadow &shadow, const void *address, const Access &now, bool s
   shadow.write = now;
 }
 
+// An access to device memory by a thread of an early launch before its wait: the kernel in front may
+// still be running. All kernels before that one are over, because it waited before it let this one
+// begin.
+void check_early(const Shadow *shadow, const Shadow *end, const void *address, bool write) {
+  if (write) fail("write to device memory at %p before the wait of an early launch", address);
+  Blocks running = m.launch->predecessor;
+  for (; shadow < end; shadow++) {
+    uint32_t block = shadow->write.block;
+    if (block >= running.first && block < running.end)
+      fail("read of device memory at %p before the wait of an early launch: block %u of the kernel "
+           "in front wrote it",
+           address, block - running.first);
+  }
+}
+
 char *stack_of(size_t thread) { return m.stacks + thread * STACK_STRIDE; }
 
 __attribute__((noinline)) void check_memory(const void *pointer, size_t bytes, bool write,
@@ -235,6 +251,8 @@ __attribute__((noinline)) void check_memory(const void *pointer, size_t bytes, b
     offset = number - m.arena.begin;
     shadows = m.arena_shadow;
     shared = false;
+    if (m.current->early)
+      check_early(shadows + offset / 2, shadows + (offset + bytes + 1) / 2, pointer, write);
   }
   if (reinterpret_cast<uintptr_t>(address) % (bytes < 16 ? bytes : 16) && !(bytes & (bytes - 1)))
     fail("%s of %zu bytes at %p, which is not aligned", write ? "write" : "read", bytes, pointer);
@@ -269,6 +287,7 @@ void thread_body() {
   bool pending = !thread.open.empty();
   for (auto &group : thread.groups) pending |= !group.empty();
   if (pending) fail("it ends with asynchronous copies under way");
+  if (thread.early) fail("it ends without the wait of an early launch");
   m.states[thread.linear] = State::Done;
   m.live--;
   if (m.waiting > 0 && m.waiting == m.live) release_barrier();
@@ -329,6 +348,7 @@ void start_block(const Launch &launch, unsigned number) {
     m.states[i] = State::Ready;
     thread.name = nullptr;
     thread.mask = 0;
+    thread.early = launch.early;
     thread.groups.clear();
     thread.open.clear();
     char *stack = stack_of(i);
@@ -440,6 +460,11 @@ const char *run(const Launch &launch) {
   return m.failed ? m.message : nullptr;
 }
 
+Blocks latest_blocks() {
+  std::lock_guard<std::mutex> guard(m.lock);
+  return {m.first_block, m.block_number};
+}
+
 Index thread_index() { return m.current->index; }
 Index block_index() { return m.block; }
 Index block_size() { return m.launch->block; }
@@ -520,6 +545,12 @@ void warp_barrier(unsigned mask) {
   collective(name, mask, nullptr,
              [](unsigned, void **) { m.warp_number[m.current->linear / 32]++; });
   note_time();
+}
+
+void wait_for_predecessor() { m.current->early = false; }
+
+void let_successor_begin() {
+  if (m.current->early) fail("it lets the next kernel begin before the wait of an early launch");
 }
 
 void fence() { m.fenced[m.block_number - m.first_block] = true; }

@@ -28,6 +28,11 @@ struct Family {
   char *shared_begin, *shared_end;
 };
 
+// The blocks of a launch by their numbers, which are never used again; none if both are equal.
+struct Blocks {
+  uint32_t first, end;
+};
+
 struct Launch {
   const char *kernel;
   void (*invoke)(void **arguments);
@@ -36,6 +41,10 @@ struct Launch {
   unsigned dynamic_bytes;
   // Static shared memory of the family, to be poisoned and watched.
   char *shared_begin, *shared_end;
+  // True if it may begin before the kernel in front of it is over (programmatic dependent launch),
+  // and the blocks of that kernel; none if something else lies in between.
+  bool early = false;
+  Blocks predecessor = {0, 0};
 };
 
 // Device memory as the driver's double keeps it: addresses in [begin, end) are device addresses,
@@ -53,6 +62,8 @@ void forget(uintptr_t address, size_t bytes);
 void set_seed(uint64_t seed);
 // Runs all blocks of a launch, one after another. Returns null, or the error of the kernel.
 const char *run(const Launch &launch);
+// The blocks of the latest launch.
+Blocks latest_blocks();
 
 // ---- called from kernels ----
 Index thread_index() __attribute__((pure));
@@ -76,6 +87,13 @@ using Complete = void (*)(unsigned mask, void **arguments);
 void collective(const char *name, unsigned mask, void *arguments, Complete complete);
 // As `collective`, and orders the memory accesses of the warp (only __syncwarp does).
 void warp_barrier(unsigned mask);
+
+// griddepcontrol.wait: the kernel in front of this one is over, and this thread may read and write
+// what that one wrote.
+void wait_for_predecessor();
+// griddepcontrol.launch_dependents: the kernel behind this one may begin, once all blocks have said
+// so or ended.
+void let_successor_begin();
 
 // __threadfence(): blocks that see this block's atomics may now read what it wrote.
 void fence();

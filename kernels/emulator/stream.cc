@@ -33,6 +33,8 @@ double now() {
 
 Result run_to(Stream *stream, uint64_t number);
 
+Stream *running = nullptr;
+
 Result run_one(Stream *stream) {
   Operation &operation = stream->queue.front();
   if (operation.wait && events.count(operation.wait)) {
@@ -41,6 +43,8 @@ Result run_one(Stream *stream) {
       if (Result result = run_to(event->stream, operation.wait_for)) return result;
   }
   Work work = std::move(operation.work);
+  Kind kind = operation.kind;
+  running = stream;
   Result result = work ? work() : SUCCESS;
   if (result == NOT_READY) {
     stream->queue.front().work = std::move(work);
@@ -48,6 +52,8 @@ Result run_one(Stream *stream) {
   }
   stream->queue.pop_front();
   stream->done++;
+  if (kind != MARK) stream->latest = kind;
+  if (kind == KERNEL) stream->latest_blocks = emulate::latest_blocks();
   return result;
 }
 
@@ -95,14 +101,16 @@ Event *event_of(void *handle) {
   return events.count(event) ? event : nullptr;
 }
 
-Result enqueue(Stream *stream, Work work) {
+Stream *running_stream() { return running; }
+
+Result enqueue(Stream *stream, Work work, Kind kind) {
   if (stream->capture_broken) return STREAM_CAPTURE_INVALIDATED;
   if (stream->capture) {
-    stream->capture->nodes.push_back(std::move(work));
+    stream->capture->nodes.push_back({std::move(work), kind});
     return SUCCESS;
   }
   if (stream == default_stream() && captures(0)) return STREAM_CAPTURE_IMPLICIT;
-  return add(stream, {std::move(work)});
+  return add(stream, {std::move(work), kind});
 }
 
 Result run_all(Stream *stream) { return run_to(stream, stream->asked); }
@@ -253,7 +261,8 @@ API cuEventRecord(void *handle, void *stream_handle) {
   return add(stream, {[event, number] {
                if (events.count(event) && event->number == number) event->seconds = now();
                return SUCCESS;
-             }});
+             },
+             MARK});
 }
 
 API cuStreamWaitEvent(void *stream_handle, void *handle, unsigned) {
@@ -270,7 +279,7 @@ API cuStreamWaitEvent(void *stream_handle, void *handle, unsigned) {
     return STREAM_CAPTURE_ISOLATION;
   }
   if (!event->stream) return SUCCESS;
-  return add(stream, {nullptr, event, event->number});
+  return add(stream, {nullptr, MARK, event, event->number});
 }
 
 API cuEventSynchronize(void *handle) {
@@ -374,9 +383,11 @@ API cuGraphLaunch(void *handle, void *stream_handle) {
   if (!executables.count(graph)) return INVALID_VALUE;
   if (!stream) return INVALID_HANDLE;
   counts().graph_launches++;
-  for (const Work &node : graph->nodes)
-    if (Result result = enqueue(stream, node)) return result;
-  return SUCCESS;
+  // A graph begins when all before it is over, and is over before what is behind it begins.
+  if (Result result = enqueue(stream, nullptr)) return result;
+  for (const Operation &node : graph->nodes)
+    if (Result result = enqueue(stream, node.work, node.kind)) return result;
+  return enqueue(stream, nullptr);
 }
 
 API cuGraphExecDestroy(void *handle) {

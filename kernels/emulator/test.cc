@@ -112,6 +112,57 @@ __global__ void copies(float *x, int wait) {
   x[N + threadIdx.x] = tile[1][N - 1 - threadIdx.x];
 }
 
+// Reverses what the kernel in front left. A constant is read before the wait.
+__global__ void follows(float *x, const float *constant) {
+  float added = constant[threadIdx.x];
+  emulate::wait_for_predecessor();
+  emulate::let_successor_begin();
+  __shared__ float tile[N];
+  tile[threadIdx.x] = x[threadIdx.x] + added;
+  __syncthreads();
+  x[threadIdx.x] = tile[N - 1 - threadIdx.x];
+}
+
+__global__ void reads_early(float *x) {
+  float early = x[threadIdx.x];
+  emulate::wait_for_predecessor();
+  x[threadIdx.x] = early;
+}
+
+// The wait of one thread is none of another.
+__global__ void waits_in_part(float *x) {
+  if (threadIdx.x < 32) emulate::wait_for_predecessor();
+  x[threadIdx.x] += 1;
+  emulate::wait_for_predecessor();
+}
+
+__global__ void writes_early(float *x) {
+  x[threadIdx.x] = 1;
+  emulate::wait_for_predecessor();
+}
+
+__global__ void counts_early(float *x) {
+  if (threadIdx.x == 0) atomicAdd((unsigned *)x, 1u);
+  emulate::wait_for_predecessor();
+}
+
+__global__ void copies_early(float *x) {
+  __shared__ __align__(16) float tile[N];
+  if (threadIdx.x < N / 4) emulate::async_copy(&tile[threadIdx.x * 4], x + threadIdx.x * 4, 16, 16);
+  emulate::async_commit();
+  emulate::wait_for_predecessor();
+  emulate::async_wait(0);
+}
+
+__global__ void never_waits(float *x) {
+  if (threadIdx.x < 32) emulate::wait_for_predecessor();
+}
+
+__global__ void triggers_before_it_waits(float *x) {
+  emulate::let_successor_begin();
+  emulate::wait_for_predecessor();
+}
+
 // Rows of A and columns of B are loaded by ldmatrix, as in a real product.
 __global__ void product(float *d, const bf16 *a, const bf16 *b) {
   __shared__ __align__(16) bf16 tile_a[16 * 16];
@@ -210,6 +261,49 @@ static void check_wrong_kernels() {
   WRONG(reverse, 1, "read at", 0, (float *)nullptr);
 }
 
+#define FOLLOWED(wanted, kernel, ...)                                                         \
+  do {                                                                                      \
+    expect("in front of " #kernel,                                                          \
+           emulate::launch<follows>("follows", {1, 1, 1}, {N, 1, 1}, 0, x, x + N), nullptr);  \
+    expect(#kernel, emulate::launch_early<kernel>(#kernel, {2, 1, 1}, {N, 1, 1},             \
+                                                  emulate::latest_blocks(), __VA_ARGS__),   \
+           wanted);                                                                         \
+  } while (0)
+
+static void check_early_launches() {
+  float *x = device();
+  for (int i = 0; i < 2 * N; i++) x[i] = i < N ? (float)i : 1;
+  emulate::Blocks front = {0, 0};
+  for (int i = 0; i < 3; i++) {
+    expect("follows",
+           emulate::launch_early<follows>("follows", {1, 1, 1}, {N, 1, 1}, front, x, x + N),
+           nullptr);
+    front = emulate::latest_blocks();
+  }
+  require("reversed three times", x[0] == N + 2 && x[N - 1] == 3);
+  const char *early = "before the wait of an early launch";
+  FOLLOWED("block 0 of the kernel in front wrote it", reads_early, x);
+  FOLLOWED(early, waits_in_part, x);
+  FOLLOWED("write to device memory", writes_early, x + N);
+  FOLLOWED("write to device memory", counts_early, x + N);
+  FOLLOWED(early, copies_early, x);
+  FOLLOWED("ends without the wait of an early launch", never_waits, x);
+  FOLLOWED("lets the next kernel begin before the wait", triggers_before_it_waits, x);
+  // The launch before the last one is over, and so is everything if something lies in between.
+  FOLLOWED(nullptr, copies_early, x + N);
+  expect("two in front", emulate::launch<copies_early>("x", {1, 1, 1}, {N, 1, 1}, 0, x), nullptr);
+  expect("the next",
+         emulate::launch_early<copies_early>("y", {1, 1, 1}, {N, 1, 1}, emulate::latest_blocks(),
+                                             x),
+         nullptr);
+  WRONG(follows, 1, nullptr, 0, x, x + N);
+  expect("behind a copy",
+         emulate::launch_early<copies_early>("y", {1, 1, 1}, {N, 1, 1}, {0, 0}, x), nullptr);
+  // An ordinary launch has nothing to wait for.
+  WRONG(triggers_before_it_waits, 1, nullptr, 0, x);
+  WRONG(writes_early, 1, nullptr, 0, x);
+}
+
 int main() {
   arena = (char *)aligned_alloc(4096, 1 << 16);
   emulate::set_arena({(uintptr_t)arena, (uintptr_t)arena + (1 << 16), live});
@@ -218,6 +312,7 @@ int main() {
     check_right_kernels();
     check_product();
     check_wrong_kernels();
+    check_early_launches();
   }
   printf(failures ? "%d failures\n" : "the emulator is right\n", failures);
   return failures ? 1 : 0;

@@ -37,6 +37,15 @@ USED = re.compile(
     r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads"
     r"(\s+ptxas info\s+: Used (?P<registers>\d+) registers(?P<rest>[^\n]*))?"
 )
+# A kernel in PTX; loads and stores of device memory in front of a place. `cp.async` is none of them:
+# products of few rows begin to load weights before they wait.
+ENTRY = re.compile(r"\.entry (\w+)\((.*?)\n}\n", re.DOTALL)
+WAIT = "griddepcontrol.wait"
+ACCESS = re.compile(r"\b(?:ld|st|atom|red)(?:\.\w+)*\.global\S*")
+# Families without a kernel of a step.
+OUTSIDE = ["weights"]
+# Kernels that read through the cache for constants: addresses of pages, which no kernel writes.
+CONSTANTS = ["attention"]
 FAMILY = re.compile(r'family!\("(\w+)": ([^)]*)\)')
 
 
@@ -63,11 +72,30 @@ def nvcc(toolkit, family, arch, head_dim):
         source.write_text(text_of(families()[family]))
         command = [toolkit / "bin/nvcc", "-cubin", f"-arch={arch}", "-std=c++17", "-Xptxas", "-v"]
         command += [f"-DHEAD_DIM={head_dim}", "-o", Path(folder, "out.cubin"), source]
+        command += ["--keep", "--keep-dir", folder]
         done = subprocess.run(command, capture_output=True, text=True)
-    said = done.stdout + done.stderr
-    if done.returncode != 0 or "warning" in said:
-        raise SystemExit(f"{family}, {arch}, heads of {head_dim}:\n{said}")
+        said = done.stdout + done.stderr
+        if done.returncode != 0 or "warning" in said:
+            raise SystemExit(f"{family}, {arch}, heads of {head_dim}:\n{said}")
+        if arch == "sm_90a" and family not in OUTSIDE:
+            check_waits(Path(folder, f"{family}.ptx").read_text())
     return used_of(said, f"{family}, {arch}")
+
+
+def check_waits(ptx):
+    """Each kernel waits for the launch in front before it accesses memory, as compilers order it."""
+    kernels = ENTRY.findall(ptx)
+    if not kernels:
+        raise SystemExit(f"no kernels in PTX:\n{ptx}")
+    for kernel, body in kernels:
+        before, wait, _ = body.partition(WAIT)
+        if not wait:
+            raise SystemExit(f"{kernel} does not wait for the launch in front")
+        if found := ACCESS.findall(before):
+            raise SystemExit(f"{kernel} does not wait before {found}")
+        if kernel not in CONSTANTS and "ld.global.nc" in body:
+            raise SystemExit(f"{kernel} reads through the cache for constants: a launch in front "
+                             "may still write what it reads")
 
 
 def used_of(said, what):

@@ -120,6 +120,8 @@ enum About {
     Attention,
     /// Several operations that could be one.
     Joints,
+    /// What lies between operations, so only whole steps differ.
+    Launches,
 }
 
 /// The most rows of a step, for variants that have no limit.
@@ -136,6 +138,7 @@ const VARIANTS: &[VariantKind] = &[
     kind("few", products(ProductChoice::Few), SMALL_ROWS + 1..=MOST_ROWS, About::Products),
     kind("thin", products(ProductChoice::Thin), 1..=SMALL_ROWS, About::Products),
     kind("fitted", Variant { fitted: true, ..SERVING }, 1..=ANY, About::Attention),
+    kind("early", Variant { early: true, ..SERVING }, 1..=ANY, About::Launches),
 ];
 
 const SERVING: Variant = Variant::SERVING;
@@ -172,6 +175,7 @@ impl VariantKind {
             About::Everything => true,
             About::Products | About::Library => is_product,
             About::Attention => is_attention,
+            About::Launches => false,
             About::Joints => {
                 is_product
                     || is_attention
@@ -282,9 +286,10 @@ impl Profile {
             };
             for kind in VARIANTS.iter().filter(fits) {
                 clock.set_variant(kind.variant);
-                let timed =
-                    time_steps(&mut model, &clock, case, options.steps).map_err(model_failure)?;
-                profile.add(case, kind, &timed, options.steps);
+                if kind.about != About::Launches {
+                    let timed = time_steps(&mut model, &clock, case, options.steps);
+                    profile.add(case, kind, &timed.map_err(model_failure)?, options.steps);
+                }
 
                 clock.set_whole(true);
                 let timed = time_steps(&mut model, &clock, case, options.steps);
@@ -440,6 +445,7 @@ mod tests {
     fn every_operation_of_a_step_is_timed_on_cuda() {
         let double = exclusive_gpu();
         let before = double.get("graph_launches");
+        let early_before = double.get("early_launches");
         let (_keep, options) = options(&[1, 17], 20);
         let profile = Profile::new(&options).unwrap();
         assert!(profile.rows.iter().all(|row| row.microseconds > 0.0) && profile.bandwidth > 0.0);
@@ -484,10 +490,11 @@ mod tests {
             let steps = profile.steps.iter().filter(|step| step.case == case);
             steps.map(|step| step.variant).collect()
         };
-        assert_eq!(steps(1), ["usual", "apart", "cublaslt", "thin", "fitted"]);
-        assert_eq!(steps(17), ["usual", "apart", "own", "timed", "few", "fitted"]);
+        assert_eq!(steps(1), ["usual", "apart", "cublaslt", "thin", "fitted", "early"]);
+        assert_eq!(steps(17), ["usual", "apart", "own", "timed", "few", "fitted", "early"]);
         assert!(profile.steps.iter().all(|step| step.microseconds > 0.0));
         assert!(double.get("graph_launches") > before);
+        assert!(double.get("early_launches") > early_before);
     }
 
     #[test]

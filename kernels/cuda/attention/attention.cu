@@ -28,6 +28,7 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS
     bf16* out, const bf16* qkv, const bf16* keys, const bf16* values, const int4* tiles,
     const int* span_row, const int* span_start, const int* table_at, const int* tables,
     float* partial, unsigned* arrived, int nq, int nkv, float scale) {
+    take_over();
     DYNAMIC_SHARED(shared);
     int4 tile = tiles[blockIdx.x];
     if (tile.x < 0) return;

@@ -26,6 +26,7 @@ __device__ __forceinline__ unsigned fold_splits(
 extern "C" __global__ void __launch_bounds__(64) attention_combine(
     bf16* out, const float* partial, const int* first_tile, const int* tile_count,
     const int* span_row, int nq, int nkv) {
+    take_over();
     int span = blockIdx.x, query_head = blockIdx.y, group = nq / nkv;
     int tiles = tile_count[span];
     long long row = span_row[span];

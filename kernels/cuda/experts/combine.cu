@@ -8,8 +8,9 @@
 /// choice: chosen, places and weights `[T, width]`, results `[pairs, hidden]` by place, out
 /// `[T, hidden]`. A row without experts gets zeros.
 extern "C" __global__ void __launch_bounds__(256) combine_experts(
-    bf16* __restrict__ out, const bf16* __restrict__ results, const int* __restrict__ chosen,
-    const int* __restrict__ places, const float* __restrict__ weights, int hidden, int width) {
+    bf16* out, const bf16* results, const int* chosen, const int* places, const float* weights,
+    int hidden, int width) {
+    take_over();
     const int at = (blockIdx.x * 256 + threadIdx.x) * 8;
     if (at >= hidden) return;
     const long long first = (long long)blockIdx.y * width;

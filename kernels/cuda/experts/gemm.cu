@@ -7,6 +7,7 @@
 extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2) expert_gemm(
     bf16* out, const bf16* x, const bf16* const* matrices, const int* rows, const int4* tiles,
     int n, int k) {
+    take_over();
     DYNAMIC_SHARED(stages);
     const int4 tile = tiles[blockIdx.x];
     if (tile.x < 0) return;
@@ -18,6 +19,7 @@ extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2) expert_gemm(
 extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2) expert_gemm_gated(
     bf16* out, const bf16* x, const bf16* const* matrices, const int* rows, const int4* tiles,
     int n, int k) {
+    take_over();
     DYNAMIC_SHARED(stages);
     const int4 tile = tiles[blockIdx.x];
     if (tile.x < 0) return;

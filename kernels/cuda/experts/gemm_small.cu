@@ -8,6 +8,7 @@
 extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) expert_gemm_small(
     bf16* out, const bf16* x, const bf16* const* matrices, const int* rows, const int4* tiles,
     int n, int k) {
+    take_over();
     DYNAMIC_SHARED(stages);
     const int4 tile = tiles[blockIdx.y];
     if (tile.x < 0) return;
@@ -19,6 +20,7 @@ extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) expert_gemm_small
 extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) expert_gemm_small_gated(
     bf16* out, const bf16* x, const bf16* const* matrices, const int* rows, const int4* tiles,
     int n, int k) {
+    take_over();
     DYNAMIC_SHARED(stages);
     const int4 tile = tiles[blockIdx.y];
     if (tile.x < 0) return;

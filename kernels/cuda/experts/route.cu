@@ -40,8 +40,9 @@ __device__ __forceinline__ void softmax(float* to, const float* logits, int expe
 /// their probabilities, which are divided by their sum if `normed`: logits `[T, experts]`, chosen
 /// and weights `[T, width]`. A row whose `ids` is negative is padding: its experts are -1.
 extern "C" __global__ void __launch_bounds__(ROUTE_ROWS * WARP) route(
-    const float* __restrict__ logits, const int* __restrict__ ids, int* __restrict__ chosen,
-    float* __restrict__ weights, int rows, int experts, int width, int normed) {
+    const float* logits, const int* ids, int* chosen, float* weights, int rows, int experts,
+    int width, int normed) {
+    take_over();
     DYNAMIC_SHARED(bytes);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int row = blockIdx.x * ROUTE_ROWS + warp;

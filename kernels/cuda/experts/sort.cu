@@ -31,8 +31,9 @@ __device__ __forceinline__ int tiles_of(int pairs, int tile_rows) {
 /// tiles of at most `tile_rows` places of one expert: expert, first place, number of places. The
 /// rest of the `tile_count` tiles has the expert -1. A pair without an expert has no place.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort_pairs(
-    const int* __restrict__ chosen, int* __restrict__ rows, int* __restrict__ places,
-    int4* __restrict__ tiles, int pairs, int width, int experts, int tile_rows, int tile_count) {
+    const int* chosen, int* rows, int* places, int4* tiles, int pairs, int width, int experts,
+    int tile_rows, int tile_count) {
+    take_over();
     __shared__ int counts[EXPERTS_MAX], warps[SORT_THREADS / WARP], first_place, first_tile;
     const int own = blockIdx.x, thread = threadIdx.x;
     for (int expert = thread; expert < experts; expert += SORT_THREADS) counts[expert] = 0;

@@ -31,6 +31,12 @@ struct Slabs {
     static constexpr int BLOCK = (SLAB + ROWS) * ROW + 64;
     static constexpr int STAGE = SLAB_CHUNKS / ROW_CHUNKS * BLOCK;
     static constexpr int SHARED = STAGES * STAGE;
+    /// Packs of x of a stage for a thread.
+    static constexpr int PACKS = ROWS / FEED_ROWS;
+    /// Stages whose rows of w are on their way before the launch in front is over. Their rows of x
+    /// come through registers, which have room for so many packs: were they copied as well, the
+    /// first of them would arrive behind the last of w.
+    static constexpr int EARLY = 24 / PACKS < STAGES - 1 ? 24 / PACKS : STAGES - 1;
 };
 
 /// A walk over the slabs of a block, each from depth 0 on.
@@ -101,8 +107,39 @@ __device__ __forceinline__ void load_inputs(
     }
 }
 
+/// Loads the rows of x of the first `Ring::EARLY` stages, through registers.
+template <int COUNT, class Ring>
+__device__ __forceinline__ void load_first_inputs(
+    unsigned char* stages, const Product& product, int first) {
+    int row = first + threadIdx.x / SLAB_CHUNKS, chunk = threadIdx.x % SLAB_CHUNKS * 8;
+    uint4 packs[Ring::EARLY][Ring::PACKS];
+#pragma unroll
+    for (int i = 0; i < Ring::PACKS; i++) {
+        int own = row + i * Ring::FEED_ROWS;
+        const bf16* from = product.row(own);
+        int depth = chunk;
+#pragma unroll
+        for (int stage = 0; stage < Ring::EARLY; stage++) {
+            packs[stage][i] = make_uint4(0, 0, 0, 0);
+            if (own < product.m && depth < product.k) packs[stage][i] = load_pack(from + depth);
+            // Behind the last of its depth begins the next slab.
+            depth += SMALL_DEPTH;
+            if (depth - chunk >= product.k) depth = chunk;
+        }
+    }
+#pragma unroll
+    for (int stage = 0; stage < Ring::EARLY; stage++) {
+        unsigned char* to = stages + stage * Ring::STAGE + Ring::SLAB * ROW;
+#pragma unroll
+        for (int i = 0; i < Ring::PACKS; i++) {
+            *(uint4*)chunk_of<Ring::BLOCK>(to, i * Ring::FEED_ROWS) = packs[stage][i];
+        }
+    }
+}
+
 /// Computes `ROWS` rows of a product from `first_row` on: the block's slabs, which are `blockIdx.x`
-/// and those `gridDim.x` further on.
+/// and those `gridDim.x` further on. It waits for the launch in front before it reads x; w must not
+/// be written by a step.
 template <int ROWS, bool GATED = false, int WARPS = SMALL_WARPS>
 __device__ __forceinline__ void multiply_slabs(
     const Product& product, int first_row, unsigned char* stages) {
@@ -113,24 +150,30 @@ __device__ __forceinline__ void multiply_slabs(
                       : (n + Ring::SLAB - 1) / Ring::SLAB;
     Place ahead = {(int)blockIdx.x, 0};
     int in = 0, used = 0;
-    auto issue = [&]() {
+    auto issue = [&](bool inputs) {
         unsigned char* stage = stages + in * Ring::STAGE;
         if (ahead.slab < slabs) {
             load_slab<GATED, Ring>(stage, product, ahead.slab, ahead.depth);
-            load_inputs<ROWS, Ring>(stage + Ring::SLAB * ROW, product, first_row, ahead.depth);
+            if (inputs) {
+                load_inputs<ROWS, Ring>(stage + Ring::SLAB * ROW, product, first_row, ahead.depth);
+            }
             advance(ahead, k);
         }
         copy_commit();
         in = (in + 1) % Ring::STAGES;
     };
 #pragma unroll 1
-    for (int stage = 0; stage < Ring::STAGES - 1; stage++) issue();
+    for (int stage = 0; stage < Ring::EARLY; stage++) issue(false);
+    take_over();
+    load_first_inputs<ROWS, Ring>(stages, product, first_row);
+#pragma unroll 1
+    for (int stage = Ring::EARLY; stage < Ring::STAGES - 1; stage++) issue(true);
     float sums[ROWS / 16][4] = {};
     for (Place place = {(int)blockIdx.x, 0}; place.slab < slabs;) {
         // Behind this barrier the stage has arrived, and all threads have left the one before.
         copy_wait<Ring::STAGES - 2>();
         __syncthreads();
-        issue();
+        issue(true);
         const unsigned char* block = stages + used * Ring::STAGE;
 #pragma unroll
         for (int part = 0; part < SLAB_CHUNKS / ROW_CHUNKS; part++, block += Ring::BLOCK) {

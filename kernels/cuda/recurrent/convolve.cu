@@ -40,6 +40,7 @@ __device__ __forceinline__ unsigned pick(const unsigned (&numbers)[TAPS_MAX - 1]
 extern "C" __global__ void __launch_bounds__(256) convolve(
     bf16* out, const bf16* projected, const float* kernel, bf16* states, const int* row_spans,
     const int4* spans, const int2* marks, int row_width, int channels, int taps) {
+    take_over();
     const int t = blockIdx.y, channel = (blockIdx.x * 256 + threadIdx.x) * 2;
     if (row_spans[t] < 0 || channel >= channels) return;
     const int4 span = spans[row_spans[t]];

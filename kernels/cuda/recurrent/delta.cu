@@ -147,6 +147,7 @@ extern "C" __global__ void __launch_bounds__(DELTA_THREADS) delta_rule(
     bf16* out, const bf16* convolved, const bf16* projected, const float* decay, const float* bias,
     float* states, const int4* spans, const int2* marks, int key_heads, int value_heads,
     int key_dim, int value_dim, int row_width) {
+    take_over();
     __shared__ __align__(16) float queries[DELTA_ROWS * KEY_MAX], keys[DELTA_ROWS * KEY_MAX];
     __shared__ float values[DELTA_ROWS * DELTA_COLUMNS], gates[DELTA_ROWS * 2];
     const int4 span = spans[blockIdx.y];

@@ -9,6 +9,7 @@
 extern "C" __global__ void __launch_bounds__(256) gated_norm(
     bf16* x, const bf16* z, const float* weight, int heads, int dim, int row_width, float eps,
     float offset) {
+    take_over();
     const int head = blockIdx.x * 8 + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (head >= heads) return;
     bf16* const own = x + ((long long)blockIdx.y * heads + head) * dim;

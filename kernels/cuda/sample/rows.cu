@@ -38,6 +38,7 @@ struct Sums {
 extern "C" __global__ void __launch_bounds__(TILE) sample_rows(
     const float* logits, const SampleParams* params, const SampleTile* tiles, int* ids,
     SampleScores* scores, SampleCandidate* top, int vocab, int stride, int most) {
+    take_over();
     if (params[blockIdx.x].row < 0) {
         if (threadIdx.x == 0) ids[blockIdx.x] = -1;
         return;

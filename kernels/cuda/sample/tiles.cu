@@ -19,7 +19,7 @@ struct Row {
     // The four logits from `id` on, which is a multiple of four; minus infinity beyond the last.
     __device__ __forceinline__ float4 load(int id) const {
         const float none = -infinity();
-        if (whole && id + 4 <= vocab) return __ldg((const float4*)(logits + id));
+        if (whole && id + 4 <= vocab) return *(const float4*)(logits + id);
         float4 out;
         out.x = id < vocab ? logits[id] : none;
         out.y = id + 1 < vocab ? logits[id + 1] : none;
@@ -68,6 +68,7 @@ __device__ __forceinline__ float sum_of_half(const float (&logits)[16], float di
 
 extern "C" __global__ void __launch_bounds__(256) sample_tiles(
     const float* logits, const SampleParams* params, SampleTile* tiles, int vocab, int stride) {
+    take_over();
     const int count = (vocab + TILE - 1) / TILE;
     const int tile = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     const SampleParams own = params[blockIdx.y];

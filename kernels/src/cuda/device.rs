@@ -8,7 +8,7 @@ pub(super) mod memory;
 use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 
@@ -17,6 +17,10 @@ use library::{LOADS_LIBRARIES, Libraries, Release, has_driver, newest};
 
 /// The oldest supported driver version: it has all functions that we call.
 const VERSION_MIN: i32 = 12_000;
+/// The oldest driver that records launches which begin early: edges of graphs have data since then.
+const EARLY_VERSION_MIN: i32 = 12_030;
+/// The oldest compute capability whose kernels can wait for the one in front.
+const EARLY_CAPABILITY_MIN: (i32, i32) = (9, 0);
 /// The oldest supported compute capability: it has all instructions of the kernels.
 const CAPABILITY_MIN: (i32, i32) = (8, 0);
 
@@ -53,6 +57,8 @@ pub(super) struct DeviceState {
     pub(super) options: DeviceOptions,
     /// Times that memory was freed whose address may have been recorded.
     pub(super) epoch: Arc<AtomicU64>,
+    /// True if the latest work of the stream is a kernel of ours. Any other call clears it.
+    behind_kernel: AtomicBool,
 }
 
 // SAFETY: contexts and streams of the driver may be used from any thread, by several at once.
@@ -97,6 +103,7 @@ impl Device {
             libraries,
             options: options.clone(),
             epoch: Arc::default(),
+            behind_kernel: AtomicBool::new(false),
         };
         Ok(Device { inner: Arc::new(state) })
     }
@@ -115,6 +122,7 @@ impl Device {
             libraries: self.inner.libraries.clone(),
             options: self.inner.options.clone(),
             epoch: Arc::clone(&self.inner.epoch),
+            behind_kernel: AtomicBool::new(false),
             ..*self.inner
         };
         Ok(Device { inner: Arc::new(state) })
@@ -203,13 +211,32 @@ impl Device {
         CudaError::check("cuStreamQuery", code).map(|()| true)
     }
 
+    /// True if a kernel can begin before the one in front is over.
+    pub(super) fn launches_early(&self) -> bool {
+        self.inner.driver >= EARLY_VERSION_MIN && self.inner.capability >= EARLY_CAPABILITY_MIN
+    }
+
+    /// True if the latest work of the stream is a kernel of ours, and not a copy, an event, or a
+    /// kernel of a library, of which nobody knows what it waits for.
+    pub(super) fn is_behind_kernel(&self) -> bool {
+        self.inner.behind_kernel.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the latest work of the stream is a kernel of ours.
+    pub(super) fn note_kernel(&self) {
+        self.inner.behind_kernel.store(true, Ordering::Relaxed);
+    }
+
     /// The stream, as libraries take it.
     pub(crate) fn stream(&self) -> *mut std::ffi::c_void {
+        self.inner.behind_kernel.store(false, Ordering::Relaxed);
         self.inner.stream.cast()
     }
 
-    /// Directs this thread's calls to this device.
+    /// Directs this thread's calls to this device. Every call that adds work to the stream begins
+    /// with it.
     pub(crate) fn bind(&self) -> Result<(), CudaError> {
+        self.inner.behind_kernel.store(false, Ordering::Relaxed);
         // SAFETY: the context is kept until the device is dropped.
         CudaError::check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.inner.context) })
     }

@@ -86,15 +86,16 @@ fn library(path: &Path) -> Result<Library, String> {
 
 impl Double {
     /// Sets `fail_allocation`, `fail_launch` or `fail_recording` (the n-th from now fails; 0 is
-    /// none), `seed` or `order`. Returns false for an unknown name.
+    /// none), `driver` (its version), `seed` or `order`. Returns false for an unknown name.
     pub fn set(&self, name: &str, value: i64) -> bool {
         let Ok(name) = CString::new(name) else { return false };
         // SAFETY: the name ends in zero.
         unsafe { (self.set)(name.as_ptr(), value) != 0 }
     }
 
-    /// Reads a counter: `launches`, `graph_launches`, `recordings`, `allocations`,
-    /// `synchronizations`, `faults`, or the bytes `used`. Returns -1 for an unknown name.
+    /// Reads a counter: `launches`, `early_launches`, `graph_launches`, `recordings`,
+    /// `allocations`, `synchronizations`, `faults`, or the bytes `used`. Returns -1 for an unknown
+    /// name.
     pub fn get(&self, name: &str) -> i64 {
         let Ok(name) = CString::new(name) else { return -1 };
         // SAFETY: as above.

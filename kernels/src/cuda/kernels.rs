@@ -13,6 +13,8 @@ use super::error::CudaError;
 use super::program::source::{ArgKind, Family, KernelText, signatures, texts};
 use super::program::{Program, ProgramOrigin, load_program};
 
+/// The instruction that waits for the kernel in front.
+const WAIT: &str = "griddepcontrol.wait";
 /// Bytes of shared memory that a block may have by default.
 const SHARED_FREE: u32 = 48 << 10;
 
@@ -104,6 +106,17 @@ struct Function {
     kinds: Vec<ArgKind>,
     /// Bytes of dynamic shared memory that it may have so far.
     shared: AtomicU32,
+    /// True if its text has the wait for the kernel in front.
+    waits: bool,
+}
+
+/// The time at which a kernel may begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Begin {
+    /// When all work in front is over.
+    Behind,
+    /// While the kernel in front runs, if the device can do so and nothing else is in front.
+    Early,
 }
 
 /// Compiled kernels, by name.
@@ -205,8 +218,8 @@ impl Kernels {
             // SAFETY: the module was loaded and the name ends in zero.
             let code = unsafe { sys::cuModuleGetFunction(&mut handle, module, symbol.as_ptr()) };
             CudaError::check("cuModuleGetFunction", code)?;
-            self.functions
-                .insert(name, Function { handle, kinds, shared: AtomicU32::new(SHARED_FREE) });
+            let (shared, waits) = (AtomicU32::new(SHARED_FREE), text.contains(WAIT));
+            self.functions.insert(name, Function { handle, kinds, shared, waits });
         }
         Ok(())
     }
@@ -254,6 +267,36 @@ impl Kernels {
     /// Every pointer must be to memory that lives until the device is done with it, and as large
     /// as the kernel's header says for these arguments and this grid.
     pub unsafe fn launch(&self, name: &str, grid: Grid, args: &[Arg]) -> Result<(), CudaError> {
+        // SAFETY: the caller promises the same.
+        unsafe { self.launch_at(Begin::Behind, name, grid, args) }
+    }
+
+    /// As [`Kernels::launch`], for a kernel that may begin before the one in front is over. It is
+    /// an ordinary launch if the device cannot do so, or if there is no kernel of ours in front.
+    ///
+    /// # Errors
+    /// As for [`Kernels::launch`].
+    ///
+    /// # Safety
+    /// As for [`Kernels::launch`]. Each thread of the kernel must wait for the one in front before
+    /// it lets the next one begin, writes, or reads what a kernel in front of it may write.
+    pub(super) unsafe fn launch_early(
+        &self,
+        name: &str,
+        grid: Grid,
+        args: &[Arg],
+    ) -> Result<(), CudaError> {
+        // SAFETY: the caller promises the same.
+        unsafe { self.launch_at(Begin::Early, name, grid, args) }
+    }
+
+    unsafe fn launch_at(
+        &self,
+        begin: Begin,
+        name: &str,
+        grid: Grid,
+        args: &[Arg],
+    ) -> Result<(), CudaError> {
         let function = self.function(name)?;
         if !args.iter().map(Arg::kind).eq(function.kinds.iter().copied()) {
             let found = args.iter().map(|arg| arg.kind().letter()).collect();
@@ -264,6 +307,10 @@ impl Kernels {
             return Ok(());
         }
         self.allow_shared(name, grid.shared)?;
+        let is_early = begin == Begin::Early
+            && function.waits
+            && self.device.launches_early()
+            && self.device.is_behind_kernel();
         self.device.bind()?;
 
         let mut values: Vec<u64> = args.iter().map(|arg| arg.bits()).collect();
@@ -275,14 +322,42 @@ impl Kernels {
         // SAFETY: there are as many arguments as the kernel takes, each in eight bytes of which it
         // reads the first; the caller promises the memory that they point to.
         let code = unsafe {
-            sys::cuLaunchKernel(handle, x, y, z, threads, 1, 1, shared, stream, params, none)
+            if is_early {
+                let mut attribute = early_attribute();
+                let config = sys::CUlaunchConfig {
+                    gridDimX: x,
+                    gridDimY: y,
+                    gridDimZ: z,
+                    blockDimX: threads,
+                    blockDimY: 1,
+                    blockDimZ: 1,
+                    sharedMemBytes: shared,
+                    hStream: stream,
+                    attrs: &mut attribute,
+                    numAttrs: 1,
+                };
+                sys::cuLaunchKernelEx(&config, handle, params, none)
+            } else {
+                sys::cuLaunchKernel(handle, x, y, z, threads, 1, 1, shared, stream, params, none)
+            }
         };
-        CudaError::check("cuLaunchKernel", code)
+        CudaError::check("cuLaunchKernel", code)?;
+        self.device.note_kernel();
+        Ok(())
     }
 
     fn function(&self, name: &str) -> Result<&Function, CudaError> {
         self.functions.get(name).ok_or_else(|| no_kernel(name))
     }
+}
+
+/// The attribute of a launch that may begin before the kernel in front is over.
+fn early_attribute() -> sys::CUlaunchAttribute {
+    // SAFETY: zeros are values of all its fields.
+    let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+    attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attribute.value.programmaticStreamSerializationAllowed = 1;
+    attribute
 }
 
 fn no_kernel(name: &str) -> CudaError {

@@ -14,6 +14,9 @@ pub struct Variant {
     /// True if the positions of decoded rows are cut into splits that fill the device. The bits of
     /// a row then depend on the number of rows.
     pub fitted: bool,
+    /// True if the kernels of a step begin before the one in front is over, load weights, and then
+    /// wait for it (programmatic dependent launch). The bits are the same.
+    pub early: bool,
 }
 
 impl Default for Variant {
@@ -25,7 +28,7 @@ impl Default for Variant {
 impl Variant {
     /// The kernels that serve.
     pub const SERVING: Variant =
-        Variant { products: ProductChoice::Usual, joined: true, fitted: false };
+        Variant { products: ProductChoice::Usual, joined: true, fitted: false, early: false };
 }
 
 /// The library or the kernels that make the products of matrices.

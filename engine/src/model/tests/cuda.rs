@@ -185,6 +185,38 @@ fn kernels_that_take_each_others_place_give_the_same_bits_on_cuda() {
     assert_eq!(launches[1] - launches[0], 2 * (12 + 11));
 }
 
+/// The steps of a model whose kernels begin early. The third of a shape is replayed.
+const EARLY_STEPS: usize = 5;
+
+/// Checks that a model gives the same bits when its kernels begin early: launched and recorded,
+/// with products by the library and without.
+fn check_early(model: impl Fn(&CudaOptions) -> Model<Cuda>, prompts: &[Vec<u32>]) {
+    let double = exclusive_gpu();
+    for (eager, deterministic) in [(true, false), (false, false), (false, true)] {
+        let run = |early| {
+            let variant = Variant { early, ..Variant::SERVING };
+            let options = CudaOptions { eager, deterministic, variant, ..CudaOptions::default() };
+            let before = [double.get("launches"), double.get("early_launches")];
+            let mut gpu = model(&options);
+            let found = decode(&mut gpu, prompts, EARLY_STEPS);
+            assert_eq!(gpu.ops.recorded() > 0, !eager);
+            let counts = [double.get("launches"), double.get("early_launches")];
+            (found, [counts[0] - before[0], counts[1] - before[1]])
+        };
+        let ((expected, usual), (found, early)) = (run(false), run(true));
+        assert_eq!(found, expected, "eager: {eager}, deterministic: {deterministic}");
+        assert_eq!((usual[1], early[0]), (0, usual[0]));
+        // The first kernel of a step is behind a copy.
+        assert!(early[1] > early[0] / 2 && early[1] <= early[0] - EARLY_STEPS as i64, "{early:?}");
+    }
+}
+
+#[test]
+fn kernels_that_begin_early_give_the_same_bits_on_cuda() {
+    // The library multiplies the first rows, where it may.
+    check_early(model, &prompts(5));
+}
+
 #[test]
 fn a_deterministic_gpu_gives_the_same_bits_in_any_batch_and_chunks() {
     let _double = exclusive_gpu();

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::*;
 use crate::cuda::check::{CHECKS, Checker};
+use crate::cuda::error::CudaError;
 use crate::cuda::program::source::KernelText;
 use crate::cuda::{Arg, Device, DeviceOptions, FAMILIES, Grid, Kernels, Memory, Pinned};
 
@@ -95,6 +96,50 @@ fn kernels_are_launched_and_watched() {
     assert!(device.synchronize().is_err());
     assert_eq!(double.get("faults"), before + 1);
     assert!(Memory::new(&device, 16).is_err());
+}
+
+/// Launches `kernel` on eight elements three times, each time early if that is possible. Returns
+/// the number of early launches, and the error of the device.
+fn launch_thrice(device: &Device, double: &Double, kernel: &str) -> (i64, Result<(), CudaError>) {
+    let kernels = Kernels::load(device, FAMILIES, 64).unwrap();
+    let x = Memory::of(device, &[0x3f80_u16; 8]).unwrap();
+    let other = Memory::of(device, &[0x3f80_u16; 16]).unwrap();
+    let args = match kernel {
+        "copy_rows" => [Arg::from(&x), Arg::from(&other), Arg::Long(8)],
+        _ => [Arg::from(&x), Arg::from(&other), Arg::Int(8)],
+    };
+    let before = double.get("early_launches");
+    for _ in 0..3 {
+        // SAFETY: the double looks at every access.
+        unsafe { kernels.launch_early(kernel, Grid::line(1, 256), &args) }.unwrap();
+    }
+    let ended = device.synchronize();
+    (double.get("early_launches") - before, ended)
+}
+
+#[test]
+fn kernels_begin_early_behind_kernels_only() {
+    let (_guard, double, device) = device();
+    let (early, ended) = launch_thrice(&device, double, "sigmoid_mul");
+    ended.unwrap();
+    // A copy is in front of the first one.
+    assert_eq!(early, 2);
+    // Older drivers cannot record such launches.
+    assert!(double.set("driver", 12_020));
+    let older = Device::open(&DeviceOptions::default()).unwrap();
+    let (early, ended) = launch_thrice(&older, double, "sigmoid_mul");
+    double.set("driver", 13_000);
+    assert!(early == 0 && ended.is_ok());
+}
+
+#[test]
+fn a_kernel_without_the_wait_of_an_early_launch_is_found() {
+    let (_guard, double, device) = device();
+    let before = double.get("faults");
+    // It runs before a step only, so it has no wait.
+    let (early, ended) = launch_thrice(&device, double, "copy_rows");
+    assert!(early > 0 && ended.is_err());
+    assert_eq!(double.get("faults"), before + 1);
 }
 
 #[test]

@@ -82,8 +82,15 @@ impl Cuda {
         cost: impl FnOnce() -> (String, usize),
     ) -> Result<(), OpError> {
         // SAFETY: operations check shapes before they launch, indexes were checked before the step
-        // began, and memory is freed in stream order behind the work that uses it.
-        unsafe { self.kernels.launch(name, grid, args) }.map_err(op_error(name))?;
+        // began, and memory is freed in stream order behind the work that uses it. All kernels of
+        // operations wait for the one in front.
+        let launched = unsafe {
+            match self.variant.early {
+                true => self.kernels.launch_early(name, grid, args),
+                false => self.kernels.launch(name, grid, args),
+            }
+        };
+        launched.map_err(op_error(name))?;
         self.profile(name, cost)
     }
 

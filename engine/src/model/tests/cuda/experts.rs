@@ -73,6 +73,11 @@ fn logits_and_experts_of_a_mixture_on_cuda_are_near_those_of_the_cpu() {
 }
 
 #[test]
+fn kernels_of_a_mixture_that_begin_early_give_the_same_bits_on_cuda() {
+    check_early(model, &prompts(5));
+}
+
+#[test]
 fn recorded_steps_of_a_mixture_give_the_bits_and_experts_of_eager_ones_on_cuda() {
     let double = exclusive_gpu();
     let prompts = prompts(5);
