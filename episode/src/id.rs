@@ -14,7 +14,10 @@ pub type Micros = i64;
 
 /// A name that is not a valid id.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("`{name}` is not an id; an id has 1 to {NAME_BYTES_MAX} characters of A-Z a-z 0-9 . _ : -")]
+#[error(
+    "`{name}` is not an id; an id has 1 to {NAME_BYTES_MAX} characters of A-Z a-z 0-9 . _ : - and \
+     is not `.` or `..`"
+)]
 pub struct InvalidId {
     /// The refused text, cut to 60 characters.
     pub name: String,
@@ -22,7 +25,10 @@ pub struct InvalidId {
 
 fn validated(name: &str) -> Result<String, InvalidId> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:-".contains(&b);
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(allowed) {
+    // Clients and servers take these two out of a path.
+    let is_dots = matches!(name, "." | "..");
+    let is_long = name.len() > NAME_BYTES_MAX;
+    if name.is_empty() || is_dots || is_long || !name.bytes().all(allowed) {
         return Err(InvalidId { name: name.chars().take(60).collect() });
     }
     Ok(name.to_owned())
@@ -94,10 +100,10 @@ mod tests {
 
     #[test]
     fn a_name_is_short_and_of_the_allowed_letters() {
-        for good in ["a", "run-1", "A.b_c:d-9", &"x".repeat(200)] {
+        for good in ["a", "run-1", "A.b_c:d-9", "...", ".a", &"x".repeat(200)] {
             assert_eq!(good.parse::<EpisodeId>().unwrap().as_str(), good);
         }
-        for bad in ["", "a b", "a/b", "é", &"x".repeat(201)] {
+        for bad in ["", ".", "..", "a b", "a/b", "é", &"x".repeat(201)] {
             assert!(bad.parse::<EpisodeId>().is_err(), "{bad}");
         }
     }

@@ -264,7 +264,7 @@ def test_an_export_does_not_leave_its_folder_by_the_link_of_a_partition(store, t
     assert list(elsewhere.iterdir()) == []
 
 
-DOTS = [".", "..", "...", "..:..", "-", "--out"]
+DOTS = ["...", "..:..", ".a", "-", "--out"]
 
 
 @pytest.fixture(scope="module")
@@ -295,6 +295,14 @@ def test_ids_of_dots_lead_no_export_out_of_its_folder(dotted, tmp_path, form, pa
         assert folders <= {"bucket=0", "bucket=1"}
 
 
+@pytest.mark.parametrize("kind", ["episode", "group", "task"])
+@pytest.mark.parametrize("name", [".", ".."])
+def test_what_a_client_takes_out_of_a_path_is_no_id(serve, kind, name):
+    tags = [("x-episode-id", "a"), (f"x-{kind}-id", name)]
+    reply = hostile.post(serve(), headers=tags[-1:] if kind == "episode" else tags)
+    assert reply.status == 400 and b"is not an id" in reply.body, reply
+
+
 def test_episodes_of_dots_are_shown_and_pruned_by_their_names(dotted, tmp_path):
     store = Path(shutil.copy(dotted, tmp_path / "recorded.db"))
 
@@ -303,8 +311,8 @@ def test_episodes_of_dots_are_shown_and_pruned_by_their_names(dotted, tmp_path):
         return {json.loads(line)["episode_id"] for line in listed.splitlines()}
 
     assert episodes() == set(DOTS)
-    harness.done("prune", "--episode", "..", "--store", store, folder=tmp_path)
-    assert episodes() == set(DOTS) - {".."}
+    harness.done("prune", "--episode", "...", "--store", store, folder=tmp_path)
+    assert episodes() == set(DOTS) - {"..."}
     assert [path.name for path in tmp_path.glob("*.db")] == ["recorded.db"]
 
 
