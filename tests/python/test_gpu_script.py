@@ -133,9 +133,11 @@ def test_what_cannot_be_made_is_neither_held_nor_failed(doubles, tmp_path):
     assert (status, named(report, "not made")) == (2, ["small"])
 
 
-# Stands in for NVIDIA's tools: runs what it is given, and writes a table as ncu does.
+# Stands in for NVIDIA's tools: writes a table as ncu does, and runs what it is given, but not a second
+# time for racecheck.
 TOOL = """#!/bin/sh
 echo "$0 $*" | head -c 120
+case "$*" in *racecheck*) exit 0; esac
 while [ "${1%/rolltape}" = "$1" ]; do shift; done
 "$@" >/dev/null || exit 9
 for line in 1 2 3; do
