@@ -163,6 +163,25 @@ __global__ void triggers_before_it_waits(float *x) {
   emulate::wait_for_predecessor();
 }
 
+__global__ void shuffles_with_all(float *x) { x[threadIdx.x] = __shfl_sync(~0u, 1.0f, 0); }
+
+// What a block finds in shared memory is not what the block before it left there.
+__global__ void reads_unwritten(unsigned short *found) {
+  auto shared = (unsigned short *)rolltape_dynamic_shared();
+  found[blockIdx.x * N + threadIdx.x] = shared[threadIdx.x];
+  shared[threadIdx.x] = 1;
+}
+
+__global__ void notes_turns(unsigned *turns, unsigned *count) {
+  turns[threadIdx.x] = atomicAdd(count, 1u);
+}
+
+// The second thread writes all of its stack.
+__global__ void fills_its_stack() {
+  auto here = (volatile char *)__builtin_frame_address(0);
+  for (int below = 256; threadIdx.x == 1 && below < 128 << 10; below++) here[-below] = 0;
+}
+
 // Rows of A and columns of B are loaded by ldmatrix, as in a real product.
 __global__ void product(float *d, const bf16 *a, const bf16 *b) {
   __shared__ __align__(16) bf16 tile_a[16 * 16];
@@ -240,6 +259,27 @@ static void check_product() {
     }
 }
 
+static void check_order(unsigned seed) {
+  auto found = (unsigned short *)device();
+  expect("unwritten",
+         emulate::launch<reads_unwritten>("unwritten", {2, 1, 1}, {N, 1, 1}, 2 * N, found),
+         nullptr);
+  for (int i = 0; i < 2 * N; i++) require("shared memory is poison", found[i] == 0x7fff);
+
+  auto turns = (unsigned *)device();
+  turns[N] = 0;
+  expect("turns", emulate::launch<notes_turns>("turns", {1, 1, 1}, {N, 1, 1}, 0, turns, turns + N),
+         nullptr);
+  std::vector<bool> seen(N);
+  bool in_order = true;
+  for (unsigned i = 0; i < N; i++) {
+    require("each thread has a turn", turns[i] < N && !seen[turns[i]]);
+    seen[turns[i] % N] = true;
+    in_order &= turns[i] == i;
+  }
+  require("the seed shuffles threads", in_order == (seed == 0));
+}
+
 #define WRONG(kernel, grid, wanted, ...) \
   expect(#kernel, emulate::launch<kernel>(#kernel, {grid, 1, 1}, {N, 1, 1}, __VA_ARGS__), wanted)
 
@@ -259,6 +299,11 @@ static void check_wrong_kernels() {
   WRONG(blocks_meet, 2, "also touched by block", 0, x);
   WRONG(copies, 1, "no barrier lies in between", 0, x, 0);
   WRONG(reverse, 1, "read at", 0, (float *)nullptr);
+  expect("20 threads",
+         emulate::launch<shuffles_with_all>("20 threads", {1, 1, 1}, {20, 1, 1}, 0, x),
+         "waits for lane 20, which the block does not have");
+  expect("stack", emulate::launch<fills_its_stack>("stack", {1, 1, 1}, {2, 1, 1}, 0),
+         "stack is too small");
 }
 
 #define FOLLOWED(wanted, kernel, ...)                                                         \
@@ -310,6 +355,7 @@ int main() {
   for (unsigned seed = 0; seed < 20; seed++) {
     emulate::set_seed(seed);
     check_right_kernels();
+    check_order(seed);
     check_product();
     check_wrong_kernels();
     check_early_launches();

@@ -133,8 +133,8 @@ def test_what_cannot_be_made_is_neither_held_nor_failed(doubles, tmp_path):
     assert (status, named(report, "not made")) == (2, ["small"])
 
 
-# Stands in for NVIDIA's tools: writes a table as ncu does, and runs what it is given, but not once
-# more for racecheck.
+# Stands in for NVIDIA's tools: runs what it is given, except for racecheck, which is given the same
+# as memcheck, and writes a table as ncu does.
 TOOL = """#!/bin/sh
 echo "$0 $*" | head -c 120
 case "$*" in *racecheck*) exit 0; esac

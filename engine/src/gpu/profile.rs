@@ -120,7 +120,7 @@ enum About {
     Attention,
     /// Several operations that could be one.
     Joints,
-    /// What lies between operations, so only whole steps differ.
+    /// Launches, which lie between operations: only whole steps differ.
     Launches,
 }
 

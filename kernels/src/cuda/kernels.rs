@@ -13,8 +13,6 @@ use super::error::CudaError;
 use super::program::source::{ArgKind, Family, KernelText, signatures, texts};
 use super::program::{Program, ProgramOrigin, load_program};
 
-/// The instruction that waits for the kernel in front.
-const WAIT: &str = "griddepcontrol.wait";
 /// Bytes of shared memory that a block may have by default.
 const SHARED_FREE: u32 = 48 << 10;
 
@@ -106,14 +104,12 @@ struct Function {
     kinds: Vec<ArgKind>,
     /// Bytes of dynamic shared memory that it may have so far.
     shared: AtomicU32,
-    /// True if its text has the wait for the kernel in front.
-    waits: bool,
 }
 
 /// The time at which a kernel may begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Begin {
-    /// When all work in front is over.
+    /// After the end of all work in front.
     Behind,
     /// While the kernel in front runs, if the device can do so and nothing else is in front.
     Early,
@@ -218,8 +214,8 @@ impl Kernels {
             // SAFETY: the module was loaded and the name ends in zero.
             let code = unsafe { sys::cuModuleGetFunction(&mut handle, module, symbol.as_ptr()) };
             CudaError::check("cuModuleGetFunction", code)?;
-            let (shared, waits) = (AtomicU32::new(SHARED_FREE), text.contains(WAIT));
-            self.functions.insert(name, Function { handle, kinds, shared, waits });
+            self.functions
+                .insert(name, Function { handle, kinds, shared: AtomicU32::new(SHARED_FREE) });
         }
         Ok(())
     }
@@ -307,10 +303,8 @@ impl Kernels {
             return Ok(());
         }
         self.allow_shared(name, grid.shared)?;
-        let is_early = begin == Begin::Early
-            && function.waits
-            && self.device.launches_early()
-            && self.device.is_behind_kernel();
+        let is_early =
+            begin == Begin::Early && self.device.launches_early() && self.device.is_behind_kernel();
         self.device.bind()?;
 
         let mut values: Vec<u64> = args.iter().map(|arg| arg.bits()).collect();
@@ -319,29 +313,23 @@ impl Kernels {
         let (handle, Grid { threads, shared, .. }) = (function.handle, grid);
         let (stream, none) = (self.device.inner.stream, std::ptr::null_mut());
         let params = pointers.as_mut_ptr();
+        let mut attribute = early_attribute();
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shared,
+            hStream: stream,
+            attrs: &mut attribute,
+            numAttrs: is_early.into(),
+        };
         // SAFETY: there are as many arguments as the kernel takes, each in eight bytes of which it
         // reads the first; the caller promises the memory that they point to.
-        let code = unsafe {
-            if is_early {
-                let mut attribute = early_attribute();
-                let config = sys::CUlaunchConfig {
-                    gridDimX: x,
-                    gridDimY: y,
-                    gridDimZ: z,
-                    blockDimX: threads,
-                    blockDimY: 1,
-                    blockDimZ: 1,
-                    sharedMemBytes: shared,
-                    hStream: stream,
-                    attrs: &mut attribute,
-                    numAttrs: 1,
-                };
-                sys::cuLaunchKernelEx(&config, handle, params, none)
-            } else {
-                sys::cuLaunchKernel(handle, x, y, z, threads, 1, 1, shared, stream, params, none)
-            }
-        };
-        CudaError::check("cuLaunchKernel", code)?;
+        let code = unsafe { sys::cuLaunchKernelEx(&config, handle, params, none) };
+        CudaError::check("cuLaunchKernelEx", code)?;
         self.device.note_kernel();
         Ok(())
     }
