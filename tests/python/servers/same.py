@@ -65,7 +65,7 @@ def joined(message):
         for part in parts:
             add(choices.setdefault(part["index"], {}), part)
         if not parts:
-            others.append(masked(json.dumps(document).encode()))
+            others.append(masked(json.dumps(document, separators=(",", ":")).encode()))
     return choices, others
 
 
@@ -109,8 +109,9 @@ def equal_but_for_order(direct, through):
 
 def equal_joined(direct, through):
     """Whether two streams say the same of each choice, wherever they are cut."""
-    both = is_stream(direct) and is_stream(through) and direct.status == through.status
-    return both and joined(direct) == joined(through)
+    if not (is_stream(direct) and is_stream(through) and direct.status == through.status):
+        return False
+    return headers(direct) == headers(through) and joined(direct) == joined(through)
 
 
 def told(message, wire):
