@@ -8,6 +8,7 @@ r"""Compares the decoding speed of this engine and of llama.cpp on the same rand
     python engine/benches/versus.py target/release/rolltape --alone --config CONFIG_OF_A_MIXTURE
     python engine/benches/versus.py target/release/rolltape --config CONFIG_OF_A_HYBRID
     python engine/benches/versus.py target/release/rolltape --transformers PYTHON
+    python engine/benches/versus.py target/release/rolltape --transformers PYTHON --without-llama
 
 Writes random bf16 weights of the shape of Qwen3-0.6B, or of another Qwen3, Qwen3-MoE or Qwen3.5, as
 a model folder and as GGUF. A hybrid must have as many value heads as key heads, because llama.cpp
@@ -18,7 +19,8 @@ rate at which the weights could be read from memory once a step. llama.cpp runs 
 API, with one argmax per sequence and step in numpy; this engine is called over HTTP. With `--alone`
 only this engine runs, on random weights that it makes in memory. With `--transformers`, `generate`
 of transformers takes its turns, too, in bf16 on the CPU, under an interpreter that has torch and
-transformers. Of a mixture of experts, the limit counts the weights that a step uses on average.
+transformers. With `--without-llama`, llama.cpp does not run, and ratios and tokens are beside those
+of `reference`. Of a mixture of experts, the limit counts the weights that a step uses on average.
 """
 
 import argparse
@@ -476,7 +478,7 @@ def alone(args):
 
 def compare(folder, args):
     size = (folder / "model.safetensors").stat().st_size
-    engines = {"llama.cpp": Llama(folder, args.threads)}
+    engines = {} if args.without_llama else {"llama.cpp": Llama(folder, args.threads)}
     engines |= rolltapes(args, ["--model", folder])
     if args.transformers:
         engines["transformers"] = Transformers(args.transformers, folder, args.threads)
@@ -489,10 +491,11 @@ def compare(folder, args):
             engine.close()
     print(f"{args.threads} threads, memory gives {memory / 1e9:.1f} GB/s, ", end="")
     print(f"weights are {size / 1e9:.2f} GB: at most {memory / size:.1f} steps/s with all")
-    print("batch  engine           tok/s  of llama.cpp  of memory  tokens as llama.cpp's")
+    first = next(iter(engines))
+    print(f"batch  engine           tok/s  of {first:9}  of memory  tokens as its")
     for batch in args.batches:
         weights = bytes_used(CONFIG, batch) if is_mixture(CONFIG) else size
-        base, expected = found["llama.cpp", batch]
+        base, expected = found[first, batch]
         for name in engines:
             step, replies = found[name, batch]
             pairs = [(a, b) for x, y in zip(replies, expected) for a, b in zip(x, y)]
@@ -512,6 +515,7 @@ def main():
     parser.add_argument("--config", type=pathlib.Path, help="config.json of another shape")
     parser.add_argument("--alone", action="store_true", help="without llama.cpp; needs --config")
     parser.add_argument("--transformers", metavar="PYTHON", help="measure `generate` under it, too")
+    parser.add_argument("--without-llama", action="store_true", help="llama.cpp is not installed")
     parser.add_argument("--folder", type=pathlib.Path, help="keep the model in this folder")
     args = parser.parse_args()
     if args.config:

@@ -4,41 +4,7 @@
 //   rope_write<<<((heads * ROPE_LANES + 255) / 256, T), 256>>>, heads = nq + 2 * nkv
 //   rope_write_part<<<((heads + 7) / 8, T), 256>>>
 //
-// ROPE_LANES is HEAD_DIM / 16 rounded up to a power of two. No dynamic shared memory; T at most
-// 65,535.
-
-#if HEAD_DIM == 16
-#define ROPE_LANES 1
-#elif HEAD_DIM == 32
-#define ROPE_LANES 2
-#elif HEAD_DIM <= 64
-#define ROPE_LANES 4
-#elif HEAD_DIM <= 128
-#define ROPE_LANES 8
-#else
-#define ROPE_LANES 16
-#endif
-
-/// Rotates the eight numbers of a half of a head against those of the other half.
-__device__ __forceinline__ void rotate(float (&low)[8], float (&high)[8], const float* cosines,
-                                       const float* sines) {
-#pragma unroll
-    for (int four = 0; four < 8; four += 4) {
-        const float4 c = *(const float4*)(cosines + four), s = *(const float4*)(sines + four);
-        const float cosine[4] = {c.x, c.y, c.z, c.w}, sine[4] = {s.x, s.y, s.z, s.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float a = low[four + i], b = high[four + i];
-            low[four + i] = a * cosine[i] - b * sine[i];
-            high[four + i] = b * cosine[i] + a * sine[i];
-        }
-    }
-}
-
-/// The place of head `kv` of this slot, of `nkv` heads, in the keys or values of one layer.
-__device__ __forceinline__ long long page_row(int slot, int kv, int nkv) {
-    return (((long long)(slot / PAGE) * nkv + kv) * PAGE + slot % PAGE) * HEAD_DIM;
-}
+// No dynamic shared memory; T at most 65,535.
 
 /// Query and key heads are normed by `q_norm` and `k_norm` plus `offset` (`[HEAD_DIM]` each, or
 /// both null) and rotated; queries go back to `qkv` (`[T, (nq + 2 * nkv) * HEAD_DIM]`), keys and
@@ -48,48 +14,28 @@ extern "C" __global__ void __launch_bounds__(256) rope_write(
     bf16* qkv, const float* q_norm, const float* k_norm, const float* table, const int* positions,
     const int* slots, bf16* keys, bf16* values, int nq, int nkv, float eps, float offset) {
     take_over();
-    const int half = HEAD_DIM / 2, heads = nq + 2 * nkv, t = blockIdx.y;
+    const int heads = nq + 2 * nkv, t = blockIdx.y;
     const int unit = blockIdx.x * 256 + threadIdx.x;
     const int head = unit / ROPE_LANES, at = unit % ROPE_LANES * 8;
     const bool query = head < nq, value = head >= nq + nkv;
     // All lanes take part in the sums of a warp, those that have nothing with zeros.
-    const bool has = head < heads && at < half;
-    bf16* const from = qkv + ((long long)t * heads + head) * HEAD_DIM + at;
-    float low[8] = {}, high[8] = {};
-    if (has) {
-        unpack(load_pack(from), low);
-        unpack(load_pack(from + half), high);
-    }
-    float scale = 1.0f;
-    if (q_norm) {
-        float sum = 0.0f;
-#pragma unroll
-        for (int i = 0; i < 8; i++) sum = fmaf(low[i], low[i], fmaf(high[i], high[i], sum));
-#pragma unroll
-        for (int far = ROPE_LANES / 2; far > 0; far /= 2) {
-            sum += __shfl_xor_sync(EVERY_LANE, sum, far);
-        }
-        scale = 1.0f / sqrtf(sum / (float)HEAD_DIM + eps);
-    }
+    const bool has = head < heads && at < ROPE_HALF;
+    bf16* const from = qkv + ((long long)t * heads + head) * HEAD_DIM;
+    HeadPart part = load_part(from, at, has);
+    const float scale = q_norm ? norm_scale(part, eps) : 1.0f;
     if (!has) return;
     if (!value) {
-        const float* const weight = query ? q_norm : k_norm;
-#pragma unroll
-        for (int i = 0; i < 8 && weight; i++) {
-            low[i] = low[i] * scale * (weight[at + i] + offset);
-            high[i] = high[i] * scale * (weight[half + at + i] + offset);
-        }
-        const float* const cosines = table + (long long)positions[t] * HEAD_DIM + at;
-        rotate(low, high, cosines, cosines + half);
+        const Rotation rotation = {q_norm, k_norm, table, eps, offset};
+        turn(part, at, scale, query ? q_norm : k_norm, rotation, positions[t]);
     }
     bf16* to = from;
     if (!query) {
         const int slot = slots[t], kv = value ? head - nq - nkv : head - nq;
         if (slot < 0) return;
-        to = (value ? values : keys) + page_row(slot, kv, nkv) + at;
+        to = (value ? values : keys) + page_row(slot, kv, nkv);
     }
-    store_pack(to, pack(low));
-    store_pack(to + half, pack(high));
+    store_pack(to + at, pack(part.low));
+    store_pack(to + ROPE_HALF + at, pack(part.high));
 }
 
 #define ROPE_PAIRS ((HEAD_DIM + 63) / 64)

@@ -279,9 +279,9 @@ pub trait Ops: Send {
     fn add_bias(&self, x: &mut Self::Buffer, bias: &Self::Buffer) -> Result<(), OpError>;
 
     /// Rotates query and key heads (the first half of their first `rotation.width` elements against
-    /// the second) and writes keys
-    /// and values to the pages of one layer: qkv `[T, heads.row()]`, with the heads for which the
-    /// pages were made. Only the queries of qkv may be used afterwards.
+    /// the second) and writes keys and values to the pages of one layer: qkv `[T, heads.row()]`,
+    /// with the heads for which the pages were made. Only the queries of qkv may be used
+    /// afterwards.
     ///
     /// Spans may share pages, as long as none writes a position that another reads or writes,
     /// unless both write the same numbers. Results do not depend on which page holds a position.
@@ -303,6 +303,21 @@ pub trait Ops: Send {
         past: LayerPages<&Self::Pages>,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
+
+    /// As [`Ops::rope_and_cache`] and then [`Ops::attend`], with the same bits. The contents of qkv
+    /// are unspecified afterwards.
+    fn rope_and_attend(
+        &self,
+        step: &Step<'_>,
+        qkv: &mut Self::Buffer,
+        rotation: &Rotation<'_, Self::Buffer>,
+        to: LayerPages<&mut Self::Pages>,
+        out: &mut Self::Buffer,
+    ) -> Result<(), OpError> {
+        let LayerPages { pages, layer } = to;
+        self.rope_and_cache(step, qkv, rotation, LayerPages { pages: &mut *pages, layer })?;
+        self.attend(step, qkv, LayerPages { pages, layer }, out)
+    }
 
     /// `out = silu(gate) * up`: gate_up `[T, 2 * width]` with the gate first in a row, out
     /// `[T, width]`.

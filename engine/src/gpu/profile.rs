@@ -118,6 +118,8 @@ enum About {
     /// Products by cuBLASLt, or in its place.
     Library,
     Attention,
+    /// Attention, and the rotation in front of it.
+    Rotation,
     /// Several operations that could be one.
     Joints,
     /// Launches, which lie between operations: only whole steps differ.
@@ -138,6 +140,7 @@ const VARIANTS: &[VariantKind] = &[
     kind("few", products(ProductChoice::Few), SMALL_ROWS + 1..=MOST_ROWS, About::Products),
     kind("thin", products(ProductChoice::Thin), 1..=SMALL_ROWS, About::Products),
     kind("fitted", Variant { fitted: true, ..SERVING }, 1..=ANY, About::Attention),
+    kind("rotating", Variant { rotating: true, ..SERVING }, 1..=ANY, About::Rotation),
     kind("early", Variant { early: true, ..SERVING }, 1..=ANY, About::Launches),
 ];
 
@@ -164,17 +167,19 @@ impl VariantKind {
 
     /// True if it is worth timing with sequences of uneven lengths, too.
     fn is_for_uneven(&self) -> bool {
-        matches!(self.about, About::Everything | About::Attention)
+        matches!(self.about, About::Everything | About::Attention | About::Rotation)
     }
 
     /// True if an operation may differ from what serves.
     fn changes(&self, operation: &str) -> bool {
         let is_product = operation.starts_with("gemm") || operation.starts_with("cublaslt");
         let is_attention = operation.starts_with("attention");
+        let is_rotation = operation.starts_with("rope");
         match self.about {
             About::Everything => true,
             About::Products | About::Library => is_product,
             About::Attention => is_attention,
+            About::Rotation => is_attention || is_rotation,
             About::Launches => false,
             About::Joints => {
                 is_product
@@ -469,6 +474,10 @@ mod tests {
         // Keys and values of 20 positions, a row in and out, and the sums of one split.
         let sums = 4 * 4 * (16 + 2);
         assert_eq!(row(&one, "attention"), (2, 4 * 20 * 2 * 16 + 2 * 64 + sums));
+        // One launch in the place of two.
+        let rotating = of("batch 1, 20 positions each", "rotating");
+        let found: Vec<_> = rotating.iter().map(|row| (row.what.as_str(), row.calls)).collect();
+        assert_eq!(found, [("rope_attention", 2)]);
         let library = of("batch 1, 20 positions each", "cublaslt");
         assert_eq!(row(&library, "cublaslt 1x128x64").0, 2);
         assert!(library.iter().all(|row| row.what.starts_with("cublaslt")));
@@ -490,8 +499,9 @@ mod tests {
             let steps = profile.steps.iter().filter(|step| step.case == case);
             steps.map(|step| step.variant).collect()
         };
-        assert_eq!(steps(1), ["usual", "apart", "cublaslt", "thin", "fitted", "early"]);
-        assert_eq!(steps(17), ["usual", "apart", "own", "timed", "few", "fitted", "early"]);
+        assert_eq!(steps(1), ["usual", "apart", "cublaslt", "thin", "fitted", "rotating", "early"]);
+        let many = ["usual", "apart", "own", "timed", "few", "fitted", "rotating", "early"];
+        assert_eq!(steps(17), many);
         assert!(profile.steps.iter().all(|step| step.microseconds > 0.0));
         assert!(double.get("graph_launches") > before);
         assert!(double.get("early_launches") > early_before);

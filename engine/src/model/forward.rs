@@ -243,13 +243,10 @@ impl<O: Ops> ForwardPass<'_, O> {
         adapters.add(ops, step, Product { layer: index, group, input: normed, output: wide })?;
 
         // Rotated keys and the values go straight into the pages.
-        let LayerPages { pages, layer: page_layer } = to;
         let norms = layer.head_norms.as_ref().map(|(query, key)| (query, key));
         let (offset, eps) = (config.norm_offset(), config.eps);
         let rotation = Rotation { table: *rope, width: config.rotary, norms, offset, eps };
-        let written = LayerPages { pages: &mut *pages, layer: page_layer };
-        ops.rope_and_cache(step, wide, &rotation, written)?;
-        ops.attend(step, wide, LayerPages { pages: &*pages, layer: page_layer }, mixed)?;
+        ops.rope_and_attend(step, wide, &rotation, to, mixed)?;
 
         if let Some(weight) = &layer.gate {
             ops.matmul(normed, weight, gate)?;

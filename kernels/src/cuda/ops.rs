@@ -4,6 +4,7 @@
 //! are unspecified; no row's result depends on another row.
 
 pub(super) mod adapters;
+mod attention;
 pub(super) mod experts;
 pub(super) mod launch;
 mod products;
@@ -20,7 +21,7 @@ use super::tensor::{Buffer, ElementType, Matrix, Pages, Storage};
 use crate::op::{
     DeltaGates, DeltaHeads, DeviceLimits, DrawnToken, ExpertChoice, ExpertMatrices, Heads,
     LayerPages, LayerStates, LowRank, OpError, Ops, Placement, Residual, RmsNorm, Rotation, Step,
-    TOP_MAX, Values, check_index, check_len, check_multiple,
+    TOP_MAX, Values, check_len,
 };
 use adapters::Adapters;
 use experts::Routing;
@@ -295,39 +296,7 @@ impl Ops for Cuda {
         rotation: &Rotation<'_, Buffer>,
         to: LayerPages<&mut Pages>,
     ) -> Result<(), OpError> {
-        let to = LayerPages { pages: &*to.pages, layer: to.layer };
-        let (rows, heads, offsets) = (self.shape().rows, to.pages.heads, self.offsets());
-        let (op, width) = ("rope_write", rotation.width);
-        check_len(op, "qkv", qkv.len, rows * heads.row())?;
-        check_index(op, width, heads.dim + 1)?;
-        let positions = check_multiple(op, "table", rotation.table.len, width)?;
-        self.set_bounds(|bounds| {
-            bounds.positions = positions;
-            bounds.pages = to.pages.count;
-        });
-
-        // The kernel norms heads only if it gets weights.
-        let [keys, values] = to.addresses()?;
-        let args = [
-            pointer(&qkv.storage),
-            optional_pointer(rotation.norms.map(|(query, _)| query)),
-            optional_pointer(rotation.norms.map(|(_, key)| key)),
-            pointer(&rotation.table.storage),
-            self.words_at(offsets.positions),
-            self.words_at(offsets.slots),
-            keys,
-            values,
-            Arg::from(heads.query),
-            Arg::from(heads.kv),
-            Arg::from(rotation.eps),
-            Arg::from(rotation.offset),
-        ];
-        let row_heads = heads.query + 2 * heads.kv;
-        if width == heads.dim {
-            return self.launch(op, grid::rope(rows, row_heads, heads.dim), &args);
-        }
-        let args = [&args[..], &[Arg::from(width)]].concat();
-        self.launch("rope_write_part", grid::rope_part(rows, row_heads), &args)
+        self.launch_rope(qkv, rotation, &LayerPages { pages: &*to.pages, layer: to.layer })
     }
 
     fn attend(
@@ -337,47 +306,23 @@ impl Ops for Cuda {
         past: LayerPages<&Pages>,
         out: &mut Buffer,
     ) -> Result<(), OpError> {
-        let (shape, heads, offsets) = (self.shape(), past.pages.heads, self.offsets());
-        check_len("attention", "qkv", qkv.len, shape.rows * heads.row())?;
-        out.resize(shape.rows * heads.query_width()).map_err(op_error("attention"))?;
+        self.launch_attention(qkv, &past, out)
+    }
 
-        let [keys, values] = past.addresses()?;
-        // Without it, sums of splits are left to the second kernel.
-        let joins = self.variant.joined && shape.decodes > 0;
-        let arrived = Arg::Pointer(if joins { self.arrived.address() } else { 0 });
-        let args = [
-            pointer(&out.storage),
-            pointer(&qkv.storage),
-            keys,
-            values,
-            self.words_at(offsets.tiles),
-            self.words_at(offsets.span_row),
-            self.words_at(offsets.span_start),
-            self.words_at(offsets.table_at),
-            self.words_at(offsets.tables),
-            pointer(&self.partial_sums),
-            arrived,
-            Arg::from(heads.query),
-            Arg::from(heads.kv),
-            Arg::Float(1.0 / (heads.dim as f32).sqrt()),
-        ];
-        self.launch("attention", grid::attention::grid(shape.tiles, heads), &args)?;
-        if joins {
-            return Ok(());
+    fn rope_and_attend(
+        &self,
+        _: &Step<'_>,
+        qkv: &mut Buffer,
+        rotation: &Rotation<'_, Buffer>,
+        to: LayerPages<&mut Pages>,
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        let to = LayerPages { pages: &*to.pages, layer: to.layer };
+        if self.rotates_in_attention(rotation) {
+            return self.launch_rope_attention(qkv, rotation, &to, out);
         }
-
-        // Spans that decode are split into tiles; this adds up the sums of their splits.
-        let combine_args = [
-            pointer(&out.storage),
-            pointer(&self.partial_sums),
-            self.words_at(offsets.first_tile),
-            self.words_at(offsets.tile_count),
-            self.words_at(offsets.span_row),
-            Arg::from(heads.query),
-            Arg::from(heads.kv),
-        ];
-        let combine = grid::attention::combine(shape.decodes, heads);
-        self.launch("attention_combine", combine, &combine_args)
+        self.launch_rope(qkv, rotation, &to)?;
+        self.launch_attention(qkv, &to, out)
     }
 
     fn silu_mul(&self, gate_up: &Buffer, width: usize, out: &mut Buffer) -> Result<(), OpError> {

@@ -278,7 +278,7 @@ pub(super) fn kernel_cost(name: &str, args: &[Arg], plan: &Plan, heads: Heads) -
             rows * (8 * key_dim * values + 2 * (keys + 2 * values + 2 * value_heads))
         }
         "gated_norm" => 6 * rows * int_arg(args, 3) * int_arg(args, 4),
-        "attention" => {
+        "attention" | "rope_attention" => {
             // Keys and values of bf16.
             let cache = 4 * plan.positions * heads.kv * heads.dim;
             cache + 2 * rows * heads.query_width() + split_sums_bytes(tiles, heads)

@@ -180,21 +180,27 @@ fn kernels_that_take_each_others_place_give_the_same_bits_on_cuda() {
     for products in [ProductChoice::Thin, ProductChoice::Few, ProductChoice::Own] {
         assert_eq!(run(Variant { products, ..serving }), expected, "{products:?}");
     }
+    for joined in [true, false] {
+        let variant = Variant { rotating: true, joined, ..serving };
+        assert_eq!(run(variant), expected, "rotating, joined: {joined}");
+    }
     // In each of two layers a product applies the gate, and attention folds the splits of decoded
     // rows, which the first step has none of.
     assert_eq!(launches[1] - launches[0], 2 * (12 + 11));
+    // It also rotates them, which saves a launch.
+    assert_eq!(launches[0] - launches[5], 2 * 11);
 }
 
 /// The steps of a model whose kernels begin early. The third of a shape is replayed.
 const EARLY_STEPS: usize = 5;
 
 /// Checks that a model gives the same bits when its kernels begin early: launched and recorded,
-/// with products by the library and without.
+/// with products by the library and without, and with attention that rotates.
 fn check_early(model: impl Fn(&CudaOptions) -> Model<Cuda>, prompts: &[Vec<u32>]) {
     let double = exclusive_gpu();
     for (eager, deterministic) in [(true, false), (false, false), (false, true)] {
         let run = |early| {
-            let variant = Variant { early, ..Variant::SERVING };
+            let variant = Variant { early, rotating: deterministic, ..Variant::SERVING };
             let options = CudaOptions { eager, deterministic, variant, ..CudaOptions::default() };
             let before = [double.get("launches"), double.get("early_launches")];
             let mut gpu = model(&options);

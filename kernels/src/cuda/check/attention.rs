@@ -1,5 +1,7 @@
 //! Attention against its reference: rows decoded one by one, and rows in tiles, to the same bits.
 
+mod rotating;
+
 use super::{Checker, dot, wide};
 use crate::cuda::grid::attention::{self as grid, SplitRule, Tile};
 use crate::cuda::{Arg, CudaError, Memory};
@@ -54,6 +56,24 @@ struct LaunchSpan {
 struct Outputs {
     out: Memory,
     partial_sums: Memory,
+}
+
+/// Tiles, and the first rows, the starts and the page lists of spans, on the device.
+struct SpanLists([Memory; 4]);
+
+impl SpanLists {
+    fn upload(
+        checker: &Checker<'_>,
+        spans: &[LaunchSpan],
+        tiles: &[Tile],
+    ) -> Result<SpanLists, CudaError> {
+        Ok(SpanLists([
+            checker.upload(tiles.as_flattened())?,
+            checker.upload(&words(spans, |span| span.first_row))?,
+            checker.upload(&words(spans, |span| span.start))?,
+            checker.upload(&words(spans, |span| span.table_at))?,
+        ]))
+    }
 }
 
 /// Rows that are decoded, as the kernels take them.
@@ -212,36 +232,36 @@ impl AttentionCase {
         to: &Outputs,
         arrived: Option<&Memory>,
     ) -> Result<(), CudaError> {
-        let lists = [
-            checker.upload(tiles.as_flattened())?,
-            checker.upload(&words(spans, |span| span.first_row))?,
-            checker.upload(&words(spans, |span| span.start))?,
-            checker.upload(&words(spans, |span| span.table_at))?,
-        ];
+        let lists = SpanLists::upload(checker, spans, tiles)?;
+        let mut args = self.first_args(&lists, to, arrived);
+        args.extend([
+            Arg::from(self.heads.query),
+            Arg::from(self.heads.kv),
+            Arg::from(self.scale()),
+        ]);
+        let grid = grid::grid(tiles.len(), self.heads);
+        // SAFETY: tiles name spans and rows that exist, and pages are within keys and values.
+        unsafe { checker.kernels.launch("attention", grid, &args)? };
+        // The lists must live until the kernel is done.
+        checker.kernels.device().synchronize()
+    }
 
-        // In the order of the kernel's parameters.
-        let [tiles_arg, first_rows, starts, tables_at] = lists.each_ref().map(Arg::from);
-        let args = [
+    /// The first arguments of the kernels of attention, in the order of their parameters.
+    fn first_args(&self, lists: &SpanLists, to: &Outputs, arrived: Option<&Memory>) -> Vec<Arg> {
+        let [tiles, first_rows, starts, tables_at] = lists.0.each_ref().map(Arg::from);
+        vec![
             Arg::from(&to.out),
             Arg::from(&self.device.qkv),
             Arg::from(&self.device.keys),
             Arg::from(&self.device.values),
-            tiles_arg,
+            tiles,
             first_rows,
             starts,
             tables_at,
             Arg::from(&self.device.tables),
             Arg::from(&to.partial_sums),
             Arg::opt(arrived),
-            Arg::from(self.heads.query),
-            Arg::from(self.heads.kv),
-            Arg::from(self.scale()),
-        ];
-        let grid = grid::grid(tiles.len(), self.heads);
-        // SAFETY: tiles name spans and rows that exist, and pages are within keys and values.
-        unsafe { checker.kernels.launch("attention", grid, &args)? };
-        // The lists must live until the kernel is done.
-        checker.kernels.device().synchronize()
+        ]
     }
 
     /// Every row as a span of its own, cut into splits.
@@ -352,6 +372,7 @@ pub(super) fn attention(checker: &mut Checker<'_>) -> Result<(), CudaError> {
             checker.equal(&format!("{what}, {most} rows a tile"), &found, &decoded);
         }
     }
+    rotating::rope_attention(checker)?;
     speed(checker)
 }
 

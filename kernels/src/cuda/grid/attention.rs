@@ -82,7 +82,7 @@ pub fn prefill(span: usize, rows: usize, group: usize) -> impl Iterator<Item = T
         .map(move |first| [span as i32, first as i32, most.min(rows - first) as i32, -1])
 }
 
-/// Grid of `attention`.
+/// Grid of `attention` and `rope_attention`.
 pub fn grid(tiles: usize, heads: Heads) -> Grid {
     let blocks = [tiles as u32, heads.kv as u32, 1];
     Grid { blocks, threads: THREADS, shared: shared(heads.dim) as u32 }

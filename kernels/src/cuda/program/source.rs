@@ -37,14 +37,14 @@ macro_rules! family {
 pub const FAMILIES: &[Family] = &[
     family!("elementwise": "base" "gate" "elementwise"),
     family!("norm": "base" "norm"),
-    family!("rope": "base" "rope"),
+    family!("rope": "base" "rope/head" "rope"),
     family!("sample": "base" "sample/params" "sample/numbers" "sample/tiles" "sample/block"
         "sample/select" "sample/filters" "sample/draw" "sample/top" "sample/rows"),
     family!("lora": "base" "lora"),
     family!("weights": "base" "weights"),
-    family!("attention": "base" "mma" "attention/tile" "attention/ring" "attention/softmax"
-        "attention/splits" "attention/narrow" "attention/wide" "attention/combine"
-        "attention/attention"),
+    family!("attention": "base" "mma" "rope/head" "attention/tile" "attention/ring"
+        "attention/softmax" "attention/splits" "attention/narrow" "attention/wide"
+        "attention/combine" "attention/attention" "attention/rotating"),
     family!("gemm": "base" "mma" "gate" "product/operands" "product/tile" "gemm"),
     family!("gemm_small": "base" "mma" "gate" "product/operands" "product/slab" "gemm_small"),
     family!("recurrent": "base" "recurrent/spans" "recurrent/convolve" "recurrent/delta"

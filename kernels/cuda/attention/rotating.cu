@@ -1,0 +1,95 @@
+// `rope_write` and `attention` in one kernel, for steps that only decode.
+//
+// The block of a split norms and rotates the queries of its heads, as the blocks of the row's other
+// splits do, too. The block of the last split, which alone reads the row's own position, norms and
+// rotates its key, writes key and value to their pages, and then begins to load. The others begin
+// to load before they rotate. The bits are those of the two kernels.
+//
+// Queries are passed from thread to thread in the ring's last slot, which is filled behind the first
+// barrier of the walk, when they are in registers.
+
+/// A row of the step whose heads are rotated.
+struct RotatedRow {
+    const bf16* qkv; // its heads
+    int nq, nkv;
+    int position;
+    int slot; // of its key and value; -1 where another block writes them
+};
+
+/// Norms and rotates the query heads of group `head` into `queries`, with zeros behind them, and
+/// writes key and value to the pages `keys` and `values` of the layer if the row has a slot.
+__device__ __forceinline__ void rotate_group(
+    const RotatedRow& row, const Rotation& rotation, int head, unsigned char* queries, bf16* keys,
+    bf16* values) {
+    int group = row.nq / row.nkv, heads = group + (row.slot < 0 ? 0 : 2);
+    // All lanes take part in the sums of a warp, those that have nothing with zeros.
+    for (int first = 0; first < heads * ROPE_LANES; first += ATTENTION_THREADS) {
+        int unit = first + threadIdx.x, own = unit / ROPE_LANES, at = unit % ROPE_LANES * 8;
+        bool has = own < heads && at < ROPE_HALF, query = own < group, value = own > group;
+        int place = query ? head * group + own : row.nq + (value ? row.nkv : 0) + head;
+        HeadPart part = load_part(row.qkv + place * HEAD_DIM, at, has);
+        float scale = rotation.q_norm ? norm_scale(part, rotation.eps) : 1.0f;
+        if (!has) continue;
+        if (!value) {
+            const float* weight = query ? rotation.q_norm : rotation.k_norm;
+            turn(part, at, scale, weight, rotation, row.position);
+        }
+        bf16* page = (value ? values : keys) + page_row(max(row.slot, 0), head, row.nkv) + at;
+        unsigned char* low = queries + chunk_at(own, at / 8);
+        unsigned char* high = queries + chunk_at(own, (ROPE_HALF + at) / 8);
+        store_pack(query ? (bf16*)low : page, pack(part.low));
+        store_pack(query ? (bf16*)high : page + ROPE_HALF, pack(part.high));
+    }
+    for (int c = group * CHUNKS + threadIdx.x; c < NARROW * CHUNKS; c += ATTENTION_THREADS) {
+        *(uint4*)(queries + chunk_at(c / CHUNKS, c % CHUNKS)) = make_uint4(0, 0, 0, 0);
+    }
+}
+
+/// As `attention`, for tiles of decoded rows alone, with the product of queries, keys and values in
+/// `qkv`: see `rope_write` for the norms, `table` and `positions`. `qkv` stays as it is. No
+/// position that a row writes may be read by another row, unless that writes it, too.
+/// Launch: as `attention`.
+extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS) rope_attention(
+    bf16* out, const bf16* qkv, bf16* keys, bf16* values, const int4* tiles, const int* span_row,
+    const int* span_start, const int* table_at, const int* tables, float* partial,
+    unsigned* arrived, const float* q_norm, const float* k_norm, const float* table,
+    const int* positions, int nq, int nkv, float scale, float eps, float offset) {
+    take_over();
+    DYNAMIC_SHARED(shared);
+    int4 tile = tiles[blockIdx.x];
+    if (tile.x < 0) return;
+    int head = blockIdx.y, group = nq / nkv, position = span_start[tile.x];
+    long long row = span_row[tile.x];
+    const int* pages = tables + table_at[tile.x];
+    bool last = tile.w == tile.z - 1;
+    Task task = {
+        nullptr, 0, out + (row * nq + head * group) * HEAD_DIM, 0,
+        group, group, position, scale * LOG2_E};
+    Ring<SLOTS> ring = {
+        keys + head * PAGE * HEAD_DIM, values + head * PAGE * HEAD_DIM, pages,
+        (unsigned)(nkv * PAGE * HEAD_DIM), position + 1};
+    ring.slots = shared;
+    Narrow narrow = {
+        shared + SLOTS * SLOT_BYTES,
+        (float*)(shared + SLOTS * SLOT_BYTES + NARROW * WEIGHT_BYTES)};
+    unsigned char* rotated = shared + (SLOTS - 1) * SLOT_BYTES;
+    SplitPlace place = place_of(tile, partial, arrived != nullptr, nkv);
+
+    KeyTiles loading = {0, 0, 0};
+    if (!last) loading = Narrow::begin(task, ring, 0, place.split, tile.y);
+    int slot = last ? __ldg(pages + position / PAGE) * PAGE + position % PAGE : -1;
+    RotatedRow own = {
+        qkv + row * (nq + 2 * nkv) * HEAD_DIM, nq, nkv, positions[row], slot};
+    rotate_group(own, {q_norm, k_norm, table, eps, offset}, head, rotated, keys, values);
+    __syncthreads();
+    if (last) loading = Narrow::begin(task, ring, 0, place.split, tile.y);
+
+    unsigned queries[STEPS][4];
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+        int lane = threadIdx.x % WARP;
+        load_matrices(queries[step], rotated + chunk_at(lane % 16, step * 2 + lane / 16));
+    }
+    narrow.walk(task, ring, loading, queries, 0, place);
+    join_splits(task, place, arrived, nkv, (unsigned*)narrow.tops);
+}
