@@ -9,8 +9,9 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use serde_json::Value;
+use smallvec::SmallVec;
 
-use crate::bounds::{DEPTH_MAX, MEMBERS_MAX, TREE_VALUES_MAX};
+use crate::bounds::{DEPTH_MAX, MEMBERS_MAX, MEMBERS_ROOM, TREE_VALUES_MAX};
 
 mod blocks;
 pub(crate) mod digits;
@@ -37,6 +38,15 @@ impl Member {
     /// The start of the member: the opening quote of its key.
     fn start(&self) -> usize {
         self.key.start - 1
+    }
+
+    /// The bytes of the key, with its escapes resolved.
+    pub(crate) fn name<'a>(&self, doc: &'a [u8]) -> Cow<'a, [u8]> {
+        let spelled = &doc[self.key.clone()];
+        match spelled.contains(&b'\\') {
+            false => Cow::Borrowed(spelled),
+            true => Cow::Owned(self.key(doc).into_owned().into_bytes()),
+        }
     }
 
     /// The key, with its escapes resolved.
@@ -145,13 +155,16 @@ pub(crate) fn is_beyond_bounds(doc: &[u8]) -> bool {
     false
 }
 
+/// The members of an object. Objects of most replies have few, which need no memory of the heap.
+pub(crate) type Members = SmallVec<[Member; MEMBERS_ROOM]>;
+
 /// The members of the object at `object`, in order; duplicates stay. More than [`MEMBERS_MAX`] are
 /// an error.
 pub(crate) fn members<D: Ends + ?Sized>(
     document: &D,
     object: &Range<usize>,
-) -> Result<Vec<Member>, Malformed> {
-    let mut found = Vec::new();
+) -> Result<Members, Malformed> {
+    let mut found = Members::new();
     list(document.bytes(), object, b'{', |doc, at| {
         let key = at + 1..string(doc, at)? - 1;
         let colon = skip_space(doc, key.end + 1);

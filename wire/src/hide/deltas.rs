@@ -49,10 +49,10 @@ fn joined_delta(document: &Outline<'_>) -> Result<Option<JoinedDelta>, Malformed
     let doc = document.bytes();
     let mut choices = Vec::new();
     for member in members(document, &root(document)?)? {
-        match member.key(doc).as_ref() {
-            "choices" => choices = first_elements(document, &member.value, 2)?,
+        match member.name(doc).as_ref() {
+            b"choices" => choices = first_elements(document, &member.value, 2)?,
             // An agent that asks for running counts gets one frame for a step anyway.
-            "usage" => return Ok(None),
+            b"usage" => return Ok(None),
             _ => {}
         }
     }
@@ -67,16 +67,16 @@ fn step(document: &Outline<'_>, choice: &Range<usize>) -> Result<Option<Step>, M
     let doc = document.bytes();
     let mut step = Step::default();
     for member in members(document, choice)? {
-        match member.key(doc).as_ref() {
-            "delta" => step.delta = member.value,
-            "token_ids" => step.tokens = first_elements(document, &member.value, 2)?.len(),
-            "logprobs" => {
+        match member.name(doc).as_ref() {
+            b"delta" => step.delta = member.value,
+            b"token_ids" => step.tokens = first_elements(document, &member.value, 2)?.len(),
+            b"logprobs" => {
                 for field in members(document, &member.value)? {
                     let entries = first_elements(document, &field.value, 2).unwrap_or_default();
                     step.tokens = step.tokens.max(entries.len());
                 }
             }
-            "index" => {}
+            b"index" => {}
             _ => return Ok(None),
         }
     }
@@ -91,10 +91,10 @@ fn single_deltas(document: &Outline<'_>, step: &Step) -> Result<Option<Vec<Vec<u
     let (mut reasoning, mut text, mut calls) = (None, None, Vec::new());
     for member in members(document, &step.delta)? {
         let value = &doc[member.value.clone()];
-        match member.key(doc).as_ref() {
-            "reasoning" => reasoning = Some([b"{\"reasoning\":", value, b"}"].concat()),
-            "content" => text = Some([b"{\"content\":", value, b"}"].concat()),
-            "tool_calls" => {
+        match member.name(doc).as_ref() {
+            b"reasoning" => reasoning = Some([b"{\"reasoning\":", value, b"}"].concat()),
+            b"content" => text = Some([b"{\"content\":", value, b"}"].concat()),
+            b"tool_calls" => {
                 let found = first_elements(document, &member.value, DELTAS_MAX + 1)?;
                 if found.len() > DELTAS_MAX {
                     return Ok(None);

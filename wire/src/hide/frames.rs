@@ -30,10 +30,10 @@ pub(super) fn is_one_of(document: &ReplyDocument, kinds: &[FrameKind]) -> Result
     let (document, doc) = (&document.outline()?, document.bytes());
     let (mut choices, mut has_sglext) = (Vec::new(), false);
     for member in members(document, &root(document)?)? {
-        match member.key(doc).as_ref() {
+        match member.name(doc).as_ref() {
             // Only a lone choice is looked at.
-            "choices" => choices = first_elements(document, &member.value, 2)?,
-            "sglext" => has_sglext = &doc[member.value.clone()] != b"null",
+            b"choices" => choices = first_elements(document, &member.value, 2)?,
+            b"sglext" => has_sglext = &doc[member.value.clone()] != b"null",
             _ => {}
         }
     }
@@ -79,12 +79,12 @@ impl ChoiceShape {
         for field in members(document, choice)? {
             let value = &doc[field.value.clone()];
             let is_null = value == b"null";
-            match field.key(doc).as_ref() {
-                "delta" => shape.delta = DeltaShape::read(document, &field.value)?,
-                "finish_reason" => (shape.has_finished, shape.has_finish_key) = (!is_null, true),
-                "text" => shape.has_empty_text = value == b"\"\"",
-                "prompt_token_ids" => shape.has_prompt_ids = !is_null,
-                "logprobs" => shape.has_logprobs = !is_null,
+            match field.name(doc).as_ref() {
+                b"delta" => shape.delta = DeltaShape::read(document, &field.value)?,
+                b"finish_reason" => (shape.has_finished, shape.has_finish_key) = (!is_null, true),
+                b"text" => shape.has_empty_text = value == b"\"\"",
+                b"prompt_token_ids" => shape.has_prompt_ids = !is_null,
+                b"logprobs" => shape.has_logprobs = !is_null,
                 _ => {}
             }
         }

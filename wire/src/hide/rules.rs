@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use crate::json::{Edits, Ends, Malformed, Member, Outline, cuts, each_element, members, root};
+use crate::json::{
+    Edits, Ends, Malformed, Member, Members, Outline, cuts, each_element, members, root,
+};
 
 /// A place to hide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,12 +58,12 @@ pub(super) fn edits(document: &Outline<'_>, rules: &[Rule]) -> Result<Edits, Mal
 fn omits_nulls(document: &Outline<'_>) -> Result<bool, Malformed> {
     let doc = document.bytes();
     for member in members(document, &root(document)?)? {
-        if member.key(doc) != "choices" || doc.get(member.value.start) != Some(&b'[') {
+        if *member.name(doc) != *b"choices" || doc.get(member.value.start) != Some(&b'[') {
             continue;
         }
         let mut omits = false;
         each_element(document, &member.value, |choice| {
-            let fields = if omits { Vec::new() } else { members(document, &choice)? };
+            let fields = if omits { Members::new() } else { members(document, &choice)? };
             let has = |name| has_key(doc, &fields, name);
             omits = omits || !(has("finish_reason") && has("logprobs"));
             Ok(())
@@ -74,7 +76,7 @@ fn omits_nulls(document: &Outline<'_>) -> Result<bool, Malformed> {
 }
 
 fn has_key(doc: &[u8], fields: &[Member], name: &str) -> bool {
-    fields.iter().any(|field| field.key(doc) == name)
+    fields.iter().any(|field| *field.name(doc) == *name.as_bytes())
 }
 
 /// Collects the edits that `rules` make in the value at `place`.
@@ -86,7 +88,7 @@ fn edit_value(
 ) -> Result<(), Malformed> {
     match document.bytes().get(place.start) {
         Some(b'[') => {
-            let inner = below(rules, "*");
+            let inner = below(rules, b"*");
             if !inner.is_empty() {
                 each_element(document, place, |element| {
                     edit_value(document, &element, &inner, edits)
@@ -110,7 +112,7 @@ fn edit_object(
     let mut removed = vec![false; fields.len()];
 
     for (field, removed) in fields.iter().zip(&mut removed) {
-        let inner = below(rules, &field.key(doc));
+        let inner = below(rules, &field.name(doc));
         let here = inner.iter().find(|rule| rule.path.is_empty()).map(|rule| rule.replacement);
         match here {
             Some(Replacement::Absent) => *removed = true,
@@ -127,7 +129,7 @@ fn edit_object(
 
 /// Returns true if the object of these fields has `type` set to `kind`.
 fn is_of_type(doc: &[u8], fields: &[Member], kind: &str) -> bool {
-    let named = fields.iter().find(|field| field.key(doc) == "type");
+    let named = fields.iter().find(|field| *field.name(doc) == *b"type");
     named.is_some_and(|field| {
         serde_json::from_slice::<&str>(&doc[field.value.clone()]).is_ok_and(|name| name == kind)
     })
@@ -150,10 +152,10 @@ fn replace(doc: &[u8], place: &Range<usize>, replacement: Replacement, edits: &m
 }
 
 /// The rules that apply below `key`, with paths from there.
-fn below(rules: &[Rule], key: &str) -> Vec<Rule> {
+fn below(rules: &[Rule], key: &[u8]) -> Vec<Rule> {
     let rest = |rule: &Rule| {
         let (first, path) = rule.path.split_first()?;
-        (*first == key).then_some(Rule { path, ..*rule })
+        (first.as_bytes() == key).then_some(Rule { path, ..*rule })
     };
     rules.iter().filter_map(rest).collect()
 }

@@ -43,9 +43,9 @@ impl<'a> LongLists<'a> {
         for member in members(document, &whole)? {
             let list = &json[member.value.clone()];
             let is_list = list != b"null";
-            match &*member.key(json) {
-                "choices" => found.choices = is_list.then(|| member.value.clone()),
-                "prompt_token_ids" => found.prompt_ids = is_list.then_some(list),
+            match member.name(json).as_ref() {
+                b"choices" => found.choices = is_list.then(|| member.value.clone()),
+                b"prompt_token_ids" => found.prompt_ids = is_list.then_some(list),
                 _ => continue,
             }
             cut.push(member.value);
@@ -73,10 +73,10 @@ impl<'a> ChoiceLists<'a> {
         let mut cut = Vec::new();
         for member in members(document, &place).ok()? {
             let value = &json[member.value.clone()];
-            let is_new = match &*member.key(json) {
-                "token_ids" if value != b"null" => token_ids.replace(value).is_none(),
-                "prompt_token_ids" if value != b"null" => prompt_ids.replace(value).is_none(),
-                "logprobs" if value.starts_with(b"{") => {
+            let is_new = match member.name(json).as_ref() {
+                b"token_ids" if value != b"null" => token_ids.replace(value).is_none(),
+                b"prompt_token_ids" if value != b"null" => prompt_ids.replace(value).is_none(),
+                b"logprobs" if value.starts_with(b"{") => {
                     let list = only_content(document, member.value.clone())?;
                     content.replace(&json[list]).is_none()
                 }
@@ -105,9 +105,9 @@ fn only_content(document: &Outline<'_>, logprobs: Range<usize>) -> Option<Range<
     let json = document.bytes();
     let mut found = None;
     for member in members(document, &logprobs).ok()? {
-        match &*member.key(json) {
-            "content" if found.is_none() => found = Some(member.value),
-            "refusal" if json[member.value.clone()] == *b"null" => {}
+        match member.name(json).as_ref() {
+            b"content" if found.is_none() => found = Some(member.value),
+            b"refusal" if json[member.value.clone()] == *b"null" => {}
             _ => return None,
         }
     }
