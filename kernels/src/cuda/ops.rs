@@ -4,6 +4,7 @@
 //! are unspecified; no row's result depends on another row.
 
 pub(super) mod adapters;
+mod attention;
 pub(super) mod experts;
 pub(super) mod launch;
 mod products;
@@ -337,47 +338,7 @@ impl Ops for Cuda {
         past: LayerPages<&Pages>,
         out: &mut Buffer,
     ) -> Result<(), OpError> {
-        let (shape, heads, offsets) = (self.shape(), past.pages.heads, self.offsets());
-        check_len("attention", "qkv", qkv.len, shape.rows * heads.row())?;
-        out.resize(shape.rows * heads.query_width()).map_err(op_error("attention"))?;
-
-        let [keys, values] = past.addresses()?;
-        // Without it, sums of splits are left to the second kernel.
-        let joins = self.variant.joined && shape.decodes > 0;
-        let arrived = Arg::Pointer(if joins { self.arrived.address() } else { 0 });
-        let args = [
-            pointer(&out.storage),
-            pointer(&qkv.storage),
-            keys,
-            values,
-            self.words_at(offsets.tiles),
-            self.words_at(offsets.span_row),
-            self.words_at(offsets.span_start),
-            self.words_at(offsets.table_at),
-            self.words_at(offsets.tables),
-            pointer(&self.partial_sums),
-            arrived,
-            Arg::from(heads.query),
-            Arg::from(heads.kv),
-            Arg::Float(1.0 / (heads.dim as f32).sqrt()),
-        ];
-        self.launch("attention", grid::attention::grid(shape.tiles, heads), &args)?;
-        if joins {
-            return Ok(());
-        }
-
-        // Spans that decode are split into tiles; this adds up the sums of their splits.
-        let combine_args = [
-            pointer(&out.storage),
-            pointer(&self.partial_sums),
-            self.words_at(offsets.first_tile),
-            self.words_at(offsets.tile_count),
-            self.words_at(offsets.span_row),
-            Arg::from(heads.query),
-            Arg::from(heads.kv),
-        ];
-        let combine = grid::attention::combine(shape.decodes, heads);
-        self.launch("attention_combine", combine, &combine_args)
+        self.run_attention(qkv, &past, out)
     }
 
     fn silu_mul(&self, gate_up: &Buffer, width: usize, out: &mut Buffer) -> Result<(), OpError> {

@@ -14,6 +14,8 @@ pub struct Variant {
     /// True if the positions of decoded rows are cut into splits that fill the device. The bits of
     /// a row then depend on the number of rows.
     pub fitted: bool,
+    /// True if prompts of enough rows are walked over in tiles of 128 rows. The bits are the same.
+    pub tall: bool,
     /// True if the kernels of a step begin before the one in front is over, load weights, and then
     /// wait for it (programmatic dependent launch). The bits are the same.
     pub early: bool,
@@ -27,8 +29,13 @@ impl Default for Variant {
 
 impl Variant {
     /// The kernels that serve.
-    pub const SERVING: Variant =
-        Variant { products: ProductChoice::Usual, joined: true, fitted: false, early: false };
+    pub const SERVING: Variant = Variant {
+        products: ProductChoice::Usual,
+        joined: true,
+        fitted: false,
+        tall: false,
+        early: false,
+    };
 }
 
 /// The library or the kernels that make the products of matrices.
