@@ -41,8 +41,8 @@ struct __align__(16) TallBlock {
     Source source;
 };
 
-/// A number that a compiler takes for a new one: it computes again what follows from it, in place of
-/// keeping that in registers all along.
+/// A number that the compiler takes for a new one: it computes anew what follows from it, and does
+/// not keep that in registers from tile to tile.
 __device__ __forceinline__ int afresh(int value) {
 #ifndef ROLLTAPE_EMULATED
     asm volatile("" : "+r"(value));
@@ -50,7 +50,7 @@ __device__ __forceinline__ int afresh(int value) {
     return value;
 }
 
-/// The place of the chunk that is `step` * 2 behind the first or the second one at `place`.
+/// The place of the chunk `step` * 2 behind that at `place`, which is the first or second of a row.
 __device__ __forceinline__ int place_of_step(int place, int step) {
     return TWISTED ? place ^ step * 32 : place + step * 32;
 }
@@ -271,7 +271,7 @@ struct Tall {
 ///
 /// tiles: {span, first row within the span, rows, -1}, with at most 128 packed rows; span -1 is no
 ///   tile. Later ones, which have more keys, begin first.
-/// totals: scratch memory [rows of the step, nq * HEAD_DIM].
+/// totals: scratch memory [rows of the step, nq * HEAD_DIM], fewer than 2^31 elements.
 /// Launch: grid (kv heads, tiles), 128 threads, TALL_SHARED bytes of dynamic shared memory.
 extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, TALL_BLOCKS) attention_tall(
     bf16* out, const bf16* qkv, const bf16* keys, const bf16* values, const int4* tiles,
@@ -295,7 +295,7 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, TALL_BLOCKS) att
                 keys + head * PAGE * HEAD_DIM, values + head * PAGE * HEAD_DIM,
                 tables + table_at[tile.x], (unsigned)(nkv * PAGE * HEAD_DIM), position + tile.z};
         }
-        Tall::list_rows(task, row * out_stride + at, block);
+        Tall::list_rows(task, (int)(row * out_stride + at), block);
         Tall::load_queries(task, block);
         __syncthreads();
         Tall::walk(block, task.scale, out, totals);
