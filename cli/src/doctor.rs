@@ -49,7 +49,7 @@ const QUIET_WAIT: Duration = Duration::from_secs(2);
 /// With --gpu: prints what the engine finds on this machine's GPU, compares every kernel with plain
 /// loops on new random inputs, measures them, and lets NCCL form a group of this GPU alone. Exits
 /// with 0 if all are right, with 1 if one is wrong or no GPU is usable, with 2 on wrong usage. With
-/// --profile it times the operations of a decode step instead.
+/// --profile it times the operations of steps instead.
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("target").required(true).multiple(true)))]
 pub(crate) struct Args {

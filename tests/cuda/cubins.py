@@ -45,7 +45,7 @@ ACCESS = re.compile(r"\b(?:ld|st|atom|red)(?:\.\w+)*\.global\S*")
 # Families without a kernel of a step.
 OUTSIDE = ["weights"]
 # Kernels that read through the cache for constants: addresses of pages, which no kernel writes.
-CONSTANTS = ["attention", "rope_attention"]
+CONSTANTS = ["attention", "attention_tall", "rope_attention"]
 FAMILY = re.compile(r'family!\("(\w+)": ([^)]*)\)')
 
 

@@ -1,4 +1,4 @@
-//! `rolltape doctor --gpu --profile`: the time of each operation of a decode step on this machine's
+//! `rolltape doctor --gpu --profile`: the time of each operation of a step on this machine's
 //! GPU.
 
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::print;
 /// Options of a profile.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ProfileArgs {
-    /// Time each operation of a decode step instead of checking kernels, for a model of this
+    /// Time each operation of a step instead of checking kernels, for a model of this
     /// config.json with random weights
     #[arg(long, value_name = "FILE", requires = "gpu")]
     profile: Option<PathBuf>,
@@ -98,7 +98,7 @@ fn page(profile: &Profile) -> Vec<String> {
     for steps in profile.steps.chunk_by(|a, b| a.case == b.case) {
         let first = steps[0].microseconds;
         page.push(String::new());
-        page.push(format!("{}, recorded steps", steps[0].case));
+        page.push(format!("{}, whole steps", steps[0].case));
         page.extend(steps.iter().map(|step| {
             let part = 100.0 * step.microseconds / first;
             format!("{:9.1} us {part:5.1}%  {}", step.microseconds, step.variant)
@@ -161,7 +161,7 @@ mod tests {
             "batch 1, products usual: 10.0 us in all",
             "     3      2.00  60.0%      2000000     25%  gemm_small 1x2x3",
             "batch 1, products cublaslt: 3.0 us in all",
-            "batch 1, recorded steps",
+            "batch 1, whole steps",
             "     10.0 us 125.0%  apart",
             "no room for batch 256",
         ] {

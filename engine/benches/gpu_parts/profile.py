@@ -23,7 +23,8 @@ def flags_of(run, name, *flags):
 
 
 def profile(run, name):
-    """Times every operation of a decode step between two events, at several batches."""
+    """Times every operation of steps between two events: that decode, at several batches, and of
+    prompts."""
     few = ["--batch", "1,20", "--steps", "1"] if run.tiny else []
     done = subprocess.run(command_of(run, *flags_of(run, name, *few)), capture_output=True,
                           text=True, env=run.env, timeout=run.report.limit(150))
@@ -47,7 +48,7 @@ def profile(run, name):
     for step in found["steps"]:
         if step["case"] != said:
             said, usual = step["case"], step["microseconds"]
-            run.report.say(f"   {said}, recorded steps")
+            run.report.say(f"   {said}, whole steps")
         run.report.say(f"   {step['microseconds']:9.1f} us, {step['microseconds'] / usual:5.1%}: "
                        f"{step['variant']}")
     run.report.keep(f"profile {name}", found)

@@ -1,8 +1,11 @@
-//! A profile of decode steps: each operation is timed between two events of the device, and whole
-//! recorded steps are, with the kernels that serve and with those that could.
+//! A profile of steps that decode or compute a prompt: each operation is timed between two events of
+//! the device, and whole steps are, recorded if they decode, with the kernels that serve and with
+//! those that could.
 //!
 //! A step runs all layers, so every product reads weights that the GPU's cache has lost by then, as
 //! in service. Weights, keys and values are random.
+
+mod cases;
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -12,8 +15,9 @@ use kernels::cuda::grid::gemm::{MOST_ROWS, SMALL_ROWS};
 use kernels::cuda::profiler::{OpTime, Profiler};
 use kernels::cuda::variant::{ProductChoice, Variant};
 use kernels::cuda::{Cuda, CudaError, CudaOptions};
-use kernels::{DrawParams, OpError, Ops, PAGE};
+use kernels::{DrawParams, OpError, Ops};
 
+use self::cases::{CaseKind, StepCase, StepCases};
 use super::GpuOptions;
 use crate::device::gpu_load_error;
 use crate::error::{LoadError, ModelError};
@@ -23,17 +27,12 @@ use crate::model::parameters::Parameters;
 use crate::model::random::{RandomWeights, model_folder};
 use crate::model::{Model, ModelCapacity};
 use crate::options::CacheBytes;
-use crate::schedule::cache::{SequenceCache, SequenceState};
 use crate::weights::TensorSource;
 
 /// The fraction of the memory that weights, keys and values may take.
 const MEMORY_SHARE: f64 = 0.9;
 /// Untimed steps, in which buffers grow and algorithms are chosen.
 const WARM_STEPS: usize = 2;
-/// The divisor of the context that gives the shortest of uneven sequences.
-const SHORTEST_DIVISOR: usize = 10;
-/// The factor of the context that gives the longest of uneven sequences.
-const LONGEST_FACTOR: usize = 2;
 
 /// The shape and sizes to profile.
 #[derive(Clone, Debug)]
@@ -68,7 +67,7 @@ pub struct Profile {
 /// One operation in one case, averaged over its calls.
 #[derive(Clone, Debug)]
 pub struct ProfileRow {
-    /// The number of sequences, and their lengths.
+    /// The number of sequences and their lengths, or the prompt.
     pub case: String,
     /// The kernels, by the labels of `VARIANTS`.
     pub products: &'static str,
@@ -85,7 +84,7 @@ pub struct ProfileRow {
 /// A whole step in one case, recorded and replayed.
 #[derive(Clone, Debug)]
 pub struct ProfileStep {
-    /// The number of sequences, and their lengths.
+    /// The number of sequences and their lengths, or the prompt.
     pub case: String,
     /// The kernels, by the labels of `VARIANTS`.
     pub variant: &'static str,
@@ -120,6 +119,8 @@ enum About {
     Attention,
     /// Attention, and the rotation in front of it.
     Rotation,
+    /// Attention of prompts.
+    Prompts,
     /// Several operations that could be one.
     Joints,
     /// Launches, which lie between operations: only whole steps differ.
@@ -141,6 +142,7 @@ const VARIANTS: &[VariantKind] = &[
     kind("thin", products(ProductChoice::Thin), 1..=SMALL_ROWS, About::Products),
     kind("fitted", Variant { fitted: true, ..SERVING }, 1..=ANY, About::Attention),
     kind("rotating", Variant { rotating: true, ..SERVING }, 1..=ANY, About::Rotation),
+    kind("tall", Variant { tall: true, ..SERVING }, 1..=ANY, About::Prompts),
     kind("early", Variant { early: true, ..SERVING }, 1..=ANY, About::Launches),
 ];
 
@@ -160,14 +162,20 @@ const fn kind(
 }
 
 impl VariantKind {
-    /// True if it differs from what serves in a step of so many sequences.
-    fn is_for(&self, batch: usize, has_library: bool) -> bool {
-        self.rows.contains(&batch) && (has_library || self.about != About::Library)
-    }
-
-    /// True if it is worth timing with sequences of uneven lengths, too.
-    fn is_for_uneven(&self) -> bool {
-        matches!(self.about, About::Everything | About::Attention | About::Rotation)
+    /// True if it differs from what serves in a step of this case. Uneven lengths matter to
+    /// attention only.
+    fn is_for(&self, case: &StepCase, has_library: bool) -> bool {
+        let about = self.about;
+        match case.kind {
+            CaseKind::Even => {
+                let exists = has_library || about != About::Library;
+                exists && about != About::Prompts && self.rows.contains(&case.sequences())
+            }
+            CaseKind::Uneven => {
+                matches!(about, About::Everything | About::Attention | About::Rotation)
+            }
+            CaseKind::Prompt => matches!(about, About::Everything | About::Prompts),
+        }
     }
 
     /// True if an operation may differ from what serves.
@@ -178,7 +186,7 @@ impl VariantKind {
         match self.about {
             About::Everything => true,
             About::Products | About::Library => is_product,
-            About::Attention => is_attention,
+            About::Attention | About::Prompts => is_attention,
             About::Rotation => is_attention || is_rotation,
             About::Launches => false,
             About::Joints => {
@@ -191,79 +199,8 @@ impl VariantKind {
     }
 }
 
-/// Sequences that decode together.
-struct DecodeCase {
-    name: String,
-    /// The positions of each, with that of the current token.
-    lengths: Vec<usize>,
-}
-
-impl DecodeCase {
-    /// The case of even lengths, and that of uneven ones.
-    fn pair(batch: usize, context: usize) -> [DecodeCase; 2] {
-        let low = (context / SHORTEST_DIVISOR).max(1);
-        let high = context * LONGEST_FACTOR;
-        let uneven = (0..batch).map(|n| low + 613 * (n + 1) % (high - low + 1)).collect();
-        [
-            DecodeCase {
-                name: format!("batch {batch}, {context} positions each"),
-                lengths: vec![context; batch],
-            },
-            DecodeCase {
-                name: format!("batch {batch}, {low} to {high} positions"),
-                lengths: uneven,
-            },
-        ]
-    }
-
-    fn pages(&self) -> usize {
-        self.lengths.iter().map(|length| length.div_ceil(PAGE)).sum()
-    }
-
-    /// The caches of sequences with all but the last position computed, each with a slot of its own
-    /// for its state, if there are any.
-    fn caches(&self) -> Vec<SequenceCache> {
-        let mut first = 0;
-        let mut caches = Vec::with_capacity(self.lengths.len());
-        for (slot, length) in (0..).zip(&self.lengths) {
-            let next = first + length.div_ceil(PAGE) as u32;
-            let pages = (first..next).collect();
-            let (own, from) = (Some(slot), (*length > 1).then_some(slot));
-            let state = SequenceState { own, from, ..SequenceState::default() };
-            caches.push(SequenceCache { pages, len: length - 1, state, link: None, published: 0 });
-            first = next;
-        }
-        caches
-    }
-}
-
-/// The cases that fit into memory. An even case and its uneven one go together.
-struct DecodeCases {
-    fit: Vec<DecodeCase>,
-    left_out: Vec<String>,
-}
-
-impl DecodeCases {
-    /// The cases whose keys, values and states take at most `room` bytes.
-    fn new(options: &ProfileOptions, sizes: CacheBytes, room: u64) -> DecodeCases {
-        let bytes_of = |case: &DecodeCase| {
-            let states = sizes.state as u64 * case.lengths.len() as u64;
-            sizes.page as u64 * case.pages() as u64 + states
-        };
-        let (mut fit, mut left_out) = (Vec::new(), Vec::new());
-        for batch in &options.batches {
-            let pair = DecodeCase::pair(*batch, options.context);
-            match pair.iter().all(|case| bytes_of(case) <= room) {
-                true => fit.extend(pair),
-                false => left_out.extend(pair.map(|case| case.name)),
-            }
-        }
-        DecodeCases { fit, left_out }
-    }
-}
-
 impl Profile {
-    /// Makes a random model of the shape and times its decode steps.
+    /// Makes a random model of the shape and times its steps.
     ///
     /// # Errors
     /// Something is missing or cannot be used, or the device failed.
@@ -283,13 +220,8 @@ impl Profile {
         let (bandwidth, left_out) = (clock.bandwidth(), cases.left_out);
         let (rows, steps) = (Vec::new(), Vec::new());
         let mut profile = Profile { name, bandwidth, rows, steps, left_out };
-        for (index, case) in cases.fit.iter().enumerate() {
-            // Every second case has uneven lengths, which matter to attention only.
-            let (batch, is_even) = (case.lengths.len(), index % 2 == 0);
-            let fits = |kind: &&VariantKind| {
-                if is_even { kind.is_for(batch, has_library) } else { kind.is_for_uneven() }
-            };
-            for kind in VARIANTS.iter().filter(fits) {
+        for case in &cases.fit {
+            for kind in VARIANTS.iter().filter(|kind| kind.is_for(case, has_library)) {
                 clock.set_variant(kind.variant);
                 if kind.about != About::Launches {
                     let timed = time_steps(&mut model, &clock, case, options.steps);
@@ -306,14 +238,14 @@ impl Profile {
     }
 
     /// Adds the fastest of some whole steps.
-    fn add_step(&mut self, case: &DecodeCase, kind: &VariantKind, timed: &[OpTime]) {
+    fn add_step(&mut self, case: &StepCase, kind: &VariantKind, timed: &[OpTime]) {
         let seconds = timed.iter().map(|step| step.seconds).fold(f64::INFINITY, f64::min);
         let (case, microseconds) = (case.name.clone(), seconds * 1e6);
         self.steps.push(ProfileStep { case, variant: kind.label, microseconds });
     }
 
     /// Adds a row for each operation that the variant is about, averaged over its calls.
-    fn add(&mut self, case: &DecodeCase, kind: &VariantKind, timed: &[OpTime], steps: usize) {
+    fn add(&mut self, case: &StepCase, kind: &VariantKind, timed: &[OpTime], steps: usize) {
         let products = kind.label;
         let mut row_of_operation = HashMap::new();
         for one in timed.iter().filter(|one| kind.changes(&one.what)) {
@@ -346,19 +278,18 @@ fn prepare(
     ops: Cuda,
     config: &ModelConfig,
     options: &ProfileOptions,
-) -> Result<(DecodeCases, Model<Cuda>), LoadError> {
+) -> Result<(StepCases, Model<Cuda>), LoadError> {
     RandomWeights.check_room(config, ops.free_memory(1.0)?)?;
     let parameters = Parameters::load(&ops, &RandomWeights, config)?;
     let scratch = Scratch::new(&ops, config, 0, 0)?;
 
     let free = ops.free_memory(MEMORY_SHARE)?.unwrap_or(0);
-    let cases = DecodeCases::new(options, CacheBytes::of(&ops, config), free);
-    let sequences = cases.fit.iter().map(|case| case.lengths.len()).max().unwrap_or(0);
+    let cases = StepCases::new(options, CacheBytes::of(&ops, config), free);
     let capacity = ModelCapacity {
-        positions: options.context * LONGEST_FACTOR + 1,
-        pages: cases.fit.iter().map(DecodeCase::pages).max().unwrap_or(0),
+        positions: cases.positions() + 1,
+        pages: cases.pages(),
         adapters: 0,
-        states: if config.hybrid.is_some() { sequences } else { 0 },
+        states: if config.hybrid.is_some() { cases.sequences() } else { 0 },
     };
     let model = Model::new(ops, parameters, config.clone(), scratch, capacity)?;
     Ok((cases, model))
@@ -380,9 +311,10 @@ fn model_failure(error: ModelError) -> LoadError {
 fn time_steps(
     model: &mut Model<Cuda>,
     clock: &Profiler,
-    case: &DecodeCase,
+    case: &StepCase,
     steps: usize,
 ) -> Result<Vec<OpTime>, ModelError> {
+    let tokens = vec![5; case.rows];
     let mut all = Vec::new();
     for step in 0..WARM_STEPS + steps {
         // Fresh caches, so that every step has the same lengths.
@@ -390,7 +322,7 @@ fn time_steps(
         let mut chunks: Vec<SequenceChunk<'_>> = Vec::with_capacity(caches.len());
         for (index, cache) in caches.iter_mut().enumerate() {
             chunks.push(SequenceChunk {
-                tokens: &[5],
+                tokens: &tokens,
                 cache,
                 logit_rows: LogitRows::Last,
                 adapter: None,
@@ -508,6 +440,30 @@ mod tests {
     }
 
     #[test]
+    fn prompts_are_timed_by_all_kernels_that_may_take_them_on_cuda() {
+        let _double = exclusive_gpu();
+        let (_keep, options) = options(&[1], 65);
+        let profile = Profile::new(&options).unwrap();
+        let one = "prompt of 128 rows";
+        let behind = "prompt of 128 rows behind 512 positions";
+        for (case, positions) in [(one, 128), (behind, 640)] {
+            let of = |products: &str, what: &str| -> Vec<(usize, usize)> {
+                let rows = profile.rows.iter().filter(|row| row.case == case);
+                let wanted = rows.filter(|row| row.products == products && row.what == what);
+                wanted.map(|row| (row.calls, row.bytes)).collect()
+            };
+            // Keys and values of all positions, and a result of each row.
+            let bytes = 4 * positions * 2 * 16 + 2 * 128 * 64;
+            assert_eq!(of("usual", "attention"), [(2, bytes)]);
+            assert_eq!(of("tall", "attention_tall"), [(2, bytes)]);
+            assert_eq!(of("usual", "rope_write").len() + of("tall", "rope_write").len(), 1);
+            let steps = profile.steps.iter().filter(|step| step.case == case);
+            let labels: Vec<&str> = steps.map(|step| step.variant).collect();
+            assert_eq!(labels, ["usual", "tall"]);
+        }
+    }
+
+    #[test]
     fn the_operations_of_a_mixture_are_timed_on_cuda() {
         let _double = exclusive_gpu();
         let mixture = json!({
@@ -575,6 +531,7 @@ mod tests {
         let profile = Profile::new(&options).unwrap();
         assert_eq!(profile.left_out.len(), 2);
         assert!(profile.left_out[0].starts_with("batch 1048576, 20 positions"));
-        assert!(profile.rows.iter().all(|row| row.case.starts_with("batch 1, ")));
+        let fits = |case: &str| case.starts_with("batch 1, ") || case.starts_with("prompt of 32 ");
+        assert!(profile.rows.iter().all(|row| fits(&row.case)));
     }
 }

@@ -10,9 +10,9 @@
 //
 // `sum` has one column more, of ones, so the weights' own sum is rounded as what it divides.
 // A row's bits depend on its query and its keys alone: `narrow` (16 packed rows, four warps share
-// them) and `wide` (64 packed rows, 16 a warp) do the same sums in the same order, and
-// `attention_combine` folds as they do. Keys past a row change nothing: they weigh zero, and what
-// lies past the tile's last row is read as zeros.
+// them), `wide` (64 packed rows, 16 a warp) and `attention_tall` (128, 32 a warp) do the same sums
+// in the same order, and `attention_combine` folds as they do. Keys past a row change nothing: they
+// weigh zero, and what lies past the tile's last row is read as zeros.
 //
 // keys, values: this layer's pages [pages][kv heads][PAGE][HEAD_DIM].
 // tiles: one of a prompt is {span, first row within the span, rows, -1}, with at most 64 packed
@@ -43,19 +43,18 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS
     Task task = {
         qkv + row * query_stride + at, query_stride, out + row * out_stride + at, out_stride,
         group, rows * group, position, scale * LOG2_E};
-    const bf16* head_keys = keys + head * PAGE * HEAD_DIM;
-    const bf16* head_values = values + head * PAGE * HEAD_DIM;
-    const int* pages = tables + table_at[tile.x];
-    int limit = position + rows;
+    Source source = {
+        keys + head * PAGE * HEAD_DIM, values + head * PAGE * HEAD_DIM,
+        tables + table_at[tile.x], page_stride, position + rows};
     if (HEAD_DIM <= 128 && task.packed > NARROW) {
         if constexpr (HEAD_DIM <= 128) {
-            Ring<WIDE_SLOTS> ring = {head_keys, head_values, pages, page_stride, limit};
+            Ring<WIDE_SLOTS> ring = {source};
             ring.slots = shared;
             Wide::walk(task, ring);
         }
         return;
     }
-    Ring<SLOTS> ring = {head_keys, head_values, pages, page_stride, limit};
+    Ring<SLOTS> ring = {source};
     ring.slots = shared;
     Narrow narrow = {
         shared + SLOTS * SLOT_BYTES,

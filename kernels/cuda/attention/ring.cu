@@ -5,14 +5,19 @@
 // is never waited for by itself. A sequence's positions lie in pages of PAGE, anywhere, found by
 // the list of its pages (PagedAttention: Kwon et al., 2023, arXiv:2309.06180).
 
-/// Keys and values on their way: tiles in order, keys before values, through slots in turn.
-template <int COUNT>
-struct Ring {
+/// The keys and values of a sequence, of one head.
+struct Source {
     const bf16* keys;
     const bf16* values;
     const int* pages;
     unsigned page_stride;
-    int limit;       // positions that exist
+    int limit; // positions that exist
+};
+
+/// Keys and values on their way: tiles in order, keys before values, through slots in turn.
+template <int COUNT>
+struct Ring {
+    const Source& source;
     unsigned issued; // tile * 2, and one more for values
     unsigned end;    // of `issued`
     int in, out;
@@ -24,27 +29,32 @@ __device__ __forceinline__ int chunk_at(int row, int chunk) {
     return row * ROW_BYTES + (TWISTED ? chunk ^ (row & 7) : chunk) * 16;
 }
 
+/// Begins to load a tile of one side, keys or values. `thread` is the thread of the block.
+__device__ __forceinline__ void load_tile(
+    const Source& source, const bf16* side, unsigned tile, unsigned char* slot, unsigned thread) {
+    const int* list = source.pages + tile * (TILE / PAGE);
+    int left = source.limit - (int)tile * TILE;
+#pragma unroll
+    for (int part = 0; part < TILE / PAGE; part++) {
+        unsigned page = part * PAGE < left ? __ldg(list + part) : 0;
+        const bf16* own = side + (u64)page * source.page_stride + thread * 8;
+#pragma unroll
+        for (int block = 0; block < PAGE_CHUNKS; block += ATTENTION_THREADS) {
+            int c = block + (int)thread;
+            if (PAGE_CHUNKS % ATTENTION_THREADS && c >= PAGE_CHUNKS) break;
+            int row = part * PAGE + c / CHUNKS;
+            copy_async(slot + chunk_at(row, c % CHUNKS), own + block * 8, row < left);
+        }
+    }
+}
+
 /// Begins to load the next tile, if there is one.
 template <int COUNT>
 __device__ __forceinline__ void issue(Ring<COUNT>& ring) {
     if (ring.issued < ring.end) {
-        const bf16* from = ring.issued % 2 ? ring.values : ring.keys;
-        unsigned tile = ring.issued / 2;
-        const int* list = ring.pages + tile * (TILE / PAGE);
-        int left = ring.limit - (int)tile * TILE;
+        const bf16* side = ring.issued % 2 ? ring.source.values : ring.source.keys;
         unsigned char* slot = ring.slots + ring.in * SLOT_BYTES;
-#pragma unroll
-        for (int part = 0; part < TILE / PAGE; part++) {
-            unsigned page = part * PAGE < left ? __ldg(list + part) : 0;
-            const bf16* own = from + (u64)page * ring.page_stride + threadIdx.x * 8;
-#pragma unroll
-            for (int block = 0; block < PAGE_CHUNKS; block += ATTENTION_THREADS) {
-                int c = block + (int)threadIdx.x;
-                if (PAGE_CHUNKS % ATTENTION_THREADS && c >= PAGE_CHUNKS) break;
-                int row = part * PAGE + c / CHUNKS;
-                copy_async(slot + chunk_at(row, c % CHUNKS), own + block * 8, row < left);
-            }
-        }
+        load_tile(ring.source, side, ring.issued / 2, slot, threadIdx.x);
     }
     copy_commit();
     ring.issued++;

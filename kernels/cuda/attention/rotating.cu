@@ -65,9 +65,10 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS
     Task task = {
         nullptr, 0, out + (row * nq + head * group) * HEAD_DIM, 0,
         group, group, position, scale * LOG2_E};
-    Ring<SLOTS> ring = {
+    Source source = {
         keys + head * PAGE * HEAD_DIM, values + head * PAGE * HEAD_DIM, pages,
         (unsigned)(nkv * PAGE * HEAD_DIM), position + 1};
+    Ring<SLOTS> ring = {source};
     ring.slots = shared;
     Narrow narrow = {
         shared + SLOTS * SLOT_BYTES,

@@ -2,8 +2,9 @@
 //
 // Packed row `r` of a tile is query head `r % group` of row `r / group`: all query heads that share
 // a key and value head stand in one block, so that one load of keys and values serves them all
-// (grouped-query attention: Ainslie et al., 2023, arXiv:2305.13245). Two ways to lay 128 threads
-// over them: `narrow.cu` has 16 packed rows (a decoded token), `wide.cu` has 64 (prompts).
+// (grouped-query attention: Ainslie et al., 2023, arXiv:2305.13245). Three ways to lay 128 threads
+// over them: `narrow.cu` has 16 packed rows (a decoded token), `wide.cu` has 64 (prompts), and
+// `tall.cu` has 128 (long prompts).
 
 #define TILE 64
 #define SPLIT 512

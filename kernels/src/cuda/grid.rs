@@ -4,6 +4,7 @@ pub mod attention;
 pub mod experts;
 pub mod gemm;
 pub mod recurrent;
+pub mod tall;
 
 use super::kernels::Grid;
 use super::params::SAMPLE_TILE;
@@ -121,6 +122,7 @@ mod tests {
             experts::combine(rows, 4096),
             attention::grid(rows, heads),
             attention::combine(rows, heads),
+            tall::grid(rows, heads),
             gemm::gemm(rows, SampleParams::VOCAB_MAX),
             gemm::gemm_small(rows, SampleParams::VOCAB_MAX, 132),
         ]

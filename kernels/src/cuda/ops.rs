@@ -306,7 +306,7 @@ impl Ops for Cuda {
         past: LayerPages<&Pages>,
         out: &mut Buffer,
     ) -> Result<(), OpError> {
-        self.launch_attention(qkv, &past, out)
+        self.run_attention(qkv, &past, out)
     }
 
     fn rope_and_attend(
@@ -319,10 +319,10 @@ impl Ops for Cuda {
     ) -> Result<(), OpError> {
         let to = LayerPages { pages: &*to.pages, layer: to.layer };
         if self.rotates_in_attention(rotation) {
-            return self.launch_rope_attention(qkv, rotation, &to, out);
+            return self.run_rotating_attention(qkv, rotation, &to, out);
         }
         self.launch_rope(qkv, rotation, &to)?;
-        self.launch_attention(qkv, &to, out)
+        self.run_attention(qkv, &to, out)
     }
 
     fn silu_mul(&self, gate_up: &Buffer, width: usize, out: &mut Buffer) -> Result<(), OpError> {

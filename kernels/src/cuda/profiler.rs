@@ -13,7 +13,7 @@ use super::device::memory::Memory;
 use super::error::CudaError;
 use super::grid;
 use super::kernels::{Arg, Kernels};
-use super::step::plan::Plan;
+use super::step::plan::{Plan, StepShape};
 use super::variant::Variant;
 use crate::op::{ExpertChoice, Heads};
 use crate::random::Random;
@@ -235,9 +235,10 @@ pub(super) fn silu_cost(rows: usize, width: usize) -> (String, usize) {
     ("silu_mul".to_owned(), 6 * rows * width)
 }
 
-/// The label of a kernel of a step that only decodes, and the bytes that it moves.
+/// The label of a kernel of a step that only decodes, or has prompts only, and the bytes that it
+/// moves.
 pub(super) fn kernel_cost(name: &str, args: &[Arg], plan: &Plan, heads: Heads) -> (String, usize) {
-    let (rows, wanted, tiles) = (plan.shape.rows, plan.shape.wanted, plan.shape.tiles);
+    let StepShape { rows, wanted, tiles, spans, decodes, .. } = plan.shape;
     let at = |index| int_arg(args, index);
 
     // Indexes of arguments are those of the kernels' parameters.
@@ -268,20 +269,21 @@ pub(super) fn kernel_cost(name: &str, args: &[Arg], plan: &Plan, heads: Heads) -
         "rope_write" | "rope_write_part" => 4 * rows * heads.row(),
         "sigmoid_mul" => 6 * rows * int_arg(args, 2),
         "convolve" => {
-            // A row, its past and the new state in, and a row and that state out.
+            // A row in and out, and of each sequence what was before and what is kept.
             let (channels, taps) = (int_arg(args, 8), int_arg(args, 9));
-            2 * rows * channels * 2 * taps
+            4 * channels * (rows + spans * (taps - 1))
         }
         "delta_rule" => {
             let [key_heads, value_heads, key_dim, value_dim] = [8, 9, 10, 11].map(at);
             let (keys, values) = (2 * key_heads * key_dim, value_heads * value_dim);
-            rows * (8 * key_dim * values + 2 * (keys + 2 * values + 2 * value_heads))
+            8 * spans * key_dim * values + 2 * rows * (keys + 2 * values + 2 * value_heads)
         }
         "gated_norm" => 6 * rows * int_arg(args, 3) * int_arg(args, 4),
-        "attention" | "rope_attention" => {
-            // Keys and values of bf16.
+        "attention" | "attention_tall" | "rope_attention" => {
+            // Keys and values of bf16. Only decoded rows have splits whose sums are written.
             let cache = 4 * plan.positions * heads.kv * heads.dim;
-            cache + 2 * rows * heads.query_width() + split_sums_bytes(tiles, heads)
+            let sums = if decodes > 0 { split_sums_bytes(tiles, heads) } else { 0 };
+            cache + 2 * rows * heads.query_width() + sums
         }
         "attention_combine" => split_sums_bytes(tiles, heads) + 2 * rows * heads.query_width(),
         "sample_tiles" => {

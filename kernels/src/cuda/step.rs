@@ -3,6 +3,7 @@
 
 pub(super) mod draws;
 pub(super) mod plan;
+pub(super) mod tiles;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -16,6 +17,7 @@ use super::device::memory::Pinned;
 use super::device::{Device, DeviceOptions};
 use super::error::{CudaError, NoCuda};
 use super::grid::attention::{self, SplitRule};
+use super::grid::tall::{self, TallRule};
 use super::kernels::Kernels;
 use super::profiler::Profiler;
 use super::program::source::FAMILIES;
@@ -24,6 +26,7 @@ use super::variant::Variant;
 use crate::op::{Heads, OpError, PAGE, Span, Step, check_index, check_slots, check_span_states};
 use draws::Draws;
 use plan::{Plan, StepShape, padded};
+use tiles::TileRules;
 
 /// Maximum number of elements of a head, and the number of which it is a multiple.
 const HEAD_DIM_MAX: usize = 256;
@@ -71,6 +74,8 @@ pub struct Cuda {
     pub(super) partial_sums: Storage,
     /// Zeros, with which the blocks of attention count each other.
     pub(super) arrived: Storage,
+    /// Sums that `attention_tall` leaves while it sums the next split.
+    pub(super) totals: Storage,
     pub(super) draws: Draws,
     /// Between the two kernels of low-rank additions.
     pub(super) lora_scratch: RefCell<Storage>,
@@ -178,6 +183,7 @@ impl Cuda {
             next_upload: 0,
             partial_sums: Storage::new(&device, 0)?,
             arrived: Storage::new(&device, 0)?,
+            totals: Storage::new(&device, 0)?,
             draws: Draws::new(&device)?,
             lora_scratch: RefCell::new(Storage::new(&device, 0)?),
             graphs: HashMap::new(),
@@ -228,7 +234,7 @@ impl Cuda {
         }
 
         self.variant = self.profiler.as_ref().map_or(self.usual, Profiler::variant);
-        self.plan = Plan::of(step, self.heads.group(), self.split_rule());
+        self.plan = Plan::of(step, self.heads.group(), self.tile_rules());
         self.upload_plan().map_err(|error| error.of("run"))?;
         self.begin_profile().map_err(|error| error.of("run"))?;
         self.walk_or_replay(walk)?;
@@ -284,11 +290,16 @@ impl Cuda {
         Ok(())
     }
 
-    fn split_rule(&self) -> SplitRule {
-        match self.variant.fitted {
-            true => SplitRule::filling(self.device.processors(), self.heads.kv),
-            false => SplitRule::FIXED,
+    fn tile_rules(&self) -> TileRules {
+        let (processors, heads) = (self.device.processors(), self.heads);
+        let mut rules = TileRules::FIXED;
+        if self.variant.fitted {
+            rules.splits = SplitRule::filling(processors, heads.kv);
         }
+        if self.variant.tall {
+            rules.tall = TallRule::filling(processors, heads);
+        }
+        rules
     }
 
     fn begin_profile(&self) -> Result<(), CudaError> {
@@ -308,6 +319,7 @@ impl Cuda {
         self.graphs.clear();
         self.partial_sums = Storage::new(&self.device, 0)?;
         self.arrived = Storage::new(&self.device, 0)?;
+        self.totals = Storage::new(&self.device, 0)?;
         self.lora_scratch.replace(Storage::new(&self.device, 0)?);
         self.draws.tiles.replace(Storage::new(&self.device, 0)?);
         Ok(())
@@ -335,6 +347,8 @@ impl Cuda {
         let splits = if shape.decodes > 0 { shape.tiles } else { 0 };
         self.partial_sums.reserve(attention::partial_bytes(splits, self.heads))?;
         self.reserve_arrived(splits)?;
+        let waiting = if shape.tall > 0 { shape.rows } else { 0 };
+        self.totals.reserve(tall::totals_bytes(waiting, self.heads))?;
         if shape.draws {
             self.draws.reserve(&self.device, shape)?;
         }

@@ -16,6 +16,8 @@ pub struct Variant {
     pub fitted: bool,
     /// True if attention rotates, in steps that only decode. The bits are the same.
     pub rotating: bool,
+    /// True if prompts of enough rows are walked over in tiles of 128 rows. The bits are the same.
+    pub tall: bool,
     /// True if the kernels of a step begin before the one in front is over, load weights, and then
     /// wait for it (programmatic dependent launch). The bits are the same.
     pub early: bool,
@@ -34,6 +36,7 @@ impl Variant {
         joined: true,
         fitted: false,
         rotating: false,
+        tall: false,
         early: false,
     };
 }

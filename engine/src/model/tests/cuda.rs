@@ -2,6 +2,7 @@
 
 mod experts;
 mod hybrid;
+mod tall;
 
 use kernels::cuda::variant::{ProductChoice, Variant};
 use kernels::cuda::{Cuda, CudaOptions};

@@ -1,9 +1,11 @@
-//! Attention against its reference: rows decoded one by one, and rows in tiles, to the same bits.
+//! Attention against its reference: rows decoded one by one, and rows in tiles of every kernel, to
+//! the same bits.
 
 mod rotating;
 
 use super::{Checker, dot, wide};
 use crate::cuda::grid::attention::{self as grid, SplitRule, Tile};
+use crate::cuda::grid::tall::{self, TALL};
 use crate::cuda::{Arg, CudaError, Memory};
 use crate::op::{Heads, PAGE};
 
@@ -14,12 +16,13 @@ const TOLERANCE: f64 = 2.0 / 256.0;
 /// A span: its first position and its number of rows.
 type SpanRows = (usize, usize);
 
-/// Query heads of a group, groups, and spans: at the borders of pages, tiles and splits, and with
-/// tiles of few rows and of many.
+/// Query heads of a group, groups, and spans: at the borders of pages, tiles and splits, with a
+/// third split, and with tiles of few rows and of many.
 const SHAPES: &[(usize, usize, &[SpanRows])] = &[
-    (1, 2, &[(0, 1), (14, 5), (0, 70)]),
+    (1, 2, &[(0, 1), (14, 5), (0, 140)]),
     (2, 2, &[(509, 6), (0, 37)]),
-    (7, 1, &[(60, 12)]),
+    (4, 1, &[(490, 45)]),
+    (7, 1, &[(60, 25)]),
     (16, 1, &[(1020, 6), (0, 3)]),
 ];
 
@@ -56,24 +59,6 @@ struct LaunchSpan {
 struct Outputs {
     out: Memory,
     partial_sums: Memory,
-}
-
-/// Tiles, and the first rows, the starts and the page lists of spans, on the device.
-struct SpanLists([Memory; 4]);
-
-impl SpanLists {
-    fn upload(
-        checker: &Checker<'_>,
-        spans: &[LaunchSpan],
-        tiles: &[Tile],
-    ) -> Result<SpanLists, CudaError> {
-        Ok(SpanLists([
-            checker.upload(tiles.as_flattened())?,
-            checker.upload(&words(spans, |span| span.first_row))?,
-            checker.upload(&words(spans, |span| span.start))?,
-            checker.upload(&words(spans, |span| span.table_at))?,
-        ]))
-    }
 }
 
 /// Rows that are decoded, as the kernels take them.
@@ -223,6 +208,30 @@ impl AttentionCase {
         })
     }
 
+    /// Uploads tiles and spans.
+    fn lists(
+        checker: &Checker<'_>,
+        spans: &[LaunchSpan],
+        tiles: &[Tile],
+    ) -> Result<[Memory; 4], CudaError> {
+        Ok([
+            checker.upload(tiles.as_flattened())?,
+            checker.upload(&words(spans, |span| span.first_row))?,
+            checker.upload(&words(spans, |span| span.start))?,
+            checker.upload(&words(spans, |span| span.table_at))?,
+        ])
+    }
+
+    /// The arguments of a kernel of attention, with those of its scratch memory in between.
+    fn args(&self, out: &Memory, lists: &[Memory; 4], scratch: &[Arg]) -> Vec<Arg> {
+        let device = &self.device;
+        let tensors = [out, &device.qkv, &device.keys, &device.values].map(Arg::from);
+        let lists = lists.each_ref().map(Arg::from);
+        let sizes =
+            [Arg::from(self.heads.query), Arg::from(self.heads.kv), Arg::from(self.scale())];
+        [&tensors[..], &lists, &[Arg::from(&device.tables)], scratch, &sizes].concat()
+    }
+
     /// Launches `attention` for tiles over spans.
     fn launch(
         &self,
@@ -232,36 +241,13 @@ impl AttentionCase {
         to: &Outputs,
         arrived: Option<&Memory>,
     ) -> Result<(), CudaError> {
-        let lists = SpanLists::upload(checker, spans, tiles)?;
-        let mut args = self.first_args(&lists, to, arrived);
-        args.extend([
-            Arg::from(self.heads.query),
-            Arg::from(self.heads.kv),
-            Arg::from(self.scale()),
-        ]);
+        let lists = AttentionCase::lists(checker, spans, tiles)?;
+        let args = self.args(&to.out, &lists, &[Arg::from(&to.partial_sums), Arg::opt(arrived)]);
         let grid = grid::grid(tiles.len(), self.heads);
         // SAFETY: tiles name spans and rows that exist, and pages are within keys and values.
         unsafe { checker.kernels.launch("attention", grid, &args)? };
         // The lists must live until the kernel is done.
         checker.kernels.device().synchronize()
-    }
-
-    /// The first arguments of the kernels of attention, in the order of their parameters.
-    fn first_args(&self, lists: &SpanLists, to: &Outputs, arrived: Option<&Memory>) -> Vec<Arg> {
-        let [tiles, first_rows, starts, tables_at] = lists.0.each_ref().map(Arg::from);
-        vec![
-            Arg::from(&to.out),
-            Arg::from(&self.device.qkv),
-            Arg::from(&self.device.keys),
-            Arg::from(&self.device.values),
-            tiles,
-            first_rows,
-            starts,
-            tables_at,
-            Arg::from(&self.device.tables),
-            Arg::from(&to.partial_sums),
-            Arg::opt(arrived),
-        ]
     }
 
     /// Every row as a span of its own, cut into splits.
@@ -325,14 +311,14 @@ impl AttentionCase {
         Ok(Joined { first, second: to.out.to_vec()?, arrived: arrived.to_vec()? })
     }
 
-    /// Computes every span in tiles of at most `most` rows.
+    /// Computes every span by `attention`, in tiles of at most `most` rows.
     fn prefill(&self, checker: &Checker<'_>, most: usize) -> Result<Vec<u16>, CudaError> {
-        let group = self.heads.group().max(grid::WIDE / most);
+        let most = most.min(grid::WIDE / self.heads.group());
         let tiles: Vec<Tile> = self
             .spans
             .iter()
             .enumerate()
-            .flat_map(|(span, (_, rows))| grid::prefill(span, *rows, group))
+            .flat_map(|(span, (_, rows))| grid::prefill(span, *rows, most))
             .collect();
         let to = Outputs {
             out: checker.poisoned(self.rows() * self.heads.query_width() * 2)?,
@@ -340,6 +326,24 @@ impl AttentionCase {
         };
         self.launch(checker, &self.launch_spans(), &tiles, &to, None)?;
         to.out.to_vec()
+    }
+
+    /// Computes every span by `attention_tall`, in tiles of at most `most` rows. The last of them is
+    /// no tile.
+    fn tall(&self, checker: &Checker<'_>, most: usize) -> Result<Vec<u16>, CudaError> {
+        let most = most.min(TALL / self.heads.group());
+        let spans = self.spans.iter().enumerate();
+        let tiles = spans.flat_map(|(span, (_, rows))| grid::prefill(span, *rows, most));
+        let tiles: Vec<Tile> = tiles.chain([grid::NO_TILE]).collect();
+
+        let out = checker.poisoned(self.rows() * self.heads.query_width() * 2)?;
+        let totals = checker.poisoned(tall::totals_bytes(self.rows(), self.heads))?;
+        let lists = AttentionCase::lists(checker, &self.launch_spans(), &tiles)?;
+        let args = self.args(&out, &lists, &[Arg::from(&totals)]);
+        let grid = tall::grid(tiles.len(), self.heads);
+        // SAFETY: tiles name spans and rows that exist, and pages are within keys and values.
+        unsafe { checker.kernels.launch("attention_tall", grid, &args)? };
+        out.to_vec()
     }
 }
 
@@ -370,6 +374,12 @@ pub(super) fn attention(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         for most in [64, 3, 1] {
             let found = case.prefill(checker, most)?;
             checker.equal(&format!("{what}, {most} rows a tile"), &found, &decoded);
+        }
+        // Other heads have no tall tiles.
+        let tall: &[usize] = if heads.dim <= tall::DIM_MAX { &[TALL, 5] } else { &[] };
+        for &most in tall {
+            let found = case.tall(checker, most)?;
+            checker.equal(&format!("{what}, {most} rows a tall tile"), &found, &decoded);
         }
     }
     rotating::rope_attention(checker)?;

@@ -7,9 +7,9 @@
 use super::elementwise::HALF_UNIT;
 use super::{Checker, widened};
 use crate::cpu::{Cpu, States};
-use crate::cuda::grid::attention::SplitRule;
 use crate::cuda::grid::recurrent as grid;
 use crate::cuda::step::plan::Plan;
+use crate::cuda::step::tiles::TileRules;
 use crate::cuda::{Arg, CudaError, Grid, Kernels, Memory};
 use crate::op::{
     DeltaGates, DeltaHeads, LayerStates, Ops, RmsNorm, Span, SpanState, StateMark, Step,
@@ -106,7 +106,7 @@ impl OnDevice {
         parts: &[Part],
         projected: &[u16],
     ) -> Result<StepOnDevice, CudaError> {
-        let plan = with_step(parts, |step| Plan::of(step, 1, SplitRule::FIXED));
+        let plan = with_step(parts, |step| Plan::of(step, 1, TileRules::FIXED));
         let (shape, offsets) = (plan.shape, plan.shape.offsets());
         let words = checker.upload(&plan.words)?;
         let words_at = |offset: usize| Arg::Pointer(words.address() + 4 * offset as u64);

@@ -10,8 +10,8 @@ pub const NARROW: usize = 16;
 /// Rows times heads of a tile that walks over all splits.
 pub const WIDE: usize = 64;
 /// Positions that a block loads at a time.
-const STRIDE: usize = 64;
-const THREADS: u32 = 128;
+pub(super) const STRIDE: usize = 64;
+pub(super) const THREADS: u32 = 128;
 /// Blocks that a multiprocessor has room for.
 const BLOCKS_OF_PROCESSOR: usize = 2;
 
@@ -74,9 +74,9 @@ pub fn decode(span: usize, splits: Splits) -> impl Iterator<Item = Tile> {
     (0..count).map(move |split| [span as i32, strides as i32, count as i32, split as i32])
 }
 
-/// The tiles of a span of many rows, for `group` query heads, at most [`WIDE`], to a key head.
-pub fn prefill(span: usize, rows: usize, group: usize) -> impl Iterator<Item = Tile> {
-    let most = WIDE / group;
+/// The tiles of a span of many rows, with at most `most` rows each: times the heads of a group
+/// [`WIDE`], or [`TALL`](super::tall::TALL).
+pub fn prefill(span: usize, rows: usize, most: usize) -> impl Iterator<Item = Tile> {
     (0..rows)
         .step_by(most)
         .map(move |first| [span as i32, first as i32, most.min(rows - first) as i32, -1])
@@ -103,6 +103,11 @@ pub fn arrived_bytes(tiles: usize, heads: Heads) -> usize {
     tiles * heads.kv * 4
 }
 
+/// Bytes of shared memory for a tile of keys or of values.
+pub(super) fn slot_bytes(dim: usize) -> usize {
+    STRIDE * if dim.is_multiple_of(64) { dim * 2 } else { dim * 2 + 16 }
+}
+
 /// Bytes of shared memory of a block: slots for tiles of keys and of values, weights, and the
 /// maxima of four warps.
 fn shared(dim: usize) -> usize {
@@ -111,8 +116,7 @@ fn shared(dim: usize) -> usize {
         65..=128 => 6,
         _ => 3,
     };
-    let row = if dim.is_multiple_of(64) { dim * 2 } else { dim * 2 + 16 };
-    slots * STRIDE * row + NARROW * (STRIDE + 8) * 2 + 4 * NARROW * 4
+    slots * slot_bytes(dim) + NARROW * (STRIDE + 8) * 2 + 4 * NARROW * 4
 }
 
 #[cfg(test)]
@@ -122,11 +126,11 @@ mod tests {
     #[test]
     fn tiles_cover_every_row_and_every_position_once() {
         for group in [1, 3, 16, 64] {
-            let rows: Vec<i32> = prefill(0, 131, group)
+            let rows: Vec<i32> = prefill(0, 131, WIDE / group)
                 .flat_map(|[_, first, rows, _]| first..first + rows)
                 .collect();
             assert_eq!(rows, (0..131).collect::<Vec<_>>());
-            assert!(prefill(0, 131, group).all(|tile| tile[2] as usize * group <= WIDE));
+            assert!(prefill(0, 131, WIDE / group).all(|tile| tile[2] as usize * group <= WIDE));
         }
         let fixed = |length| decode(2, SplitRule::FIXED.splits(length, 1)).collect::<Vec<_>>();
         assert_eq!(fixed(512), [[2, 8, 1, 0]]);

@@ -1,11 +1,15 @@
-//! Rotation and attention: two launches, or one for steps that only decode.
+//! Rotation and attention: two launches, one for steps that only decode, or one more for prompts by
+//! tall tiles.
 
 use super::launch::{op_error, optional_pointer, pointer};
 use crate::cuda::grid;
 use crate::cuda::kernels::Arg;
 use crate::cuda::step::Cuda;
 use crate::cuda::tensor::{Buffer, Pages};
-use crate::op::{LayerPages, OpError, Rotation, check_index, check_len, check_multiple};
+use crate::op::{Heads, LayerPages, OpError, Rotation, check_index, check_len, check_multiple};
+
+/// Arguments of the kernels of attention: those in front of their scratch memory.
+type Operands = [Arg; 9];
 
 impl Cuda {
     /// True if rotation and attention of this step are one launch.
@@ -47,49 +51,6 @@ impl Cuda {
         self.launch("rope_write_part", grid::rope_part(rows, row_heads), &args)
     }
 
-    /// Launches `attention`; see [`crate::Ops::attend`].
-    pub(super) fn launch_attention(
-        &self,
-        qkv: &Buffer,
-        past: &LayerPages<&Pages>,
-        out: &mut Buffer,
-    ) -> Result<(), OpError> {
-        self.resize_attended(qkv, past, out)?;
-        let heads = past.pages.heads;
-        let mut args = self.attention_args(qkv, past, out)?;
-        args.extend([Arg::from(heads.query), Arg::from(heads.kv), scale(past.pages)]);
-        let tiles = self.shape().tiles;
-        self.launch("attention", grid::attention::grid(tiles, heads), &args)?;
-        self.launch_combine(past.pages, out)
-    }
-
-    /// Launches `rope_attention`; see [`crate::Ops::rope_and_attend`].
-    pub(super) fn launch_rope_attention(
-        &self,
-        qkv: &Buffer,
-        rotation: &Rotation<'_, Buffer>,
-        to: &LayerPages<&Pages>,
-        out: &mut Buffer,
-    ) -> Result<(), OpError> {
-        self.check_rotation(qkv, rotation, to)?;
-        self.resize_attended(qkv, to, out)?;
-        let heads = to.pages.heads;
-        let mut args = self.attention_args(qkv, to, out)?;
-        args.extend(norm_args(rotation));
-        args.extend([
-            pointer(&rotation.table.storage),
-            self.words_at(self.offsets().positions),
-            Arg::from(heads.query),
-            Arg::from(heads.kv),
-            scale(to.pages),
-            Arg::from(rotation.eps),
-            Arg::from(rotation.offset),
-        ]);
-        let tiles = self.shape().tiles;
-        self.launch("rope_attention", grid::attention::grid(tiles, heads), &args)?;
-        self.launch_combine(to.pages, out)
-    }
-
     /// Checks the operands of a rotation, and sets the bounds of the step's indexes.
     fn check_rotation(
         &self,
@@ -108,6 +69,48 @@ impl Cuda {
         Ok(())
     }
 
+    /// Attention of all rows of the running step; see [`crate::Ops::attend`]. Prompts by tall tiles
+    /// are launched first: there are many blocks of them, and those of decoded rows fill what their
+    /// last ones leave free.
+    pub(super) fn run_attention(
+        &self,
+        qkv: &Buffer,
+        past: &LayerPages<&Pages>,
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        self.resize_attended(qkv, past, out)?;
+        let (shape, heads) = (self.shape(), past.pages.heads);
+        if shape.tall > 0 {
+            self.launch_tall(&self.operands(self.offsets().tall, qkv, past, out)?, heads)?;
+        }
+        if shape.tiles > 0 {
+            self.launch_attention(&self.operands(self.offsets().tiles, qkv, past, out)?, heads)?;
+        }
+        self.combine_splits(out, heads)
+    }
+
+    /// Rotation and attention of a step that only decodes; see [`crate::Ops::rope_and_attend`].
+    pub(super) fn run_rotating_attention(
+        &self,
+        qkv: &Buffer,
+        rotation: &Rotation<'_, Buffer>,
+        to: &LayerPages<&Pages>,
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        self.check_rotation(qkv, rotation, to)?;
+        self.resize_attended(qkv, to, out)?;
+        let (offsets, heads) = (self.offsets(), to.pages.heads);
+        let operands = self.operands(offsets.tiles, qkv, to, out)?;
+        let [query_norm, key_norm] = norm_args(rotation);
+        let table = pointer(&rotation.table.storage);
+        let inputs = [query_norm, key_norm, table, self.words_at(offsets.positions)];
+        let floats = [Arg::from(rotation.eps), Arg::from(rotation.offset)];
+        let args = [&operands[..], &self.split_scratch(), &inputs, &sizes(heads), &floats].concat();
+        let grid = grid::attention::grid(self.shape().tiles, heads);
+        self.launch("rope_attention", grid, &args)?;
+        self.combine_splits(out, heads)
+    }
+
     /// Checks the rows that attend, and makes room for their results.
     fn resize_attended(
         &self,
@@ -120,29 +123,44 @@ impl Cuda {
         out.resize(rows * heads.query_width()).map_err(op_error("attention"))
     }
 
-    /// The first parameters of `attention` and of `rope_attention`.
-    fn attention_args(
+    /// The arguments that kernels of attention have in common, for tiles from this word on.
+    fn operands(
         &self,
+        tiles: usize,
         qkv: &Buffer,
         past: &LayerPages<&Pages>,
         out: &Buffer,
-    ) -> Result<Vec<Arg>, OpError> {
+    ) -> Result<Operands, OpError> {
         let offsets = self.offsets();
         let [keys, values] = past.addresses()?;
-        let arrived = if self.joins_splits() { self.arrived.address() } else { 0 };
-        Ok(vec![
+        Ok([
             pointer(&out.storage),
             pointer(&qkv.storage),
             keys,
             values,
-            self.words_at(offsets.tiles),
+            self.words_at(tiles),
             self.words_at(offsets.span_row),
             self.words_at(offsets.span_start),
             self.words_at(offsets.table_at),
             self.words_at(offsets.tables),
-            pointer(&self.partial_sums),
-            Arg::Pointer(arrived),
         ])
+    }
+
+    fn launch_tall(&self, operands: &Operands, heads: Heads) -> Result<(), OpError> {
+        let args = [&operands[..], &[pointer(&self.totals)], &sizes(heads)].concat();
+        self.launch("attention_tall", grid::tall::grid(self.shape().tall, heads), &args)
+    }
+
+    fn launch_attention(&self, operands: &Operands, heads: Heads) -> Result<(), OpError> {
+        let args = [&operands[..], &self.split_scratch(), &sizes(heads)].concat();
+        self.launch("attention", grid::attention::grid(self.shape().tiles, heads), &args)
+    }
+
+    /// The sums of splits, and the counters with which the last block of a row finds that it is the
+    /// last one, and adds them up.
+    fn split_scratch(&self) -> [Arg; 2] {
+        let arrived = if self.joins_splits() { self.arrived.address() } else { 0 };
+        [pointer(&self.partial_sums), Arg::Pointer(arrived)]
     }
 
     /// True if attention adds up the sums of splits. Without it, a second kernel does.
@@ -151,11 +169,11 @@ impl Cuda {
     }
 
     /// Adds up the sums of the splits of spans that decode, unless attention has done it.
-    fn launch_combine(&self, pages: &Pages, out: &Buffer) -> Result<(), OpError> {
-        if self.joins_splits() {
+    fn combine_splits(&self, out: &Buffer, heads: Heads) -> Result<(), OpError> {
+        let (shape, offsets) = (self.shape(), self.offsets());
+        if self.variant.joined || shape.decodes == 0 {
             return Ok(());
         }
-        let (heads, offsets) = (pages.heads, self.offsets());
         let args = [
             pointer(&out.storage),
             pointer(&self.partial_sums),
@@ -165,8 +183,7 @@ impl Cuda {
             Arg::from(heads.query),
             Arg::from(heads.kv),
         ];
-        let grid = grid::attention::combine(self.shape().decodes, heads);
-        self.launch("attention_combine", grid, &args)
+        self.launch("attention_combine", grid::attention::combine(shape.decodes, heads), &args)
     }
 }
 
@@ -178,7 +195,8 @@ fn norm_args(rotation: &Rotation<'_, Buffer>) -> [Arg; 2] {
     ]
 }
 
-/// The factor of scores.
-fn scale(pages: &Pages) -> Arg {
-    Arg::Float(1.0 / (pages.heads.dim as f32).sqrt())
+/// Arguments of the kernels of attention: numbers of heads, and the scale of scores.
+fn sizes(heads: Heads) -> [Arg; 3] {
+    let scale = 1.0 / (heads.dim as f32).sqrt();
+    [Arg::from(heads.query), Arg::from(heads.kv), Arg::Float(scale)]
 }

@@ -45,6 +45,8 @@ pub const FAMILIES: &[Family] = &[
     family!("attention": "base" "mma" "rope/head" "attention/tile" "attention/ring"
         "attention/softmax" "attention/splits" "attention/narrow" "attention/wide"
         "attention/combine" "attention/attention" "attention/rotating"),
+    family!("attention_tall": "base" "mma" "attention/tile" "attention/ring" "attention/softmax"
+        "attention/splits" "attention/tall"),
     family!("gemm": "base" "mma" "gate" "product/operands" "product/tile" "gemm"),
     family!("gemm_small": "base" "mma" "gate" "product/operands" "product/slab" "gemm_small"),
     family!("recurrent": "base" "recurrent/spans" "recurrent/convolve" "recurrent/delta"

@@ -3,7 +3,8 @@
 //! Counts are padded, so that similar steps have the same [`StepShape`]. The shape alone decides
 //! all offsets, so a recorded step reads the words of any later step of its shape.
 
-use crate::cuda::grid::attention::{self, SplitRule, Splits, Tile};
+use super::tiles::{StepTiles, TileRules};
+use crate::cuda::grid::attention::Splits;
 use crate::cuda::params::SampleParams;
 use crate::op::{DrawParams, PAGE, Span, SpanState, Step, TOP_MAX};
 
@@ -28,8 +29,10 @@ pub(crate) struct StepShape {
     pub(crate) spans: usize,
     /// Sequences that decode: they have one row.
     pub(crate) decodes: usize,
-    /// Tiles of attention.
+    /// Tiles of `attention`.
     pub(crate) tiles: usize,
+    /// Tiles of `attention_tall`.
+    pub(crate) tall: usize,
     /// Marks of recurrent states; zero if the model has none.
     pub(crate) marks: usize,
     /// True if tokens are drawn.
@@ -42,6 +45,7 @@ pub(crate) struct StepShape {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WordOffsets {
     pub(crate) tiles: usize,
+    pub(crate) tall: usize,
     /// Rows and states of spans, in the order of the other words of spans.
     pub(crate) states: usize,
     pub(crate) marks: usize,
@@ -85,6 +89,7 @@ impl StepShape {
         // draws by 8, all else by 4.
         WordOffsets {
             tiles: words.part(self.tiles * TILE_WORDS),
+            tall: words.part(self.tall * TILE_WORDS),
             states: words.part(stateful_spans * STATE_WORDS),
             marks: words.part(self.marks * MARK_WORDS),
             draws: words.part(if self.draws { self.wanted * DRAW_WORDS } else { 0 }),
@@ -136,7 +141,7 @@ fn padded_tiles(count: usize) -> usize {
 
 impl Plan {
     /// Plans a step for groups of `group` query heads.
-    pub(crate) fn of(step: &Step<'_>, group: usize, rule: SplitRule) -> Plan {
+    pub(crate) fn of(step: &Step<'_>, group: usize, rules: TileRules) -> Plan {
         // Spans that decode come first, so that they alone have partial sums.
         let of_rows = |fits: fn(usize) -> bool| -> Vec<usize> {
             (0..step.spans.len()).filter(|index| fits(step.spans[*index].rows.len())).collect()
@@ -148,8 +153,9 @@ impl Plan {
             order.iter().filter_map(|index| step.states.get(*index)).copied().collect();
         let decoded = spans[..decodes.len()].iter();
         let splits: Vec<Splits> =
-            decoded.map(|span| rule.splits(span.start + 1, decodes.len())).collect();
-        let tiles = tiles(&spans, &splits, group);
+            decoded.map(|span| rules.splits.splits(span.start + 1, decodes.len())).collect();
+        let tiles = StepTiles::of(&spans, &splits, group, rules.tall);
+        let usual = tiles.usual.len();
 
         let all_decode = decodes.len() == step.ids.len() && step.wanted.len() == step.ids.len();
         let marks: usize = states.iter().map(|state| state.marks.len()).sum();
@@ -163,7 +169,8 @@ impl Plan {
             wanted: padded(step.wanted.len()),
             spans: if records { rows } else { spans.len() },
             decodes: if records { rows } else { decodes.len() },
-            tiles: if records { padded_tiles(tiles.len().max(rows)) } else { tiles.len() },
+            tiles: if records { padded_tiles(usual.max(rows)) } else { usual },
+            tall: tiles.tall.len(),
             // A span that decodes has one mark.
             marks: if records && marks > 0 { rows } else { marks },
             draws: step.draws.iter().any(Option::is_some),
@@ -180,10 +187,11 @@ impl Plan {
     }
 
     /// Writes everything but the spans.
-    fn write_rows(&mut self, step: &Step<'_>, tiles: &[Tile]) {
+    fn write_rows(&mut self, step: &Step<'_>, tiles: &StepTiles) {
         let offsets = self.shape.offsets();
         self.words = vec![NONE; offsets.tables];
-        self.put(offsets.tiles, tiles.iter().flatten().copied());
+        self.put(offsets.tiles, tiles.usual.iter().flatten().copied());
+        self.put(offsets.tall, tiles.tall.iter().flatten().copied());
         if self.shape.draws {
             self.put(offsets.draws, step.draws.iter().enumerate().flat_map(draw_words));
         }
@@ -256,18 +264,6 @@ fn word(count: usize) -> i32 {
     count as i32
 }
 
-/// Makes the tiles of attention, in the order of the spans. The first ones decode, in `splits`.
-fn tiles(spans: &[&Span<'_>], splits: &[Splits], group: usize) -> Vec<Tile> {
-    let mut tiles = Vec::new();
-    for (index, span) in spans.iter().enumerate() {
-        match splits.get(index) {
-            Some(splits) => tiles.extend(attention::decode(index, *splits)),
-            None => tiles.extend(attention::prefill(index, span.rows.len(), group)),
-        }
-    }
-    tiles
-}
-
 /// The words of the draw of a row.
 fn draw_words((row, draw): (usize, &Option<DrawParams>)) -> [i32; DRAW_WORDS] {
     let Some(draw) = draw else { return [NONE; DRAW_WORDS] };
@@ -324,7 +320,7 @@ mod tests {
             draws: &[None, Some(draw())],
             ..Step::default()
         };
-        let plan = Plan::of(&step, 2, SplitRule::FIXED);
+        let plan = Plan::of(&step, 2, TileRules::FIXED);
         assert!(!plan.records);
         let shape = StepShape {
             rows: 80,
@@ -332,6 +328,7 @@ mod tests {
             spans: 2,
             decodes: 1,
             tiles: 6,
+            tall: 0,
             marks: 0,
             draws: true,
             adapters: false,
@@ -379,7 +376,7 @@ mod tests {
             wanted: &[3],
             ..Step::default()
         };
-        let plan = Plan::of(&step, 2, SplitRule::FIXED);
+        let plan = Plan::of(&step, 2, TileRules::FIXED);
         let (offsets, words) = (plan.shape.offsets(), &plan.words);
         assert_eq!((plan.shape.marks, offsets.states % 4, offsets.marks % 2), (3, 0, 0));
         assert_eq!(words[offsets.states..][..8], [3, 1, 5, 0, 0, 3, NONE, 1]);
@@ -392,7 +389,7 @@ mod tests {
             (0..3).map(|row| Span { rows: row..row + 1, start: 9, pages: &pages }).collect();
         let own = [SpanState { from: None, marks: &marks[2..] }; 3];
         (step.spans, step.states, step.wanted) = (&decodes, &own, &[0, 1, 2]);
-        let plan = Plan::of(&step, 2, SplitRule::FIXED);
+        let plan = Plan::of(&step, 2, TileRules::FIXED);
         let (offsets, words) = (plan.shape.offsets(), &plan.words);
         assert_eq!((plan.records, plan.shape.marks, plan.shape.spans), (true, 4, 4));
         assert_eq!(words[offsets.states + 8..][..8], [2, 1, NONE, 2, NONE, NONE, NONE, NONE]);
@@ -414,7 +411,7 @@ mod tests {
                 wanted: &wanted,
                 ..Step::default()
             };
-            Plan::of(&step, 4, SplitRule::FIXED)
+            Plan::of(&step, 4, TileRules::FIXED)
         };
         let (a, b) = (plan(9, 100), plan(16, 511));
         assert!(a.records && b.records);

@@ -112,17 +112,13 @@ impl AttentionCase {
         let arrived =
             Memory::new(checker.kernels.device(), grid::arrived_bytes(tiles.len(), self.heads))?;
         arrived.fill(0)?;
-        let lists = SpanLists::upload(checker, &spans, &tiles)?;
-        let mut args = self.first_args(&lists, &to, Some(&arrived));
-        args.extend(inputs.args());
-        args.extend([
-            Arg::from(&inputs.positions),
-            Arg::from(self.heads.query),
-            Arg::from(self.heads.kv),
-            Arg::from(self.scale()),
-            Arg::from(EPS),
-            Arg::from(OFFSET),
-        ]);
+        let lists = AttentionCase::lists(checker, &spans, &tiles)?;
+        let [query_norm, key_norm, table] = inputs.args();
+        let positions = Arg::from(&inputs.positions);
+        let sums = [Arg::from(&to.partial_sums), Arg::from(&arrived)];
+        let inputs = [query_norm, key_norm, table, positions];
+        let mut args = self.args(&to.out, &lists, &[&sums[..], &inputs].concat());
+        args.extend([Arg::from(EPS), Arg::from(OFFSET)]);
         let grid = grid::grid(tiles.len(), self.heads);
         // SAFETY: tiles name spans and rows that exist, pages are within keys and values, and no
         // span reads a position that another one writes.

@@ -1,0 +1,79 @@
+//! Prompts by tall tiles on an emulated GPU: the bits of those by other tiles.
+
+use super::*;
+
+/// The pages of the long sequence; the other one has the rest.
+const LONG_PAGES: u32 = 48;
+
+/// The rows of the long prompt in each step: across the border of a split, and with ends inside of
+/// tiles. The last ones are too few for tall tiles on the emulated device.
+const CHUNKS: [usize; 3] = [330, 270, 30];
+
+/// The rows of the other prompt, which decodes in further steps.
+const SHORT: usize = 70;
+
+/// A model for more positions than a split has.
+fn long_model(options: &CudaOptions) -> Model<Cuda> {
+    let (_keep, path) = config(json!({"max_position_embeddings": 1024}));
+    made(Cuda::open(options, HEADS).unwrap(), &path)
+}
+
+/// The logits after the last rows of both sequences, in steps of [`CHUNKS`].
+fn logits_of_steps(model: &mut Model<Cuda>) -> Vec<Vec<u32>> {
+    let mut caches = [0..LONG_PAGES, LONG_PAGES..PAGES as u32]
+        .map(|pages| SequenceCache { pages: pages.collect(), ..SequenceCache::default() });
+    let ids: Vec<u32> = (0..CHUNKS.iter().sum::<usize>() as u32).map(|i| i * 37 % 1999).collect();
+    let mut found = Vec::new();
+    let mut done = 0;
+    for rows in CHUNKS {
+        let short = if done == 0 { &ids[100..100 + SHORT] } else { &ids[done..done + 1] };
+        let tokens = [&ids[done..done + rows], short];
+        let mut chunks: Vec<SequenceChunk<'_>> = tokens
+            .into_iter()
+            .zip(&mut caches)
+            .map(|(tokens, cache)| SequenceChunk {
+                logit_rows: LogitRows::Last,
+                ..chunk(tokens, cache)
+            })
+            .collect();
+        found.push(bits(&model.forward(&mut chunks).unwrap()));
+        done += rows;
+    }
+    found
+}
+
+#[test]
+fn prompts_by_tall_tiles_have_the_same_bits_on_cuda() {
+    let double = exclusive_gpu();
+    let mut launches = Vec::new();
+    let mut run = |variant| {
+        let options = CudaOptions { deterministic: true, variant, ..CudaOptions::default() };
+        let mut gpu = long_model(&options);
+        let before = [double.get("launches"), double.get("early_launches")];
+        let found = logits_of_steps(&mut gpu);
+        let after = [double.get("launches"), double.get("early_launches")];
+        launches.push([after[0] - before[0], after[1] - before[1]]);
+        found
+    };
+    let serving = Variant::SERVING;
+    let early = Variant { early: true, ..serving };
+    let expected = run(serving);
+    let tall = [serving, early, Variant { joined: false, ..serving }]
+        .map(|others| Variant { tall: true, ..others });
+    for variant in [early].into_iter().chain(tall) {
+        assert_eq!(run(variant), expected, "{variant:?}");
+    }
+    // In each of two layers, the second step has a launch for the prompt and one for the other row.
+    let [usual, early, tall, tall_and_early, _] = launches[..] else { panic!("five variants") };
+    assert_eq!((usual[1], tall), (0, [usual[0] + 2, 0]));
+    assert_eq!(tall_and_early, early.map(|launches| launches + 2));
+}
+
+#[test]
+fn chunks_by_tall_tiles_have_the_bits_of_a_whole_prompt_on_cuda() {
+    let _double = exclusive_gpu();
+    let variant = Variant { tall: true, ..Variant::SERVING };
+    let options = CudaOptions { deterministic: true, variant, ..CudaOptions::default() };
+    // 65 rows are tall tiles, nine are not.
+    check_chunks(&mut model(&options), 140, [70, 65, 9]);
+}
