@@ -1,6 +1,6 @@
-//! A profile of steps that decode or compute a prompt: each operation is timed between two events of
-//! the device, and whole steps are, recorded if they decode, with the kernels that serve and with
-//! those that could.
+//! A profile of steps that decode or compute a prompt: each operation is timed between two events
+//! of the device, and whole steps are, recorded if they decode, with the kernels that serve and
+//! with those that could.
 //!
 //! A step runs all layers, so every product reads weights that the GPU's cache has lost by then, as
 //! in service. Weights, keys and values are random.

@@ -328,8 +328,8 @@ impl AttentionCase {
         to.out.to_vec()
     }
 
-    /// Computes every span by `attention_tall`, in tiles of at most `most` rows. The last of them is
-    /// no tile.
+    /// Computes every span by `attention_tall`, in tiles of at most `most` rows. The last of them
+    /// is no tile.
     fn tall(&self, checker: &Checker<'_>, most: usize) -> Result<Vec<u16>, CudaError> {
         let most = most.min(TALL / self.heads.group());
         let spans = self.spans.iter().enumerate();
