@@ -1,6 +1,6 @@
 //! Weights that arrive while the engine serves.
 //!
-//! - [`IncomingWeights`]: tensors as they arrive, checked one by one, in host memory.
+//! - [`IncomingWeights`]: tensors as they arrive, checked one by one.
 //! - [`OpenUpdate`]: an update that comes in several calls.
 //! - [`staging`]: places new weights beside those that serve, and hands both over.
 //! - [`manifest`]: the checksum of every tensor.

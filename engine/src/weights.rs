@@ -1,10 +1,12 @@
 //! Weights by name, before they are placed on a device.
 //!
-//! - [`Tensor`]: the elements of one tensor.
+//! - [`Tensor`]: the elements of one tensor on the host. [`Elements`]: those, or elements that a
+//!   trainer has broadcast to a GPU.
 //! - [`TensorSource`]: where the weights of a model come from.
 //! - [`files`]: the safetensors files of a folder.
 //! - [`root`]: the folder that callers may load from.
 
+mod elements;
 pub(crate) mod files;
 pub(crate) mod root;
 
@@ -13,6 +15,7 @@ use kernels::Values;
 
 use crate::error::LoadError;
 use crate::model::config::ModelConfig;
+pub(crate) use elements::Elements;
 
 /// The elements of a tensor, row-major.
 #[derive(Debug)]
@@ -59,6 +62,11 @@ fn split_runs<T: Copy>(values: &[T], run: usize) -> [Vec<T>; 2] {
 pub(crate) trait TensorSource {
     /// Returns a tensor of exactly this shape. Elements in bf16 stay so, f16 is widened.
     fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError>;
+
+    /// As [`TensorSource::take`], of elements that may be on a GPU already.
+    fn take_elements(&self, name: &str, shape: &[usize]) -> Result<Elements, LoadError> {
+        self.take(name, shape).map(Elements::Host)
+    }
 
     /// Refuses a model that cannot fit, before anything is placed: into `room` bytes of a device,
     /// or without `room` into the machine's memory. Files are not checked.

@@ -7,21 +7,6 @@
 // aligned to 16 bytes, single ones elsewhere. A fused matrix is filled part by part: a part's rows
 // lie one after another in it, so it is `n` elements from the part's first on.
 
-/// Runs `whole(i)` for runs of eight elements from `i` on and `single(i)` for what is left; all
-/// singly where the pointers are not aligned.
-template <class Whole, class Single>
-__device__ __forceinline__ void by_eights(bool aligned, long long n, const Whole& whole,
-                                          const Single& single) {
-    const long long thread = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    const long long threads = (long long)gridDim.x * blockDim.x, eights = aligned ? n / 8 : 0;
-    for (long long i = thread; i < eights; i += threads) whole(i * 8);
-    for (long long i = eights * 8 + thread; i < n; i += threads) single(i);
-}
-
-__device__ __forceinline__ bool aligned(const void* a, const void* b) {
-    return (((u64)a | (u64)b) & 15) == 0;
-}
-
 /// out = in, rounded to bf16; `n` elements.
 extern "C" __global__ void __launch_bounds__(256) cast_rows(bf16* out, const float* in,
                                                             long long n) {

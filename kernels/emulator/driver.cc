@@ -60,6 +60,7 @@ long long *named(const std::string &name) {
       {"recordings", &c.recordings},
       {"allocations", &c.allocations},
       {"synchronizations", &c.synchronizations},
+      {"bytes_to_host", &c.bytes_to_host},
       {"faults", &c.faults},
   };
   auto found = all.find(name);
@@ -384,6 +385,7 @@ API cuMemcpyDtoH_v2(void *to, Address from, size_t bytes) {
   BEGIN;
   if (captures(1)) return STREAM_CAPTURE_UNSUPPORTED;
   if (Result wrong = in_range(from, bytes)) return wrong;
+  counts().bytes_to_host += static_cast<long long>(bytes);
   memcpy(to, reinterpret_cast<void *>(from), bytes);
   return SUCCESS;
 }
@@ -415,6 +417,7 @@ API cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *stream) {
   if (!known) return INVALID_HANDLE;
   if (bytes == 0) return SUCCESS;
   if (Result wrong = in_range(from, bytes)) return wrong;
+  counts().bytes_to_host += static_cast<long long>(bytes);
   auto source = reinterpret_cast<const void *>(from);
   if (pinned(to, bytes)) {
     if (!known->capture && settings().order == LATE) poison(to, bytes);

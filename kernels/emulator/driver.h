@@ -57,7 +57,7 @@ uint64_t random_number();
 // Counters, for tests.
 struct Counts {
   long long launches, early_launches, graph_launches, recordings, allocations, synchronizations,
-      faults;
+      bytes_to_host, faults;
 };
 Counts &counts();
 

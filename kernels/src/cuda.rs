@@ -9,6 +9,8 @@
 //!   graph.
 //! - [`Device`]: one GPU with a stream. [`Memory`]: its memory. [`Pinned`]: memory of the host that
 //!   the device copies by itself.
+//! - [`Arrival`], [`Intake`]: tensors that were broadcast to a device, and what is done with them
+//!   there.
 //! - [`Kernels`]: our own kernels, compiled for the device and cached in a folder.
 //! - [`check`]: every kernel against its reference, plain loops on the CPU.
 //! - [`profiler`]: the time of each operation of a step. [`variant`]: kernels that can take each
@@ -17,6 +19,7 @@
 //! All work of a device runs in the order of the calls, on one stream.
 #![expect(unsafe_code, reason = "the driver is a C library")]
 
+mod arrival;
 pub mod check;
 mod cublaslt;
 mod device;
@@ -33,6 +36,8 @@ mod step;
 mod tensor;
 pub mod variant;
 
+pub use arrival::intake::{ArrivedTensor, ArrivingType, Intake, IntakeOrder, TakenIn};
+pub use arrival::{Arrival, ArrivedValues, HostValues};
 pub use device::library::{LOADS_LIBRARIES, Libraries, LibraryLocation};
 pub use device::memory::{Memory, Pinned, Pod};
 pub use device::{Device, DeviceOptions};
@@ -43,6 +48,6 @@ pub use ops::experts::Routing;
 pub use ops::recurrent::States;
 pub use program::source::{FAMILIES, Family};
 pub use step::{Cuda, CudaOptions};
-pub use tensor::{Buffer, Matrix, Pages};
+pub use tensor::{Buffer, ElementType, Matrix, Pages};
 
 pub(crate) use device::library::{locate, nccl_package};

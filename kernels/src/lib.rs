@@ -25,5 +25,6 @@ pub use cpu::{Cpu, Numerics};
 pub use op::{
     DeltaGates, DeltaHeads, DeviceLimits, DrawParams, DrawnScores, DrawnToken, EXPERTS_MAX,
     ExpertChoice, ExpertMatrices, Heads, LayerPages, LayerStates, LowRank, OpError, Ops, PAGE,
-    Placement, Residual, RmsNorm, Rotation, Span, SpanState, StateMark, Step, TOP_MAX, Values,
+    Part, Placement, Residual, RmsNorm, Rotation, Span, SpanState, StateMark, Step, TOP_MAX,
+    Values,
 };

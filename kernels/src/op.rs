@@ -23,8 +23,9 @@ use std::ops::Range;
 pub use error::OpError;
 pub(crate) use error::{check_index, check_len, check_multiple, check_slots};
 pub use limits::DeviceLimits;
+pub(crate) use operands::with_host_parts;
 pub use operands::{
-    EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, LayerPages, LowRank, PAGE, Placement,
+    EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, LayerPages, LowRank, PAGE, Part, Placement,
     Residual, RmsNorm, Rotation, Values,
 };
 pub use recurrent::{DeltaGates, DeltaHeads, LayerStates, SpanState, StateMark};
@@ -133,6 +134,17 @@ pub trait Ops: Send {
         rows: usize,
         columns: usize,
     ) -> Result<Self::Matrix, OpError>;
+
+    /// As [`Ops::matrix`], of parts of which some were broadcast to a GPU. Their memory is read there
+    /// if this device can, and otherwise copied to the host.
+    fn matrix_of(
+        &self,
+        parts: &[Part<'_>],
+        rows: usize,
+        columns: usize,
+    ) -> Result<Self::Matrix, OpError> {
+        with_host_parts(parts, |values| self.matrix(values, rows, columns))
+    }
 
     /// Appends `rows` of a matrix to `out`, row-major, as 32-bit floats.
     fn read_matrix(

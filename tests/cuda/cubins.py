@@ -43,7 +43,7 @@ ENTRY = re.compile(r"\.entry (\w+)\((.*?)\n}\n", re.DOTALL)
 WAIT = "griddepcontrol.wait"
 ACCESS = re.compile(r"\b(?:ld|st|atom|red)(?:\.\w+)*\.global\S*")
 # Families without a kernel of a step.
-OUTSIDE = ["weights"]
+OUTSIDE = ["weights", "arrival"]
 # Kernels that read through the cache for constants: addresses of pages, which no kernel writes.
 CONSTANTS = ["attention", "attention_tall", "rope_attention"]
 FAMILY = re.compile(r'family!\("(\w+)": ([^)]*)\)')

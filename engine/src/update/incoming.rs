@@ -1,7 +1,10 @@
 //! Tensors as they arrive: from a folder, from a body, or one by one.
 //!
 //! A tensor is checked by itself as soon as it arrives, so an error names the one that is wrong. It
-//! is kept in host memory in the type in which it will be served.
+//! is kept in the type in which it will be served: on the host, or on a GPU that a trainer has sent
+//! it to ([`device`]).
+
+pub(crate) mod device;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,11 +14,11 @@ use half::f16;
 use safetensors::{Dtype, SafeTensors};
 
 use super::error::UpdateError;
-use super::manifest::{TensorDigest, WeightManifest, convert, is_finite};
+use super::manifest::{ElementType, TensorDigest, WeightManifest, convert, is_finite};
 use crate::model::experts::ExpertPart;
 use crate::model::hybrid;
 use crate::weights::files::WeightFiles;
-use crate::weights::{Tensor, TensorSource, decode};
+use crate::weights::{Elements, Tensor, TensorSource, decode};
 
 /// The head of a model. It may arrive although the embedding serves as the head.
 const HEAD: &str = "lm_head.weight";
@@ -24,6 +27,8 @@ const HEAD: &str = "lm_head.weight";
 const EMBEDDING: &str = "model.embed_tokens.weight";
 
 const DIFFERENT_TWICE: &str = "it came twice in one update, with different elements";
+
+const NOT_FINITE: &str = "it has elements that are infinite, NaN, or too large for its type";
 
 /// A tensor that arrives.
 #[derive(Clone, Copy, Debug)]
@@ -38,8 +43,24 @@ pub(crate) struct IncomingTensor<'a> {
 /// A tensor that was taken.
 #[derive(Debug)]
 struct TakenTensor {
-    tensor: Tensor,
+    elements: Elements,
     digest: TensorDigest,
+}
+
+/// The place of a tensor among those of the model.
+#[derive(Clone, Copy, Debug)]
+struct ServedPlace {
+    /// True for a head beside a tied embedding. It is compared with the embedding, so it is hashed
+    /// under that name.
+    is_tied: bool,
+    element_type: ElementType,
+}
+
+impl ServedPlace {
+    /// The name under which a tensor is hashed.
+    fn name(self, name: &str) -> &str {
+        if self.is_tied { EMBEDDING } else { name }
+    }
 }
 
 /// The tensors of an update that have arrived.
@@ -70,7 +91,7 @@ impl IncomingWeights {
         if self.is_unused(name) {
             return Ok(());
         }
-        if let Some(parts) = ExpertPart::all_of(name, shape) {
+        if let Some(parts) = self.expert_parts(name, shape)? {
             return self.take_experts(IncomingTensor { name, ..incoming }, parts);
         }
         // An untrusted shape may overflow.
@@ -86,10 +107,7 @@ impl IncomingWeights {
             Dtype::F32 => Tensor::F32(decode(bytes, f32::from_le_bytes)),
             Dtype::BF16 => Tensor::Bf16(decode(bytes, u16::from_le_bytes)),
             Dtype::F16 => Tensor::F32(decode(bytes, |half| f16::from_le_bytes(half).to_f32())),
-            other => {
-                let reason = format!("its type is {other:?}; supported: F32, BF16, F16");
-                return Err(UpdateError::tensor(name, reason));
-            }
+            other => return Err(wrong_type(name, other)),
         };
         self.insert(name, shape, tensor)
     }
@@ -149,13 +167,13 @@ impl IncomingWeights {
         self.arrived.keys().map(String::as_str).chain(self.tied_head.is_some().then_some(HEAD))
     }
 
-    /// Takes a tensor of all experts as the tensors of each.
-    fn take_experts(
-        &mut self,
-        whole: IncomingTensor<'_>,
-        parts: Vec<ExpertPart>,
-    ) -> Result<(), UpdateError> {
-        let IncomingTensor { name, dtype, shape, bytes } = whole;
+    /// The parts of a tensor of all experts; `None` if it is none.
+    fn expert_parts(
+        &self,
+        name: &str,
+        shape: &[usize],
+    ) -> Result<Option<Vec<ExpertPart>>, UpdateError> {
+        let Some(parts) = ExpertPart::all_of(name, shape) else { return Ok(None) };
         let served = self.serving.iter().filter(|(part, _)| ExpertPart::is_of(part, name));
         let expected = served.count();
         if expected != parts.len() {
@@ -165,7 +183,16 @@ impl IncomingWeights {
             };
             return Err(UpdateError::tensor(name, reason));
         }
+        Ok(Some(parts))
+    }
 
+    /// Takes a tensor of all experts as the tensors of each.
+    fn take_experts(
+        &mut self,
+        whole: IncomingTensor<'_>,
+        parts: Vec<ExpertPart>,
+    ) -> Result<(), UpdateError> {
+        let IncomingTensor { name, dtype, bytes, .. } = whole;
         let element = dtype.bitsize() / 8;
         for ExpertPart { name: part, shape, elements } in parts {
             let Some(bytes) = bytes.get(elements.start * element..elements.end * element) else {
@@ -191,34 +218,48 @@ impl IncomingWeights {
     }
 
     fn insert(&mut self, name: &str, shape: &[usize], tensor: Tensor) -> Result<(), UpdateError> {
+        let place = self.place(name, shape)?;
+        let converted = convert(tensor, place.element_type);
+        if !is_finite(&converted) {
+            return Err(UpdateError::tensor(name, NOT_FINITE));
+        }
+        let digest = TensorDigest::of(place.name(name), shape, &converted);
+        self.record(name, place, digest, Elements::Host(converted))
+    }
+
+    /// Finds the place of a tensor in the model.
+    fn place(&self, name: &str, shape: &[usize]) -> Result<ServedPlace, UpdateError> {
         let refuse = |reason: &str| Err(UpdateError::tensor(name, reason));
-        // A tied head is compared with the embedding, so it is hashed under that name.
         let is_tied = name == HEAD && self.serving.get(HEAD).is_none();
-        let served_name = if is_tied { EMBEDDING } else { name };
-        let Some(serving) = self.serving.get(served_name) else {
+        let Some(serving) = self.serving.get(if is_tied { EMBEDDING } else { name }) else {
             return refuse("the model has no tensor of that name");
         };
         if serving.shape != shape {
             let expected = &serving.shape;
             return refuse(&format!("its shape is {shape:?}, but the model's is {expected:?}"));
         }
-        let converted = convert(tensor, serving.element_type);
-        if !is_finite(&converted) {
-            return refuse("it has elements that are infinite, NaN, or too large for its type");
-        }
+        Ok(ServedPlace { is_tied, element_type: serving.element_type })
+    }
 
-        let digest = TensorDigest::of(served_name, shape, &converted);
-        let before = match is_tied {
+    /// Adds a tensor that was checked. A tied head is not kept.
+    fn record(
+        &mut self,
+        name: &str,
+        place: ServedPlace,
+        digest: TensorDigest,
+        elements: Elements,
+    ) -> Result<(), UpdateError> {
+        let before = match place.is_tied {
             true => self.tied_head.as_ref(),
-            false => self.arrived.get(served_name).map(|taken| &taken.digest),
+            false => self.arrived.get(name).map(|taken| &taken.digest),
         };
         if before.is_some_and(|before| *before != digest) {
-            return refuse(DIFFERENT_TWICE);
+            return Err(UpdateError::tensor(name, DIFFERENT_TWICE));
         }
-        if is_tied {
+        if place.is_tied {
             self.tied_head = Some(digest);
         } else {
-            self.arrived.insert(name.to_owned(), TakenTensor { tensor: converted, digest });
+            self.arrived.insert(name.to_owned(), TakenTensor { elements, digest });
         }
         Ok(())
     }
@@ -257,8 +298,12 @@ impl IncomingWeights {
     }
 
     /// The tensors by name, and the manifest of the weights that serve.
-    pub(super) fn into_parts(self) -> (BTreeMap<String, Tensor>, Arc<WeightManifest>) {
-        let tensors = self.arrived.into_iter().map(|(name, taken)| (name, taken.tensor)).collect();
-        (tensors, self.serving)
+    pub(super) fn into_parts(self) -> (BTreeMap<String, Elements>, Arc<WeightManifest>) {
+        let arrived = self.arrived.into_iter();
+        (arrived.map(|(name, taken)| (name, taken.elements)).collect(), self.serving)
     }
+}
+
+fn wrong_type(name: &str, dtype: Dtype) -> UpdateError {
+    UpdateError::tensor(name, format!("its type is {dtype:?}; supported: F32, BF16, F16"))
 }

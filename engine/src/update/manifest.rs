@@ -47,12 +47,17 @@ impl TensorDigest {
             Tensor::Bf16(_) => ElementType::Bf16,
         };
         let mut hasher = Hasher::new();
-        hasher.update(format!("{name}\n{}\n{shape:?}\n", element_type.name()).as_bytes());
+        hasher.update(TensorDigest::head(name, element_type, shape).as_bytes());
         match tensor {
             Tensor::F32(values) => hash_elements(&mut hasher, values, f32::to_le_bytes),
             Tensor::Bf16(values) => hash_elements(&mut hasher, values, u16::to_le_bytes),
         }
         TensorDigest { element_type, shape: shape.to_vec(), hash: hasher.finalize() }
+    }
+
+    /// The text that is hashed in front of the elements.
+    pub(super) fn head(name: &str, element_type: ElementType, shape: &[usize]) -> String {
+        format!("{name}\n{}\n{shape:?}\n", element_type.name())
     }
 }
 

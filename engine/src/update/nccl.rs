@@ -3,6 +3,7 @@
 //! - [`store`]: finds the trainer and the id of its group in PyTorch's `TCPStore`.
 //! - [`pickle`]: extracts that id from the trainer's value.
 //! - [`plan`]: the tensors, and their broadcasts.
+//! - [`arrivals`]: their memory on the GPU.
 //!
 //! Field names, the order of calls and the packing are those of vLLM 0.33, whose client TRL uses.
 //! Without a GPU or without the library, a call is refused before it waits for anyone.
@@ -10,6 +11,7 @@
 //! The engine waits at most `timeout` seconds for the group and for each broadcast. Then it aborts
 //! the group, and a later call joins another one.
 
+mod arrivals;
 mod pickle;
 mod plan;
 mod store;
@@ -22,14 +24,17 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use kernels::Placement;
 use kernels::cuda::{Device, DeviceOptions, Memory};
 use kernels::nccl::{self, Communicator, ID_BYTES, NcclError};
 use serde_json::{Map, Value};
 
 use super::error::UpdateError;
-use super::incoming::IncomingTensor;
-use super::transport::{TensorSink, Transport};
+use super::incoming::IncomingWeights;
+use super::incoming::device::DeviceTensor;
+use super::transport::Transport;
 use super::wait::{DEFAULT_TIMEOUT, TrainerWait, parse_timeout};
+use arrivals::Arrivals;
 use plan::{AnnouncedTensor, Packing};
 use store::TcpStore;
 
@@ -142,6 +147,7 @@ pub(crate) fn connect(
 
     let device = Device::open(gpu).map_err(unavailable)?;
     nccl::version().map_err(unavailable)?;
+    let arrivals = Arrivals::new(&device);
 
     wait.restart(timeout);
     let id = init.group_id(&wait)?;
@@ -149,7 +155,7 @@ pub(crate) fn connect(
     tracing::info!(rank, size, "joining the trainer's NCCL group");
     let member = Communicator::new(&device, &id, rank, size, &mut || wait.is_over())
         .map_err(|error| group_error(&error, &wait))?;
-    Ok(Box::new(NcclTransport { device, member, packing, timeout, wait, in_step: true }))
+    Ok(Box::new(NcclTransport { member, arrivals, packing, timeout, wait, in_step: true }))
 }
 
 fn unavailable(reason: impl Display) -> UpdateError {
@@ -162,8 +168,9 @@ fn device_error(error: impl Display) -> UpdateError {
 
 /// The membership in a trainer's group.
 struct NcclTransport {
-    device: Device,
     member: Communicator,
+    /// Dropped behind the member: to free memory waits for its broadcast.
+    arrivals: Arrivals,
     packing: Packing,
     /// The timeout of each broadcast.
     timeout: Duration,
@@ -186,7 +193,8 @@ impl Transport for NcclTransport {
     fn receive(
         &mut self,
         info: &Map<String, Value>,
-        sink: TensorSink<'_>,
+        home: Placement,
+        weights: &mut IncomingWeights,
     ) -> Result<(), UpdateError> {
         let invalid = |reason: String| UpdateError::Weights(format!("`update_info`: {reason}"));
         self.in_step = false;
@@ -194,12 +202,13 @@ impl Transport for NcclTransport {
         let timeout = parse_timeout(info, self.timeout).map_err(invalid)?;
         let tensors = plan::announced(info).map_err(invalid)?;
 
+        self.arrivals.forget_gone();
         let mut taken = Ok(());
         for broadcast in plan::broadcasts(&tensors, packing) {
-            let bytes = self.receive_broadcast(broadcast, timeout)?;
+            let memory = self.receive_broadcast(broadcast, timeout)?;
             // The trainer sends all broadcasts in any case, so all are received before a refusal.
             if taken.is_ok() {
-                taken = hand_over(broadcast, &bytes, sink);
+                taken = self.arrivals.hand_over(memory, &cut(broadcast), home, weights);
             }
         }
         self.in_step = true;
@@ -212,34 +221,31 @@ impl Transport for NcclTransport {
 }
 
 impl NcclTransport {
-    /// Receives the bytes of one broadcast.
+    /// Receives one broadcast.
     fn receive_broadcast(
         &mut self,
         tensors: &[AnnouncedTensor],
         timeout: Duration,
-    ) -> Result<Vec<u8>, UpdateError> {
+    ) -> Result<Memory, UpdateError> {
         let size = tensors.iter().fold(0_usize, |size, tensor| size.saturating_add(tensor.bytes));
-        let memory = Memory::new(&self.device, size).map_err(device_error)?;
+        let memory = self.arrivals.memory(size).map_err(device_error)?;
         self.wait.restart(timeout);
         let NcclTransport { member, wait, .. } = self;
         member
             .broadcast(&memory, &mut || wait.is_over())
             .map_err(|error| group_error(&error, wait))?;
-        memory.to_vec().map_err(device_error)
+        Ok(memory)
     }
 }
 
-/// Passes on the tensors of one broadcast, which lie one behind another.
-fn hand_over(
-    tensors: &[AnnouncedTensor],
-    bytes: &[u8],
-    sink: TensorSink<'_>,
-) -> Result<(), UpdateError> {
-    let mut rest = bytes;
-    for AnnouncedTensor { name, dtype, shape, bytes } in tensors {
-        let (own, after) = rest.split_at(*bytes);
-        sink(IncomingTensor { name, dtype: *dtype, shape, bytes: own })?;
-        rest = after;
+/// The tensors of one broadcast, which lie one behind another.
+fn cut(broadcast: &[AnnouncedTensor]) -> Vec<DeviceTensor<'_>> {
+    let mut end = 0;
+    let mut tensors = Vec::with_capacity(broadcast.len());
+    for AnnouncedTensor { name, dtype, shape, bytes } in broadcast {
+        let start = end;
+        end += bytes;
+        tensors.push(DeviceTensor { name, dtype: *dtype, shape, bytes: start..end });
     }
-    Ok(())
+    tensors
 }

@@ -15,7 +15,7 @@ use super::manifest::{TensorDigest, WeightManifest, convert};
 use crate::error::LoadError;
 use crate::model::config::ModelConfig;
 use crate::model::parameters::Parameters;
-use crate::weights::{Tensor, TensorSource};
+use crate::weights::{Elements, Tensor, TensorSource};
 
 /// A [`WeightStaging`] for any device. All methods block.
 pub(crate) trait StagingArea: Send + Sync {
@@ -111,7 +111,7 @@ impl<O: Ops> StagingArea for WeightStaging<O> {
 /// A source that has the tensors that arrived, and the lent ones for all others.
 struct Overlay<'a, O: Ops> {
     /// Removed one by one as they are placed, so that none is in memory longer than needed.
-    arrived: RefCell<BTreeMap<String, Tensor>>,
+    arrived: RefCell<BTreeMap<String, Elements>>,
     ops: &'a O,
     lent: Option<&'a Parameters<O>>,
     config: &'a ModelConfig,
@@ -119,14 +119,18 @@ struct Overlay<'a, O: Ops> {
 }
 
 impl<O: Ops> TensorSource for Overlay<'_, O> {
-    fn take(&self, name: &str, _shape: &[usize]) -> Result<Tensor, LoadError> {
-        if let Some(tensor) = self.arrived.borrow_mut().remove(name) {
-            return Ok(tensor);
+    fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
+        Ok(self.take_elements(name, shape)?.into_host()?)
+    }
+
+    fn take_elements(&self, name: &str, _shape: &[usize]) -> Result<Elements, LoadError> {
+        if let Some(elements) = self.arrived.borrow_mut().remove(name) {
+            return Ok(elements);
         }
         match (self.lent, self.manifest.get(name)) {
             (Some(lent), Some(digest)) => {
                 let values = lent.read(self.ops, self.config, name)?;
-                Ok(convert(Tensor::F32(values), digest.element_type))
+                Ok(Elements::Host(convert(Tensor::F32(values), digest.element_type)))
             }
             _ => {
                 let (name, path) = (name.to_owned(), "the update".into());

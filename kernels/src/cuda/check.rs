@@ -9,6 +9,7 @@
 //!
 //! References round to bf16 where the kernel writes bf16, and add up in wider numbers than it does.
 
+mod arrival;
 mod attention;
 mod elementwise;
 mod experts;
@@ -48,6 +49,8 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("combine_experts", experts::combine_experts),
     ("recurrent", recurrent::recurrent),
     ("rows", weights::rows),
+    ("elements", arrival::elements),
+    ("checksum", arrival::checksum),
     ("probe", weights::probe),
 ];
 

@@ -94,8 +94,8 @@ impl Double {
     }
 
     /// Reads a counter: `launches`, `early_launches`, `graph_launches`, `recordings`,
-    /// `allocations`, `synchronizations`, `faults`, or the bytes `used`. Returns -1 for an unknown
-    /// name.
+    /// `allocations`, `synchronizations`, `faults`, `bytes_to_host` (of copies from the device), or
+    /// the bytes `used`. Returns -1 for an unknown name.
     pub fn get(&self, name: &str) -> i64 {
         let Ok(name) = CString::new(name) else { return -1 };
         // SAFETY: as above.

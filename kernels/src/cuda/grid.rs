@@ -16,6 +16,9 @@ pub const ROWS_MAX: usize = 65_535 / 64 * 64;
 const BLOCKS_MAX: usize = 4096;
 /// Rows of a block of `lora.cu`.
 const LORA_ROWS: usize = 8;
+/// Bytes of a chunk of `arrival/checksum.cu`, and nodes that a block of it folds to one.
+const HASH_CHUNK: usize = 1024;
+pub(super) const HASH_NODES: usize = 256;
 
 /// Default number of rows of a step, by compute capability and bytes of memory. As in vLLM, it is
 /// larger on devices for data centers since Hopper.
@@ -54,9 +57,20 @@ pub fn rope_part(rows: usize, heads: usize) -> Grid {
     plane(heads.div_ceil(8), rows, 256)
 }
 
-/// Grid of `cast_rows`, `copy_rows` and `widen_rows` for `count` elements.
+/// Grid of `cast_rows`, `copy_rows` and `widen_rows`, and of the kernels of `arrival/elements.cu`,
+/// for `count` elements.
 pub fn flat(count: usize) -> Grid {
     Grid::line(count.div_ceil(2048).min(BLOCKS_MAX), 256)
+}
+
+/// Grid of `hash_chunks` for so many bytes of head and elements.
+pub fn hash_chunks(bytes: usize) -> Grid {
+    hash_nodes(bytes.div_ceil(HASH_CHUNK).max(1))
+}
+
+/// Grid of `hash_nodes` for `count` nodes.
+pub fn hash_nodes(count: usize) -> Grid {
+    Grid::line(count.div_ceil(HASH_NODES), HASH_NODES as u32)
 }
 
 /// Grid of `probe_read` and `probe_copy` on a device with so many multiprocessors.

@@ -7,7 +7,7 @@ use crate::cuda::device::Device;
 use crate::cuda::device::memory::Memory;
 use crate::cuda::error::CudaError;
 use crate::cuda::kernels::Arg;
-use crate::op::{Heads, LayerPages, OpError, PAGE, Values, check_index};
+use crate::op::{Heads, LayerPages, OpError, PAGE, Part, Values, check_index};
 
 /// Elements that are converted at a time.
 const CHUNK: usize = 1 << 20;
@@ -99,9 +99,9 @@ impl Drop for Storage {
     }
 }
 
-/// Type of the elements of a buffer.
+/// Type of the elements of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ElementType {
+pub enum ElementType {
     /// 32-bit floats.
     F32,
     /// bf16 numbers.
@@ -175,15 +175,18 @@ impl Matrix {
     /// It stays on the host if it may `spill` and the device has no room.
     pub(crate) fn new(
         device: &Device,
-        parts: &[Values<'_>],
+        parts: &[Part<'_>],
         rows: usize,
         columns: usize,
         spill: bool,
     ) -> Result<Matrix, CudaError> {
-        let storage = match Storage::new(device, rows * columns * 2) {
+        let storage = match room_for(device, parts, rows * columns * 2) {
             Err(CudaError::Memory { .. }) if spill => {
-                let bytes = parts.iter().flat_map(|part| to_bf16(*part)).flat_map(u16::to_ne_bytes);
-                let storage = Storage::on_host(device, bytes.collect())?;
+                let mut bytes = Vec::with_capacity(rows * columns * 2);
+                for part in parts {
+                    bytes.extend(part_to_bf16(*part)?.into_iter().flat_map(u16::to_ne_bytes));
+                }
+                let storage = Storage::on_host(device, bytes)?;
                 return Ok(Matrix { storage, rows, columns });
             }
             storage => storage?,
@@ -191,10 +194,47 @@ impl Matrix {
 
         let mut offset = 0;
         for part in parts {
-            write_bf16(storage.memory(), offset, *part)?;
+            write_part(storage.memory(), offset, *part)?;
             offset += 2 * part.len();
         }
+        // Copies within the device may be under way, and other streams will read the matrix.
+        device.synchronize()?;
         Ok(Matrix { storage, rows, columns })
+    }
+}
+
+/// Allocates the memory of a matrix. If the device has no room, parts that arrived there move to
+/// the host, with all that arrived beside them, and make room.
+fn room_for(device: &Device, parts: &[Part<'_>], bytes: usize) -> Result<Storage, CudaError> {
+    let full = match Storage::new(device, bytes) {
+        Err(error @ CudaError::Memory { .. }) => error,
+        storage => return storage,
+    };
+    let mut moved = 0;
+    for part in parts {
+        if let Part::Arrived(values) = part {
+            moved += values.arrival().move_to_host()?;
+        }
+    }
+    if moved > 0 { Storage::new(device, bytes) } else { Err(full) }
+}
+
+/// Brings a part to the host, converted to bf16.
+fn part_to_bf16(part: Part<'_>) -> Result<Vec<u16>, CudaError> {
+    match part {
+        Part::Host(values) => Ok(to_bf16(values)),
+        Part::Arrived(values) => Ok(to_bf16(values.read()?.view())),
+    }
+}
+
+/// Writes a part as bf16, from byte `offset` on.
+fn write_part(to: &Memory, offset: usize, part: Part<'_>) -> Result<(), CudaError> {
+    match part {
+        Part::Host(values) => write_bf16(to, offset, values),
+        Part::Arrived(values) => match values.copy_bf16(to, offset)? {
+            true => Ok(()),
+            false => write_bf16(to, offset, values.read()?.view()),
+        },
     }
 }
 

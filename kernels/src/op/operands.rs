@@ -1,5 +1,8 @@
 //! The operands of operations, other than the tensors of a device.
 
+use super::error::OpError;
+use crate::cuda::{ArrivedValues, HostValues};
+
 /// Attention heads of a model: a row is `[q0..qn | k0..km | v0..vm]`, each head of `dim` elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
@@ -62,6 +65,49 @@ impl Values<'_> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// A part of a matrix, in the memory of the host or of a GPU.
+#[derive(Clone, Copy, Debug)]
+pub enum Part<'a> {
+    /// On the host.
+    Host(Values<'a>),
+    /// As it was broadcast to a GPU.
+    Arrived(&'a ArrivedValues),
+}
+
+impl Part<'_> {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        match self {
+            Part::Host(values) => values.len(),
+            Part::Arrived(values) => values.len(),
+        }
+    }
+
+    /// True if there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Calls `make` with parts of which all are on the host: those of a GPU are copied.
+pub(crate) fn with_host_parts<T>(
+    parts: &[Part<'_>],
+    make: impl FnOnce(&[Values<'_>]) -> Result<T, OpError>,
+) -> Result<T, OpError> {
+    let mut copies = Vec::with_capacity(parts.len());
+    for part in parts {
+        copies.push(match part {
+            Part::Host(_) => None,
+            Part::Arrived(values) => Some(values.read().map_err(|error| error.of("matrix"))?),
+        });
+    }
+    let on_host = parts.iter().zip(&copies).filter_map(|(part, copy)| match part {
+        Part::Host(values) => Some(*values),
+        Part::Arrived(_) => copy.as_ref().map(HostValues::view),
+    });
+    make(&on_host.collect::<Vec<_>>())
 }
 
 /// A low-rank addition (LoRA) to a `[rows, columns]` matrix: `scale · up · down`.

@@ -7,7 +7,7 @@ use kernels::{Heads, Ops};
 use super::loader::Loader;
 use super::{ModelConfig, TensorLocation};
 use crate::error::LoadError;
-use crate::weights::{Tensor, TensorSource};
+use crate::weights::{Elements, TensorSource};
 
 /// The weights of attention in one layer.
 pub(crate) struct AttentionParameters<O: Ops> {
@@ -122,9 +122,8 @@ fn load_gated<O: Ops, T: TensorSource + ?Sized>(
 ) -> Result<(O::Matrix, Option<O::Matrix>), LoadError> {
     let kv = heads.kv * heads.dim;
     let both = loader.take(QUERY, &[2 * heads.query_width(), hidden])?;
-    let [query, gate] = both.alternating(heads.dim * hidden);
-    let key = loader.take(KEY, &[kv, hidden])?;
-    let value = loader.take(VALUE, &[kv, hidden])?;
-    let qkv: [Tensor; 3] = [query, key, value];
-    Ok((loader.stack(&qkv, hidden)?, Some(loader.stack(&[gate], hidden)?)))
+    let [mut qkv, gate]: [Vec<Elements>; 2] = both.alternating(heads.dim * hidden);
+    qkv.push(loader.take(KEY, &[kv, hidden])?);
+    qkv.push(loader.take(VALUE, &[kv, hidden])?);
+    Ok((loader.stack(&qkv, hidden)?, Some(loader.stack(&gate, hidden)?)))
 }

@@ -45,7 +45,7 @@ impl<O: Ops> DeltaParameters<O> {
             loader.take("linear_attn.conv1d.weight", &[heads.channels(), 1, heads.taps])?;
         Ok(DeltaParameters {
             input: loader.matrix(&inputs(heads), hidden)?,
-            convolution: loader.ops.upload(&kernel.widen())?,
+            convolution: loader.ops.upload(&kernel.widen()?)?,
             decay: loader.vector("linear_attn.A_log", heads.value)?,
             decay_bias: loader.vector("linear_attn.dt_bias", heads.value)?,
             norm: loader.vector("linear_attn.norm.weight", heads.value_dim)?,

@@ -1,9 +1,9 @@
 //! Places tensors by name.
 
-use kernels::{Ops, Values};
+use kernels::{Ops, Part};
 
 use crate::error::LoadError;
-use crate::weights::{Tensor, TensorSource};
+use crate::weights::{Elements, TensorSource};
 
 /// Places tensors whose names begin with `prefix`.
 pub(super) struct Loader<'a, O: Ops, T: ?Sized> {
@@ -13,20 +13,20 @@ pub(super) struct Loader<'a, O: Ops, T: ?Sized> {
 }
 
 impl<O: Ops, T: TensorSource + ?Sized> Loader<'_, O, T> {
-    pub(super) fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
-        self.weights.take(&format!("{}{name}", self.prefix), shape)
+    pub(super) fn take(&self, name: &str, shape: &[usize]) -> Result<Elements, LoadError> {
+        self.weights.take_elements(&format!("{}{name}", self.prefix), shape)
     }
 
     /// A vector of `len` elements.
     pub(super) fn vector(&self, name: &str, len: usize) -> Result<O::Buffer, LoadError> {
-        Ok(self.ops.upload(&self.take(name, &[len])?.widen())?)
+        Ok(self.ops.upload(&self.take(name, &[len])?.widen()?)?)
     }
 
     /// Several vectors, one behind another, each with its length.
     pub(super) fn joined_vector(&self, parts: &[(&str, usize)]) -> Result<O::Buffer, LoadError> {
         let mut values = Vec::new();
         for (name, len) in parts {
-            values.extend(self.take(name, &[*len])?.widen());
+            values.extend(self.take(name, &[*len])?.widen()?);
         }
         Ok(self.ops.upload(&values)?)
     }
@@ -45,9 +45,9 @@ impl<O: Ops, T: TensorSource + ?Sized> Loader<'_, O, T> {
     }
 
     /// One matrix of several with the same columns, one under another.
-    pub(super) fn stack(&self, parts: &[Tensor], columns: usize) -> Result<O::Matrix, LoadError> {
-        let values: Vec<Values<'_>> = parts.iter().map(Tensor::view).collect();
-        let rows = values.iter().map(Values::len).sum::<usize>() / columns;
-        Ok(self.ops.matrix(&values, rows, columns)?)
+    pub(super) fn stack(&self, parts: &[Elements], columns: usize) -> Result<O::Matrix, LoadError> {
+        let parts: Vec<Part<'_>> = parts.iter().map(Elements::part).collect();
+        let rows = parts.iter().map(Part::len).sum::<usize>() / columns;
+        Ok(self.ops.matrix_of(&parts, rows, columns)?)
     }
 }

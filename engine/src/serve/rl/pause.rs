@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::task::{lock_book, run_to_end};
+use super::task::{BookGuard, lock_book, run_blocking, run_to_end};
 use crate::core::message::Command;
 use crate::core::message::PauseMode;
 use crate::core::message::SleepTags;
@@ -127,12 +127,27 @@ pub(crate) async fn sleep(state: &Arc<ServerState>, call: HttpCall) -> Result<Ht
     run_to_end(async move {
         pause_generation(&state.engine, mode, true).await?;
         // An update must not read or change the weights while they go.
-        let _book = state.updates.state.lock().await;
+        let mut book = lock_book(&state).await;
+        if level > 0 {
+            book = offload_open_update(book).await?;
+        }
         let parts = SleepTags { scheduling: true, weights: level > 0, cache: level > 0 };
         release_parts(&state.engine, parts, level == 2).await?;
+        drop(book);
         Ok(json_reply(&json!({"status": "sleeping", "level": level})))
     })
     .await
+}
+
+/// Moves what an open update has on the GPU to the host.
+async fn offload_open_update(book: BookGuard) -> Result<BookGuard, ApiError> {
+    let (book, moved) = run_blocking(move || {
+        let moved = book.open.as_ref().map_or(Ok(0), |open| open.incoming().move_to_host());
+        (book, moved)
+    })
+    .await?;
+    moved?;
+    Ok(book)
 }
 
 /// Handles `/release_kv_cache_memory`.

@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use kernels::Placement;
 use safetensors::SafeTensors;
 use serde_json::{Map, Value, json};
 
@@ -197,11 +198,13 @@ impl WeightSource {
         }
     }
 
-    /// Reads all tensors into `staging`. Blocks.
+    /// Reads all tensors into `staging`. What arrives on a GPU may stay there if `home` is the
+    /// device. Blocks.
     fn read(
         self,
         root: &WeightsRoot,
         book: &mut UpdateState,
+        home: Placement,
         staging: &mut IncomingWeights,
     ) -> Result<(), UpdateError> {
         match self {
@@ -211,7 +214,7 @@ impl WeightSource {
                 let Some(mut transport) = book.transport.take() else {
                     return Err(UpdateError::Weights(NOT_CONNECTED.into()));
                 };
-                let received = transport.receive(&info, &mut |piece| staging.take(piece));
+                let received = transport.receive(&info, home, staging);
                 // A transport out of step would take an old broadcast for a new one.
                 book.transport = transport.is_in_step().then_some(transport);
                 received
@@ -242,13 +245,19 @@ struct ReadWeights {
 
 /// Reads all tensors of a source into `staging`.
 async fn read_source(
-    root: WeightsRoot,
+    state: &ServerState,
     mut book: BookGuard,
     mut staging: IncomingWeights,
     source: WeightSource,
 ) -> Result<ReadWeights, ApiError> {
+    let root = state.model.weights_root.clone();
+    // The memory of a GPU whose weights sleep is for others.
+    let home = match state.engine.status().asleep.weights {
+        true => Placement::Host,
+        false => Placement::Device,
+    };
     run_blocking(move || {
-        let read = source.read(&root, &mut book, &mut staging);
+        let read = source.read(&root, &mut book, home, &mut staging);
         ReadWeights { book, staging: read.map(|()| staging) }
     })
     .await
@@ -276,8 +285,7 @@ async fn push_all(
         let WeightPush { source, label } = push;
         let name = UpdateName { folder: source.folder(), label };
         let empty = book.new_incoming();
-        let root = state.model.weights_root.clone();
-        let ReadWeights { mut book, staging } = read_source(root, book, empty, source).await?;
+        let ReadWeights { mut book, staging } = read_source(&state, book, empty, source).await?;
         let applied = apply_whole(&state, &mut book, staging, name).await;
         count_error(&state, applied)
     })
@@ -315,8 +323,7 @@ pub(crate) async fn update(
     let state = Arc::clone(state);
     run_to_end(async move {
         let names = push.source.names();
-        let root = state.model.weights_root.clone();
-        let read = read_source(root, book, open.new_batch(), push.source).await?;
+        let read = read_source(&state, book, open.new_batch(), push.source).await?;
         let settled = open.add(read.staging, names).map_err(ApiError::from);
         let tensors = open.incoming().len();
 

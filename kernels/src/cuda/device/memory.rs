@@ -1,6 +1,7 @@
 //! Memory of the device, and pinned memory of the host.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use cudarc::driver::sys;
 
@@ -149,7 +150,20 @@ impl Memory {
     /// # Errors
     /// If they do not fit, or the driver fails.
     pub fn copy_from(&self, offset: usize, other: &Memory) -> Result<(), CudaError> {
-        self.copy(&self.device, offset, other)
+        self.copy(&self.device, offset, other, 0..other.bytes)
+    }
+
+    /// As [`Memory::copy_from`], of some bytes of the other memory.
+    ///
+    /// # Errors
+    /// If they are not there or do not fit, or the driver fails.
+    pub fn copy_part(
+        &self,
+        offset: usize,
+        other: &Memory,
+        part: Range<usize>,
+    ) -> Result<(), CudaError> {
+        self.copy(&self.device, offset, other, part)
     }
 
     /// As [`Memory::copy_from`] to the first byte, on the stream of `device`.
@@ -157,18 +171,25 @@ impl Memory {
     /// # Errors
     /// As for [`Memory::copy_from`].
     pub fn copy_on(&self, device: &Device, other: &Memory) -> Result<(), CudaError> {
-        self.copy(device, 0, other)
+        self.copy(device, 0, other, 0..other.bytes)
     }
 
-    fn copy(&self, device: &Device, offset: usize, other: &Memory) -> Result<(), CudaError> {
-        let bytes = self.check(offset, other.bytes)?;
+    fn copy(
+        &self,
+        device: &Device,
+        offset: usize,
+        other: &Memory,
+        part: Range<usize>,
+    ) -> Result<(), CudaError> {
+        let bytes = self.check(offset, other.check(part.start, part.len())?)?;
         if bytes == 0 {
             return Ok(());
         }
         device.bind()?;
-        let (to, stream) = (self.address + offset as u64, device.inner.stream);
+        let (to, from) = (self.address + offset as u64, other.address + part.start as u64);
+        let stream = device.inner.stream;
         // SAFETY: both ranges lie within memories that live; whoever frees one waits first.
-        let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to, other.address, bytes, stream) };
+        let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream) };
         CudaError::check("cuMemcpyDtoDAsync", code)
     }
 

@@ -41,7 +41,8 @@ pub const FAMILIES: &[Family] = &[
     family!("sample": "base" "sample/params" "sample/numbers" "sample/tiles" "sample/block"
         "sample/select" "sample/filters" "sample/draw" "sample/top" "sample/rows"),
     family!("lora": "base" "lora"),
-    family!("weights": "base" "weights"),
+    family!("weights": "base" "eights" "weights"),
+    family!("arrival": "base" "eights" "arrival/elements" "arrival/blake3" "arrival/checksum"),
     family!("attention": "base" "mma" "rope/head" "attention/tile" "attention/ring"
         "attention/softmax" "attention/splits" "attention/narrow" "attention/wide"
         "attention/combine" "attention/attention" "attention/rotating"),

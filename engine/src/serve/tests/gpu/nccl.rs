@@ -5,6 +5,8 @@
 //! die, stall and stay away here; what is served is whole all the time, and the next trainer is
 //! served.
 
+mod on_device;
+
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
