@@ -135,8 +135,8 @@ pub trait Ops: Send {
         columns: usize,
     ) -> Result<Self::Matrix, OpError>;
 
-    /// As [`Ops::matrix`], of parts of which some were broadcast to a GPU. Their memory is read there
-    /// if this device can, and otherwise copied to the host.
+    /// As [`Ops::matrix`], of parts of which some were broadcast to a GPU. Their memory is read
+    /// there if this device can, and otherwise copied to the host.
     fn matrix_of(
         &self,
         parts: &[Part<'_>],

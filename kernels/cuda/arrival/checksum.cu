@@ -7,15 +7,16 @@
 // is copied together: chunks begin anywhere among the elements, so words are put together from two
 // aligned ones.
 //
-// Every chunk of 1024 bytes is hashed by itself, by one thread. Chunks are the leaves of a tree: two
-// neighbors make a node, level by level, and the last of an odd number goes up as it is, which gives
-// the left-balanced tree of the specification. A block folds 256 nodes to one and writes its eight
-// words. 256 is a power of two, so blocks are whole subtrees. A launch of one block ends the tree,
-// and its last compression is that of the root.
+// Every chunk of 1024 bytes is hashed by itself, by one thread. Chunks are the leaves of a tree:
+// two neighbors make a node, level by level, and the last of an odd number goes up as it is, which
+// gives the left-balanced tree of the specification. A block folds 256 nodes to one and writes its
+// eight words. 256 is a power of two, so blocks are whole subtrees. A launch of one block ends the
+// tree, and its last compression is that of the root.
 
 /// Nodes that a block folds to one: a thread has one.
 #define NODES 256
-/// Words between the blocks of two chunks in shared memory: odd, so that no two lanes meet in a bank.
+/// Words between the blocks of two chunks in shared memory: odd, so that lanes that read their own
+/// chunk's words use different banks.
 #define STRIDE 17
 
 /// The bytes to hash: `from` bytes of the head, then the elements up to byte `end`.

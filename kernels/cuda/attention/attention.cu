@@ -59,13 +59,21 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS
     Narrow narrow = {
         shared + SLOTS * SLOT_BYTES,
         (float*)(shared + SLOTS * SLOT_BYTES + NARROW * WEIGHT_BYTES)};
-    SplitPlace place = place_of(tile, partial, decoded && arrived, nkv);
+    // A row of one split is folded at once.
+    bool joins = decoded && arrived;
+    int split = joins && tile.z == 1 ? -1 : tile.w;
+    long long place = (long long)blockIdx.x * nkv + head;
+    float* sums = partial + place * NARROW * (HEAD_DIM + 2);
     // Wider heads have no room in registers for `wide`: 16 packed rows at a time.
     for (int first = 0; first < task.packed; first += NARROW) {
-        KeyTiles keys = Narrow::begin(task, ring, first, place.split, length);
-        unsigned queries[STEPS][4];
-        load_queries(task, first, queries);
-        narrow.walk(task, ring, keys, queries, first, place);
+        auto begin = [&](int tile, int end, unsigned (&queries)[STEPS][4]) {
+            start(ring, tile, end);
+            load_queries(task, first, queries);
+        };
+        narrow.walk(task, ring, first, split, length, sums, begin);
     }
-    join_splits(task, place, arrived, nkv, (unsigned*)narrow.tops);
+    if (!joins || split < 0) return;
+    long long stride = (long long)nkv * NARROW * (HEAD_DIM + 2);
+    unsigned* count = arrived + place - (long long)split * nkv;
+    join_splits(task, sums, count, split, tile.z, stride, (unsigned*)narrow.tops);
 }

@@ -43,27 +43,25 @@ extern "C" __global__ void __launch_bounds__(64) attention_combine(
 }
 
 /// Folds the splits of a decoded row, for the heads of this block, in the block of them that comes
-/// last; does nothing if there is no split, or if `arrived` is null and a second kernel folds.
-/// `arrived` counts the blocks of each row that are done, and is zero again behind the last one. The
-/// result has the bits of `attention_combine`, because the order of the sums is that of the splits
-/// and not that of the blocks. `flag` is a word of shared memory.
+/// last. `partial` are the sums of the block's own split, number
+/// `split` of `splits`; `arrived` counts the blocks of the row that are done, and is zero again
+/// behind the last. The result has the bits of `attention_combine`, because the order of the sums
+/// is that of the splits and not that of the blocks. `flag` is a word of shared memory.
 __device__ __forceinline__ void join_splits(
-    const Task& task, const SplitPlace& place, unsigned* arrived, int nkv, unsigned* flag) {
-    if (!arrived || place.split < 0) return;
+    const Task& task, const float* partial, unsigned* arrived, int split, int splits,
+    long long stride, unsigned* flag) {
     // All sums of the block are visible before it is counted.
     __threadfence();
     __syncthreads();
-    unsigned* count = arrived + (long long)(blockIdx.x - place.split) * nkv + blockIdx.y;
-    if (threadIdx.x == 0) *flag = atomicInc(count, place.splits - 1);
+    if (threadIdx.x == 0) *flag = atomicInc(arrived, splits - 1);
     __syncthreads();
-    if (*flag != (unsigned)place.splits - 1) return;
+    if (*flag != (unsigned)splits - 1) return;
     // And those of the others before they are read.
     __threadfence();
-    long long stride = (long long)nkv * NARROW * (HEAD_DIM + 2);
-    const float* first = place.sums - place.split * stride;
+    const float* first = partial - split * stride;
     for (int at = threadIdx.x * 2; at < task.packed * HEAD_DIM; at += ATTENTION_THREADS * 2) {
         int head = at / HEAD_DIM, column = at % HEAD_DIM;
         const float* sums = first + head * (HEAD_DIM + 2);
-        *(unsigned*)(task.out + at) = fold_splits(sums, stride, place.splits, column);
+        *(unsigned*)(task.out + at) = fold_splits(sums, stride, splits, column);
     }
 }

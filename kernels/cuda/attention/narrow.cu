@@ -4,11 +4,6 @@
 // shared memory, because values are summed the other way: each warp has all 64 keys for every
 // fourth run of 16 columns. One split, whose sums go to `partial`, or all of them.
 
-/// Tiles of keys that a block has yet to walk; a split has `length`.
-struct KeyTiles {
-    int first, end, length;
-};
-
 /// 16 packed rows: every warp scores 16 keys of a tile and sums some of the columns.
 struct Narrow {
     unsigned char* weights; // [16][TILE + 8] bf16
@@ -105,41 +100,38 @@ struct Narrow {
         }
     }
 
-    /// Begins to load the keys of a split, or of all splits, for the packed rows from `first` on. A
-    /// split has `length` tiles.
-    __device__ __forceinline__ static KeyTiles begin(
-        const Task& task, Ring<SLOTS>& ring, int first, int split, int length) {
+    /// All keys of a split, or of all splits, for the packed rows from `first` on. A split has
+    /// `length` tiles. `begin` begins to load tiles from its first argument to its second, and gets
+    /// the queries of these rows as fragments.
+    template <class Begin>
+    __device__ __forceinline__ void walk(
+        const Task& task, Ring<SLOTS>& ring, int first, int split, int length, float* partial,
+        const Begin& begin) {
+        int row = first + threadIdx.x % WARP / 4;
+        int last[2] = {last_key(task, row), last_key(task, row + 8)};
         int final_row = min(first + NARROW, task.packed) - 1;
         int tiles = (last_key(task, final_row) + TILE) / TILE;
         int tile = split < 0 ? 0 : split * length;
-        KeyTiles keys = {tile, split < 0 ? tiles : min(tile + length, tiles), length};
-        start(ring, keys.first, keys.end);
-        return keys;
-    }
-
-    /// These keys, for the packed rows from `first` on.
-    __device__ __forceinline__ void walk(
-        const Task& task, Ring<SLOTS>& ring, KeyTiles keys, const unsigned (&queries)[STEPS][4],
-        int first, const SplitPlace& place) {
-        int row = first + threadIdx.x % WARP / 4;
-        int last[2] = {last_key(task, row), last_key(task, row + 8)};
+        int end = split < 0 ? tiles : min(tile + length, tiles);
+        unsigned queries[STEPS][4];
+        begin(tile, end, queries);
         Sums<OWN_STEPS * 2> sums;
         float4 values[OWN_STEPS * 2];
         Totals all = {values, 1};
         clear<OWN_STEPS * 2>(all);
-        while (keys.first < keys.end) {
+        while (tile < end) {
             clear(sums);
-            int border = min(keys.first + keys.length, keys.end);
-            for (; keys.first < border; keys.first++) {
-                tile(ring, queries, keys.first * TILE, last, task.scale, sums);
+            int border = min(tile + length, end);
+            for (; tile < border; tile++) {
+                this->tile(ring, queries, tile * TILE, last, task.scale, sums);
             }
-            if (place.split < 0) fold(all, sums);
+            if (split < 0) fold(all, sums);
         }
         finish();
-        if (place.split < 0) {
+        if (split < 0) {
             write(task, first, all);
         } else {
-            write_partial(task, place.sums, sums);
+            write_partial(task, partial, sums);
         }
     }
 };

@@ -74,23 +74,27 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS
         shared + SLOTS * SLOT_BYTES,
         (float*)(shared + SLOTS * SLOT_BYTES + NARROW * WEIGHT_BYTES)};
     unsigned char* rotated = shared + (SLOTS - 1) * SLOT_BYTES;
-    SplitPlace place = place_of(tile, partial, arrived != nullptr, nkv);
-
-    KeyTiles loading = {0, 0, 0};
-    if (!last) loading = Narrow::begin(task, ring, 0, place.split, tile.y);
-    int slot = last ? __ldg(pages + position / PAGE) * PAGE + position % PAGE : -1;
-    RotatedRow own = {
-        qkv + row * (nq + 2 * nkv) * HEAD_DIM, nq, nkv, positions[row], slot};
-    rotate_group(own, {q_norm, k_norm, table, eps, offset}, head, rotated, keys, values);
-    __syncthreads();
-    if (last) loading = Narrow::begin(task, ring, 0, place.split, tile.y);
-
-    unsigned queries[STEPS][4];
+    bool joins = arrived != nullptr;
+    int split = joins && tile.z == 1 ? -1 : tile.w;
+    long long place = (long long)blockIdx.x * nkv + head;
+    float* sums = partial + place * NARROW * (HEAD_DIM + 2);
+    auto begin = [&](int first, int end, unsigned (&queries)[STEPS][4]) {
+        if (!last) start(ring, first, end);
+        int slot = last ? __ldg(pages + position / PAGE) * PAGE + position % PAGE : -1;
+        RotatedRow own = {
+            qkv + row * (nq + 2 * nkv) * HEAD_DIM, nq, nkv, positions[row], slot};
+        rotate_group(own, {q_norm, k_norm, table, eps, offset}, head, rotated, keys, values);
+        __syncthreads();
+        if (last) start(ring, first, end);
 #pragma unroll
-    for (int step = 0; step < STEPS; step++) {
-        int lane = threadIdx.x % WARP;
-        load_matrices(queries[step], rotated + chunk_at(lane % 16, step * 2 + lane / 16));
-    }
-    narrow.walk(task, ring, loading, queries, 0, place);
-    join_splits(task, place, arrived, nkv, (unsigned*)narrow.tops);
+        for (int step = 0; step < STEPS; step++) {
+            int lane = threadIdx.x % WARP;
+            load_matrices(queries[step], rotated + chunk_at(lane % 16, step * 2 + lane / 16));
+        }
+    };
+    narrow.walk(task, ring, 0, split, tile.y, sums, begin);
+    if (!joins || split < 0) return;
+    long long stride = (long long)nkv * NARROW * (HEAD_DIM + 2);
+    unsigned* count = arrived + place - (long long)split * nkv;
+    join_splits(task, sums, count, split, tile.z, stride, (unsigned*)narrow.tops);
 }

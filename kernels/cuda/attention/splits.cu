@@ -21,21 +21,6 @@ __device__ __forceinline__ float folded(float all, float split, const Joint& joi
     return fmaf(all, joint.all, split * joint.split);
 }
 
-/// A block's split of a decoded row.
-struct SplitPlace {
-    int split;   // -1: the block walks all splits and writes the result
-    int splits;  // of the row
-    float* sums; // of this split
-};
-
-/// The place of the split of a block's tile in `partial`. A row of one split is folded at once where
-/// blocks `join` theirs.
-__device__ __forceinline__ SplitPlace place_of(int4 tile, float* partial, bool join, int nkv) {
-    int split = join && tile.z == 1 ? -1 : tile.w;
-    long long place = (long long)blockIdx.x * nkv + blockIdx.y;
-    return {split, tile.z, partial + place * NARROW * (HEAD_DIM + 2)};
-}
-
 /// Sums over all splits so far of a warp's 16 packed rows. Those of the values stand `stride`
 /// apart, where there is room for them: as `Sums` has them, four by four.
 struct Totals {

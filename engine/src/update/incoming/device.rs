@@ -1,10 +1,10 @@
-//! Tensors that arrive in the memory of a GPU, where they are checked, converted and hashed, and stay
-//! until they are placed.
+//! Tensors that arrive in the memory of a GPU, where they are checked, converted and hashed, and
+//! stay until they are placed.
 //!
-//! They are taken in two steps, with the work of the GPU in between: [`IncomingWeights::plan`] makes
-//! its orders for one broadcast, and [`IncomingWeights::take_arrived`] takes what came of them. The
-//! results, refusals included, are those of [`IncomingWeights::take`] with the same tensors one by
-//! one.
+//! They are taken in two steps, with the work of the GPU in between: [`IncomingWeights::plan`]
+//! makes its orders for one broadcast, and [`IncomingWeights::take_arrived`] takes what came of
+//! them. The results, refusals included, are those of [`IncomingWeights::take`] with the same
+//! tensors one by one.
 
 use std::ops::Range;
 

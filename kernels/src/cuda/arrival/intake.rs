@@ -141,8 +141,8 @@ impl Intake {
     /// that of the intake.
     ///
     /// # Errors
-    /// [`CudaError::Memory`] if the device has no room for converted elements; [`CudaError::Bounds`]
-    /// if an order exceeds the memory; an error of the driver.
+    /// [`CudaError::Memory`] if the device has no room for converted elements;
+    /// [`CudaError::Bounds`] if an order exceeds the memory; an error of the driver.
     pub fn take(&mut self, memory: &Memory, orders: &[IntakeOrder]) -> Result<TakenIn, CudaError> {
         orders.iter().try_for_each(|order| order.check(memory.bytes()))?;
         let places = Places::of(orders);
