@@ -2,8 +2,13 @@
 //! test that lets something fail must have it alone.
 
 use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::LazyLock;
 
+use kernels::Heads;
 use kernels::cuda::double::{self, Double};
+use kernels::cuda::{Cuda, CudaOptions, DeviceOptions};
+use tempfile::TempDir;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 static LOCK: RwLock<()> = RwLock::const_new(());
@@ -27,6 +32,19 @@ pub(crate) fn shared_gpu() -> RwLockReadGuard<'static, ()> {
 /// Waits for exclusive use, in an async test.
 pub(crate) async fn exclusive_gpu_async() -> EmulatedGpu {
     EmulatedGpu::with(LOCK.write().await)
+}
+
+/// The folder in which all tests of the process cache compiled kernels: the real NVRTC takes half
+/// as long as the rest of a test.
+pub(crate) fn kernel_cache() -> PathBuf {
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
+    FOLDER.path().to_owned()
+}
+
+/// Opens the emulated GPU, with the kernels that other tests have compiled.
+pub(crate) fn open(options: &CudaOptions, heads: Heads) -> Cuda {
+    let device = DeviceOptions { cache: Some(kernel_cache()), ..options.device.clone() };
+    Cuda::open(&CudaOptions { device, ..options.clone() }, heads).unwrap()
 }
 
 impl EmulatedGpu {

@@ -7,8 +7,6 @@
 pub(crate) const DEPTH_MAX: usize = 512;
 /// Members of an object whose members are looked at.
 pub(crate) const MEMBERS_MAX: usize = 4096;
-/// Members of an object that take no memory of the heap.
-pub(crate) const MEMBERS_ROOM: usize = 16;
 /// Values of a document that is held as a tree. A value takes about 100 bytes.
 pub(crate) const TREE_VALUES_MAX: usize = 1 << 18;
 /// Longest value of a request that is read for its sampling parameters, in bytes.

@@ -11,7 +11,7 @@ use std::ops::Range;
 use serde_json::Value;
 use smallvec::SmallVec;
 
-use crate::bounds::{DEPTH_MAX, MEMBERS_MAX, MEMBERS_ROOM, TREE_VALUES_MAX};
+use crate::bounds::{DEPTH_MAX, MEMBERS_MAX, TREE_VALUES_MAX};
 
 mod blocks;
 pub(crate) mod digits;
@@ -20,6 +20,9 @@ mod scan;
 
 pub(crate) use outline::{Brackets, Outline};
 pub(crate) use scan::end_of_plain_text;
+
+/// Members of an object that take no memory of the heap.
+const MEMBERS_ROOM: usize = 16;
 
 /// A document that is not structurally JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

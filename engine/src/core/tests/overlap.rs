@@ -50,7 +50,7 @@ fn changed_gpu(
     small.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
     let (_keep, path) = config(small);
     let parts = model_folder(&path).unwrap();
-    let ops = Cuda::open(options, parts.model.heads).unwrap();
+    let ops = crate::double::open(options, parts.model.heads);
     TestEngine::on(ops, (parts, &Numbered(0)), room, overlap)
 }
 

@@ -28,7 +28,7 @@ fn shape() -> (TempDir, PathBuf) {
 
 fn model(options: &CudaOptions) -> Model<Cuda> {
     let (_keep, path) = shape();
-    made(Cuda::open(options, HEADS).unwrap(), &path)
+    made(crate::double::open(options, HEADS), &path)
 }
 
 fn logprobs(logits: &[f32]) -> Vec<f32> {

@@ -8,6 +8,9 @@ use crate::op::Heads;
 pub const TALL: usize = 128;
 /// Maximum number of elements of a head.
 pub const DIM_MAX: usize = 128;
+/// Maximum number of elements of the queries of a row: the kernel counts those of all rows of a
+/// step in 31 bits.
+const QUERY_WIDTH_MAX: usize = 32_768;
 /// Bytes that a block keeps of each row times head, and of the keys and values.
 const ROW_BYTES: usize = 16;
 const SOURCE_BYTES: usize = 32;
@@ -26,7 +29,7 @@ impl TallRule {
     /// It takes those of steps in which its blocks are at least as many as the multiprocessors.
     /// With fewer of them, twice as many blocks of half the rows are done earlier.
     pub fn filling(processors: usize, heads: Heads) -> TallRule {
-        if heads.dim > DIM_MAX {
+        if heads.dim > DIM_MAX || heads.query_width() > QUERY_WIDTH_MAX {
             return TallRule::NEVER;
         }
         TallRule { tiles: processors.div_ceil(heads.kv) }
@@ -59,6 +62,7 @@ fn shared(dim: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::grid::ROWS_MAX;
 
     #[test]
     fn tall_tiles_are_taken_where_they_fill_the_device() {
@@ -68,6 +72,9 @@ mod tests {
         assert!(rule.takes([1088].into_iter(), 2) && !rule.takes([1024].into_iter(), 2));
         assert!(rule.takes([64 * 16, 1].into_iter(), 2));
         assert!(!TallRule::filling(1, heads(144)).takes([60_000].into_iter(), 2));
+        let wide = Heads { query: 512, kv: 64, dim: 128 };
+        assert!(!TallRule::filling(1, wide).takes([60_000].into_iter(), 8));
+        const { assert!(ROWS_MAX * QUERY_WIDTH_MAX < 1 << 31) };
         assert!(!TallRule::NEVER.takes([60_000].into_iter(), 2));
     }
 

@@ -13,7 +13,7 @@ fn mixture() -> (TempDir, PathBuf) {
 
 fn model(options: &CudaOptions) -> Model<Cuda> {
     let (_keep, path) = mixture();
-    made(Cuda::open(options, HEADS).unwrap(), &path)
+    made(crate::double::open(options, HEADS), &path)
 }
 
 fn prompts(count: u32) -> Vec<Vec<u32>> {

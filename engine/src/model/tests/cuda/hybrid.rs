@@ -23,7 +23,7 @@ fn hybrid() -> (TempDir, PathBuf) {
 
 fn model(options: &CudaOptions) -> Model<Cuda> {
     let (_keep, path) = hybrid();
-    made(Cuda::open(options, HEADS).unwrap(), &path)
+    made(crate::double::open(options, HEADS), &path)
 }
 
 fn prompts(count: u32) -> Vec<Vec<u32>> {

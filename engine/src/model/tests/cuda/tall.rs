@@ -15,7 +15,7 @@ const SHORT: usize = 70;
 /// A model for more positions than a split has.
 fn long_model(options: &CudaOptions) -> Model<Cuda> {
     let (_keep, path) = config(json!({"max_position_embeddings": 1024}));
-    made(Cuda::open(options, HEADS).unwrap(), &path)
+    made(crate::double::open(options, HEADS), &path)
 }
 
 /// The logits after the last rows of both sequences, in steps of [`CHUNKS`].
