@@ -3,12 +3,10 @@
 
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::LazyLock;
 
 use kernels::Heads;
 use kernels::cuda::double::{self, Double};
 use kernels::cuda::{Cuda, CudaOptions, DeviceOptions};
-use tempfile::TempDir;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 static LOCK: RwLock<()> = RwLock::const_new(());
@@ -34,11 +32,11 @@ pub(crate) async fn exclusive_gpu_async() -> EmulatedGpu {
     EmulatedGpu::with(LOCK.write().await)
 }
 
-/// The folder in which all tests of the process cache compiled kernels: the real NVRTC takes half
-/// as long as the rest of a test.
+/// The folder in which tests cache compiled kernels, one for each compiler: the real NVRTC takes
+/// half as long as the rest of a test.
 pub(crate) fn kernel_cache() -> PathBuf {
-    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
-    FOLDER.path().to_owned()
+    let is_real = std::env::var_os(double::NVRTC_VAR).is_some();
+    double::load().unwrap().folder().join(if is_real { "kernels-nvrtc" } else { "kernels-double" })
 }
 
 /// Opens the emulated GPU, with the kernels that other tests have compiled.
