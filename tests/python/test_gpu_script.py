@@ -92,7 +92,8 @@ def test_every_part_runs_and_holds(doubles, tmp_path):
     # exactly, and of the mixture and the hybrid; the uneven requests of each.
     assert len(report["table"]) == 2 * 5 + 4 * 2 + 3
     operations = report["profile tiny"]["operations"]
-    variants = {"usual", "apart", "own", "timed", "few", "cublaslt", "thin", "fitted", "tall"}
+    variants = {"usual", "apart", "own", "timed", "few", "cublaslt", "thin", "fitted"}
+    variants |= {"rotating", "tall"}
     assert variants == {row["products"] for row in operations}
     steps = report["profile tiny"]["steps"]
     assert variants | {"early"} == {step["variant"] for step in steps}
