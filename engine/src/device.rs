@@ -72,13 +72,10 @@ fn cpu(options: &EngineOptions, reason: &str) -> (SelectedDevice, String) {
 
 /// The number of the GPU, and the places of the libraries and kernels that it needs.
 pub(crate) fn gpu_options(options: &EngineOptions) -> DeviceOptions {
-    let cache = options.kernel_cache.clone();
-    #[cfg(test)]
-    let cache = cache.or_else(|| Some(crate::double::kernel_cache()));
     DeviceOptions {
         ordinal: options.gpu,
         libraries: options.cuda_libraries.clone(),
-        cache,
+        cache: options.kernel_cache.clone(),
         texts: options.kernel_texts.clone(),
     }
 }

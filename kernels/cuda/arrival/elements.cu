@@ -29,26 +29,25 @@ __device__ __forceinline__ unsigned rounded(unsigned wide) {
     return (wide + 0x7fffu + (wide >> 16 & 1u)) >> 16;
 }
 
-__device__ __forceinline__ bool is_bad_f32(unsigned wide) {
-    return (wide & 0x7f800000u) == 0x7f800000u;
+/// True for bits of an `f32`, or of a bf16, that are infinite or NaN.
+template <bool WIDE>
+__device__ __forceinline__ bool is_bad(unsigned bits) {
+    const unsigned exponent = WIDE ? 0x7f800000u : 0x7f80u;
+    return (bits & exponent) == exponent;
 }
 
-__device__ __forceinline__ bool is_bad_bf16(unsigned half) { return (half & 0x7f80u) == 0x7f80u; }
-
-/// The words of eight elements of four bytes, at a 16-byte border.
-__device__ __forceinline__ void load_words(const unsigned char* in, long long i,
+/// The bits of eight elements of four bytes, or of two, at a 16-byte border.
+template <bool WIDE>
+__device__ __forceinline__ void load_eight(const unsigned char* in, long long i,
                                            unsigned (&bits)[8]) {
-    const uint4* from = (const uint4*)(in + i * 4);
-    const uint4 low = from[0], high = from[1];
-    bits[0] = low.x, bits[1] = low.y, bits[2] = low.z, bits[3] = low.w;
-    bits[4] = high.x, bits[5] = high.y, bits[6] = high.z, bits[7] = high.w;
-}
-
-/// The bits of eight elements of two bytes, at a 16-byte border.
-__device__ __forceinline__ void load_halves(const unsigned char* in, long long i,
-                                            unsigned (&bits)[8]) {
-    const uint4 all = *(const uint4*)(in + i * 2);
-    const unsigned pairs[4] = {all.x, all.y, all.z, all.w};
+    const uint4* const from = (const uint4*)(in + i * (WIDE ? 4 : 2));
+    if (WIDE) {
+        const uint4 low = from[0], high = from[1];
+        bits[0] = low.x, bits[1] = low.y, bits[2] = low.z, bits[3] = low.w;
+        bits[4] = high.x, bits[5] = high.y, bits[6] = high.z, bits[7] = high.w;
+        return;
+    }
+    const unsigned pairs[4] = {from->x, from->y, from->z, from->w};
 #pragma unroll
     for (int at = 0; at < 4; at++) {
         bits[2 * at] = pairs[at] & 0xffffu;
@@ -56,15 +55,11 @@ __device__ __forceinline__ void load_halves(const unsigned char* in, long long i
     }
 }
 
-/// An element of four bytes at an even address.
-__device__ __forceinline__ unsigned load_word(const unsigned char* in, long long i) {
-    const unsigned short* halves = (const unsigned short*)in + 2 * i;
-    return halves[0] | (unsigned)halves[1] << 16;
-}
-
-/// An element of two bytes.
-__device__ __forceinline__ unsigned load_half(const unsigned char* in, long long i) {
-    return ((const unsigned short*)in)[i];
+/// The bits of an element of four bytes, or of two, at an even address.
+template <bool WIDE>
+__device__ __forceinline__ unsigned load_one(const unsigned char* in, long long i) {
+    const unsigned short* const halves = (const unsigned short*)in + i * (WIDE ? 2 : 1);
+    return WIDE ? halves[0] | (unsigned)halves[1] << 16 : halves[0];
 }
 
 __device__ __forceinline__ void report(unsigned* bad, bool seen) {
@@ -80,19 +75,18 @@ __device__ __forceinline__ void write_bf16(unsigned* bad, bf16* out, const unsig
         aligned(out, in), n,
         [&](long long i) {
             unsigned bits[8];
-            if (WIDE) load_words(in, i, bits);
-            else load_halves(in, i, bits);
+            load_eight<WIDE>(in, i, bits);
 #pragma unroll
             for (int at = 0; at < 8; at++) {
                 bits[at] = convert(bits[at]);
-                seen |= is_bad_bf16(bits[at]);
+                seen |= is_bad<false>(bits[at]);
             }
             *(uint4*)(out + i) = make_uint4(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16,
                                             bits[4] | bits[5] << 16, bits[6] | bits[7] << 16);
         },
         [&](long long i) {
-            const unsigned half = convert(WIDE ? load_word(in, i) : load_half(in, i));
-            seen |= is_bad_bf16(half);
+            const unsigned half = convert(load_one<WIDE>(in, i));
+            seen |= is_bad<false>(half);
             out[i] = (bf16)half;
         });
     report(bad, seen);
@@ -107,54 +101,50 @@ __device__ __forceinline__ void write_f32(unsigned* bad, unsigned* out, const un
         aligned(out, in), n,
         [&](long long i) {
             unsigned bits[8];
-            load_halves(in, i, bits);
+            load_eight<false>(in, i, bits);
 #pragma unroll
             for (int at = 0; at < 8; at++) {
                 bits[at] = convert(bits[at]);
-                seen |= is_bad_f32(bits[at]);
+                seen |= is_bad<true>(bits[at]);
             }
             uint4* const to = (uint4*)(out + i);
             to[0] = make_uint4(bits[0], bits[1], bits[2], bits[3]);
             to[1] = make_uint4(bits[4], bits[5], bits[6], bits[7]);
         },
         [&](long long i) {
-            const unsigned wide = convert(load_half(in, i));
-            seen |= is_bad_f32(wide);
+            const unsigned wide = convert(load_one<false>(in, i));
+            seen |= is_bad<true>(wide);
             out[i] = wide;
         });
+    report(bad, seen);
+}
+
+/// Checks `n` elements of four bytes, or of two.
+template <bool WIDE>
+__device__ __forceinline__ void check(unsigned* bad, const unsigned char* in, long long n) {
+    bool seen = false;
+    by_eights(
+        aligned(in, in), n,
+        [&](long long i) {
+            unsigned bits[8];
+            load_eight<WIDE>(in, i, bits);
+#pragma unroll
+            for (int at = 0; at < 8; at++) seen |= is_bad<WIDE>(bits[at]);
+        },
+        [&](long long i) { seen |= is_bad<WIDE>(load_one<WIDE>(in, i)); });
     report(bad, seen);
 }
 
 /// Checks `n` numbers of 32 bits.
 extern "C" __global__ void __launch_bounds__(256) check_f32(unsigned* bad, const unsigned char* in,
                                                             long long n) {
-    bool seen = false;
-    by_eights(
-        aligned(in, in), n,
-        [&](long long i) {
-            unsigned bits[8];
-            load_words(in, i, bits);
-#pragma unroll
-            for (int at = 0; at < 8; at++) seen |= is_bad_f32(bits[at]);
-        },
-        [&](long long i) { seen |= is_bad_f32(load_word(in, i)); });
-    report(bad, seen);
+    check<true>(bad, in, n);
 }
 
 /// Checks `n` numbers of bf16.
 extern "C" __global__ void __launch_bounds__(256) check_bf16(unsigned* bad, const unsigned char* in,
                                                              long long n) {
-    bool seen = false;
-    by_eights(
-        aligned(in, in), n,
-        [&](long long i) {
-            unsigned bits[8];
-            load_halves(in, i, bits);
-#pragma unroll
-            for (int at = 0; at < 8; at++) seen |= is_bad_bf16(bits[at]);
-        },
-        [&](long long i) { seen |= is_bad_bf16(load_half(in, i)); });
-    report(bad, seen);
+    check<false>(bad, in, n);
 }
 
 /// out = in, from 32 bits to bf16; `n` elements.

@@ -20,16 +20,12 @@ struct Narrow {
         for (int step = 0; step < STEPS; step++) {
             score(queries[step], keys, warp * 16, step, scores[0], scores[1]);
         }
-        float top[2] = {NEVER, NEVER};
 #pragma unroll
-        for (int n = 0; n < 2; n++) {
-            mask(scores[n], key + warp * 16 + n * 8 + q * 2, last);
-#pragma unroll
-            for (int i = 0; i < 4; i++) top[i / 2] = fmaxf(top[i / 2], scores[n][i]);
-        }
+        for (int n = 0; n < 2; n++) mask(scores[n], key + warp * 16 + n * 8 + q * 2, last);
+        float top[2];
+        find_tops(scores, top);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            top[half] = quad_max(top[half]);
             if (q == 0) tops[warp * NARROW + g + half * 8] = top[half];
         }
         __syncthreads();

@@ -84,6 +84,20 @@ __device__ __forceinline__ float quad_max(float value) {
     return fmaxf(value, __shfl_xor_sync(EVERY_LANE, value, 2));
 }
 
+/// The tops of a lane's two rows, over the scores that their quad of lanes holds.
+template <int N>
+__device__ __forceinline__ void find_tops(const float (&scores)[N][4], float (&top)[2]) {
+    top[0] = NEVER;
+    top[1] = NEVER;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) top[i / 2] = fmaxf(top[i / 2], scores[n][i]);
+    }
+    top[0] = quad_max(top[0]);
+    top[1] = quad_max(top[1]);
+}
+
 /// Scores to weights below the rows' tops.
 __device__ __forceinline__ void weigh(float (&scores)[4], float scale, const float (&top)[2]) {
 #pragma unroll

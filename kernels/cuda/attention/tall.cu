@@ -116,14 +116,8 @@ struct Tall {
 #pragma unroll
             for (int n = 0; n < TILE / 8; n++) mask(scores[n], key + n * 8 + q * 2, last);
         }
-        float top[2] = {NEVER, NEVER};
-#pragma unroll
-        for (int n = 0; n < TILE / 8; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) top[i / 2] = fmaxf(top[i / 2], scores[n][i]);
-        }
-        top[0] = quad_max(top[0]);
-        top[1] = quad_max(top[1]);
+        float top[2];
+        find_tops(scores, top);
         lift(sums, top, scale);
 #pragma unroll
         for (int n = 0; n < TILE / 8; n++) {

@@ -25,7 +25,6 @@ struct Wide {
         bool any = __ballot_sync(EVERY_LANE, key <= max(last[0], last[1])) != 0;
         float scores[TILE / 8][4] = {};
         if (any) {
-            float top[2] = {NEVER, NEVER};
 #pragma unroll
             for (int step = 0; step < STEPS; step++) {
                 unsigned a[4];
@@ -36,13 +35,9 @@ struct Wide {
                 }
             }
 #pragma unroll
-            for (int n = 0; n < TILE / 8; n++) {
-                mask(scores[n], key + n * 8 + q * 2, last);
-#pragma unroll
-                for (int i = 0; i < 4; i++) top[i / 2] = fmaxf(top[i / 2], scores[n][i]);
-            }
-            top[0] = quad_max(top[0]);
-            top[1] = quad_max(top[1]);
+            for (int n = 0; n < TILE / 8; n++) mask(scores[n], key + n * 8 + q * 2, last);
+            float top[2];
+            find_tops(scores, top);
             lift(sums, top, scale);
 #pragma unroll
             for (int n = 0; n < TILE / 8; n++) weigh(scores[n], scale, sums.top);

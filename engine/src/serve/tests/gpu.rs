@@ -13,12 +13,13 @@ use super::rl::waiting_calls;
 use super::*;
 use crate::DeviceChoice;
 use crate::double::EmulatedGpu;
-use crate::double::exclusive_gpu_async;
+use crate::double::{exclusive_gpu_async, kernel_cache};
 
 /// Options of a small engine whose results do not depend on the batch.
 fn deterministic() -> EngineOptions {
     EngineOptions {
         device: DeviceChoice::Cuda,
+        kernel_cache: Some(kernel_cache()),
         deterministic: true,
         seed: Some(1),
         max_model_len: Some(128),

@@ -28,7 +28,7 @@ pub(crate) struct DeviceTensor<'a> {
     pub(crate) bytes: Range<usize>,
 }
 
-/// What a GPU is to do with the tensors of a broadcast.
+/// The work of a GPU on the tensors of a broadcast.
 #[derive(Debug, Default)]
 pub(crate) struct ArrivalPlan {
     /// One order for each tensor of the model.

@@ -1,4 +1,4 @@
-//! What is done with tensors where they arrived: checks and conversions of elements, and checksums.
+//! The kernels for tensors where they arrived: checks and conversions of elements, and checksums.
 
 use blake3::hazmat::{ChainingValue, Mode, merge_subtrees_non_root, merge_subtrees_root};
 
