@@ -32,8 +32,8 @@ pub(crate) async fn exclusive_gpu_async() -> EmulatedGpu {
     EmulatedGpu::with(LOCK.write().await)
 }
 
-/// The folder in which tests cache compiled kernels, one for each compiler: the real NVRTC takes
-/// half as long as the rest of a test.
+/// The folder in which tests cache compiled kernels, one for each compiler. The real NVRTC takes up
+/// to three seconds for each start of an engine, which is as long as the rest of many tests.
 pub(crate) fn kernel_cache() -> PathBuf {
     let is_real = std::env::var_os(double::NVRTC_VAR).is_some();
     double::load().unwrap().folder().join(if is_real { "kernels-nvrtc" } else { "kernels-double" })
