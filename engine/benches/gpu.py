@@ -78,7 +78,8 @@ def run_of(args, report, scratch):
         env["ROLLTAPE_CUDA_LIBS"] = str(args.cuda_libs.resolve())
     if args.kernel_texts:
         env["ROLLTAPE_KERNEL_TEXTS"] = str(args.kernel_texts.resolve())
-    report.fact("binary", f"{found[0]}, {binary.stat().st_size >> 20} MiB")
+    named = found[0].relative_to(ROOT) if found[0].is_relative_to(ROOT) else found[0].name
+    report.fact("binary", f"{named}, {binary.stat().st_size >> 20} MiB")
     return types.SimpleNamespace(
         report=report, scratch=scratch, tiny=args.tiny, rolltape=str(binary), env=env,
         device=["--device", "cuda"], python=python,
