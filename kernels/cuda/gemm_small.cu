@@ -1,9 +1,10 @@
 // Products of few rows: out = x . w^T, x [m, k], w [n, k] and out [m, n] as `Product` has them. The
-// bits are those of `gemm`, which reads less of w where m is more than the rows of a block.
+// bits are those of `gemm`, which reads less of w where m is more than the rows of a block; those of
+// the kernels with `spread` in their names are others.
 //
 // Launch: grid (slabs, but two blocks a multiprocessor are enough; m / ROWS rounded up), 128
-// threads, 32 for `gemm_thin`, `Slabs<ROWS, WARPS>::SHARED` bytes of dynamic shared memory. ROWS is
-// 16, 32 or 64.
+// threads, `Slabs<ROWS>::SHARED` or `Spread<ROWS, GROUPS>::SHARED` bytes of dynamic shared memory.
+// ROWS is 16, 32 or 64; those with `spread` take 16 or 32 rows at most.
 
 extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_small(
     void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out) {
@@ -24,14 +25,6 @@ extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_small_64(
     DYNAMIC_SHARED(stages);
     Product product = {out, x, w, nullptr, m, n, k, f32_out};
     multiply_slabs<64>(product, blockIdx.y * 64, stages);
-}
-
-/// Slabs of 8 rows of w, for products whose slabs of 32 are fewer than the multiprocessors.
-extern "C" __global__ void __launch_bounds__(WARP, 2) gemm_thin(
-    void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out) {
-    DYNAMIC_SHARED(stages);
-    Product product = {out, x, w, nullptr, m, n, k, f32_out};
-    multiply_slabs<SMALL_ROWS, false, 1>(product, blockIdx.y * SMALL_ROWS, stages);
 }
 
 /// A gated product; n is even.
@@ -56,4 +49,50 @@ extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_small_64_gat
     DYNAMIC_SHARED(stages);
     Product product = {out, x, w, nullptr, m, n, k, 0};
     multiply_slabs<64, true>(product, blockIdx.y * 64, stages);
+}
+
+extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_spread(
+    void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out) {
+    DYNAMIC_SHARED(stages);
+    Product product = {out, x, w, nullptr, m, n, k, f32_out};
+    multiply_spread_slabs<16, 4>(product, stages);
+}
+
+/// For products whose slabs of 32 rows of w would leave multiprocessors idle: slabs of 8.
+extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_spread_narrow(
+    void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out) {
+    DYNAMIC_SHARED(stages);
+    Product product = {out, x, w, nullptr, m, n, k, f32_out};
+    multiply_spread_slabs<16, 1>(product, stages);
+}
+
+/// A gated product; n is even.
+extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_spread_gated(
+    bf16* out, const bf16* x, const bf16* w, int m, int n, int k) {
+    DYNAMIC_SHARED(stages);
+    Product product = {out, x, w, nullptr, m, n, k, 0};
+    multiply_spread_slabs<16, 4, true>(product, stages);
+}
+
+extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_spread_32(
+    void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out) {
+    DYNAMIC_SHARED(stages);
+    Product product = {out, x, w, nullptr, m, n, k, f32_out};
+    multiply_spread_slabs<32, 4>(product, stages);
+}
+
+/// As `gemm_spread_narrow`, slabs of 16: each block reads all of x.
+extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_spread_32_narrow(
+    void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out) {
+    DYNAMIC_SHARED(stages);
+    Product product = {out, x, w, nullptr, m, n, k, f32_out};
+    multiply_spread_slabs<32, 2>(product, stages);
+}
+
+/// A gated product; n is even.
+extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_spread_32_gated(
+    bf16* out, const bf16* x, const bf16* w, int m, int n, int k) {
+    DYNAMIC_SHARED(stages);
+    Product product = {out, x, w, nullptr, m, n, k, 0};
+    multiply_spread_slabs<32, 4, true>(product, stages);
 }

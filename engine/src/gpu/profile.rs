@@ -11,9 +11,9 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use kernels::cuda::grid::gemm::{MOST_ROWS, SMALL_ROWS};
+use kernels::cuda::grid::gemm::SMALL_ROWS;
 use kernels::cuda::profiler::{OpTime, Profiler};
-use kernels::cuda::variant::{ProductChoice, Variant};
+use kernels::cuda::variant::{ProductChoice, ROTATING_ROWS, Variant};
 use kernels::cuda::{Cuda, CudaError, CudaOptions};
 use kernels::{DrawParams, OpError, Ops};
 
@@ -130,27 +130,25 @@ enum About {
 /// The most rows of a step, for variants that have no limit.
 const ANY: usize = usize::MAX;
 
-/// The kernels that serve, and those that could.
+/// The kernels that serve, and those that could, mostly without one of the things that do.
 const VARIANTS: &[VariantKind] = &[
     kind("usual", SERVING, 1..=ANY, About::Everything),
-    // Each operation by itself, as before some were joined.
+    kind("cublaslt", LIBRARY, 1..=SMALL_ROWS, About::Library),
+    kind("in order", Variant { spread: 0, ..SERVING }, 1..=SMALL_ROWS, About::Products),
+    kind("spread", Variant { spread: 32, ..SERVING }, SMALL_ROWS + 1..=32, About::Products),
+    kind("deterministic", DETERMINISTIC, 1..=ANY, About::Joints),
+    kind("fixed", Variant { fitted: false, ..SERVING }, 1..=ANY, About::Attention),
+    kind("upright", Variant { rotating: false, ..SERVING }, 1..=ROTATING_ROWS, About::Rotation),
+    kind("wide", Variant { tall: false, ..SERVING }, 1..=ANY, About::Prompts),
+    kind("late", Variant { early: false, ..SERVING }, 1..=ANY, About::Launches),
+    // Each operation by itself.
     kind("apart", Variant { joined: false, ..SERVING }, 1..=ANY, About::Joints),
-    kind("cublaslt", products(ProductChoice::Library), 1..=SMALL_ROWS, About::Library),
-    kind("own", products(ProductChoice::Own), SMALL_ROWS + 1..=ANY, About::Library),
-    kind("timed", products(ProductChoice::Timed), SMALL_ROWS + 1..=ANY, About::Library),
-    kind("few", products(ProductChoice::Few), SMALL_ROWS + 1..=MOST_ROWS, About::Products),
-    kind("thin", products(ProductChoice::Thin), 1..=SMALL_ROWS, About::Products),
-    kind("fitted", Variant { fitted: true, ..SERVING }, 1..=ANY, About::Attention),
-    kind("rotating", Variant { rotating: true, ..SERVING }, 1..=ANY, About::Rotation),
-    kind("tall", Variant { tall: true, ..SERVING }, 1..=ANY, About::Prompts),
-    kind("early", Variant { early: true, ..SERVING }, 1..=ANY, About::Launches),
 ];
 
 const SERVING: Variant = Variant::SERVING;
-
-const fn products(products: ProductChoice) -> Variant {
-    Variant { products, ..SERVING }
-}
+const LIBRARY: Variant = Variant { products: ProductChoice::Library, spread: 0, ..SERVING };
+/// As with `--deterministic`.
+const DETERMINISTIC: Variant = Variant { products: ProductChoice::Own, ..SERVING.deterministic() };
 
 const fn kind(
     label: &'static str,
@@ -172,7 +170,8 @@ impl VariantKind {
                 exists && about != About::Prompts && self.rows.contains(&case.sequences())
             }
             CaseKind::Uneven => {
-                matches!(about, About::Everything | About::Attention | About::Rotation)
+                let is_about = [About::Everything, About::Attention, About::Rotation];
+                is_about.contains(&about) && self.rows.contains(&case.sequences())
             }
             CaseKind::Prompt => matches!(about, About::Everything | About::Prompts),
         }
@@ -181,7 +180,7 @@ impl VariantKind {
     /// True if an operation may differ from what serves.
     fn changes(&self, operation: &str) -> bool {
         let is_product = operation.starts_with("gemm") || operation.starts_with("cublaslt");
-        let is_attention = operation.starts_with("attention");
+        let is_attention = operation.contains("attention");
         let is_rotation = operation.starts_with("rope");
         match self.about {
             About::Everything => true,
@@ -397,42 +396,41 @@ mod tests {
             let found = rows.iter().find(|row| row.what == what);
             found.map_or((0, 0), |row| (row.calls, row.bytes))
         };
-        assert_eq!(row(&one, "gemm_small 1x128x64"), (2, 2 * (64 + 128 * 64 + 128)));
-        assert_eq!(row(&one, "gemm_small 1x2000x64"), (1, 2 * (64 + 2000 * 64) + 4 * 2000));
-        assert_eq!(row(&one, "gemm_small_gated 1x192x64"), (2, 2 * (64 + 192 * 64 + 96)));
+        assert_eq!(row(&one, "gemm_spread 1x128x64"), (2, 2 * (64 + 128 * 64 + 128)));
+        assert_eq!(row(&one, "gemm_spread 1x2000x64"), (1, 2 * (64 + 2000 * 64) + 4 * 2000));
+        assert_eq!(row(&one, "gemm_spread_gated 1x192x64"), (2, 2 * (64 + 192 * 64 + 96)));
         let apart = of("batch 1, 20 positions each", "apart");
         assert_eq!(row(&apart, "silu_mul"), (2, 6 * 96));
-        assert_eq!(row(&apart, "gemm_small 1x192x64").0 + row(&apart, "attention_combine").0, 4);
+        assert_eq!(row(&apart, "gemm_spread 1x192x64").0 + row(&apart, "attention_combine").0, 4);
         // Keys and values of 20 positions, a row in and out, and the sums of one split.
         let sums = 4 * 4 * (16 + 2);
-        assert_eq!(row(&one, "attention"), (2, 4 * 20 * 2 * 16 + 2 * 64 + sums));
-        // One launch in the place of two.
-        let rotating = of("batch 1, 20 positions each", "rotating");
-        let found: Vec<_> = rotating.iter().map(|row| (row.what.as_str(), row.calls)).collect();
-        assert_eq!(found, [("rope_attention", 2)]);
+        assert_eq!(row(&one, "rope_attention"), (2, 4 * 20 * 2 * 16 + 2 * 64 + sums));
+        // Two launches in the place of one.
+        let upright = of("batch 1, 20 positions each", "upright");
+        let found: Vec<_> = upright.iter().map(|row| (row.what.as_str(), row.calls)).collect();
+        assert_eq!(found, [("rope_write", 2), ("attention", 2)]);
         let library = of("batch 1, 20 positions each", "cublaslt");
         assert_eq!(row(&library, "cublaslt 1x128x64").0, 2);
         assert!(library.iter().all(|row| row.what.starts_with("cublaslt")));
-        let thin = of("batch 1, 20 positions each", "thin");
-        // The emulated device has too few multiprocessors for the larger ones.
-        assert_eq!(row(&thin, "gemm_thin 1x64x64").0, 2);
-        assert_eq!(row(&thin, "gemm_small 1x2000x64").0, 1);
+        let in_order = of("batch 1, 20 positions each", "in order");
+        assert_eq!(row(&in_order, "gemm_small 1x128x64").0, 2);
         let many = of("batch 17, 20 positions each", "usual");
         assert_eq!(row(&many, "cublaslt 32x128x64").0, 2);
-        assert_eq!(row(&of("batch 17, 20 positions each", "own"), "gemm 32x128x64").0, 2);
-        assert_eq!(row(&of("batch 17, 20 positions each", "timed"), "cublaslt 32x128x64").0, 2);
-        let few = of("batch 17, 20 positions each", "few");
-        assert_eq!(row(&few, "gemm_small_32 32x128x64").0, 2);
+        let spread = of("batch 17, 20 positions each", "spread");
+        assert_eq!(row(&spread, "gemm_spread_32 32x128x64").0, 2);
+        let same = of("batch 17, 20 positions each", "deterministic");
+        assert_eq!(row(&same, "gemm_small_32 32x128x64").0, 2);
         assert_eq!(of("batch 17, 2 to 40 positions", "usual").len(), many.len());
-        assert_eq!(row(&of("batch 17, 2 to 40 positions", "fitted"), "attention").0, 2);
+        assert_eq!(row(&of("batch 17, 2 to 40 positions", "fixed"), "rope_attention").0, 2);
 
         let steps = |batch: usize| -> Vec<&str> {
             let case = format!("batch {batch}, 20 positions each");
             let steps = profile.steps.iter().filter(|step| step.case == case);
             steps.map(|step| step.variant).collect()
         };
-        assert_eq!(steps(1), ["usual", "apart", "cublaslt", "thin", "fitted", "rotating", "early"]);
-        let many = ["usual", "apart", "own", "timed", "few", "fitted", "rotating", "early"];
+        let one = ["cublaslt", "in order", "deterministic", "fixed", "upright", "late", "apart"];
+        assert_eq!(steps(1), [&["usual"], &one[..]].concat());
+        let many = ["usual", "spread", "deterministic", "fixed", "upright", "late", "apart"];
         assert_eq!(steps(17), many);
         assert!(profile.steps.iter().all(|step| step.microseconds > 0.0));
         assert!(double.get("graph_launches") > before);
@@ -454,12 +452,12 @@ mod tests {
             };
             // Keys and values of all positions, and a result of each row.
             let bytes = 4 * positions * 2 * 16 + 2 * 128 * 64;
-            assert_eq!(of("usual", "attention"), [(2, bytes)]);
-            assert_eq!(of("tall", "attention_tall"), [(2, bytes)]);
-            assert_eq!(of("usual", "rope_write").len() + of("tall", "rope_write").len(), 1);
+            assert_eq!(of("usual", "attention_tall"), [(2, bytes)]);
+            assert_eq!(of("wide", "attention"), [(2, bytes)]);
+            assert_eq!(of("usual", "rope_write").len() + of("wide", "rope_write").len(), 1);
             let steps = profile.steps.iter().filter(|step| step.case == case);
             let labels: Vec<&str> = steps.map(|step| step.variant).collect();
-            assert_eq!(labels, ["usual", "tall"]);
+            assert_eq!(labels, ["usual", "wide"]);
         }
     }
 

@@ -1,7 +1,7 @@
 // The products of experts with few rows: tiles of 16 places, as `sort_pairs` made them. The bits
 // are those of `expert_gemm`.
 //
-// Launch: grid (slabs or fewer, tiles), 128 threads, `Slabs<SMALL_ROWS, SMALL_WARPS>::SHARED`
+// Launch: grid (slabs or fewer, tiles), 128 threads, `Slabs<SMALL_ROWS>::SHARED`
 // bytes of dynamic shared memory.
 
 /// See `product_of`; k is a multiple of 8.

@@ -1,12 +1,11 @@
 // Slabs of a product of few rows, which is as fast as w can be read.
 //
-// A block takes slabs of 8 rows of w a warp in turn, and ROWS rows of x: 16, 32 or 64. Both flow
-// through a ring of stages, 128 of depth each, that never runs dry between slabs. Each warp
+// A block takes slabs of 32 rows of w in turn, and ROWS rows of x: 16, 32 or 64. Both flow through a
+// ring of stages, 128 of depth each, that never runs dry between slabs. Each of four warps
 // multiplies 8 rows of w, in the order of `product/tile.cu`, so it gives the same bits.
 //
-// A block has `Slabs::THREADS` threads and `Slabs::SHARED` bytes of dynamic shared memory, so that
-// two blocks fit on a multiprocessor. Blocks of one warp are for matrices of so few rows that there
-// are not enough slabs of 32 for all multiprocessors.
+// A block has SMALL_THREADS threads and `Slabs::SHARED` bytes of dynamic shared memory, so that two
+// blocks fit on a multiprocessor.
 
 #define SMALL_ROWS 16
 #define SMALL_DEPTH 128
@@ -16,16 +15,15 @@
 /// Chunks of a slab's row.
 #define SLAB_CHUNKS (SMALL_DEPTH * 2 / 16)
 
-/// The stages of blocks of so many warps and rows of x.
-template <int ROWS, int WARPS>
+/// The stages of blocks of so many rows of x.
+template <int ROWS>
 struct Slabs {
     /// Rows of w of a slab.
-    static constexpr int SLAB = WARPS * 8;
-    static constexpr int THREADS = WARPS * WARP;
+    static constexpr int SLAB = SMALL_WARPS * 8;
     /// Rows that all threads load at once.
-    static constexpr int FEED_ROWS = THREADS / SLAB_CHUNKS;
-    /// With four warps and 16 rows, 56 KB of w are on their way all the time; with one, 30 KB.
-    static constexpr int STAGES = WARPS == 1 ? 16 : ROWS == 16 ? 8 : ROWS == 32 ? 6 : 4;
+    static constexpr int FEED_ROWS = SMALL_THREADS / SLAB_CHUNKS;
+    /// With 16 rows, 56 KB of w are on their way all the time.
+    static constexpr int STAGES = ROWS == 16 ? 8 : ROWS == 32 ? 6 : 4;
     /// A stage is in blocks of 32 of depth. They stand half a row of banks apart, so that the parts
     /// of a row are written to different ones.
     static constexpr int BLOCK = (SLAB + ROWS) * ROW + 64;
@@ -44,8 +42,9 @@ struct Place {
     int slab, depth;
 };
 
-__device__ __forceinline__ void advance(Place& place, int k) {
-    place.depth += SMALL_DEPTH;
+/// The next `depth` of a slab, or the first of the block's next slab.
+__device__ __forceinline__ void advance(Place& place, int depth, int k) {
+    place.depth += depth;
     if (place.depth < k) return;
     place.depth = 0;
     place.slab += gridDim.x;
@@ -140,10 +139,10 @@ __device__ __forceinline__ void load_first_inputs(
 /// Computes `ROWS` rows of a product from `first_row` on: the block's slabs, which are `blockIdx.x`
 /// and those `gridDim.x` further on. It waits for the launch in front before it reads x; w must not
 /// be written by a step.
-template <int ROWS, bool GATED = false, int WARPS = SMALL_WARPS>
+template <int ROWS, bool GATED = false>
 __device__ __forceinline__ void multiply_slabs(
     const Product& product, int first_row, unsigned char* stages) {
-    using Ring = Slabs<ROWS, WARPS>;
+    using Ring = Slabs<ROWS>;
     int m = product.m, n = product.n, k = product.k;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, q = lane % 4;
     int slabs = GATED ? (n / 2 + Ring::SLAB / 2 - 1) / (Ring::SLAB / 2)
@@ -157,7 +156,7 @@ __device__ __forceinline__ void multiply_slabs(
             if (inputs) {
                 load_inputs<ROWS, Ring>(stage + Ring::SLAB * ROW, product, first_row, ahead.depth);
             }
-            advance(ahead, k);
+            advance(ahead, SMALL_DEPTH, k);
         }
         copy_commit();
         in = (in + 1) % Ring::STAGES;
@@ -190,7 +189,7 @@ __device__ __forceinline__ void multiply_slabs(
         }
         used = (used + 1) % Ring::STAGES;
         int column = place.slab * Ring::SLAB + warp * 8 + q * 2;
-        advance(place, k);
+        advance(place, SMALL_DEPTH, k);
         if (place.depth > 0) continue;
 #pragma unroll
         for (int i = 0; i < ROWS / 16; i++) {

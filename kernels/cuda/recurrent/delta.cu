@@ -7,6 +7,10 @@
 // walks over the rows. Eight lanes have a column: it stays in registers from the first row to the
 // last. Rows are prepared sixteen at a time in shared memory: queries and keys of length one, the
 // decay and the strength of the update. Static shared memory only.
+//
+// A long prompt waits for the chain from row to row, so whatever is not in it is kept out of its
+// way: sixteen rows are fetched while those in front are walked over, and the result of a row is
+// summed beside what the state knows of the next row's key.
 
 /// The most elements of a key; there are four at a time.
 #define KEY_MAX 128
@@ -19,6 +23,19 @@
 /// Addend of the square of a length.
 #define LENGTH_EPS 1e-6f
 
+/// The elements of a key that a lane has, as bf16; zeros beyond the end of the key.
+struct KeyPack {
+    uint2 packs[DELTA_QUADS];
+
+    __device__ __forceinline__ void load(const bf16* from, int lane, int key_dim) {
+#pragma unroll
+        for (int i = 0; i < DELTA_QUADS; i++) {
+            const int at = 4 * (DELTA_LANES * i + lane);
+            packs[i] = at < key_dim ? *(const uint2*)(from + at) : make_uint2(0, 0);
+        }
+    }
+};
+
 /// The elements of a key that a lane has: `4 * (DELTA_LANES * i + lane)` and the three behind it,
 /// zeros beyond the end of the key.
 struct KeyPart {
@@ -29,13 +46,10 @@ struct KeyPart {
         for (int i = 0; i < DELTA_QUADS; i++) quads[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
 
-    __device__ __forceinline__ void load(const bf16* from, int lane, int key_dim) {
-        clear();
+    __device__ __forceinline__ void unpack(const KeyPack& from) {
 #pragma unroll
         for (int i = 0; i < DELTA_QUADS; i++) {
-            const int at = 4 * (DELTA_LANES * i + lane);
-            if (at >= key_dim) continue;
-            const uint2 pack = *(const uint2*)(from + at);
+            const uint2 pack = from.packs[i];
             quads[i] = make_float4(low_float(pack.x), high_float(pack.x), low_float(pack.y),
                                    high_float(pack.y));
         }
@@ -104,6 +118,18 @@ __device__ __forceinline__ float softplus(float x) {
     return x > 20.0f ? x : log1pf(expf(x));
 }
 
+/// Rows in shared memory, and what a thread prepares of one.
+struct DeltaRows {
+    float *queries, *keys, *values, *gates;
+};
+
+/// A row on its way: what this thread's lane has of it.
+struct DeltaRow {
+    KeyPack query, key;
+    unsigned values;
+    bf16 strength, decay;
+};
+
 /// The places of one head and of the block's columns in the first row of a span.
 struct DeltaInput {
     const bf16 *query, *key, *values, *strength, *decay;
@@ -111,28 +137,36 @@ struct DeltaInput {
     /// exp of the logarithm of the rate of decay, and the addend of `decay`.
     float rate, bias;
 
-    /// Prepares the row of this thread, one of up to DELTA_ROWS from `first` on of which `count`
-    /// are there; all lanes of a warp take part.
-    __device__ __forceinline__ void prepare(int first, int count, float* queries, float* keys,
-                                            float* values_to, float* gates) const {
+    /// Begins to load the row of this thread, one of DELTA_ROWS from `first` on. Past the last row
+    /// it is that again.
+    __device__ __forceinline__ DeltaRow fetch(int first, int rows) const {
+        const int row = min(first + (int)threadIdx.x / DELTA_LANES, rows - 1);
+        const int lane = threadIdx.x % DELTA_LANES;
+        const long long in = (long long)row * channels, beside = (long long)row * row_width;
+        DeltaRow fetched;
+        fetched.query.load(query + in, lane, key_dim);
+        fetched.key.load(key + in, lane, key_dim);
+        fetched.values = *(const unsigned*)(values + in + lane * 2);
+        fetched.strength = strength[beside];
+        fetched.decay = decay[beside];
+        return fetched;
+    }
+
+    /// Prepares the row of this thread in shared memory.
+    __device__ __forceinline__ void prepare(const DeltaRow& row, const DeltaRows& to) const {
         const int own = threadIdx.x / DELTA_LANES, lane = threadIdx.x % DELTA_LANES;
-        const bool has = own < count;
-        const long long in = (long long)(first + (has ? own : 0)) * channels;
-        const long long beside = (long long)(first + (has ? own : 0)) * row_width;
         KeyPart q, k;
-        q.load(query + in, lane, key_dim);
-        k.load(key + in, lane, key_dim);
+        q.unpack(row.query);
+        k.unpack(row.key);
         q.normalize(1.0f / sqrtf((float)key_dim));
         k.normalize(1.0f);
-        if (!has) return;
-        q.store(queries + own * KEY_MAX, lane, KEY_MAX);
-        k.store(keys + own * KEY_MAX, lane, KEY_MAX);
-        const unsigned pair = *(const unsigned*)(values + in + lane * 2);
-        values_to[own * DELTA_COLUMNS + lane * 2] = low_float(pair);
-        values_to[own * DELTA_COLUMNS + lane * 2 + 1] = high_float(pair);
+        q.store(to.queries + own * KEY_MAX, lane, KEY_MAX);
+        k.store(to.keys + own * KEY_MAX, lane, KEY_MAX);
+        to.values[own * DELTA_COLUMNS + lane * 2] = low_float(row.values);
+        to.values[own * DELTA_COLUMNS + lane * 2 + 1] = high_float(row.values);
         if (lane > 0) return;
-        gates[own * 2] = expf(-rate * softplus(to_float(decay[beside]) + bias));
-        gates[own * 2 + 1] = 1.0f / (1.0f + expf(-to_float(strength[beside])));
+        to.gates[own * 2] = expf(-rate * softplus(to_float(row.decay) + bias));
+        to.gates[own * 2 + 1] = 1.0f / (1.0f + expf(-to_float(row.strength)));
     }
 };
 
@@ -150,6 +184,7 @@ extern "C" __global__ void __launch_bounds__(DELTA_THREADS) delta_rule(
     take_over();
     __shared__ __align__(16) float queries[DELTA_ROWS * KEY_MAX], keys[DELTA_ROWS * KEY_MAX];
     __shared__ float values[DELTA_ROWS * DELTA_COLUMNS], gates[DELTA_ROWS * 2];
+    const DeltaRows rows = {queries, keys, values, gates};
     const int4 span = spans[blockIdx.y];
     if (span.x < 0) return;
     const int parts = value_dim / DELTA_COLUMNS, head = blockIdx.x / parts;
@@ -178,25 +213,32 @@ extern "C" __global__ void __launch_bounds__(DELTA_THREADS) delta_rule(
     state.clear();
     if (span.z >= 0) state.load(states + span.z * slot_size + place, lane, key_dim);
 
-    for (int row = 0; row < span.y; row++) {
-        const int at = row % DELTA_ROWS;
-        if (at == 0) {
-            if (row > 0) __syncthreads();
-            input.prepare(row, min(span.y - row, DELTA_ROWS), queries, keys, values, gates);
-            __syncthreads();
-        }
+    DeltaRow ahead = input.fetch(0, span.y);
+    for (int first = 0; first < span.y; first += DELTA_ROWS) {
+        const int count = min(span.y - first, DELTA_ROWS);
+        if (first > 0) __syncthreads();
+        input.prepare(ahead, rows);
+        __syncthreads();
+        if (first + DELTA_ROWS < span.y) ahead = input.fetch(first + DELTA_ROWS, span.y);
+
         KeyPart key, query;
-        key.load(keys + at * KEY_MAX, lane, KEY_MAX);
-        query.load(queries + at * KEY_MAX, lane, KEY_MAX);
-        const float kept = gates[at * 2], strength = gates[at * 2 + 1];
-        const float known = key.dot(state);
-        const float delta = fmaf(-known, kept, values[at * DELTA_COLUMNS + own]) * strength;
-        state.scale(kept);
-        state.add(delta, key);
-        const float result = query.dot(state);
-        if (lane == 0) to[(long long)row * width] = to_bf16(result);
-        if (row + 1 < mark.x) continue;
-        state.store(states + mark.y * slot_size + place, lane, key_dim);
-        if (row + 1 < span.y) mark = *++next_mark;
+        key.load(keys, lane, KEY_MAX);
+        float known = key.dot(state);
+        for (int at = 0; at < count; at++) {
+            const int row = first + at;
+            const float kept = gates[at * 2], strength = gates[at * 2 + 1];
+            const float delta = fmaf(-known, kept, values[at * DELTA_COLUMNS + own]) * strength;
+            state.scale(kept);
+            state.add(delta, key);
+            query.load(queries + at * KEY_MAX, lane, KEY_MAX);
+            // Behind the last row that is prepared, the next batch begins anew.
+            key.load(keys + min(at + 1, count - 1) * KEY_MAX, lane, KEY_MAX);
+            const float result = query.dot(state);
+            known = key.dot(state);
+            if (lane == 0) to[(long long)row * width] = to_bf16(result);
+            if (row + 1 < mark.x) continue;
+            state.store(states + mark.y * slot_size + place, lane, key_dim);
+            if (row + 1 < span.y) mark = *++next_mark;
+        }
     }
 }

@@ -9,14 +9,8 @@ use cudarc::cublaslt::sys::{
 };
 
 use crate::cuda::device::Device;
-use crate::cuda::device::event::Event;
 use crate::cuda::device::memory::Memory;
 use crate::cuda::error::CudaError;
-
-/// Algorithms that are timed for a shape, at most.
-const CANDIDATES: usize = 8;
-/// Timed products with each of them. The fastest one counts.
-const ROUNDS: usize = 3;
 
 /// Bytes of the library's workspace, as NVIDIA recommends for a Hopper.
 const WORKSPACE: usize = 32 << 20;
@@ -42,16 +36,6 @@ pub(super) struct ProductAddresses {
     pub(super) out: u64,
 }
 
-/// The way in which the algorithm for a shape is chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum AlgorithmChoice {
-    /// The one that the library expects to be fastest.
-    Expected,
-    /// The fastest of those that the library expects to be fast, timed by the first product of the
-    /// shape. Another process may choose another one, which adds up in another order.
-    Timed,
-}
-
 /// The library, and the algorithm that was chosen for each shape.
 #[derive(Debug)]
 pub(super) struct CublasLt {
@@ -59,7 +43,7 @@ pub(super) struct CublasLt {
     handle: sys::cublasLtHandle_t,
     workspace: Memory,
     /// `None` if the library does not support the shape: mostly rows of odd lengths.
-    algorithms: HashMap<(ProductShape, AlgorithmChoice), Option<Algorithm>>,
+    algorithms: HashMap<ProductShape, Option<Algorithm>>,
 }
 
 // SAFETY: the library's handles may be used from any thread, one at a time.
@@ -129,15 +113,13 @@ impl CublasLt {
         &mut self,
         shape: ProductShape,
         addresses: ProductAddresses,
-        by: AlgorithmChoice,
     ) -> Result<bool, CudaError> {
         self.device.bind()?;
-        let key = (shape, by);
-        if !self.algorithms.contains_key(&key) {
-            let algorithm = self.choose(shape, addresses, by)?;
-            self.algorithms.insert(key, algorithm);
+        if !self.algorithms.contains_key(&shape) {
+            let algorithm = self.choose(shape)?;
+            self.algorithms.insert(shape, algorithm);
         }
-        let Some(algorithm) = &self.algorithms[&key] else { return Ok(false) };
+        let Some(algorithm) = &self.algorithms[&shape] else { return Ok(false) };
         self.start(algorithm, addresses).map(|()| true)
     }
 
@@ -170,14 +152,8 @@ impl CublasLt {
         check("cublasLtMatmul", code)
     }
 
-    /// Chooses the algorithm for a shape, if the library supports it. The addresses are of its
-    /// matrices.
-    fn choose(
-        &self,
-        shape: ProductShape,
-        addresses: ProductAddresses,
-        by: AlgorithmChoice,
-    ) -> Result<Option<Algorithm>, CudaError> {
+    /// Takes the algorithm that the library expects to be fastest for a shape, if it supports it.
+    fn choose(&self, shape: ProductShape) -> Result<Option<Algorithm>, CudaError> {
         let ProductShape { m, n, k, f32_out } = shape;
         let (bf16, f32) = (cudaDataType_t::CUDA_R_16BF, cudaDataType_t::CUDA_R_32F);
         let x = MatrixLayout::new(bf16, k, m)?;
@@ -199,57 +175,18 @@ impl CublasLt {
             unsafe { sys::cublasLtMatmulDescSetAttribute(operation, attribute, value, size) };
         check("cublasLtMatmulDescSetAttribute", code)?;
 
-        let count = if by == AlgorithmChoice::Timed { CANDIDATES } else { 1 };
-        let candidates = self.candidates(&algorithm, count)?;
-        let Some(first) = candidates.first() else { return Ok(None) };
-        algorithm.choice = *first;
-        if candidates.len() > 1 {
-            algorithm.choice = self.fastest(&mut algorithm, &candidates, addresses)?;
-        }
+        let Some(choice) = self.expected(&algorithm)? else { return Ok(None) };
+        algorithm.choice = choice;
         Ok(Some(algorithm))
     }
 
-    /// Times products with each of the candidates, and returns the fastest of these.
-    fn fastest(
-        &self,
-        algorithm: &mut Algorithm,
-        candidates: &[cublasLtMatmulAlgo_t],
-        addresses: ProductAddresses,
-    ) -> Result<cublasLtMatmulAlgo_t, CudaError> {
-        let [mut begin, mut end] = [Event::timed(&self.device)?, Event::timed(&self.device)?];
-        let mut fastest = (f64::INFINITY, candidates[0]);
-        for candidate in candidates {
-            algorithm.choice = *candidate;
-            // The first round loads the kernel.
-            for round in 0..=ROUNDS {
-                // Weights come from memory in service, so the cache is filled with something else.
-                self.workspace.fill(0)?;
-                begin.record()?;
-                self.start(algorithm, addresses)?;
-                end.record()?;
-                self.device.synchronize()?;
-                let seconds = end.seconds_since(&begin)?;
-                if round > 0 && seconds < fastest.0 {
-                    fastest = (seconds, *candidate);
-                }
-            }
-        }
-        Ok(fastest.1)
-    }
-
-    /// Asks the library for at most `most` algorithms within the workspace, the one that it expects
-    /// to be fastest first; none if it does not support the shape.
-    fn candidates(
-        &self,
-        algorithm: &Algorithm,
-        most: usize,
-    ) -> Result<Vec<cublasLtMatmulAlgo_t>, CudaError> {
+    /// Asks the library for the algorithm within the workspace that it expects to be fastest.
+    fn expected(&self, algorithm: &Algorithm) -> Result<Option<cublasLtMatmulAlgo_t>, CudaError> {
         let preference = Preference::new(self.workspace.bytes())?;
         // SAFETY: the library fills plain numbers in, for which zeros are values.
-        let mut results: Vec<sys::cublasLtMatmulHeuristicResult_t> =
-            (0..most).map(|_| unsafe { std::mem::zeroed() }).collect();
+        let mut result: sys::cublasLtMatmulHeuristicResult_t = unsafe { std::mem::zeroed() };
         let mut count = 0;
-        // SAFETY: all handles live, and there is room for as many results as are wanted.
+        // SAFETY: all handles live, and there is room for one result.
         let code = unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
                 self.handle,
@@ -259,23 +196,20 @@ impl CublasLt {
                 algorithm.out.0,
                 algorithm.out.0,
                 preference.0,
-                most as i32,
-                results.as_mut_ptr(),
+                1,
+                &mut result,
                 &mut count,
             )
         };
         if code == cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED {
-            return Ok(Vec::new());
+            return Ok(None);
         }
-
         check("cublasLtMatmulAlgoGetHeuristic", code)?;
-        results.truncate(count.max(0) as usize);
-        if let Some(first) = results.first() {
-            check("cublasLtMatmulAlgoGetHeuristic", first.state)?;
+        if count == 0 {
+            return Ok(None);
         }
-        let usable =
-            results.iter().filter(|one| one.state == cublasStatus_t::CUBLAS_STATUS_SUCCESS);
-        Ok(usable.map(|one| one.algo).collect())
+        check("cublasLtMatmulAlgoGetHeuristic", result.state)?;
+        Ok(Some(result.algo))
     }
 }
 

@@ -170,6 +170,8 @@ impl Cuda {
         options: &CudaOptions,
         heads: Heads,
     ) -> Result<Cuda, CudaError> {
+        let is_free = !options.deterministic;
+        let variant = if is_free { options.variant } else { options.variant.deterministic() };
         Ok(Cuda {
             library: None,
             heads,
@@ -187,8 +189,8 @@ impl Cuda {
             draws: Draws::new(&device)?,
             lora_scratch: RefCell::new(Storage::new(&device, 0)?),
             graphs: HashMap::new(),
-            usual: options.variant,
-            variant: options.variant,
+            usual: variant,
+            variant,
             // Each operation sets its bounds when it is first called.
             bounds: Cell::new(Bounds::NONE),
             kernels,

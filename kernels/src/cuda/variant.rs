@@ -1,18 +1,25 @@
-//! Kernels of our own that can take each other's place. [`Variant::SERVING`] is what serves; the
-//! others are timed by a profile, because no GPU has run them yet.
+//! Kernels that can take each other's place. [`Variant::SERVING`] is what serves, by the times of
+//! the profiles in `docs/benchmarks`; the others are there for comparison.
 
-use super::grid::gemm::{MOST_ROWS, SMALL_ROWS};
+use super::grid::gemm::SMALL_ROWS;
+
+/// The most rows of a step whose attention rotates. Each block of a row rotates its queries again,
+/// which costs more than a launch where there are many.
+pub const ROTATING_ROWS: usize = 128;
 
 /// The kernels of a step, where there is a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Variant {
     /// The makers of products.
     pub products: ProductChoice,
+    /// The maximum number of rows of products whose depth is divided among warps. Their bits are
+    /// not those of products of more rows.
+    pub spread: usize,
     /// True if one kernel does what two could: attention folds its splits, and products of our own
     /// apply the gate. The bits are the same.
     pub joined: bool,
     /// True if the positions of decoded rows are cut into splits that fill the device. The bits of
-    /// a row then depend on the number of rows.
+    /// a row then depend on the other rows of the step.
     pub fitted: bool,
     /// True if attention rotates, in steps that only decode. The bits are the same.
     pub rotating: bool,
@@ -33,12 +40,18 @@ impl Variant {
     /// The kernels that serve.
     pub const SERVING: Variant = Variant {
         products: ProductChoice::Usual,
+        spread: SMALL_ROWS,
         joined: true,
-        fitted: false,
-        rotating: false,
-        tall: false,
-        early: false,
+        fitted: true,
+        rotating: true,
+        tall: true,
+        early: true,
     };
+
+    /// Without what would let the bits of a row depend on other rows of its step.
+    pub const fn deterministic(self) -> Variant {
+        Variant { spread: 0, fitted: false, ..self }
+    }
 }
 
 /// The library or the kernels that make the products of matrices.
@@ -48,38 +61,17 @@ pub enum ProductChoice {
     Usual,
     /// Our own kernels make all products.
     Own,
-    /// Our own kernels for few rows make all products of up to 64 rows.
-    Few,
-    /// As usual, but slabs of 8 rows of the weights where slabs of 32 would not fill the device.
-    Thin,
     /// cuBLASLt makes all products that it supports.
     Library,
-    /// As usual, but the fastest of some of cuBLASLt's algorithms is found by timing them.
-    Timed,
-}
-
-/// The most rows of products that are made by some kernels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ProductRows {
-    /// By our own kernels for few rows.
-    pub(super) few: usize,
-    /// By our own kernels if there is a library.
-    pub(super) own: usize,
-}
-
-impl ProductRows {
-    /// Those that serve.
-    pub(super) const USUAL: ProductRows = ProductRows { few: SMALL_ROWS, own: SMALL_ROWS };
 }
 
 impl ProductChoice {
-    pub(super) fn rows(self) -> ProductRows {
-        let usual = ProductRows::USUAL;
+    /// The most rows of products that our own kernels make if there is a library.
+    pub(super) fn own_rows(self) -> usize {
         match self {
-            ProductChoice::Usual | ProductChoice::Thin | ProductChoice::Timed => usual,
-            ProductChoice::Own => ProductRows { own: usize::MAX, ..usual },
-            ProductChoice::Few => ProductRows { few: MOST_ROWS, own: MOST_ROWS },
-            ProductChoice::Library => ProductRows { own: 0, ..usual },
+            ProductChoice::Usual => SMALL_ROWS,
+            ProductChoice::Own => usize::MAX,
+            ProductChoice::Library => 0,
         }
     }
 }

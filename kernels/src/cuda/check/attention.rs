@@ -252,12 +252,16 @@ impl AttentionCase {
 
     /// Every row as a span of its own, cut into splits.
     fn decodes(&self, rule: SplitRule) -> Decodes {
-        let rows = self.rows();
+        let placed = self.launch_spans();
+        let lengths = self.spans.iter().zip(&placed).flat_map(|((_, rows), placed)| {
+            (1..=*rows).map(|row| grid::strides(placed.start + row))
+        });
+        let strides = lengths.sum();
         let mut decodes = Decodes::default();
-        for ((_, rows_of_span), placed) in self.spans.iter().zip(self.launch_spans()) {
+        for ((_, rows_of_span), placed) in self.spans.iter().zip(placed) {
             for row in 0..*rows_of_span {
                 let start = placed.start + row;
-                let splits = rule.splits(start + 1, rows);
+                let splits = rule.splits(start + 1, strides);
                 decodes.first_tiles.push(decodes.tiles.len() as i32);
                 decodes.tile_counts.push(splits.count as i32);
                 decodes.tiles.extend(grid::decode(decodes.spans.len(), splits));
@@ -421,7 +425,7 @@ fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
 
     let qkv = checker.random.halves(SEQUENCES * heads.row(), 1.0);
     let tiles: Vec<_> = (0..SEQUENCES)
-        .flat_map(|span| grid::decode(span, SplitRule::FIXED.splits(LENGTH, SEQUENCES)))
+        .flat_map(|span| grid::decode(span, SplitRule::FIXED.splits(LENGTH, 0)))
         .collect();
     let lists = [
         checker.upload(tiles.as_flattened())?,

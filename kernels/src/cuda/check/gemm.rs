@@ -3,8 +3,8 @@
 use super::elementwise::{HALF_UNIT, check_gated};
 use super::{Checker, dot};
 use crate::bf16::narrow;
-use crate::cuda::grid::gemm::{self as grid, FEW_ROWS, FewRows, THIN};
-use crate::cuda::{Arg, CudaError, Memory};
+use crate::cuda::grid::gemm::{self as grid, FEW_ROWS, SPREADS, Spread};
+use crate::cuda::{Arg, CudaError, Grid, Memory};
 
 /// Tolerance of sums of a thousand products, each rounded towards zero by some devices.
 const SUM_F32: f64 = 1e-4;
@@ -64,22 +64,41 @@ impl GemmCase {
         out.to_vec()
     }
 
+    /// All rows by a kernel for few rows.
     fn few_rows(
         &self,
         checker: &Checker<'_>,
-        few: FewRows,
-        processors: usize,
+        kernel: &'static str,
+        grid: Grid,
     ) -> Result<Vec<u8>, CudaError> {
         let out = checker.poisoned(self.row_bytes() * self.m)?;
-        let grid = few.grid(self.m, self.n, processors);
         // SAFETY: operands and result are as large as the shape says.
-        unsafe { checker.kernels.launch(few.kernel, grid, &self.args(&out, 0, self.m))? };
+        unsafe { checker.kernels.launch(kernel, grid, &self.args(&out, 0, self.m))? };
         out.to_vec()
+    }
+
+    /// Compares a result with the reference.
+    fn compare(&self, checker: &mut Checker<'_>, what: &str, found: &[u8], expected: &[f32]) {
+        if self.f32_out {
+            let numbers: Vec<f32> =
+                found.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect();
+            checker.compare(what, &numbers, expected, SUM_F32);
+        } else {
+            let numbers: Vec<u16> =
+                found.as_chunks().0.iter().map(|bytes| u16::from_ne_bytes(*bytes)).collect();
+            checker.compare_bf16(what, &numbers, expected, HALF_UNIT + SUM_F32);
+        }
     }
 }
 
+/// The kernels without a gate that divide the depth of products of `m` rows.
+fn spreads(m: usize) -> Vec<Spread> {
+    let fit = SPREADS.into_iter().filter(|spreads| m <= spreads.wide.rows);
+    fit.flat_map(|spreads| [spreads.wide, spreads.narrow]).collect()
+}
+
 /// Checks `gemm` against the reference; kernels for few rows, and a row alone, against `gemm`, bit
-/// for bit.
+/// for bit; and kernels that divide the depth against the reference and each other.
 pub(super) fn gemm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     for &(m, n, k, f32_out) in SHAPES {
         let what = format!("gemm {m}x{n}x{k}{}", if f32_out { " to f32" } else { "" });
@@ -87,21 +106,21 @@ pub(super) fn gemm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         let case = GemmCase { x: checker.upload(&x)?, w: checker.upload(&w)?, m, n, k, f32_out };
         let found = case.gemm(checker, 0, m)?;
         let expected = reference(&x, &w, k);
-        if f32_out {
-            let numbers: Vec<f32> =
-                found.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect();
-            checker.compare(&what, &numbers, &expected, SUM_F32);
-        } else {
-            let numbers: Vec<u16> =
-                found.as_chunks().0.iter().map(|bytes| u16::from_ne_bytes(*bytes)).collect();
-            checker.compare_bf16(&what, &numbers, &expected, HALF_UNIT + SUM_F32);
-        }
+        case.compare(checker, &what, &found, &expected);
 
         // There are few blocks on a small device, each of which walks over many columns.
-        let small = FEW_ROWS.into_iter().chain([THIN]);
-        for (few, processors) in small.flat_map(|few| [(few, 1), (few, 132)]) {
-            let small = case.few_rows(checker, few, processors)?;
+        for (few, processors) in FEW_ROWS.into_iter().flat_map(|few| [(few, 1), (few, 132)]) {
+            let small = case.few_rows(checker, few.kernel, few.grid(m, n, processors))?;
             checker.equal(&format!("{what}, as {}", few.kernel), &small, &found);
+        }
+        let mut spread = Vec::new();
+        for (one, processors) in spreads(m).into_iter().flat_map(|one| [(one, 1), (one, 132)]) {
+            let what = format!("{what}, as {}", one.kernel);
+            let divided = case.few_rows(checker, one.kernel, one.grid(n, processors))?;
+            case.compare(checker, &what, &divided, &expected);
+            let first = if spread.is_empty() { &divided } else { &spread };
+            checker.equal(&format!("{what}, equal bits"), &divided, first);
+            spread = divided;
         }
         let alone = case.gemm(checker, m - 1, 1)?;
         let last = &found[found.len() - alone.len()..];
@@ -129,15 +148,36 @@ pub(super) fn gated(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         let few = FEW_ROWS.into_iter().flat_map(|few| [(few, 1), (few, 132)]);
         let few = few.map(|(few, processors)| (few.gated, few.grid(m, n, processors)));
         for (kernel, grid) in few.chain([("gemm_gated", grid::gemm(m, n))]) {
-            let out = checker.poisoned(m * width * 2)?;
-            let [args @ .., _] = case.args(&out, 0, m);
-            // SAFETY: operands and result are as large as the shape says.
-            unsafe { checker.kernels.launch(kernel, grid, &args)? };
-            let what = format!("{kernel} {m}x{n}x{k}");
-            check_gated(checker, &what, &out.to_vec::<u16>()?, &product, width)?;
+            check_one_gated(checker, &case, (kernel, grid), &product)?;
+        }
+        for spreads in SPREADS.into_iter().filter(|spreads| m <= spreads.wide.rows) {
+            for processors in [1, 132] {
+                let wide = spreads.wide;
+                let divided = case.few_rows(checker, wide.kernel, wide.grid(n, processors))?;
+                let product: Vec<u16> =
+                    divided.as_chunks().0.iter().map(|bytes| u16::from_ne_bytes(*bytes)).collect();
+                let gated = (spreads.gated.kernel, spreads.gated.grid(n, processors));
+                check_one_gated(checker, &case, gated, &product)?;
+            }
         }
     }
     Ok(())
+}
+
+/// Checks one kernel with a gate against the product without one.
+fn check_one_gated(
+    checker: &mut Checker<'_>,
+    case: &GemmCase,
+    (kernel, grid): (&'static str, Grid),
+    product: &[u16],
+) -> Result<(), CudaError> {
+    let (m, n, k) = (case.m, case.n, case.k);
+    let out = checker.poisoned(m * n)?;
+    let [args @ .., _] = case.args(&out, 0, m);
+    // SAFETY: operands and result are as large as the shape says.
+    unsafe { checker.kernels.launch(kernel, grid, &args)? };
+    let what = format!("{kernel} {m}x{n}x{k}");
+    check_gated(checker, &what, &out.to_vec::<u16>()?, product, n / 2)
 }
 
 /// Computes rows by columns, added up in order and in double precision.
@@ -156,35 +196,36 @@ fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     }
     let processors = checker.kernels.device().processors();
     for (m, n, k) in [(1, 4096, 1024), (1, 1024, 3072), (16, 4096, 4096), (1, 24_576, 4096)] {
-        let case = GemmCase::filled(checker, m, n, k)?;
-        let out = checker.poisoned(case.row_bytes() * m)?;
-        let args = case.args(&out, 0, m);
-        checker.time(&format!("gemm_small {m}x{n}x{k}"), case.moved_bytes(), |kernels| {
-            // SAFETY: operands and result are as large as the shape says.
-            unsafe { kernels.launch("gemm_small", grid::gemm_small(m, n, processors), &args) }
-        })?;
+        let spreads = spreads(m).into_iter().map(|one| (one.kernel, one.grid(n, processors)));
+        let small = ("gemm_small", grid::gemm_small(m, n, processors));
+        time_products(checker, (m, n, k), spreads.chain([small]))?;
     }
 
-    // What the kernels for more rows gain over `gemm`, with the same bits.
-    for (m, n, k) in [(32, 1024, 3072), (32, 4096, 4096), (64, 4096, 4096)] {
-        let case = GemmCase::filled(checker, m, n, k)?;
-        let out = checker.poisoned(case.row_bytes() * m)?;
-        let args = case.args(&out, 0, m);
+    // What the kernels for more rows gain over `gemm`, with the same bits but for `spread`.
+    for (m, n, k) in [(32, 1024, 3072), (32, 4096, 4096), (64, 4096, 4096), (256, 1024, 3072)] {
+        let spreads = spreads(m).into_iter().map(|one| (one.kernel, one.grid(n, processors)));
         let few = FEW_ROWS.map(|few| (few.kernel, few.grid(m, n, processors)));
-        for (kernel, grid) in few.into_iter().chain([("gemm", grid::gemm(m, n))]) {
-            checker.time(&format!("{kernel} {m}x{n}x{k}"), case.moved_bytes(), |kernels| {
-                // SAFETY: operands and result are as large as the shape says.
-                unsafe { kernels.launch(kernel, grid, &args) }
-            })?;
-        }
+        let all = spreads.chain(few).chain([("gemm", grid::gemm(m, n))]);
+        time_products(checker, (m, n, k), all)?;
     }
+    let (m, n, k) = (4096, 4096, 4096);
+    time_products(checker, (m, n, k), [("gemm", grid::gemm(m, n))].into_iter())
+}
 
-    let [m, n, k] = [4096, 4096, 4096];
+/// Times one product by several kernels.
+fn time_products(
+    checker: &mut Checker<'_>,
+    (m, n, k): (usize, usize, usize),
+    kernels: impl Iterator<Item = (&'static str, Grid)>,
+) -> Result<(), CudaError> {
     let case = GemmCase::filled(checker, m, n, k)?;
     let out = checker.poisoned(case.row_bytes() * m)?;
     let args = case.args(&out, 0, m);
-    checker.time(&format!("gemm {m}x{n}x{k}"), case.moved_bytes(), |kernels| {
-        // SAFETY: operands and result are as large as the shape says.
-        unsafe { kernels.launch("gemm", grid::gemm(m, n), &args) }
-    })
+    for (kernel, grid) in kernels {
+        checker.time(&format!("{kernel} {m}x{n}x{k}"), case.moved_bytes(), |kernels| {
+            // SAFETY: operands and result are as large as the shape says.
+            unsafe { kernels.launch(kernel, grid, &args) }
+        })?;
+    }
+    Ok(())
 }

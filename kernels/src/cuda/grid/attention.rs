@@ -35,7 +35,7 @@ pub struct Splits {
 /// The rule by which the positions of decoded rows are cut into splits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SplitRule {
-    /// Blocks of all rows, for one key head, that fill the device; zero for splits of [`SPLIT`].
+    /// Blocks of one key head that the device has room for; zero for splits of [`SPLIT`].
     blocks: usize,
 }
 
@@ -43,29 +43,34 @@ impl SplitRule {
     /// Splits of [`SPLIT`] positions: a row has the same bits in every batch and in a prompt.
     pub const FIXED: SplitRule = SplitRule { blocks: 0 };
 
-    /// Splits that fill a device with so many multiprocessors, for models of `kv` key heads: short
-    /// ones if there are few rows, none of a few positions only. The bits of a row depend on the
-    /// number of rows.
+    /// Splits that fill a device with so many multiprocessors, for models of `kv` key heads. The
+    /// bits of a row depend on the positions of all rows of the step.
     pub fn filling(processors: usize, kv: usize) -> SplitRule {
-        SplitRule { blocks: (BLOCKS_OF_PROCESSOR * processors).div_ceil(kv) }
+        SplitRule { blocks: (BLOCKS_OF_PROCESSOR * processors / kv).max(1) }
     }
 
-    /// The splits of a row that attends to `length` positions, its own included, in a step that
-    /// decodes `rows` rows.
-    pub fn splits(&self, length: usize, rows: usize) -> Splits {
-        let all = length.div_ceil(STRIDE);
-        let strides = match self.blocks {
-            0 => SPLIT / STRIDE,
-            blocks => {
-                // The nearest number of splits of the fixed size, or as many as fill the device.
-                let usual = (all * STRIDE + SPLIT / 2) / SPLIT;
-                let wanted = blocks.div_ceil(rows.max(1)).max(usual).max(1);
-                all.div_ceil(wanted.min(all.max(1)))
-            }
+    /// The splits of a row that attends to `length` positions, its own included, in a step whose
+    /// decoded rows have `all` [`strides`] together.
+    pub fn splits(&self, length: usize, all: usize) -> Splits {
+        let own = strides(length);
+        if self.blocks == 0 {
+            let strides = SPLIT / STRIDE;
+            return Splits { strides, count: own.div_ceil(strides) };
+        }
+        // A block gets its share of the step, or the nearest to a split of the fixed size.
+        let share = all.div_ceil(self.blocks);
+        let count = match share * STRIDE {
+            0..SPLIT => own.div_ceil(share.max(1)),
+            _ => (own * STRIDE + SPLIT / 2) / SPLIT,
         };
-        let strides = strides.max(1);
-        Splits { strides, count: all.div_ceil(strides) }
+        let strides = own.div_ceil(count.max(1)).max(1);
+        Splits { strides, count: own.div_ceil(strides) }
     }
+}
+
+/// The strides of a row that attends to so many positions.
+pub fn strides(length: usize) -> usize {
+    length.div_ceil(STRIDE)
 }
 
 /// The tiles of a span of one decoded row, for a group of at most [`NARROW`] heads.
@@ -132,7 +137,7 @@ mod tests {
             assert_eq!(rows, (0..131).collect::<Vec<_>>());
             assert!(prefill(0, 131, WIDE / group).all(|tile| tile[2] as usize * group <= WIDE));
         }
-        let fixed = |length| decode(2, SplitRule::FIXED.splits(length, 1)).collect::<Vec<_>>();
+        let fixed = |length| decode(2, SplitRule::FIXED.splits(length, 0)).collect::<Vec<_>>();
         assert_eq!(fixed(512), [[2, 8, 1, 0]]);
         assert_eq!(fixed(513), [[2, 8, 2, 0], [2, 8, 2, 1]]);
     }
@@ -140,19 +145,24 @@ mod tests {
     #[test]
     fn splits_fill_the_device_and_are_not_tiny() {
         let rule = SplitRule::filling(132, 8);
+        let even = |length, rows| rule.splits(length, rows * strides(length));
         // One row: 33 blocks are wanted for each key head, but 17 strides are all that there are.
-        assert_eq!(rule.splits(1028, 1), Splits { strides: 1, count: 17 });
-        assert_eq!(rule.splits(1028, 4), Splits { strides: 2, count: 9 });
-        assert_eq!(rule.splits(40_000, 1), Splits { strides: 9, count: 70 });
+        assert_eq!(even(1028, 1), Splits { strides: 1, count: 17 });
+        // 24 and 32 blocks of each key head, not more than there is room for.
+        assert_eq!(even(1028, 4), Splits { strides: 3, count: 6 });
+        assert_eq!(even(1028, 8), Splits { strides: 5, count: 4 });
+        assert_eq!(even(40_000, 1), Splits { strides: 9, count: 70 });
         // Four positions behind two splits of 512 are no third one.
-        assert_eq!(rule.splits(1028, 256), Splits { strides: 9, count: 2 });
-        assert_eq!(SplitRule::FIXED.splits(1028, 256), Splits { strides: 8, count: 3 });
+        assert_eq!(even(1028, 256), Splits { strides: 9, count: 2 });
+        assert_eq!(SplitRule::FIXED.splits(1028, 0), Splits { strides: 8, count: 3 });
+        // A short row among long ones is not cut.
+        assert_eq!(rule.splits(100, 200), Splits { strides: 2, count: 1 });
         for (length, rows) in [(1, 1), (64, 3), (65, 300), (700, 16), (5000, 33), (9999, 1)] {
             for processors in [1, 132] {
-                let Splits { strides, count } =
-                    SplitRule::filling(processors, 2).splits(length, rows);
-                assert!(strides * count * STRIDE >= length, "{length}, {rows}");
-                assert!(strides * (count - 1) * STRIDE < length, "{length}, {rows}");
+                let rule = SplitRule::filling(processors, 2);
+                let Splits { strides: each, count } = rule.splits(length, rows * strides(length));
+                assert!(each * count * STRIDE >= length, "{length}, {rows}");
+                assert!(each * (count - 1) * STRIDE < length, "{length}, {rows}");
             }
         }
     }

@@ -5,14 +5,17 @@ use crate::cuda::Grid;
 /// Rows of a block of `gemm_small`. Each block of rows reads the weights again, so for more rows
 /// `gemm` reads less. Both give the same bits.
 pub const SMALL_ROWS: usize = 16;
-/// Rows of the weights that a warp of `gemm_small` multiplies.
-const WARP_ROWS: usize = 8;
 /// Rows of the weights of a slab of `gemm_small`.
-pub(super) const SLAB: usize = 4 * WARP_ROWS;
+pub(super) const SLAB: usize = 32;
+/// Threads of a block of the kernels for few rows.
+const THREADS: u32 = 128;
+
+/// Rows and columns of a tile of `gemm`.
+const TILE: usize = 128;
 
 /// Grid of `gemm` for an `[m, n]` result.
 pub fn gemm(m: usize, n: usize) -> Grid {
-    let blocks = [m.div_ceil(128) as u32, n.div_ceil(128) as u32, 1];
+    let blocks = [m.div_ceil(TILE) as u32, n.div_ceil(TILE) as u32, 1];
     Grid { blocks, threads: 256, shared: 4 * 2 * 128 * 64 }
 }
 
@@ -27,50 +30,110 @@ pub struct FewRows {
     pub rows: usize,
     /// Stages of its ring.
     stages: usize,
-    /// Warps of a block.
-    warps: usize,
 }
 
-/// All kernels for few rows, which give the same bits.
+/// All kernels for few rows, which give the same bits as `gemm`.
 pub const FEW_ROWS: [FewRows; 3] = [
     few("gemm_small", "gemm_small_gated", SMALL_ROWS, 8),
     few("gemm_small_32", "gemm_small_32_gated", 32, 6),
     few("gemm_small_64", "gemm_small_64_gated", 64, 4),
 ];
 
-/// The kernel for matrices of so few rows that slabs of 32 would leave multiprocessors idle. It has
-/// no gate: matrices with a gate have many rows.
-pub const THIN: FewRows =
-    FewRows { warps: 1, ..few("gemm_thin", "gemm_small_gated", SMALL_ROWS, 16) };
-
 const fn few(kernel: &'static str, gated: &'static str, rows: usize, stages: usize) -> FewRows {
-    FewRows { kernel, gated, rows, stages, warps: 4 }
+    FewRows { kernel, gated, rows, stages }
 }
 
-/// Maximum number of rows of a product for which there is a kernel for few rows.
-pub const MOST_ROWS: usize = FEW_ROWS[2].rows;
-
 impl FewRows {
-    /// The kernel that reads the weights of a product of `m` rows once, if there is one.
-    pub fn of(m: usize) -> Option<FewRows> {
-        FEW_ROWS.into_iter().find(|few| m <= few.rows)
+    /// The kernel for an `[m, n]` result: the one that reads the weights once; for more rows the
+    /// one of the most, if `gemm` had work for less than half of the multiprocessors.
+    pub fn of(m: usize, n: usize, processors: usize) -> Option<FewRows> {
+        let once = FEW_ROWS.into_iter().find(|few| m <= few.rows);
+        let leaves_idle = 2 * m.div_ceil(TILE) * n.div_ceil(TILE) <= processors;
+        once.or(leaves_idle.then_some(FEW_ROWS[2]))
     }
 
     /// Grid for an `[m, n]` result, on a device with so many multiprocessors.
     pub fn grid(&self, m: usize, n: usize, processors: usize) -> Grid {
-        let slab = self.warps * WARP_ROWS;
-        let slabs = n.div_ceil(slab).min(processors * 2);
+        let slabs = n.div_ceil(SLAB).min(processors * 2);
         let blocks = [slabs as u32, m.div_ceil(self.rows) as u32, 1];
-        // A block of 32 of depth.
-        let block = (slab + self.rows) * 64 + 64;
-        let shared = (self.stages * 4 * block) as u32;
-        Grid { blocks, threads: 32 * self.warps as u32, shared }
+        let shared = (self.stages * 4 * block_bytes(SLAB + self.rows)) as u32;
+        Grid { blocks, threads: THREADS, shared }
+    }
+}
+
+/// A kernel for products of few rows that divides the depth among its warps: chains of sums are
+/// shorter, and the bits are not those of `gemm`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spread {
+    /// The kernel.
+    pub kernel: &'static str,
+    /// The maximum number of rows.
+    pub rows: usize,
+    /// Rows of the weights of a slab.
+    slab: usize,
+    /// Blocks of 32 of depth of a stage, for each warp.
+    parts: usize,
+    /// Stages of its ring.
+    stages: usize,
+}
+
+/// A kernel with slabs of 32, its twin with a gate, and one for narrow results, whose slabs are
+/// smaller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spreads {
+    /// For wide results.
+    pub wide: Spread,
+    /// With a gate.
+    pub gated: Spread,
+    /// For narrow results.
+    pub narrow: Spread,
+}
+
+/// All kernels that divide the depth, by their numbers of rows.
+pub const SPREADS: [Spreads; 2] = [
+    Spreads {
+        wide: spread("gemm_spread", SMALL_ROWS, SLAB, 7),
+        gated: spread("gemm_spread_gated", SMALL_ROWS, SLAB, 7),
+        narrow: Spread { parts: 2, ..spread("gemm_spread_narrow", SMALL_ROWS, 8, 7) },
+    },
+    Spreads {
+        wide: spread("gemm_spread_32", 32, SLAB, 5),
+        gated: spread("gemm_spread_32_gated", 32, SLAB, 5),
+        narrow: spread("gemm_spread_32_narrow", 32, 16, 7),
+    },
+];
+
+const fn spread(kernel: &'static str, rows: usize, slab: usize, stages: usize) -> Spread {
+    Spread { kernel, rows, slab, parts: 1, stages }
+}
+
+impl Spreads {
+    /// The kernels for a product of `m` rows, if there are any.
+    pub fn of(m: usize) -> Option<Spreads> {
+        SPREADS.into_iter().find(|spreads| m <= spreads.wide.rows)
     }
 
-    /// True if a product with `n` rows of weights has fewer slabs than the device multiprocessors.
-    pub fn leaves_idle(&self, n: usize, processors: usize) -> bool {
-        n.div_ceil(self.warps * WARP_ROWS) < processors
+    /// The kernel without a gate for `n` rows of weights. Slabs of 32 are to give work to half of
+    /// the multiprocessors.
+    pub fn without_gate(&self, n: usize, processors: usize) -> Spread {
+        if n.div_ceil(SLAB) * 2 > processors { self.wide } else { self.narrow }
     }
+}
+
+impl Spread {
+    /// Grid for a result of `n` columns, on a device with so many multiprocessors.
+    pub fn grid(&self, n: usize, processors: usize) -> Grid {
+        let slabs = n.div_ceil(self.slab).min(processors * 2);
+        let stage = 4 * self.parts * block_bytes(self.slab + self.rows);
+        // Behind the stages, the sums of four warps.
+        let shared = self.stages * stage + 4 * self.slab * self.rows * 4;
+        Grid { blocks: [slabs as u32, 1, 1], threads: THREADS, shared: shared as u32 }
+    }
+}
+
+/// Bytes of so many rows of 32 of depth in shared memory.
+fn block_bytes(rows: usize) -> usize {
+    rows * 64 + 64
 }
 
 /// Grid of `gemm_small` for an `[m, n]` result, on a device with so many multiprocessors.
@@ -83,24 +146,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_rows_are_those_that_read_the_weights_once() {
+    fn few_rows_are_those_that_read_the_weights_once_or_fill_the_device() {
         for (m, kernel) in [(1, "gemm_small"), (17, "gemm_small_32"), (64, "gemm_small_64")] {
-            let few = FewRows::of(m).unwrap();
+            let few = FewRows::of(m, 99_999, 132).unwrap();
             assert_eq!((few.kernel, few.grid(m, 4096, 132).blocks[1]), (kernel, 1));
         }
-        assert_eq!(FewRows::of(65), None);
+        // 64 tiles of `gemm` are too few, 96 are not.
+        assert_eq!(FewRows::of(256, 4096, 132), Some(FEW_ROWS[2]));
+        assert_eq!(FewRows::of(256, 6144, 132), None);
         assert_eq!(gemm_small(SMALL_ROWS + 1, 4096, 132).blocks[1], 2);
-        assert!(FEW_ROWS[0].leaves_idle(4096, 132) && !FEW_ROWS[0].leaves_idle(6144, 132));
-        let thin = THIN.grid(1, 1024, 132);
-        assert_eq!((thin.blocks, thin.threads), ([128, 1, 1], 32));
         let text = include_str!("../../../cuda/product/slab.cu");
         assert!(text.contains(&format!("#define SMALL_ROWS {SMALL_ROWS}\n")));
     }
 
     #[test]
-    fn two_blocks_of_few_rows_fit_on_a_multiprocessor() {
-        // A multiprocessor of compute capability 9.0 has 227 KiB for blocks.
-        let shared = |few: &FewRows| few.grid(1, 32, 132).shared;
-        assert!(FEW_ROWS.iter().chain([&THIN]).all(|few| shared(few) <= 113 << 10));
+    fn narrow_results_have_small_slabs() {
+        let kernel = |m, n| Spreads::of(m).map(|spreads| spreads.without_gate(n, 132).kernel);
+        assert_eq!(kernel(1, 4096), Some("gemm_spread"));
+        assert_eq!(kernel(16, 1024), Some("gemm_spread_narrow"));
+        assert_eq!(kernel(17, 1024), Some("gemm_spread_32_narrow"));
+        assert_eq!(kernel(33, 1024), None);
+        assert_eq!(SPREADS[0].narrow.grid(1024, 132).blocks, [128, 1, 1]);
+        assert_eq!(SPREADS[1].narrow.grid(1024, 132).blocks, [64, 1, 1]);
+    }
+
+    #[test]
+    fn two_blocks_of_few_rows_fit_on_a_multiprocessor_and_one_anywhere() {
+        // A multiprocessor of compute capability 9.0 has 227 KiB for blocks; a block may have 99
+        // on the smallest device.
+        let few = FEW_ROWS.map(|few| few.grid(1, 32, 132).shared);
+        assert!(few.iter().all(|bytes| *bytes <= 113 << 10));
+        for Spreads { wide, gated, narrow } in SPREADS {
+            assert!([wide, gated, narrow].iter().all(|one| one.grid(32, 132).shared <= 99 << 10));
+        }
     }
 }

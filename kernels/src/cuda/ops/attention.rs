@@ -6,6 +6,7 @@ use crate::cuda::grid;
 use crate::cuda::kernels::Arg;
 use crate::cuda::step::Cuda;
 use crate::cuda::tensor::{Buffer, Pages};
+use crate::cuda::variant::ROTATING_ROWS;
 use crate::op::{Heads, LayerPages, OpError, Rotation, check_index, check_len, check_multiple};
 
 /// Arguments of the kernels of attention: those in front of their scratch memory.
@@ -14,7 +15,8 @@ type Operands = [Arg; 9];
 impl Cuda {
     /// True if rotation and attention of this step are one launch.
     pub(super) fn rotates_in_attention(&self, rotation: &Rotation<'_, Buffer>) -> bool {
-        self.variant.rotating && self.plan.records && rotation.width == self.heads.dim
+        let is_one = self.plan.records && self.shape().rows <= ROTATING_ROWS;
+        self.variant.rotating && is_one && rotation.width == self.heads.dim
     }
 
     /// Launches `rope_write`, or `rope_write_part`; see [`crate::Ops::rope_and_cache`].

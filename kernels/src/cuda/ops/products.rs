@@ -1,13 +1,12 @@
 //! Products of matrices, by our own kernels or by cuBLASLt.
 
 use super::launch::{op_error, pointer};
-use crate::cuda::cublaslt::{AlgorithmChoice, ProductAddresses, ProductShape};
-use crate::cuda::grid::gemm::{self, FewRows};
+use crate::cuda::cublaslt::{ProductAddresses, ProductShape};
+use crate::cuda::grid::gemm::{self, FewRows, Spreads};
 use crate::cuda::kernels::{Arg, Grid};
 use crate::cuda::profiler::product_cost;
 use crate::cuda::step::Cuda;
 use crate::cuda::tensor::{Buffer, ElementType, Matrix};
-use crate::cuda::variant::ProductChoice;
 use crate::op::{OpError, check_len};
 
 impl Cuda {
@@ -24,12 +23,8 @@ impl Cuda {
             return Ok(());
         }
 
-        // All of our own kernels give the same bits.
         let ProductShape { m, n, k, f32_out } = shape;
-        let (name, grid) = match self.few_rows(m, n) {
-            Some(few) => (few.kernel, few.grid(m, n, self.device.processors())),
-            None => ("gemm", gemm::gemm(m, n)),
-        };
+        let (name, grid) = self.own_kernel(m, n);
         let [out, x, w] = [&out.storage, &x.storage, &w.storage].map(pointer);
         let [m, n, k] = [m, n, k].map(Arg::from);
         self.launch(name, grid, &[out, x, w, m, n, k, Arg::Int(f32_out.into())])
@@ -59,27 +54,41 @@ impl Cuda {
         Ok(true)
     }
 
-    /// Our own kernel for a gated product, and its grid.
+    /// Our own kernel for an `[m, n]` product, and its grid.
+    fn own_kernel(&self, m: usize, n: usize) -> (&'static str, Grid) {
+        let processors = self.device.processors();
+        if let Some(spreads) = self.spreads(m) {
+            let spread = spreads.without_gate(n, processors);
+            return (spread.kernel, spread.grid(n, processors));
+        }
+        // All others give the same bits.
+        match FewRows::of(m, n, processors) {
+            Some(few) => (few.kernel, few.grid(m, n, processors)),
+            None => ("gemm", gemm::gemm(m, n)),
+        }
+    }
+
+    /// As `own_kernel`, for a product with a gate.
     fn gated_kernel(&self, m: usize, n: usize) -> (&'static str, Grid) {
-        let most = self.variant.products.rows().few;
-        match FewRows::of(m).filter(|_| m <= most) {
-            Some(few) => (few.gated, few.grid(m, n, self.device.processors())),
+        let processors = self.device.processors();
+        if let Some(Spreads { gated, .. }) = self.spreads(m) {
+            return (gated.kernel, gated.grid(n, processors));
+        }
+        match FewRows::of(m, n, processors) {
+            Some(few) => (few.gated, few.grid(m, n, processors)),
             None => ("gemm_gated", gemm::gemm(m, n)),
         }
     }
 
-    /// Our own kernel for few rows that makes a product, if any does.
-    fn few_rows(&self, m: usize, n: usize) -> Option<FewRows> {
-        let products = self.variant.products;
-        let few = FewRows::of(m).filter(|_| m <= products.rows().few)?;
-        let is_thin =
-            products == ProductChoice::Thin && few.leaves_idle(n, self.device.processors());
-        Some(if is_thin && m <= gemm::THIN.rows { gemm::THIN } else { few })
+    /// The kernels that divide the depth, if they make products of `m` rows.
+    fn spreads(&self, m: usize) -> Option<Spreads> {
+        Spreads::of(m).filter(|_| m <= self.variant.spread)
     }
 
     /// True if cuBLASLt makes products of `m` rows, if it supports them.
     fn is_for_library(&self, m: usize) -> bool {
-        self.library.is_some() && m > self.variant.products.rows().own
+        let own = self.variant.products.own_rows().max(self.variant.spread);
+        self.library.is_some() && m > own
     }
 
     /// Multiplies with cuBLASLt, and returns true; or returns false if our own kernels are to do
@@ -100,12 +109,8 @@ impl Cuda {
             w: w.storage.address(),
             out: out.storage.address(),
         };
-        let by = match self.variant.products {
-            ProductChoice::Timed => AlgorithmChoice::Timed,
-            _ => AlgorithmChoice::Expected,
-        };
         // SAFETY: all three are of the shape, and freed in stream order behind this product.
-        let multiplied = unsafe { library.borrow_mut().multiply(shape, addresses, by) };
+        let multiplied = unsafe { library.borrow_mut().multiply(shape, addresses) };
         let multiplied = multiplied.map_err(op_error(op))?;
         if multiplied {
             self.profile(op, || product_cost("cublaslt", shape))?;

@@ -49,7 +49,8 @@ pub const FAMILIES: &[Family] = &[
     family!("attention_tall": "base" "mma" "attention/tile" "attention/ring" "attention/softmax"
         "attention/splits" "attention/tall"),
     family!("gemm": "base" "mma" "gate" "product/operands" "product/tile" "gemm"),
-    family!("gemm_small": "base" "mma" "gate" "product/operands" "product/slab" "gemm_small"),
+    family!("gemm_small": "base" "mma" "gate" "product/operands" "product/slab" "product/spread"
+        "gemm_small"),
     family!("recurrent": "base" "recurrent/spans" "recurrent/convolve" "recurrent/delta"
         "recurrent/norm"),
     family!("experts": "base" "experts/route" "experts/sort" "experts/combine"),

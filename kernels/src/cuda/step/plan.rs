@@ -4,7 +4,7 @@
 //! all offsets, so a recorded step reads the words of any later step of its shape.
 
 use super::tiles::{StepTiles, TileRules};
-use crate::cuda::grid::attention::Splits;
+use crate::cuda::grid::attention::{self, Splits};
 use crate::cuda::params::SampleParams;
 use crate::op::{DrawParams, PAGE, Span, SpanState, Step, TOP_MAX};
 
@@ -151,9 +151,10 @@ impl Plan {
         let spans: Vec<&Span<'_>> = order.iter().map(|index| &step.spans[*index]).collect();
         let states: Vec<SpanState<'_>> =
             order.iter().filter_map(|index| step.states.get(*index)).copied().collect();
-        let decoded = spans[..decodes.len()].iter();
+        let decoded = &spans[..decodes.len()];
+        let strides = decoded.iter().map(|span| attention::strides(span.start + 1)).sum();
         let splits: Vec<Splits> =
-            decoded.map(|span| rules.splits.splits(span.start + 1, decodes.len())).collect();
+            decoded.iter().map(|span| rules.splits.splits(span.start + 1, strides)).collect();
         let tiles = StepTiles::of(&spans, &splits, group, rules.tall);
         let usual = tiles.usual.len();
 

@@ -62,7 +62,7 @@ mod tests {
         let pages: Vec<u32> = (0..10).collect();
         let spans = [0..1, 1..91, 91..96].map(|rows| Span { rows, start: 3, pages: &pages });
         let spans: Vec<&Span<'_>> = spans.iter().collect();
-        let splits = [SplitRule::FIXED.splits(4, 1)];
+        let splits = [SplitRule::FIXED.splits(4, 0)];
         let heads = crate::op::Heads { query: 4, kv: 2, dim: 64 };
         let tiles = |processors| {
             let rule = TallRule::filling(processors, heads);

@@ -55,10 +55,10 @@ fn prompts_by_tall_tiles_have_the_same_bits_on_cuda() {
         launches.push([after[0] - before[0], after[1] - before[1]]);
         found
     };
-    let serving = Variant::SERVING;
-    let early = Variant { early: true, ..serving };
-    let expected = run(serving);
-    let tall = [serving, early, Variant { joined: false, ..serving }]
+    let late = Variant { tall: false, early: false, ..Variant::SERVING };
+    let early = Variant { early: true, ..late };
+    let expected = run(late);
+    let tall = [late, early, Variant { joined: false, ..late }]
         .map(|others| Variant { tall: true, ..others });
     for variant in [early].into_iter().chain(tall) {
         assert_eq!(run(variant), expected, "{variant:?}");
@@ -72,8 +72,7 @@ fn prompts_by_tall_tiles_have_the_same_bits_on_cuda() {
 #[test]
 fn chunks_by_tall_tiles_have_the_bits_of_a_whole_prompt_on_cuda() {
     let _double = exclusive_gpu();
-    let variant = Variant { tall: true, ..Variant::SERVING };
-    let options = CudaOptions { deterministic: true, variant, ..CudaOptions::default() };
+    let options = CudaOptions { deterministic: true, ..CudaOptions::default() };
     // 65 rows are tall tiles, nine are not.
     check_chunks(&mut model(&options), 140, [70, 65, 9]);
 }

@@ -1,0 +1,182 @@
+// Slabs of a product of up to 32 rows, with the depth of a slab divided among the warps of a block.
+// Such a product waits for its chains of sums more than for w, and a chain over a quarter of the
+// depth is a quarter as long. The bits are not those of `product/slab.cu`.
+//
+// A block takes slabs of 8 * GROUPS rows of w in turn, and all rows of x, of which there may be
+// ROWS: 16 or 32. Both flow through a ring of stages that never runs dry between slabs. Of each 128
+// of depth a warp multiplies 32, whatever GROUPS and ROWS are, and the sums of the warps are added
+// up in order at the end of a slab. Of x only the rows that exist are loaded.
+//
+// A block has SMALL_THREADS threads and `Spread::SHARED` bytes of dynamic shared memory.
+
+template <int ROWS, int GROUPS>
+struct Spread {
+    /// Rows of w of a slab.
+    static constexpr int SLAB = 8 * GROUPS;
+    /// Tiles of 16 rows of x.
+    static constexpr int TILES = ROWS / 16;
+    /// Blocks of 32 of depth of a stage, for each warp.
+    static constexpr int PARTS = GROUPS == 1 ? 2 : 1;
+    static constexpr int DEPTH = PARTS * SMALL_DEPTH;
+    /// Chunks of a row of a stage, and rows that all threads load at once.
+    static constexpr int CHUNKS = DEPTH / 8;
+    static constexpr int FEED_ROWS = SMALL_THREADS / CHUNKS;
+    static constexpr int STAGES = ROWS == 32 && GROUPS == 4 ? 5 : 7;
+    /// As in `product/slab.cu`.
+    static constexpr int BLOCK = (SLAB + ROWS) * ROW + 64;
+    static constexpr int STAGE = SMALL_WARPS * PARTS * BLOCK;
+    /// Behind the stages, the sums of all warps.
+    static constexpr int SHARED = STAGES * STAGE + SMALL_WARPS * TILES * GROUPS * WARP * 16;
+
+    /// Where a chunk of a row stands.
+    static __device__ __forceinline__ unsigned char* place(unsigned char* to, int row, int chunk) {
+        return to + chunk / ROW_CHUNKS * BLOCK + place_of(row, chunk % ROW_CHUNKS);
+    }
+};
+
+/// Begins to load the rows of a slab of w at this depth; those of a gated product are in turn one of
+/// the gate and one of the up projection. Zeros past the rows of w and past its depth.
+template <bool GATED, class Ring>
+__device__ __forceinline__ void spread_slab(
+    unsigned char* to, const Product& product, int slab, int depth) {
+    int own = threadIdx.x / Ring::CHUNKS, chunk = threadIdx.x % Ring::CHUNKS, k = product.k;
+    int rows = GATED ? product.n / 2 : product.n, parts = GATED ? 2 : 1;
+    int row = slab * (Ring::SLAB / parts) + own / parts;
+    const bf16* from = product.w + ((long long)(own % parts) * rows + row) * k + depth + chunk * 8;
+#pragma unroll
+    for (int below = 0; below < Ring::SLAB; below += Ring::FEED_ROWS) {
+        bool real = depth + chunk * 8 < k && row < rows;
+        copy_async(Ring::place(to, own + below, chunk), from, real);
+        from += (long long)(Ring::FEED_ROWS / parts) * k;
+        row += Ring::FEED_ROWS / parts;
+    }
+}
+
+/// Begins to load the rows of x at this depth.
+template <class Ring>
+__device__ __forceinline__ void spread_inputs(
+    unsigned char* to, const Product& product, int depth) {
+    for (int i = threadIdx.x; i < product.m * Ring::CHUNKS; i += SMALL_THREADS) {
+        int row = i / Ring::CHUNKS, chunk = i % Ring::CHUNKS, at = depth + chunk * 8;
+        const bf16* from = product.x + (long long)row * product.k + at;
+        copy_async(Ring::place(to, Ring::SLAB + row, chunk), from, at < product.k);
+    }
+}
+
+/// Loads the rows of x of the first stages, not beside the arithmetic: their rows of w are on their
+/// way, and copies of x would arrive behind them.
+template <class Ring>
+__device__ __forceinline__ void spread_first_inputs(
+    unsigned char* stages, const Product& product) {
+    int k = product.k, steps = (k + Ring::DEPTH - 1) / Ring::DEPTH;
+    int chunks = product.m * Ring::CHUNKS;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < (Ring::STAGES - 1) * chunks; i += SMALL_THREADS) {
+        int stage = i / chunks, row = i % chunks / Ring::CHUNKS, chunk = i % Ring::CHUNKS;
+        int at = stage % steps * Ring::DEPTH + chunk * 8;
+        uint4 pack = make_uint4(0, 0, 0, 0);
+        if (at < k) pack = load_pack(product.x + (long long)row * k + at);
+        *(uint4*)Ring::place(stages + stage * Ring::STAGE, Ring::SLAB + row, chunk) = pack;
+    }
+}
+
+/// Multiplies this warp's part of a stage. Rows of x past the last one are that again: a row of the
+/// result depends on no other row.
+template <class Ring, int TILES, int GROUPS>
+__device__ __forceinline__ void multiply_spread(
+    float (&sums)[TILES][GROUPS][4], const unsigned char* stage, int m) {
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+#pragma unroll
+    for (int part = 0; part < Ring::PARTS; part++) {
+        const unsigned char* block = stage + (part * SMALL_WARPS + warp) * Ring::BLOCK;
+        unsigned left[TILES][2][4], right[4];
+#pragma unroll
+        for (int i = 0; i < TILES; i++) {
+            int row = Ring::SLAB + min(i * 16 + lane % 16, m - 1);
+            load_matrices(left[i][0], block + place_of(row, lane / 16));
+            load_matrices(left[i][1], block + place_of(row, 2 + lane / 16));
+        }
+#pragma unroll
+        for (int group = 0; group < GROUPS; group++) {
+            load_right(right, block, group * 8);
+#pragma unroll
+            for (int i = 0; i < TILES; i++) {
+                mma(sums[i][group], left[i][0], right[0], right[1]);
+                mma(sums[i][group], left[i][1], right[2], right[3]);
+            }
+        }
+    }
+}
+
+/// Adds up the sums of all warps in order, writes the columns of a slab, and clears the sums. A
+/// barrier must come before the next call.
+template <bool GATED, int TILES, int GROUPS>
+__device__ __forceinline__ void write_spread(
+    float (&sums)[TILES][GROUPS][4], const Product& product, int first_column, float4* parts) {
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, q = lane % 4;
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+#pragma unroll
+        for (int group = 0; group < GROUPS; group++) {
+            float(&own)[4] = sums[i][group];
+            parts[((warp * TILES + i) * GROUPS + group) * WARP + lane] =
+                make_float4(own[0], own[1], own[2], own[3]);
+            own[0] = own[1] = own[2] = own[3] = 0.0f;
+        }
+    }
+    __syncthreads();
+    for (int tile = warp; tile < TILES * GROUPS; tile += SMALL_WARPS) {
+        float4 total = parts[tile * WARP + lane];
+#pragma unroll
+        for (int other = 1; other < SMALL_WARPS; other++) {
+            float4 part = parts[(other * TILES * GROUPS + tile) * WARP + lane];
+            total = make_float4(total.x + part.x, total.y + part.y, total.z + part.z,
+                                total.w + part.w);
+        }
+        int row = tile / GROUPS * 16 + g, column = first_column + tile % GROUPS * 8 + q * 2;
+        if (row < product.m) write_sums<GATED>(product, row, column, total.x, total.y);
+        if (row + 8 < product.m) write_sums<GATED>(product, row + 8, column, total.z, total.w);
+    }
+}
+
+/// Computes a product of up to ROWS rows: the block's slabs, which are `blockIdx.x` and those
+/// `gridDim.x` further on. It waits for the launch in front before it reads x; w must not be written
+/// by a step.
+template <int ROWS, int GROUPS, bool GATED = false>
+__device__ __forceinline__ void multiply_spread_slabs(
+    const Product& product, unsigned char* stages) {
+    using Ring = Spread<ROWS, GROUPS>;
+    int rows = GATED ? product.n / 2 : product.n, width = GATED ? Ring::SLAB / 2 : Ring::SLAB;
+    int slabs = (rows + width - 1) / width;
+    Place ahead = {(int)blockIdx.x, 0};
+    int in = 0, used = 0;
+    auto issue = [&](bool inputs) {
+        unsigned char* stage = stages + in * Ring::STAGE;
+        if (ahead.slab < slabs) {
+            spread_slab<GATED, Ring>(stage, product, ahead.slab, ahead.depth);
+            if (inputs) spread_inputs<Ring>(stage, product, ahead.depth);
+            advance(ahead, Ring::DEPTH, product.k);
+        }
+        copy_commit();
+        in = (in + 1) % Ring::STAGES;
+    };
+#pragma unroll 1
+    for (int stage = 0; stage < Ring::STAGES - 1; stage++) issue(false);
+    take_over();
+    spread_first_inputs<Ring>(stages, product);
+
+    float4* parts = (float4*)(stages + Ring::STAGES * Ring::STAGE);
+    float sums[Ring::TILES][GROUPS][4] = {};
+    for (Place place = {(int)blockIdx.x, 0}; place.slab < slabs;) {
+        // Behind this barrier the stage has arrived, and all threads have left the one before.
+        copy_wait<Ring::STAGES - 2>();
+        __syncthreads();
+        issue(true);
+        multiply_spread<Ring>(sums, stages + used * Ring::STAGE, product.m);
+        used = (used + 1) % Ring::STAGES;
+        int first_column = place.slab * Ring::SLAB;
+        advance(place, Ring::DEPTH, product.k);
+        if (place.depth == 0) write_spread<GATED>(sums, product, first_column, parts);
+    }
+    copy_wait<0>();
+}
