@@ -3,8 +3,8 @@
 // the kernels with `spread` in their names are others.
 //
 // Launch: grid (slabs, but two blocks a multiprocessor are enough; m / ROWS rounded up), 128
-// threads, `Slabs<ROWS>::SHARED` or `Spread<ROWS, GROUPS>::SHARED` bytes of dynamic shared memory.
-// ROWS is 16, 32 or 64; those with `spread` take 16 or 32 rows at most.
+// threads, `Slabs<ROWS>::SHARED` or `Spread<GROUPS>::SHARED` bytes of dynamic shared memory. ROWS is
+// 16, 32 or 64; those with `spread` take up to 16 rows.
 
 extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_small(
     void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out) {
@@ -55,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_spread(
     void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out) {
     DYNAMIC_SHARED(stages);
     Product product = {out, x, w, nullptr, m, n, k, f32_out};
-    multiply_spread_slabs<16, 4>(product, stages);
+    multiply_spread_slabs<4>(product, stages);
 }
 
 /// For products whose slabs of 32 rows of w would leave multiprocessors idle: slabs of 8.
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_spread_narro
     void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out) {
     DYNAMIC_SHARED(stages);
     Product product = {out, x, w, nullptr, m, n, k, f32_out};
-    multiply_spread_slabs<16, 1>(product, stages);
+    multiply_spread_slabs<1>(product, stages);
 }
 
 /// A gated product; n is even.
@@ -71,28 +71,5 @@ extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_spread_gated
     bf16* out, const bf16* x, const bf16* w, int m, int n, int k) {
     DYNAMIC_SHARED(stages);
     Product product = {out, x, w, nullptr, m, n, k, 0};
-    multiply_spread_slabs<16, 4, true>(product, stages);
-}
-
-extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_spread_32(
-    void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out) {
-    DYNAMIC_SHARED(stages);
-    Product product = {out, x, w, nullptr, m, n, k, f32_out};
-    multiply_spread_slabs<32, 4>(product, stages);
-}
-
-/// As `gemm_spread_narrow`, slabs of 16: each block reads all of x.
-extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_spread_32_narrow(
-    void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out) {
-    DYNAMIC_SHARED(stages);
-    Product product = {out, x, w, nullptr, m, n, k, f32_out};
-    multiply_spread_slabs<32, 2>(product, stages);
-}
-
-/// A gated product; n is even.
-extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_spread_32_gated(
-    bf16* out, const bf16* x, const bf16* w, int m, int n, int k) {
-    DYNAMIC_SHARED(stages);
-    Product product = {out, x, w, nullptr, m, n, k, 0};
-    multiply_spread_slabs<32, 4, true>(product, stages);
+    multiply_spread_slabs<4, true>(product, stages);
 }

@@ -134,8 +134,7 @@ const ANY: usize = usize::MAX;
 const VARIANTS: &[VariantKind] = &[
     kind("usual", SERVING, 1..=ANY, About::Everything),
     kind("cublaslt", LIBRARY, 1..=SMALL_ROWS, About::Library),
-    kind("in order", Variant { spread: 0, ..SERVING }, 1..=SMALL_ROWS, About::Products),
-    kind("spread", Variant { spread: 32, ..SERVING }, SMALL_ROWS + 1..=32, About::Products),
+    kind("in order", Variant { spread: false, ..SERVING }, 1..=SMALL_ROWS, About::Products),
     kind("deterministic", DETERMINISTIC, 1..=ANY, About::Joints),
     kind("fixed", Variant { fitted: false, ..SERVING }, 1..=ANY, About::Attention),
     kind("upright", Variant { rotating: false, ..SERVING }, 1..=ROTATING_ROWS, About::Rotation),
@@ -146,7 +145,7 @@ const VARIANTS: &[VariantKind] = &[
 ];
 
 const SERVING: Variant = Variant::SERVING;
-const LIBRARY: Variant = Variant { products: ProductChoice::Library, spread: 0, ..SERVING };
+const LIBRARY: Variant = Variant { products: ProductChoice::Library, ..SERVING };
 /// As with `--deterministic`.
 const DETERMINISTIC: Variant = Variant { products: ProductChoice::Own, ..SERVING.deterministic() };
 
@@ -389,9 +388,9 @@ mod tests {
             let wanted = |row: &&ProfileRow| row.case == case && row.products == products;
             profile.rows.iter().filter(wanted).collect()
         };
-        // Norms twice a layer and at the end; embedding, head, and two kernels that draw.
+        // Norms twice a layer and at the end; attention rotates; embedding, head, two kernels that draw.
         let one = of("batch 1, 20 positions each", "usual");
-        assert_eq!(one.iter().map(|row| row.calls).sum::<usize>(), 2 * 8 + 1 + 1 + 1 + 2);
+        assert_eq!(one.iter().map(|row| row.calls).sum::<usize>(), 2 * 7 + 1 + 1 + 1 + 2);
         let row = |rows: &[&ProfileRow], what: &str| -> (usize, usize) {
             let found = rows.iter().find(|row| row.what == what);
             found.map_or((0, 0), |row| (row.calls, row.bytes))
@@ -416,8 +415,6 @@ mod tests {
         assert_eq!(row(&in_order, "gemm_small 1x128x64").0, 2);
         let many = of("batch 17, 20 positions each", "usual");
         assert_eq!(row(&many, "cublaslt 32x128x64").0, 2);
-        let spread = of("batch 17, 20 positions each", "spread");
-        assert_eq!(row(&spread, "gemm_spread_32 32x128x64").0, 2);
         let same = of("batch 17, 20 positions each", "deterministic");
         assert_eq!(row(&same, "gemm_small_32 32x128x64").0, 2);
         assert_eq!(of("batch 17, 2 to 40 positions", "usual").len(), many.len());
@@ -430,7 +427,7 @@ mod tests {
         };
         let one = ["cublaslt", "in order", "deterministic", "fixed", "upright", "late", "apart"];
         assert_eq!(steps(1), [&["usual"], &one[..]].concat());
-        let many = ["usual", "spread", "deterministic", "fixed", "upright", "late", "apart"];
+        let many = ["usual", "deterministic", "fixed", "upright", "late", "apart"];
         assert_eq!(steps(17), many);
         assert!(profile.steps.iter().all(|step| step.microseconds > 0.0));
         assert!(double.get("graph_launches") > before);

@@ -5,7 +5,7 @@
 __device__ __forceinline__ unsigned fold_splits(
     const float* sums, long long stride, int splits, int column) {
     float low = 0.0f, high = 0.0f, weights = 0.0f, top = NEVER;
-#pragma unroll 4
+#pragma unroll 8
     for (int split = 0; split < splits; split++, sums += stride) {
         float2 pair = *(const float2*)(sums + column);
         float2 rest = *(const float2*)(sums + HEAD_DIM);
@@ -43,8 +43,7 @@ extern "C" __global__ void __launch_bounds__(64) attention_combine(
 }
 
 /// Folds the splits of a decoded row, for the heads of this block, in the block of them that comes
-/// last. `partial` are the sums of the block's own split, number
-/// `split` of `splits`; `arrived` counts the blocks of the row that are done, and is zero again
+/// last. `partial` are the sums of the block's own split, number `split` of `splits`; `arrived` counts the blocks of the row that are done, and is zero again
 /// behind the last. The result has the bits of `attention_combine`, because the order of the sums
 /// is that of the splits and not that of the blocks. `flag` is a word of shared memory.
 __device__ __forceinline__ void join_splits(

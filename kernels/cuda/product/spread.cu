@@ -1,32 +1,30 @@
-// Slabs of a product of up to 32 rows, with the depth of a slab divided among the warps of a block.
+// Slabs of a product of up to 16 rows, with the depth of a slab divided among the warps of a block.
 // Such a product waits for its chains of sums more than for w, and a chain over a quarter of the
 // depth is a quarter as long. The bits are not those of `product/slab.cu`.
 //
-// A block takes slabs of 8 * GROUPS rows of w in turn, and all rows of x, of which there may be
-// ROWS: 16 or 32. Both flow through a ring of stages that never runs dry between slabs. Of each 128
-// of depth a warp multiplies 32, whatever GROUPS and ROWS are, and the sums of the warps are added
-// up in order at the end of a slab. Of x only the rows that exist are loaded.
+// A block takes slabs of 8 * GROUPS rows of w in turn, and all rows of x. Both flow through a ring of
+// stages that never runs dry between slabs. Of each 128 of depth a warp multiplies 32, whatever
+// GROUPS is, and the sums of the warps are added up in order at the end of a slab. Of x only the
+// rows that exist are loaded.
 //
 // A block has SMALL_THREADS threads and `Spread::SHARED` bytes of dynamic shared memory.
 
-template <int ROWS, int GROUPS>
+template <int GROUPS>
 struct Spread {
     /// Rows of w of a slab.
     static constexpr int SLAB = 8 * GROUPS;
-    /// Tiles of 16 rows of x.
-    static constexpr int TILES = ROWS / 16;
     /// Blocks of 32 of depth of a stage, for each warp.
     static constexpr int PARTS = GROUPS == 1 ? 2 : 1;
     static constexpr int DEPTH = PARTS * SMALL_DEPTH;
     /// Chunks of a row of a stage, and rows that all threads load at once.
     static constexpr int CHUNKS = DEPTH / 8;
     static constexpr int FEED_ROWS = SMALL_THREADS / CHUNKS;
-    static constexpr int STAGES = ROWS == 32 && GROUPS == 4 ? 5 : 7;
+    static constexpr int STAGES = 7;
     /// As in `product/slab.cu`.
-    static constexpr int BLOCK = (SLAB + ROWS) * ROW + 64;
+    static constexpr int BLOCK = (SLAB + SMALL_ROWS) * ROW + 64;
     static constexpr int STAGE = SMALL_WARPS * PARTS * BLOCK;
     /// Behind the stages, the sums of all warps.
-    static constexpr int SHARED = STAGES * STAGE + SMALL_WARPS * TILES * GROUPS * WARP * 16;
+    static constexpr int SHARED = STAGES * STAGE + SMALL_WARPS * GROUPS * WARP * 16;
 
     /// Where a chunk of a row stands.
     static __device__ __forceinline__ unsigned char* place(unsigned char* to, int row, int chunk) {
@@ -82,70 +80,59 @@ __device__ __forceinline__ void spread_first_inputs(
 
 /// Multiplies this warp's part of a stage. Rows of x past the last one are that again: a row of the
 /// result depends on no other row.
-template <class Ring, int TILES, int GROUPS>
+template <int GROUPS>
 __device__ __forceinline__ void multiply_spread(
-    float (&sums)[TILES][GROUPS][4], const unsigned char* stage, int m) {
+    float (&sums)[GROUPS][4], const unsigned char* stage, int m) {
+    using Ring = Spread<GROUPS>;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    int row = Ring::SLAB + min(lane % 16, m - 1);
 #pragma unroll
     for (int part = 0; part < Ring::PARTS; part++) {
         const unsigned char* block = stage + (part * SMALL_WARPS + warp) * Ring::BLOCK;
-        unsigned left[TILES][2][4], right[4];
-#pragma unroll
-        for (int i = 0; i < TILES; i++) {
-            int row = Ring::SLAB + min(i * 16 + lane % 16, m - 1);
-            load_matrices(left[i][0], block + place_of(row, lane / 16));
-            load_matrices(left[i][1], block + place_of(row, 2 + lane / 16));
-        }
+        unsigned low[4], high[4], right[4];
+        load_matrices(low, block + place_of(row, lane / 16));
+        load_matrices(high, block + place_of(row, 2 + lane / 16));
 #pragma unroll
         for (int group = 0; group < GROUPS; group++) {
             load_right(right, block, group * 8);
-#pragma unroll
-            for (int i = 0; i < TILES; i++) {
-                mma(sums[i][group], left[i][0], right[0], right[1]);
-                mma(sums[i][group], left[i][1], right[2], right[3]);
-            }
+            mma(sums[group], low, right[0], right[1]);
+            mma(sums[group], high, right[2], right[3]);
         }
     }
 }
 
 /// Adds up the sums of all warps in order, writes the columns of a slab, and clears the sums. A
 /// barrier must come before the next call.
-template <bool GATED, int TILES, int GROUPS>
+template <bool GATED, int GROUPS>
 __device__ __forceinline__ void write_spread(
-    float (&sums)[TILES][GROUPS][4], const Product& product, int first_column, float4* parts) {
+    float (&sums)[GROUPS][4], const Product& product, int first_column, float4* parts) {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, q = lane % 4;
 #pragma unroll
-    for (int i = 0; i < TILES; i++) {
-#pragma unroll
-        for (int group = 0; group < GROUPS; group++) {
-            float(&own)[4] = sums[i][group];
-            parts[((warp * TILES + i) * GROUPS + group) * WARP + lane] =
-                make_float4(own[0], own[1], own[2], own[3]);
-            own[0] = own[1] = own[2] = own[3] = 0.0f;
-        }
+    for (int group = 0; group < GROUPS; group++) {
+        float(&own)[4] = sums[group];
+        parts[(warp * GROUPS + group) * WARP + lane] = make_float4(own[0], own[1], own[2], own[3]);
+        own[0] = own[1] = own[2] = own[3] = 0.0f;
     }
     __syncthreads();
-    for (int tile = warp; tile < TILES * GROUPS; tile += SMALL_WARPS) {
-        float4 total = parts[tile * WARP + lane];
+    if (warp >= GROUPS) return;
+    float4 total = parts[warp * WARP + lane];
 #pragma unroll
-        for (int other = 1; other < SMALL_WARPS; other++) {
-            float4 part = parts[(other * TILES * GROUPS + tile) * WARP + lane];
-            total = make_float4(total.x + part.x, total.y + part.y, total.z + part.z,
-                                total.w + part.w);
-        }
-        int row = tile / GROUPS * 16 + g, column = first_column + tile % GROUPS * 8 + q * 2;
-        if (row < product.m) write_sums<GATED>(product, row, column, total.x, total.y);
-        if (row + 8 < product.m) write_sums<GATED>(product, row + 8, column, total.z, total.w);
+    for (int other = 1; other < SMALL_WARPS; other++) {
+        float4 part = parts[(other * GROUPS + warp) * WARP + lane];
+        total = make_float4(total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w);
     }
+    int column = first_column + warp * 8 + q * 2;
+    if (g < product.m) write_sums<GATED>(product, g, column, total.x, total.y);
+    if (g + 8 < product.m) write_sums<GATED>(product, g + 8, column, total.z, total.w);
 }
 
-/// Computes a product of up to ROWS rows: the block's slabs, which are `blockIdx.x` and those
+/// Computes a product of up to 16 rows: the block's slabs, which are `blockIdx.x` and those
 /// `gridDim.x` further on. It waits for the launch in front before it reads x; w must not be written
 /// by a step.
-template <int ROWS, int GROUPS, bool GATED = false>
+template <int GROUPS, bool GATED = false>
 __device__ __forceinline__ void multiply_spread_slabs(
     const Product& product, unsigned char* stages) {
-    using Ring = Spread<ROWS, GROUPS>;
+    using Ring = Spread<GROUPS>;
     int rows = GATED ? product.n / 2 : product.n, width = GATED ? Ring::SLAB / 2 : Ring::SLAB;
     int slabs = (rows + width - 1) / width;
     Place ahead = {(int)blockIdx.x, 0};
@@ -166,13 +153,13 @@ __device__ __forceinline__ void multiply_spread_slabs(
     spread_first_inputs<Ring>(stages, product);
 
     float4* parts = (float4*)(stages + Ring::STAGES * Ring::STAGE);
-    float sums[Ring::TILES][GROUPS][4] = {};
+    float sums[GROUPS][4] = {};
     for (Place place = {(int)blockIdx.x, 0}; place.slab < slabs;) {
         // Behind this barrier the stage has arrived, and all threads have left the one before.
         copy_wait<Ring::STAGES - 2>();
         __syncthreads();
         issue(true);
-        multiply_spread<Ring>(sums, stages + used * Ring::STAGE, product.m);
+        multiply_spread(sums, stages + used * Ring::STAGE, product.m);
         used = (used + 1) % Ring::STAGES;
         int first_column = place.slab * Ring::SLAB;
         advance(place, Ring::DEPTH, product.k);

@@ -8,7 +8,7 @@
 
 #define GEMM_TILE 128
 #define GEMM_DEPTH 32
-#define GEMM_STAGES 4
+#define GEMM_STAGES 5
 #define GEMM_THREADS 256
 /// Of a warp: four warps beside each other, two below each other.
 #define WARP_ROWS 64

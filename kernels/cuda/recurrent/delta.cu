@@ -223,18 +223,23 @@ extern "C" __global__ void __launch_bounds__(DELTA_THREADS) delta_rule(
 
         KeyPart key, query;
         key.load(keys, lane, KEY_MAX);
-        float known = key.dot(state);
+        float known = key.dot(state), value = values[own];
+        float kept = gates[0], strength = gates[1];
+#pragma unroll 2
         for (int at = 0; at < count; at++) {
             const int row = first + at;
-            const float kept = gates[at * 2], strength = gates[at * 2 + 1];
-            const float delta = fmaf(-known, kept, values[at * DELTA_COLUMNS + own]) * strength;
+            // Behind the last row that is prepared, the next batch begins anew.
+            const int next = min(at + 1, count - 1);
+            const float delta = fmaf(-known, kept, value) * strength;
             state.scale(kept);
             state.add(delta, key);
+            key.load(keys + next * KEY_MAX, lane, KEY_MAX);
             query.load(queries + at * KEY_MAX, lane, KEY_MAX);
-            // Behind the last row that is prepared, the next batch begins anew.
-            key.load(keys + min(at + 1, count - 1) * KEY_MAX, lane, KEY_MAX);
-            const float result = query.dot(state);
+            value = values[next * DELTA_COLUMNS + own];
+            kept = gates[next * 2];
+            strength = gates[next * 2 + 1];
             known = key.dot(state);
+            const float result = query.dot(state);
             if (lane == 0) to[(long long)row * width] = to_bf16(result);
             if (row + 1 < mark.x) continue;
             state.store(states + mark.y * slot_size + place, lane, key_dim);

@@ -7,16 +7,20 @@ use super::grid::gemm::SMALL_ROWS;
 /// which costs more than a launch where there are many.
 pub const ROTATING_ROWS: usize = 128;
 
+/// The most decoded rows of a step whose attention adds up the sums of its splits. The blocks of a
+/// row wait for each other there, which costs more than a launch where there are many.
+pub const JOINED_ROWS: usize = 16;
+
 /// The kernels of a step, where there is a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Variant {
     /// The makers of products.
     pub products: ProductChoice,
-    /// The maximum number of rows of products whose depth is divided among warps. Their bits are
-    /// not those of products of more rows.
-    pub spread: usize,
-    /// True if one kernel does what two could: attention folds its splits, and products of our own
-    /// apply the gate. The bits are the same.
+    /// True if the depth of products of few rows is divided among warps. Their bits are not those
+    /// of products of more rows.
+    pub spread: bool,
+    /// True if one kernel does what two could: attention of few rows folds its splits, and products
+    /// of our own apply the gate. The bits are the same.
     pub joined: bool,
     /// True if the positions of decoded rows are cut into splits that fill the device. The bits of
     /// a row then depend on the other rows of the step.
@@ -25,8 +29,8 @@ pub struct Variant {
     pub rotating: bool,
     /// True if prompts of enough rows are walked over in tiles of 128 rows. The bits are the same.
     pub tall: bool,
-    /// True if the kernels of a step begin before the one in front is over, load weights, and then
-    /// wait for it (programmatic dependent launch). The bits are the same.
+    /// True if, in steps that only decode, kernels begin before the one in front is over, load
+    /// weights, and then wait for it (programmatic dependent launch). The bits are the same.
     pub early: bool,
 }
 
@@ -40,7 +44,7 @@ impl Variant {
     /// The kernels that serve.
     pub const SERVING: Variant = Variant {
         products: ProductChoice::Usual,
-        spread: SMALL_ROWS,
+        spread: true,
         joined: true,
         fitted: true,
         rotating: true,
@@ -50,7 +54,7 @@ impl Variant {
 
     /// Without what would let the bits of a row depend on other rows of its step.
     pub const fn deterministic(self) -> Variant {
-        Variant { spread: 0, fitted: false, ..self }
+        Variant { spread: false, fitted: false, ..self }
     }
 }
 

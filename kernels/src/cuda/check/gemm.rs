@@ -3,7 +3,9 @@
 use super::elementwise::{HALF_UNIT, check_gated};
 use super::{Checker, dot};
 use crate::bf16::narrow;
-use crate::cuda::grid::gemm::{self as grid, FEW_ROWS, SPREADS, Spread};
+use crate::cuda::grid::gemm::{
+    self as grid, FEW_ROWS, SMALL_ROWS, SPREAD, SPREAD_GATED, SPREAD_NARROW, Spread,
+};
 use crate::cuda::{Arg, CudaError, Grid, Memory};
 
 /// Tolerance of sums of a thousand products, each rounded towards zero by some devices.
@@ -92,9 +94,8 @@ impl GemmCase {
 }
 
 /// The kernels without a gate that divide the depth of products of `m` rows.
-fn spreads(m: usize) -> Vec<Spread> {
-    let fit = SPREADS.into_iter().filter(|spreads| m <= spreads.wide.rows);
-    fit.flat_map(|spreads| [spreads.wide, spreads.narrow]).collect()
+fn spreads(m: usize) -> &'static [Spread] {
+    if m <= SMALL_ROWS { &[SPREAD, SPREAD_NARROW] } else { &[] }
 }
 
 /// Checks `gemm` against the reference; kernels for few rows, and a row alone, against `gemm`, bit
@@ -114,7 +115,7 @@ pub(super) fn gemm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
             checker.equal(&format!("{what}, as {}", few.kernel), &small, &found);
         }
         let mut spread = Vec::new();
-        for (one, processors) in spreads(m).into_iter().flat_map(|one| [(one, 1), (one, 132)]) {
+        for (one, processors) in spreads(m).iter().flat_map(|one| [(one, 1), (one, 132)]) {
             let what = format!("{what}, as {}", one.kernel);
             let divided = case.few_rows(checker, one.kernel, one.grid(n, processors))?;
             case.compare(checker, &what, &divided, &expected);
@@ -150,15 +151,15 @@ pub(super) fn gated(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         for (kernel, grid) in few.chain([("gemm_gated", grid::gemm(m, n))]) {
             check_one_gated(checker, &case, (kernel, grid), &product)?;
         }
-        for spreads in SPREADS.into_iter().filter(|spreads| m <= spreads.wide.rows) {
-            for processors in [1, 132] {
-                let wide = spreads.wide;
-                let divided = case.few_rows(checker, wide.kernel, wide.grid(n, processors))?;
-                let product: Vec<u16> =
-                    divided.as_chunks().0.iter().map(|bytes| u16::from_ne_bytes(*bytes)).collect();
-                let gated = (spreads.gated.kernel, spreads.gated.grid(n, processors));
-                check_one_gated(checker, &case, gated, &product)?;
-            }
+        if m > SMALL_ROWS {
+            continue;
+        }
+        let divided = case.few_rows(checker, SPREAD.kernel, SPREAD.grid(n, 132))?;
+        let product: Vec<u16> =
+            divided.as_chunks().0.iter().map(|bytes| u16::from_ne_bytes(*bytes)).collect();
+        for processors in [1, 132] {
+            let gated = (SPREAD_GATED.kernel, SPREAD_GATED.grid(n, processors));
+            check_one_gated(checker, &case, gated, &product)?;
         }
     }
     Ok(())
@@ -196,14 +197,14 @@ fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     }
     let processors = checker.kernels.device().processors();
     for (m, n, k) in [(1, 4096, 1024), (1, 1024, 3072), (16, 4096, 4096), (1, 24_576, 4096)] {
-        let spreads = spreads(m).into_iter().map(|one| (one.kernel, one.grid(n, processors)));
+        let spreads = spreads(m).iter().map(|one| (one.kernel, one.grid(n, processors)));
         let small = ("gemm_small", grid::gemm_small(m, n, processors));
         time_products(checker, (m, n, k), spreads.chain([small]))?;
     }
 
     // What the kernels for more rows gain over `gemm`, with the same bits but for `spread`.
     for (m, n, k) in [(32, 1024, 3072), (32, 4096, 4096), (64, 4096, 4096), (256, 1024, 3072)] {
-        let spreads = spreads(m).into_iter().map(|one| (one.kernel, one.grid(n, processors)));
+        let spreads = spreads(m).iter().map(|one| (one.kernel, one.grid(n, processors)));
         let few = FEW_ROWS.map(|few| (few.kernel, few.grid(m, n, processors)));
         let all = spreads.chain(few).chain([("gemm", grid::gemm(m, n))]);
         time_products(checker, (m, n, k), all)?;

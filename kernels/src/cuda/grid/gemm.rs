@@ -16,7 +16,7 @@ const TILE: usize = 128;
 /// Grid of `gemm` for an `[m, n]` result.
 pub fn gemm(m: usize, n: usize) -> Grid {
     let blocks = [m.div_ceil(TILE) as u32, n.div_ceil(TILE) as u32, 1];
-    Grid { blocks, threads: 256, shared: 4 * 2 * 128 * 64 }
+    Grid { blocks, threads: 256, shared: 5 * 2 * 128 * 64 }
 }
 
 /// A kernel for products of few rows.
@@ -61,72 +61,40 @@ impl FewRows {
     }
 }
 
-/// A kernel for products of few rows that divides the depth among its warps: chains of sums are
-/// shorter, and the bits are not those of `gemm`.
+/// A kernel for products of up to [`SMALL_ROWS`] rows that divides the depth among its warps: chains
+/// of sums are shorter, and the bits are not those of `gemm`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spread {
     /// The kernel.
     pub kernel: &'static str,
-    /// The maximum number of rows.
-    pub rows: usize,
     /// Rows of the weights of a slab.
     slab: usize,
     /// Blocks of 32 of depth of a stage, for each warp.
     parts: usize,
-    /// Stages of its ring.
-    stages: usize,
 }
 
-/// A kernel with slabs of 32, its twin with a gate, and one for narrow results, whose slabs are
-/// smaller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spreads {
-    /// For wide results.
-    pub wide: Spread,
-    /// With a gate.
-    pub gated: Spread,
-    /// For narrow results.
-    pub narrow: Spread,
-}
-
-/// All kernels that divide the depth, by their numbers of rows.
-pub const SPREADS: [Spreads; 2] = [
-    Spreads {
-        wide: spread("gemm_spread", SMALL_ROWS, SLAB, 7),
-        gated: spread("gemm_spread_gated", SMALL_ROWS, SLAB, 7),
-        narrow: Spread { parts: 2, ..spread("gemm_spread_narrow", SMALL_ROWS, 8, 7) },
-    },
-    Spreads {
-        wide: spread("gemm_spread_32", 32, SLAB, 5),
-        gated: spread("gemm_spread_32_gated", 32, SLAB, 5),
-        narrow: spread("gemm_spread_32_narrow", 32, 16, 7),
-    },
-];
-
-const fn spread(kernel: &'static str, rows: usize, slab: usize, stages: usize) -> Spread {
-    Spread { kernel, rows, slab, parts: 1, stages }
-}
-
-impl Spreads {
-    /// The kernels for a product of `m` rows, if there are any.
-    pub fn of(m: usize) -> Option<Spreads> {
-        SPREADS.into_iter().find(|spreads| m <= spreads.wide.rows)
-    }
-
-    /// The kernel without a gate for `n` rows of weights. Slabs of 32 are to give work to half of
-    /// the multiprocessors.
-    pub fn without_gate(&self, n: usize, processors: usize) -> Spread {
-        if n.div_ceil(SLAB) * 2 > processors { self.wide } else { self.narrow }
-    }
-}
+/// The one with slabs of 32.
+pub const SPREAD: Spread = Spread { kernel: "gemm_spread", slab: SLAB, parts: 1 };
+/// Its twin with a gate.
+pub const SPREAD_GATED: Spread = Spread { kernel: "gemm_spread_gated", ..SPREAD };
+/// The one for narrow results, with slabs of 8.
+pub const SPREAD_NARROW: Spread = Spread { kernel: "gemm_spread_narrow", slab: 8, parts: 2 };
+/// Stages of their rings.
+const SPREAD_STAGES: usize = 7;
 
 impl Spread {
+    /// The kernel without a gate for `n` rows of weights. Slabs of 32 are to give work to half of
+    /// the multiprocessors.
+    pub fn of(n: usize, processors: usize) -> Spread {
+        if n.div_ceil(SLAB) * 2 > processors { SPREAD } else { SPREAD_NARROW }
+    }
+
     /// Grid for a result of `n` columns, on a device with so many multiprocessors.
     pub fn grid(&self, n: usize, processors: usize) -> Grid {
         let slabs = n.div_ceil(self.slab).min(processors * 2);
-        let stage = 4 * self.parts * block_bytes(self.slab + self.rows);
+        let stage = 4 * self.parts * block_bytes(self.slab + SMALL_ROWS);
         // Behind the stages, the sums of four warps.
-        let shared = self.stages * stage + 4 * self.slab * self.rows * 4;
+        let shared = SPREAD_STAGES * stage + 4 * self.slab * SMALL_ROWS * 4;
         Grid { blocks: [slabs as u32, 1, 1], threads: THREADS, shared: shared as u32 }
     }
 }
@@ -161,13 +129,9 @@ mod tests {
 
     #[test]
     fn narrow_results_have_small_slabs() {
-        let kernel = |m, n| Spreads::of(m).map(|spreads| spreads.without_gate(n, 132).kernel);
-        assert_eq!(kernel(1, 4096), Some("gemm_spread"));
-        assert_eq!(kernel(16, 1024), Some("gemm_spread_narrow"));
-        assert_eq!(kernel(17, 1024), Some("gemm_spread_32_narrow"));
-        assert_eq!(kernel(33, 1024), None);
-        assert_eq!(SPREADS[0].narrow.grid(1024, 132).blocks, [128, 1, 1]);
-        assert_eq!(SPREADS[1].narrow.grid(1024, 132).blocks, [64, 1, 1]);
+        assert_eq!(Spread::of(4096, 132), SPREAD);
+        assert_eq!(Spread::of(1024, 132), SPREAD_NARROW);
+        assert_eq!(SPREAD_NARROW.grid(1024, 132).blocks, [128, 1, 1]);
     }
 
     #[test]
@@ -175,9 +139,8 @@ mod tests {
         // A multiprocessor of compute capability 9.0 has 227 KiB for blocks; a block may have 99
         // on the smallest device.
         let few = FEW_ROWS.map(|few| few.grid(1, 32, 132).shared);
+        let spread = [SPREAD, SPREAD_GATED, SPREAD_NARROW].map(|one| one.grid(32, 132).shared);
         assert!(few.iter().all(|bytes| *bytes <= 113 << 10));
-        for Spreads { wide, gated, narrow } in SPREADS {
-            assert!([wide, gated, narrow].iter().all(|one| one.grid(32, 132).shared <= 99 << 10));
-        }
+        assert!(spread.iter().all(|bytes| *bytes <= 99 << 10));
     }
 }

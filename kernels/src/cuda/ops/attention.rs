@@ -6,7 +6,7 @@ use crate::cuda::grid;
 use crate::cuda::kernels::Arg;
 use crate::cuda::step::Cuda;
 use crate::cuda::tensor::{Buffer, Pages};
-use crate::cuda::variant::ROTATING_ROWS;
+use crate::cuda::variant::{JOINED_ROWS, ROTATING_ROWS};
 use crate::op::{Heads, LayerPages, OpError, Rotation, check_index, check_len, check_multiple};
 
 /// Arguments of the kernels of attention: those in front of their scratch memory.
@@ -167,13 +167,13 @@ impl Cuda {
 
     /// True if attention adds up the sums of splits. Without it, a second kernel does.
     fn joins_splits(&self) -> bool {
-        self.variant.joined && self.shape().decodes > 0
+        self.variant.joined && (1..=JOINED_ROWS).contains(&self.shape().decodes)
     }
 
     /// Adds up the sums of the splits of spans that decode, unless attention has done it.
     fn combine_splits(&self, out: &Buffer, heads: Heads) -> Result<(), OpError> {
         let (shape, offsets) = (self.shape(), self.offsets());
-        if self.variant.joined || shape.decodes == 0 {
+        if self.joins_splits() || shape.decodes == 0 {
             return Ok(());
         }
         let args = [

@@ -81,11 +81,13 @@ impl Cuda {
         args: &[Arg],
         cost: impl FnOnce() -> (String, usize),
     ) -> Result<(), OpError> {
+        // Where prompts are computed, blocks that wait take the place of those that compute.
+        let is_early = self.variant.early && self.plan.records;
         // SAFETY: operations check shapes before they launch, indexes were checked before the step
         // began, and memory is freed in stream order behind the work that uses it. All kernels of
         // operations wait for the one in front.
         let launched = unsafe {
-            match self.variant.early {
+            match is_early {
                 true => self.kernels.launch_early(name, grid, args),
                 false => self.kernels.launch(name, grid, args),
             }

@@ -2,7 +2,7 @@
 
 use super::launch::{op_error, pointer};
 use crate::cuda::cublaslt::{ProductAddresses, ProductShape};
-use crate::cuda::grid::gemm::{self, FewRows, Spreads};
+use crate::cuda::grid::gemm::{self, FewRows, SMALL_ROWS, SPREAD_GATED, Spread};
 use crate::cuda::kernels::{Arg, Grid};
 use crate::cuda::profiler::product_cost;
 use crate::cuda::step::Cuda;
@@ -57,8 +57,8 @@ impl Cuda {
     /// Our own kernel for an `[m, n]` product, and its grid.
     fn own_kernel(&self, m: usize, n: usize) -> (&'static str, Grid) {
         let processors = self.device.processors();
-        if let Some(spreads) = self.spreads(m) {
-            let spread = spreads.without_gate(n, processors);
+        if self.spreads(m) {
+            let spread = Spread::of(n, processors);
             return (spread.kernel, spread.grid(n, processors));
         }
         // All others give the same bits.
@@ -71,8 +71,8 @@ impl Cuda {
     /// As `own_kernel`, for a product with a gate.
     fn gated_kernel(&self, m: usize, n: usize) -> (&'static str, Grid) {
         let processors = self.device.processors();
-        if let Some(Spreads { gated, .. }) = self.spreads(m) {
-            return (gated.kernel, gated.grid(n, processors));
+        if self.spreads(m) {
+            return (SPREAD_GATED.kernel, SPREAD_GATED.grid(n, processors));
         }
         match FewRows::of(m, n, processors) {
             Some(few) => (few.gated, few.grid(m, n, processors)),
@@ -80,15 +80,14 @@ impl Cuda {
         }
     }
 
-    /// The kernels that divide the depth, if they make products of `m` rows.
-    fn spreads(&self, m: usize) -> Option<Spreads> {
-        Spreads::of(m).filter(|_| m <= self.variant.spread)
+    /// True if kernels that divide the depth make products of `m` rows.
+    fn spreads(&self, m: usize) -> bool {
+        self.variant.spread && m <= SMALL_ROWS
     }
 
     /// True if cuBLASLt makes products of `m` rows, if it supports them.
     fn is_for_library(&self, m: usize) -> bool {
-        let own = self.variant.products.own_rows().max(self.variant.spread);
-        self.library.is_some() && m > own
+        self.library.is_some() && m > self.variant.products.own_rows()
     }
 
     /// Multiplies with cuBLASLt, and returns true; or returns false if our own kernels are to do
