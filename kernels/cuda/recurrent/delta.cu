@@ -9,8 +9,9 @@
 // decay and the strength of the update. Static shared memory only.
 //
 // A long prompt waits for the chain from row to row, so whatever is not in it is kept out of its
-// way: sixteen rows are fetched while those in front are walked over, and the result of a row is
-// summed beside what the state knows of the next row's key.
+// way: sixteen rows are fetched while those in front are walked over, keys and queries are in
+// registers a row before they are used, and the result of a row is summed beside what the state
+// knows of the next row's key.
 
 /// The most elements of a key; there are four at a time.
 #define KEY_MAX 128
@@ -130,6 +131,21 @@ struct DeltaRow {
     bf16 strength, decay;
 };
 
+/// What a lane has in registers of the row that comes next.
+struct DeltaAhead {
+    KeyPart query;
+    float value, kept, strength;
+    /// What the state knows of its key.
+    float known;
+
+    __device__ __forceinline__ void load(const DeltaRows& rows, int at, int own, int lane) {
+        query.load(rows.queries + at * KEY_MAX, lane, KEY_MAX);
+        value = rows.values[at * DELTA_COLUMNS + own];
+        kept = rows.gates[at * 2];
+        strength = rows.gates[at * 2 + 1];
+    }
+};
+
 /// The places of one head and of the block's columns in the first row of a span.
 struct DeltaInput {
     const bf16 *query, *key, *values, *strength, *decay;
@@ -177,7 +193,7 @@ struct DeltaInput {
 /// end; decay and bias `[value_heads]`; out `[T, value_heads * value_dim]`. states is `[slots,
 /// value_heads, value_dim, key_dim]`. `key_dim` is a multiple of 4 up to KEY_MAX, `value_dim` one
 /// of 16, `row_width` is even.
-extern "C" __global__ void __launch_bounds__(DELTA_THREADS) delta_rule(
+extern "C" __global__ void __launch_bounds__(DELTA_THREADS, 4) delta_rule(
     bf16* out, const bf16* convolved, const bf16* projected, const float* decay, const float* bias,
     float* states, const int4* spans, const int2* marks, int key_heads, int value_heads,
     int key_dim, int value_dim, int row_width) {
@@ -221,29 +237,31 @@ extern "C" __global__ void __launch_bounds__(DELTA_THREADS) delta_rule(
         __syncthreads();
         if (first + DELTA_ROWS < span.y) ahead = input.fetch(first + DELTA_ROWS, span.y);
 
-        KeyPart key, query;
-        key.load(keys, lane, KEY_MAX);
-        float known = key.dot(state), value = values[own];
-        float kept = gates[0], strength = gates[1];
-#pragma unroll 2
-        for (int at = 0; at < count; at++) {
+        DeltaAhead next = {};
+        next.load(rows, 0, own, lane);
+        KeyPart keys_of[2];
+        keys_of[0].load(keys, lane, KEY_MAX);
+        keys_of[1].load(keys + min(1, count - 1) * KEY_MAX, lane, KEY_MAX);
+        next.known = keys_of[0].dot(state);
+        // Keys take turns in two sets of registers: that of a row makes room for the next but one.
+        auto step = [&](int at, KeyPart& key, const KeyPart& key_behind) {
             const int row = first + at;
-            // Behind the last row that is prepared, the next batch begins anew.
-            const int next = min(at + 1, count - 1);
-            const float delta = fmaf(-known, kept, value) * strength;
-            state.scale(kept);
+            const float delta = fmaf(-next.known, next.kept, next.value) * next.strength;
+            state.scale(next.kept);
             state.add(delta, key);
-            key.load(keys + next * KEY_MAX, lane, KEY_MAX);
-            query.load(queries + at * KEY_MAX, lane, KEY_MAX);
-            value = values[next * DELTA_COLUMNS + own];
-            kept = gates[next * 2];
-            strength = gates[next * 2 + 1];
-            known = key.dot(state);
-            const float result = query.dot(state);
+            // Behind the last row that is prepared, the next batch begins anew.
+            key.load(keys + min(at + 2, count - 1) * KEY_MAX, lane, KEY_MAX);
+            next.known = key_behind.dot(state);
+            const float result = next.query.dot(state);
+            next.load(rows, min(at + 1, count - 1), own, lane);
             if (lane == 0) to[(long long)row * width] = to_bf16(result);
-            if (row + 1 < mark.x) continue;
+            if (row + 1 < mark.x) return;
             state.store(states + mark.y * slot_size + place, lane, key_dim);
             if (row + 1 < span.y) mark = *++next_mark;
+        };
+        for (int at = 0; at < count; at += 2) {
+            step(at, keys_of[0], keys_of[1]);
+            if (at + 1 < count) step(at + 1, keys_of[1], keys_of[0]);
         }
     }
 }
