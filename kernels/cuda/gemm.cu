@@ -1,6 +1,6 @@
 // Products of many rows: out = x . w^T, x [m, k], w [n, k] and out [m, n] as `Product` has them.
 //
-// Launch: grid (m / 128, n / 128), each rounded up, 256 threads, GEMM_SHARED bytes of dynamic
+// Launch: grid (m / 128, n / 128), each rounded up, 128 threads, GEMM_SHARED bytes of dynamic
 // shared memory. Blocks that share rows of w are neighbours, so w is read from memory once.
 
 extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2) gemm(

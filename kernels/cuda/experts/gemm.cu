@@ -1,6 +1,6 @@
 // The products of experts with many rows: tiles of 128 places, as `sort_pairs` made them.
 //
-// Launch: grid (tiles, n / 128 rounded up), 256 threads, GEMM_SHARED bytes of dynamic shared
+// Launch: grid (tiles, n / 128 rounded up), 128 threads, GEMM_SHARED bytes of dynamic shared
 // memory. Blocks that share rows of a matrix are neighbours, so it is read from memory once.
 
 /// See `product_of`; k is a multiple of 8.

@@ -4,61 +4,64 @@
 // depend on its row of x and its row of w alone: they are the same for every m, in every place of
 // a batch, and those of `product/slab.cu`.
 //
-// A block has 256 threads and GEMM_SHARED bytes of dynamic shared memory.
+// A block has GEMM_THREADS threads and GEMM_SHARED bytes of dynamic shared memory.
 
 #define GEMM_TILE 128
 #define GEMM_DEPTH 32
 #define GEMM_STAGES 5
-#define GEMM_THREADS 256
-/// Of a warp: four warps beside each other, two below each other.
+#define GEMM_THREADS 128
+/// Of a warp: two warps beside each other, two below each other. So large a part of the tile reads
+/// little from shared memory for each product.
 #define WARP_ROWS 64
-#define WARP_COLUMNS 32
+#define WARP_COLUMNS 64
 #define OPERAND (GEMM_TILE * ROW)
-/// Rows that all threads load at once: half of an operand.
+/// Rows that all threads load at once, and rows of a thread.
 #define FEED_ROWS (GEMM_THREADS / ROW_CHUNKS)
+#define FEEDS (GEMM_TILE / FEED_ROWS)
 #define GEMM_SHARED (GEMM_STAGES * 2 * OPERAND)
 
-/// What a thread loads of an operand: eight elements of each of two rows, 64 apart.
+/// What a thread loads of an operand: eight elements of each of FEEDS rows, FEED_ROWS apart; null
+/// for rows that the operand does not have.
 struct Feed {
-    const bf16* from;
-    long long below;
-    bool first, second;
+    const bf16* from[FEEDS];
 };
-
-/// The feed of w, from row `tile` on.
-__device__ __forceinline__ Feed feed(const bf16* operand, int tile, int rows, int k) {
-    int row = tile + threadIdx.x / ROW_CHUNKS, chunk = threadIdx.x % ROW_CHUNKS;
-    long long below = (long long)FEED_ROWS * k;
-    return {operand + (long long)row * k + chunk * 8, below, row < rows, row + FEED_ROWS < rows};
-}
 
 /// The feed of w for columns from `tile` on. Those of a gated product are in turn one of the gate
 /// and one of the up projection, which stand below each other in w.
 template <bool GATED>
 __device__ __forceinline__ Feed feed_columns(const Product& product, int tile) {
-    if constexpr (!GATED) return feed(product.w, tile, product.n, product.k);
-    int own = threadIdx.x / ROW_CHUNKS, chunk = threadIdx.x % ROW_CHUNKS, half = product.n / 2;
-    int row = tile / 2 + own / 2, next = FEED_ROWS / 2;
-    const bf16* from = product.w + ((long long)(own % 2) * half + row) * product.k;
-    long long below = (long long)next * product.k;
-    return {from + chunk * 8, below, row < half, row + next < half};
+    int own = threadIdx.x / ROW_CHUNKS, chunk = threadIdx.x % ROW_CHUNKS;
+    int parts = GATED ? 2 : 1, rows = product.n / parts;
+    Feed feed;
+#pragma unroll
+    for (int i = 0; i < FEEDS; i++) {
+        int row = (tile + own + i * FEED_ROWS) / parts;
+        const bf16* from = product.w + ((long long)(own % parts) * rows + row) * product.k;
+        feed.from[i] = row < rows ? from + chunk * 8 : nullptr;
+    }
+    return feed;
 }
 
 /// The feed of x, from row `tile` on.
 __device__ __forceinline__ Feed feed_rows(const Product& product, int tile) {
-    if (!product.rows) return feed(product.x, tile, product.m, product.k);
-    int row = tile + threadIdx.x / ROW_CHUNKS, chunk = threadIdx.x % ROW_CHUNKS;
-    const bf16* from = product.row(row);
-    long long below = product.row(row + FEED_ROWS) - from;
-    return {from + chunk * 8, below, row < product.m, row + FEED_ROWS < product.m};
+    int own = threadIdx.x / ROW_CHUNKS, chunk = threadIdx.x % ROW_CHUNKS;
+    Feed feed;
+#pragma unroll
+    for (int i = 0; i < FEEDS; i++) {
+        int row = tile + own + i * FEED_ROWS;
+        feed.from[i] = row < product.m ? product.row(row) + chunk * 8 : nullptr;
+    }
+    return feed;
 }
 
 /// Begins to load 32 of depth from `depth` on; zeros past the operand's rows and past `k`.
 __device__ __forceinline__ void load(unsigned char* to, const Feed& feed, int depth, int k) {
     bool real = depth + (int)(threadIdx.x % ROW_CHUNKS) * 8 < k;
     to += place_of(threadIdx.x / ROW_CHUNKS, threadIdx.x % ROW_CHUNKS);
-    copy_async(to, feed.from + depth, real && feed.first);
-    copy_async(to + OPERAND / 2, feed.from + feed.below + depth, real && feed.second);
+#pragma unroll
+    for (int i = 0; i < FEEDS; i++) {
+        copy_async(to + i * FEED_ROWS * ROW, feed.from[i] + depth, real && feed.from[i]);
+    }
 }
 
 /// Computes the tile of a product that begins at this row and column.
@@ -67,7 +70,7 @@ __device__ __forceinline__ void multiply_tile(
     const Product& product, int first_row, int first_column, unsigned char* stages) {
     int m = product.m, k = product.k;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, q = lane % 4;
-    int row = warp / 4 * WARP_ROWS, column = warp % 4 * WARP_COLUMNS;
+    int row = warp / 2 * WARP_ROWS, column = warp % 2 * WARP_COLUMNS;
     int steps = (k + GEMM_DEPTH - 1) / GEMM_DEPTH;
     float sums[WARP_ROWS / 16][WARP_COLUMNS / 8][4] = {};
     Feed rows = feed_rows(product, first_row), columns = feed_columns<GATED>(product, first_column);

@@ -7,7 +7,7 @@ use crate::cuda::Grid;
 pub const SMALL_ROWS: usize = 16;
 /// Rows of the weights of a slab of `gemm_small`.
 pub(super) const SLAB: usize = 32;
-/// Threads of a block of the kernels for few rows.
+/// Threads of a block of any product.
 const THREADS: u32 = 128;
 
 /// Rows and columns of a tile of `gemm`.
@@ -16,7 +16,7 @@ const TILE: usize = 128;
 /// Grid of `gemm` for an `[m, n]` result.
 pub fn gemm(m: usize, n: usize) -> Grid {
     let blocks = [m.div_ceil(TILE) as u32, n.div_ceil(TILE) as u32, 1];
-    Grid { blocks, threads: 256, shared: 5 * 2 * 128 * 64 }
+    Grid { blocks, threads: THREADS, shared: 5 * 2 * 128 * 64 }
 }
 
 /// A kernel for products of few rows.
