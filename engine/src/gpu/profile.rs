@@ -135,6 +135,7 @@ const VARIANTS: &[VariantKind] = &[
     kind("usual", SERVING, 1..=ANY, About::Everything),
     kind("cublaslt", LIBRARY, 1..=SMALL_ROWS, About::Library),
     kind("in order", Variant { spread: false, ..SERVING }, 1..=SMALL_ROWS, About::Products),
+    kind("own wide", Variant { own_wide: true, ..SERVING }, 17..=32, About::Joints),
     kind("deterministic", DETERMINISTIC, 1..=ANY, About::Joints),
     kind("fixed", Variant { fitted: false, ..SERVING }, 1..=ANY, About::Attention),
     kind("upright", Variant { rotating: false, ..SERVING }, 1..=ROTATING_ROWS, About::Rotation),
@@ -427,7 +428,7 @@ mod tests {
         };
         let one = ["cublaslt", "in order", "deterministic", "fixed", "upright", "late", "apart"];
         assert_eq!(steps(1), [&["usual"], &one[..]].concat());
-        let many = ["usual", "deterministic", "fixed", "upright", "late", "apart"];
+        let many = ["usual", "own wide", "deterministic", "fixed", "upright", "late", "apart"];
         assert_eq!(steps(17), many);
         assert!(profile.steps.iter().all(|step| step.microseconds > 0.0));
         assert!(double.get("graph_launches") > before);
