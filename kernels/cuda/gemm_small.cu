@@ -1,10 +1,10 @@
 // Products of few rows: out = x . w^T, x [m, k], w [n, k] and out [m, n] as `Product` has them. The
-// bits are those of `gemm`, which reads less of w where m is more than the rows of a block; those of
-// the kernels with `spread` in their names are others.
+// bits are those of `gemm`, which reads less of w where m is more than the rows of a block; the
+// kernels with `spread` in their names have other bits.
 //
 // Launch: grid (slabs, but two blocks a multiprocessor are enough; m / ROWS rounded up), 128
-// threads, `Slabs<ROWS>::SHARED` or `Spread<GROUPS>::SHARED` bytes of dynamic shared memory. ROWS is
-// 16, 32 or 64; those with `spread` take up to 16 rows.
+// threads, `Slabs<ROWS>::SHARED` or `Spread<GROUPS>::SHARED` bytes of dynamic shared memory. ROWS
+// is 16, 32 or 64; those with `spread` take up to 16 rows.
 
 extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_small(
     void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out) {

@@ -92,11 +92,11 @@ def test_every_part_runs_and_holds(doubles, tmp_path):
     # exactly, and of the mixture and the hybrid; the uneven requests of each.
     assert len(report["table"]) == 2 * 5 + 4 * 2 + 3
     operations = report["profile tiny"]["operations"]
-    variants = {"usual", "apart", "own", "timed", "few", "cublaslt", "thin", "fitted"}
-    variants |= {"rotating", "tall"}
+    variants = {"usual", "cublaslt", "in order", "deterministic", "fixed", "upright", "wide",
+                "apart"}
     assert variants == {row["products"] for row in operations}
     steps = report["profile tiny"]["steps"]
-    assert variants | {"early"} == {step["variant"] for step in steps}
+    assert variants | {"late"} == {step["variant"] for step in steps}
     assert {path.name for path in (tmp_path / "out").iterdir()} == PLAIN | {ARCHIVE}
     left = rest(tmp_path / "out")
     logs = [text for name, text in left.items() if name.startswith("engine-")]

@@ -135,7 +135,6 @@ const VARIANTS: &[VariantKind] = &[
     kind("usual", SERVING, 1..=ANY, About::Everything),
     kind("cublaslt", LIBRARY, 1..=SMALL_ROWS, About::Library),
     kind("in order", Variant { spread: false, ..SERVING }, 1..=SMALL_ROWS, About::Products),
-    kind("own wide", Variant { own_wide: true, ..SERVING }, 17..=32, About::Joints),
     kind("deterministic", DETERMINISTIC, 1..=ANY, About::Joints),
     kind("fixed", Variant { fitted: false, ..SERVING }, 1..=ANY, About::Attention),
     kind("upright", Variant { rotating: false, ..SERVING }, 1..=ROTATING_ROWS, About::Rotation),
@@ -389,7 +388,8 @@ mod tests {
             let wanted = |row: &&ProfileRow| row.case == case && row.products == products;
             profile.rows.iter().filter(wanted).collect()
         };
-        // Norms twice a layer and at the end; attention rotates; embedding, head, two kernels that draw.
+        // Norms twice a layer and at the end; attention rotates. Embedding, head, and two kernels
+        // that draw.
         let one = of("batch 1, 20 positions each", "usual");
         assert_eq!(one.iter().map(|row| row.calls).sum::<usize>(), 2 * 7 + 1 + 1 + 1 + 2);
         let row = |rows: &[&ProfileRow], what: &str| -> (usize, usize) {
@@ -428,7 +428,7 @@ mod tests {
         };
         let one = ["cublaslt", "in order", "deterministic", "fixed", "upright", "late", "apart"];
         assert_eq!(steps(1), [&["usual"], &one[..]].concat());
-        let many = ["usual", "own wide", "deterministic", "fixed", "upright", "late", "apart"];
+        let many = ["usual", "deterministic", "fixed", "upright", "late", "apart"];
         assert_eq!(steps(17), many);
         assert!(profile.steps.iter().all(|step| step.microseconds > 0.0));
         assert!(double.get("graph_launches") > before);

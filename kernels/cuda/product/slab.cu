@@ -1,7 +1,7 @@
 // Slabs of a product of few rows, which is as fast as w can be read.
 //
-// A block takes slabs of 32 rows of w in turn, and ROWS rows of x: 16, 32 or 64. Both flow through a
-// ring of stages, 128 of depth each, that never runs dry between slabs. Each of four warps
+// A block takes slabs of 32 rows of w in turn, and ROWS rows of x: 16, 32 or 64. Both flow through
+// a ring of stages, 128 of depth each, that never runs dry between slabs. Each of four warps
 // multiplies 8 rows of w, in the order of `product/tile.cu`, so it gives the same bits.
 //
 // A block has SMALL_THREADS threads and `Slabs::SHARED` bytes of dynamic shared memory, so that two

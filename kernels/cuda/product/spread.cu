@@ -2,8 +2,8 @@
 // Such a product waits for its chains of sums more than for w, and a chain over a quarter of the
 // depth is a quarter as long. The bits are not those of `product/slab.cu`.
 //
-// A block takes slabs of 8 * GROUPS rows of w in turn, and all rows of x. Both flow through a ring of
-// stages that never runs dry between slabs. Of each 128 of depth a warp multiplies 32, whatever
+// A block takes slabs of 8 * GROUPS rows of w in turn, and all rows of x. Both flow through a ring
+// of stages that never runs dry between slabs. Of each 128 of depth a warp multiplies 32, whatever
 // GROUPS is, and the sums of the warps are added up in order at the end of a slab. Of x only the
 // rows that exist are loaded.
 //
@@ -32,8 +32,8 @@ struct Spread {
     }
 };
 
-/// Begins to load the rows of a slab of w at this depth; those of a gated product are in turn one of
-/// the gate and one of the up projection. Zeros past the rows of w and past its depth.
+/// Begins to load the rows of a slab of w at this depth; those of a gated product are in turn one
+/// of the gate and one of the up projection. Zeros past the rows of w and past its depth.
 template <bool GATED, class Ring>
 __device__ __forceinline__ void spread_slab(
     unsigned char* to, const Product& product, int slab, int depth) {
@@ -61,8 +61,8 @@ __device__ __forceinline__ void spread_inputs(
     }
 }
 
-/// Loads the rows of x of the first stages, not beside the arithmetic: their rows of w are on their
-/// way, and copies of x would arrive behind them.
+/// Loads the rows of x of the first stages, and waits for them: their rows of w are on their way,
+/// and copies of x would arrive behind those.
 template <class Ring>
 __device__ __forceinline__ void spread_first_inputs(
     unsigned char* stages, const Product& product) {
@@ -127,8 +127,8 @@ __device__ __forceinline__ void write_spread(
 }
 
 /// Computes a product of up to 16 rows: the block's slabs, which are `blockIdx.x` and those
-/// `gridDim.x` further on. It waits for the launch in front before it reads x; w must not be written
-/// by a step.
+/// `gridDim.x` further on. It waits for the launch in front before it reads x; w must not be
+/// written by a step.
 template <int GROUPS, bool GATED = false>
 __device__ __forceinline__ void multiply_spread_slabs(
     const Product& product, unsigned char* stages) {

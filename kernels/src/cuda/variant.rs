@@ -16,9 +16,6 @@ pub const JOINED_ROWS: usize = 16;
 pub struct Variant {
     /// The makers of products.
     pub products: ProductChoice,
-    /// True if our own kernels make wide products of up to 32 rows, so that they and their
-    /// neighbors can begin early.
-    pub own_wide: bool,
     /// True if the depth of products of few rows is divided among warps. Their bits are not those
     /// of products of more rows.
     pub spread: bool,
@@ -47,7 +44,6 @@ impl Variant {
     /// The kernels that serve.
     pub const SERVING: Variant = Variant {
         products: ProductChoice::Usual,
-        own_wide: false,
         spread: true,
         joined: true,
         fitted: true,

@@ -61,13 +61,8 @@ impl FewRows {
     }
 }
 
-/// True for `[m, n]` products of up to 32 rows whose slabs give work to half of the multiprocessors.
-pub fn is_wide(m: usize, n: usize, processors: usize) -> bool {
-    m <= FEW_ROWS[1].rows && n.div_ceil(SLAB) * 2 > processors
-}
-
-/// A kernel for products of up to [`SMALL_ROWS`] rows that divides the depth among its warps: chains
-/// of sums are shorter, and the bits are not those of `gemm`.
+/// A kernel for products of up to [`SMALL_ROWS`] rows that divides the depth among its warps:
+/// chains of sums are shorter, and the bits are not those of `gemm`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spread {
     /// The kernel.
@@ -91,7 +86,7 @@ impl Spread {
     /// The kernel without a gate for `n` rows of weights. Slabs of 32 are to give work to half of
     /// the multiprocessors.
     pub fn of(n: usize, processors: usize) -> Spread {
-        if is_wide(1, n, processors) { SPREAD } else { SPREAD_NARROW }
+        if n.div_ceil(SLAB) * 2 > processors { SPREAD } else { SPREAD_NARROW }
     }
 
     /// Grid for a result of `n` columns, on a device with so many multiprocessors.

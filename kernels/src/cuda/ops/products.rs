@@ -41,7 +41,7 @@ impl Cuda {
     ) -> Result<bool, OpError> {
         check_len("gated_matmul", "w", w.rows, 2 * width)?;
         let shape = product_shape(x, w, out)?;
-        if !self.variant.joined || self.is_for_library(shape.m, shape.n) {
+        if !self.variant.joined || self.is_for_library(shape.m) {
             return Ok(false);
         }
         out.resize(shape.m * width).map_err(op_error("gated_matmul"))?;
@@ -85,12 +85,9 @@ impl Cuda {
         self.variant.spread && m <= SMALL_ROWS
     }
 
-    /// True if cuBLASLt makes `[m, n]` products, if it supports them.
-    fn is_for_library(&self, m: usize, n: usize) -> bool {
-        let processors = self.device.processors();
-        let is_own = m <= self.variant.products.own_rows()
-            || (self.variant.own_wide && gemm::is_wide(m, n, processors));
-        self.library.is_some() && !is_own
+    /// True if cuBLASLt makes products of `m` rows, if it supports them.
+    fn is_for_library(&self, m: usize) -> bool {
+        self.library.is_some() && m > self.variant.products.own_rows()
     }
 
     /// Multiplies with cuBLASLt, and returns true; or returns false if our own kernels are to do
@@ -103,8 +100,7 @@ impl Cuda {
         out: &Buffer,
     ) -> Result<bool, OpError> {
         let op = "matmul";
-        let Some(library) = self.library.as_ref().filter(|_| self.is_for_library(shape.m, shape.n))
-        else {
+        let Some(library) = self.library.as_ref().filter(|_| self.is_for_library(shape.m)) else {
             return Ok(false);
         };
         let addresses = ProductAddresses {
