@@ -58,7 +58,8 @@ extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_spread(
     multiply_spread_slabs<4>(product, stages);
 }
 
-/// For products whose slabs of 32 rows of w would leave multiprocessors idle: slabs of 8.
+/// For products whose slabs of 32 rows of w would leave half of the multiprocessors idle: slabs
+/// of 8.
 extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_spread_narrow(
     void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out) {
     DYNAMIC_SHARED(stages);

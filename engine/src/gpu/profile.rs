@@ -58,7 +58,7 @@ pub struct Profile {
     pub bandwidth: f64,
     /// The operations of each case, in the order of a step.
     pub rows: Vec<ProfileRow>,
-    /// Whole steps of each even case.
+    /// Whole steps of each case.
     pub steps: Vec<ProfileStep>,
     /// The cases that did not fit into memory.
     pub left_out: Vec<String>,
@@ -147,7 +147,7 @@ const VARIANTS: &[VariantKind] = &[
 const SERVING: Variant = Variant::SERVING;
 const LIBRARY: Variant = Variant { products: ProductChoice::Library, ..SERVING };
 /// As with `--deterministic`.
-const DETERMINISTIC: Variant = Variant { products: ProductChoice::Own, ..SERVING.deterministic() };
+const DETERMINISTIC: Variant = SERVING.deterministic();
 
 const fn kind(
     label: &'static str,
@@ -509,7 +509,7 @@ mod tests {
         let one = "batch 1, 20 positions each";
         // Queries and keys of 2 heads of 24, values and gates of 4 of 16, strengths and decays.
         let (channels, width) = (2 * 2 * 24 + 4 * 16, 4 * 16);
-        assert_eq!(row(one, "gemm_small 1x232x64").0, 1);
+        assert_eq!(row(one, "gemm_spread 1x232x64").0, 1);
         assert_eq!(row(one, "convolve"), (1, 2 * channels * (1 + 3 + 3 + 1)));
         let state = 2 * 4 * 24 * width;
         let rows = 2 * (channels + width + 2 * 4);

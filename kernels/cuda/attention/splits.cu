@@ -1,4 +1,5 @@
-// Splits of 512 positions, folded into one result.
+// Splits of a row's positions, folded into one result; of 512 positions each, where bits must not
+// depend on other rows.
 //
 // Each split has a softmax of its own, as if there were no other keys; two are made one by their
 // tops, as two tiles are. Blocks can then share one long sequence, each a split, and whoever folds

@@ -20,7 +20,7 @@ struct Spread {
     static constexpr int CHUNKS = DEPTH / 8;
     static constexpr int FEED_ROWS = SMALL_THREADS / CHUNKS;
     static constexpr int STAGES = 7;
-    /// As in `product/slab.cu`.
+    /// Bytes of 32 of depth; see `Slabs`.
     static constexpr int BLOCK = (SLAB + SMALL_ROWS) * ROW + 64;
     static constexpr int STAGE = SMALL_WARPS * PARTS * BLOCK;
     /// Behind the stages, the sums of all warps.
@@ -66,20 +66,28 @@ __device__ __forceinline__ void spread_inputs(
 template <class Ring>
 __device__ __forceinline__ void spread_first_inputs(
     unsigned char* stages, const Product& product) {
-    int k = product.k, steps = (k + Ring::DEPTH - 1) / Ring::DEPTH;
-    int chunks = product.m * Ring::CHUNKS;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < (Ring::STAGES - 1) * chunks; i += SMALL_THREADS) {
-        int stage = i / chunks, row = i % chunks / Ring::CHUNKS, chunk = i % Ring::CHUNKS;
-        int at = stage % steps * Ring::DEPTH + chunk * 8;
-        uint4 pack = make_uint4(0, 0, 0, 0);
-        if (at < k) pack = load_pack(product.x + (long long)row * k + at);
-        *(uint4*)Ring::place(stages + stage * Ring::STAGE, Ring::SLAB + row, chunk) = pack;
+    int chunk = threadIdx.x % Ring::CHUNKS, k = product.k;
+    for (int row = threadIdx.x / Ring::CHUNKS; row < product.m; row += Ring::FEED_ROWS) {
+        const bf16* from = product.x + (long long)row * k;
+        uint4 packs[Ring::STAGES - 1];
+        int depth = chunk * 8;
+#pragma unroll
+        for (int stage = 0; stage < Ring::STAGES - 1; stage++) {
+            packs[stage] = depth < k ? load_pack(from + depth) : make_uint4(0, 0, 0, 0);
+            // Behind the last of its depth begins the next slab.
+            depth += Ring::DEPTH;
+            if (depth - chunk * 8 >= k) depth = chunk * 8;
+        }
+        unsigned char* to = Ring::place(stages, Ring::SLAB + row, chunk);
+#pragma unroll
+        for (int stage = 0; stage < Ring::STAGES - 1; stage++) {
+            *(uint4*)(to + stage * Ring::STAGE) = packs[stage];
+        }
     }
 }
 
-/// Multiplies this warp's part of a stage. Rows of x past the last one are that again: a row of the
-/// result depends on no other row.
+/// Multiplies this warp's part of a stage. The last row of x stands in for rows that do not exist:
+/// a row of the result depends on no other row.
 template <int GROUPS>
 __device__ __forceinline__ void multiply_spread(
     float (&sums)[GROUPS][4], const unsigned char* stage, int m) {

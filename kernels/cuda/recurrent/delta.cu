@@ -119,7 +119,7 @@ __device__ __forceinline__ float softplus(float x) {
     return x > 20.0f ? x : log1pf(expf(x));
 }
 
-/// Rows in shared memory, and what a thread prepares of one.
+/// Rows that are prepared, in shared memory.
 struct DeltaRows {
     float *queries, *keys, *values, *gates;
 };

@@ -43,7 +43,7 @@ const GRAPHS_MAX: usize = 256;
 pub struct CudaOptions {
     /// The device.
     pub device: DeviceOptions,
-    /// Gives a row the same bits in every batch: all products are made by our own kernels.
+    /// Gives a row the same bits in every batch: see [`Variant::deterministic`].
     pub deterministic: bool,
     /// Launches every step operation by operation, to compare with recorded steps.
     pub eager: bool,

@@ -7,8 +7,8 @@ use super::grid::gemm::SMALL_ROWS;
 /// which costs more than a launch where there are many.
 pub const ROTATING_ROWS: usize = 128;
 
-/// The most decoded rows of a step whose attention adds up the sums of its splits. The blocks of a
-/// row wait for each other there, which costs more than a launch where there are many.
+/// The most decoded rows of a step whose attention adds up the sums of its splits. Each block
+/// counts itself at its end for that, which costs more than a launch where there are many.
 pub const JOINED_ROWS: usize = 16;
 
 /// The kernels of a step, where there is a choice.
@@ -54,7 +54,7 @@ impl Variant {
 
     /// Without what would let the bits of a row depend on other rows of its step.
     pub const fn deterministic(self) -> Variant {
-        Variant { spread: false, fitted: false, ..self }
+        Variant { products: ProductChoice::Own, spread: false, fitted: false, ..self }
     }
 }
 

@@ -12,7 +12,7 @@ pub const WIDE: usize = 64;
 /// Positions that a block loads at a time.
 pub(super) const STRIDE: usize = 64;
 pub(super) const THREADS: u32 = 128;
-/// Blocks that a multiprocessor has room for.
+/// Blocks that each multiprocessor is to have work for.
 const BLOCKS_OF_PROCESSOR: usize = 2;
 
 /// A tile as the device reads it: of a prompt the span, the first row within it, the number of

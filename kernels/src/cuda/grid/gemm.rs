@@ -45,7 +45,7 @@ const fn few(kernel: &'static str, gated: &'static str, rows: usize, stages: usi
 
 impl FewRows {
     /// The kernel for an `[m, n]` result: the one that reads the weights once; for more rows the
-    /// one of the most, if `gemm` had work for less than half of the multiprocessors.
+    /// last, if `gemm` had work for at most half of the multiprocessors.
     pub fn of(m: usize, n: usize, processors: usize) -> Option<FewRows> {
         let once = FEW_ROWS.into_iter().find(|few| m <= few.rows);
         let leaves_idle = 2 * m.div_ceil(TILE) * n.div_ceil(TILE) <= processors;
@@ -83,8 +83,8 @@ pub const SPREAD_NARROW: Spread = Spread { kernel: "gemm_spread_narrow", slab: 8
 const SPREAD_STAGES: usize = 7;
 
 impl Spread {
-    /// The kernel without a gate for `n` rows of weights. Slabs of 32 are to give work to half of
-    /// the multiprocessors.
+    /// The kernel without a gate for `n` rows of weights. Slabs of 32 are to give work to more than
+    /// half of the multiprocessors.
     pub fn of(n: usize, processors: usize) -> Spread {
         if n.div_ceil(SLAB) * 2 > processors { SPREAD } else { SPREAD_NARROW }
     }

@@ -1,5 +1,5 @@
-//! Rotation and attention: two launches, one for steps that only decode, or one more for prompts by
-//! tall tiles.
+//! Rotation and attention: two launches, or one for steps that decode few rows; one more for
+//! prompts by tall tiles, and one for the splits of many decoded rows.
 
 use super::launch::{op_error, optional_pointer, pointer};
 use crate::cuda::grid;

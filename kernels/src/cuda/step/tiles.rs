@@ -12,7 +12,7 @@ pub(crate) struct TileRules {
 }
 
 impl TileRules {
-    /// Those of what serves: a row has the same bits in every batch.
+    /// Those by which a row has the same bits in every batch.
     pub(crate) const FIXED: TileRules =
         TileRules { splits: SplitRule::FIXED, tall: TallRule::NEVER };
 }
