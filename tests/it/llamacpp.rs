@@ -1,6 +1,7 @@
 //! Rows from llama.cpp, which reports prompts as text and leaves end tokens out.
 
 use std::collections::BTreeSet;
+use std::sync::Mutex;
 
 use episode::{CallEnd, Fidelity};
 use exporter::{Options, export};
@@ -18,24 +19,29 @@ fn json(value: &Value) -> Vec<Step> {
     vec![Step::reply("200 OK", "application/json", value.to_string().as_bytes())]
 }
 
-/// llama.cpp in the middle of a call: a real stream, a template that renders `rendered`, and a
-/// tokenizer that makes `tokens` ids of the prompt.
-async fn server(rendered: &'static str, tokens: u32) -> Upstream {
-    let script = move |seen: &Seen| {
-        let body: Value = serde_json::from_slice(&seen.body).unwrap_or_default();
-        match seen.path.as_str() {
-            "/apply-template" => json(&json!({ "prompt": rendered })),
-            "/tokenize" if body["content"] == "<|im_end|>" => json(&json!({ "tokens": [390] })),
-            "/tokenize" if body["content"] == RENDERED => {
-                json(&json!({ "tokens": (0..tokens).collect::<Vec<u32>>() }))
-            }
-            "/tokenize" => json(&json!({ "tokens": [1, 2, 3] })),
-            _ => {
-                let stream = tape("llamacpp/real/chat_stream.asked.sse");
-                vec![Step::stream_head(), Step::chunk(&stream), Step::chunk(b"")]
-            }
+/// What llama.cpp answers in the middle of a call: a real stream, a template that renders
+/// `rendered`, and a tokenizer that makes `tokens` ids of the prompt.
+fn answer(seen: &Seen, rendered: &str, tokens: u32) -> Vec<Step> {
+    let body: Value = serde_json::from_slice(&seen.body).unwrap_or_default();
+    match seen.path.as_str() {
+        "/apply-template" => json(&json!({ "prompt": rendered })),
+        "/tokenize" if body["content"] == "<|im_end|>" => json(&json!({ "tokens": [390] })),
+        "/tokenize" if body["content"] == RENDERED => {
+            json(&json!({ "tokens": (0..tokens).collect::<Vec<u32>>() }))
         }
-    };
+        "/tokenize" => json(&json!({ "tokens": [1, 2, 3] })),
+        _ => {
+            let stream = tape("llamacpp/real/chat_stream.asked.sse");
+            vec![Step::stream_head(), Step::chunk(&stream), Step::chunk(b"")]
+        }
+    }
+}
+
+async fn server(rendered: &'static str, tokens: u32) -> Upstream {
+    server_of(move |seen| answer(seen, rendered, tokens)).await
+}
+
+async fn server_of(script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static) -> Upstream {
     let upstream = Upstream::start("llamacpp", script).await;
     upstream.tells(tape("llamacpp/props.json"));
     upstream
@@ -71,6 +77,24 @@ async fn a_streamed_chat_has_its_prompt_and_its_end() {
     let asked: Vec<String> = upstream.seen().into_iter().map(|seen| seen.path).collect();
     let times = |path: &str| asked.iter().filter(|asked| *asked == path).count();
     assert_eq!((times("/apply-template"), times("/tokenize")), (1, 2), "{asked:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_whose_connection_is_closed_is_asked_again() {
+    let asked = Mutex::new(BTreeSet::new());
+    let upstream = server_of(move |seen| {
+        let is_question = ["/apply-template", "/tokenize"].contains(&seen.path.as_str());
+        let is_first = asked.lock().unwrap().insert(seen.body.clone());
+        match is_question && is_first {
+            // As by a server that gives up an idle connection just then.
+            true => vec![Step::Cut],
+            false => answer(seen, RENDERED, PROMPT_TOKENS),
+        }
+    })
+    .await;
+    let (ended, reasons, _) = call(&upstream).await;
+    assert_eq!(ended.prompts, [(0..PROMPT_TOKENS).collect::<Vec<u32>>()]);
+    assert!(!reasons.contains("no_token_ids"), "{reasons:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

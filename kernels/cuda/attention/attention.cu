@@ -2,17 +2,18 @@
 // and value head.
 //
 // Packed row `r` of a tile is query head `r % group` of row `r / group`, so that one load of keys
-// and values serves the whole group. Keys are walked in tiles of 64 and splits of 512:
+// and values serves the whole group. Keys are walked in tiles of 64 and splits of 512, or of the
+// length that a decoded row's tile says:
 //
 //   within a split, tile by tile:  top' = max(top, scores)      (in powers of two)
 //                                  sum  = sum * 2^(top - top') + weights . values
 //   then, split by split:          the splits' sums are folded the same way, in order.
 //
 // `sum` has one column more, of ones, so the weights' own sum is rounded as what it divides.
-// A row's bits depend on its query and its keys alone: `narrow` (16 packed rows, four warps share
-// them), `wide` (64 packed rows, 16 a warp) and `attention_tall` (128, 32 a warp) do the same sums
-// in the same order, and `attention_combine` folds as they do. Keys past a row change nothing: they
-// weigh zero, and what lies past the tile's last row is read as zeros.
+// A row's bits depend on its query, its keys and the length of its splits alone: `narrow` (16 packed
+// rows, four warps share them), `wide` (64 packed rows, 16 a warp) and `attention_tall` (128, 32 a
+// warp) do the same sums in the same order, and `attention_combine` folds as they do. Keys past a
+// row change nothing: they weigh zero, and what lies past the tile's last row is read as zeros.
 //
 // keys, values: this layer's pages [pages][kv heads][PAGE][HEAD_DIM].
 // tiles: one of a prompt is {span, first row within the span, rows, -1}, with at most 64 packed

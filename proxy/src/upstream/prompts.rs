@@ -93,8 +93,12 @@ async fn tokenize(forward: &Forward, prompts: &PromptLookup, agent: &HeaderMap) 
     prompts.ids(&replies)
 }
 
-/// The body of a successful reply.
+/// The body of a successful reply. A question is asked once more if its connection broke, as that
+/// of a server that gives up an idle connection just then: it changes nothing there.
 async fn ask(forward: &Forward, path: &str, body: Bytes, agent: &HeaderMap) -> Option<Bytes> {
-    let (status, reply) = forward.post(path, body, agent).await.ok()?;
+    let (status, reply) = match forward.post(path, body.clone(), agent).await {
+        Ok(replied) => replied,
+        Err(_) => forward.post(path, body, agent).await.ok()?,
+    };
     status.is_success().then_some(reply)
 }
