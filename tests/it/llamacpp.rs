@@ -19,7 +19,7 @@ fn json(value: &Value) -> Vec<Step> {
     vec![Step::reply("200 OK", "application/json", value.to_string().as_bytes())]
 }
 
-/// What llama.cpp answers in the middle of a call: a real stream, a template that renders
+/// The answer of llama.cpp in the middle of a call: a real stream, a template that renders
 /// `rendered`, and a tokenizer that makes `tokens` ids of the prompt.
 fn answer(seen: &Seen, rendered: &str, tokens: u32) -> Vec<Step> {
     let body: Value = serde_json::from_slice(&seen.body).unwrap_or_default();
