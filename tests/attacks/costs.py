@@ -7,6 +7,8 @@ import hostile
 import http1
 import pyarrow
 
+NOTHING = hostile.reply({}, headers=[("connection", "close")])
+"""A reply without content that is the last of its connection."""
 CODED = (("br", "brotli"), ("gzip", "gzip"), ("zstd", "zstd"))
 
 
@@ -49,8 +51,9 @@ def closing(*pieces):
     """An answer of these pieces to a call, after which the upstream closes."""
 
     def answer(request):
-        # What rolltape itself asks the upstream gets no answer of use.
-        yield from pieces if request.method == "POST" else [hostile.reply({})]
+        # What rolltape itself asks the upstream gets no answer of use. It says that the connection
+        # ends with it: a call that is sent on one that closes unannounced is lost by right.
+        yield from pieces if request.method == "POST" else [NOTHING]
         raise ConnectionError
 
     return answer

@@ -445,15 +445,16 @@ HOSTILE_HEADS = {
 }
 
 
-def said_by(answers):
-    """An answer for each call by its text, after which the upstream closes."""
+def said_by(hostile_heads, odd_heads):
+    """An answer for each call by its text. The upstream closes after the hostile ones, which may
+    have no end."""
 
     def answer(request):
-        if request.method == "GET" or framing.asked(request) not in answers:
-            yield framing.repeat(request)
-            return
-        yield answers[framing.asked(request)]
-        raise ConnectionError
+        name = None if request.method == "GET" else framing.asked(request)
+        if name in hostile_heads:
+            yield hostile_heads[name]
+            raise ConnectionError
+        yield odd_heads.get(name) or framing.repeat(request)
 
     return answer
 
@@ -462,7 +463,7 @@ def said_by(answers):
 def liar(tmp_path_factory):
     """A server before an upstream of hostile heads."""
     with hostile.Stage(tmp_path_factory.mktemp("heads")) as stage:
-        answer = said_by(HOSTILE_HEADS | ODD_HEADS)
+        answer = said_by(HOSTILE_HEADS, ODD_HEADS)
         yield stage("--dialect", "openai", upstream=framing.Upstream(answer))
 
 
