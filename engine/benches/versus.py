@@ -324,13 +324,16 @@ class Rolltape:
         self.url = f"http://127.0.0.1:{port}"
         command = [binary, "engine", *model, "--listen", f"127.0.0.1:{port}"]
         command += ["--max-model-len", "1024", "--threads", str(threads), *flags]
-        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(command, stderr=self.log)
         for _ in range(600):
             try:
                 urllib.request.urlopen(f"{self.url}/health").read()
                 return
             except OSError:
-                assert self.process.poll() is None, "the engine has ended"
+                if self.process.poll() is not None:
+                    self.log.seek(0)
+                    raise SystemExit(f"the engine has ended: {self.log.read()}") from None
                 time.sleep(0.2)
         raise AssertionError("the engine does not answer")
 

@@ -6,6 +6,7 @@
 //! memory. Every figure is the best of some runs. `ROLLTAPE_BENCH_THREADS` sets the number of
 //! threads.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
+#![expect(unsafe_code, reason = "the limit of memory needs huge pages and prefetches")]
 
 use std::time::Instant;
 
@@ -29,6 +30,8 @@ const SHAPES: [Shape; 5] = [
 const HEADS: Heads = Heads { query: 16, kv: 8, dim: 128 };
 /// More than a cache holds.
 const BYTES: usize = 256 << 20;
+/// Bytes from what is read to what is prefetched.
+const AHEAD: usize = 2048;
 const RUNS: usize = 5;
 
 fn main() {
@@ -68,9 +71,14 @@ fn best(mut run: impl FnMut()) -> f64 {
     best
 }
 
-/// Measures the gigabytes a second that so many threads read.
+/// Measures the gigabytes a second that so many threads read, as a product reads weights: in huge
+/// pages, with prefetches.
 fn bandwidth(threads: usize) -> f64 {
-    let numbers = vec![1_u64; BYTES / 8];
+    let mut numbers = Vec::with_capacity(BYTES / 8);
+    #[cfg(target_os = "linux")]
+    ask_for_huge_pages(&mut numbers);
+    numbers.resize(BYTES / 8, 1_u64);
+
     let seconds = best(|| {
         std::thread::scope(|scope| {
             for part in numbers.chunks(numbers.len().div_ceil(threads)) {
@@ -81,8 +89,32 @@ fn bandwidth(threads: usize) -> f64 {
     BYTES as f64 / seconds / 1e9
 }
 
+/// Asks for huge pages in the room of `numbers`.
+#[cfg(target_os = "linux")]
+fn ask_for_huge_pages(numbers: &mut Vec<u64>) {
+    let page = rustix::param::page_size();
+    let room = numbers.spare_capacity_mut();
+    let (from, len) = (room.as_mut_ptr().cast::<u8>(), size_of_val(room));
+    let before = from.align_offset(page);
+    let whole = (len - before) / page * page;
+    // SAFETY: these are whole pages of the room, which holds nothing yet.
+    unsafe {
+        let start = from.add(before).cast();
+        let _ = rustix::mm::madvise(start, whole, rustix::mm::Advice::LinuxHugepage);
+    }
+}
+
 fn wrapping_sum(numbers: &[u64]) -> u64 {
-    numbers.iter().fold(0, |sum, number| sum.wrapping_add(*number))
+    let lines = numbers.chunks(8);
+    lines.fold(0, |sum, line| {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch reads nothing, so any address will do.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(AHEAD / 8).cast());
+        }
+        line.iter().fold(sum, |sum, number| sum.wrapping_add(*number))
+    })
 }
 
 /// Returns numbers without denormals, which are slow on some processors.

@@ -19,6 +19,7 @@ mod dispatch;
 mod experts;
 mod matmul;
 mod matrix;
+mod memory;
 mod ops;
 mod pool;
 mod recurrent;

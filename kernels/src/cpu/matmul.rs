@@ -9,9 +9,7 @@ use crate::cpu::matrix::{GROUP, Matrix, PanelGroup};
 use crate::cpu::shared::SharedSlice;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::simd::tile::tile_dots;
-use crate::cpu::simd::tile::{
-    Block, CACHE_LINE, Element, Lines, Prefetch, Strip, Sums, each_block, tile, tile_pairs,
-};
+use crate::cpu::simd::tile::{Block, Element, Lines, Strip, Sums, each_block, tile, tile_pairs};
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::simd::vector::Dot;
 use crate::cpu::simd::vector::{LANES, Vector};
@@ -37,28 +35,6 @@ fn bf16_bits(value: &f32) -> u32 {
     u32::from(u16::round(*value))
 }
 
-/// Lines of the largest block that prefetches.
-const PREFETCH_MAX: usize = 4;
-
-/// Returns the part of the next group that the block of `R` lines from `first` on prefetches. The
-/// blocks of lines, one after another, prefetch the whole of it.
-#[inline(always)]
-fn prefetch<T, U, const R: usize>(
-    x: Lines<'_, T>,
-    first: usize,
-    group: &PanelGroup<'_, U>,
-) -> Prefetch {
-    let all = x.values.len() / x.stride;
-    // One block over all lines reads as fast as memory delivers. Blocks of more lines have no
-    // registers left to count with, and more work that hides the wait.
-    if R > PREFETCH_MAX || R == all {
-        return Prefetch::NONE;
-    }
-    let lines = size_of_val(group.values) / CACHE_LINE * first / all;
-    let from = group.values.as_ptr_range().end.cast::<u8>().wrapping_add(lines * CACHE_LINE);
-    Prefetch { from, lines: (group.panels * R).div_ceil(all) }
-}
-
 /// A group of weights and the way to multiply an input with it.
 trait Factor<V: Vector> {
     /// Computes the products of `R` rows from `row` on with `P` panels from `panel` on.
@@ -71,13 +47,12 @@ fn strip<'a, T, const P: usize>(
     group: &PanelGroup<'a, T>,
     panel: usize,
     row: usize,
-    prefetch: Prefetch,
 ) -> Strip<'a, T, P> {
     let mut panels = [group.values; P];
     for (p, values) in panels.iter_mut().enumerate() {
         *values = &group.values[(panel + p) * row..];
     }
-    Strip { panels, stride: group.panels * row, prefetch }
+    Strip { panels, stride: group.panels * row }
 }
 
 /// Weights of 32-bit floats.
@@ -87,7 +62,7 @@ impl<V: Vector> Factor<V> for F32Factor<'_> {
     #[inline(always)]
     fn sums<const R: usize, const P: usize>(&self, row: usize, panel: usize) -> Sums<V, R, P> {
         let mut sums = [[V::splat(0.0); P]; R];
-        let strip = strip(&self.1, panel, LANES, Prefetch::NONE);
+        let strip = strip(&self.1, panel, LANES);
         tile::<V, f32, R, P>(self.0, row, strip, &mut sums);
         sums
     }
@@ -100,8 +75,7 @@ impl<V: Vector> Factor<V> for PairFactor<'_> {
     #[inline(always)]
     fn sums<const R: usize, const P: usize>(&self, row: usize, panel: usize) -> Sums<V, R, P> {
         let mut sums = [[V::splat(0.0); P]; R];
-        let prefetch = prefetch::<_, _, R>(self.0, row, &self.1);
-        tile_pairs::<V, R, P>(self.0, row, strip(&self.1, panel, 2 * LANES, prefetch), &mut sums);
+        tile_pairs::<V, R, P>(self.0, row, strip(&self.1, panel, 2 * LANES), &mut sums);
         sums
     }
 }
@@ -115,8 +89,7 @@ impl<V: Dot> Factor<V> for DotFactor<'_> {
     #[inline(always)]
     fn sums<const R: usize, const P: usize>(&self, row: usize, panel: usize) -> Sums<V, R, P> {
         let mut sums = [[V::splat(0.0); P]; R];
-        let prefetch = prefetch::<_, _, R>(self.0, row, &self.1);
-        tile_dots::<V, R, P>(self.0, row, strip(&self.1, panel, 2 * LANES, prefetch), &mut sums);
+        tile_dots::<V, R, P>(self.0, row, strip(&self.1, panel, 2 * LANES), &mut sums);
         sums
     }
 }

@@ -1,9 +1,10 @@
 //! Weights in panels of sixteen rows, so that the lanes of a register are sixteen results and no
 //! sum crosses lanes.
 
+use super::memory::zeros;
 use super::simd::vector::LANES;
 use crate::bf16::widen;
-use crate::op::Values;
+use crate::op::{OpError, Values};
 
 /// Panels that are interleaved in memory.
 pub(super) const GROUP: usize = 4;
@@ -35,7 +36,11 @@ pub(super) struct PanelGroup<'a, T> {
 
 impl Matrix {
     /// Packs parts that together have `rows * columns` elements; as bf16 if all parts are.
-    pub(super) fn pack(parts: &[Values<'_>], rows: usize, columns: usize) -> Matrix {
+    pub(super) fn pack(
+        parts: &[Values<'_>],
+        rows: usize,
+        columns: usize,
+    ) -> Result<Matrix, OpError> {
         if parts.iter().all(|part| matches!(part, Values::Bf16(_))) {
             Matrix::pack_bf16(parts, rows, columns)
         } else {
@@ -43,9 +48,10 @@ impl Matrix {
         }
     }
 
-    fn pack_bf16(parts: &[Values<'_>], rows: usize, columns: usize) -> Matrix {
+    fn pack_bf16(parts: &[Values<'_>], rows: usize, columns: usize) -> Result<Matrix, OpError> {
         let len = rows.next_multiple_of(LANES) * columns.next_multiple_of(2);
-        let mut matrix = Matrix { elements: Elements::Bf16(vec![0; len]), rows, columns };
+        let elements = Elements::Bf16(zeros("matrix", len)?);
+        let mut matrix = Matrix { elements, rows, columns };
         let mut index = 0;
         for part in parts {
             let Values::Bf16(values) = part else { continue };
@@ -56,12 +62,13 @@ impl Matrix {
                 index += 1;
             }
         }
-        matrix
+        Ok(matrix)
     }
 
-    fn pack_f32(parts: &[Values<'_>], rows: usize, columns: usize) -> Matrix {
+    fn pack_f32(parts: &[Values<'_>], rows: usize, columns: usize) -> Result<Matrix, OpError> {
         let len = rows.next_multiple_of(LANES) * columns;
-        let mut matrix = Matrix { elements: Elements::F32(vec![0.0; len]), rows, columns };
+        let elements = Elements::F32(zeros("matrix", len)?);
+        let mut matrix = Matrix { elements, rows, columns };
         let mut index = 0;
         for part in parts {
             let wide = match part {
@@ -75,7 +82,7 @@ impl Matrix {
                 index += 1;
             }
         }
-        matrix
+        Ok(matrix)
     }
 
     /// Number of rows, which are the columns of a product.

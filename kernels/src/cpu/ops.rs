@@ -74,7 +74,7 @@ impl Ops for Cpu {
         for part in parts {
             check_multiple("matrix", "parts", part.len(), columns)?;
         }
-        Ok(Matrix::pack(parts, rows, columns))
+        Matrix::pack(parts, rows, columns)
     }
 
     fn read_matrix(

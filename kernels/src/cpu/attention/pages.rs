@@ -1,8 +1,6 @@
 //! Keys and values of all sequences, in pages of sixteen positions.
-#![expect(unsafe_code, reason = "memory that is zero without being touched")]
 
-use std::alloc::{Layout, alloc_zeroed};
-
+use crate::cpu::memory::zeros;
 use crate::cpu::simd::tile::Element;
 use crate::op::{Heads, OpError, PAGE};
 
@@ -76,8 +74,8 @@ impl Pages {
 impl<T: Element> KvPages<T> {
     fn new(shape: PagesShape) -> Result<KvPages<T>, OpError> {
         let all = shape.layers.saturating_mul(shape.count).saturating_mul(shape.heads.kv);
-        let keys = zeros(all.saturating_mul(shape.key_len()))?;
-        let values = zeros(all.saturating_mul(shape.value_len()))?;
+        let keys = zeros("pages", all.saturating_mul(shape.key_len()))?;
+        let values = zeros("pages", all.saturating_mul(shape.value_len()))?;
         Ok(KvPages { keys, values, shape })
     }
 
@@ -112,23 +110,6 @@ impl<T: Element> KvPages<T> {
     pub(super) fn view<'a>(&'a self, layer: usize, head: usize, pages: &'a [u32]) -> KvView<'a, T> {
         KvView { of: self, pages, first: layer * self.shape.count, head }
     }
-}
-
-/// Allocates zeros, which take memory only when they are written.
-pub(in crate::cpu) fn zeros<T: Element>(len: usize) -> Result<Vec<T>, OpError> {
-    let bytes = len.saturating_mul(size_of::<T>());
-    let layout = Layout::array::<T>(len).map_err(|_| OpError::Memory { op: "pages", bytes })?;
-    if layout.size() == 0 {
-        return Ok(Vec::new());
-    }
-    // SAFETY: the layout is not empty.
-    let start = unsafe { alloc_zeroed(layout) };
-    if start.is_null() {
-        return Err(OpError::Memory { op: "pages", bytes });
-    }
-    // SAFETY: the global allocator gave `len` numbers with the layout of an array of them, and
-    // bytes of zeros are numbers, of which `Element` has only `f32` and `u16`.
-    Ok(unsafe { Vec::from_raw_parts(start.cast(), len, len) })
 }
 
 /// The keys and values of one sequence, layer, and key and value head.

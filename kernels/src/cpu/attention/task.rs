@@ -13,7 +13,7 @@ use std::ops::Range;
 use crate::cpu::attention::pages::KvView;
 use crate::cpu::shared::SharedSlice;
 use crate::cpu::simd::loops;
-use crate::cpu::simd::tile::{Block, Element, Lines, Prefetch, Strip, each_block, tile};
+use crate::cpu::simd::tile::{Block, Element, Lines, Strip, each_block, tile};
 use crate::cpu::simd::vector::{LANES, Vector};
 use crate::op::{Heads, PAGE};
 
@@ -121,7 +121,7 @@ fn key_strip<'a, T: Element, const P: usize>(
     for (p, keys) in panels.iter_mut().enumerate() {
         *keys = task.past.keys(page + p);
     }
-    Strip { panels, stride: LANES, prefetch: Prefetch::NONE }
+    Strip { panels, stride: LANES }
 }
 
 /// The products of queries with the keys of `P` pages.
@@ -184,7 +184,7 @@ impl<V: Vector, T: Element, const P: usize> WeightedSum<'_, V, T, P> {
         for (p, panel) in panels.iter_mut().enumerate() {
             *panel = &values[(self.part + p) * LANES..];
         }
-        Strip { panels, stride: values.len() / PAGE, prefetch: Prefetch::NONE }
+        Strip { panels, stride: values.len() / PAGE }
     }
 
     /// Returns the weights of the first `depth` positions of a page.

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "every task reads and writes parts of its own")]
 
 use super::PANEL;
-use crate::cpu::attention::pages::zeros;
+use crate::cpu::memory::zeros;
 use crate::cpu::shared::SharedSlice;
 use crate::op::{DeltaHeads, OpError, check_index, check_multiple};
 
@@ -60,8 +60,8 @@ impl States {
         check_multiple("states", "value", heads.value, heads.key)?;
         check_index("states", 0, heads.taps)?;
         let all = layers.saturating_mul(slots);
-        let convolution = zeros(all.saturating_mul(convolution_size(heads)))?;
-        let delta = zeros(all.saturating_mul(delta_size(heads)))?;
+        let convolution = zeros("states", all.saturating_mul(convolution_size(heads)))?;
+        let delta = zeros("states", all.saturating_mul(delta_size(heads)))?;
         Ok(States { heads, layers, slots, convolution, delta })
     }
 

@@ -34,31 +34,11 @@ impl<T> Lines<'_, T> {
 pub(in crate::cpu) struct Strip<'a, T, const P: usize> {
     pub(in crate::cpu) panels: [&'a [T]; P],
     pub(in crate::cpu) stride: usize,
-    pub(in crate::cpu) prefetch: Prefetch,
 }
 
-/// Memory to prefetch during a tile, because it is needed afterwards: `lines` cache lines for every
-/// row of its panels.
-#[derive(Clone, Copy)]
-pub(in crate::cpu) struct Prefetch {
-    pub(in crate::cpu) from: *const u8,
-    pub(in crate::cpu) lines: usize,
-}
-
-/// Bytes of a cache line.
-pub(in crate::cpu) const CACHE_LINE: usize = 64;
-
-impl Prefetch {
-    pub(in crate::cpu) const NONE: Prefetch = Prefetch { from: std::ptr::null(), lines: 0 };
-
-    /// Prefetches the cache lines that belong to row `i` of the panels.
-    #[inline(always)]
-    fn fetch<V: Vector>(self, i: usize) {
-        for line in i * self.lines..(i + 1) * self.lines {
-            V::prefetch(self.from.wrapping_add(line * CACHE_LINE));
-        }
-    }
-}
+/// Bytes from a number that is loaded to the one that is prefetched meanwhile. The prefetchers of a
+/// processor stop at the end of a page and begin anew on the next.
+const AHEAD: usize = 2048;
 
 impl<T, const P: usize> Strip<'_, T, P> {
     /// Returns the starts of the panels, after a check that each has `depth` rows of `row` numbers.
@@ -70,6 +50,14 @@ impl<T, const P: usize> Strip<'_, T, P> {
             *start = panel[..needed].as_ptr();
         }
         starts
+    }
+}
+
+/// Prefetches what comes [`AHEAD`] bytes behind number `at` of every panel.
+#[inline(always)]
+fn prefetch<V: Vector, T, const P: usize>(panels: [*const T; P], at: usize) {
+    for panel in panels {
+        V::prefetch(panel.wrapping_add(at).cast::<u8>().wrapping_add(AHEAD));
     }
 }
 
@@ -144,6 +132,7 @@ pub(in crate::cpu) fn tile<V: Vector, T: Element, const R: usize, const P: usize
     let panels = w.starts(x.depth, LANES);
     let mut acc = *sums;
     for i in 0..x.depth {
+        prefetch::<V, T, P>(panels, i * w.stride);
         let mut weights = [V::splat(0.0); P];
         for (weights, panel) in weights.iter_mut().zip(panels) {
             // SAFETY: `starts` has checked that `x.depth` rows of sixteen are there.
@@ -171,7 +160,7 @@ pub(in crate::cpu) fn tile_pairs<V: Vector, const R: usize, const P: usize>(
     let mut weights = [V::splat(0.0); P];
 
     for pair in 0..x.depth / 2 {
-        w.prefetch.fetch::<V>(pair);
+        prefetch::<V, _, P>(panels, pair * w.stride);
         for (weights, panel) in weights.iter_mut().zip(panels) {
             // SAFETY: `starts` has checked that there is a row of pairs for every two numbers.
             *weights = V::load_lower(unsafe { pairs(panel, pair * w.stride) });
@@ -221,7 +210,7 @@ pub(in crate::cpu) fn tile_dots<V: Dot, const R: usize, const P: usize>(
     let panels = w.starts(x.depth, 2 * LANES);
     let mut acc = *sums;
     for i in 0..x.depth {
-        w.prefetch.fetch::<V>(i);
+        prefetch::<V, _, P>(panels, i * w.stride);
         for (acc, line) in acc.iter_mut().zip(lines) {
             // SAFETY: `i` is below the depth of the line, checked by `starts`.
             let pair = unsafe { *line.add(i) };
