@@ -343,7 +343,8 @@ impl Grammar {
     fn timed<T>(&mut self, work: impl FnOnce(&mut Matcher) -> T) -> T {
         let begun = Instant::now();
         let result = watch::within(MASK_WAIT, &mut self.matcher, work);
-        let elapsed = begun.elapsed();
+        // What is longer and was not stopped, the whole process waited for.
+        let elapsed = begun.elapsed().min(MASK_WAIT);
         self.spent += elapsed;
         self.last += elapsed;
         result

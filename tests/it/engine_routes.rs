@@ -5,6 +5,7 @@ use hyper::{Response, StatusCode};
 use kit::{Answer, Heard, Manner, Reply, Server, World, exchange, post, tape};
 use proxy::Config;
 use serde_json::json;
+use tokio::net::TcpSocket;
 use wire::Dialect;
 
 use crate::wait::until;
@@ -197,8 +198,10 @@ async fn our_own_engine_is_asked_for_the_checksum_of_a_new_label_once() {
 
 #[tokio::test]
 async fn an_upstream_that_is_gone_is_told_to_the_trainer() {
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let world = World::start(gone).await;
+    // Its port is held, but nobody listens there.
+    let gone = TcpSocket::new_v4().unwrap();
+    gone.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let world = World::start(gone.local_addr().unwrap()).await;
     let reply = post(world.control, "/pause?mode=keep", "").await;
     assert_eq!(reply.status, StatusCode::BAD_GATEWAY.as_u16());
     assert_eq!(reply.json()["error"]["code"], 502);

@@ -75,8 +75,9 @@ async fn a_thread_stays_on_its_engine_with_its_forks_and_threads_spread() {
     let engines = engines(4, Duration::ZERO).await;
     let world = World::start_with(config(&engines)).await;
 
+    // Engines are named by their ports: of 24 threads none would come to one engine once in 250 runs.
     let mut used = std::collections::BTreeSet::new();
-    for episode in 0..24 {
+    for episode in 0..48 {
         let name = format!("e{episode}");
         let first = engine_of(&chat(&world, &name, &["hi"]).await);
         for words in [&["hi", "a", "b"][..], &["hi", "a", "c"], &["hi", "other"]] {
@@ -92,7 +93,7 @@ async fn a_thread_stays_on_its_engine_with_its_forks_and_threads_spread() {
             |call: &&episode::Call| call.ended.as_ref().unwrap().routed.as_deref() == Some(word);
         calls.iter().filter(of).count()
     };
-    assert_eq!((routed("new"), routed("kept")), (24, 72));
+    assert_eq!((routed("new"), routed("kept")), (48, 144));
     assert!(calls.iter().all(|call| call.ended.as_ref().unwrap().engine.is_some()));
     world.stop().await;
 }
@@ -207,7 +208,7 @@ async fn a_call_while_weights_are_pushed_has_no_version() {
     push("1").await;
     chat(&world, "e", &["hi"]).await;
 
-    engines.iter().for_each(|engine| engine.slow_down_pushes(Duration::from_secs(1)));
+    engines.iter().for_each(|engine| engine.slow_down_pushes(Duration::from_secs(3)));
     let (pushed, during) = tokio::join!(push("2"), async {
         until("the new weights sample", async || {
             engines.iter().all(|engine| engine.label() == "2").then_some(())

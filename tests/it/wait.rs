@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Longest wait for any condition.
-const WAIT_MAX: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Time between two looks at a condition.
 const POLL: Duration = Duration::from_millis(10);
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::upstream::{Seen, read_request};
@@ -41,6 +41,8 @@ pub struct ScriptedEngine {
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,
     tasks: Mutex<JoinSet<()>>,
+    /// While it is dead, its port, so that nobody else gets it. Connections are refused.
+    kept: Mutex<Option<TcpSocket>>,
 }
 
 impl ScriptedEngine {
@@ -50,7 +52,8 @@ impl ScriptedEngine {
         let address = listener.local_addr().expect("a bound socket has an address");
         let (port, label) = (address.port(), "0".to_owned());
         let state = State { port, life: 1, label, latency, ..State::default() };
-        let engine = Self { address, state: Arc::new(Mutex::new(state)), tasks: Mutex::default() };
+        let state = Arc::new(Mutex::new(state));
+        let engine = Self { address, state, tasks: Mutex::default(), kept: Mutex::default() };
         engine.serve(listener);
         engine
     }
@@ -71,12 +74,17 @@ impl ScriptedEngine {
     pub async fn kill(&self) {
         let mut tasks = std::mem::take(&mut *lock(&self.tasks));
         tasks.shutdown().await;
+        let port = TcpSocket::new_v4().expect("a socket");
+        port.set_reuseaddr(true).expect("a fresh socket takes options");
+        port.bind(self.address).expect("the port is its own");
+        *lock(&self.kept) = Some(port);
         lock(&self.state).life += 1;
     }
 
     /// Comes back with the weights that it had at first.
     pub async fn revive(&self) {
-        let listener = TcpListener::bind(self.address).await.expect("the port is its own");
+        let port = lock(&self.kept).take().expect("it is dead");
+        let listener = port.listen(128).expect("the port is its own");
         let mut state = lock(&self.state);
         state.label = "0".to_owned();
         state.life += 1;

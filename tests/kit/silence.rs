@@ -11,6 +11,8 @@ use tokio::time::Instant;
 
 /// Bytes of one read.
 const READ_BYTES: usize = 16 * 1024;
+/// Time for the bytes that have come to be read.
+const GRACE: Duration = Duration::from_millis(100);
 
 /// Starts a proxy before `server` that cuts a connection after `silence` without a byte in either
 /// direction. Returns its address.
@@ -33,13 +35,15 @@ async fn relay(agent: TcpStream, server: SocketAddr, silence: Duration) {
     let last = Arc::new(Mutex::new(Instant::now()));
     let ((from_agent, to_agent), (from_server, to_server)) =
         (agent.into_split(), server.into_split());
+    let silent_until = || *last.lock().expect("no test panics here") + silence;
     let quiet = async {
         loop {
-            let until = *last.lock().expect("no test panics here") + silence;
-            if until <= Instant::now() {
+            tokio::time::sleep_until(silent_until()).await;
+            // What came while this process stood still is read first.
+            tokio::time::sleep(GRACE).await;
+            if silent_until() + GRACE <= Instant::now() {
                 return;
             }
-            tokio::time::sleep_until(until).await;
         }
     };
     // Both halves are dropped at the end, which closes both connections.

@@ -99,13 +99,13 @@ impl World {
 
     /// Waits until the one recorded call has ended, and gives it.
     pub async fn ended_call(&self) -> Call {
-        for _ in 0..500 {
+        for _ in 0..3000 {
             if let Some(call) = self.calls().await.pop().filter(|call| call.ended.is_some()) {
                 return call;
             }
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
-        panic!("no call ended within five seconds");
+        panic!("no call ended within half a minute");
     }
 
     /// Stops the proxy as a signal does and waits until everything is on disk.

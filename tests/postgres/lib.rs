@@ -34,12 +34,19 @@ start() {
 }
 start "$@" || { cat "$data/log" >&2; rm -rf "$data"; exit 1; }
 echo ready
+# Processes of a server that was killed hold its memory for a moment.
+start_again() {
+  again=0
+  until start "$@"; do
+    again=$((again + 1)); [ $again -lt 60 ] || { cat "$data/log" >&2; return 1; }
+    sleep 0.5
+  done
+}
 while read -r word; do
   case $word in
-    kill) kill -9 $(cat "$data/db/postmaster.pid" | head -1); wait $pid 2>/dev/null; sleep 0.3 ;;
-    start) start "$@" ;;
+    kill) kill -9 $(head -1 "$data/db/postmaster.pid"); wait $pid 2>/dev/null; echo done ;;
+    start) start_again "$@" && echo done || echo failed ;;
   esac
-  echo done
 done
 kill -QUIT $pid 2>/dev/null; wait $pid 2>/dev/null
 rm -rf "$data"
@@ -87,18 +94,13 @@ impl Server {
             println!("SKIPPED: PostgreSQL is not installed (Debian: apt install postgresql)");
             return None;
         };
-        let port = free_port();
-        let mut child = as_unprivileged_user()
-            .args(["sh", "-c", SCRIPT, "sh"])
-            .args([programs.as_os_str(), port.to_string().as_ref(), fsync.as_ref()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a shell starts");
-        let commands = child.stdin.take();
-        let answers = BufReader::new(child.stdout.take().expect("it was piped"));
-        let mut pipes = Pipes { commands, answers, child };
-        assert_eq!(pipes.answer(), "ready", "PostgreSQL started");
+        // A port that was free may be another's by the time that the server takes it.
+        let started = (0..3).find_map(|_| {
+            let port = free_port();
+            let mut pipes = Pipes::to_server(&programs, port, fsync);
+            (pipes.answer() == "ready").then_some((port, pipes))
+        });
+        let (port, pipes) = started.expect("PostgreSQL started");
         let (databases, pipes) = (AtomicU32::new(0), Mutex::new(pipes));
         Some(Self { port, databases, programs, pipes })
     }
@@ -167,6 +169,20 @@ impl Drop for Server {
 }
 
 impl Pipes {
+    /// Starts a server, which says `ready` once it is.
+    fn to_server(programs: &Path, port: u16, fsync: &str) -> Self {
+        let mut child = as_unprivileged_user()
+            .args(["sh", "-c", SCRIPT, "sh"])
+            .args([programs.as_os_str(), port.to_string().as_ref(), fsync.as_ref()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell starts");
+        let commands = child.stdin.take();
+        let answers = BufReader::new(child.stdout.take().expect("it was piped"));
+        Self { commands, answers, child }
+    }
+
     fn answer(&mut self) -> String {
         let mut line = String::new();
         self.answers.read_line(&mut line).expect("the shell answers");

@@ -1,10 +1,11 @@
-//! The watch over matchers: work that takes too long is stopped from outside.
+//! The watch over matchers: work that takes too long is stopped from outside. Time is counted in
+//! looks, so that what the whole process waits for counts as one.
 //!
 //! One thread looks at the matchers that work. It sleeps while there are none for a while, so that
 //! an engine without prescribed forms pays nothing, and one with them two locks a token.
 
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use llguidance::{CancellationHandle, Matcher};
 
@@ -30,7 +31,7 @@ struct Work {
 
 struct WatchedMatcher {
     number: u64,
-    until: Instant,
+    looks_left: u128,
     handle: CancellationHandle,
 }
 
@@ -43,7 +44,7 @@ pub(super) fn within<T>(
     let (Some(watch), Some(handle)) = (watch(), matcher.cancellation_handle()) else {
         return work(matcher);
     };
-    let number = watch.begin(Instant::now() + wait, handle);
+    let number = watch.begin(wait.as_millis() / LOOK.as_millis(), handle);
     let result = work(matcher);
     watch.end(number);
     result
@@ -60,11 +61,11 @@ fn watch() -> Option<&'static Watch> {
 }
 
 impl Watch {
-    fn begin(&self, until: Instant, handle: CancellationHandle) -> u64 {
+    fn begin(&self, looks_left: u128, handle: CancellationHandle) -> u64 {
         let mut work = self.lock();
         let number = work.next;
         work.next += 1;
-        work.under_way.push(WatchedMatcher { number, until, handle });
+        work.under_way.push(WatchedMatcher { number, looks_left, handle });
         if work.is_asleep {
             self.begun.notify_one();
         }
@@ -81,8 +82,12 @@ impl Watch {
         loop {
             std::thread::sleep(LOOK);
             let mut work = self.lock();
-            let now = Instant::now();
-            work.under_way.iter().filter(|one| one.until < now).for_each(|one| one.handle.cancel());
+            for one in &mut work.under_way {
+                match one.looks_left.checked_sub(1) {
+                    Some(left) => one.looks_left = left,
+                    None => one.handle.cancel(),
+                }
+            }
 
             idle = if work.under_way.is_empty() { idle + 1 } else { 0 };
             if idle < IDLE_LOOKS {

@@ -43,9 +43,14 @@ impl CheckpointSignals {
         self.commit.notify_one();
     }
 
-    /// True once each time that the writer has to checkpoint.
-    pub(crate) fn take_due(&self) -> bool {
-        self.is_long.swap(false, Ordering::Relaxed)
+    /// True while the writer has to checkpoint.
+    pub(crate) fn is_due(&self) -> bool {
+        self.is_long.load(Ordering::Relaxed)
+    }
+
+    /// Tells the checkpointer that the writer has checkpointed, or tried to.
+    pub(crate) fn done(&self) {
+        self.is_long.store(false, Ordering::Relaxed);
     }
 
     /// Lets the checkpointer end.
@@ -77,6 +82,11 @@ pub(crate) async fn keep_short(path: PathBuf, signals: Arc<CheckpointSignals>) {
             break;
         }
 
+        // Of two checkpoints at a time SQLite refuses the second at once.
+        if signals.is_due() {
+            tokio::time::sleep(LOOK_EVERY).await;
+            continue;
+        }
         match look(&mut checkpointer, &path).await {
             Ok(bytes) if bytes >= bound => {
                 // The writer is asked once, and again when the WAL has grown by as much again.

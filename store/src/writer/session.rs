@@ -104,9 +104,10 @@ impl WriterSession {
     /// Does what is due between two groups.
     pub(crate) fn maintain(&mut self, connection: Option<&StoreConnection>) {
         if let (Self::Sqlite(session), Some(StoreConnection::Local(local))) = (self, connection)
-            && session.signals.take_due()
+            && session.signals.is_due()
         {
             start_wal_over(local);
+            session.signals.done();
         }
     }
 

@@ -93,24 +93,31 @@ async fn fields_are_refused_by_name_here_too() {
     server.stop().await;
 }
 
+/// Asks for an abort again and again: before a call is known there is nothing to abort.
+async fn aborts(server: &Server) -> ! {
+    loop {
+        let ids = json!({"request_ids": ["cmpl-long", "unknown"]});
+        assert_eq!(server.post("/inference/v1/abort_requests", &ids).await.status, 200);
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+}
+
 #[tokio::test]
 async fn an_aborted_reply_ends_as_it_is() {
     let server = Server::plain().await;
     let long = json!({"prompt": [1], "max_tokens": 1000, "ignore_eos": true, "stream": true,
         "return_token_ids": true, "request_id": "long", "n": 2});
-    let abort = async {
-        // Until the call is known there is nothing to abort.
-        for _ in 0..10_000 {
-            let ids = json!({"request_ids": ["cmpl-long", "unknown"]});
-            let done = server.post("/inference/v1/abort_requests", &ids).await;
-            assert_eq!(done.status, 200);
-            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    let answer = 'aborted: {
+        for _ in 0..100 {
+            let answer = tokio::select! {
+                answer = server.post("/v1/completions", &long) => answer,
+                never = aborts(&server) => never,
+            };
+            if answer.body.contains("\"abort\"") {
+                break 'aborted answer;
+            }
         }
-    };
-    let call = server.post("/v1/completions", &long);
-    let answer = tokio::select! {
-        answer = call => answer,
-        () = abort => panic!("the call went on"),
+        panic!("every reply had ended before");
     };
     let events = answer.events();
     let ends = events.iter().filter(|event| event["choices"][0]["finish_reason"] == "abort");

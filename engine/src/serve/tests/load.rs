@@ -53,7 +53,10 @@ async fn a_full_queue_is_429_and_a_lost_client_frees_its_place() {
         }
     }
     let refused = refused.unwrap();
-    assert!(refused.head.contains("retry-after: 1"));
+    // By the pace of the machine.
+    let (_, after) = refused.head.split_once("retry-after: ").unwrap();
+    let seconds = after.lines().next().unwrap().parse::<u64>().unwrap();
+    assert!((1..60).contains(&seconds), "{seconds}");
     assert_eq!(refused.json()["error"]["code"], 429);
     drop(holders);
     for _ in 0..2000 {

@@ -9,6 +9,8 @@ mod update;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
+
 use super::*;
 use crate::update::tests::{Named, Truth, file_of, folder_of, tiny, variant};
 
@@ -23,10 +25,36 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
     panic!("{what}: it never came to that");
 }
 
+fn generated(server: &Server) -> u64 {
+    server.stats.generated_tokens.load(Ordering::Relaxed)
+}
+
 /// Waits until `count` tokens were sampled.
 pub(super) async fn sampled(server: &Server, count: u64) {
-    let tokens = || server.stats.generated_tokens.load(Ordering::Relaxed);
-    until("tokens are sampled", || tokens() >= count).await;
+    until("tokens are sampled", || generated(server) >= count).await;
+}
+
+/// Begins a reply, and posts to a path that stops generation before the last of its tokens. A reply
+/// that was faster than that is undone, and begun again.
+async fn amid(
+    server: &Server,
+    body: &Value,
+    path: &str,
+    undo: impl AsyncFn(),
+) -> (JoinHandle<Answer>, Answer) {
+    let tokens = body["max_tokens"].as_u64().unwrap();
+    for _ in 0..100 {
+        let before = generated(server);
+        let reply = server.begin("/v1/completions", body);
+        sampled(server, before + tokens / 10).await;
+        let stopped = server.post_text(path, "").await;
+        if generated(server) < before + tokens {
+            return (reply, stopped);
+        }
+        reply.await.unwrap();
+        undo().await;
+    }
+    panic!("{path}: every reply had ended before");
 }
 
 /// Waits until `count` calls wait in the queue.

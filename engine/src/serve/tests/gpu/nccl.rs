@@ -272,11 +272,11 @@ async fn a_trainer_that_stalls_is_given_up_after_its_time() {
     let before = served(&server).await;
     let trainer = Trainer::join(&server, json!({"timeout": 600})).await;
     let named = variant(1);
-    let updating = begun(&server, &named, json!({"timeout": 1})).await;
+    let updating = begun(&server, &named, json!({"timeout": 5})).await;
     let trainer = trainer.send(packed(&named, Dtype::F32).into_iter().take(2).collect()).await;
     let answer = said_of(updating).await;
     assert_eq!(answer.status, 504, "{}", answer.body);
-    assert!(answer.body.contains("in vain for 1 seconds"), "{}", answer.body);
+    assert!(answer.body.contains("in vain for 5 seconds"), "{}", answer.body);
     assert_eq!(served(&server).await, before);
     the_next_one_is_served(server).await;
     // It is still there, and would have gone on.

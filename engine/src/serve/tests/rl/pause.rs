@@ -6,14 +6,20 @@ use super::*;
 async fn paused_calls_end_or_wait_as_the_mode_says() {
     let server = Server::plain().await;
     let states = |paused: bool| json!({ "is_paused": paused });
+    let resume = async || drop(server.post_text("/resume", "").await);
     for mode in ["keep", "recompute", "wait", "abort"] {
-        let before = server.stats.generated_tokens.load(Ordering::Relaxed);
-        let running = server.begin("/v1/completions", &long(1, 300));
-        sampled(&server, before + 20).await;
-        let paused = server.post_text(&format!("/pause?mode={mode}"), "").await;
+        let path = format!("/pause?mode={mode}");
+        let (running, paused) = if mode == "wait" {
+            let before = generated(&server);
+            let reply = server.begin("/v1/completions", &long(1, 300));
+            sampled(&server, before + 20).await;
+            (reply, server.post_text(&path, "").await)
+        } else {
+            amid(&server, &long(1, 300), &path, resume).await
+        };
         assert_eq!((paused.status, paused.json()), (200, json!({"status": "paused"})));
         assert_eq!(server.get("/is_paused").await.json(), states(true));
-        let stood = server.stats.generated_tokens.load(Ordering::Relaxed);
+        let stood = generated(&server);
         match mode {
             "keep" | "recompute" => {
                 let waiting = server.begin("/v1/completions", &long(2, 5));
@@ -24,8 +30,7 @@ async fn paused_calls_end_or_wait_as_the_mode_says() {
                     server.post("/abort_requests", &json!({"request_ids": ["nobody"]})).await;
                 }
                 assert!(!running.is_finished() && !waiting.is_finished());
-                let now = server.stats.generated_tokens.load(Ordering::Relaxed);
-                assert_eq!(now, stood, "tokens were sampled during a pause");
+                assert_eq!(generated(&server), stood, "tokens were sampled during a pause");
                 server.post_text("/resume", "").await;
                 assert_eq!(waiting.await.unwrap().status, 200);
             }
@@ -53,14 +58,9 @@ async fn paused_calls_end_or_wait_as_the_mode_says() {
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_can_be_aborted_while_generation_is_paused() {
     let server = Server::plain().await;
-    let body = |id: &str| merged(long(1, 300), json!({ "request_id": id }));
-    let calls = ["a", "b", "c"].map(|id| server.begin("/v1/completions", &body(id)));
-    sampled(&server, 30).await;
-    server.post_text("/pause?mode=keep", "").await;
-    assert_eq!(server.get("/load").await.json(), json!({"server_load": 3}));
+    let [a, b, c] = three_paused(&server).await;
     let aborted = server.post("/abort_requests", &json!({"request_ids": ["cmpl-b", "x"]})).await;
     assert_eq!(aborted.json(), json!({"status": "aborted", "aborted": 1}));
-    let [a, b, c] = calls;
     assert_eq!(b.await.unwrap().json()["choices"][0]["finish_reason"], "abort");
     assert!(!a.is_finished() && !c.is_finished());
     assert_eq!(server.post_text("/abort_requests", "").await.status, 400);
@@ -70,6 +70,28 @@ async fn calls_can_be_aborted_while_generation_is_paused() {
         assert_eq!(call.await.unwrap().json()["choices"][0]["finish_reason"], "abort");
     }
     server.stop().await;
+}
+
+/// Pauses three calls, `a`, `b` and `c`, none of which has ended before.
+async fn three_paused(server: &Server) -> [JoinHandle<Answer>; 3] {
+    let body = |id: &str| merged(long(1, 300), json!({ "request_id": id }));
+    for _ in 0..100 {
+        let before = generated(server);
+        let calls = ["a", "b", "c"].map(|id| server.begin("/v1/completions", &body(id)));
+        sampled(server, before + 30).await;
+        server.post_text("/pause?mode=keep", "").await;
+        // Who came behind the pause counts, too.
+        while !calls.iter().any(JoinHandle::is_finished) {
+            if server.get("/load").await.json() == json!({"server_load": 3}) {
+                return calls;
+            }
+        }
+        server.post_text("/resume", "").await;
+        for call in calls {
+            call.await.unwrap();
+        }
+    }
+    panic!("one had always ended before");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,9 +107,9 @@ async fn replies_that_a_pause_has_kept_end_when_they_are_waited_for() {
     assert_eq!(server.text(json!({})).await.status, 503);
     server.post_text("/resume", "").await;
     // What sleeps ends nothing, and to wait for it would be for ever.
-    let reply = server.begin("/v1/completions", &long(2, 600));
-    sampled(&server, 90).await;
-    assert_eq!(server.post_text("/sleep?mode=keep", "").await.status, 200);
+    let wake = async || drop(server.post_text("/wake_up", "").await);
+    let (reply, slept) = amid(&server, &long(2, 600), "/sleep?mode=keep", wake).await;
+    assert_eq!(slept.status, 200);
     let refused = ends("a pause in sleep", server.post_text("/pause?mode=wait", "")).await;
     assert!(refused.status == 409 && refused.body.contains("sleeps"), "{}", refused.body);
     // In whatever order its parts are woken, generation goes on.

@@ -20,9 +20,13 @@ async fn it_sleeps_at_two_levels_and_says_so() {
     assert_eq!(woken.json(), json!({"status": "awake", "tags": ["kv_cache"]}));
     assert_eq!(server.text(json!({"max_tokens": 9})).await.json()["choices"], reply);
     // Level two has no weights left: all of them must come before it serves again.
-    let running = server.begin("/v1/completions", &long(1, 300));
-    sampled(&server, 40).await;
-    assert_eq!(server.post_text("/sleep?level=2&mode=keep", "").await.status, 200);
+    let whole = file_of(&variant(0), safetensors::Dtype::F32);
+    let wake = async || {
+        server.post_text("/wake_up", "").await;
+        server.post_bytes("/update_weights", &whole).await;
+    };
+    let (running, slept) = amid(&server, &long(1, 300), "/sleep?level=2&mode=keep", wake).await;
+    assert_eq!(slept.status, 200);
     assert_eq!(server.post("/weight_checker", &json!({})).await.status, 400);
     // What sleeps has other names: nothing wakes up, and nothing is refused.
     let other = server.post_text("/wake_up?tags=cuda_graph", "").await;
@@ -35,9 +39,8 @@ async fn it_sleeps_at_two_levels_and_says_so() {
     let some = file_of(&some, safetensors::Dtype::F32);
     let partial = server.post_bytes("/update_weights", &some).await;
     assert!(partial.status == 400 && partial.body.contains("all"), "{}", partial.body);
-    let whole = file_of(&variant(0), safetensors::Dtype::F32);
-    let whole = server.post_bytes("/update_weights?weight_version=back", &whole).await;
-    assert_eq!(whole.json()["weight_version"], "back", "{}", whole.body);
+    let updated = server.post_bytes("/update_weights?weight_version=back", &whole).await;
+    assert_eq!(updated.json()["weight_version"], "back", "{}", updated.body);
     assert_eq!(server.text(json!({"max_tokens": 9})).await.json()["choices"], reply);
     // What slept with it goes on.
     let reply = running.await.unwrap().json();
