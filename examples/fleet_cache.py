@@ -9,6 +9,7 @@ next engine; and through rolltape in front of that nginx. Prints a table for doc
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / "engine/models/tiny"
 READY_WAIT_S = 60
+FIRST_PORT, PORTS = 28000, 2000
 NGINX = """
 daemon off; pid {folder}/nginx.pid; error_log stderr warn;
 events {{ worker_connections 1024; }}
@@ -41,12 +43,17 @@ http {{
   }}
 }}
 """
+numbers = itertools.count(os.getpid())
 
 
 def free_address():
-    """A free address of this machine."""
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        return "{}:{}".format(*held.getsockname())
+    """An address of this machine that nobody has, and that no connection gets by itself."""
+    for number in itertools.islice(numbers, PORTS):
+        port = FIRST_PORT + number % PORTS
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return f"127.0.0.1:{port}"
+    raise SystemExit("no port is free")
 
 
 @contextlib.contextmanager

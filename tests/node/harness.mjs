@@ -17,10 +17,14 @@ const ROOT = path.resolve(HERE, "../..");
 const SCRIPTED = path.resolve(HERE, process.env.SCRIPTED ?? "../python/scripted.py");
 const PYTHON = process.env.PYTHON ?? "python3";
 const STEERING = /^(ROLLTAPE_|OPENAI_|ANTHROPIC_|CLAUDE|CODEX_|OPENCODE_|NODE_)/;
-const READY_MS_MAX = 20_000;
+const READY_MS_MAX = 60_000;
 const STOP_MS_MAX = 25_000;
 const DRIVE_MS_MAX = 75_000;
 const BYTES_MAX = 64 << 20;
+/** Others than those of the tests in Python; files of tests run side by side and begin apart. */
+const PORT_FIRST = 30_000;
+const PORTS = 2000;
+let nextPort = process.pid * 101;
 
 /** The rolltape to test: ROLLTAPE_BIN, else the release build here, else the debug build. */
 function binary() {
@@ -96,12 +100,30 @@ async function jsonLines(file) {
   return text.split("\n").filter(Boolean).map(JSON.parse);
 }
 
+/**
+ * Ports that nobody has. One that the kernel picked may be another connection's as soon as it is
+ * let go; these are below those that it picks from, and are given again after all the others.
+ */
 async function freePorts(count) {
-  const servers = Array.from({ length: count }, () => createServer().listen(0, "127.0.0.1"));
-  await Promise.all(servers.map((server) => once(server, "listening")));
-  const ports = servers.map((server) => server.address().port);
-  await Promise.all(servers.map((server) => (server.close(), once(server, "close"))));
+  const ports = [];
+  for (let tries = 0; ports.length < count; tries++) {
+    if (tries === PORTS) throw new Error("no port is free");
+    const port = PORT_FIRST + (nextPort++ % PORTS);
+    if (await isFree(port)) ports.push(port);
+  }
   return ports;
+}
+
+async function isFree(port) {
+  const server = createServer().listen(port, "127.0.0.1");
+  try {
+    await once(server, "listening");
+  } catch {
+    return false;
+  }
+  server.close();
+  await once(server, "close");
+  return true;
 }
 
 /** `rolltape engine` with the tiny model on a free port. */

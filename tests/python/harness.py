@@ -4,21 +4,21 @@ import itertools
 import os
 import resource
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import ports
 from tap import Tap
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "engine" / "models" / "tiny"
 STEERING = ("ROLLTAPE_", "OPENAI_", "ANTHROPIC_", "HOSTED_VLLM_")
-READY_WAIT_S = 20
+READY_WAIT_S = 50
 STOP_WAIT_S = 25
 COMMAND_WAIT_S = 30
 
@@ -64,9 +64,7 @@ def environment(**changes):
 
 def free_addresses(count):
     """Free addresses of this machine, all different."""
-    with ExitStack() as held:
-        bound = (socket.create_server(("127.0.0.1", 0)) for _ in range(count))
-        return [held.enter_context(one).getsockname() for one in bound]
+    return [("127.0.0.1", port) for port in ports.free(count)]
 
 
 def text(address):

@@ -282,8 +282,7 @@ def test_what_the_server_refuses_is_an_error_with_its_words(server):
 
 
 def test_a_server_that_is_not_there_is_an_error_too():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    ((_, port),) = harness.free_addresses(1)
     with pytest.raises(rolltape.RolltapeError) as caught:
         rolltape.Client(f"127.0.0.1:{port}").health()
     assert caught.value.status is None

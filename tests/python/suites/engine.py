@@ -3,14 +3,18 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import requests
+
+# Last, so that it hides no module of a suite.
+sys.path.append(str(Path(__file__).parents[1]))
+import ports  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
 HOME = Path(os.environ.get("ROLLTAPE_SUITES_HOME", Path(__file__).parent / ".suites"))
@@ -77,9 +81,8 @@ def folder_of(model, template=None, thinks=False):
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    (port,) = ports.free()
+    return port
 
 
 def widen(folder, likes):

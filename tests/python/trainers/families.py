@@ -12,7 +12,6 @@ from itself in f64.
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -40,6 +39,9 @@ from transformers import (  # noqa: E402
 )
 from transformers.models.qwen3_5 import modeling_qwen3_5 as hybrids  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+import ports  # noqa: E402
 
 torch.set_num_threads(1)  # two would wait for each other on cores that have other work
 MODEL = Path(__file__).resolve().parents[3] / "engine" / "models" / "tiny"
@@ -188,8 +190,7 @@ def join_experts(model, folder):
 @contextmanager
 def served(binary, folder):
     """A running engine; gives its address."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = "127.0.0.1:%d" % free.getsockname()[1]
+    address = f"127.0.0.1:{ports.free()[0]}"
     words = ("engine", "--model", folder, "--listen", address, "--logprobs-mode", "raw_logits")
     process = subprocess.Popen([binary, *map(str, words), "--max-logprobs", "-1"])
     try:
