@@ -6,6 +6,7 @@ when a test asks, so nothing that it does can change what either side sees.
 
 import socket
 import threading
+from collections import defaultdict
 from dataclasses import dataclass
 
 import http1
@@ -33,15 +34,21 @@ class _Line:
         self.sides = (agent, upstream)
         self._gate = gate
         self.sent, self.received = bytearray(), bytearray()
+        self.asks = True
+        """Whether rolltape may still send something: it has not left."""
         for side in self.sides:
             side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def copy(self):
         """Begins to pass bytes on; whoever asks must know the line by then."""
         agent, upstream = self.sides
-        asked, answered = (agent, upstream, self.sent), (upstream, agent, self.received)
-        threading.Thread(target=_copy, args=asked, daemon=True).start()
-        threading.Thread(target=_copy, args=(*answered, self._gate), daemon=True).start()
+        answered = (upstream, agent, self.received, self._gate)
+        threading.Thread(target=self._copy_requests, args=(agent, upstream), daemon=True).start()
+        threading.Thread(target=_copy, args=answered, daemon=True).start()
+
+    def _copy_requests(self, agent, upstream):
+        _copy(agent, upstream, self.sent)
+        self.asks = False
 
     def exchanges(self):
         """The exchanges so far; a reply that has not begun yet is left out."""
@@ -62,24 +69,24 @@ class _Line:
 
 
 class _Gate:
-    """Holds replies back once a number of bytes has passed."""
+    """Holds replies back once a number of bytes has passed on their connection."""
 
     def __init__(self):
         self._open = threading.Event()
         self._open.set()
-        self._left = 0
+        self._left = defaultdict(int)
 
     def close_after(self, size):
-        self._left = size
+        self._left = defaultdict(lambda: size)
         self._open.clear()
 
     def open(self):
         self._open.set()
 
-    def passed(self, size):
+    def passed(self, line, size):
         """Returns at once, or when the gate opens."""
-        self._left -= size
-        if self._left <= 0:
+        self._left[line] -= size
+        if self._left[line] <= 0:
             self._open.wait()
 
 
@@ -90,7 +97,7 @@ def _copy(source, target, kept, gate=None):
             kept += piece
             target.sendall(piece)
             if gate:
-                gate.passed(len(piece))
+                gate.passed(source, len(piece))
     except OSError:
         _quietly(source.shutdown, socket.SHUT_RDWR)
     _quietly(target.shutdown, socket.SHUT_WR)
@@ -141,8 +148,14 @@ class Tap:
         """The exchanges that asked for tokens."""
         return [exchange for exchange in self.exchanges() if exchange.generates]
 
+    def left(self):
+        """The exchanges that asked for tokens, of connections that rolltape has ended since."""
+        lines = [line for line in self._lines if not line.asks]
+        return [exchange for line in lines for exchange in line.exchanges() if exchange.generates]
+
     def hold_after(self, size):
-        """Holds replies back once `size` bytes more have passed, until `release`."""
+        """Holds the replies of each connection back once `size` bytes more have passed there, until
+        `release`."""
         self._gate.close_after(size)
 
     def release(self):

@@ -4,13 +4,14 @@ import json
 import signal
 import sqlite3
 import time
+from contextlib import contextmanager
 
 import openai
 import pytest
 
-import control
 import harness
 from game import QUESTION, Agent
+from tap import Tap
 
 LONG = {
     "model": "tiny",
@@ -32,8 +33,19 @@ def own_world(tmp_path):
         yield running
 
 
+@contextmanager
+def tapped(backend):
+    """A tap on the line to an engine."""
+    tap = Tap(backend)
+    try:
+        yield tap
+    finally:
+        tap.stop()
+
+
 def begin(proxy, episode, chunks=3):
-    """Begins a long stream; gives the stream once a few chunks have come."""
+    """Begins a long stream; gives the stream once a few chunks have come. All of it may have been
+    sampled by then: where it must not be whole, a tap holds it."""
     client = openai.OpenAI(base_url=proxy.base_url(episode), api_key="k", max_retries=0)
     stream = client.chat.completions.create(**LONG)
     events = iter(stream)
@@ -42,19 +54,26 @@ def begin(proxy, episode, chunks=3):
     return stream, events
 
 
+def until(what, found):
+    """Waits for what `found` gives."""
+    end = time.monotonic() + END_WAIT_S
+    while not (result := found()):
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        time.sleep(0.01)
+    return result
+
+
 def ended_call(store, episode):
     """The one call of an episode, once it has ended."""
-    until = time.monotonic() + END_WAIT_S
-    while time.monotonic() < until:
+
+    def ended():
         with sqlite3.connect(store) as connection:
             connection.row_factory = sqlite3.Row
             query = "SELECT * FROM calls WHERE episode_id = ? AND outcome IS NOT NULL"
-            found = connection.execute(query, (episode,)).fetchall()
-        if found:
-            (call,) = found
-            return dict(call)
-        time.sleep(0.05)
-    raise TimeoutError(f"no call of {episode} ended")
+            return connection.execute(query, (episode,)).fetchall()
+
+    (call,) = until(f"the end of the call of {episode}", ended)
+    return dict(call)
 
 
 def summary(proxy, episode):
@@ -64,12 +83,14 @@ def summary(proxy, episode):
 
 
 def test_an_agent_that_leaves_ends_the_call_and_keeps_what_was_sampled(own_world):
-    stream, _ = begin(own_world.proxy, "left")
+    own_world.tap.hold_after(HELD_AFTER_BYTES)
+    stream, _ = begin(own_world.proxy, "left", chunks=1)
     stream.close()
     call = ended_call(own_world.proxy.store, "left")
     assert call["outcome"] == "client_gone"
-    (exchange,) = own_world.tap.generations()
+    (exchange,) = until("the end of the upstream's connection", own_world.tap.left)
     assert not exchange.reply.whole, "the upstream was told to stop"
+    own_world.tap.release()
     # Another agent's call trains; the one that was left does not.
     agent = Agent(openai.OpenAI(base_url=own_world.proxy.base_url("stayed"), api_key="k"))
     agent.ask()
@@ -93,14 +114,10 @@ def test_a_stop_lets_a_stream_end(own_world):
 def test_a_second_signal_ends_the_calls_and_records_them(own_world):
     """The first says how many calls are waited for; the second waits no longer."""
     process = own_world.proxy.process
-    stream, _ = begin(own_world.proxy, "hurried")
-    status, _ = control.post(own_world.proxy, "/pause?mode=keep", None)
-    assert status == 200, "the stream stands still from here on"
+    own_world.tap.hold_after(HELD_AFTER_BYTES)
+    stream, _ = begin(own_world.proxy, "hurried", chunks=1)
     process.child.send_signal(signal.SIGINT)
-    until = time.monotonic() + END_WAIT_S
-    while "1 call in flight" not in process.stderr:
-        assert time.monotonic() < until and process.child.poll() is None, process.stderr
-        time.sleep(0.005)
+    until("a word about the call", lambda: "1 call in flight" in process.stderr)
     assert process.child.poll() is None
     assert process.stop(signal.SIGINT) == 0, process.stderr
     call = ended_call(own_world.proxy.store, "hurried")
@@ -113,15 +130,17 @@ def test_a_second_signal_ends_the_calls_and_records_them(own_world):
 def test_a_killed_recorder_leaves_a_visible_hole(tmp_path):
     """What was recorded before is whole, the call under way is known to be lost, and the store
     serves on."""
-    with harness.engine(tmp_path) as backend:
-        upstream = ("--upstream", f"http://{harness.text(backend)}")
+    with harness.engine(tmp_path) as backend, tapped(backend) as tap:
+        upstream = ("--upstream", tap.url)
         with harness.serve(tmp_path, *upstream) as first:
             agent = Agent(openai.OpenAI(base_url=first.base_url("killed"), api_key="k"))
             agent.ask()
-            _, events = begin(first, "killed")
+            tap.hold_after(HELD_AFTER_BYTES)
+            _, events = begin(first, "killed", chunks=1)
             first.process.kill()
             with pytest.raises(openai.APIConnectionError):
                 list(events)
+        tap.release()
         with harness.serve(tmp_path, *upstream) as second:
             assert second.store == first.store
             found = summary(second, "killed")
