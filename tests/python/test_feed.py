@@ -6,6 +6,8 @@ import signal
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
+from pathlib import Path
 
 import pyarrow.ipc
 import pytest
@@ -17,6 +19,7 @@ from harness import MODEL, Process, command, done, environment, serve, text
 QUESTION = "Find the secret number from 1 to 7. You have 3 guesses."
 ACKED = ("--consumer", "t", "--ack")
 TOKEN = {"FEED_TOKEN": "s3cret-of-the-test"}
+UNTIL_S = 40
 
 
 @pytest.fixture
@@ -49,6 +52,24 @@ def play(proxy, *episodes):
 def url(proxy):
     """The control listener's."""
     return f"http://{text(proxy.control)}"
+
+
+def until(what, found):
+    """Waits for what `found` gives."""
+    end = time.monotonic() + UNTIL_S
+    while not (result := found()):
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        time.sleep(0.02)
+    return result
+
+
+def sockets(process):
+    """How many sockets a process has open."""
+    count = 0
+    for one in Path(f"/proc/{process.child.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed just now
+            count += os.readlink(one).startswith("socket:")
+    return count
 
 
 def feed(proxy, *options):
@@ -126,18 +147,13 @@ def test_what_is_waited_for_is_said_once_and_counted_apart(server):
 
     where = ("--control", url(server), "--store", server.store)
     reader = Process("feed", *where, *grouped, "--follow", folder=server.folder)
-    until = time.monotonic() + 20
-    while "g1 has 3 of 4" not in reader.stderr:
-        assert time.monotonic() < until, reader.stderr
-        time.sleep(0.05)
+    until("a word about what is waited for", lambda: "g1 has 3 of 4" in reader.stderr)
     status, reply = control.post(
         server, "/episodes", {"episode_id": "g1-3", "group_id": "g1", "group_size": 4}
     )
     assert status == 200, reply
     play(server, "g1-3")
-    while acked(server) < 6:
-        assert time.monotonic() < until, reader.stderr
-        time.sleep(0.05)
+    until("the last ack", lambda: acked(server) >= 6)
     assert reader.stop() == 0
     assert reader.stderr.count("groups wait") == 1, reader.stderr
     assert counts()[:2] == (0, 1)
@@ -149,7 +165,7 @@ def test_a_stream_of_arrow_without_rows_can_be_read(server, follow):
     words = ("feed", *where, "--out", "none.arrow", *(["--follow"] if follow else []))
     if follow:
         reader = Process(*words, folder=server.folder)
-        time.sleep(1)
+        until("its first reply", lambda: "waiting for episodes" in reader.stderr)
         assert reader.stop() == 0, reader.stderr
     else:
         done(*words, folder=server.folder)
@@ -171,10 +187,7 @@ def test_a_reader_that_is_killed_costs_nothing_but_a_wait(server):
         play(server, *names[start : start + 6])
         reader.kill()
     reader = follow(server, out)
-    until = time.monotonic() + 40
-    while acked(server) < 24:
-        assert time.monotonic() < until, "not all was acked"
-        time.sleep(0.1)
+    until("all acks", lambda: acked(server) >= 24)
     assert reader.stop() == 0
     seen = [json.loads(line)["episode_id"] for line in whole(out)]
     assert set(seen) == set(names), "a row was lost"
@@ -231,8 +244,10 @@ def test_at_a_signal_what_is_written_is_done_and_the_rest_comes_again(server, ac
         control.close(server, name)
     process, rows = piped(server, "--limit", "60", *(ACKED if acked else ()))
     seen = [row_of(rows)]
+    before = sockets(process)
     process.child.send_signal(signal.SIGINT)
-    time.sleep(0.3)  # in which it hears of it; reading on makes room for more rows
+    # Once it has heard of it, it asks for no more. Reading on makes room for more rows.
+    until("the end of the reply", lambda: sockets(process) < before)
     with open(rows, "rb") as rest:
         seen += [json.loads(line)["episode_id"] for line in rest]
     assert process.child.wait(30) == 0, process.stderr
@@ -248,10 +263,10 @@ def test_at_a_signal_what_is_written_is_done_and_the_rest_comes_again(server, ac
 
 def test_rows_come_one_by_one_to_a_slow_reader_and_are_its_for_as_long(server):
     play(server, "a", "b", "c")
-    process, rows = piped(server, *ACKED, "--lease-s", "1")
+    process, rows = piped(server, *ACKED, "--lease-s", "3")
     for name in ("a", "b", "c"):
         assert row_of(rows) == name
-        time.sleep(0.7)
+        time.sleep(1.6)
         if name != "c":
             assert standing(server) == [0, 3, 0], "it is renewed"
     assert process.child.wait(30) == 0
@@ -268,8 +283,8 @@ def test_a_reader_that_is_killed_within_a_reply_has_acked_nothing_that_nobody_re
     process.kill()
     os.close(rows)
     assert acked(server) == 0
-    time.sleep(1.1)
-    assert feed(server, "--consumer", "t", "--ack")[0] == names
+    # Its lease may have been renewed just before.
+    assert until("the end of the lease", lambda: feed(server, *ACKED)[0]) == names
 
 
 def whole(path):
@@ -317,11 +332,8 @@ def test_show_names_the_weights_of_each_turn(server):
     play(server, "a")
     served = control.page(server, "/weight_info")
     assert served["weight_version"] == "default"
-    until = time.monotonic() + 20
     # It is asked for when the first reply has passed.
-    while not control.page(server, "/versions")["versions"]:
-        assert time.monotonic() < until, "the version was not written down"
-        time.sleep(0.02)
+    until("the version", lambda: control.page(server, "/versions")["versions"])
     shown = server.command("show", "a", "--tree")
     assert " by default " in shown
     assert f"weights default: version 0, checksum {served['checksum']}" in shown
