@@ -10,6 +10,7 @@ import types
 import urllib.error
 import urllib.request
 from array import array
+from zlib import crc32
 
 import openai
 import pyarrow.parquet as pq
@@ -42,7 +43,7 @@ def play(client, name, group=None, secret=4):
     with rolltape.episode(client, name, group_id=group) as episode:
         agent = openai.OpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0)
         game = Game(secret)
-        Agent(agent, seed=hash(name) % 1000).play(game)
+        Agent(agent, seed=crc32(name.encode())).play(game)
         episode.reward(game.reward)
 
 
