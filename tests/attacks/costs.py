@@ -9,6 +9,7 @@ import pyarrow
 
 NOTHING = hostile.reply({}, headers=[("connection", "close")])
 """A reply without content that is the last of its connection."""
+READINGS = 3
 CODED = (("br", "brotli"), ("gzip", "gzip"), ("zstd", "zstd"))
 
 
@@ -66,7 +67,12 @@ def at_once(count, act):
 
 
 def health_s(proxy):
-    """How long the control listener takes to answer, in seconds."""
-    at = time.monotonic()
-    assert hostile.is_alive(proxy)
-    return time.monotonic() - at
+    """How long the control listener takes to answer, in seconds: the best of some times, as other
+    programs may have the machine meanwhile."""
+
+    def answered():
+        at = time.monotonic()
+        assert hostile.is_alive(proxy)
+        return time.monotonic() - at
+
+    return min(answered() for _ in range(READINGS))

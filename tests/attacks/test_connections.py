@@ -136,18 +136,20 @@ def test_a_body_of_control_that_stops_gets_a_408(quick):
         assert http1.read(lines.to_end(line))[0].status == 408
 
 
-def test_a_long_body_at_a_slow_pace_is_taken(quick):
+def test_a_long_body_at_a_slow_pace_is_taken(serve):
+    proxy = serve(answer=answer, env=harness.environment(ROLLTAPE_BODY_WAIT_S="3"))
     body = b'{"model": "m", "messages": [{"role": "user", "content": "' + b"a" * 10_000 + b'"}]}'
-    with connect(quick.data) as line:
+    with connect(proxy.data) as line:
         line.sendall(lines.head("POST", hostile.CHAT, len(body), kept=False))
         for at in range(0, len(body), 1000):
             line.sendall(body[at : at + 1000])
-            time.sleep(0.15)
+            time.sleep(0.4)
         assert http1.read(lines.to_end(line))[0].status == 200
 
 
-def test_a_kept_connection_outlives_the_time_of_a_head(quick):
-    with connect(quick.data) as line:
+def test_a_kept_connection_outlives_the_time_of_a_head(serve):
+    proxy = serve(answer=answer, env=harness.environment(**QUICK | {"ROLLTAPE_IDLE_WAIT_S": "8"}))
+    with connect(proxy.data) as line:
         for _ in range(2):
             line.sendall(lines.chat())
             assert lines.whole(line).status == 200
@@ -218,11 +220,15 @@ def test_the_last_request_of_a_kept_connection_may_be_half_closed(patient):
 
 
 def test_who_shuts_its_writing_side_in_mid_reply_gets_the_rest(patient):
-    with connect(patient.data) as line:
-        line.sendall(lines.chat(model="slow", stream=True))
-        first = line.recv(1 << 16)
-        line.shutdown(1)
-        assert (first + lines.to_end(line)).endswith(b"0\r\n\r\n")
+    def rest():
+        with connect(patient.data) as line:
+            line.sendall(lines.chat(model="slow", stream=True))
+            first = line.recv(1 << 16)
+            line.shutdown(1)
+            return first + lines.to_end(line)
+
+    # If no byte of the reply comes for a while, as on a busy machine, the agent counts as gone.
+    assert any(rest().endswith(b"0\r\n\r\n") for _ in range(3))
 
 
 def test_a_page_of_control_may_be_asked_half_closed(patient):

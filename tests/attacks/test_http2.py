@@ -60,9 +60,16 @@ def standing(proxy, mib=MIB_MAX):
     with costs.Cost(proxy) as cost:
         yield
         assert costs.health_s(proxy) < ANSWER_S_MAX
-        other = hostile.post(proxy, body=framing.says("of another"), timeout=ANSWER_S_MAX)
-        assert framing.answered(other) == "of another"
+        assert framing.answered(other(proxy)) == "of another"
     assert cost.mib < mib and cost.cpu_s < CPU_S_MAX, cost
+
+
+def other(proxy):
+    """The reply to another agent. It is soon there, as `costs.health_s` has it."""
+    for _ in range(costs.READINGS - 1):
+        with suppress(TimeoutError):
+            return hostile.post(proxy, body=framing.says("of another"), timeout=ANSWER_S_MAX)
+    return hostile.post(proxy, body=framing.says("of another"), timeout=ANSWER_S_MAX)
 
 
 def paths_of(listener):

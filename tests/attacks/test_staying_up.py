@@ -288,13 +288,14 @@ def test_a_lost_upstream_shows_and_so_does_its_return(serve):
 
 
 def answer_all(listener):
-    """Answers each connection once."""
+    """Answers each connection once, and says that it ends with that."""
+    said = lines.MODELS.replace(b"\r\n", b"\r\nconnection: close\r\n", 1)
     while True:
         try:
             line, _ = listener.accept()
             with line:
                 line.recv(1 << 16)
-                line.sendall(lines.MODELS)
+                line.sendall(said)
         except OSError:
             return
 

@@ -17,7 +17,7 @@ from test_upgrades import WEBSOCKET, agreeing, switch
 
 MIB = 1 << 20
 KEY = "sk-own-6d1f0b7ca93e4258"
-BODY_S = 1
+BODY_S = 3
 PRIORITY = b'"priority":-7'
 
 
@@ -46,7 +46,7 @@ def test_the_rest_of_a_long_body_that_trickles_is_ended(short):
     with lines.connect(short.data) as line:
         line.sendall(long_body(4 * MIB))
         line.settimeout(BODY_S / 4)
-        received, until = b"", time.monotonic() + lines.WAIT_S
+        received, until = b"", time.monotonic() + lines.UNTIL_S
         while not received and time.monotonic() < until:
             try:
                 line.sendall(b" ")
@@ -69,9 +69,10 @@ def test_a_long_body_that_goes_on_is_taken(short):
     body = b"[" + b" " * (3 * MIB) + b"1]"
     with lines.connect(short.data) as line:
         line.sendall(lines.head("POST", hostile.CHAT, len(body)))
-        for at in range(0, len(body), MIB):
-            line.sendall(body[at : at + MIB])
-            time.sleep(BODY_S / 2)
+        # Twice as long as the server waits, and never so long for the next piece.
+        for at in range(0, len(body), MIB // 2):
+            line.sendall(body[at : at + MIB // 2])
+            time.sleep(BODY_S / 3)
         assert lines.whole(line).status == 200
     assert short.upstream.calls()[-1].body == body
 
@@ -136,17 +137,24 @@ def test_what_follows_the_end_of_a_coded_stream_is_whole(serve, name, codec):
 
 # Connections that have switched.
 
-WEBSOCKET_S = 1
+HEAD_S = 1
+IDLE_S = 6
+LONG_IDLE_S = 30
+
+
+def waiting(serve, idle_s):
+    """A server that lets WebSockets pass, and waits so long where nothing passes."""
+    waits = harness.environment(
+        ROLLTAPE_IDLE_WAIT_S=str(idle_s), ROLLTAPE_HEAD_WAIT_S=str(HEAD_S)
+    )
+    allowed = ("--allow-path", "GET /v1/realtime")
+    return serve("--dialect", "openai", *allowed, answer=echoing, env=waits)
 
 
 @pytest.fixture
 def switching(serve):
     """A server that lets WebSockets pass, and does not wait long."""
-    quick = harness.environment(
-        ROLLTAPE_IDLE_WAIT_S=str(3 * WEBSOCKET_S), ROLLTAPE_HEAD_WAIT_S=str(WEBSOCKET_S)
-    )
-    allowed = ("--allow-path", "GET /v1/realtime")
-    return serve("--dialect", "openai", *allowed, answer=echoing, env=quick)
+    return waiting(serve, IDLE_S)
 
 
 def echoing(request):
@@ -171,22 +179,23 @@ def switched(proxy, headers=()):
 def test_a_websocket_on_which_nothing_passes_ends(switching):
     with switched(switching) as line:
         # Longer than a head may take.
-        assert not lines.is_closed(line, 2 * WEBSOCKET_S)
-        assert lines.is_closed(line)
+        assert not lines.is_closed(line, 2 * HEAD_S)
+        assert lines.is_closed(line, IDLE_S + lines.WAIT_S)
 
 
 def test_a_websocket_on_which_something_passes_stays(switching):
     with switched(switching) as line:
         for _ in range(5):
-            time.sleep(WEBSOCKET_S)
+            time.sleep(IDLE_S / 4)
             line.sendall(b"x")
-        assert not lines.is_closed(line, WEBSOCKET_S)
+        assert not lines.is_closed(line, 1)
 
 
-def test_a_websocket_ends_with_its_episode(switching):
-    with switched(switching) as line:
-        control.close(switching, "a")
-        assert lines.is_closed(line, WEBSOCKET_S)
+def test_a_websocket_ends_with_its_episode(serve):
+    proxy = waiting(serve, LONG_IDLE_S)
+    with switched(proxy) as line:
+        control.close(proxy, "a")
+        assert lines.is_closed(line, LONG_IDLE_S / 3)
 
 
 def test_a_websocket_holds_up_no_stop(switching):

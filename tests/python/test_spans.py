@@ -200,7 +200,7 @@ def test_a_collector_that_is_gone_holds_no_stop_up(tmp_path):
         chat(proxy.base_url("alone"))
         begun = time.monotonic()
         proxy.process.end_well()
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 20
     shown = proxy.command("show", "alone")
     assert "assistant: " in shown and "1 call |" in shown
 
