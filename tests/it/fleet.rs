@@ -75,7 +75,7 @@ async fn a_thread_stays_on_its_engine_with_its_forks_and_threads_spread() {
     let engines = engines(4, Duration::ZERO).await;
     let world = World::start_with(config(&engines)).await;
 
-    // Engines are named by their ports: of 24 threads none would come to one engine once in 250 runs.
+    // Engines are named by their ports: once in 250 runs one of them would get none of 24 threads.
     let mut used = std::collections::BTreeSet::new();
     for episode in 0..48 {
         let name = format!("e{episode}");

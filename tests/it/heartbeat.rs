@@ -11,8 +11,8 @@ const CHAT: &str = "/e/a/v1/chat/completions";
 const STREAM: &str = r#"{"model":"m","stream":true}"#;
 const DOCUMENT: &str = r#"{"model":"m"}"#;
 
-/// Longest silence that the proxy on the way allows. A disk may keep a record, and with it the first
-/// heartbeat, for a second and more.
+/// Longest silence that the proxy on the way allows. The first heartbeat waits for a record, for
+/// which a busy disk may take a second and more.
 const ALLOWED: Duration = Duration::from_millis(2500);
 /// Silence of the upstream.
 const SILENCE: Duration = Duration::from_millis(4000);
