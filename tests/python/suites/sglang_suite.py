@@ -1,9 +1,11 @@
 """SGLang's kits for tests of a server, against rolltape's engine."""
 
 import sys
+import time
 import unittest
 
 import openai
+import requests
 
 import standins
 from engine import SOURCES, Engine
@@ -23,6 +25,7 @@ from sglang.test.kits.pause_generation_kit import PauseResumeInPlaceMixin  # noq
 from sglang.test.kits.regex_constrained_kit import RegexConstrainedMixin  # noqa: E402
 
 MODEL = "tiny"
+ARRIVAL_SECONDS = 20
 
 
 class Served(unittest.TestCase):
@@ -76,7 +79,16 @@ class TestMessages(AnthropicMessagesMixin, Served):
 
 
 class TestAbort(AbortAllMixin, Served):
-    abort_all_sleep = 0.5
+    @property
+    def abort_all_sleep(self):
+        """No time once all calls have arrived, which the kit leaves some seconds for."""
+        end = time.monotonic() + ARRIVAL_SECONDS
+        while time.monotonic() < end:
+            load = requests.get(self.base_url + "/load", timeout=10).json()
+            if load["server_load"] == self.abort_all_num_requests:
+                break
+            time.sleep(0.01)
+        return 0
 
 
 class TestPause(PauseResumeInPlaceMixin, Served):
