@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import json
 import os
+import re
 import sys
 import types
 from pathlib import Path
@@ -190,12 +191,18 @@ def replace_streams(module):
     def pause_and_hear(url, mode="abort", **options):
         status = pause(url, mode=mode, **options)
         if status == 200 and mode != "keep" and running:
-            left = requests.get(f"{url}/load", timeout=TIMEOUT_SECONDS).json()["server_load"]
-            assert left == 0, "it pauses when all calls have ended"
+            before = sampled(url)
             running[0].done.wait(TIMEOUT_SECONDS)
+            assert sampled(url) == before, "it pauses when the stream has ended"
         return status
 
     module.start_stream, module.pause = start_stream, pause_and_hear
+
+
+def sampled(url):
+    """How many tokens a server has sampled."""
+    page = requests.get(f"{url}/metrics", timeout=TIMEOUT_SECONDS).text
+    return re.search(r"^vllm:generation_tokens_total\S* (\S+)$", page, re.MULTILINE)[1]
 
 
 def starts_a_server(item, manager):
