@@ -31,7 +31,8 @@ struct Work {
 
 struct WatchedMatcher {
     number: u64,
-    looks_left: u128,
+    /// Falls by [`LOOK`] with each look.
+    time_left: Duration,
     handle: CancellationHandle,
 }
 
@@ -44,7 +45,7 @@ pub(super) fn within<T>(
     let (Some(watch), Some(handle)) = (watch(), matcher.cancellation_handle()) else {
         return work(matcher);
     };
-    let number = watch.begin(wait.as_millis() / LOOK.as_millis(), handle);
+    let number = watch.begin(wait, handle);
     let result = work(matcher);
     watch.end(number);
     result
@@ -60,12 +61,22 @@ fn watch() -> Option<&'static Watch> {
     })
 }
 
+impl WatchedMatcher {
+    /// Counts a look, and stops the matcher if its time is over.
+    fn count_look(&mut self) {
+        match self.time_left.checked_sub(LOOK) {
+            Some(left) => self.time_left = left,
+            None => self.handle.cancel(),
+        }
+    }
+}
+
 impl Watch {
-    fn begin(&self, looks_left: u128, handle: CancellationHandle) -> u64 {
+    fn begin(&self, time_left: Duration, handle: CancellationHandle) -> u64 {
         let mut work = self.lock();
         let number = work.next;
         work.next += 1;
-        work.under_way.push(WatchedMatcher { number, looks_left, handle });
+        work.under_way.push(WatchedMatcher { number, time_left, handle });
         if work.is_asleep {
             self.begun.notify_one();
         }
@@ -82,12 +93,7 @@ impl Watch {
         loop {
             std::thread::sleep(LOOK);
             let mut work = self.lock();
-            for one in &mut work.under_way {
-                match one.looks_left.checked_sub(1) {
-                    Some(left) => one.looks_left = left,
-                    None => one.handle.cancel(),
-                }
-            }
+            work.under_way.iter_mut().for_each(WatchedMatcher::count_look);
 
             idle = if work.under_way.is_empty() { idle + 1 } else { 0 };
             if idle < IDLE_LOOKS {
@@ -103,5 +109,21 @@ impl Watch {
     fn lock(&self) -> MutexGuard<'_, Work> {
         // Every change is one insertion or removal, so a panic leaves the list whole.
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_matcher_has_as_many_looks_as_fit_into_its_time_however_long_they_take() {
+        let handle = CancellationHandle::default();
+        let mut watched = WatchedMatcher { number: 0, time_left: LOOK * 2, handle };
+        std::thread::sleep(LOOK * 5);
+        for is_stopped in [false, false, true] {
+            watched.count_look();
+            assert_eq!(watched.handle.is_cancelled(), is_stopped);
+        }
     }
 }

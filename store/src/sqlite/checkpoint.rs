@@ -49,8 +49,16 @@ impl CheckpointSignals {
     }
 
     /// Tells the checkpointer that the writer has checkpointed, or tried to.
-    pub(crate) fn done(&self) {
+    pub(crate) fn checkpointed(&self) {
         self.is_long.store(false, Ordering::Relaxed);
+    }
+
+    /// Waits while the writer has to checkpoint: of two checkpoints at a time SQLite refuses the
+    /// second at once.
+    async fn until_not_due(&self) {
+        while self.is_due() && !self.is_closing.load(Ordering::Relaxed) {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
     }
 
     /// Lets the checkpointer end.
@@ -78,15 +86,11 @@ pub(crate) async fn keep_short(path: PathBuf, signals: Arc<CheckpointSignals>) {
     let mut bound = WAL_BYTES_MAX;
     loop {
         signals.commit.notified().await;
+        signals.until_not_due().await;
         if signals.is_closing.load(Ordering::Relaxed) {
             break;
         }
 
-        // Of two checkpoints at a time SQLite refuses the second at once.
-        if signals.is_due() {
-            tokio::time::sleep(LOOK_EVERY).await;
-            continue;
-        }
         match look(&mut checkpointer, &path).await {
             Ok(bytes) if bytes >= bound => {
                 // The writer is asked once, and again when the WAL has grown by as much again.
@@ -141,4 +145,45 @@ async fn checkpoint(
     let (_, all, checkpointed): (i64, i64, i64) =
         sqlx::query_as(pragma).fetch_one(connection).await?;
     Ok(WalPages { all, checkpointed })
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
+
+    use super::*;
+
+    /// Pages of the WAL that are in the database file.
+    async fn copied(connection: &mut SqliteConnection) -> i64 {
+        checkpoint(connection, NOOP).await.unwrap().checkpointed
+    }
+
+    #[tokio::test]
+    async fn the_checkpointer_keeps_still_while_the_writer_has_to_checkpoint() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        let options = SqliteConnectOptions::new()
+            .filename(&path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .pragma("wal_autocheckpoint", "0");
+        let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+        for sql in ["CREATE TABLE t (x BLOB)", "INSERT INTO t VALUES (zeroblob(16 << 20))"] {
+            sqlx::query(sql).execute(&mut connection).await.unwrap();
+        }
+
+        let signals = Arc::new(CheckpointSignals::default());
+        signals.is_long.store(true, Ordering::Relaxed);
+        let checkpointer = tokio::spawn(keep_short(path, Arc::clone(&signals)));
+        signals.committed();
+        tokio::time::sleep(LOOK_EVERY * 6).await;
+        assert_eq!(copied(&mut connection).await, 0, "it would have been in the writer's way");
+
+        signals.checkpointed();
+        while copied(&mut connection).await == 0 {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        signals.close();
+        checkpointer.await.unwrap();
+    }
 }

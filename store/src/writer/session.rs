@@ -107,7 +107,7 @@ impl WriterSession {
             && session.signals.is_due()
         {
             start_wal_over(local);
-            session.signals.done();
+            session.signals.checkpointed();
         }
     }
 
