@@ -13,8 +13,6 @@ import http1
 
 WAIT_S = 8
 """Room for a busy machine; what is waited for comes sooner."""
-UNTIL_S = 20
-"""The same for what may take several requests, or an upstream."""
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
 LAST = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 
@@ -92,15 +90,6 @@ def metric(proxy, name):
     page = control(proxy, "/metrics").body.decode()
     (value,) = re.findall(rf"^{re.escape(name)} (\S+)$", page, re.MULTILINE)
     return float(value)
-
-
-def until(what, found, wait_s=UNTIL_S):
-    """Waits for what `found` gives."""
-    end = time.monotonic() + wait_s
-    while not (result := found()):
-        assert time.monotonic() < end, f"waited in vain for {what}"
-        time.sleep(0.005)
-    return result
 
 
 def stream(pieces):

@@ -65,7 +65,7 @@ def test_a_budget_of_no_tokens_takes_no_call(proxy):
 def test_calls_after_the_time_of_an_attempt_are_refused(proxy):
     assert keyed.announce(proxy, "seconds", seconds_max=3) == 200
     assert spend(proxy, "seconds", 1) == [200]
-    lines.until("the time ends", lambda: spend(proxy, "seconds", 1) == [429])
+    harness.until("the time ends", lambda: spend(proxy, "seconds", 1) == [429])
 
 
 def test_each_key_has_a_budget_of_its_own(proxy):

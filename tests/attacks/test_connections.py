@@ -263,7 +263,7 @@ def test_an_agent_that_has_left_is_noticed_while_the_upstream_thinks(serve, stre
     assert asked.wait(WAIT_S)
     line.close()
     query = "SELECT outcome FROM calls WHERE episode_id = 'gone' AND outcome IS NOT NULL"
-    (call,) = lines.until("the end of the call", lambda: hostile.rows(proxy, query))
+    (call,) = harness.until("the end of the call", lambda: hostile.rows(proxy, query))
     left.set()
     assert call["outcome"] == "client_gone"
 
@@ -324,14 +324,14 @@ def test_calls_under_way_do_not_give_way_to_a_flood(serve, monkeypatch, tmp_path
     def think(request):
         if lines.is_v1_models(request):
             return lines.MODELS
-        return lines.stream([lines.EVENT, lambda: may_end.wait(lines.UNTIL_S), lines.LAST])
+        return lines.stream([lines.EVENT, lambda: may_end.wait(harness.UNTIL_S), lines.LAST])
 
     proxy = serve(answer=think)
     with ExitStack() as held:
         calls = [held.enter_context(connect(proxy.data)) for _ in range(10)]
         for line in calls:
             line.sendall(lines.chat(stream=True, kept=False))
-        lines.until("all calls", lambda: len(proxy.upstream.calls()) == len(calls))
+        harness.until("all calls", lambda: len(proxy.upstream.calls()) == len(calls))
         with flood(proxy.data, 600, b"POST /v1/chat"):
             may_end.set()
             assert all(lines.to_end(line).endswith(b"0\r\n\r\n") for line in calls)

@@ -122,7 +122,7 @@ def test_a_wrong_token_is_answered_late_counted_and_logged(serve):
     assert time.monotonic() - began > LATE_S
     assert lines.metric(proxy, refused("wrong_token")) == 1
     logged = 'refused at the control listener reason="wrong_token" refused=1'
-    lines.until("the log", lambda: logged in proxy.process.stderr)
+    harness.until("the log", lambda: logged in proxy.process.stderr)
 
 
 def test_a_missing_token_is_counted(proxy):
@@ -143,7 +143,7 @@ def is_served_beside_guesses(proxy):
     sent = bytes_of("POST", "/episodes/a/rewards", guess, b"{}")
     all_guesses = lines.metric(proxy, refused("wrong_token")) + CROWD
     with crowd(proxy, sent) as held:
-        lines.until("all", lambda: lines.metric(proxy, refused("wrong_token")) == all_guesses)
+        harness.until("all", lambda: lines.metric(proxy, refused("wrong_token")) == all_guesses)
         assert knock(proxy, "GET", "/health", token=None).status == 200
         is_served = not any(map(lines.is_answered, held))
         # The next try must not meet what is left of this one.

@@ -376,7 +376,7 @@ def left_waiting(backend, path, bodies):
         sent = []
         for body in bodies:
             sent.append(threads.submit(send, body))
-            lines.until("a further call", lambda: waiting(backend) == len(sent))
+            harness.until("a further call", lambda: waiting(backend) == len(sent))
         assert_ok(backend.post("/resume", {}))
         return [one.result() for one in sent]
 
@@ -417,7 +417,7 @@ def test_an_ambiguous_form_holds_nobody_up_and_ends_with_an_error(tmp_path, name
         threads = [threading.Thread(target=attack) for _ in range(2)]
         for thread in threads:
             thread.start()
-        lines.until("the attack", lambda: waiting(backend) == 2 or replies)
+        harness.until("the attack", lambda: waiting(backend) == 2 or replies)
         for _ in range(8):
             begun = time.monotonic()
             assert backend.post("/v1/completions", ROUTES["/v1/completions"]).status == 200
@@ -568,7 +568,7 @@ def test_a_call_for_thousands_of_choices_holds_nobody_up(tmp_path):
         )
         with costs.Cost(backend) as cost:
             attack.start()
-            lines.until("the attack", lambda: waiting(backend) > 100 or replies)
+            harness.until("the attack", lambda: waiting(backend) > 100 or replies)
             plain = [timed(backend, {"prompt": "a", "max_tokens": 4}) for _ in range(4)]
             attack.join()
     assert len(json.loads(replies[0].body)["choices"]) == large["n"]
@@ -670,7 +670,7 @@ def ends_of_two(backend, way, resumed):
     with ThreadPoolExecutor(2) as threads:
         assert_ok(backend.post("/pause?mode=keep", {}))
         calls = [threads.submit(alike, backend, way, number, max_tokens=900) for number in range(2)]
-        lines.until("both calls", lambda: waiting(backend) == 16)
+        harness.until("both calls", lambda: waiting(backend) == 16)
         if resumed:
             assert_ok(backend.post("/resume", {}))
         assert_ok(backend.post("/abort_requests", {"request_ids": ["cmpl-same"]}))

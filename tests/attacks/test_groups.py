@@ -7,6 +7,7 @@ import threading
 import pytest
 
 import control
+import harness
 import hostile
 import http1
 import keyed
@@ -261,7 +262,7 @@ def test_closing_an_episode_ends_its_calls(serve):
             received += piece
     assert b"[DONE]" not in received and not received.endswith(b"0\r\n\r\n"), "it breaks off"
     ended = "SELECT outcome FROM calls WHERE episode_id = 'run' AND outcome IS NOT NULL"
-    (call,) = lines.until("the call ends", lambda: hostile.rows(proxy, ended))
+    (call,) = harness.until("the call ends", lambda: hostile.rows(proxy, ended))
     assert call["outcome"] == "client_gone"
     hold.set()
 
@@ -277,13 +278,13 @@ def test_closing_an_episode_answers_a_call_whose_upstream_is_silent(serve):
     proxy = serve(answer=silent)
     with socket.create_connection(proxy.data, timeout=10) as agent:
         agent.sendall(keyed.sent("/e/run/v1/chat/completions", body=STREAM))
-        lines.until("the call begins", lambda: keyed.recorded(proxy, "run"))
+        harness.until("the call begins", lambda: keyed.recorded(proxy, "run"))
         control.close(proxy, "run")
         answer = lines.whole(agent)
     hold.set()
     assert (answer.status, b"episode_closed" in answer.body) == (409, True)
     ended = "SELECT outcome FROM calls WHERE episode_id = 'run' AND outcome IS NOT NULL"
-    (call,) = lines.until("the call ends", lambda: hostile.rows(proxy, ended))
+    (call,) = harness.until("the call ends", lambda: hostile.rows(proxy, ended))
     assert call["outcome"] == "client_gone"
 
 
@@ -293,12 +294,12 @@ def test_a_reader_that_stalls_does_not_keep_a_closed_episode_from_the_feed(serve
     with socket.create_connection(proxy.data, timeout=10) as agent:
         agent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         agent.sendall(keyed.sent("/e/run/v1/chat/completions", body=STREAM))
-        lines.until("the call begins", lambda: keyed.recorded(proxy, "run"))
+        harness.until("the call begins", lambda: keyed.recorded(proxy, "run"))
         control.close(proxy, "run")
         ended = "SELECT outcome FROM calls WHERE episode_id = 'run' AND outcome IS NOT NULL"
-        (call,) = lines.until("the call ends", lambda: hostile.rows(proxy, ended))
+        (call,) = harness.until("the call ends", lambda: hostile.rows(proxy, ended))
         assert call["outcome"] == "client_gone"
-        lines.until("the feed takes it for finished", lambda: finished(proxy, "run"))
+        harness.until("the feed takes it for finished", lambda: finished(proxy, "run"))
         hold.set()
     assert hostile.is_clean(proxy)
 

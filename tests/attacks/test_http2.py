@@ -157,12 +157,12 @@ def test_streams_that_are_reset_one_by_one_leave_no_call_open(proxy):
             frames.pong(line)
             if number % 3 == 0:
                 heard = number // 3
-                lines.until("a call", lambda: said_to_upstream(proxy, "one-by-one") > heard)
+                harness.until("a call", lambda: said_to_upstream(proxy, "one-by-one") > heard)
             line.sendall(given_up(stream))
     assert 100 <= said_to_upstream(proxy, "one-by-one") <= 300
     assert 100 <= len(keyed.recorded(proxy, "one-by-one")) <= 300
     open_calls = "SELECT 1 FROM calls WHERE outcome IS NULL"
-    lines.until("the ends of all calls", lambda: not hostile.rows(proxy, open_calls))
+    harness.until("the ends of all calls", lambda: not hostile.rows(proxy, open_calls))
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
@@ -309,7 +309,7 @@ def trickled(line, piece):
             received.extend(line.recv(1 << 16))
         return any(one[0] == DATA for one in frames.read(received))
 
-    lines.until("an answer", is_answered)
+    harness.until("an answer", is_answered)
     return bytes(received)
 
 

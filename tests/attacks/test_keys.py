@@ -377,7 +377,7 @@ def test_servers_of_one_database_that_share_a_file_take_each_others_keys(tmp_pat
             key, _ = keyed.mint(first, "a")
             assert keyed.call(second, key=key).status == 200
             assert control.post(first, "/keys/rotate", {})[0] == 200
-            lines.until("the key ends there", lambda: keyed.call(second, key=key).status == 401)
+            harness.until("the key ends there", lambda: keyed.call(second, key=key).status == 401)
 
 
 def test_a_key_of_another_store_opens_nothing(serve, tmp_path):

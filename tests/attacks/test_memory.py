@@ -67,7 +67,7 @@ def filled(serve):
     body = Open(proxy, begun(MIB))
     body.send(b" " * (16 * KIB))
     # The body is charged twice. A quarter of the ceiling is not for new calls.
-    lines.until("the charge", lambda: lines.metric(proxy, "rolltape_memory_bytes") >= 30 * KIB)
+    harness.until("the charge", lambda: lines.metric(proxy, "rolltape_memory_bytes") >= 30 * KIB)
     yield proxy, body
     body.close()
 
@@ -106,7 +106,7 @@ def test_calls_that_were_refused_for_memory_are_counted(filled):
 def test_memory_comes_back_when_an_agent_leaves(filled):
     proxy, body = filled
     body.close()
-    lines.until("memory", lambda: lines.metric(proxy, "rolltape_memory_bytes") == 0)
+    harness.until("memory", lambda: lines.metric(proxy, "rolltape_memory_bytes") == 0)
     assert hostile.post(proxy, body=hostile.BODY | {"x": "y" * (8 * KIB)}).status == 200
 
 
@@ -179,7 +179,7 @@ def settle(proxy, calls):
         seen.append((heard, proxy.upstream.pieces, hostile.cpu_s(proxy)))
         return heard >= calls and len(seen) > 20 and len(set(seen[-20:])) == 1
 
-    lines.until("the end of all work", is_still, wait_s=40)
+    harness.until("the end of all work", is_still, wait_s=40)
 
 
 def test_a_reader_that_goes_on_after_a_stall_gets_every_byte(serve):
@@ -217,7 +217,7 @@ def test_the_account_is_empty_after_calls_of_every_kind(serve):
     proxy = serve("--dialect", "vllm", answer=long_stream(1))
     for path in ["/e/a/v1/chat/completions", "/v1/messages", "/v1/embeddings"]:
         hostile.post(proxy, path, STREAMED | {"max_tokens": 5}, timeout=60)
-    lines.until("memory", lambda: lines.metric(proxy, "rolltape_memory_bytes") == 0)
+    harness.until("memory", lambda: lines.metric(proxy, "rolltape_memory_bytes") == 0)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "much", "4XB", ""])

@@ -77,7 +77,7 @@ def test_a_stop_waits_for_a_stream_and_commits_it(serve, thought):
     proxy = serve(answer=thought)
     with begun(proxy, thought) as line:
         proxy.process.child.send_signal(signal.SIGTERM)
-        lines.until("the drain", lambda: "waiting up to" in proxy.process.stderr)
+        harness.until("the drain", lambda: "waiting up to" in proxy.process.stderr)
         thought.may_end.set()
         assert lines.to_end(line).endswith(b"0\r\n\r\n")
     assert proxy.process.child.wait(WAIT_S) == 0
@@ -89,7 +89,7 @@ def test_a_server_that_drains_refuses_new_connections_at_once(serve, thought):
     proxy = serve(answer=thought)
     with begun(proxy, thought):
         proxy.process.child.send_signal(signal.SIGTERM)
-        lines.until("a refusal", lambda: is_refused(proxy.data))
+        harness.until("a refusal", lambda: is_refused(proxy.data))
         assert proxy.process.child.poll() is None
 
 
@@ -98,7 +98,7 @@ def test_a_server_that_drains_says_so_on_control(serve, thought):
     assert lines.control(proxy, "/ready").status == 200
     with begun(proxy, thought):
         proxy.process.child.send_signal(signal.SIGTERM)
-        lines.until("a refusal", lambda: is_refused(proxy.data))
+        harness.until("a refusal", lambda: is_refused(proxy.data))
         ready = lines.control(proxy, "/ready")
         assert (ready.status, b"draining" in ready.body) == (503, True)
         assert lines.control(proxy, "/health").status == 200
@@ -108,7 +108,7 @@ def test_a_second_signal_ends_the_calls_and_records_it(serve, thought):
     proxy = serve(answer=thought)
     with begun(proxy, thought):
         proxy.process.child.send_signal(signal.SIGTERM)
-        lines.until("the drain", lambda: "waiting up to" in proxy.process.stderr)
+        harness.until("the drain", lambda: "waiting up to" in proxy.process.stderr)
         proxy.process.child.send_signal(signal.SIGTERM)
         assert proxy.process.child.wait(WAIT_S) == 0
     assert hostile.rows(proxy, COMPLETE) == [{"outcome": "client_gone"}]
@@ -147,7 +147,7 @@ def test_a_model_inside_answers_calls_under_way_while_it_stops(tmp_path):
     with harness.serve(tmp_path, "--model", harness.MODEL) as proxy:
         with connect(proxy.data) as line:
             line.sendall(lines.chat(model="tiny", stream=True, max_tokens=200, kept=False))
-            lines.until("a call", lambda: hostile.rows(proxy, "SELECT 1 FROM calls"))
+            harness.until("a call", lambda: hostile.rows(proxy, "SELECT 1 FROM calls"))
             proxy.process.child.send_signal(signal.SIGTERM)
             assert lines.to_end(line).endswith(b"0\r\n\r\n")
         assert proxy.process.child.wait(WAIT_S) == 0
@@ -269,8 +269,8 @@ def test_a_lost_upstream_shows_and_so_does_its_return(serve):
     port = away.address
     away._listener.shutdown(socket.SHUT_RDWR)
     away.stop()
-    lines.until("the upstream's end", lambda: is_refused(port))
-    lines.until("failures", lambda: hostile.post(proxy).status == 502)
+    harness.until("the upstream's end", lambda: is_refused(port))
+    harness.until("failures", lambda: hostile.post(proxy).status == 502)
     for _ in range(5):
         assert hostile.post(proxy).status == 502
     ready = lines.control(proxy, "/ready")

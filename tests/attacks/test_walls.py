@@ -46,7 +46,7 @@ def test_the_rest_of_a_long_body_that_trickles_is_ended(short):
     with lines.connect(short.data) as line:
         line.sendall(long_body(4 * MIB))
         line.settimeout(BODY_S / 4)
-        received, until = b"", time.monotonic() + lines.UNTIL_S
+        received, until = b"", time.monotonic() + harness.UNTIL_S
         while not received and time.monotonic() < until:
             try:
                 line.sendall(b" ")
@@ -60,9 +60,9 @@ def test_the_rest_of_a_long_body_holds_no_memory(serve):
     proxy = serve("--dialect", "openai", "--request-mib", "1")
     with lines.connect(proxy.data) as line:
         line.sendall(long_body(4 * MIB))
-        lines.until("the call", lambda: lines.metric(proxy, "rolltape_calls_in_flight") == 1)
+        harness.until("the call", lambda: lines.metric(proxy, "rolltape_calls_in_flight") == 1)
         taken = "rolltape_memory_bytes"
-        lines.until("memory", lambda: lines.metric(proxy, taken) < MIB // 8, lines.WAIT_S)
+        harness.until("memory", lambda: lines.metric(proxy, taken) < MIB // 8, lines.WAIT_S)
 
 
 def test_a_long_body_that_goes_on_is_taken(short):

@@ -73,11 +73,10 @@ async fn two_readers_share_what_is_finished_and_none_gets_the_same() {
         loop {
             let is_last = played.load(Ordering::Relaxed);
             let reply = ask_feed(control, "/feed?consumer=t&limit=3&wait_s=2").await;
-            if reply.status == 204 && is_last {
-                return seen;
-            }
-            if reply.status == 204 {
-                continue;
+            match reply.status {
+                204 if is_last => return seen,
+                204 => continue,
+                _ => {}
             }
             seen.extend(names(&reply));
             let lease = reply.header("x-rolltape-lease").unwrap().to_owned();

@@ -41,7 +41,7 @@ pub struct ScriptedEngine {
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,
     tasks: Mutex<JoinSet<()>>,
-    /// While it is dead, its port, so that nobody else gets it. Connections are refused.
+    /// A socket on its port while it is dead, so that nobody else gets it. Connections are refused.
     kept: Mutex<Option<TcpSocket>>,
 }
 
@@ -74,17 +74,17 @@ impl ScriptedEngine {
     pub async fn kill(&self) {
         let mut tasks = std::mem::take(&mut *lock(&self.tasks));
         tasks.shutdown().await;
-        let port = TcpSocket::new_v4().expect("a socket");
-        port.set_reuseaddr(true).expect("a fresh socket takes options");
-        port.bind(self.address).expect("the port is its own");
-        *lock(&self.kept) = Some(port);
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_reuseaddr(true).expect("a fresh socket takes options");
+        socket.bind(self.address).expect("the port is its own");
+        *lock(&self.kept) = Some(socket);
         lock(&self.state).life += 1;
     }
 
     /// Comes back with the weights that it had at first.
     pub async fn revive(&self) {
-        let port = lock(&self.kept).take().expect("it is dead");
-        let listener = port.listen(128).expect("the port is its own");
+        let socket = lock(&self.kept).take().expect("it is dead");
+        let listener = socket.listen(128).expect("the port is its own");
         let mut state = lock(&self.state);
         state.label = "0".to_owned();
         state.life += 1;

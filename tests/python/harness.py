@@ -21,6 +21,8 @@ STEERING = ("ROLLTAPE_", "OPENAI_", "ANTHROPIC_", "HOSTED_VLLM_")
 READY_WAIT_S = 50
 STOP_WAIT_S = 25
 COMMAND_WAIT_S = 30
+UNTIL_S = 40
+"""Room for a busy machine; what is waited for comes sooner."""
 
 started = []
 """Every process that the current test could have met, for the report of a failure."""
@@ -128,6 +130,15 @@ class Process:
         one task ends a connection, and no process."""
         assert self.killed or self.stop() == 0, f"{self.child.returncode}\n{self.stderr}"
         assert "panicked at" not in self.stderr, self.stderr
+
+
+def until(what, found, wait_s=UNTIL_S):
+    """Waits for what `found` gives."""
+    end = time.monotonic() + wait_s
+    while not (result := found()):
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        time.sleep(0.01)
+    return result
 
 
 def command(*arguments, folder, **options):

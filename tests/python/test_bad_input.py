@@ -324,10 +324,7 @@ def test_an_upstream_that_goes_and_comes_back_is_told_once_each(tmp_path):
         return control.post_at(proxy.data, "/e/e/v1/chat/completions", body)[0]
 
     def until(sentence, times):
-        end = time.monotonic() + harness.READY_WAIT_S
-        while proxy.process.stderr.count(sentence) < times:
-            assert time.monotonic() < end, proxy.process.stderr
-            time.sleep(0.05)
+        harness.until(sentence, lambda: proxy.process.stderr.count(sentence) >= times)
 
     gone, back = "the upstream cannot be reached", "the upstream answers again"
     with harness.serve(tmp_path, "--upstream", f"http://{harness.text(address)}") as proxy:

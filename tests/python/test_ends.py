@@ -3,7 +3,6 @@
 import json
 import signal
 import sqlite3
-import time
 from contextlib import contextmanager
 
 import openai
@@ -20,7 +19,6 @@ LONG = {
     "stream": True,
     "extra_body": {"ignore_eos": True},
 }
-END_WAIT_S = 15
 STARTS = 20
 HELD_AFTER_BYTES = 2 << 10
 """The first chunks of a reply of tens of KB at the least."""
@@ -54,15 +52,6 @@ def begin(proxy, episode, chunks=3):
     return stream, events
 
 
-def until(what, found):
-    """Waits for what `found` gives."""
-    end = time.monotonic() + END_WAIT_S
-    while not (result := found()):
-        assert time.monotonic() < end, f"waited in vain for {what}"
-        time.sleep(0.01)
-    return result
-
-
 def ended_call(store, episode):
     """The one call of an episode, once it has ended."""
 
@@ -72,7 +61,7 @@ def ended_call(store, episode):
             query = "SELECT * FROM calls WHERE episode_id = ? AND outcome IS NOT NULL"
             return connection.execute(query, (episode,)).fetchall()
 
-    (call,) = until(f"the end of the call of {episode}", ended)
+    (call,) = harness.until(f"the end of the call of {episode}", ended)
     return dict(call)
 
 
@@ -88,7 +77,7 @@ def test_an_agent_that_leaves_ends_the_call_and_keeps_what_was_sampled(own_world
     stream.close()
     call = ended_call(own_world.proxy.store, "left")
     assert call["outcome"] == "client_gone"
-    (exchange,) = until("the end of the upstream's connection", own_world.tap.left)
+    (exchange,) = harness.until("the end of the upstream's connection", own_world.tap.left)
     assert not exchange.reply.whole, "the upstream was told to stop"
     own_world.tap.release()
     # Another agent's call trains; the one that was left does not.
@@ -117,7 +106,7 @@ def test_a_second_signal_ends_the_calls_and_records_them(own_world):
     own_world.tap.hold_after(HELD_AFTER_BYTES)
     stream, _ = begin(own_world.proxy, "hurried", chunks=1)
     process.child.send_signal(signal.SIGINT)
-    until("a word about the call", lambda: "1 call in flight" in process.stderr)
+    harness.until("a word about the call", lambda: "1 call in flight" in process.stderr)
     assert process.child.poll() is None
     assert process.stop(signal.SIGINT) == 0, process.stderr
     call = ended_call(own_world.proxy.store, "hurried")

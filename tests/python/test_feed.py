@@ -12,12 +12,11 @@ import pytest
 
 import control
 import harness
-from harness import MODEL, Process, command, done, environment, serve, text
+from harness import MODEL, Process, command, done, environment, serve, text, until
 
 QUESTION = "Find the secret number from 1 to 7. You have 3 guesses."
 ACKED = ("--consumer", "t", "--ack")
 TOKEN = {"FEED_TOKEN": "s3cret-of-the-test"}
-UNTIL_S = 40
 
 
 @pytest.fixture
@@ -50,15 +49,6 @@ def play(proxy, *episodes):
 def url(proxy):
     """The control listener's."""
     return f"http://{text(proxy.control)}"
-
-
-def until(what, found):
-    """Waits for what `found` gives."""
-    end = time.monotonic() + UNTIL_S
-    while not (result := found()):
-        assert time.monotonic() < end, f"waited in vain for {what}"
-        time.sleep(0.02)
-    return result
 
 
 def feed(proxy, *options):

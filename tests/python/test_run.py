@@ -66,21 +66,14 @@ def test_a_child_that_called_nothing_is_told_of(tmp_path):
     assert ended.returncode == 0 and "called no model" not in ended.stderr
 
 
-def lines_with(word, process):
-    """The lines with a word, once there are any: a server may answer before it has said them."""
-    end = time.monotonic() + harness.READY_WAIT_S
-    while not (found := re.findall(rf".*{word}.*\n", process.stderr)):
-        assert time.monotonic() < end, process.stderr
-        time.sleep(0.01)
-    return found
-
-
 def test_the_lines_that_point_an_agent_at_a_server_work_as_they_are_copied(tmp_path):
     """What `serve` prints, and the README's line, with OpenAI's own SDK."""
     program = "import openai; print(openai.OpenAI().models.list().data[0].id)"
     (tmp_path / "agent.py").write_text(program)
     with harness.serve(tmp_path, "--model", MODEL) as proxy:
-        (hint,) = lines_with("BASE_URL", proxy.process)
+        # A server may answer before it has said it.
+        said = re.compile(r".*BASE_URL.*\n")
+        (hint,) = harness.until("the hint", lambda: said.findall(proxy.process.stderr))
         readme = (harness.ROOT / "README.md").read_text()
         (line,) = [line for line in readme.splitlines() if line.startswith("OPENAI_BASE_URL=")]
         line = line.replace("127.0.0.1:8080", harness.text(proxy.data))
