@@ -18,11 +18,8 @@
 #![forbid(unsafe_code)]
 
 mod agent;
-mod body;
 mod bounds;
 mod client;
-mod clock;
-mod coding;
 mod config;
 mod control;
 mod error;
@@ -30,9 +27,6 @@ mod feed;
 mod fleet;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod headers;
-mod memory;
-mod outgoing;
 mod proxy;
 mod reading;
 mod record;
@@ -40,10 +34,8 @@ mod reply;
 mod serve;
 mod tag;
 mod upstream;
-mod web;
 
 pub use agent::allowed::{AllowedPath, InvalidAllowedPath};
-pub use agent::endpoint::Endpoint;
 pub use client::{Client, ClientError, ClientReply, ClientRequest};
 pub use config::{Config, TokenExtras, TranslateMode};
 pub use control::{serve_control, serve_reading};

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Mutex;
 
+use http::web::{self, HostName};
 use hyper::body::Body;
 use hyper::http::uri::Authority;
 use hyper::{HeaderMap, Method, Request, Uri};
@@ -16,7 +17,6 @@ use crate::config::Config;
 use crate::error::CallError;
 use crate::tag;
 use crate::upstream::stray;
-use crate::web::{self, HostName};
 
 /// The rules of one data listener.
 #[derive(Debug)]

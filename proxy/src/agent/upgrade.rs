@@ -10,18 +10,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use episode::{Outcome, Route};
+use http::body::request_body::RequestBody;
+use http::body::{ReplyBody, full};
+use http::clock::now;
+use http::headers::{self, AcceptedCodings};
+use http::server::tunnel::{Switched, Tunnel};
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use wire::ForcedSampling;
 
-use crate::agent::request_body::RequestBody;
-use crate::agent::tunnel::{Switched, Tunnel};
-use crate::body::{ReplyBody, full};
-use crate::clock::now;
 use crate::error::CallError;
 use crate::fleet::threads::Thread;
-use crate::headers::{self, AcceptedCodings};
 use crate::proxy::Proxy;
 use crate::record::open_call::{Arrival, OpenCall, committed};
 use crate::reply::tee::{self, ReplyReceiver};

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use episode::{Route, Tag};
+use http::clock::now;
 use store::{
     AdmissionCandidate, AdmissionCounts, AdmissionRule, AttemptId, Selection, SnapshotError, Store,
 };
@@ -17,7 +18,6 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::bounds::{ADMISSION_LOOK_EVERY, ADMISSION_PAUSE, ADMISSION_WAITING_MAX, ATTEMPTS_MAX};
-use crate::clock::now;
 use crate::error::CallError;
 use crate::feed::Feed;
 use crate::record::attempts::AttemptKey;

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use http::body::outgoing::OutgoingBody;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -19,7 +20,6 @@ use thiserror::Error;
 use tower_service::Service;
 
 use crate::bounds::{CONNECT_WAIT, UPSTREAM_IDLE_WAIT};
-use crate::outgoing::OutgoingBody;
 
 /// A setting that cannot be used.
 #[derive(Debug, Clone, Error)]

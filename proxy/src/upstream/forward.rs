@@ -6,6 +6,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::body::BodyError;
+use http::body::outgoing::OutgoingBody;
+use http::body::request_body::RequestBody;
+use http::path::target::redacted;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
@@ -18,12 +22,10 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 use wire::{Dialect, REFUSAL_BYTES_MAX};
 
-use crate::agent::request_body::RequestBody;
-use crate::agent::target::redacted;
+use crate::agent::trailers;
 use crate::bounds::{DOCUMENT_BYTES_MAX, PROBE_WAIT, READY_PROBE_WAIT, REFUSAL_WAIT};
 use crate::config::Config;
 use crate::error::CallError;
-use crate::outgoing::OutgoingBody;
 use crate::upstream::address::Upstream;
 use crate::upstream::connect::{self, Connections, InvalidSetting};
 use crate::upstream::models::ModelList;
@@ -175,7 +177,8 @@ impl Forward {
             // The beginning is held until it is sent, and its memory given back then.
             let RequestBody { raw: beginning, memory, .. } = std::mem::take(&mut request.body);
             let body =
-                OutgoingBody::streamed(beginning, rest, self.request_bytes_max).charged_to(memory);
+                OutgoingBody::streamed(beginning, trailers::cleaned(rest), self.request_bytes_max)
+                    .charged_to(memory);
             return Ok((self.send(request, &rewrite, body).await?, rewrite));
         }
 
@@ -338,10 +341,8 @@ impl Forward {
             is_upstreams &=
                 !cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_user);
             // The agent's body exceeded its limit, or its time, while it was sent.
-            match cause.downcast_ref() {
-                Some(CallError::TooLong(bytes_max)) => return CallError::TooLong(*bytes_max),
-                Some(CallError::TooSlow(bytes)) => return CallError::TooSlow(*bytes),
-                _ => {}
+            if let Some(error) = cause.downcast_ref::<BodyError>() {
+                return (*error).into();
             }
         }
         match is_upstreams {

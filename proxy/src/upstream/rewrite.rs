@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use episode::Route;
+use http::headers;
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderName, HeaderValue};
 use wire::{
@@ -11,7 +12,6 @@ use wire::{
 
 use crate::config::{Config, TranslateMode};
 use crate::error::CallError;
-use crate::headers;
 
 /// The chat route of any upstream.
 const CHAT_PATH: &str = "/v1/chat/completions";

@@ -36,22 +36,22 @@ pub(super) enum Stage {
 }
 
 /// The permit of a call in flight; `None` for calls that need none.
-pub(crate) type CallPermit = Option<OwnedSemaphorePermit>;
+pub type CallPermit = Option<OwnedSemaphorePermit>;
 
 /// Times that an agent has.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct AgentWaits {
+pub struct AgentWaits {
     /// From the first byte of a request, or from the start of the connection, to the end of a head.
-    pub(crate) head: Duration,
+    pub head: Duration,
     /// From the end of a reply to the next request.
-    pub(crate) idle: Duration,
+    pub idle: Duration,
     /// For reading on in a reply.
-    pub(crate) stall: Duration,
+    pub stall: Duration,
 }
 
 /// The state of one connection.
 #[derive(Debug)]
-pub(crate) struct Activity {
+pub(super) struct Activity {
     accepted_at: Instant,
     /// Requests whose replies have not ended.
     open: AtomicU32,
@@ -216,7 +216,7 @@ impl Activity {
 
 /// A request whose reply has not ended.
 #[derive(Debug)]
-pub(crate) struct OpenRequest {
+pub(super) struct OpenRequest {
     activity: Arc<Activity>,
     is_read: AtomicBool,
     is_replying: AtomicBool,
@@ -301,7 +301,7 @@ impl Drop for OpenRequest {
 struct ReadMark(Arc<OpenRequest>);
 
 /// Notes that a request was read whole, and removes the handle from its head.
-pub(super) fn mark_read(extensions: &mut hyper::http::Extensions) {
+pub fn mark_read(extensions: &mut hyper::http::Extensions) {
     if let Some(ReadMark(open)) = extensions.remove() {
         open.set_read();
     }
@@ -312,7 +312,7 @@ pub(super) fn mark_read(extensions: &mut hyper::http::Extensions) {
 /// Over HTTP/2 it is given in small pieces, each of which is asked for when the agent has taken the
 /// one before: so it shows whether the agent reads, and no stream holds more than a piece. The last
 /// piece keeps the request open until it is sent.
-pub(crate) struct OpenBody {
+pub(super) struct OpenBody {
     body: ReplyBody,
     open: Arc<OpenRequest>,
     is_http2: bool,

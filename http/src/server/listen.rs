@@ -15,33 +15,32 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_rustls::TlsAcceptor;
 
-use crate::agent::activity::{Activity, OpenBody, OpenRequest};
-pub(crate) use crate::agent::connections::ConnectionBounds;
-use crate::agent::connections::Connections;
-use crate::agent::endpoint::{AgentStream, Endpoint};
-use crate::agent::socket::{AgentSocket, Peer};
-use crate::agent::tunnel::Switched;
 use crate::body::ReplyBody;
 use crate::bounds::{
     EXPIRY_CHECK, HANDSHAKE_WAIT, HEAD_BYTES_MAX, PING_INTERVAL, PING_WAIT, REFUSED_PAUSE,
     ROOM_CHECK,
 };
+use crate::server::activity::{Activity, OpenBody, OpenRequest};
+pub use crate::server::connections::ConnectionBounds;
+use crate::server::connections::Connections;
+use crate::server::endpoint::{AgentStream, Endpoint};
+use crate::server::socket::{AgentSocket, Peer};
+use crate::server::tunnel::Switched;
 
 /// A listening socket.
-pub(crate) struct Listener {
-    pub(crate) socket: Endpoint,
+pub struct Listener {
+    /// The socket.
+    pub socket: Endpoint,
     /// `None` if the listener speaks no TLS.
-    pub(crate) tls: Option<TlsAcceptor>,
-    pub(crate) bounds: ConnectionBounds,
+    pub tls: Option<TlsAcceptor>,
+    /// Bounds of its connections.
+    pub bounds: ConnectionBounds,
 }
 
 /// Accepts connections until `shutdown` and answers each request with `answer`. Requests that are
 /// under way then have until the instant that `shutdown` returns.
-pub(crate) async fn serve<A, F>(
-    listener: Listener,
-    answer: A,
-    shutdown: impl Future<Output = Instant>,
-) where
+pub async fn serve<A, F>(listener: Listener, answer: A, shutdown: impl Future<Output = Instant>)
+where
     A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Result<Response<ReplyBody>, Infallible>> + Send + 'static,
 {
@@ -188,8 +187,8 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::agent::activity::AgentWaits;
     use crate::body::full;
+    use crate::server::activity::AgentWaits;
 
     #[tokio::test]
     async fn a_stream_without_a_window_does_not_keep_its_reply_for_ever() {

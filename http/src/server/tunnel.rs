@@ -12,47 +12,50 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::agent::activity::CallPermit;
 use crate::bounds::TUNNEL_PIECE_BYTES;
+use crate::server::activity::CallPermit;
 
 /// The place for what follows the switch of a connection. The task of the connection goes on with
 /// it, so that the connection is counted and can be ended like any other.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Switched(Arc<Mutex<Option<Tunnel>>>);
+pub struct Switched(Arc<Mutex<Option<Tunnel>>>);
 
 impl Switched {
     /// The place that the listener left in a request.
-    pub(super) fn take_from(extensions: &mut Extensions) -> Self {
+    pub fn take_from(extensions: &mut Extensions) -> Self {
         extensions.remove().unwrap_or_default()
     }
 
-    pub(super) fn set(&self, tunnel: Tunnel) {
+    /// Leaves a tunnel for the task of the connection.
+    pub fn set(&self, tunnel: Tunnel) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(tunnel);
     }
 
     /// The tunnel, if there was a switch.
-    pub(super) fn take(&self) -> Option<Tunnel> {
+    pub fn take(&self) -> Option<Tunnel> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 /// Both ends of a connection that switches.
 #[derive(Debug)]
-pub(crate) struct Tunnel {
-    pub(super) agent: OnUpgrade,
-    pub(super) upstream: OnUpgrade,
+pub struct Tunnel {
+    /// The connection of the agent.
+    pub agent: OnUpgrade,
+    /// The connection to the upstream.
+    pub upstream: OnUpgrade,
     /// Longest time in which nothing passes.
-    pub(super) idle_wait: Duration,
+    pub idle_wait: Duration,
     /// Resolves when the episode is closed.
-    pub(super) closed: oneshot::Receiver<()>,
+    pub closed: oneshot::Receiver<()>,
     /// The place among the calls.
-    pub(super) _permit: CallPermit,
+    pub _permit: CallPermit,
 }
 
 impl Tunnel {
     /// Passes bytes on, both ways, until an end closes, nothing passes for too long, or the episode
     /// is closed.
-    pub(super) async fn run(self) {
+    pub async fn run(self) {
         let Self { agent, upstream, idle_wait, closed, _permit } = self;
         let (Ok(agent), Ok(upstream)) = tokio::join!(agent, upstream) else { return };
         let (from_agent, to_agent) = tokio::io::split(TokioIo::new(agent));
