@@ -28,8 +28,6 @@ pub(crate) const STREAM_PIECE_BYTES_MAX: usize = 64 << 10;
 pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(60);
 /// Longest wait for the answer to a ping.
 pub(crate) const PING_WAIT: Duration = Duration::from_secs(30);
-/// Bytes of a connection that has switched to another protocol that are passed on at a time.
-pub(crate) const TUNNEL_PIECE_BYTES: usize = 8 << 10;
 /// Pause between two looks at an agent that shut its writing side.
 pub(crate) const HALF_CLOSE_CHECK: Duration = Duration::from_millis(200);
 /// Longest wait for bytes of a reply that tell whether an agent has left or only shut its writing

@@ -5,4 +5,3 @@ mod connections;
 pub mod endpoint;
 pub mod listen;
 mod socket;
-pub mod tunnel;

@@ -1,5 +1,5 @@
-//! The side that faces agents: the requests that are served, whole bodies, and upgrades to other
-//! protocols.
+//! The side that faces agents: the requests that are served, whole bodies, and
+//! requests for other protocols.
 
 pub(crate) mod accept;
 pub(crate) mod allowed;

@@ -81,6 +81,8 @@ pub(crate) enum CallError {
     #[error("sampling parameters are forced here, and the body is no JSON object that they fit in")]
     NotForced,
     #[error("WebSocket is not recorded on this route; use POST")]
+    UpgradeOfSampling,
+    #[error("rolltape relays no WebSockets: what passes on them cannot be recorded")]
     Upgrade,
     /// Agents read the reason only; the detail has the address.
     #[error("the upstream could not be reached: {reason}")]
@@ -142,11 +144,12 @@ impl CallError {
             Self::TooSlow(_) => StatusCode::REQUEST_TIMEOUT,
             Self::InvalidKey | Self::KeyRequired => StatusCode::UNAUTHORIZED,
             Self::EngineRoute
+            | Self::Upgrade
             | Self::Unrecordable
             | Self::ClosedPath { .. }
             | Self::ForeignOrigin(_)
             | Self::ForeignHost(_) => StatusCode::FORBIDDEN,
-            Self::Upgrade => StatusCode::UPGRADE_REQUIRED,
+            Self::UpgradeOfSampling => StatusCode::UPGRADE_REQUIRED,
 
             Self::Unreachable { .. }
             | Self::Broken(_)

@@ -2,7 +2,7 @@
 //!
 //! The walk of a call is one function, `call` in `serve.rs`. It meets these rooms in this order:
 //! - `agent`: connections and whole requests, each within bounds; the paths that agents may use;
-//!   upgrades to other protocols.
+//!   requests for other protocols.
 //! - `tag`: the episode of a call, from its path, headers, API key, session or conversation.
 //! - `record`: the recording of a call, which reaches the store however the call ends.
 //! - `upstream`: the rewritten request, the connections, and what the upstream is asked besides.

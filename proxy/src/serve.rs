@@ -15,8 +15,8 @@ use hyper::body::Incoming;
 use hyper::{Request, Response};
 use tokio_rustls::TlsAcceptor;
 
+use crate::agent::accept;
 use crate::agent::gate::Gate;
-use crate::agent::{accept, upgrade};
 use crate::error::CallError;
 use crate::fleet::send::send;
 use crate::fleet::threads::Thread;
@@ -76,15 +76,9 @@ async fn answer(
     }
     let proxy = Arc::clone(proxy);
     let walk = async move {
-        // In boxes, since a connection keeps the room of this future for as long as it lasts.
-        let walk = async {
-            match upgrade::is_requested(&request) {
-                true => Box::pin(upgrade::relay(&proxy, request)).await,
-                false => Box::pin(call(&proxy, request)).await,
-            }
-        };
         let reply = tokio::select! {
-            reply = walk => reply?,
+            // In a box, since a connection keeps the room of this future for as long as it lasts.
+            reply = Box::pin(call(&proxy, request)) => reply?,
             // Dropping the call records its end.
             () = cut_signal.cut() => return Err(CallError::Cut),
         };

@@ -62,8 +62,6 @@ pub(super) struct Activity {
     /// True once a request came.
     has_served: AtomicBool,
     is_http2: AtomicBool,
-    /// True once the connection has switched to another protocol, which has a time of its own.
-    is_switched: AtomicBool,
     /// True while bytes of a reply may be on their way to the system.
     is_unflushed: AtomicBool,
     /// Time of the end of the last reply, in ms after `accepted_at`.
@@ -89,7 +87,6 @@ impl Activity {
             replying: AtomicU32::new(0),
             has_served: AtomicBool::new(false),
             is_http2: AtomicBool::new(false),
-            is_switched: AtomicBool::new(false),
             is_unflushed: AtomicBool::new(false),
             idle_since: AtomicU64::new(NEVER),
             head_since: AtomicU64::new(NEVER),
@@ -122,11 +119,6 @@ impl Activity {
 
     pub(super) fn is_http2(&self) -> bool {
         self.is_http2.load(Relaxed)
-    }
-
-    /// Notes that what follows is no HTTP.
-    pub(super) fn set_switched(&self) {
-        self.is_switched.store(true, Relaxed);
     }
 
     /// Notes that bytes came.
@@ -174,7 +166,7 @@ impl Activity {
             return Some("the agent does not read its reply");
         }
 
-        if self.open.load(Relaxed) > 0 || self.is_switched.load(Relaxed) {
+        if self.open.load(Relaxed) > 0 {
             return None;
         }
 
@@ -194,11 +186,9 @@ impl Activity {
     }
 
     /// The order in which connections give way: those that never asked first, then those that wait
-    /// for their agent longest. `None` if a request was read and is not answered yet, or the
-    /// connection has switched to another protocol.
+    /// for their agent longest. `None` if a request was read and is not answered yet.
     pub(super) fn waiting(&self, now: Instant) -> Option<(bool, Instant)> {
-        let is_switched = self.is_switched.load(Relaxed);
-        if self.read.load(Relaxed) > 0 || is_switched || !self.is_flushed() {
+        if self.read.load(Relaxed) > 0 || !self.is_flushed() {
             return None;
         }
         let since = self.accepted_at + Duration::from_millis(self.idle_since.load(Relaxed));
@@ -433,18 +423,6 @@ mod tests {
         // Its next head has the time of a head.
         activity.received();
         assert!(activity.expired(after(&activity, 32), WAITS).is_some());
-    }
-
-    #[test]
-    fn a_connection_that_has_switched_has_no_time_of_a_head() {
-        let activity = Arc::new(Activity::new());
-        drop(request(&activity));
-        activity.set_switched();
-        activity.received();
-        let late = after(&activity, 100_000);
-        assert_eq!((activity.expired(late, WAITS), activity.waiting(late)), (None, None));
-        activity.wrote(false);
-        assert!(activity.expired(late, WAITS).is_some());
     }
 
     #[test]

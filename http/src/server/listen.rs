@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::UPGRADE;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -25,7 +24,6 @@ pub use crate::server::connections::ConnectionBounds;
 use crate::server::connections::Connections;
 use crate::server::endpoint::{AgentStream, Endpoint};
 use crate::server::socket::{AgentSocket, Peer};
-use crate::server::tunnel::Switched;
 
 /// A listening socket.
 pub struct Listener {
@@ -66,11 +64,7 @@ where
         match accepted {
             Ok((socket, peer)) if connections.make_room(peer) => {
                 let activity = Arc::new(Activity::new());
-                let served = Served {
-                    answer: answer.clone(),
-                    activity: Arc::clone(&activity),
-                    switched: Switched::default(),
-                };
+                let served = Served { answer: answer.clone(), activity: Arc::clone(&activity) };
                 let served = serve_socket(socket, tls.clone(), served, graceful.watcher());
                 connections.add(peer, activity, served);
             }
@@ -98,8 +92,6 @@ where
 struct Served<A> {
     answer: A,
     activity: Arc<Activity>,
-    /// The tunnel, if the connection switches to another protocol.
-    switched: Switched,
 }
 
 impl<A, F> Served<A>
@@ -114,9 +106,6 @@ where
         mut request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<OpenBody>, Infallible>> + use<A, F> {
         let open = OpenRequest::begin(&self.activity, &mut request);
-        if request.headers().contains_key(UPGRADE) {
-            request.extensions_mut().insert(self.switched.clone());
-        }
         let reply = (self.answer)(request);
         async move {
             let reply = reply.await?;
@@ -164,16 +153,11 @@ async fn serve_connection<A, F>(
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_WAIT);
 
-    let (activity, switched) = (Arc::clone(&served.activity), served.switched.clone());
-    let io = TokioIo::new(AgentSocket::new(io, Arc::clone(&activity)));
+    let io = TokioIo::new(AgentSocket::new(io, Arc::clone(&served.activity)));
     let service = hyper::service::service_fn(move |request| served.answer(request));
-    let connection = http.serve_connection_with_upgrades(io, service).into_owned();
+    let connection = http.serve_connection(io, service).into_owned();
     if let Err(error) = graceful.watch(connection).await {
         tracing::debug!(%error, "a connection ended early");
-    }
-    if let Some(tunnel) = switched.take() {
-        activity.set_switched();
-        tunnel.run().await;
     }
 }
 

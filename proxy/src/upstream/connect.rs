@@ -41,16 +41,6 @@ pub(crate) fn client(tls: &ClientConfig, address: Option<IpAddr>, is_http2: bool
     pool(https, is_http2)
 }
 
-/// A pool of HTTP/1.1 connections, for upgrades.
-pub(crate) fn http1_client(tls: &ClientConfig, address: Option<IpAddr>) -> Connections {
-    let https = HttpsConnectorBuilder::new()
-        .with_tls_config(tls.clone())
-        .https_or_http()
-        .enable_http1()
-        .wrap_connector(tcp_connector(address));
-    pool(https, false)
-}
-
 /// The address of a host: the one that was chosen, or those that the system finds.
 #[derive(Debug, Clone)]
 pub(crate) enum Resolver {

@@ -44,11 +44,7 @@ pub(crate) struct Forward {
     /// The API key that replaces the agent's.
     key: Option<HeaderValue>,
     client: Connections,
-    /// HTTP/1.1 connections, because HTTP/2 has no `upgrade` header.
-    upgrade_client: Connections,
     request_bytes_max: u64,
-    /// True if agents may choose their place in the upstream's queue.
-    keeps_priority: bool,
     dialect: OnceCell<Dialect>,
     probe_wait: Duration,
     pub(crate) refusals: Refusals,
@@ -118,9 +114,7 @@ impl Forward {
             key: key
                 .map_err(|_| InvalidSetting("the upstream's key is not a valid header value"))?,
             client: connect::client(tls, address, config.upstream_http2),
-            upgrade_client: connect::http1_client(tls, address),
             request_bytes_max: config.request_bytes_max,
-            keeps_priority: config.allow_priority,
             dialect: dialect.map_or_else(OnceCell::new, OnceCell::from),
             probe_wait: PROBE_WAIT,
             refusals: Refusals::default(),
@@ -234,20 +228,6 @@ impl Forward {
         let sent = SentRequest { method, path: agent.path, route };
         self.stray_warnings.check(sent, reply.status());
         Ok(reply)
-    }
-
-    /// Sends a request for another protocol.
-    pub(crate) async fn upgrade(
-        &self,
-        head: &Parts,
-        path: &str,
-    ) -> Result<Response<Incoming>, CallError> {
-        let mut request = self.request(head.method.clone(), path, OutgoingBody::default())?;
-        *request.extensions_mut() = head.extensions.clone();
-        *request.headers_mut() = head.headers.clone();
-        rewrite::remove_reserved(self.keeps_priority, request.headers_mut());
-        rewrite::set_credentials(self.key.as_ref(), request.headers_mut());
-        self.answered(self.upgrade_client.request(request).await)
     }
 
     /// Forwards a request to an engine control route. Neither it nor its reply has a size limit.

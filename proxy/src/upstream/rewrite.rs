@@ -383,7 +383,7 @@ pub(crate) fn set_headers(
 
 /// Removes the headers that are not for agents to set: the scope of a cache, and unless
 /// `keeps_priority` a place in the upstream's queue.
-pub(crate) fn remove_reserved(keeps_priority: bool, headers: &mut HeaderMap) {
+fn remove_reserved(keeps_priority: bool, headers: &mut HeaderMap) {
     if !keeps_priority {
         headers::remove(headers, &wire::SCHEDULING_HEADERS);
     }
