@@ -15,15 +15,8 @@ use crate::bounds::ADMISSION_RETRY_AFTER_S;
 /// The reason for which rolltape itself answers a call.
 #[derive(Debug, Error)]
 pub(crate) enum CallError {
-    #[error("the request body could not be read: {0}")]
-    Unreadable(String),
-    #[error("the request body is longer than {0} bytes")]
-    TooLong(u64),
-    /// Holds the number of bytes that came.
-    #[error("the request body came too slowly: {0} bytes so far")]
-    TooSlow(u64),
-    #[error("the request body decodes to more than {0} bytes; send it with less compression")]
-    TooDense(u64),
+    #[error(transparent)]
+    Body(BodyError),
     #[error("the request body is nested too deeply or has too many fields")]
     TooComplex,
     #[error("too much memory is in use; try again in a second")]
@@ -111,8 +104,8 @@ pub(crate) enum CallError {
 impl From<BodyError> for CallError {
     fn from(error: BodyError) -> Self {
         match error {
-            BodyError::TooLong(bytes_max) => Self::TooLong(bytes_max),
-            BodyError::TooSlow(bytes) => Self::TooSlow(bytes),
+            BodyError::NoMemory => Self::Overloaded,
+            error => Self::Body(error),
         }
     }
 }
@@ -127,8 +120,7 @@ impl CallError {
     /// The HTTP status, chosen so that an SDK retries or stops as it should.
     pub(crate) fn status(&self) -> StatusCode {
         match self {
-            Self::Unreadable(_)
-            | Self::AmbiguousPath(_)
+            Self::AmbiguousPath(_)
             | Self::NotForced
             | Self::TooComplex
             | Self::InvalidId(_)
@@ -140,8 +132,7 @@ impl CallError {
             | Self::NeedsServerState(_)
             | Self::NeedsLimit(_) => StatusCode::BAD_REQUEST,
 
-            Self::TooLong(_) | Self::TooDense(_) => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::TooSlow(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::Body(error) => error.status(),
             Self::InvalidKey | Self::KeyRequired => StatusCode::UNAUTHORIZED,
             Self::EngineRoute
             | Self::Upgrade
@@ -239,9 +230,8 @@ impl CallError {
             Self::ReplyTooLong(_) => Outcome::Capped,
             Self::NeedsServerState(_)
             | Self::NeedsLimit(_)
-            | Self::TooLong(_)
             | Self::NotForced
-            | Self::TooSlow(_)
+            | Self::Body(BodyError::TooLong(_) | BodyError::TooSlow(_))
             | Self::Unrecordable => Outcome::Refused,
             _ => Outcome::UpstreamFailed,
         };

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use episode::{
     CLOSE_STATUSES, EpisodeId, GroupId, Reward, RewardScope, ScopeParts, Tag, TagSource, TaskId,
 };
+use http::api::json::parse;
+use http::api::reply::{JsonReply, bad_request, done, ok};
 use http::clock::now;
 use serde_json::{Value, json};
 use store::{Announcement, Budget, CommitError, Selection};
@@ -13,8 +15,7 @@ use wire::ForcedSampling;
 use crate::bounds::{
     CUT_PAUSE, CUT_WAIT, GROUP_SIZE_MAX, LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX,
 };
-use crate::control::body::parse;
-use crate::control::reply::{JsonReply, bad_request, commit_error, done, ok, snapshot_error};
+use crate::control::error::{commit_error, snapshot_error};
 use crate::control::requests::{AnnounceBody, CloseBody, RewardBody};
 use crate::proxy::Proxy;
 use crate::record::attempts::AttemptKey;

@@ -1,31 +1,70 @@
-//! Checks of a request to the control listener before anything else of it is read: by which name it
-//! was addressed, whether a foreign web page sent it, and whether it carries the token.
+//! Checks of a request before anything else of it is read: by which name it was addressed, whether a
+//! foreign web page sent it, and whether it carries the token.
 
 use std::net::IpAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use http::web::{self, HostName};
+use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
-use hyper::{HeaderMap, StatusCode};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
 use crate::bounds::{REFUSALS_LOG_EVERY, WRONG_TOKEN_WAIT, WRONG_TOKENS_WAITING_MAX};
-use crate::config::Config;
-use crate::control::reply::{JsonReply, error};
+use crate::web::{self, HostName};
 
-/// The checks of one control listener, and the counts of what they refused.
+/// Tokens of which a request must carry one. Without any, all requests pass.
+#[derive(Debug, Clone, Default)]
+pub struct Tokens(Vec<[u8; 32]>);
+
+impl Tokens {
+    /// The tokens with these texts.
+    pub fn new<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Self {
+        Self(texts.into_iter().map(|text| digest(text.as_ref().as_bytes())).collect())
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// True for one of the tokens. The comparison takes the same time for any other text.
+    pub fn has(&self, text: &[u8]) -> bool {
+        let given = digest(text);
+        self.0.iter().fold(false, |is_known, token| is_known | (*token == given))
+    }
+
+    /// Checks `authorization: Bearer TOKEN`.
+    ///
+    /// # Errors
+    /// [`Refusal`] without one of the tokens.
+    pub fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let given = headers.get(AUTHORIZATION).ok_or(Refusal::NoToken)?;
+        let token = given.as_bytes().strip_prefix(b"Bearer ");
+        token.filter(|token| self.has(token)).map(drop).ok_or(Refusal::WrongToken)
+    }
+}
+
+fn digest(token: &[u8]) -> [u8; 32] {
+    Sha256::digest(token).into()
+}
+
+/// The checks of one listener, and the counts of what they refused.
 #[derive(Debug)]
-pub(super) struct Door {
+pub struct Gate {
+    /// The name of the listener in the log.
+    listener: &'static str,
     /// The address that is listened on.
     local: IpAddr,
     /// Further names by which the listener may be addressed.
     names: Vec<String>,
-    token: Option<[u8; 32]>,
+    tokens: Tokens,
     refusals: Refusals,
     /// Bounds the requests with a wrong token that wait for their answer.
     wrong_tokens: Semaphore,
@@ -33,18 +72,32 @@ pub(super) struct Door {
 
 /// The reason for which a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub enum Refusal {
+    /// It is addressed by a name that is not the listener's.
     Host,
+    /// A web page of another origin sent it.
     Origin,
+    /// It carries no token.
     NoToken,
+    /// It carries another token.
     WrongToken,
 }
 
+/// The answer to a request that is not let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotLetIn {
+    /// A refusal.
+    Refused(Refusal),
+    /// Too many requests with a wrong token wait for theirs.
+    TooManyWrongTokens,
+}
+
 impl Refusal {
-    pub(super) const ALL: [Self; 4] = [Self::Host, Self::Origin, Self::NoToken, Self::WrongToken];
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Host, Self::Origin, Self::NoToken, Self::WrongToken];
 
     /// The name in metrics and in the log.
-    pub(super) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Host => "host",
             Self::Origin => "origin",
@@ -54,42 +107,38 @@ impl Refusal {
     }
 }
 
-impl Door {
-    /// The door of a listener at `local`.
-    pub(super) fn new(config: &Config, local: IpAddr) -> Self {
-        Self {
-            local,
-            names: config.control_hosts.clone(),
-            token: config.control_token.as_deref().map(|token| digest(token.as_bytes())),
-            refusals: Refusals::default(),
-            wrong_tokens: Semaphore::new(WRONG_TOKENS_WAITING_MAX),
-        }
+impl Gate {
+    /// The gate of a listener at `local`, which may be addressed by further names.
+    pub fn new(listener: &'static str, local: IpAddr, names: Vec<String>, tokens: Tokens) -> Self {
+        let wrong_tokens = Semaphore::new(WRONG_TOKENS_WAITING_MAX);
+        Self { listener, local, names, tokens, refusals: Refusals::default(), wrong_tokens }
     }
 
-    /// Lets a request in, or answers it. A wrong token is answered late.
-    pub(super) async fn check(&self, head: &Parts) -> Result<(), JsonReply> {
+    /// Lets a request in, or says why not. For a wrong token that takes a second.
+    ///
+    /// # Errors
+    /// [`NotLetIn`] if a check refuses it.
+    pub async fn check(&self, head: &Parts) -> Result<(), NotLetIn> {
         let Err(refusal) = self.judge(head) else { return Ok(()) };
-        self.refusals.count(refusal);
+        self.count(refusal);
         if refusal == Refusal::WrongToken {
-            let Ok(_waiting) = self.wrong_tokens.try_acquire() else {
-                let message = "too many requests with a wrong token";
-                return Err(error(StatusCode::TOO_MANY_REQUESTS, message));
-            };
+            let waiting = self.wrong_tokens.try_acquire();
+            let _waiting = waiting.map_err(|_| NotLetIn::TooManyWrongTokens)?;
             tokio::time::sleep(WRONG_TOKEN_WAIT).await;
         }
-        Err(refusal.reply())
+        Err(NotLetIn::Refused(refusal))
     }
 
     /// Checks only by which name a request is addressed. A page of the web may lead a person here.
-    pub(super) fn check_name(&self, head: &Parts) -> Result<(), JsonReply> {
-        self.own_hosts(head).map(drop).map_err(|refusal| {
-            self.refusals.count(refusal);
-            refusal.reply()
-        })
+    ///
+    /// # Errors
+    /// [`Refusal::Host`] if the name is not the listener's.
+    pub fn check_name(&self, head: &Parts) -> Result<(), Refusal> {
+        self.own_hosts(head).map(drop).inspect_err(|refusal| self.count(*refusal))
     }
 
     /// The numbers of refused requests since the start.
-    pub(super) fn refused(&self) -> impl Iterator<Item = (Refusal, u64)> {
+    pub fn refused(&self) -> impl Iterator<Item = (Refusal, u64)> {
         let counts = self.refusals.counts.iter().map(|count| count.load(Ordering::Relaxed));
         Refusal::ALL.into_iter().zip(counts)
     }
@@ -99,7 +148,7 @@ impl Door {
         if web::foreign_origin(&head.headers, &hosts, |_| false).is_some() {
             return Err(Refusal::Origin);
         }
-        self.check_token(&head.headers)
+        self.tokens.check(&head.headers)
     }
 
     /// The hosts by which a request is addressed, if all are the listener's own.
@@ -123,42 +172,11 @@ impl Door {
         is_given || host.is_loopback()
     }
 
-    /// Checks the token. The comparison takes the same time for any wrong token.
-    fn check_token(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let Some(token) = self.token else { return Ok(()) };
-        let Some(given) = headers.get(AUTHORIZATION) else { return Err(Refusal::NoToken) };
-        match given.as_bytes().strip_prefix(b"Bearer ") {
-            Some(given) if digest(given) == token => Ok(()),
-            _ => Err(Refusal::WrongToken),
-        }
-    }
-}
-
-fn digest(token: &[u8]) -> [u8; 32] {
-    Sha256::digest(token).into()
-}
-
-impl Refusal {
-    fn reply(self) -> JsonReply {
-        match self {
-            Self::Host => error(
-                StatusCode::FORBIDDEN,
-                "the control listener is not addressed by this name; use its address, or name it \
-                 with `rolltape serve --control-host NAME`",
-            ),
-            Self::Origin => error(
-                StatusCode::FORBIDDEN,
-                "the control listener takes no requests of web pages of another origin",
-            ),
-            Self::NoToken | Self::WrongToken => {
-                let given = if self == Self::NoToken { "gives none" } else { "gives another" };
-                let message = format!(
-                    "the control listener requires its token, and this request {given}: \
-                     authorization: Bearer TOKEN; `rolltape serve` says at its start which file \
-                     holds it, STORE-token beside its store by default"
-                );
-                error(StatusCode::UNAUTHORIZED, &message)
-            }
+    /// Counts a refusal, and logs from time to time how many there were.
+    fn count(&self, refusal: Refusal) {
+        let (reason, listener) = (refusal.name(), self.listener);
+        if let Some(refused) = self.refusals.count(refusal) {
+            tracing::warn!(reason, refused, "refused at the {listener} listener");
         }
     }
 }
@@ -180,17 +198,17 @@ struct Logged {
 }
 
 impl Refusals {
-    fn count(&self, refusal: Refusal) {
+    /// Counts a refusal. Returns the number of those since the last line of the log, if one is due.
+    fn count(&self, refusal: Refusal) -> Option<u64> {
         self.counts[refusal as usize].fetch_add(1, Ordering::Relaxed);
         let total: u64 = self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum();
-        let Ok(mut logged) = self.logged.lock() else { return };
+        let mut logged = self.logged.lock().ok()?;
         let before = match &*logged {
-            Some(last) if last.at.elapsed() < REFUSALS_LOG_EVERY => return,
+            Some(last) if last.at.elapsed() < REFUSALS_LOG_EVERY => return None,
             last => last.as_ref().map_or(0, |last| last.total),
         };
         *logged = Some(Logged { at: Instant::now(), total });
-        let reason = refusal.name();
-        tracing::warn!(reason, refused = total - before, "refused at the control listener");
+        Some(total - before)
     }
 }
 
@@ -200,23 +218,21 @@ mod tests {
 
     use super::*;
 
-    fn door(local: &str, names: &[&str], token: Option<&str>) -> Door {
-        let mut config = Config::new("http://h:1".parse().unwrap());
-        config.control_hosts = names.iter().map(|name| (*name).to_owned()).collect();
-        config.control_token = token.map(str::to_owned);
-        Door::new(&config, local.parse().unwrap())
+    fn gate(local: &str, names: &[&str], token: Option<&str>) -> Gate {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        Gate::new("control", local.parse().unwrap(), names, Tokens::new(token))
     }
 
-    fn judge(door: &Door, uri: &str, headers: &[(&str, &str)]) -> Option<Refusal> {
+    fn judge(gate: &Gate, uri: &str, headers: &[(&str, &str)]) -> Option<Refusal> {
         let request = headers.iter().fold(Request::builder().uri(uri), |request, (name, value)| {
             request.header(*name, *value)
         });
-        door.judge(&request.body(()).unwrap().into_parts().0).err()
+        gate.judge(&request.body(()).unwrap().into_parts().0).err()
     }
 
     #[test]
     fn only_own_names_address_the_listener() {
-        let door = door("10.0.0.7", &["rolltape.example"], None);
+        let gate = gate("10.0.0.7", &["rolltape.example"], None);
         for own in [
             "127.0.0.1",
             "127.0.0.1:8081",
@@ -228,7 +244,7 @@ mod tests {
             "rolltape.example",
             "Rolltape.Example:443",
         ] {
-            assert_eq!(judge(&door, "/ready", &[("host", own)]), None, "{own}");
+            assert_eq!(judge(&gate, "/ready", &[("host", own)]), None, "{own}");
         }
         for other in [
             "evil.example",
@@ -253,34 +269,34 @@ mod tests {
             "localhost/evil",
             "127.0.0.1, x",
         ] {
-            assert_eq!(judge(&door, "/ready", &[("host", other)]), Some(Refusal::Host), "{other}");
+            assert_eq!(judge(&gate, "/ready", &[("host", other)]), Some(Refusal::Host), "{other}");
         }
     }
 
     #[test]
     fn every_name_of_a_request_counts() {
-        let door = door("127.0.0.1", &[], None);
+        let gate = gate("127.0.0.1", &[], None);
         let (own, evil) = (("host", "localhost"), ("host", "evil.example"));
-        assert_eq!(judge(&door, "/ready", &[]), Some(Refusal::Host));
-        assert_eq!(judge(&door, "/ready", &[own, evil]), Some(Refusal::Host));
-        assert_eq!(judge(&door, "/ready", &[evil, own]), Some(Refusal::Host));
-        assert_eq!(judge(&door, "http://evil.example/ready", &[own]), Some(Refusal::Host));
-        assert_eq!(judge(&door, "http://localhost/ready", &[evil]), Some(Refusal::Host));
-        assert_eq!(judge(&door, "http://localhost/ready", &[]), None);
+        assert_eq!(judge(&gate, "/ready", &[]), Some(Refusal::Host));
+        assert_eq!(judge(&gate, "/ready", &[own, evil]), Some(Refusal::Host));
+        assert_eq!(judge(&gate, "/ready", &[evil, own]), Some(Refusal::Host));
+        assert_eq!(judge(&gate, "http://evil.example/ready", &[own]), Some(Refusal::Host));
+        assert_eq!(judge(&gate, "http://localhost/ready", &[evil]), Some(Refusal::Host));
+        assert_eq!(judge(&gate, "http://localhost/ready", &[]), None);
     }
 
     #[test]
     fn a_listener_everywhere_is_addressed_by_any_address_and_by_no_foreign_name() {
-        let door = door("0.0.0.0", &[], None);
-        assert_eq!(judge(&door, "/ready", &[("host", "192.0.2.1:8081")]), None);
-        assert_eq!(judge(&door, "/ready", &[("host", "evil.example")]), Some(Refusal::Host));
+        let gate = gate("0.0.0.0", &[], None);
+        assert_eq!(judge(&gate, "/ready", &[("host", "192.0.2.1:8081")]), None);
+        assert_eq!(judge(&gate, "/ready", &[("host", "evil.example")]), Some(Refusal::Host));
     }
 
     #[test]
     fn a_page_of_another_origin_is_refused() {
-        let door = door("127.0.0.1", &[], None);
+        let gate = gate("127.0.0.1", &[], None);
         let ask =
-            |name, value| judge(&door, "/ready", &[("host", "localhost:8081"), (name, value)]);
+            |name, value| judge(&gate, "/ready", &[("host", "localhost:8081"), (name, value)]);
         for own in ["http://localhost:8081", "https://localhost:8081"] {
             assert_eq!(ask("origin", own), None, "{own}");
         }
@@ -312,9 +328,9 @@ mod tests {
 
     #[test]
     fn only_the_token_opens() {
-        let door = door("127.0.0.1", &[], Some("the-token-of-this-listener"));
+        let gate = gate("127.0.0.1", &[], Some("the-token-of-this-listener"));
         let ask =
-            |value| judge(&door, "/ready", &[("host", "localhost"), ("authorization", value)]);
+            |value| judge(&gate, "/ready", &[("host", "localhost"), ("authorization", value)]);
         assert_eq!(ask("Bearer the-token-of-this-listener"), None);
         for wrong in [
             "",
@@ -329,7 +345,7 @@ mod tests {
         ] {
             assert_eq!(ask(wrong), Some(Refusal::WrongToken), "{wrong}");
         }
-        let without = judge(&door, "/ready", &[("host", "localhost")]);
+        let without = judge(&gate, "/ready", &[("host", "localhost")]);
         assert_eq!(without, Some(Refusal::NoToken));
     }
 }

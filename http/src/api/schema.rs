@@ -9,19 +9,75 @@ use serde::forward_to_deserialize_any;
 
 /// A field of a JSON object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Field {
-    pub(super) name: &'static str,
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
     /// JSON's name of its type; `None` for any type.
-    pub(super) json_type: Option<&'static str>,
-    pub(super) is_nullable: bool,
-    pub(super) is_required: bool,
+    pub json_type: Option<&'static str>,
+    /// True if it may be null.
+    pub is_nullable: bool,
+    /// True if it must be there.
+    pub is_required: bool,
+}
+
+/// Declarations of fields that may be absent and null.
+impl Field {
+    const fn optional(name: &'static str, json_type: Option<&'static str>) -> Self {
+        Self { name, json_type, is_nullable: true, is_required: false }
+    }
+
+    /// A field of any type.
+    pub const fn any(name: &'static str) -> Self {
+        Self::optional(name, None)
+    }
+
+    /// A list.
+    pub const fn array(name: &'static str) -> Self {
+        Self::optional(name, Some("array"))
+    }
+
+    /// A boolean.
+    pub const fn boolean(name: &'static str) -> Self {
+        Self::optional(name, Some("boolean"))
+    }
+
+    /// A whole number.
+    pub const fn integer(name: &'static str) -> Self {
+        Self::optional(name, Some("integer"))
+    }
+
+    /// A number.
+    pub const fn number(name: &'static str) -> Self {
+        Self::optional(name, Some("number"))
+    }
+
+    /// An object.
+    pub const fn object(name: &'static str) -> Self {
+        Self::optional(name, Some("object"))
+    }
+
+    /// A text.
+    pub const fn string(name: &'static str) -> Self {
+        Self::optional(name, Some("string"))
+    }
+
+    /// Fields of any type.
+    pub const fn any_of<const N: usize>(names: [&'static str; N]) -> [Self; N] {
+        let mut fields = [Self::any(""); N];
+        let mut at = 0;
+        while at < N {
+            fields[at] = Self::any(names[at]);
+            at += 1;
+        }
+        fields
+    }
 }
 
 /// The fields of the struct `T`, in the order in which it declares them.
 ///
 /// `T` is deserialized from values that note the type that is asked for. Then it is deserialized
 /// from fewer fields, to see which ones it misses.
-pub(super) fn fields_of<T: DeserializeOwned>() -> Vec<Field> {
+pub fn fields_of<T: DeserializeOwned>() -> Vec<Field> {
     let mut fields = Vec::new();
     let _ = T::deserialize(StructProbe { fields: &mut fields, offered: None });
 
