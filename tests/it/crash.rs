@@ -16,7 +16,7 @@ use store::{Location, Selection, Snapshot};
 use crate::recorder::Recorder;
 
 const AGENTS: usize = 64;
-/// Kills in a run of all tests; `.ci/run test` has more.
+/// Kills in a run of all tests; `.ci/run kills` has more.
 const KILLS: usize = 24;
 /// Kills that one store goes through.
 const KILLS_PER_STORE: usize = 5;

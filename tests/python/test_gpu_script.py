@@ -66,6 +66,7 @@ def named(report, result):
     return [one["check"] for one in report["checks"] if one["result"] == result]
 
 
+@pytest.mark.trainers
 @needs_torch
 def test_every_part_runs_and_holds(doubles, tmp_path):
     status, report = run(tmp_path, doubles, "--tiny", "--seconds", LIMIT_S, "--python", TRAINERS)
@@ -198,6 +199,7 @@ def test_the_folder_of_the_environment_is_the_usual_one(doubles, tmp_path):
     assert bare.returncode == 2 and "--out" in bare.stderr
 
 
+@pytest.mark.trainers
 @needs_torch
 def test_bf16_is_as_near_to_f32_as_that_of_transformers(doubles, tmp_path):
     command = [TRAINERS, "-B", NUMERICS, harness.binary(), "--doubles", doubles, "--out",
