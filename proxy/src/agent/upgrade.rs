@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use episode::{Outcome, Route};
+use episode::{AttemptId, Outcome, Route};
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
@@ -57,8 +57,8 @@ pub(crate) async fn relay(
     let tagged = proxy.tag(&mut head, None, started_at)?;
     let path = tagged.path.clone();
     // Before the start record: an episode that was closed by then takes no call.
-    let closed = proxy.tracker.add_tunnel(tagged.tag.key());
-    let thread = Thread::of(&tagged.tag.key(), &tagged.lineage, Route::Other, None);
+    let closed = proxy.tracker.add_tunnel(AttemptId::from(&tagged.tag));
+    let thread = Thread::of(&AttemptId::from(&tagged.tag), &tagged.lineage, Route::Other, None);
 
     let (body, force) = (&RequestBody::default(), &ForcedSampling::default());
     let arrival = Arrival { head: &head, body, request: None, force, started_at };

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use episode::{CallEnd, CallId, CallStart, Micros, Outcome, Route, Tag};
+use episode::{AttemptId, CallEnd, CallId, CallStart, Micros, Outcome, Route, Tag};
 use hyper::HeaderMap;
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
@@ -23,7 +23,7 @@ use crate::error::CallError;
 use crate::fleet::engine::EngineCall;
 use crate::memory::MemoryLease;
 use crate::proxy::Proxy;
-use crate::record::attempts::{AttemptKey, OpenAttempts};
+use crate::record::attempts::OpenAttempts;
 use crate::record::cut::CutHandle;
 use crate::record::mask::KeyMask;
 use crate::record::recording::Recording;
@@ -188,7 +188,7 @@ impl OpenCall {
     /// Queues the start record, which rides with the commit under way.
     async fn queue(proxy: &Proxy, opening: CallOpening<'_>) -> Self {
         let CallOpening { mut start, key, cut, permit } = opening;
-        let (attempt, cut) = (start.tag.key(), cut.and_then(CutHandle::take));
+        let (attempt, cut) = (AttemptId::from(&start.tag), cut.and_then(CutHandle::take));
         let reply_bytes_max = proxy.config().reply_bytes_max;
         proxy.tracker.count_start();
         proxy.mask.hide_in_start(&mut start);
@@ -314,7 +314,7 @@ impl OpenCall {
     pub(crate) async fn admit(
         &mut self,
         open_attempts: &OpenAttempts,
-        attempt: &AttemptKey,
+        attempt: &AttemptId,
     ) -> Result<(), CommitError> {
         if !open_attempts.contains(attempt, self.words) {
             self.wait_for_start().await?;
