@@ -32,6 +32,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::body::ReplyBody;
+use http::server::endpoint::Endpoint;
+use http::server::listen::{self, Listener};
 use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 use hyper::http::request::Parts;
@@ -42,9 +45,6 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::agent::accept;
-use crate::agent::endpoint::Endpoint;
-use crate::agent::listen::{self, Listener};
-use crate::body::ReplyBody;
 use crate::bounds::{CONTROL_BODY_BYTES_MAX, CONTROL_DRAIN_WAIT, CONTROL_REQUESTS_MAX};
 use crate::config::Config;
 use crate::control::body::Query;

@@ -4,6 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use episode::{AttemptId, Micros};
+use http::clock::now;
+use http::memory::MemoryAccount;
+use http::server::activity::CallPermit;
 use hyper::Request;
 use hyper::http::request::Parts;
 use store::{Budget, CommitError, Selection, Snapshot, SnapshotError, Store};
@@ -12,14 +15,11 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use wire::{ForcedSampling, ForcedSamplingError};
 
-use crate::agent::activity::CallPermit;
-use crate::clock::now;
 use crate::config::Config;
 use crate::error::CallError;
 use crate::feed::Feed;
 use crate::fleet::members::{ChangeError, Fleet};
 use crate::fleet::spec::{EngineSpec, InvalidEngine};
-use crate::memory::MemoryAccount;
 use crate::record::admission::Admission;
 use crate::record::attempts::OpenAttempts;
 use crate::record::mask::KeyMask;
@@ -156,7 +156,7 @@ impl Proxy {
 
     /// A place among the calls in flight. Taken when a request was read as far as it is kept: an
     /// agent that sends its body slowly holds none before, and the rest of a longer body has the
-    /// times of [`PacedBody`](crate::agent::pace::PacedBody).
+    /// times of [`PacedBody`](http::body::pace::PacedBody).
     pub(crate) async fn call_permit(&self) -> CallPermit {
         // The semaphore is never closed.
         Arc::clone(&self.call_permits).acquire_owned().await.ok()

@@ -8,12 +8,13 @@ pub(crate) mod api_key;
 pub(crate) mod conversations;
 pub(crate) mod credentials;
 pub(crate) mod owner;
-mod path;
+pub(crate) mod path;
 pub(crate) mod responses;
 
 use std::str::FromStr;
 
 use episode::{EpisodeId, InvalidId, Lineage, Micros, Route, Tag, TagSource};
+use http::headers;
 use hyper::header::{CONTENT_LENGTH, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Uri};
@@ -24,7 +25,6 @@ use crate::bounds::{
 };
 use crate::control::routes;
 use crate::error::CallError;
-use crate::headers;
 use crate::tag::api_key::KeySigner;
 use crate::tag::conversations::{ConversationTurn, Conversations};
 use crate::tag::owner::owner;

@@ -8,8 +8,9 @@ use std::path::Path;
 
 use crate::tidy::{files, product, root};
 
-const CRATES: [&str; 9] =
-    ["cli", "engine", "episode", "exporter", "kernels", "proxy", "store", "template", "wire"];
+const CRATES: [&str; 10] = [
+    "cli", "engine", "episode", "exporter", "http", "kernels", "proxy", "store", "template", "wire",
+];
 
 type Module = Vec<String>;
 

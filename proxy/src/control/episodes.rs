@@ -6,6 +6,7 @@ use episode::{
     AttemptId, CLOSE_STATUSES, EpisodeId, GroupId, Reward, RewardScope, ScopeParts, Tag, TagSource,
     TaskId,
 };
+use http::clock::now;
 use serde_json::{Value, json};
 use store::{Announcement, Budget, CommitError, Selection};
 use wire::ForcedSampling;
@@ -13,7 +14,6 @@ use wire::ForcedSampling;
 use crate::bounds::{
     CUT_PAUSE, CUT_WAIT, GROUP_SIZE_MAX, LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX,
 };
-use crate::clock::now;
 use crate::control::body::parse;
 use crate::control::reply::{JsonReply, bad_request, commit_error, done, ok, snapshot_error};
 use crate::control::requests::{AnnounceBody, CloseBody, RewardBody};

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use episode::{AttemptId, EpisodeId, Micros};
+use http::body::{ReplyBody, full};
+use http::clock::now;
 use http_body_util::BodyExt;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
@@ -12,11 +14,9 @@ use store::{
     Settlement, WaitingGroup,
 };
 
-use crate::body::{ReplyBody, full};
 use crate::bounds::{
     FEED_LIMIT_MAX, FEED_WAIT_S_MAX, GROUP_SIZE_MAX, GROUP_WAIT_S_MAX, LEASE_S_MAX,
 };
-use crate::clock::now;
 use crate::control::body::{Query, parse, parse_value};
 use crate::control::episodes::named_attempt;
 use crate::control::reply::{

@@ -1,12 +1,12 @@
 //! API keys that name an attempt: made, revoked, and signed with a new secret.
 
 use episode::AttemptId;
+use http::clock::now;
 use hyper::StatusCode;
 use serde_json::json;
 use store::{ApiKeyRecord, Budget};
 
 use crate::bounds::KEY_LIFE_S_MAX;
-use crate::clock::now;
 use crate::control::body::parse;
 use crate::control::reply::{JsonReply, bad_request, commit_error, done, error, ok};
 use crate::control::requests::{KeyBody, RevokeBody, RotateBody};

@@ -10,12 +10,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use episode::{AttemptId, Route, Tag};
+use http::clock::now;
 use store::{AdmissionCandidate, AdmissionCounts, AdmissionRule, Selection, SnapshotError, Store};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::bounds::{ADMISSION_LOOK_EVERY, ADMISSION_PAUSE, ADMISSION_WAITING_MAX, ATTEMPTS_MAX};
-use crate::clock::now;
 use crate::error::CallError;
 use crate::feed::Feed;
 

@@ -65,8 +65,6 @@ pub(crate) struct CallTracker {
     heartbeats: AtomicU64,
     /// Calls whose ends are not on disk yet.
     unwritten: Mutex<HashMap<CallId, UnwrittenCall>>,
-    /// Connections that have switched, or are about to, with what ends them.
-    tunnels: Mutex<Vec<(AttemptId, oneshot::Sender<()>)>>,
     /// Time of the last read of the versions that other processes declared.
     versions_read_at: tokio::sync::Mutex<Option<Instant>>,
     pub(crate) versions: WeightVersions,
@@ -90,21 +88,8 @@ impl CallTracker {
         UnwrittenEnd { tracker: Arc::clone(self), call }
     }
 
-    /// Registers a connection of `attempt` that switches to another protocol. The receiver resolves
-    /// when the attempt is closed.
-    pub(crate) fn add_tunnel(&self, attempt: AttemptId) -> oneshot::Receiver<()> {
-        let (cut, closed) = oneshot::channel();
-        let mut tunnels = lock(&self.tunnels);
-        tunnels.retain(|(_, cut)| !cut.is_closed());
-        tunnels.push((attempt, cut));
-        closed
-    }
-
-    /// Ends the calls of an attempt; returns those that were running. Connections that have
-    /// switched end as well.
+    /// Ends the calls of an attempt; returns those that were running.
     pub(crate) fn cut(&self, attempt: &AttemptId) -> Vec<CallId> {
-        // What ends a connection is dropped, which is enough.
-        lock(&self.tunnels).retain(|(of, cut)| of != attempt && !cut.is_closed());
         let mut unwritten = lock(&self.unwritten);
         let of_attempt = unwritten.iter_mut().filter(|(_, call)| call.attempt == *attempt);
         of_attempt
@@ -261,19 +246,6 @@ mod tests {
         tracker.count_exit();
         let CallCounts { begun, in_flight, ended, .. } = tracker.counts();
         assert_eq!((begun, in_flight, ended), (2, 1, [("complete", 3)].into()));
-    }
-
-    #[test]
-    fn a_tunnel_ends_with_its_attempt() {
-        let tracker = CallTracker::default();
-        let attempt = |n| AttemptId { episode: "a".parse().unwrap(), attempt: n };
-        let (one, mut two) = (tracker.add_tunnel(attempt(1)), tracker.add_tunnel(attempt(2)));
-        tracker.cut(&attempt(1));
-        assert!(one.blocking_recv().is_err(), "it hears of the end");
-        assert!(matches!(two.try_recv(), Err(oneshot::error::TryRecvError::Empty)));
-        drop(two);
-        let _third = tracker.add_tunnel(attempt(3));
-        assert_eq!(lock(&tracker.tunnels).len(), 1, "those that have ended are forgotten");
     }
 
     #[test]

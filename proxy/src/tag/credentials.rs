@@ -7,12 +7,12 @@
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use episode::Micros;
+use http::headers;
+use http::path::escapes::unescaped;
 use hyper::header::{COOKIE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Uri};
 
-use crate::agent::escapes::unescaped;
 use crate::error::CallError;
-use crate::headers;
 use crate::tag::api_key::{KeySigner, PREFIX, SignedKey};
 
 /// Headers in which clients send an API key.
