@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use episode::EpisodeId;
+use episode::{AttemptId, EpisodeId};
 use store::StoreEditor;
 
 use crate::exit::CommandResult;
@@ -44,6 +44,6 @@ impl Status {
 pub(crate) async fn run(args: Args) -> CommandResult {
     let store = StoreEditor::open(&args.store.location).await?;
     let status = args.status.map(Status::name);
-    store.close((args.episode, args.attempt), now(), status).await?;
+    store.close(AttemptId { episode: args.episode, attempt: args.attempt }, now(), status).await?;
     Ok(ExitCode::SUCCESS)
 }

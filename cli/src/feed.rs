@@ -16,12 +16,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use episode::AttemptId;
 use hyper::body::Incoming;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use self::client::{FeedClient, next_bytes};
-use self::items::{Attempt, FeedFormat, FeedItem, ItemSplitter, RowEncoder};
+use self::items::{FeedFormat, FeedItem, ItemSplitter, RowEncoder};
 use self::query::FeedQuery;
 use self::sink::Sink;
 use crate::exit::{CommandResult, Failure};
@@ -107,9 +108,9 @@ impl From<std::io::Error> for Stop {
 struct LeasedItems {
     lease: Option<String>,
     /// Attempts of the items that are written.
-    written: Vec<Attempt>,
+    written: Vec<AttemptId>,
     /// Position and attempts of the item that is being written.
-    writing: Option<(i64, BTreeSet<Attempt>)>,
+    writing: Option<(i64, BTreeSet<AttemptId>)>,
 }
 
 /// A reader of the feed and its progress.

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use episode::{CallId, EpisodeId, Reward, RewardScope, ScopeError, ScopeParts};
+use episode::{AttemptId, CallId, EpisodeId, Reward, RewardScope, ScopeError, ScopeParts};
 use store::{Snapshot, StoreEditor};
 
 use crate::exit::{CommandResult, Failure};
@@ -84,7 +84,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     let store = StoreEditor::open(&args.store.location).await?;
     let reward =
         Reward { scope, name: args.name, value: args.value.0, source: args.source, at: now() };
-    store.reward((args.episode, args.attempt), reward).await?;
+    store.reward(AttemptId { episode: args.episode, attempt: args.attempt }, reward).await?;
     Ok(ExitCode::SUCCESS)
 }
 

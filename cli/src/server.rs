@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use ::engine::EngineOptions;
 use clap::ValueEnum;
-use proxy::{Config, Endpoint, EngineSpec, Proxy, Upstream};
+use http::server::endpoint::Endpoint;
+use proxy::{Config, EngineSpec, Proxy, Upstream};
 use store::{Durability, Location, Store, Writer};
 use tokio::sync::watch;
 use tokio::task::JoinSet;

@@ -5,6 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use episode::{CallEnd, CallId, Outcome, Route};
+use http::body::coding::Coding;
+use http::body::request_body::RequestBody;
+use http::clock::now;
+use http::headers::{is_event_stream, prepare_request};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -14,12 +18,8 @@ use thiserror::Error;
 use uuid::Uuid;
 use wire::{Dialect, MissingIds, Splitter};
 
-use crate::agent::request_body::RequestBody;
-use crate::clock::now;
-use crate::coding::Coding;
 use crate::config::Config;
 use crate::error::CallError;
-use crate::headers::{is_event_stream, prepare_request};
 use crate::record::recording::Recording;
 use crate::reply::tee::{self, read_whole, transform_document};
 use crate::reply::transform::{BodyTransform, EventTransform, TransformStep};

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::body::request_body::RequestLimits;
+use http::server::activity::AgentWaits;
+use http::server::listen::ConnectionBounds;
 use store::Budget;
 use wire::{Dialect, ForcedSampling, Vocabulary};
 
-use crate::agent::activity::AgentWaits;
 use crate::agent::allowed::AllowedPath;
-use crate::agent::listen::ConnectionBounds;
-use crate::agent::request_body::RequestLimits;
 use crate::bounds::{
     BODY_WAIT, CONNECTIONS_MAX, CONTROL_CONNECTIONS_MAX, CONTROL_STALL_WAIT, DESCRIPTORS_KEPT,
     HEAD_WAIT, IDLE_WAIT, PEER_PART, STALL_WAIT,

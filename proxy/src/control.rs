@@ -25,12 +25,16 @@ mod schema;
 mod suggest;
 mod versions;
 
+use episode::AttemptId;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::body::ReplyBody;
+use http::server::endpoint::Endpoint;
+use http::server::listen::{self, Listener};
 use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 use hyper::http::request::Parts;
@@ -41,9 +45,6 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::agent::accept;
-use crate::agent::endpoint::Endpoint;
-use crate::agent::listen::{self, Listener};
-use crate::body::ReplyBody;
 use crate::bounds::{CONTROL_BODY_BYTES_MAX, CONTROL_DRAIN_WAIT, CONTROL_REQUESTS_MAX};
 use crate::config::Config;
 use crate::control::body::Query;
@@ -52,7 +53,6 @@ use crate::control::door::Door;
 use crate::control::reply::{JsonReply, call_error, commit_error, done, error, ok};
 use crate::control::routes::{ControlRoute, Handler, JsonHandler, Lookup};
 use crate::proxy::Proxy;
-use crate::record::attempts::AttemptKey;
 
 /// Serves the control listener until `shutdown`.
 pub async fn serve_control(
@@ -316,7 +316,7 @@ impl JsonRequest<'_> {
     }
 
     /// The attempt that the path and the query name.
-    fn attempt(&self) -> Result<AttemptKey, JsonReply> {
+    fn attempt(&self) -> Result<AttemptId, JsonReply> {
         let query = Query::parse(self.query)?;
         query.check_known(self.route.query)?;
         episodes::attempt_key(self.parameter, query.get("attempt"))

@@ -2,14 +2,15 @@
 
 use bytes::Bytes;
 use episode::{CallEnd, InvalidId, Outcome, Route};
+use http::body::{BodyError, ReplyBody, full};
+use http::memory::MemoryFull;
+use http::path::target::Ambiguity;
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Response, StatusCode};
 use store::CommitError;
 use thiserror::Error;
 
-use crate::body::{ReplyBody, full};
 use crate::bounds::ADMISSION_RETRY_AFTER_S;
-use crate::memory::MemoryFull;
 
 /// The reason for which rolltape itself answers a call.
 #[derive(Debug, Error)]
@@ -52,7 +53,7 @@ pub(crate) enum CallError {
     #[error("the request sets no maximum length for the reply")]
     NeedsLimit(String),
     #[error("the path of the request is ambiguous: {0}")]
-    AmbiguousPath(&'static str),
+    AmbiguousPath(#[from] Ambiguity),
     /// The endpoint is the method and the path.
     #[error(
         "`{endpoint}` is not on the list of paths that agents may use; {}`rolltape serve \
@@ -80,6 +81,8 @@ pub(crate) enum CallError {
     #[error("sampling parameters are forced here, and the body is no JSON object that they fit in")]
     NotForced,
     #[error("WebSocket is not recorded on this route; use POST")]
+    UpgradeOfSampling,
+    #[error("rolltape relays no WebSockets: what passes on them cannot be recorded")]
     Upgrade,
     /// Agents read the reason only; the detail has the address.
     #[error("the upstream could not be reached: {reason}")]
@@ -103,6 +106,15 @@ pub(crate) enum CallError {
     ReplyTooDense(u64),
     #[error("the call could not be recorded: {0}")]
     Unrecorded(#[from] CommitError),
+}
+
+impl From<BodyError> for CallError {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::TooLong(bytes_max) => Self::TooLong(bytes_max),
+            BodyError::TooSlow(bytes) => Self::TooSlow(bytes),
+        }
+    }
 }
 
 impl From<MemoryFull> for CallError {
@@ -132,11 +144,12 @@ impl CallError {
             Self::TooSlow(_) => StatusCode::REQUEST_TIMEOUT,
             Self::InvalidKey | Self::KeyRequired => StatusCode::UNAUTHORIZED,
             Self::EngineRoute
+            | Self::Upgrade
             | Self::Unrecordable
             | Self::ClosedPath { .. }
             | Self::ForeignOrigin(_)
             | Self::ForeignHost(_) => StatusCode::FORBIDDEN,
-            Self::Upgrade => StatusCode::UPGRADE_REQUIRED,
+            Self::UpgradeOfSampling => StatusCode::UPGRADE_REQUIRED,
 
             Self::Unreachable { .. }
             | Self::Broken(_)

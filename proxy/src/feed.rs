@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use episode::Micros;
+use http::clock::now;
 use store::{
     Backlog, CommitError, ConsumerCounts, FeedItem, FeedQuery, Lease, Snapshot, SnapshotError,
     Store,
@@ -24,7 +25,6 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::bounds::FEED_READERS_MAX;
-use crate::clock::now;
 use crate::feed::asked::LastQueries;
 use crate::feed::delivery::{Delivery, LeaseTerm, ReadyItems};
 use crate::feed::rows::{FeedError, RowStream};

@@ -2,13 +2,12 @@
 //! They exist with the feature `fuzzing` only.
 
 use bytes::Bytes;
-use episode::{EpisodeId, Micros};
+use episode::{AttemptId, EpisodeId, Micros};
+use http::body::coding::Coding;
+use http::body::request_body::RequestLimits;
 use hyper::header::{CONTENT_ENCODING, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Uri};
 
-use crate::agent::request_body::RequestLimits;
-use crate::agent::target;
-use crate::coding::Coding;
 use crate::tag::api_key::KeySigner;
 use crate::tag::{self, TagContext};
 
@@ -50,7 +49,7 @@ pub fn read_tag(
         head.headers.append(name, HeaderValue::from_bytes(value).ok()?);
     }
 
-    if let Err(error) = target::normalize(&mut head.uri) {
+    if let Err(error) = tag::path::normalize(&mut head.uri) {
         return Some(Err(error.status().as_u16()));
     }
     let request = wire::Request::read(&Bytes::copy_from_slice(request_body));
@@ -76,8 +75,8 @@ fn signer() -> KeySigner {
 
 /// Signs a key. `None` if no episode has this name.
 pub fn sign_key(episode: &str, attempt: u32, expires_at: Micros) -> Option<String> {
-    let episode: EpisodeId = episode.parse().ok()?;
-    Some(signer().sign(&episode, attempt, expires_at).0)
+    let attempt = AttemptId { episode: episode.parse().ok()?, attempt };
+    Some(signer().sign(&attempt, expires_at).0)
 }
 
 /// True if `text` is a key that is valid at the time `now`.

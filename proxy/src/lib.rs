@@ -2,7 +2,7 @@
 //!
 //! The walk of a call is one function, `call` in `serve.rs`. It meets these rooms in this order:
 //! - `agent`: connections and whole requests, each within bounds; the paths that agents may use;
-//!   upgrades to other protocols.
+//!   requests for other protocols.
 //! - `tag`: the episode of a call, from its path, headers, API key, session or conversation.
 //! - `record`: the recording of a call, which reaches the store however the call ends.
 //! - `upstream`: the rewritten request, the connections, and what the upstream is asked besides.
@@ -18,11 +18,8 @@
 #![forbid(unsafe_code)]
 
 mod agent;
-mod body;
 mod bounds;
 mod client;
-mod clock;
-mod coding;
 mod config;
 mod control;
 mod error;
@@ -30,9 +27,6 @@ mod feed;
 mod fleet;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod headers;
-mod memory;
-mod outgoing;
 mod proxy;
 mod reading;
 mod record;
@@ -40,10 +34,8 @@ mod reply;
 mod serve;
 mod tag;
 mod upstream;
-mod web;
 
 pub use agent::allowed::{AllowedPath, InvalidAllowedPath};
-pub use agent::endpoint::Endpoint;
 pub use client::{Client, ClientError, ClientReply, ClientRequest};
 pub use config::{Config, TokenExtras, TranslateMode};
 pub use control::{serve_control, serve_reading};

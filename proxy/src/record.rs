@@ -2,7 +2,6 @@
 
 pub(crate) mod admission;
 pub(crate) mod attempts;
-pub(crate) mod cut;
 pub(crate) mod mask;
 pub(crate) mod open_call;
 pub(crate) mod recording;

@@ -1,27 +1,29 @@
 //! The data listener and the walk of a call.
 
+use episode::AttemptId;
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 
+use http::body::ReplyBody;
+use http::body::cut;
+use http::body::heartbeat::{self, Pulse};
+use http::clock::now;
+use http::headers::{self, AcceptedCodings};
+use http::server::endpoint::Endpoint;
+use http::server::listen::{self, Listener};
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use tokio_rustls::TlsAcceptor;
 
-use crate::agent::endpoint::Endpoint;
+use crate::agent::accept;
 use crate::agent::gate::Gate;
-use crate::agent::listen::{self, Listener};
-use crate::agent::{accept, target, upgrade};
-use crate::body::ReplyBody;
-use crate::clock::now;
 use crate::error::CallError;
 use crate::fleet::send::send;
 use crate::fleet::threads::Thread;
-use crate::headers::{self, AcceptedCodings};
 use crate::proxy::Proxy;
-use crate::record::cut;
 use crate::record::open_call::{Arrival, OpenCall, PlanInput};
-use crate::reply::heartbeat::{self, Pulse};
+use crate::reply::late::late_reply;
 use crate::reply::tee::{self, ReplyReceiver};
 use crate::tag;
 use crate::upstream::forward::AgentRequest;
@@ -59,7 +61,7 @@ async fn answer(
     mut request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
     // Everything from here on reads the path in its normal form.
-    let normal = target::normalize(request.uri_mut());
+    let normal = tag::path::normalize(request.uri_mut());
     let route = tag::route_of(request.method(), request.uri().path());
     let admitted =
         normal.and_then(|()| proxy.check_key(&request)).and_then(|()| gate.check(&request));
@@ -75,22 +77,19 @@ async fn answer(
     }
     let proxy = Arc::clone(proxy);
     let walk = async move {
-        // In boxes, since a connection keeps the room of this future for as long as it lasts.
-        let walk = async {
-            match upgrade::is_requested(&request) {
-                true => Box::pin(upgrade::relay(&proxy, request)).await,
-                false => Box::pin(call(&proxy, request)).await,
-            }
-        };
         let reply = tokio::select! {
-            reply = walk => reply?,
+            // In a box, since a connection keeps the room of this future for as long as it lasts.
+            reply = Box::pin(call(&proxy, request)) => reply?,
             // Dropping the call records its end.
             () = cut_signal.cut() => return Err(CallError::Cut),
         };
         Ok(reply.map(|body| cut_signal.guard(body)))
     };
     let reply = match pulse {
-        Some(pulse) => heartbeat::answer(Box::pin(walk), pulse, route).await,
+        Some(pulse) => {
+            let late = move |reply, is_stream| late_reply(reply, is_stream, route);
+            heartbeat::answer(Box::pin(walk), pulse, late).await
+        }
         None => walk.await,
     };
     Ok(reply.unwrap_or_else(|error| error.response(route)))
@@ -109,7 +108,7 @@ async fn call(
     let tagged = proxy.tag(&mut head, request, arrived_at)?;
     let started_at = proxy.admit(&tagged, arrived_at).await?;
     let permit = proxy.call_permit().await;
-    let (route, path, attempt) = (tagged.route, tagged.path.clone(), tagged.tag.key());
+    let (route, path, attempt) = (tagged.route, tagged.path.clone(), AttemptId::from(&tagged.tag));
     let lineage = tagged.lineage.clone();
 
     // The start record is queued. An attempt that this process does not know to be open waits for

@@ -1,4 +1,4 @@
-"""Walls that hold for what is long, coded, switched or slow as well."""
+"""Walls that hold for what is long, coded or slow as well."""
 
 import json
 import random
@@ -6,14 +6,12 @@ import time
 
 import pytest
 
-import control
 import costs
 import harness
 import hostile
 import http1
 import lines
 import paths
-from test_upgrades import WEBSOCKET, agreeing, switch
 
 MIB = 1 << 20
 KEY = "sk-own-6d1f0b7ca93e4258"
@@ -133,84 +131,6 @@ def test_what_follows_the_end_of_a_coded_stream_is_whole(serve, name, codec):
     assert reply.whole and reply.body == plain
     (call,) = hostile.rows(proxy, "SELECT outcome FROM calls")
     assert call["outcome"] == "complete"
-
-
-# Connections that have switched.
-
-HEAD_S = 1
-IDLE_S = 6
-LONG_IDLE_S = 30
-
-
-def waiting(serve, idle_s):
-    """A server that lets WebSockets pass, and waits so long where nothing passes."""
-    waits = harness.environment(
-        ROLLTAPE_IDLE_WAIT_S=str(idle_s), ROLLTAPE_HEAD_WAIT_S=str(HEAD_S)
-    )
-    allowed = ("--allow-path", "GET /v1/realtime")
-    return serve("--dialect", "openai", *allowed, answer=echoing, env=waits)
-
-
-@pytest.fixture
-def switching(serve):
-    """A server that lets WebSockets pass, and does not wait long."""
-    return waiting(serve, IDLE_S)
-
-
-def echoing(request):
-    """Agrees to a WebSocket, and says something at once."""
-    return switch("websocket") + b"hello" if request.header("upgrade") else agreeing(request)
-
-
-def switched(proxy, headers=()):
-    """A connection that has switched."""
-    asked = ["GET /e/a/v1/realtime HTTP/1.1", "host: t"]
-    asked += [f"{name}: {value}" for name, value in [*WEBSOCKET, *headers]]
-    line = lines.connect(proxy.data)
-    line.sendall("\r\n".join(asked).encode() + http1.HEAD_END)
-    received = b""
-    while not received.endswith(b"hello"):
-        piece = line.recv(1 << 16)
-        assert piece, received
-        received += piece
-    return line
-
-
-def test_a_websocket_on_which_nothing_passes_ends(switching):
-    with switched(switching) as line:
-        # Longer than a head may take.
-        assert not lines.is_closed(line, 2 * HEAD_S)
-        assert lines.is_closed(line, IDLE_S + lines.WAIT_S)
-
-
-def test_a_websocket_on_which_something_passes_stays(switching):
-    with switched(switching) as line:
-        for _ in range(5):
-            time.sleep(IDLE_S / 4)
-            line.sendall(b"x")
-        assert not lines.is_closed(line, 1)
-
-
-def test_a_websocket_ends_with_its_episode(serve):
-    proxy = waiting(serve, LONG_IDLE_S)
-    with switched(proxy) as line:
-        control.close(proxy, "a")
-        assert lines.is_closed(line, LONG_IDLE_S / 3)
-
-
-def test_a_websocket_holds_up_no_stop(switching):
-    with switched(switching):
-        at = time.monotonic()
-        switching.process.stop()
-        assert time.monotonic() - at < 10
-
-
-def test_a_websocket_carries_no_header_that_is_not_for_agents(switching):
-    reserved = [("x-data-parallel-rank", "1"), ("x-rolltape-cache-scope", "group:g")]
-    with switched(switching, reserved):
-        heard = switching.upstream.heard[-1]
-    assert heard.header("upgrade") == "websocket"
-    assert [heard.header(name) for name, _ in reserved] == [None, None]
 
 
 # The operator's key.

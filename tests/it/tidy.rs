@@ -9,13 +9,14 @@ const FILE_LINES_MAX: usize = 600;
 const LINE_COLUMNS_MAX: usize = 100;
 
 /// Each crate with the crates of ours that it may use.
-pub(crate) const ARROWS: [(&str, &[&str]); 12] = [
-    ("cli", &["viewer", "proxy", "exporter", "engine", "store", "wire", "episode"]),
+pub(crate) const ARROWS: [(&str, &[&str]); 13] = [
+    ("cli", &["viewer", "proxy", "exporter", "engine", "store", "http", "wire", "episode"]),
     ("viewer", &["exporter", "store", "wire", "template", "episode"]),
-    ("proxy", &["store", "wire", "episode"]),
+    ("proxy", &["store", "http", "wire", "episode"]),
     ("exporter", &["store", "wire", "template", "episode"]),
     ("engine", &["kernels", "template", "wire", "episode"]),
     ("store", &["episode"]),
+    ("http", &["episode"]),
     ("episode", &[]),
     ("wire", &["episode"]),
     ("template", &["episode"]),

@@ -4,7 +4,7 @@ pub(super) mod socket_file;
 
 use std::net::SocketAddr;
 
-use proxy::Endpoint;
+use http::server::endpoint::Endpoint;
 use tokio::net::{TcpListener, TcpSocket};
 
 use self::socket_file::{BoundFile, SocketFile};

@@ -3,6 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 
 use blake3::Hasher;
+use episode::AttemptId;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{
@@ -29,11 +30,9 @@ pub(super) struct SpanMaker {
     /// Name of the store: two stores may have episodes of one name.
     store: String,
     resource: Resource,
-    closed: VecDeque<AttemptKey>,
-    known: HashSet<AttemptKey>,
+    closed: VecDeque<AttemptId>,
+    known: HashSet<AttemptId>,
 }
-
-type AttemptKey = (String, u32);
 
 /// The ids of an attempt's trace.
 struct Trace {
@@ -138,7 +137,8 @@ impl SpanMaker {
     /// The span of an attempt that was closed.
     fn attempt(&mut self, attempt: &EpisodeView) -> Option<Span> {
         let closed_at = attempt.closed_at?;
-        if !self.remember((attempt.episode_id.clone(), attempt.attempt)) {
+        let id = AttemptId { episode: attempt.episode_id.parse().ok()?, attempt: attempt.attempt };
+        if !self.remember(id) {
             return None;
         }
 
@@ -208,7 +208,7 @@ impl SpanMaker {
     }
 
     /// Remembers a closed attempt. False if it was closed before.
-    fn remember(&mut self, attempt: AttemptKey) -> bool {
+    fn remember(&mut self, attempt: AttemptId) -> bool {
         if !self.known.insert(attempt.clone()) {
             return false;
         }

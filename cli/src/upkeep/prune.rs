@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use episode::{EpisodeId, Micros};
+use episode::{AttemptId, EpisodeId, Micros};
 use serde_json::{Value, json};
 use store::{KeepReason, PruneCandidate, PruneError, PruneFilter, PrunePlan, PruneReport};
 
@@ -118,8 +118,8 @@ fn print_plan(plan: &PrunePlan, verb: &str) -> Result<(), Failure> {
 }
 
 fn table_row(doomed: &PruneCandidate) -> Vec<String> {
-    let PruneCandidate { episode, attempt, calls, bytes, .. } = doomed;
-    vec![episode.clone(), attempt.to_string(), calls.to_string(), bytes.to_string()]
+    let PruneCandidate { attempt: AttemptId { episode, attempt }, calls, bytes, .. } = doomed;
+    vec![episode.to_string(), attempt.to_string(), calls.to_string(), bytes.to_string()]
 }
 
 /// Sums over the episodes to be removed.
@@ -162,7 +162,7 @@ fn print_pruned(pruned: &PruneReport) -> Result<(), Failure> {
 
 fn plan_json(plan: &PrunePlan) -> Value {
     let doomed = plan.candidates.iter().map(|doomed| {
-        json!({ "episode_id": doomed.episode, "attempt": doomed.attempt, "calls": doomed.calls,
+        json!({ "episode_id": doomed.attempt.episode.as_str(), "attempt": doomed.attempt.attempt, "calls": doomed.calls,
             "bytes": doomed.bytes })
     });
     let totals = Totals::of(plan);

@@ -4,21 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::body::coding::{Coding, DecodeError, decoded_bytes_max};
+use http::body::pace::{Pace, PacedBody};
+use http::body::request_body::{RequestBody, RequestLimits};
+use http::memory::{MemoryAccount, MemoryLease};
+use http::server::activity::mark_read;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Request};
 use tokio::time::Instant;
 
-use crate::agent::activity::mark_read;
-use crate::agent::pace::{Pace, PacedBody};
-use crate::agent::request_body::{RequestBody, RequestLimits};
 use crate::agent::trailers;
 use crate::bounds::BODY_COPIES;
-use crate::coding::{Coding, DecodeError, decoded_bytes_max};
 use crate::config::Config;
 use crate::error::CallError;
-use crate::memory::{MemoryAccount, MemoryLease};
 use crate::tag;
 
 /// Reads a request of an agent, whole or up to the bound of what is kept.

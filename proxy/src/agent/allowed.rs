@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::str::FromStr;
 
+use http::path::target::normal_path;
 use hyper::Method;
 use thiserror::Error;
 
-use crate::agent::target::normal_path;
+use crate::tag::path::tag_length;
 
 /// A method and path that agents may use beside those on the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +50,7 @@ impl FromStr for AllowedPath {
             Some(beginning) => (beginning, true),
             None => (path, false),
         };
-        match normal_path(path).map_err(|_| invalid())? {
+        match normal_path(path, tag_length).map_err(|_| invalid())? {
             Cow::Borrowed(path) => Ok(Self { method, path: path.to_owned(), is_beginning }),
             Cow::Owned(normal) => Err(InvalidAllowedPath::NotNormal(path.to_owned(), normal)),
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Mutex;
 
+use http::web::{self, HostName};
 use hyper::body::Body;
 use hyper::http::uri::Authority;
 use hyper::{HeaderMap, Method, Request, Uri};
@@ -16,7 +17,6 @@ use crate::config::Config;
 use crate::error::CallError;
 use crate::tag;
 use crate::upstream::stray;
-use crate::web::{self, HostName};
 
 /// The rules of one data listener.
 #[derive(Debug)]
@@ -65,18 +65,18 @@ impl Gate {
             return Err(CallError::EngineRoute);
         }
 
-        // The bytes after an upgrade are not recorded. A WebSocket begins with GET, but its path is
-        // that of a POST that samples.
-        let is_upgrade = upgrade::is_requested(request);
-        if is_upgrade && wire::route(Method::POST.as_str(), path).generates() {
-            return Err(CallError::Upgrade);
+        // A WebSocket begins with GET, but its path is that of a POST that samples.
+        if upgrade::is_requested(request) {
+            return Err(match wire::route(Method::POST.as_str(), path).generates() {
+                true => CallError::UpgradeOfSampling,
+                false => CallError::Upgrade,
+            });
         }
 
         if self.allowed_paths.iter().any(|allowed| allowed.allows(method, path)) {
             return Ok(());
         }
         match wire::access(method.as_str(), path) {
-            _ if is_upgrade => Err(self.closed(method, path)),
             Access::Open => Ok(()),
             Access::Unrecorded if self.allows_unrecorded => Ok(()),
             Access::Unrecorded => Err(CallError::Unrecordable),

@@ -1,9 +1,11 @@
 //! Trailers of requests.
 
+use http::headers;
+use http_body_util::BodyExt;
 use hyper::HeaderMap;
+use hyper::body::{Body, Frame};
 use hyper::header::{self, HeaderName};
 
-use crate::headers;
 use crate::tag;
 use crate::upstream::rewrite::CACHE_SCOPE;
 
@@ -26,6 +28,17 @@ pub(crate) fn clean(trailers: &mut HeaderMap) {
     headers::remove(trailers, &wire::SCHEDULING_HEADERS);
     headers::remove(trailers, &[CACHE_SCOPE]);
     tag::remove_tags_and_keys(trailers);
+}
+
+/// A body, with its trailers cleaned.
+pub(crate) fn cleaned<B: Body>(body: B) -> impl Body<Data = B::Data, Error = B::Error> {
+    body.map_frame(|frame| match frame.into_trailers() {
+        Ok(mut trailers) => {
+            clean(&mut trailers);
+            Frame::trailers(trailers)
+        }
+        Err(frame) => frame,
+    })
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use episode::{EpisodeId, Micros};
+use http::clock::now;
 use serde_json::{Value, json};
 use store::AdmissionRule;
 
@@ -10,7 +11,6 @@ use crate::bounds::{
     ADMISSION_BATCH_MAX, ADMISSION_IDLE, ADMISSION_WAIT, ADMISSION_WAIT_S_MAX, GROUP_SIZE_MAX,
     LEASE_S_MAX,
 };
-use crate::clock::now;
 use crate::control::body::parse;
 use crate::control::reply::{JsonReply, bad_request, commit_error, done, ok, snapshot_error};
 use crate::control::requests::AdmissionBody;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::body::{ChannelBody, ReplyBody, full};
 use http_body_util::BodyExt;
 use hyper::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
@@ -15,7 +16,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use crate::body::{ChannelBody, ReplyBody, full};
 use crate::bounds::{EVENT_BEAT, EVENT_LOOK_EVERY, EVENT_STREAMS_MAX, READS_MAX};
 use crate::control::body::Query;
 use crate::control::reply::{JsonReply, bad_request, error};
@@ -167,7 +167,7 @@ struct EventStream {
 
 impl EventStream {
     /// Sends what changes until the reader leaves or the listener stops.
-    async fn send_all(mut self, sender: mpsc::Sender<Result<Bytes, crate::body::BoxError>>) {
+    async fn send_all(mut self, sender: mpsc::Sender<Result<Bytes, http::body::BoxError>>) {
         let mut sent_at = Instant::now();
         // Tells the reader at once that the stream is open.
         let mut next = Bytes::from_static(b": open\n\n");

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use http::web::{self, HostName};
 use hyper::header::AUTHORIZATION;
 use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
@@ -16,7 +17,6 @@ use tokio::sync::Semaphore;
 use crate::bounds::{REFUSALS_LOG_EVERY, WRONG_TOKEN_WAIT, WRONG_TOKENS_WAITING_MAX};
 use crate::config::Config;
 use crate::control::reply::{JsonReply, error};
-use crate::web::{self, HostName};
 
 /// The checks of one control listener, and the counts of what they refused.
 #[derive(Debug)]

@@ -4,6 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use episode::{Micros, Route};
+use http::body::ReplyBody;
+use http::body::outgoing::OutgoingBody;
+use http::clock::now;
+use http::headers;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::header::AUTHORIZATION;
@@ -12,12 +16,9 @@ use serde_json::Value;
 use store::VersionRecord;
 use wire::Dialect;
 
-use crate::body::ReplyBody;
+use crate::agent::trailers;
 use crate::bounds::WEIGHT_INFO_WAIT;
-use crate::clock::now;
 use crate::control::reply::{JsonReply, call_error};
-use crate::headers;
-use crate::outgoing::OutgoingBody;
 use crate::proxy::Proxy;
 
 /// Forwards a request unchanged, and the reply.
@@ -34,7 +35,7 @@ pub(super) async fn forward(
     }
 
     let engine = proxy.fleet.any();
-    let body = OutgoingBody::streamed(Bytes::new(), body, u64::MAX);
+    let body = OutgoingBody::streamed(Bytes::new(), trailers::cleaned(body), u64::MAX);
     let reply = engine.forward.control(head, body).await.map_err(call_error)?;
     if reply.status().is_success() && changes_weights {
         proxy.tracker.versions.request_check();

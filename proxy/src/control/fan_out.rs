@@ -8,6 +8,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use episode::Route;
+use http::body::outgoing::OutgoingBody;
+use http::body::{ReplyBody, full};
+use http::headers;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue};
@@ -18,14 +21,11 @@ use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
 use crate::agent::accept;
-use crate::body::{ReplyBody, full};
 use crate::bounds::{DOCUMENT_BYTES_MAX, FAN_OUT_BODY_BYTES_MAX};
 use crate::control::reply::{JsonReply, bad_request, call_error, error};
 use crate::fleet::engine::Engine;
 use crate::fleet::health::served_label;
 use crate::fleet::members::PushState;
-use crate::headers;
-use crate::outgoing::OutgoingBody;
 use crate::proxy::Proxy;
 
 /// The parameter that asks for one engine after another. It is not sent on.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use episode::{EpisodeId, Micros};
+use episode::{AttemptId, EpisodeId, Micros};
+use http::body::{ReplyBody, full};
+use http::clock::now;
 use http_body_util::BodyExt;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
@@ -12,11 +14,9 @@ use store::{
     Settlement, WaitingGroup,
 };
 
-use crate::body::{ReplyBody, full};
 use crate::bounds::{
     FEED_LIMIT_MAX, FEED_WAIT_S_MAX, GROUP_SIZE_MAX, GROUP_WAIT_S_MAX, LEASE_S_MAX,
 };
-use crate::clock::now;
 use crate::control::body::{Query, parse, parse_value};
 use crate::control::episodes::named_attempt;
 use crate::control::reply::{
@@ -245,7 +245,7 @@ async fn settle(
     let held = match episodes {
         None => LeasePart::All,
         Some(episodes) => {
-            LeasePart::Episodes(episodes.into_iter().map(attempt).collect::<Result<_, _>>()?)
+            LeasePart::Attempts(episodes.into_iter().map(attempt).collect::<Result<_, _>>()?)
         }
     };
     let settlement =
@@ -256,7 +256,7 @@ async fn settle(
 }
 
 /// One attempt of those that a lease holds.
-fn attempt(value: Value) -> Result<(EpisodeId, u32), JsonReply> {
+fn attempt(value: Value) -> Result<AttemptId, JsonReply> {
     let AttemptBody { episode_id, attempt } = parse_value(value)?;
     named_attempt(&episode_id, attempt)
 }

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
+use http::path::escapes::unescaped;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use crate::agent::escapes::unescaped;
 use crate::control::body::parse;
 use crate::control::reply::{JsonReply, bad_request, done, error, ok};
 use crate::control::requests::UpstreamBody;

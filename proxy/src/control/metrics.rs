@@ -3,13 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use http::body::{ReplyBody, full};
+use http::clock::now;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use prometheus::{Encoder, GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
 use store::ConsumerCounts;
 
-use crate::body::{ReplyBody, full};
-use crate::clock::now;
 use crate::control::door::Door;
 use crate::control::feed::{dropped, oldest_age_s, total};
 use crate::control::reply::{JsonReply, error, snapshot_error};

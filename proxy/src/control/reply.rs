@@ -3,12 +3,12 @@
 use std::fmt::Display;
 
 use bytes::Bytes;
+use http::body::{ReplyBody, full};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 use store::{CommitError, SnapshotError};
 
-use crate::body::{ReplyBody, full};
 use crate::error::CallError;
 
 /// A status with a JSON body.

@@ -1,9 +1,9 @@
 //! The routes of the control listener, in one table: the dispatch, the 404 and 405 replies, the
 //! tables of `docs/control.md` and the OpenAPI document are made from it.
 
+use http::path::escapes::unescaped;
 use hyper::Method;
 
-use crate::agent::escapes::unescaped;
 use crate::control::requests::{
     AckBody, AdmissionBody, AnnounceBody, CloseBody, KeyBody, NackBody, RenewBody, RevokeBody,
     RewardBody, RotateBody, UpstreamBody, VersionBody,

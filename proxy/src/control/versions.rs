@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use episode::version_number;
+use http::clock::now;
 use serde_json::{Value, json};
 use store::VersionRecord;
 
 use crate::bounds::VERSION_TEXT_BYTES_MAX;
-use crate::clock::now;
 use crate::control::body::parse;
 use crate::control::reply::{JsonReply, bad_request, commit_error, done, ok, snapshot_error};
 use crate::control::requests::VersionBody;

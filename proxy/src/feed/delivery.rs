@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use episode::{Micros, version_number};
+use http::body::{BoxError, ChannelBody};
+use http::clock::now;
 use store::{CommitError, Disposition, FeedItem, LeasePart, Location, Settlement, Snapshot, Store};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-use crate::body::{BoxError, ChannelBody};
-use crate::clock::now;
 use crate::feed::rows::{FeedError, ItemRows, RowStream};
 use crate::record::tracker::CallTracker;
 

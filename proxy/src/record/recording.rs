@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use episode::{CallEnd, CallId, Micros, Outcome, Route, VersionStamps};
+use http::body::heartbeat::Pulse;
+use http::memory::MemoryLease;
 use serde_json::Value;
 use wire::{Collector, MissingIds, ReplyDocument};
 
 use crate::bounds::REPLY_PIECE_BYTES;
-use crate::memory::MemoryLease;
-use crate::reply::heartbeat::Pulse;
 use crate::upstream::rewrite::Rewrite;
 
 /// The reason why no tokens of a reply are recorded.

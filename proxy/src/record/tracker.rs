@@ -6,11 +6,10 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use episode::{CallEnd, CallId, VersionSpan, VersionStamps};
+use episode::{AttemptId, CallEnd, CallId, VersionSpan, VersionStamps};
 use store::{Location, SnapshotError, Store};
 use tokio::sync::oneshot;
 
-use crate::record::attempts::AttemptKey;
 use crate::record::versions::WeightVersions;
 
 /// A call whose end this process has yet to write. It is dropped when the end is written or cannot
@@ -33,7 +32,7 @@ impl UnwrittenEnd {
 /// A call without an end on disk.
 #[derive(Debug)]
 struct UnwrittenCall {
-    attempt: AttemptKey,
+    attempt: AttemptId,
     /// False once the call has ended.
     is_running: bool,
     /// Ends the call.
@@ -66,8 +65,6 @@ pub(crate) struct CallTracker {
     heartbeats: AtomicU64,
     /// Calls whose ends are not on disk yet.
     unwritten: Mutex<HashMap<CallId, UnwrittenCall>>,
-    /// Connections that have switched, or are about to, with what ends them.
-    tunnels: Mutex<Vec<(AttemptKey, oneshot::Sender<()>)>>,
     /// Time of the last read of the versions that other processes declared.
     versions_read_at: tokio::sync::Mutex<Option<Instant>>,
     pub(crate) versions: WeightVersions,
@@ -84,28 +81,15 @@ impl CallTracker {
     pub(crate) fn expect_end(
         self: &Arc<Self>,
         call: CallId,
-        attempt: AttemptKey,
+        attempt: AttemptId,
         cut: Option<oneshot::Sender<()>>,
     ) -> UnwrittenEnd {
         lock(&self.unwritten).insert(call, UnwrittenCall { attempt, is_running: true, cut });
         UnwrittenEnd { tracker: Arc::clone(self), call }
     }
 
-    /// Registers a connection of `attempt` that switches to another protocol. The receiver resolves
-    /// when the attempt is closed.
-    pub(crate) fn add_tunnel(&self, attempt: AttemptKey) -> oneshot::Receiver<()> {
-        let (cut, closed) = oneshot::channel();
-        let mut tunnels = lock(&self.tunnels);
-        tunnels.retain(|(_, cut)| !cut.is_closed());
-        tunnels.push((attempt, cut));
-        closed
-    }
-
-    /// Ends the calls of an attempt; returns those that were running. Connections that have
-    /// switched end as well.
-    pub(crate) fn cut(&self, attempt: &AttemptKey) -> Vec<CallId> {
-        // What ends a connection is dropped, which is enough.
-        lock(&self.tunnels).retain(|(of, cut)| of != attempt && !cut.is_closed());
+    /// Ends the calls of an attempt; returns those that were running.
+    pub(crate) fn cut(&self, attempt: &AttemptId) -> Vec<CallId> {
         let mut unwritten = lock(&self.unwritten);
         let of_attempt = unwritten.iter_mut().filter(|(_, call)| call.attempt == *attempt);
         of_attempt
@@ -265,23 +249,10 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_ends_with_its_attempt() {
-        let tracker = CallTracker::default();
-        let attempt = |n| ("a".parse().unwrap(), n);
-        let (one, mut two) = (tracker.add_tunnel(attempt(1)), tracker.add_tunnel(attempt(2)));
-        tracker.cut(&attempt(1));
-        assert!(one.blocking_recv().is_err(), "it hears of the end");
-        assert!(matches!(two.try_recv(), Err(oneshot::error::TryRecvError::Empty)));
-        drop(two);
-        let _third = tracker.add_tunnel(attempt(3));
-        assert_eq!(lock(&tracker.tunnels).len(), 1, "those that have ended are forgotten");
-    }
-
-    #[test]
     fn a_call_is_open_until_its_end_is_written() {
         let tracker = Arc::new(CallTracker::default());
         let [first, second] = [1, 2].map(|n| CallId(Uuid::from_u128(n)));
-        let attempt = |episode: &str| (episode.parse().unwrap(), 0);
+        let attempt = |episode: &str| AttemptId { episode: episode.parse().unwrap(), attempt: 0 };
         let (cut, cut_one) = oneshot::channel();
         let one = tracker.expect_end(first, attempt("a"), Some(cut));
         let two = tracker.expect_end(second, attempt("b"), None);

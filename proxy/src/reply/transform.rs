@@ -2,11 +2,11 @@
 
 use bytes::{Bytes, BytesMut};
 use episode::{Outcome, Route};
+use http::body::BoxError;
+use http::body::coding::Decoder;
 use wire::{ReadEvent, Splitter};
 
-use crate::body::BoxError;
 use crate::bounds::DECODED_PIECE_BYTES_MAX;
-use crate::coding::Decoder;
 use crate::error::CallError;
 use crate::record::recording::Recording;
 use crate::upstream::rewrite::ContentTransform;

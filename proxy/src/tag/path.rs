@@ -1,7 +1,8 @@
 //! Tags in a path: `/e/{episode}[/a/{attempt}]` before the upstream's own path.
 
 use episode::Route;
-use hyper::Method;
+use http::path::target;
+use hyper::{Method, Uri};
 
 use crate::error::CallError;
 
@@ -49,4 +50,54 @@ impl<'a> TaggedPath<'a> {
 /// The first segment of a path, and the part that follows it.
 fn split_segment(path: &str) -> (&str, &str) {
     path.split_at(path.find(['/', '?']).unwrap_or(path.len()))
+}
+
+/// Writes the path of a request in its normal form.
+///
+/// # Errors
+/// [`CallError::AmbiguousPath`] if servers may read the path in different ways.
+pub(crate) fn normalize(uri: &mut Uri) -> Result<(), CallError> {
+    // An episode without a name must not take the next segment for its name.
+    if uri.path().trim_start_matches('/').starts_with("e//") {
+        let (value, expected) = (uri.path().to_owned(), "/e/EPISODE/v1/...");
+        return Err(CallError::InvalidTag { name: "path", value, expected });
+    }
+    Ok(target::normalize(uri, tag_length)?)
+}
+
+/// The number of segments at the start that tag a call, `e/EPISODE/a/ATTEMPT`. Dots do not climb
+/// out of them.
+pub(crate) fn tag_length(segments: &[String]) -> usize {
+    let is = |at: usize, name: &str| segments.get(at).is_some_and(|segment| segment == name);
+    match (is(0, "e"), is(2, "a")) {
+        (true, true) => segments.len().min(4),
+        (true, false) => segments.len().min(2),
+        (false, _) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::path::target::Ambiguity;
+
+    use super::*;
+
+    #[test]
+    fn dots_stay_behind_the_tag_of_a_path() {
+        for path in ["/e/a/../v1/messages", "/e/a/v1/%2e%2e/../pause", "/e/a/a/1/../../../b/v1/x"] {
+            let mut uri: Uri = path.parse().unwrap();
+            let refused = normalize(&mut uri);
+            let climbs = matches!(refused, Err(CallError::AmbiguousPath(Ambiguity::Climbs)));
+            assert!(climbs, "{path}: {refused:?}");
+        }
+        let mut uri: Uri = "/e/a/v1/../pause".parse().unwrap();
+        normalize(&mut uri).unwrap();
+        assert_eq!(uri.path(), "/e/a/pause");
+    }
+
+    #[test]
+    fn an_episode_without_a_name_is_refused() {
+        let mut nameless: Uri = "/e//v1/models".parse().unwrap();
+        assert_eq!(normalize(&mut nameless).unwrap_err().status(), 400);
+    }
 }

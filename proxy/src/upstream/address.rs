@@ -2,11 +2,10 @@
 
 use std::borrow::Cow;
 
+use http::path::target::normal_path;
 use hyper::Uri;
 use hyper::http::uri::{Authority, Scheme};
 use thiserror::Error;
-
-use crate::agent::target::normal_path;
 
 /// The address of an inference server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +51,7 @@ impl std::str::FromStr for Upstream {
         if let Some(route) = ROUTES.into_iter().find(|route| path.ends_with(route)) {
             return Err(InvalidUpstream::Route(text.to_owned(), route));
         }
-        if !path.is_empty() && !matches!(normal_path(path), Ok(Cow::Borrowed(_))) {
+        if !path.is_empty() && !matches!(normal_path(path, |_| 0), Ok(Cow::Borrowed(_))) {
             return Err(InvalidUpstream::AmbiguousPath(text.to_owned()));
         }
         let prefix = path.strip_suffix("/v1").unwrap_or(path).to_owned();

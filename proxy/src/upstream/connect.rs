@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use http::body::outgoing::OutgoingBody;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -19,7 +20,6 @@ use thiserror::Error;
 use tower_service::Service;
 
 use crate::bounds::{CONNECT_WAIT, UPSTREAM_IDLE_WAIT};
-use crate::outgoing::OutgoingBody;
 
 /// A setting that cannot be used.
 #[derive(Debug, Clone, Error)]
@@ -39,16 +39,6 @@ pub(crate) fn client(tls: &ClientConfig, address: Option<IpAddr>, is_http2: bool
         .enable_all_versions()
         .wrap_connector(tcp_connector(address));
     pool(https, is_http2)
-}
-
-/// A pool of HTTP/1.1 connections, for upgrades.
-pub(crate) fn http1_client(tls: &ClientConfig, address: Option<IpAddr>) -> Connections {
-    let https = HttpsConnectorBuilder::new()
-        .with_tls_config(tls.clone())
-        .https_or_http()
-        .enable_http1()
-        .wrap_connector(tcp_connector(address));
-    pool(https, false)
 }
 
 /// The address of a host: the one that was chosen, or those that the system finds.

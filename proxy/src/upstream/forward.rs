@@ -6,6 +6,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::body::BodyError;
+use http::body::outgoing::OutgoingBody;
+use http::body::request_body::RequestBody;
+use http::path::target::redacted;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
@@ -18,12 +22,10 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 use wire::{Dialect, REFUSAL_BYTES_MAX};
 
-use crate::agent::request_body::RequestBody;
-use crate::agent::target::redacted;
+use crate::agent::trailers;
 use crate::bounds::{DOCUMENT_BYTES_MAX, PROBE_WAIT, READY_PROBE_WAIT, REFUSAL_WAIT};
 use crate::config::Config;
 use crate::error::CallError;
-use crate::outgoing::OutgoingBody;
 use crate::upstream::address::Upstream;
 use crate::upstream::connect::{self, Connections, InvalidSetting};
 use crate::upstream::models::ModelList;
@@ -42,11 +44,7 @@ pub(crate) struct Forward {
     /// The API key that replaces the agent's.
     key: Option<HeaderValue>,
     client: Connections,
-    /// HTTP/1.1 connections, because HTTP/2 has no `upgrade` header.
-    upgrade_client: Connections,
     request_bytes_max: u64,
-    /// True if agents may choose their place in the upstream's queue.
-    keeps_priority: bool,
     dialect: OnceCell<Dialect>,
     probe_wait: Duration,
     pub(crate) refusals: Refusals,
@@ -116,9 +114,7 @@ impl Forward {
             key: key
                 .map_err(|_| InvalidSetting("the upstream's key is not a valid header value"))?,
             client: connect::client(tls, address, config.upstream_http2),
-            upgrade_client: connect::http1_client(tls, address),
             request_bytes_max: config.request_bytes_max,
-            keeps_priority: config.allow_priority,
             dialect: dialect.map_or_else(OnceCell::new, OnceCell::from),
             probe_wait: PROBE_WAIT,
             refusals: Refusals::default(),
@@ -175,7 +171,8 @@ impl Forward {
             // The beginning is held until it is sent, and its memory given back then.
             let RequestBody { raw: beginning, memory, .. } = std::mem::take(&mut request.body);
             let body =
-                OutgoingBody::streamed(beginning, rest, self.request_bytes_max).charged_to(memory);
+                OutgoingBody::streamed(beginning, trailers::cleaned(rest), self.request_bytes_max)
+                    .charged_to(memory);
             return Ok((self.send(request, &rewrite, body).await?, rewrite));
         }
 
@@ -231,20 +228,6 @@ impl Forward {
         let sent = SentRequest { method, path: agent.path, route };
         self.stray_warnings.check(sent, reply.status());
         Ok(reply)
-    }
-
-    /// Sends a request for another protocol.
-    pub(crate) async fn upgrade(
-        &self,
-        head: &Parts,
-        path: &str,
-    ) -> Result<Response<Incoming>, CallError> {
-        let mut request = self.request(head.method.clone(), path, OutgoingBody::default())?;
-        *request.extensions_mut() = head.extensions.clone();
-        *request.headers_mut() = head.headers.clone();
-        rewrite::remove_reserved(self.keeps_priority, request.headers_mut());
-        rewrite::set_credentials(self.key.as_ref(), request.headers_mut());
-        self.answered(self.upgrade_client.request(request).await)
     }
 
     /// Forwards a request to an engine control route. Neither it nor its reply has a size limit.
@@ -338,10 +321,8 @@ impl Forward {
             is_upstreams &=
                 !cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_user);
             // The agent's body exceeded its limit, or its time, while it was sent.
-            match cause.downcast_ref() {
-                Some(CallError::TooLong(bytes_max)) => return CallError::TooLong(*bytes_max),
-                Some(CallError::TooSlow(bytes)) => return CallError::TooSlow(*bytes),
-                _ => {}
+            if let Some(error) = cause.downcast_ref::<BodyError>() {
+                return (*error).into();
             }
         }
         match is_upstreams {

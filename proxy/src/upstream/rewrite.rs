@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use episode::Route;
+use http::headers;
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderName, HeaderValue};
 use wire::{
@@ -11,7 +12,6 @@ use wire::{
 
 use crate::config::{Config, TranslateMode};
 use crate::error::CallError;
-use crate::headers;
 
 /// The chat route of any upstream.
 const CHAT_PATH: &str = "/v1/chat/completions";
@@ -383,7 +383,7 @@ pub(crate) fn set_headers(
 
 /// Removes the headers that are not for agents to set: the scope of a cache, and unless
 /// `keeps_priority` a place in the upstream's queue.
-pub(crate) fn remove_reserved(keeps_priority: bool, headers: &mut HeaderMap) {
+fn remove_reserved(keeps_priority: bool, headers: &mut HeaderMap) {
     if !keeps_priority {
         headers::remove(headers, &wire::SCHEDULING_HEADERS);
     }

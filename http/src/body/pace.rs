@@ -8,13 +8,12 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::body::BoxError;
+use crate::body::{BodyError, BoxError};
 use crate::bounds::BODY_BYTES_PER_S_MIN;
-use crate::error::CallError;
 
 /// The pace of one body: each piece has a time, and so has the whole, which grows with its bytes.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub struct Pace {
     started: Instant,
     wait: Duration,
     bytes: u64,
@@ -22,22 +21,22 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// A body that begins at `started`. `wait` is the time of a piece, and of a small body.
-    pub(crate) fn new(wait: Duration, started: Instant) -> Self {
+    pub fn new(wait: Duration, started: Instant) -> Self {
         Self { started, wait, bytes: 0 }
     }
 
     /// Adds bytes that came.
-    pub(crate) fn add(&mut self, bytes: usize) {
+    pub fn add(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
     }
 
     /// The bytes that came.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// The time by which a piece must be here that is awaited from `now` on.
-    pub(crate) fn deadline(&self, now: Instant) -> Instant {
+    pub fn deadline(&self, now: Instant) -> Instant {
         let whole = self.wait + Duration::from_secs(self.bytes / BODY_BYTES_PER_S_MIN);
         (self.started + whole).min(now + self.wait)
     }
@@ -51,7 +50,7 @@ impl Pace {
 /// The rest of a body, which is sent on as it comes and at the pace of an agent's body. While the
 /// receiver takes nothing, no time passes.
 #[derive(Debug)]
-pub(crate) struct PacedBody<B = Incoming> {
+pub struct PacedBody<B = Incoming> {
     body: B,
     /// The pace of the rest alone: what came before it buys no time.
     pace: Pace,
@@ -65,20 +64,20 @@ pub(crate) struct PacedBody<B = Incoming> {
 
 impl<B> PacedBody<B> {
     /// The rest of a body of which `before` bytes came. `wait` is the time of a piece.
-    pub(crate) fn new(body: B, wait: Duration, before: usize) -> Self {
+    pub fn new(body: B, wait: Duration, before: usize) -> Self {
         let now = Instant::now();
         let (pace, before) = (Pace::new(wait, now), before as u64);
         Self { body, pace, before, awaited: None, paused_at: now }
     }
 
     /// Ready with the error of the agent once the time of the awaited piece is over.
-    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<CallError> {
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<BodyError> {
         let awaited = self.awaited.get_or_insert_with(|| {
             let now = Instant::now();
             self.pace.pause(now - self.paused_at);
             Box::pin(sleep_until(self.pace.deadline(now)))
         });
-        awaited.as_mut().poll(cx).map(|()| CallError::TooSlow(self.before + self.pace.bytes()))
+        awaited.as_mut().poll(cx).map(|()| BodyError::TooSlow(self.before + self.pace.bytes()))
     }
 }
 
@@ -167,7 +166,7 @@ mod tests {
         let mut body = late(Duration::from_millis(20));
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "abc");
         let error = body.frame().await.unwrap().unwrap_err();
-        assert!(matches!(error.downcast_ref(), Some(CallError::TooSlow(10))), "{error}");
+        assert!(matches!(error.downcast_ref(), Some(BodyError::TooSlow(10))), "{error}");
     }
 
     #[tokio::test]

@@ -8,14 +8,12 @@ use http_body_util::BodyExt;
 use hyper::HeaderMap;
 use hyper::body::{Body, Frame, SizeHint};
 
-use crate::agent::trailers;
-use crate::body::{BoxError, ReplyBody};
-use crate::error::CallError;
+use crate::body::{BodyError, BoxError, ReplyBody};
 use crate::memory::MemoryLease;
 
 /// Bytes in memory, then the rest of an incoming body, or trailers.
 #[derive(Debug, Default)]
-pub(crate) struct OutgoingBody {
+pub struct OutgoingBody {
     first: Option<Bytes>,
     rest: Option<ReplyBody>,
     /// Bytes that the rest may still have.
@@ -29,18 +27,18 @@ pub(crate) struct OutgoingBody {
 
 impl OutgoingBody {
     /// A body that is in memory as a whole.
-    pub(crate) fn whole(body: Bytes, trailers: Option<HeaderMap>) -> Self {
+    pub fn whole(body: Bytes, trailers: Option<HeaderMap>) -> Self {
         let first = Some(body).filter(|body| !body.is_empty());
         Self { first, trailers, ..Self::default() }
     }
 
     /// The body, with the lease of its memory.
-    pub(crate) fn charged_to(self, memory: Option<MemoryLease>) -> Self {
+    pub fn charged_to(self, memory: Option<MemoryLease>) -> Self {
         Self { memory, ..self }
     }
 
     /// A body of at most `bytes_max` bytes, of which only the beginning is in memory.
-    pub(crate) fn streamed<B>(first: Bytes, rest: B, bytes_max: u64) -> Self
+    pub fn streamed<B>(first: Bytes, rest: B, bytes_max: u64) -> Self
     where
         B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
@@ -48,17 +46,6 @@ impl OutgoingBody {
         let first = Some(first).filter(|first| !first.is_empty());
         let rest = Some(rest.map_err(Into::into).boxed_unsync());
         Self { first, rest, remaining, bytes_max, ..Self::default() }
-    }
-}
-
-/// A frame of a request.
-fn with_clean_trailers(frame: Frame<Bytes>) -> Frame<Bytes> {
-    match frame.into_trailers() {
-        Ok(mut trailers) => {
-            trailers::clean(&mut trailers);
-            Frame::trailers(trailers)
-        }
-        Err(frame) => frame,
     }
 }
 
@@ -81,12 +68,11 @@ impl Body for OutgoingBody {
         // Whoever asks for the rest has sent the beginning, or all of it but little.
         this.memory = None;
         let polled = Pin::new(rest).poll_frame(cx);
-        let polled = polled.map_ok(with_clean_trailers);
         if let Poll::Ready(Some(Ok(frame))) = &polled {
             let size = frame.data_ref().map_or(0, |data| data.len() as u64);
             match this.remaining.checked_sub(size) {
                 Some(remaining) => this.remaining = remaining,
-                None => return Poll::Ready(Some(Err(CallError::TooLong(this.bytes_max).into()))),
+                None => return Poll::Ready(Some(Err(BodyError::TooLong(this.bytes_max).into()))),
             }
         }
         polled

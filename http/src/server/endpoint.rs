@@ -11,8 +11,8 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use crate::agent::socket::Peer;
 use crate::bounds::AGENT_SEND_BYTES_MAX;
+use crate::server::socket::Peer;
 
 /// The address that stands for whoever connects through a socket of the file system.
 const THIS_MACHINE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -40,7 +40,7 @@ impl From<UnixListener> for Endpoint {
 
 impl Endpoint {
     /// The address that is listened on; `None` without one.
-    pub(crate) fn ip(&self) -> Option<IpAddr> {
+    pub fn ip(&self) -> Option<IpAddr> {
         match self {
             Self::Tcp(socket) => socket.local_addr().ok().map(|address| address.ip()),
             Self::Unix(_) => None,

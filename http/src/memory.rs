@@ -11,7 +11,7 @@ use crate::bounds::{
 
 /// The memory of all calls of a process, in bytes.
 #[derive(Debug)]
-pub(crate) struct MemoryAccount {
+pub struct MemoryAccount {
     bytes_max: u64,
     held: AtomicU64,
     shed: AtomicU64,
@@ -21,16 +21,18 @@ pub(crate) struct MemoryAccount {
 
 /// The state of the account, for the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct MemoryCounts {
-    pub(crate) held: u64,
-    pub(crate) bytes_max: u64,
+pub struct MemoryCounts {
+    /// Bytes that are held.
+    pub held: u64,
+    /// Bytes that may be held.
+    pub bytes_max: u64,
     /// Calls that were refused because the account was full.
-    pub(crate) shed: u64,
+    pub shed: u64,
 }
 
 /// The part of the account that one body or one reply holds. It is given back when this is dropped.
 #[derive(Debug)]
-pub(crate) struct MemoryLease {
+pub struct MemoryLease {
     account: Arc<MemoryAccount>,
     /// Bytes on the account.
     charged: u64,
@@ -40,25 +42,27 @@ pub(crate) struct MemoryLease {
 
 /// The account has no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct MemoryFull;
+pub struct MemoryFull;
 
 impl MemoryAccount {
-    pub(crate) fn new(bytes_max: u64) -> Self {
+    /// An account of at most `bytes_max` bytes.
+    pub fn new(bytes_max: u64) -> Self {
         let (held, shed) = (AtomicU64::new(0), AtomicU64::new(0));
         Self { bytes_max, held, shed, last_part_is_taken: AtomicBool::new(false) }
     }
 
     /// An empty lease.
-    pub(crate) fn lease(self: &Arc<Self>) -> MemoryLease {
+    pub fn lease(self: &Arc<Self>) -> MemoryLease {
         MemoryLease { account: Arc::clone(self), charged: 0, has_last_part: false }
     }
 
     /// Counts a call that was refused because the account was full.
-    pub(crate) fn count_shed(&self) {
+    pub fn count_shed(&self) {
         self.shed.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn counts(&self) -> MemoryCounts {
+    /// The state of the account.
+    pub fn counts(&self) -> MemoryCounts {
         MemoryCounts {
             held: self.held.load(Ordering::Relaxed),
             bytes_max: self.bytes_max,
@@ -74,7 +78,7 @@ impl MemoryAccount {
 
 impl MemoryLease {
     /// Notes that `bytes` are held in all. Small growth is not noted at once.
-    pub(crate) fn hold(&mut self, bytes: usize) {
+    pub fn hold(&mut self, bytes: usize) {
         let bytes = bytes as u64;
         if bytes > self.charged {
             self.charge(rounded(bytes));
@@ -82,7 +86,7 @@ impl MemoryLease {
     }
 
     /// Notes that no more than `bytes` are held.
-    pub(crate) fn shrink(&mut self, bytes: usize) {
+    pub fn shrink(&mut self, bytes: usize) {
         let kept = rounded(bytes as u64);
         if kept < self.charged {
             self.charge(kept);
@@ -93,7 +97,7 @@ impl MemoryLease {
     ///
     /// # Errors
     /// [`MemoryFull`] if the account has no room for it: some is left to the calls under way.
-    pub(crate) fn admit(&mut self, bytes: usize) -> Result<(), MemoryFull> {
+    pub fn admit(&mut self, bytes: usize) -> Result<(), MemoryFull> {
         let bytes = bytes as u64;
         if bytes <= self.charged && bytes > 0 {
             return Ok(());
@@ -113,7 +117,7 @@ impl MemoryLease {
     /// True if the account has no room for this reply, which then waits for at most
     /// [`MEMORY_REPLY_WAIT`]. One reply at a time may use the last part, so that it ends and frees
     /// what it holds.
-    pub(crate) fn is_full(&mut self) -> bool {
+    pub fn is_full(&mut self) -> bool {
         let held = self.account.held.load(Ordering::Relaxed);
         if held < self.account.part(MEMORY_REPLY_SHARE) {
             return false;
@@ -124,7 +128,7 @@ impl MemoryLease {
     }
 
     /// True if this lease takes most of the account, so that waiting for others is of no use.
-    pub(crate) fn is_most(&self) -> bool {
+    pub fn is_most(&self) -> bool {
         self.charged > self.account.bytes_max / 2
     }
 
@@ -132,7 +136,7 @@ impl MemoryLease {
     ///
     /// # Errors
     /// [`MemoryFull`] after [`MEMORY_REPLY_WAIT`].
-    pub(crate) async fn room(&mut self) -> Result<(), MemoryFull> {
+    pub async fn room(&mut self) -> Result<(), MemoryFull> {
         let mut wait = RoomWait::default();
         while self.is_full() {
             match wait.next_pause().filter(|_| !self.is_most()) {
@@ -144,7 +148,7 @@ impl MemoryLease {
     }
 
     /// A further, empty lease of the same account.
-    pub(crate) fn sibling(&self) -> Self {
+    pub fn sibling(&self) -> Self {
         self.account.lease()
     }
 
@@ -168,11 +172,11 @@ impl Drop for MemoryLease {
 
 /// The time that a reply has waited for room.
 #[derive(Debug, Default)]
-pub(crate) struct RoomWait(Option<Instant>);
+pub struct RoomWait(Option<Instant>);
 
 impl RoomWait {
     /// The pause before the next look; `None` if the reply has waited long enough.
-    pub(crate) fn next_pause(&mut self) -> Option<Duration> {
+    pub fn next_pause(&mut self) -> Option<Duration> {
         let since = *self.0.get_or_insert_with(Instant::now);
         (since.elapsed() < MEMORY_REPLY_WAIT).then_some(MEMORY_POLL_WAIT)
     }

@@ -16,8 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 
-use crate::agent::activity::{Activity, Stage};
 use crate::bounds::{HALF_CLOSE_CHECK, LEAVE_WAIT};
+use crate::server::activity::{Activity, Stage};
 
 /// The beginning of every reply of HTTP/1.
 const HEAD_START: &[u8] = b"HTTP/1.";

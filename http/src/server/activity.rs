@@ -36,22 +36,22 @@ pub(super) enum Stage {
 }
 
 /// The permit of a call in flight; `None` for calls that need none.
-pub(crate) type CallPermit = Option<OwnedSemaphorePermit>;
+pub type CallPermit = Option<OwnedSemaphorePermit>;
 
 /// Times that an agent has.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct AgentWaits {
+pub struct AgentWaits {
     /// From the first byte of a request, or from the start of the connection, to the end of a head.
-    pub(crate) head: Duration,
+    pub head: Duration,
     /// From the end of a reply to the next request.
-    pub(crate) idle: Duration,
+    pub idle: Duration,
     /// For reading on in a reply.
-    pub(crate) stall: Duration,
+    pub stall: Duration,
 }
 
 /// The state of one connection.
 #[derive(Debug)]
-pub(crate) struct Activity {
+pub(super) struct Activity {
     accepted_at: Instant,
     /// Requests whose replies have not ended.
     open: AtomicU32,
@@ -62,8 +62,6 @@ pub(crate) struct Activity {
     /// True once a request came.
     has_served: AtomicBool,
     is_http2: AtomicBool,
-    /// True once the connection has switched to another protocol, which has a time of its own.
-    is_switched: AtomicBool,
     /// True while bytes of a reply may be on their way to the system.
     is_unflushed: AtomicBool,
     /// Time of the end of the last reply, in ms after `accepted_at`.
@@ -89,7 +87,6 @@ impl Activity {
             replying: AtomicU32::new(0),
             has_served: AtomicBool::new(false),
             is_http2: AtomicBool::new(false),
-            is_switched: AtomicBool::new(false),
             is_unflushed: AtomicBool::new(false),
             idle_since: AtomicU64::new(NEVER),
             head_since: AtomicU64::new(NEVER),
@@ -122,11 +119,6 @@ impl Activity {
 
     pub(super) fn is_http2(&self) -> bool {
         self.is_http2.load(Relaxed)
-    }
-
-    /// Notes that what follows is no HTTP.
-    pub(super) fn set_switched(&self) {
-        self.is_switched.store(true, Relaxed);
     }
 
     /// Notes that bytes came.
@@ -174,7 +166,7 @@ impl Activity {
             return Some("the agent does not read its reply");
         }
 
-        if self.open.load(Relaxed) > 0 || self.is_switched.load(Relaxed) {
+        if self.open.load(Relaxed) > 0 {
             return None;
         }
 
@@ -194,11 +186,9 @@ impl Activity {
     }
 
     /// The order in which connections give way: those that never asked first, then those that wait
-    /// for their agent longest. `None` if a request was read and is not answered yet, or the
-    /// connection has switched to another protocol.
+    /// for their agent longest. `None` if a request was read and is not answered yet.
     pub(super) fn waiting(&self, now: Instant) -> Option<(bool, Instant)> {
-        let is_switched = self.is_switched.load(Relaxed);
-        if self.read.load(Relaxed) > 0 || is_switched || !self.is_flushed() {
+        if self.read.load(Relaxed) > 0 || !self.is_flushed() {
             return None;
         }
         let since = self.accepted_at + Duration::from_millis(self.idle_since.load(Relaxed));
@@ -216,7 +206,7 @@ impl Activity {
 
 /// A request whose reply has not ended.
 #[derive(Debug)]
-pub(crate) struct OpenRequest {
+pub(super) struct OpenRequest {
     activity: Arc<Activity>,
     is_read: AtomicBool,
     is_replying: AtomicBool,
@@ -301,7 +291,7 @@ impl Drop for OpenRequest {
 struct ReadMark(Arc<OpenRequest>);
 
 /// Notes that a request was read whole, and removes the handle from its head.
-pub(super) fn mark_read(extensions: &mut hyper::http::Extensions) {
+pub fn mark_read(extensions: &mut hyper::http::Extensions) {
     if let Some(ReadMark(open)) = extensions.remove() {
         open.set_read();
     }
@@ -312,7 +302,7 @@ pub(super) fn mark_read(extensions: &mut hyper::http::Extensions) {
 /// Over HTTP/2 it is given in small pieces, each of which is asked for when the agent has taken the
 /// one before: so it shows whether the agent reads, and no stream holds more than a piece. The last
 /// piece keeps the request open until it is sent.
-pub(crate) struct OpenBody {
+pub(super) struct OpenBody {
     body: ReplyBody,
     open: Arc<OpenRequest>,
     is_http2: bool,
@@ -433,18 +423,6 @@ mod tests {
         // Its next head has the time of a head.
         activity.received();
         assert!(activity.expired(after(&activity, 32), WAITS).is_some());
-    }
-
-    #[test]
-    fn a_connection_that_has_switched_has_no_time_of_a_head() {
-        let activity = Arc::new(Activity::new());
-        drop(request(&activity));
-        activity.set_switched();
-        activity.received();
-        let late = after(&activity, 100_000);
-        assert_eq!((activity.expired(late, WAITS), activity.waiting(late)), (None, None));
-        activity.wrote(false);
-        assert!(activity.expired(late, WAITS).is_some());
     }
 
     #[test]

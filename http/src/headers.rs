@@ -29,16 +29,16 @@ const OVERRIDES: [&str; 5] = [
 const REWRITTEN_BY_HOP: [&str; 3] = ["host", "content-length", "expect"];
 
 /// The header of a reply that names its call.
-pub(crate) const CALL_ID: HeaderName = HeaderName::from_static("x-rolltape-call-id");
+pub const CALL_ID: HeaderName = HeaderName::from_static("x-rolltape-call-id");
 
 /// True for the headers of a stream of server-sent events.
-pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
+pub fn is_event_stream(headers: &HeaderMap) -> bool {
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     content_type.is_some_and(|name| name.starts_with("text/event-stream"))
 }
 
 /// Removes the named headers. Unlike `HeaderMap::remove`, it keeps the order of the others.
-pub(crate) fn remove(headers: &mut HeaderMap, names: &[impl AsRef<str>]) {
+pub fn remove(headers: &mut HeaderMap, names: &[impl AsRef<str>]) {
     if headers.keys().any(|name| is_named(name, names)) {
         retain(headers, |name, _| !is_named(name, names));
     }
@@ -60,14 +60,14 @@ fn retain(headers: &mut HeaderMap, keeps: impl Fn(&HeaderName, &HeaderValue) -> 
 }
 
 /// Removes the headers that belong to one connection only.
-pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
+pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let connection: Vec<String> = list_members(headers, header::CONNECTION).collect();
     remove(headers, &connection);
     remove(headers, &HOP_BY_HOP);
 }
 
 /// Members of a header that is a list, in lower case.
-pub(crate) fn list_members(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = String> {
+pub fn list_members(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = String> {
     let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|list| list.split(',')).map(|token| token.trim().to_ascii_lowercase())
 }
@@ -75,11 +75,11 @@ pub(crate) fn list_members(headers: &HeaderMap, name: HeaderName) -> impl Iterat
 /// The content codings that an agent accepts: each name with whether it is accepted. `None` if the
 /// agent sends no `accept-encoding`, and so accepts any.
 #[derive(Debug)]
-pub(crate) struct AcceptedCodings(Option<Vec<(String, bool)>>);
+pub struct AcceptedCodings(Option<Vec<(String, bool)>>);
 
 impl AcceptedCodings {
     /// Reads `accept-encoding`.
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
+    pub fn of(headers: &HeaderMap) -> Self {
         let is_sent = headers.contains_key(header::ACCEPT_ENCODING);
         Self(is_sent.then(|| {
             list_members(headers, header::ACCEPT_ENCODING)
@@ -93,7 +93,7 @@ impl AcceptedCodings {
     }
 
     /// True if the agent can read a reply with these headers.
-    pub(crate) fn accept(&self, reply: &HeaderMap) -> bool {
+    pub fn accept(&self, reply: &HeaderMap) -> bool {
         list_members(reply, header::CONTENT_ENCODING).all(|coding| self.accept_coding(&coding))
     }
 
@@ -106,13 +106,13 @@ impl AcceptedCodings {
 }
 
 /// Removes what every hop writes anew, and what names another path or method.
-pub(crate) fn remove_rewritten(headers: &mut HeaderMap) {
+pub fn remove_rewritten(headers: &mut HeaderMap) {
     remove(headers, &REWRITTEN_BY_HOP);
     remove(headers, &OVERRIDES);
 }
 
 /// Prepares the agent's headers for the upstream.
-pub(crate) fn prepare_request(headers: &mut HeaderMap, route: Route) {
+pub fn prepare_request(headers: &mut HeaderMap, route: Route) {
     remove_hop_by_hop(headers);
     remove_rewritten(headers);
     retain(headers, |name, value| name != header::TE || value == "trailers");

@@ -5,57 +5,53 @@ use std::borrow::Cow;
 
 use hyper::Uri;
 use hyper::http::uri::PathAndQuery;
+use thiserror::Error;
 
-use crate::agent::escapes::decoded;
-use crate::error::CallError;
+use crate::path::escapes::decoded;
 
-/// The reason why a path has no normal form.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ambiguity {
+/// The reason why a path has no normal form, as the end of a sentence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Ambiguity {
+    /// The path is relative.
+    #[error("it does not begin with a slash")]
     NoSlash,
+    /// `..` leads out of the path, or out of the segments that it may not leave.
+    #[error("its dots climb out of it")]
     Climbs,
+    /// A percent sign without two digits.
+    #[error("a percent sign begins no escape")]
     BadEscape,
+    /// A control character, escaped or not.
+    #[error("it has a control character")]
     ControlCharacter,
+    /// A backslash, which some servers read as a slash.
+    #[error("it has a backslash")]
     Backslash,
+    /// A slash that is escaped elsewhere than in the id of a model.
+    #[error("it has an escaped slash")]
     EscapedSlash,
+    /// An escaped percent sign, which some servers decode twice.
+    #[error("it has an escape within an escape")]
     EscapedPercent,
+    /// A semicolon, behind which some servers read parameters.
+    #[error("it has a semicolon")]
     Semicolon,
+    /// Escapes that are no text.
+    #[error("its escapes are not UTF-8")]
     NotUtf8,
 }
 
-impl Ambiguity {
-    /// The reason as the end of a sentence.
-    fn reason(self) -> &'static str {
-        match self {
-            Self::NoSlash => "it does not begin with a slash",
-            Self::Climbs => "its dots climb out of it",
-            Self::BadEscape => "a percent sign begins no escape",
-            Self::ControlCharacter => "it has a control character",
-            Self::Backslash => "it has a backslash",
-            Self::EscapedSlash => "it has an escaped slash",
-            Self::EscapedPercent => "it has an escape within an escape",
-            Self::Semicolon => "it has a semicolon",
-            Self::NotUtf8 => "its escapes are not UTF-8",
-        }
-    }
-}
-
-/// Writes the path of `uri` in its normal form. The query stays as it is.
+/// Writes the path of `uri` in its normal form. The query stays as it is. Of the segments at the
+/// start, `fixed` counts those that dots do not climb out of.
 ///
 /// # Errors
-/// [`CallError::AmbiguousPath`] if servers may read the path in different ways.
-pub(crate) fn normalize(uri: &mut Uri) -> Result<(), CallError> {
-    // An episode without a name must not take the next segment for its name.
-    if uri.path().trim_start_matches('/').starts_with("e//") {
-        let (value, expected) = (uri.path().to_owned(), "/e/EPISODE/v1/...");
-        return Err(CallError::InvalidTag { name: "path", value, expected });
-    }
+/// [`Ambiguity`] if servers may read the path in different ways.
+pub fn normalize(uri: &mut Uri, fixed: impl Fn(&[String]) -> usize) -> Result<(), Ambiguity> {
     // `http://host?query` has an empty path, which stands for a slash.
     let has_slash = uri.path_and_query().is_some_and(|target| target.as_str().starts_with('/'));
-    let normal = match normal_path(uri.path()) {
-        Ok(Cow::Borrowed(_)) if has_slash => return Ok(()),
-        Ok(normal) => normal.into_owned(),
-        Err(ambiguity) => return Err(CallError::AmbiguousPath(ambiguity.reason())),
+    let normal = match normal_path(uri.path(), fixed)? {
+        Cow::Borrowed(_) if has_slash => return Ok(()),
+        normal => normal.into_owned(),
     };
     let target = match uri.query() {
         Some(query) => format!("{normal}?{query}"),
@@ -65,14 +61,20 @@ pub(crate) fn normalize(uri: &mut Uri) -> Result<(), CallError> {
     let target = PathAndQuery::try_from(target);
     let mut parts = std::mem::take(uri).into_parts();
     parts.path_and_query = target.ok();
-    *uri = Uri::from_parts(parts)
-        .map_err(|_| CallError::AmbiguousPath(Ambiguity::BadEscape.reason()))?;
+    *uri = Uri::from_parts(parts).map_err(|_| Ambiguity::BadEscape)?;
     Ok(())
 }
 
 /// The normal form of a path: unreserved characters are not escaped, other escapes are in upper
-/// case, and there are no empty, `.` and `..` segments. A slash at the end stays.
-pub(crate) fn normal_path(path: &str) -> Result<Cow<'_, str>, Ambiguity> {
+/// case, and there are no empty, `.` and `..` segments. A slash at the end stays. Of the segments at
+/// the start, `fixed` counts those that dots do not climb out of.
+///
+/// # Errors
+/// [`Ambiguity`] if servers may read the path in different ways.
+pub fn normal_path(
+    path: &str,
+    fixed: impl Fn(&[String]) -> usize,
+) -> Result<Cow<'_, str>, Ambiguity> {
     let segments = path.strip_prefix('/').ok_or(Ambiguity::NoSlash)?;
     if is_normal(segments) {
         return Ok(Cow::Borrowed(path));
@@ -83,7 +85,7 @@ pub(crate) fn normal_path(path: &str) -> Result<Cow<'_, str>, Ambiguity> {
         match normal_segment(segment)? {
             segment if segment.is_empty() || segment == "." => {}
             segment if segment == ".." => {
-                if normal.len() <= tag_length(&normal) {
+                if normal.len() <= fixed(&normal) {
                     return Err(Ambiguity::Climbs);
                 }
                 normal.pop();
@@ -98,17 +100,6 @@ pub(crate) fn normal_path(path: &str) -> Result<Cow<'_, str>, Ambiguity> {
         path.push('/');
     }
     Ok(Cow::Owned(path))
-}
-
-/// The number of segments at the start that tag a call, `e/EPISODE/a/ATTEMPT`. Dots do not climb
-/// out of them.
-fn tag_length(segments: &[String]) -> usize {
-    let is = |at: usize, name: &str| segments.get(at).is_some_and(|segment| segment == name);
-    match (is(0, "e"), is(2, "a")) {
-        (true, true) => segments.len().min(4),
-        (true, false) => segments.len().min(2),
-        (false, _) => 0,
-    }
 }
 
 /// Returns true for segments without escapes, dots at a start, or odd characters.
@@ -174,7 +165,7 @@ const SECRET_NAMES: [&str; 6] = ["authorization", "bearer", "credentials", "jwt"
 const REDACTED: &str = "redacted";
 
 /// A path and query in which the values of parameters that hold secrets are replaced.
-pub(crate) fn redacted(path: &str) -> Cow<'_, str> {
+pub fn redacted(path: &str) -> Cow<'_, str> {
     let Some((bare, query)) = path.split_once('?') else { return Cow::Borrowed(path) };
     if !query.split(['&', ';']).any(is_secret) {
         return Cow::Borrowed(path);
@@ -209,14 +200,18 @@ mod tests {
     use super::*;
 
     fn normal(path: &str) -> String {
-        normal_path(path).unwrap_or_else(|why| panic!("{path}: {why:?}")).into_owned()
+        normal_path(path, no_segment).unwrap_or_else(|why| panic!("{path}: {why:?}")).into_owned()
+    }
+
+    fn no_segment(_: &[String]) -> usize {
+        0
     }
 
     #[test]
     fn an_empty_path_is_a_slash() {
         for (target, expected) in [("http://host?a=b", "/?a=b"), ("http://host", "/")] {
             let mut uri: Uri = target.parse().unwrap();
-            normalize(&mut uri).unwrap();
+            normalize(&mut uri, no_segment).unwrap();
             assert_eq!(uri.path_and_query().unwrap().as_str(), expected, "{target}");
         }
     }
@@ -224,7 +219,8 @@ mod tests {
     #[test]
     fn a_path_has_one_normal_form() {
         for path in ["/", "/v1/models", "/v1/models/", "/e/run:1/a/2/v1/x@y", "/a..b/c."] {
-            assert!(matches!(normal_path(path), Ok(Cow::Borrowed(same)) if same == path), "{path}");
+            let normal = normal_path(path, no_segment);
+            assert!(matches!(normal, Ok(Cow::Borrowed(same)) if same == path), "{path}");
         }
         for (path, expected) in [
             ("//v1/chat/completions", "/v1/chat/completions"),
@@ -254,9 +250,6 @@ mod tests {
             ("", Ambiguity::NoSlash),
             ("/..", Ambiguity::Climbs),
             ("/v1/../../pause", Ambiguity::Climbs),
-            ("/e/a/../v1/messages", Ambiguity::Climbs),
-            ("/e/a/v1/%2e%2e/../pause", Ambiguity::Climbs),
-            ("/e/a/a/1/../../../b/v1/messages", Ambiguity::Climbs),
             ("/v1/%zz", Ambiguity::BadEscape),
             ("/v1/%4", Ambiguity::BadEscape),
             ("/v1/%+1", Ambiguity::BadEscape),
@@ -274,17 +267,22 @@ mod tests {
             ("/%c0%ae%c0%ae/pause", Ambiguity::NotUtf8),
             ("/v1/models/%ff", Ambiguity::NotUtf8),
         ] {
-            assert_eq!(normal_path(path).map(|_| ()), Err(why), "{path}");
+            assert_eq!(normal_path(path, no_segment).map(|_| ()), Err(why), "{path}");
         }
+    }
+
+    #[test]
+    fn dots_do_not_climb_out_of_fixed_segments() {
+        let normal = |path, fixed: usize| normal_path(path, |_| fixed).map(Cow::into_owned);
+        assert_eq!(normal("/a/b/../c", 1), Ok("/a/c".to_owned()));
+        assert_eq!(normal("/a/b/../c", 2), Err(Ambiguity::Climbs));
     }
 
     #[test]
     fn only_the_path_of_a_target_changes() {
         let mut uri: Uri = "http://h:1//v1/%6dodels?a=%2e./x".parse().unwrap();
-        normalize(&mut uri).unwrap();
+        normalize(&mut uri, no_segment).unwrap();
         assert_eq!(uri, "http://h:1/v1/models?a=%2e./x");
-        let mut nameless: Uri = "/e//v1/models".parse().unwrap();
-        assert_eq!(normalize(&mut nameless).unwrap_err().status(), 400);
     }
 
     #[test]

@@ -8,18 +8,19 @@ use std::time::Instant;
 
 use tokio::task::{AbortHandle, Id, JoinSet};
 
-use crate::agent::activity::{Activity, AgentWaits};
 use crate::bounds::GIVE_WAY_PART;
+use crate::server::activity::{Activity, AgentWaits};
 
 /// Bounds of the connections of a listener.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ConnectionBounds {
+pub struct ConnectionBounds {
     /// Connections at a time.
-    pub(crate) connections_max: usize,
+    pub connections_max: usize,
     /// Of these, connections from one address. Loopback has no such bound: all agents of a machine
     /// share it.
-    pub(crate) per_peer_max: usize,
-    pub(crate) waits: AgentWaits,
+    pub per_peer_max: usize,
+    /// Times that a client has.
+    pub waits: AgentWaits,
 }
 
 /// The open connections. Dropping them ends them.

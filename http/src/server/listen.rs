@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::UPGRADE;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -15,33 +14,31 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_rustls::TlsAcceptor;
 
-use crate::agent::activity::{Activity, OpenBody, OpenRequest};
-pub(crate) use crate::agent::connections::ConnectionBounds;
-use crate::agent::connections::Connections;
-use crate::agent::endpoint::{AgentStream, Endpoint};
-use crate::agent::socket::{AgentSocket, Peer};
-use crate::agent::tunnel::Switched;
 use crate::body::ReplyBody;
 use crate::bounds::{
     EXPIRY_CHECK, HANDSHAKE_WAIT, HEAD_BYTES_MAX, PING_INTERVAL, PING_WAIT, REFUSED_PAUSE,
     ROOM_CHECK,
 };
+use crate::server::activity::{Activity, OpenBody, OpenRequest};
+pub use crate::server::connections::ConnectionBounds;
+use crate::server::connections::Connections;
+use crate::server::endpoint::{AgentStream, Endpoint};
+use crate::server::socket::{AgentSocket, Peer};
 
 /// A listening socket.
-pub(crate) struct Listener {
-    pub(crate) socket: Endpoint,
+pub struct Listener {
+    /// The socket.
+    pub socket: Endpoint,
     /// `None` if the listener speaks no TLS.
-    pub(crate) tls: Option<TlsAcceptor>,
-    pub(crate) bounds: ConnectionBounds,
+    pub tls: Option<TlsAcceptor>,
+    /// Bounds of its connections.
+    pub bounds: ConnectionBounds,
 }
 
 /// Accepts connections until `shutdown` and answers each request with `answer`. Requests that are
 /// under way then have until the instant that `shutdown` returns.
-pub(crate) async fn serve<A, F>(
-    listener: Listener,
-    answer: A,
-    shutdown: impl Future<Output = Instant>,
-) where
+pub async fn serve<A, F>(listener: Listener, answer: A, shutdown: impl Future<Output = Instant>)
+where
     A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Result<Response<ReplyBody>, Infallible>> + Send + 'static,
 {
@@ -67,11 +64,7 @@ pub(crate) async fn serve<A, F>(
         match accepted {
             Ok((socket, peer)) if connections.make_room(peer) => {
                 let activity = Arc::new(Activity::new());
-                let served = Served {
-                    answer: answer.clone(),
-                    activity: Arc::clone(&activity),
-                    switched: Switched::default(),
-                };
+                let served = Served { answer: answer.clone(), activity: Arc::clone(&activity) };
                 let served = serve_socket(socket, tls.clone(), served, graceful.watcher());
                 connections.add(peer, activity, served);
             }
@@ -99,8 +92,6 @@ pub(crate) async fn serve<A, F>(
 struct Served<A> {
     answer: A,
     activity: Arc<Activity>,
-    /// The tunnel, if the connection switches to another protocol.
-    switched: Switched,
 }
 
 impl<A, F> Served<A>
@@ -115,9 +106,6 @@ where
         mut request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<OpenBody>, Infallible>> + use<A, F> {
         let open = OpenRequest::begin(&self.activity, &mut request);
-        if request.headers().contains_key(UPGRADE) {
-            request.extensions_mut().insert(self.switched.clone());
-        }
         let reply = (self.answer)(request);
         async move {
             let reply = reply.await?;
@@ -165,16 +153,11 @@ async fn serve_connection<A, F>(
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_WAIT);
 
-    let (activity, switched) = (Arc::clone(&served.activity), served.switched.clone());
-    let io = TokioIo::new(AgentSocket::new(io, Arc::clone(&activity)));
+    let io = TokioIo::new(AgentSocket::new(io, Arc::clone(&served.activity)));
     let service = hyper::service::service_fn(move |request| served.answer(request));
-    let connection = http.serve_connection_with_upgrades(io, service).into_owned();
+    let connection = http.serve_connection(io, service).into_owned();
     if let Err(error) = graceful.watch(connection).await {
         tracing::debug!(%error, "a connection ended early");
-    }
-    if let Some(tunnel) = switched.take() {
-        activity.set_switched();
-        tunnel.run().await;
     }
 }
 
@@ -188,8 +171,8 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::agent::activity::AgentWaits;
     use crate::body::full;
+    use crate::server::activity::AgentWaits;
 
     #[tokio::test]
     async fn a_stream_without_a_window_does_not_keep_its_reply_for_ever() {

@@ -2,7 +2,7 @@
 
 /// The bytes of a text without its escapes, each with whether it was escaped. A percent sign that
 /// begins no escape stands for itself.
-pub(crate) fn decoded(text: &str) -> impl Iterator<Item = (u8, bool)> {
+pub fn decoded(text: &str) -> impl Iterator<Item = (u8, bool)> {
     let mut rest = text.as_bytes();
     std::iter::from_fn(move || {
         let (first, after) = rest.split_first()?;
@@ -13,7 +13,7 @@ pub(crate) fn decoded(text: &str) -> impl Iterator<Item = (u8, bool)> {
 }
 
 /// A text without its escapes. Bytes that are not UTF-8 are replaced.
-pub(crate) fn unescaped(text: &str) -> String {
+pub fn unescaped(text: &str) -> String {
     if !text.contains('%') {
         return text.to_owned();
     }

@@ -12,7 +12,7 @@ use flate2::{Decompress, FlushDecompress, Status};
 use hyper::HeaderMap;
 use hyper::header::{CONTENT_ENCODING, HeaderValue};
 
-use crate::agent::request_body::RequestLimits;
+use crate::body::request_body::RequestLimits;
 use crate::bounds::{
     DECODED_BYTES_FREE, DECODED_RATIO_MAX, DECODER_WINDOW_BYTES_MAX, ZSTD_WINDOW_LOG_MAX,
 };
@@ -34,17 +34,22 @@ type BrotliDecoder = DecompressorWriterCustomAlloc<
 >;
 
 /// The most bytes that a body of `sent` bytes may decode to.
-pub(crate) fn decoded_bytes_max(sent: u64) -> u64 {
+pub fn decoded_bytes_max(sent: u64) -> u64 {
     sent.saturating_mul(DECODED_RATIO_MAX).max(DECODED_BYTES_FREE)
 }
 
 /// The content coding of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Coding {
+pub enum Coding {
+    /// None.
     Identity,
+    /// `gzip`.
     Gzip,
+    /// `deflate`, in the form of zlib.
     Deflate,
+    /// `br`.
     Brotli,
+    /// `zstd`.
     Zstd,
     /// An unknown coding, or several codings.
     Other,
@@ -52,7 +57,7 @@ pub(crate) enum Coding {
 
 impl Coding {
     /// Reads `content-encoding`.
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
+    pub fn of(headers: &HeaderMap) -> Self {
         let mut names = headers.get_all(CONTENT_ENCODING).iter();
         let (first, has_more) = (names.next(), names.next().is_some());
         match first.map(HeaderValue::to_str) {
@@ -73,7 +78,7 @@ impl Coding {
     ///
     /// # Errors
     /// [`DecodeError`] if the coding is unknown, or the body is damaged or too long.
-    pub(crate) fn decode(self, body: &Bytes, limits: RequestLimits) -> Result<Bytes, DecodeError> {
+    pub fn decode(self, body: &Bytes, limits: RequestLimits) -> Result<Bytes, DecodeError> {
         if self == Self::Identity || body.is_empty() {
             return Ok(body.clone());
         }
@@ -99,7 +104,7 @@ impl Coding {
     /// A decoder that takes a body piece by piece; `None` for an unknown coding. A piece that
     /// decodes to more than `bytes_max` is an error, and so are pieces that together decode to more
     /// than [`decoded_bytes_max`].
-    pub(crate) fn decoder(self, bytes_max: usize) -> Option<Decoder> {
+    pub fn decoder(self, bytes_max: usize) -> Option<Decoder> {
         let limits = RequestLimits { kept: bytes_max, max: bytes_max as u64 };
         let decode = match self {
             Self::Identity => None,
@@ -133,7 +138,7 @@ impl Coding {
 
 /// The reason for which a body stays coded.
 #[derive(Debug)]
-pub(crate) enum DecodeError {
+pub enum DecodeError {
     /// The coding is unknown.
     Unknown,
     /// The body is not valid in its coding, or not whole.
@@ -147,7 +152,7 @@ pub(crate) enum DecodeError {
 }
 
 /// Decodes a body piece by piece.
-pub(crate) struct Decoder {
+pub struct Decoder {
     /// `None` for the identity coding.
     decode: Option<Box<dyn Decode + Send>>,
     /// Longest output of one piece, in bytes.
@@ -163,7 +168,7 @@ impl Decoder {
     ///
     /// # Errors
     /// If the body is damaged, or the piece decodes to too many bytes.
-    pub(crate) fn push(&mut self, piece: Bytes) -> io::Result<Bytes> {
+    pub fn push(&mut self, piece: Bytes) -> io::Result<Bytes> {
         let Some(decode) = &mut self.decode else { return Ok(piece) };
         self.fed += piece.len() as u64;
         let left = decoded_bytes_max(self.fed).saturating_sub(self.made);
@@ -176,7 +181,7 @@ impl Decoder {
     }
 
     /// True if the bytes pass as they are.
-    pub(crate) fn is_identity(&self) -> bool {
+    pub fn is_identity(&self) -> bool {
         self.decode.is_none()
     }
 
@@ -184,7 +189,7 @@ impl Decoder {
     ///
     /// # Errors
     /// If the body is not whole.
-    pub(crate) fn finish(&mut self) -> io::Result<()> {
+    pub fn finish(&mut self) -> io::Result<()> {
         match &mut self.decode {
             // An empty body is valid in every coding.
             Some(decode) if self.fed > 0 => decode.finish(),

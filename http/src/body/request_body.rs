@@ -3,30 +3,31 @@
 use bytes::Bytes;
 use hyper::HeaderMap;
 
-use crate::agent::pace::PacedBody;
+use crate::body::pace::PacedBody;
 use crate::memory::MemoryLease;
 
 /// The body of a request, as far as it was read.
 #[derive(Debug, Default)]
-pub(crate) struct RequestBody {
+pub struct RequestBody {
     /// The bytes as the agent sent them; only the beginning if there is a rest.
-    pub(crate) raw: Bytes,
+    pub raw: Bytes,
     /// The bytes without their content coding; as sent if the coding could not be undone.
-    pub(crate) decoded: Bytes,
+    pub decoded: Bytes,
     /// The part that follows the kept beginning.
-    pub(crate) rest: Option<PacedBody>,
-    pub(crate) trailers: Option<HeaderMap>,
+    pub rest: Option<PacedBody>,
+    /// The trailers, cleaned.
+    pub trailers: Option<HeaderMap>,
     /// True if its route samples tokens, so that it must be read.
-    pub(crate) is_required: bool,
+    pub is_required: bool,
     /// The memory that the body takes.
-    pub(crate) memory: Option<MemoryLease>,
+    pub memory: Option<MemoryLease>,
 }
 
 /// Bounds of a request body.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RequestLimits {
+pub struct RequestLimits {
     /// Longest body that is held in memory, in bytes.
-    pub(crate) kept: usize,
+    pub kept: usize,
     /// Longest body, in bytes.
-    pub(crate) max: u64,
+    pub max: u64,
 }

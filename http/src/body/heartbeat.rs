@@ -15,7 +15,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use episode::Route;
 use http_body_util::BodyExt;
 use hyper::Response;
 use hyper::body::{Body, Frame};
@@ -24,21 +23,19 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::body::{BoxError, ReplyBody};
-use crate::bounds::LATE_ERROR_BYTES_MAX;
-use crate::error::CallError;
-use crate::headers::{CALL_ID, is_event_stream};
+use crate::headers::CALL_ID;
 
 /// A heartbeat between two events.
 const COMMENT: Bytes = Bytes::from_static(b": \n\n");
 /// A heartbeat before a document.
 const SPACE: Bytes = Bytes::from_static(b" ");
 
-/// The walk of a call, up to the head of its reply.
-pub(crate) type Walk = Pin<Box<dyn Future<Output = Result<Response<ReplyBody>, CallError>> + Send>>;
+/// The walk of a call, up to the head of its reply. `E` is the error of a call without one.
+pub type Walk<E> = Pin<Box<dyn Future<Output = Result<Response<ReplyBody>, E>> + Send>>;
 
 /// The heartbeats of one call. A request carries it as an extension.
 #[derive(Debug, Clone)]
-pub(crate) struct Pulse(Arc<PulseState>);
+pub struct Pulse(Arc<PulseState>);
 
 #[derive(Debug)]
 struct PulseState {
@@ -51,37 +48,37 @@ struct PulseState {
 
 /// The reply that is expected.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Promise {
+pub struct Promise {
     /// Since when the agent has waited, in a call that may get an early head.
-    pub(crate) since: Option<Instant>,
+    pub since: Option<Instant>,
     /// True if the agent asked for a stream.
-    pub(crate) is_stream: bool,
+    pub is_stream: bool,
     /// The id of the call, if the head names it.
-    pub(crate) call_id: Option<HeaderValue>,
+    pub call_id: Option<HeaderValue>,
     /// True once the start record is on disk: no byte may leave before.
-    pub(crate) is_begun: bool,
+    pub is_begun: bool,
 }
 
 impl Pulse {
     /// The heartbeats of a call whose agent waits at most `every` for a byte.
-    pub(crate) fn new(every: Duration) -> Self {
+    pub fn new(every: Duration) -> Self {
         let (promise, _) = watch::channel(Promise::default());
         let (beats, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
         Self(Arc::new(PulseState { every, beats, is_over, promise }))
     }
 
     /// Notes which reply is expected.
-    pub(crate) fn expect(&self, promise: Promise) {
+    pub fn expect(&self, promise: Promise) {
         self.0.promise.send_replace(promise);
     }
 
     /// Notes that the start record of the call is on disk.
-    pub(crate) fn begin(&self) {
+    pub fn begin(&self) {
         self.0.promise.send_modify(|promise| promise.is_begun = true);
     }
 
     /// Ends the heartbeats; returns how many were sent.
-    pub(crate) fn end(&self) -> u32 {
+    pub fn end(&self) -> u32 {
         self.0.is_over.store(true, Ordering::Relaxed);
         self.0.beats.load(Ordering::Relaxed)
     }
@@ -99,7 +96,7 @@ impl Pulse {
     }
 
     /// The stream, with comments where it is silent. Each of its frames must end an event.
-    pub(crate) fn within(&self, stream: ReplyBody) -> ReplyBody {
+    pub fn within(&self, stream: ReplyBody) -> ReplyBody {
         Beating { body: stream, beat: Beat::new(self.clone(), COMMENT) }.boxed_unsync()
     }
 }
@@ -158,12 +155,18 @@ impl Body for Beating {
     }
 }
 
-/// Takes the walk of a call to its reply, which begins early if the walk takes too long.
-pub(crate) async fn answer(
-    mut walk: Walk,
+/// Takes the walk of a call to its reply, which begins early if the walk takes too long. Then `late`
+/// gives what follows the head, from the outcome of the walk and whether the agent asked for a
+/// stream.
+pub async fn answer<E, F>(
+    mut walk: Walk<E>,
     pulse: Pulse,
-    route: Route,
-) -> Result<Response<ReplyBody>, CallError> {
+    late: impl FnOnce(Result<Response<ReplyBody>, E>, bool) -> F + Send + 'static,
+) -> Result<Response<ReplyBody>, E>
+where
+    E: 'static,
+    F: Future<Output = LateReply> + Send + 'static,
+{
     let promise = tokio::select! {
         biased;
         reply = &mut walk => return reply,
@@ -175,7 +178,7 @@ pub(crate) async fn answer(
         false => ("application/json", SPACE),
     };
     let is_stream = promise.is_stream;
-    let late = Box::pin(async move { late_reply(walk.await, is_stream, route).await });
+    let late = Box::pin(async move { late(walk.await, is_stream).await });
     let mut beat = Beat::new(pulse, bytes);
     // The first beat goes with the head.
     beat.pause.as_mut().reset(Instant::now());
@@ -190,50 +193,14 @@ pub(crate) async fn answer(
 }
 
 /// A reply, after a head that was sent before it came.
-enum LateReply {
+#[derive(Debug)]
+pub enum LateReply {
+    /// The body, as it comes.
     Body(ReplyBody),
     /// The one event of a stream that failed.
     Error(Bytes),
     /// A document that does not come.
     Broken(BoxError),
-}
-
-/// The agent's form of a reply whose status and content type cannot be sent any more.
-async fn late_reply(
-    reply: Result<Response<ReplyBody>, CallError>,
-    is_stream: bool,
-    route: Route,
-) -> LateReply {
-    let (head, body) = match reply {
-        Ok(reply) => reply.into_parts(),
-        Err(error) if is_stream => return LateReply::Error(error.event(route)),
-        Err(error) => return LateReply::Broken(error.into()),
-    };
-    if head.status.is_success() && is_event_stream(&head.headers) == is_stream {
-        return LateReply::Body(body);
-    }
-
-    // The body is read to its end, since the call is on disk only then.
-    let text = wire::error_text(&read_error(body).await);
-    let status = if head.status.is_success() { 502 } else { head.status.as_u16() };
-    match is_stream {
-        true => {
-            let event = wire::error_event(route, status, "upstream_error", &text);
-            LateReply::Error(Bytes::from(event))
-        }
-        false => LateReply::Broken(format!("status {status}: {text}").into()),
-    }
-}
-
-/// The body of an error, as far as it is kept.
-async fn read_error(mut body: ReplyBody) -> Vec<u8> {
-    let mut read = Vec::new();
-    while let Some(Ok(frame)) = body.frame().await {
-        let data = frame.into_data().unwrap_or_default();
-        let room = LATE_ERROR_BYTES_MAX.saturating_sub(read.len());
-        read.extend_from_slice(&data[..data.len().min(room)]);
-    }
-    read
 }
 
 /// The body of a reply whose head was sent before the upstream's came.

@@ -17,28 +17,28 @@ use crate::body::{BoxError, ReplyBody};
 
 /// The end of a cut that the recording of a call takes. A request carries it as an extension.
 #[derive(Debug, Clone)]
-pub(crate) struct CutHandle(Arc<Mutex<Option<oneshot::Sender<()>>>>);
+pub struct CutHandle(Arc<Mutex<Option<oneshot::Sender<()>>>>);
 
 /// The end of a cut that the call listens to.
 #[derive(Debug)]
-pub(crate) struct CutSignal(Option<oneshot::Receiver<()>>);
+pub struct CutSignal(Option<oneshot::Receiver<()>>);
 
 /// Both ends of a cut.
-pub(crate) fn channel() -> (CutHandle, CutSignal) {
+pub fn channel() -> (CutHandle, CutSignal) {
     let (sender, receiver) = oneshot::channel();
     (CutHandle(Arc::new(Mutex::new(Some(sender)))), CutSignal(Some(receiver)))
 }
 
 impl CutHandle {
     /// The sender of the cut, once.
-    pub(crate) fn take(&self) -> Option<oneshot::Sender<()>> {
+    pub fn take(&self) -> Option<oneshot::Sender<()>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 impl CutSignal {
     /// Waits for the cut. It never comes once the call has ended.
-    pub(crate) async fn cut(&mut self) {
+    pub async fn cut(&mut self) {
         std::future::poll_fn(|cx| self.poll_cut(cx)).await;
     }
 
@@ -51,7 +51,7 @@ impl CutSignal {
     }
 
     /// The body of a reply that breaks off at the cut.
-    pub(crate) fn guard(self, body: ReplyBody) -> ReplyBody {
+    pub fn guard(self, body: ReplyBody) -> ReplyBody {
         match self.0.is_some() && !body.is_end_stream() {
             true => CutBody { body: Some(body), signal: self }.boxed_unsync(),
             false => body,

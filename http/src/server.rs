@@ -1,0 +1,7 @@
+//! Listening: sockets, their connections, and the state of each.
+
+pub mod activity;
+mod connections;
+pub mod endpoint;
+pub mod listen;
+mod socket;
