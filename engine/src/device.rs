@@ -1,14 +1,12 @@
 //! The device that a model runs on.
 
-pub(crate) mod memory;
-
 use kernels::cuda::grid::experts::EXPERTS_MAX;
 use kernels::cuda::grid::recurrent;
 use kernels::cuda::{Cuda, CudaError, CudaOptions, DeviceOptions, NoCuda};
 use kernels::{Cpu, OpError};
 
+use crate::config::ModelConfig;
 use crate::error::LoadError;
-use crate::model::config::ModelConfig;
 use crate::options::{DeviceChoice, EngineOptions};
 
 /// The device that the options select.

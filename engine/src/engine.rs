@@ -8,12 +8,12 @@ use kernels::Ops;
 use template::ChatTemplate;
 
 use crate::bounds::ENCODED_BYTES_MAX;
+use crate::config::ModelConfig;
 use crate::core::status::SharedStatus;
 use crate::core::{CoreSettings, EngineCore, SharedState, Worker};
 use crate::device::{SelectedDevice, gpu_load_error, gpu_options};
 use crate::error::LoadError;
 use crate::info::ModelInfo;
-use crate::model::config::ModelConfig;
 use crate::model::folder::ModelFolder;
 use crate::model::forward::Scratch;
 use crate::model::parameters::Parameters;
@@ -25,10 +25,10 @@ use crate::schedule::pages::PagePool;
 use crate::schedule::{Scheduler, StepLimits};
 use crate::stats::Stats;
 use crate::update::WeightUpdates;
-use crate::update::manifest::{ManifestRecorder, WeightManifest};
 use crate::update::staging::WeightStaging;
 use crate::weights::TensorSource;
 use crate::weights::files::WeightFiles;
+use crate::weights::manifest::{ManifestRecorder, WeightManifest};
 use crate::weights::root::WeightsRoot;
 
 /// The label of the weights that an engine starts with.

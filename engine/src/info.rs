@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock};
 use kernels::cuda::DeviceOptions;
 use template::{ChatTemplate, Tokenizer, ToolFormat};
 
+use crate::config::ModelConfig;
 use crate::grammar::GrammarCompiler;
 use crate::lora::LoraLimits;
-use crate::model::config::ModelConfig;
 use crate::room::Room;
 use crate::sample::{LogprobsMode, SamplingDefaults};
 use crate::weights::root::WeightsRoot;

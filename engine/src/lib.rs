@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod bounds;
+mod config;
 mod core;
 mod device;
 #[cfg(test)]
@@ -33,6 +34,7 @@ pub mod gpu;
 mod grammar;
 mod info;
 mod lora;
+mod memory;
 mod model;
 mod options;
 mod room;

@@ -5,29 +5,25 @@
 //! tokens that the device sampled.
 //! The bits of a row do not depend on the other rows of its step.
 //!
-//! - [`folder`]: a model folder, read and checked; [`config`] and [`rope`] are its parts.
-//! - [`experts`]: mixtures of experts; [`hybrid`]: layers without attention.
+//! - [`folder`]: a model folder, read and checked.
+//! - [`cache`]: the pages and the recurrent state of a sequence.
 //! - [`parameters`]: the weights on the device.
 //! - [`forward`]: the rows of a step and the operations on them.
 //! - [`random`]: a model with random weights.
 
-pub(crate) mod config;
-pub(crate) mod experts;
-pub(crate) mod fields;
+pub(crate) mod cache;
 pub(crate) mod folder;
 pub(crate) mod forward;
-pub(crate) mod hybrid;
 pub(crate) mod parameters;
 pub(crate) mod random;
-pub(crate) mod rope;
 
 use std::sync::Arc;
 
 use kernels::{DrawnToken, OpError, Ops, Placement, Step};
 
+use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::lora::{Adapter, AdapterSlots};
-use config::ModelConfig;
 use forward::{ForwardPass, Scratch, SequenceChunk, StepRows, span_states};
 use parameters::Parameters;
 

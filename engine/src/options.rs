@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use kernels::{DeviceLimits, Numerics, Ops, PAGE};
 
-use crate::device::memory;
+use crate::config::ModelConfig;
 use crate::error::LoadError;
 use crate::lora::LoraLimits;
-use crate::model::config::ModelConfig;
+use crate::memory;
 use crate::sample::LogprobsMode;
 use crate::weights::root::WeightsRoot;
 use parsers::{ReasoningParser, ToolCallParser};

@@ -16,7 +16,6 @@
 //!   sequence has of both.
 //! - [`routed`]: the experts of the positions in the pages.
 
-pub(crate) mod cache;
 pub(crate) mod pace;
 pub(crate) mod pages;
 pub(crate) mod queue;
@@ -32,8 +31,8 @@ use std::time::Instant;
 use kernels::PAGE;
 
 use crate::bounds::SLOW_REST;
+use crate::model::cache::{CacheScope, SequenceCache};
 use crate::stats::{self, Stats};
-use cache::{CacheScope, SequenceCache};
 use pages::{PageKey, PagePool};
 use queue::{NextChoice, Queue};
 use request::{FinishReason, QueuedChoice, Request, Submission};
@@ -322,7 +321,7 @@ impl Scheduler {
             sequence.take_routed_experts(routed);
         }
         self.pages.release(std::mem::take(&mut sequence.cache));
-        self.stats.finished(&finish);
+        finish.count(&self.stats);
         let (prompt, sampled) = (sequence.request.prompt.len(), sequence.sampled());
         sequence.times.on_end(&self.stats.requests, prompt, sampled);
         sequence.end(finish);

@@ -19,9 +19,9 @@ use kernels::{DrawParams, OpError, Ops};
 
 use self::cases::{CaseKind, StepCase, StepCases};
 use super::GpuOptions;
+use crate::config::ModelConfig;
 use crate::device::gpu_load_error;
 use crate::error::{LoadError, ModelError};
-use crate::model::config::ModelConfig;
 use crate::model::forward::{LogitRows, Scratch, SequenceChunk};
 use crate::model::parameters::Parameters;
 use crate::model::random::{RandomWeights, model_folder};

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use super::adapter::{LoraLayer, LoraMatrices, Projection};
 use super::config::LoraScaling;
+use crate::config::ModelConfig;
+use crate::config::fields::read_json;
 use crate::error::{ConfigError, LoadError};
-use crate::model::config::ModelConfig;
-use crate::model::fields::read_json;
-use crate::update::manifest::is_finite;
 use crate::weights::files::WeightFiles;
+use crate::weights::manifest::is_finite;
 use crate::weights::{Tensor, TensorSource};
 
 const CONFIG: &str = "adapter_config.json";

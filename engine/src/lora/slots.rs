@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 use kernels::{LowRank, OpError, Ops, Step};
 
 use super::adapter::{Adapter, LoraMatrices, Projection};
+use crate::config::ModelConfig;
 use crate::error::ModelError;
-use crate::model::config::ModelConfig;
 
 /// Projections that the forward pass computes as one product.
 #[derive(Clone, Copy, Debug)]

@@ -7,12 +7,12 @@ use kernels::Cpu;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::config::ModelConfig;
+use crate::config::ModelConfig;
+use crate::model::cache::SequenceCache;
 use crate::model::folder::ModelFolder;
 use crate::model::forward::{LogitRows, Scratch, SequenceChunk};
 use crate::model::parameters::Parameters;
 use crate::model::{Model, ModelCapacity};
-use crate::schedule::cache::SequenceCache;
 use crate::weights::files::WeightFiles;
 
 fn root() -> PathBuf {

@@ -7,14 +7,14 @@ use kernels::{
     RmsNorm, Rotation, Span, SpanState, Step,
 };
 
-use super::config::ModelConfig;
-use super::hybrid::HybridConfig;
+use super::cache::SequenceCache;
 use super::parameters::{
     AttentionParameters, DeltaParameters, FeedForward, LayerParameters, Mixer, Parameters,
     Projections,
 };
+use crate::config::ModelConfig;
+use crate::config::hybrid::HybridConfig;
 use crate::lora::{Adapter, AdapterSlots, Product, ProjectionGroup};
-use crate::schedule::cache::SequenceCache;
 
 /// The rows of a chunk that need logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,10 +14,11 @@ use std::ops::Range;
 
 use kernels::{Heads, OpError, Ops, Placement};
 
-use super::config::ModelConfig;
-use super::experts::{ExpertConfig, ExpertMatrix};
+use crate::config::ModelConfig;
+use crate::config::experts::ExpertConfig;
 use crate::error::LoadError;
 use crate::weights::TensorSource;
+use crate::weights::names::ExpertMatrix;
 pub(crate) use attention::AttentionParameters;
 pub(crate) use delta::DeltaParameters;
 use loader::Loader;

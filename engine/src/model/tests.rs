@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::forward::LogitRows;
 use super::*;
+use crate::model::cache::{SequenceCache, SequenceState};
 use crate::model::folder::ModelFolder;
 use crate::model::random;
-use crate::schedule::cache::{SequenceCache, SequenceState};
 use crate::schedule::pages::PagePool;
 use crate::weights::files::WeightFiles;
 

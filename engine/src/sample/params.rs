@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::thought::ThoughtBudget;
+use crate::config::fields::number;
 use crate::error::ConfigError;
 use crate::grammar::Grammar;
-use crate::model::fields::number;
 
 /// Temperatures below this are greedy.
 pub(super) const GREEDY_BELOW: f32 = 1e-5;

@@ -11,10 +11,10 @@ use kernels::Ops;
 
 use super::error::UpdateError;
 use super::incoming::IncomingWeights;
-use super::manifest::{TensorDigest, WeightManifest, convert};
+use crate::config::ModelConfig;
 use crate::error::LoadError;
-use crate::model::config::ModelConfig;
 use crate::model::parameters::Parameters;
+use crate::weights::manifest::{TensorDigest, WeightManifest, convert};
 use crate::weights::{Elements, Tensor, TensorSource};
 
 /// A [`WeightStaging`] for any device. All methods block.

@@ -9,18 +9,18 @@ use kernels::Cpu;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
-use super::manifest::{ManifestRecorder, TensorDigest};
 use super::staging::{StagingArea, WeightStaging};
 use super::state::LabelWish;
 use super::*;
+use crate::model::cache::SequenceCache;
 use crate::model::folder::ModelFolder;
 use crate::model::forward::{LogitRows, Scratch, SequenceChunk};
 use crate::model::parameters::Parameters;
 use crate::model::{Model, ModelCapacity};
 use crate::sample::score;
-use crate::schedule::cache::SequenceCache;
 use crate::update::incoming::IncomingTensor;
 use crate::weights::files::WeightFiles;
+use crate::weights::manifest::{ManifestRecorder, TensorDigest, WeightManifest};
 
 /// Tensors by name: shape and elements.
 pub(crate) type Named = BTreeMap<String, (Vec<usize>, Vec<f32>)>;

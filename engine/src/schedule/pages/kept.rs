@@ -9,7 +9,7 @@
 use kernels::{PAGE, StateMark};
 
 use super::PagePool;
-use crate::schedule::cache::{SequenceCache, SequenceState};
+use crate::model::cache::{SequenceCache, SequenceState};
 
 impl PagePool {
     /// Gives a sequence with a prompt of so many tokens a slot of its own, if the model has states.

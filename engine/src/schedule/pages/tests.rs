@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::super::cache::CacheScope;
 use super::*;
+use crate::model::cache::CacheScope;
 
 fn scope(weights: u64, salt: Option<&str>) -> Arc<CacheScope> {
     Arc::new(CacheScope { weights, adapter: None, salt: salt.map(Into::into) })

@@ -13,10 +13,10 @@ use kernels::cuda::{self, ArrivedTensor, ArrivingType, IntakeOrder};
 use safetensors::Dtype;
 
 use super::{IncomingWeights, NOT_FINITE, ServedPlace, wrong_type};
-use crate::model::hybrid;
 use crate::update::error::UpdateError;
-use crate::update::manifest::{ElementType, TensorDigest};
 use crate::weights::Elements;
+use crate::weights::manifest::{ElementType, TensorDigest};
+use crate::weights::names;
 
 /// A tensor of a broadcast.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl IncomingWeights {
         plan: &mut ArrivalPlan,
     ) -> Result<(), UpdateError> {
         let DeviceTensor { name, dtype, shape, bytes } = tensor;
-        let name = &*hybrid::plain_name(name);
+        let name = &*names::plain_name(name);
         if self.is_unused(name) {
             return Ok(());
         }

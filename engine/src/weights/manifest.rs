@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use blake3::{Hash, Hasher};
 use half::bf16;
 
+use super::{Tensor, TensorSource};
 use crate::error::LoadError;
-use crate::weights::{Tensor, TensorSource};
 
 /// Elements that are hashed at once.
 const BLOCK: usize = 4096;
@@ -56,7 +56,7 @@ impl TensorDigest {
     }
 
     /// The text that is hashed in front of the elements.
-    pub(super) fn head(name: &str, element_type: ElementType, shape: &[usize]) -> String {
+    pub(crate) fn head(name: &str, element_type: ElementType, shape: &[usize]) -> String {
         format!("{name}\n{}\n{shape:?}\n", element_type.name())
     }
 }
