@@ -37,7 +37,7 @@ mod tensor;
 pub mod variant;
 
 pub use arrival::intake::{ArrivedTensor, ArrivingType, Intake, IntakeOrder, TakenIn};
-pub use arrival::{Arrival, ArrivedValues, HostValues};
+pub use arrival::{Arrival, ArrivedValues};
 pub use device::library::{LOADS_LIBRARIES, Libraries, LibraryLocation};
 pub use device::memory::{Memory, Pinned, Pod};
 pub use device::{Device, DeviceOptions};

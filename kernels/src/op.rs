@@ -25,8 +25,8 @@ pub(crate) use error::{check_index, check_len, check_multiple, check_slots};
 pub use limits::DeviceLimits;
 pub(crate) use operands::with_host_parts;
 pub use operands::{
-    EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, LayerPages, LowRank, PAGE, Part, Placement,
-    Residual, RmsNorm, Rotation, Values,
+    DeviceValues, EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, HostValues, LayerPages,
+    LowRank, MatrixPart, PAGE, Placement, Residual, RmsNorm, Rotation, Values,
 };
 pub use recurrent::{DeltaGates, DeltaHeads, LayerStates, SpanState, StateMark};
 pub(crate) use step::check_span_states;
@@ -135,11 +135,11 @@ pub trait Ops: Send {
         columns: usize,
     ) -> Result<Self::Matrix, OpError>;
 
-    /// As [`Ops::matrix`], of parts of which some were broadcast to a GPU. Their memory is read
-    /// there if this device can, and otherwise copied to the host.
+    /// As [`Ops::matrix`], of parts of which some are in a device's memory. They are read there if
+    /// this device can, and otherwise copied to the host.
     fn matrix_of(
         &self,
-        parts: &[Part<'_>],
+        parts: &[MatrixPart<'_>],
         rows: usize,
         columns: usize,
     ) -> Result<Self::Matrix, OpError> {

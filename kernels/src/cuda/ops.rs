@@ -20,8 +20,8 @@ use super::step::Cuda;
 use super::tensor::{Buffer, ElementType, Matrix, Pages, Storage};
 use crate::op::{
     DeltaGates, DeltaHeads, DeviceLimits, DrawnToken, ExpertChoice, ExpertMatrices, Heads,
-    LayerPages, LayerStates, LowRank, OpError, Ops, Part, Placement, Residual, RmsNorm, Rotation,
-    Step, TOP_MAX, Values, check_len,
+    LayerPages, LayerStates, LowRank, MatrixPart, OpError, Ops, Placement, Residual, RmsNorm,
+    Rotation, Step, TOP_MAX, Values, check_len,
 };
 use adapters::Adapters;
 use experts::Routing;
@@ -120,19 +120,19 @@ impl Ops for Cuda {
     }
 
     fn matrix(&self, parts: &[Values<'_>], rows: usize, columns: usize) -> Result<Matrix, OpError> {
-        let parts: Vec<Part<'_>> = parts.iter().copied().map(Part::Host).collect();
+        let parts: Vec<MatrixPart<'_>> = parts.iter().copied().map(MatrixPart::Host).collect();
         self.matrix_of(&parts, rows, columns)
     }
 
     fn matrix_of(
         &self,
-        parts: &[Part<'_>],
+        parts: &[MatrixPart<'_>],
         rows: usize,
         columns: usize,
     ) -> Result<Matrix, OpError> {
-        check_len("matrix", "parts", parts.iter().map(Part::len).sum(), rows * columns)?;
+        check_len("matrix", "parts", parts.iter().map(MatrixPart::len).sum(), rows * columns)?;
         check_len("matrix", "columns", columns % DEPTH_UNIT, 0)?;
-        Matrix::new(&self.device, parts, rows, columns, self.spills).map_err(op_error("matrix"))
+        Matrix::new(&self.device, parts, rows, columns, self.spills)
     }
 
     fn read_matrix(

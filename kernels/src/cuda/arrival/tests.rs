@@ -8,7 +8,7 @@ use crate::bf16::narrow;
 use crate::cuda::Device;
 use crate::cuda::double::tests::device;
 use crate::cuda::tensor::Matrix;
-use crate::op::Part;
+use crate::op::{MatrixPart, Values};
 use crate::random::Random;
 
 /// A broadcast with tensors of all types, odd numbers of elements, and the orders for it.
@@ -134,7 +134,11 @@ fn an_order_beyond_the_memory_is_refused() {
 /// A matrix of parts in both memories, as the device has it.
 fn matrix(device: &Device, tensors: &[ArrivedTensor], host: &[f32], spill: bool) -> Matrix {
     let runs: Vec<ArrivedValues> = tensors[7].values.runs(1024).step_by(2).collect();
-    let parts = [Part::Arrived(&runs[0]), Part::Host(Values::F32(host)), Part::Arrived(&runs[1])];
+    let parts = [
+        MatrixPart::Device(&runs[0]),
+        MatrixPart::Host(Values::F32(host)),
+        MatrixPart::Device(&runs[1]),
+    ];
     Matrix::new(device, &parts, 3, 1024, spill).unwrap()
 }
 
