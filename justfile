@@ -36,7 +36,7 @@ test:
 chaos runs="20":
     ROLLTAPE_CHAOS_RUNS={{runs}} cargo test -p tests --test it chaos -- --nocapture
 
-# kernels through the real compilers; host code and kernels on doubles, without a GPU
+# kernels through the real compilers; host code and kernels on an emulated GPU
 cuda:
     .ci/run cuda
 

@@ -26,8 +26,8 @@ mod bounds;
 mod config;
 mod core;
 mod device;
-#[cfg(test)]
-mod double;
+#[cfg(all(test, feature = "emulated"))]
+mod emulated;
 mod engine;
 mod error;
 pub mod gpu;

@@ -23,8 +23,8 @@ mod arrival;
 pub mod check;
 mod cublaslt;
 mod device;
-#[cfg(any(test, feature = "double"))]
-pub mod double;
+#[cfg(feature = "emulated")]
+pub mod emulated;
 mod error;
 pub mod grid;
 mod kernels;

@@ -1,6 +1,7 @@
 //! Equal bits in any batch, with any chunks of prompts, and through preemptions.
 
 mod hybrid;
+#[cfg(feature = "emulated")]
 mod overlap;
 
 use std::collections::HashMap;

@@ -1,5 +1,6 @@
 //! Logits against goldens, and against themselves in other batches.
 
+#[cfg(feature = "emulated")]
 mod cuda;
 
 use std::path::{Path, PathBuf};

@@ -9,6 +9,7 @@ mod experts;
 mod facts;
 mod forms;
 mod generate;
+#[cfg(feature = "emulated")]
 mod gpu;
 mod hybrid;
 mod load;

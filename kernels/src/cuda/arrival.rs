@@ -7,7 +7,7 @@
 
 pub(super) mod checksum;
 pub(super) mod intake;
-#[cfg(test)]
+#[cfg(all(test, feature = "emulated"))]
 mod tests;
 
 use std::ops::Range;

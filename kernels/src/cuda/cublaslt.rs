@@ -255,5 +255,5 @@ fn check(call: &'static str, code: cublasStatus_t) -> Result<(), CudaError> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "emulated"))]
 mod tests;

@@ -6,7 +6,7 @@ use super::intake::{ArrivedTensor, ArrivingType, Intake, IntakeOrder};
 use super::*;
 use crate::bf16::narrow;
 use crate::cuda::Device;
-use crate::cuda::double::tests::device;
+use crate::cuda::emulated::tests::device;
 use crate::cuda::tensor::Matrix;
 use crate::op::{MatrixPart, Values};
 use crate::random::Random;
@@ -77,8 +77,8 @@ fn taken_in(device: &Device, bytes: &[u8], orders: &[IntakeOrder]) -> Vec<Arrive
 
 #[test]
 fn tensors_of_all_types_are_what_the_host_makes_of_them_here_and_there() {
-    let (_guard, double, device) = device();
-    let before = double.get("used");
+    let (_guard, emulated, device) = device();
+    let before = emulated.get("used");
     let (bytes, orders) = broadcast();
     let tensors = taken_in(&device, &bytes, &orders);
     assert_eq!(tensors.len(), orders.len());
@@ -94,8 +94,8 @@ fn tensors_of_all_types_are_what_the_host_makes_of_them_here_and_there() {
         assert_eq!(moved > bytes.len(), turn == "on the device");
         assert_eq!(tensors[0].values.arrival().device_bytes(), 0);
     }
-    assert_eq!(double.get("used"), before);
-    assert_eq!(double.get("faults"), 0);
+    assert_eq!(emulated.get("used"), before);
+    assert_eq!(emulated.get("faults"), 0);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn matrix(device: &Device, tensors: &[ArrivedTensor], host: &[f32], spill: bool)
 
 #[test]
 fn a_matrix_of_arrived_parts_is_made_without_the_host_while_there_is_room() {
-    let (_guard, double, device) = device();
+    let (_guard, emulated, device) = device();
     let (bytes, orders) = broadcast();
     let HostValues::Bf16(values) = on_host(&bytes, &orders[7]) else { panic!("they are bf16") };
     let host = Random::new(4).floats(1024, 1.0);
@@ -152,20 +152,20 @@ fn a_matrix_of_arrived_parts_is_made_without_the_host_while_there_is_room() {
     let expected = [&values[..1024], &narrowed, &values[2048..3072]].concat();
 
     let tensors = taken_in(&device, &bytes, &orders);
-    let before = double.get("bytes_to_host");
+    let before = emulated.get("bytes_to_host");
     let made = matrix(&device, &tensors, &host, false);
-    assert_eq!(double.get("bytes_to_host"), before);
+    assert_eq!(emulated.get("bytes_to_host"), before);
     assert_eq!(made.storage.memory().to_vec::<u16>().unwrap(), expected);
 
     // Without room for both, what arrived goes to the host first.
-    double.set("fail_allocation", 1);
+    emulated.set("fail_allocation", 1);
     let made = matrix(&device, &tensors, &host, true);
     assert_eq!(tensors[7].values.arrival().device_bytes(), 0);
     assert_eq!(made.storage.memory().to_vec::<u16>().unwrap(), expected);
     // And then the matrix itself.
-    double.set("fail_allocation", 1);
+    emulated.set("fail_allocation", 1);
     let made = matrix(&device, &tensors, &host, true);
     let kept: Vec<u8> = expected.iter().flat_map(|value| value.to_ne_bytes()).collect();
     assert_eq!(made.storage.offloaded(), Some(&*kept));
-    assert_eq!(double.get("faults"), 0);
+    assert_eq!(emulated.get("faults"), 0);
 }
