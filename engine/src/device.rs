@@ -25,6 +25,7 @@ impl SelectedDevice {
         if options.device == DeviceChoice::Cpu {
             return Ok(cpu(options, "as requested"));
         }
+
         let unsupported = [
             (has_too_many_experts(model), FEWER_EXPERTS, LoadError::ExpertsOnGpu),
             (has_other_delta_heads(model), OTHER_DELTA_HEADS, LoadError::HybridOnGpu),
@@ -35,6 +36,7 @@ impl SelectedDevice {
                 _ => Err(refusal),
             };
         }
+
         match Cuda::open(&cuda_options(options), model.heads) {
             Ok(cuda) => {
                 let line = describe(&cuda);

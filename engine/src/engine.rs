@@ -20,7 +20,6 @@ use crate::model::parameters::Parameters;
 use crate::model::random::{RandomHybrid, RandomWeights, model_folder};
 use crate::model::{Model, ModelCapacity};
 use crate::options::{CacheBytes, EngineOptions};
-use crate::room::Room;
 use crate::schedule::pages::PagePool;
 use crate::schedule::{Scheduler, StepLimits};
 use crate::stats::Stats;
@@ -30,6 +29,7 @@ use crate::weights::TensorSource;
 use crate::weights::files::WeightFiles;
 use crate::weights::manifest::{ManifestRecorder, WeightManifest};
 use crate::weights::root::WeightsRoot;
+use crate::work_limit::WorkLimit;
 
 /// The label of the weights that an engine starts with.
 const FIRST_VERSION: &str = "default";
@@ -207,7 +207,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
             max_queue: options.max_queue,
             allow_priority: options.allow_priority,
             weights_root,
-            text_room: Room::new(ENCODED_BYTES_MAX),
+            text_work: WorkLimit::new(ENCODED_BYTES_MAX),
             max_logprobs: options.max_logprobs,
             config: folder.model,
             logprobs_mode: options.logprobs_mode,

@@ -1,4 +1,7 @@
 //! Checks of a GPU: its properties, the correctness of its kernels, and their speed.
+//!
+//! They are part of the product, not tests beside it: with a GPU and nothing but the wheel or the
+//! static binary, `rolltape doctor --gpu` shows that the kernels are right and fast on that GPU.
 
 mod group;
 mod profile;

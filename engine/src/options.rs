@@ -131,6 +131,7 @@ impl Default for EngineOptions {
             prefix_exact_chat: true,
             max_loras: 8,
             max_lora_rank: 64,
+
             device: DeviceChoice::default(),
             gpu: 0,
             gpu_memory_utilization: 0.9,

@@ -43,11 +43,11 @@ pub use device::memory::{Memory, Pinned, Pod};
 pub use device::{Device, DeviceOptions};
 pub use error::{CudaError, NoCuda};
 pub use kernels::{Arg, Grid, KernelLoad, Kernels};
-pub use ops::adapters::Adapters;
-pub use ops::experts::Routing;
-pub use ops::recurrent::States;
+pub use ops::adapters::CudaAdapters;
+pub use ops::experts::CudaRouting;
+pub use ops::recurrent::CudaStates;
 pub use program::source::{FAMILIES, Family};
 pub use step::{Cuda, CudaOptions};
-pub use tensor::{Buffer, ElementType, Matrix, Pages};
+pub use tensor::{CudaBuffer, CudaMatrix, CudaPages, ElementType};
 
 pub(crate) use device::library::{locate, nccl_package};

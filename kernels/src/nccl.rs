@@ -11,6 +11,10 @@
 //! may stop waiting between two polls. A group that failed, or that is no longer waited for, is
 //! aborted at once, before any memory is freed that its kernels may still use, because to free
 //! memory waits for all kernels of the device.
+//!
+//! The `nccl` of `cudarc` cannot replace this. Its groups block until all members have joined, it
+//! does not have `ncclCommGetAsyncError` behind a safe function, a failed abort panics, and so does
+//! a library that is not there.
 #![expect(unsafe_code, reason = "NCCL is a C library")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};

@@ -44,6 +44,7 @@ impl HybridConfig {
         if flag(config, "attn_output_gate")? == Some(false) {
             return Err(ConfigError::unsupported("attn_output_gate", "false", "`true`"));
         }
+
         let heads = DeltaHeads {
             key: count(config, "linear_num_key_heads")?,
             value: count(config, "linear_num_value_heads")?,
@@ -51,6 +52,7 @@ impl HybridConfig {
             value_dim: count(config, "linear_value_head_dim")?,
             taps: count(config, "linear_conv_kernel_dim")?,
         };
+
         if !heads.value.is_multiple_of(heads.key) {
             let reason = format!(
                 "is {}, not a multiple of `linear_num_key_heads` = {}",

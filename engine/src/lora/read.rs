@@ -136,6 +136,7 @@ impl AdapterReader<'_> {
                 format!("only lora_A and lora_B of {names} in a model's layers are supported");
             return Err(self.refusal(name, reason));
         };
+
         let experts = self.config.experts.as_ref();
         let is_mixture =
             |layer| experts.is_some_and(|experts| experts.is_mixture.get(layer) == Some(&true));

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use kernels::{
-    DeltaGates, DrawParams, ExpertMatrices, LayerPages, LayerStates, OpError, Ops, Residual,
-    RmsNorm, Rotation, Span, SpanState, Step,
+    AttentionRows, ConvolutionInputs, DeltaInputs, DrawParams, ExpertMatrices, LayerPages,
+    LayerRouting, LayerStates, OpError, Ops, Residual, RmsNorm, Rotation, Span, SpanState, Step,
 };
 
 use super::cache::SequenceCache;
@@ -75,6 +75,7 @@ impl<O: Ops> Scratch<O> {
         let hidden = config.hidden;
         let experts = config.experts.as_ref();
         let widths = Widths::of(config);
+
         Ok(Scratch {
             hidden: ops.scratch(rows, hidden)?,
             normed: ops.scratch(rows, hidden)?,
@@ -200,6 +201,7 @@ impl<O: Ops> ForwardPass<'_, O> {
             self.input_norm(index, layer)?;
             let kind = self.config.hybrid.as_ref();
             let of_kind = kind.map_or(index, |hybrid| hybrid.index_of_kind(index));
+
             match (&layer.mixer, states.as_deref_mut()) {
                 (Mixer::Attention(attention), _) => {
                     let to = LayerPages { pages: &mut *pages, layer: of_kind };
@@ -213,6 +215,7 @@ impl<O: Ops> ForwardPass<'_, O> {
                     return Err(OpError::Device { op: "delta_rule", reason });
                 }
             }
+
             self.feed_forward(index, layer)?;
         }
         Ok(())
@@ -246,7 +249,8 @@ impl<O: Ops> ForwardPass<'_, O> {
         let norms = layer.head_norms.as_ref().map(|(query, key)| (query, key));
         let (offset, eps) = (config.norm_offset(), config.eps);
         let rotation = Rotation { table: *rope, width: config.rotary, norms, offset, eps };
-        ops.rope_and_attend(step, wide, &rotation, to, mixed)?;
+        let rows = AttentionRows { qkv: wide, out: mixed };
+        ops.rope_and_attend(step, rows, &rotation, to)?;
 
         if let Some(weight) = &layer.gate {
             ops.matmul(normed, weight, gate)?;
@@ -273,10 +277,12 @@ impl<O: Ops> ForwardPass<'_, O> {
         ops.matmul(normed, &layer.input, wide)?;
 
         let to = LayerStates { states: &mut *states, layer: index };
-        ops.convolve(step, wide, &layer.convolution, to, convolved)?;
-        let gates = DeltaGates { decay: &layer.decay, bias: &layer.decay_bias };
+        let inputs = ConvolutionInputs { projected: wide, kernel: &layer.convolution };
+        ops.convolve(step, inputs, to, convolved)?;
+        let (decay, bias) = (&layer.decay, &layer.decay_bias);
+        let inputs = DeltaInputs { projected: wide, convolved, decay, bias };
         let to = LayerStates { states, layer: index };
-        ops.delta_rule(step, wide, convolved, gates, to, mixed)?;
+        ops.delta_rule(step, inputs, to, mixed)?;
 
         let norm = RmsNorm { weight: &layer.norm, offset: 0.0, eps: config.eps };
         ops.gated_norm(mixed, wide, hybrid.heads, norm)?;
@@ -294,9 +300,10 @@ impl<O: Ops> ForwardPass<'_, O> {
             (FeedForward::Experts { router: weight, gate_up, down }, Some(routing)) => {
                 // Adapters add to the attention of such a layer only.
                 ops.matmul(normed, weight, router)?;
-                ops.route(router, index, routing)?;
+                ops.route(router, LayerRouting { routing: &mut *routing, layer: index })?;
                 let experts = ExpertMatrices { gate_up, down };
-                return ops.mix_experts(normed, index, experts, routing, delta);
+                let chosen = LayerRouting { routing, layer: index };
+                return ops.mix_experts(normed, experts, chosen, delta);
             }
             (FeedForward::Experts { .. }, None) => {
                 let reason = "no room for the choice of experts".to_owned();
@@ -315,7 +322,7 @@ impl<O: Ops> ForwardPass<'_, O> {
             )?;
             ops.silu_mul(wide, config.intermediate, mixed)?;
         } else {
-            ops.gated_matmul(normed, gate_up, config.intermediate, wide, mixed)?;
+            ops.gated_matmul(normed, gate_up, wide, mixed)?;
         }
         ops.matmul(mixed, down, delta)?;
         let group = ProjectionGroup::Down;

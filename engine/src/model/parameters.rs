@@ -141,6 +141,7 @@ impl<O: Ops> Parameters<O> {
         name: &str,
     ) -> Result<Vec<f32>, LoadError> {
         let mut values = Vec::new();
+
         match self.locate(config, name) {
             Some(TensorLocation::Rows(matrix, rows)) => {
                 ops.read_matrix(matrix, rows, &mut values)?;
@@ -161,6 +162,7 @@ impl<O: Ops> Parameters<O> {
                 return Err(LoadError::MissingTensor { name, path });
             }
         }
+
         Ok(values)
     }
 
@@ -251,6 +253,7 @@ impl<O: Ops> Mixer<O> {
 impl<O: Ops> FeedForward<O> {
     fn locate(&self, config: &ModelConfig, name: &str) -> Option<TensorLocation<'_, O>> {
         let hidden = config.hidden;
+
         match self {
             FeedForward::Dense(Projections { gate_up, down }) => {
                 let inner = config.intermediate;

@@ -105,6 +105,7 @@ fn add_histograms(page: &mut MetricsPage, stats: &RequestStats) {
         ("vllm:request_prompt_tokens", "Tokens of a prompt.", &stats.prompt_tokens),
         ("vllm:request_generation_tokens", "Tokens of a reply.", &stats.generated_tokens),
     ];
+
     for (name, help, histogram) in histograms {
         page.histogram(name, help, histogram);
     }

@@ -122,10 +122,12 @@ async fn whole_reply(
         document["error"] = error;
         document
     };
+
     let request = match translation::read_request(body) {
         Ok(request) => request,
         Err(error) => return failed(json!({"message": error.message()})),
     };
+
     match translation::complete(state, Route::Responses, caller, &request, None).await {
         Ok(reply) => {
             let status = reply.status();

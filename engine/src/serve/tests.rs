@@ -15,12 +15,12 @@ mod hybrid;
 mod load;
 mod metrics;
 mod refusals;
-mod rl;
 mod sglang;
 mod small;
 mod tagged;
 mod talk;
 mod thoughts;
+mod trainer;
 mod updates;
 mod wires;
 

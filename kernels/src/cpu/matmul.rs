@@ -5,7 +5,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use crate::cpu::matrix::{GROUP, Matrix, PanelGroup};
+use crate::cpu::matrix::{CpuMatrix, GROUP, PanelGroup};
 use crate::cpu::shared::SharedSlice;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::simd::tile::tile_dots;
@@ -18,7 +18,7 @@ use crate::cpu::simd::vector::{LANES, Vector};
 pub(super) struct Product<'a, T> {
     pub(super) x: &'a [T],
     pub(super) rows: usize,
-    pub(super) w: &'a Matrix,
+    pub(super) w: &'a CpuMatrix,
     pub(super) out: SharedSlice<'a>,
 }
 

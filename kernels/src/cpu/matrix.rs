@@ -12,7 +12,7 @@ pub(super) const GROUP: usize = 4;
 /// A weight matrix `[rows, columns]` in panels of sixteen rows, four of them interleaved. The last
 /// panel is filled up with rows of zeros, and an odd last column with a column of zeros.
 #[derive(Debug)]
-pub struct Matrix {
+pub struct CpuMatrix {
     elements: Elements,
     rows: usize,
     columns: usize,
@@ -34,24 +34,24 @@ pub(super) struct PanelGroup<'a, T> {
     pub(super) panels: usize,
 }
 
-impl Matrix {
+impl CpuMatrix {
     /// Packs parts that together have `rows * columns` elements; as bf16 if all parts are.
     pub(super) fn pack(
         parts: &[Values<'_>],
         rows: usize,
         columns: usize,
-    ) -> Result<Matrix, OpError> {
+    ) -> Result<CpuMatrix, OpError> {
         if parts.iter().all(|part| matches!(part, Values::Bf16(_))) {
-            Matrix::pack_bf16(parts, rows, columns)
+            CpuMatrix::pack_bf16(parts, rows, columns)
         } else {
-            Matrix::pack_f32(parts, rows, columns)
+            CpuMatrix::pack_f32(parts, rows, columns)
         }
     }
 
-    fn pack_bf16(parts: &[Values<'_>], rows: usize, columns: usize) -> Result<Matrix, OpError> {
+    fn pack_bf16(parts: &[Values<'_>], rows: usize, columns: usize) -> Result<CpuMatrix, OpError> {
         let len = rows.next_multiple_of(LANES) * columns.next_multiple_of(2);
         let elements = Elements::Bf16(zeros("matrix", len)?);
-        let mut matrix = Matrix { elements, rows, columns };
+        let mut matrix = CpuMatrix { elements, rows, columns };
         let mut index = 0;
         for part in parts {
             let Values::Bf16(values) = part else { continue };
@@ -65,10 +65,10 @@ impl Matrix {
         Ok(matrix)
     }
 
-    fn pack_f32(parts: &[Values<'_>], rows: usize, columns: usize) -> Result<Matrix, OpError> {
+    fn pack_f32(parts: &[Values<'_>], rows: usize, columns: usize) -> Result<CpuMatrix, OpError> {
         let len = rows.next_multiple_of(LANES) * columns;
         let elements = Elements::F32(zeros("matrix", len)?);
-        let mut matrix = Matrix { elements, rows, columns };
+        let mut matrix = CpuMatrix { elements, rows, columns };
         let mut index = 0;
         for part in parts {
             let wide = match part {

@@ -210,7 +210,7 @@ fn rotation(table: &Vec<f32>, width: usize) -> Rotation<'_, Vec<f32>> {
 fn write_and_attend(
     cpu: &Cpu,
     qkv: &Vec<f32>,
-    (pages, layer): (&mut Pages, usize),
+    (pages, layer): (&mut CpuPages, usize),
     spans: &[Span<'_>],
     out: &mut Vec<f32>,
 ) -> Result<(), OpError> {

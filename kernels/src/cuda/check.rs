@@ -2,7 +2,7 @@
 //!
 //! A check makes random inputs, fills the output with NaN, launches the kernel, and compares each
 //! number with the reference's. Tests run the checks, and so does `rolltape doctor --gpu` on a real
-//! device.
+//! device. Therefore they are part of the product: a user with a GPU has nothing but the binary.
 //!
 //! - [`CHECKS`]: all checks. [`Checker`]: the kernels, the inputs and the findings.
 //! - [`Finding`]: the largest difference. [`Speed`]: the time of a launch.

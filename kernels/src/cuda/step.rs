@@ -172,6 +172,7 @@ impl Cuda {
     ) -> Result<Cuda, CudaError> {
         let is_free = !options.deterministic;
         let variant = if is_free { options.variant } else { options.variant.deterministic() };
+
         Ok(Cuda {
             library: None,
             heads,

@@ -122,27 +122,31 @@ impl ElementType {
 
 /// A row-major tensor.
 #[derive(Debug)]
-pub struct Buffer {
+pub struct CudaBuffer {
     pub(crate) storage: Storage,
     pub(crate) element: ElementType,
     /// Elements that are in use.
     pub(crate) len: usize,
 }
 
-impl Buffer {
+impl CudaBuffer {
     /// Allocates a buffer for `elements` elements, none of them in use.
     pub(crate) fn new(
         device: &Device,
         element: ElementType,
         elements: usize,
-    ) -> Result<Buffer, CudaError> {
+    ) -> Result<CudaBuffer, CudaError> {
         let storage = Storage::new(device, elements * element.size())?;
-        Ok(Buffer { storage, element, len: 0 })
+        Ok(CudaBuffer { storage, element, len: 0 })
     }
 
     /// Copies 32-bit floats to the device. They stay on the host if they may `spill` and the device
     /// has no room.
-    pub(crate) fn of(device: &Device, values: &[f32], spill: bool) -> Result<Buffer, CudaError> {
+    pub(crate) fn of(
+        device: &Device,
+        values: &[f32],
+        spill: bool,
+    ) -> Result<CudaBuffer, CudaError> {
         let storage = match Memory::of(device, values) {
             Ok(memory) => Storage::from_memory(memory),
             Err(CudaError::Memory { .. }) if spill => {
@@ -151,7 +155,7 @@ impl Buffer {
             }
             Err(error) => return Err(error),
         };
-        Ok(Buffer { storage, element: ElementType::F32, len: values.len() })
+        Ok(CudaBuffer { storage, element: ElementType::F32, len: values.len() })
     }
 
     /// Sets the number of elements in use, and grows if necessary.
@@ -166,13 +170,13 @@ impl Buffer {
 
 /// A weight matrix of bf16 numbers, row-major.
 #[derive(Debug)]
-pub struct Matrix {
+pub struct CudaMatrix {
     pub(crate) storage: Storage,
     pub(crate) rows: usize,
     pub(crate) columns: usize,
 }
 
-impl Matrix {
+impl CudaMatrix {
     /// Copies a `[rows, columns]` matrix to the device: parts one below another, rounded to bf16.
     /// It stays on the host if it may `spill` and the device has no room.
     pub(crate) fn new(
@@ -181,7 +185,7 @@ impl Matrix {
         rows: usize,
         columns: usize,
         spill: bool,
-    ) -> Result<Matrix, OpError> {
+    ) -> Result<CudaMatrix, OpError> {
         let failed = |error: CudaError| error.of("matrix");
         let storage = match room_for(device, parts, rows * columns * 2) {
             Err(CudaError::Memory { .. }) if spill => {
@@ -190,7 +194,7 @@ impl Matrix {
                     bytes.extend(part_to_bf16(*part)?.into_iter().flat_map(u16::to_ne_bytes));
                 }
                 let storage = Storage::on_host(device, bytes).map_err(failed)?;
-                return Ok(Matrix { storage, rows, columns });
+                return Ok(CudaMatrix { storage, rows, columns });
             }
             storage => storage.map_err(failed)?,
         };
@@ -202,7 +206,7 @@ impl Matrix {
         }
         // Copies within the device may be under way, and other streams will read the matrix.
         device.synchronize().map_err(failed)?;
-        Ok(Matrix { storage, rows, columns })
+        Ok(CudaMatrix { storage, rows, columns })
     }
 }
 
@@ -278,7 +282,7 @@ fn write_bf16(to: &Memory, offset: usize, values: Values<'_>) -> Result<(), Cuda
 /// Keys and values of all sequences and layers, bf16: the keys of each layer are `[pages, kv heads,
 /// 16, dim]`, and so are the values.
 #[derive(Debug)]
-pub struct Pages {
+pub struct CudaPages {
     pub(crate) keys: Storage,
     pub(crate) values: Storage,
     pub(crate) heads: Heads,
@@ -287,19 +291,19 @@ pub struct Pages {
     pub(crate) count: usize,
 }
 
-impl Pages {
+impl CudaPages {
     /// Bytes of the keys of one page in one layer, and of the values.
     pub(crate) fn side_bytes(heads: Heads) -> usize {
         heads.kv * heads.dim * PAGE * 2
     }
 }
 
-impl LayerPages<&Pages> {
+impl LayerPages<&CudaPages> {
     /// Returns the addresses of the keys and of the values of the layer.
     pub(crate) fn addresses(&self) -> Result<[Arg; 2], OpError> {
         let LayerPages { pages, layer } = *self;
         check_index("attention", layer, pages.layers)?;
-        let offset = (Pages::side_bytes(pages.heads) * pages.count * layer) as u64;
+        let offset = (CudaPages::side_bytes(pages.heads) * pages.count * layer) as u64;
         let sides = [&pages.keys, &pages.values];
         Ok(sides.map(|side| Arg::Pointer(side.address() + offset)))
     }

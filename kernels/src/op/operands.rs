@@ -215,6 +215,24 @@ pub struct ExpertMatrices<'a, M> {
     pub down: &'a [M],
 }
 
+/// The choice of experts of one layer: `R` is a reference to that of all layers.
+#[derive(Debug)]
+pub struct LayerRouting<R> {
+    /// The experts of the rows in all layers.
+    pub routing: R,
+    /// Index of the layer.
+    pub layer: usize,
+}
+
+/// The rows of attention.
+#[derive(Debug)]
+pub struct AttentionRows<'a, B> {
+    /// Queries, keys and values, `[T, heads.row()]`. Their contents are unspecified afterwards.
+    pub qkv: &'a mut B,
+    /// Results, `[T, heads.query_width()]`.
+    pub out: &'a mut B,
+}
+
 /// The memory in which weights are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {

@@ -5,7 +5,7 @@
 pub(super) struct Trie<T> {
     /// The nodes by number; the first is the root. They are not nested, so that dropping a long
     /// chain of them needs no deep stack.
-    nodes: Vec<Node<T>>,
+    nodes: Vec<TrieNode<T>>,
     bytes: usize,
 }
 
@@ -16,7 +16,7 @@ pub(super) struct NodeId(usize);
 const ROOT: NodeId = NodeId(0);
 
 #[derive(Debug)]
-struct Node<T> {
+struct TrieNode<T> {
     /// The text that this node adds to that of its parent.
     edge: Box<[u8]>,
     /// Children by the first bytes of their edges, ascending.
@@ -26,13 +26,13 @@ struct Node<T> {
 
 impl<T> Default for Trie<T> {
     fn default() -> Self {
-        Trie { nodes: vec![Node::new(&[])], bytes: 0 }
+        Trie { nodes: vec![TrieNode::new(&[])], bytes: 0 }
     }
 }
 
-impl<T> Node<T> {
-    fn new(edge: &[u8]) -> Node<T> {
-        Node { edge: edge.into(), children: Vec::new(), values: Vec::new() }
+impl<T> TrieNode<T> {
+    fn new(edge: &[u8]) -> TrieNode<T> {
+        TrieNode { edge: edge.into(), children: Vec::new(), values: Vec::new() }
     }
 
     /// Finds the child whose edge starts with `first`: its index, or the index to insert it at.
@@ -50,7 +50,7 @@ impl<T> Trie<T> {
     /// Returns the most bytes that a text adds: one node at its end, and one in the middle of an
     /// edge.
     pub(super) fn max_bytes_of(text: &[u8]) -> usize {
-        text.len() + 2 * size_of::<Node<T>>()
+        text.len() + 2 * size_of::<TrieNode<T>>()
     }
 
     /// Counts the bytes of a value.
@@ -115,17 +115,17 @@ impl<T> Trie<T> {
         node
     }
 
-    fn node(&self, NodeId(index): NodeId) -> &Node<T> {
+    fn node(&self, NodeId(index): NodeId) -> &TrieNode<T> {
         &self.nodes[index]
     }
 
-    fn node_mut(&mut self, NodeId(index): NodeId) -> &mut Node<T> {
+    fn node_mut(&mut self, NodeId(index): NodeId) -> &mut TrieNode<T> {
         &mut self.nodes[index]
     }
 
     fn push_node(&mut self, edge: &[u8]) -> NodeId {
-        self.bytes += edge.len() + size_of::<Node<T>>();
-        self.nodes.push(Node::new(edge));
+        self.bytes += edge.len() + size_of::<TrieNode<T>>();
+        self.nodes.push(TrieNode::new(edge));
         NodeId(self.nodes.len() - 1)
     }
 

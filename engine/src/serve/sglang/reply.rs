@@ -10,8 +10,8 @@ use crate::schedule::request::Output;
 use crate::schedule::request::ReplyEnd;
 use crate::schedule::request::StopRules;
 use crate::serve::generation::{
-    Alternative, ChoiceDecoder, ChoiceDelta, PromptTokens, ReplyOptions, ScoredToken,
-    WeightVersion, require_end,
+    Alternative, ChoiceDecoder, ChoiceDelta, PromptTokens, ReplyOptions, ReportedVersion,
+    ScoredToken, require_end,
 };
 use crate::serve::http::{ApiError, EventQueue, Events};
 use crate::serve::state::ServerState;
@@ -62,7 +62,7 @@ struct MetaInfo {
     /// The label of the weights that sampled the last token, present at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     weight_version: Option<String>,
-    weight_versions: Option<Vec<WeightVersion>>,
+    weight_versions: Option<Vec<ReportedVersion>>,
     /// Present at the end, if the request asks for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     routed_experts: Option<String>,
@@ -123,6 +123,7 @@ impl SglangCall {
     /// Makes the reply of a choice from all that it has.
     fn reply_so_far(&self, index: usize, choice: &ChoiceDelta) -> SglangReply {
         let end = choice.end.as_ref();
+
         SglangReply {
             text: choice.text.clone(),
             output_ids: choice.ids.clone(),

@@ -9,7 +9,7 @@ mod memory;
 mod nccl;
 mod sleep;
 
-use super::rl::waiting_calls;
+use super::trainer::waiting_calls;
 use super::*;
 use crate::DeviceChoice;
 use crate::emulated::ExclusiveGpu;

@@ -61,7 +61,7 @@ pub struct IntakeOrder {
 }
 
 /// The kernel that takes elements in.
-enum Step {
+enum IntakeKernel {
     /// It only reads them.
     Check(&'static str),
     /// It writes converted ones.
@@ -74,14 +74,14 @@ impl IntakeOrder {
         self.bytes.len() / self.from.size()
     }
 
-    fn step(&self) -> Step {
+    fn kernel(&self) -> IntakeKernel {
         match (self.from, self.to) {
-            (ArrivingType::F32, ElementType::F32) => Step::Check("check_f32"),
-            (ArrivingType::Bf16, ElementType::Bf16) => Step::Check("check_bf16"),
-            (ArrivingType::F32, ElementType::Bf16) => Step::Convert("round_f32"),
-            (ArrivingType::F16, ElementType::Bf16) => Step::Convert("round_f16"),
-            (ArrivingType::F16, ElementType::F32) => Step::Convert("widen_f16"),
-            (ArrivingType::Bf16, ElementType::F32) => Step::Convert("widen_bf16"),
+            (ArrivingType::F32, ElementType::F32) => IntakeKernel::Check("check_f32"),
+            (ArrivingType::Bf16, ElementType::Bf16) => IntakeKernel::Check("check_bf16"),
+            (ArrivingType::F32, ElementType::Bf16) => IntakeKernel::Convert("round_f32"),
+            (ArrivingType::F16, ElementType::Bf16) => IntakeKernel::Convert("round_f16"),
+            (ArrivingType::F16, ElementType::F32) => IntakeKernel::Convert("widen_f16"),
+            (ArrivingType::Bf16, ElementType::F32) => IntakeKernel::Convert("widen_bf16"),
         }
     }
 
@@ -186,9 +186,11 @@ impl Intake {
         let grid = grid::flat(order.len());
         // SAFETY: the bytes of the order were checked, and there is room for the results.
         unsafe {
-            match order.step() {
-                Step::Check(kernel) => self.kernels.launch(kernel, grid, &[report, from, count]),
-                Step::Convert(kernel) => {
+            match order.kernel() {
+                IntakeKernel::Check(kernel) => {
+                    self.kernels.launch(kernel, grid, &[report, from, count])
+                }
+                IntakeKernel::Convert(kernel) => {
                     self.kernels.launch(kernel, grid, &[report, Arg::Pointer(to), from, count])
                 }
             }
@@ -232,9 +234,9 @@ impl Workspace {
 impl Places {
     fn of(orders: &[IntakeOrder]) -> Places {
         let mut converted = 0_usize;
-        let mut place = |order: &IntakeOrder| match order.step() {
-            Step::Check(_) => Place::Arrived(order.bytes.start),
-            Step::Convert(_) => {
+        let mut place = |order: &IntakeOrder| match order.kernel() {
+            IntakeKernel::Check(_) => Place::Arrived(order.bytes.start),
+            IntakeKernel::Convert(_) => {
                 let start = converted.next_multiple_of(BORDER);
                 converted = start + order.len() * order.to.size();
                 Place::Converted(start)

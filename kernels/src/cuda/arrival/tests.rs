@@ -7,7 +7,7 @@ use super::*;
 use crate::bf16::narrow;
 use crate::cuda::Device;
 use crate::cuda::emulated::tests::device;
-use crate::cuda::tensor::Matrix;
+use crate::cuda::tensor::CudaMatrix;
 use crate::op::{MatrixPart, Values};
 use crate::random::Random;
 
@@ -132,14 +132,14 @@ fn an_order_beyond_the_memory_is_refused() {
 }
 
 /// A matrix of parts in both memories, as the device has it.
-fn matrix(device: &Device, tensors: &[ArrivedTensor], host: &[f32], spill: bool) -> Matrix {
+fn matrix(device: &Device, tensors: &[ArrivedTensor], host: &[f32], spill: bool) -> CudaMatrix {
     let runs: Vec<ArrivedValues> = tensors[7].values.runs(1024).step_by(2).collect();
     let parts = [
         MatrixPart::Device(&runs[0]),
         MatrixPart::Host(Values::F32(host)),
         MatrixPart::Device(&runs[1]),
     ];
-    Matrix::new(device, &parts, 3, 1024, spill).unwrap()
+    CudaMatrix::new(device, &parts, 3, 1024, spill).unwrap()
 }
 
 #[test]

@@ -6,13 +6,14 @@
 
 use super::elementwise::HALF_UNIT;
 use super::{Checker, widened};
-use crate::cpu::{Cpu, States};
+use crate::cpu::{Cpu, CpuStates};
 use crate::cuda::grid::recurrent as grid;
 use crate::cuda::step::plan::Plan;
 use crate::cuda::step::tiles::TileRules;
 use crate::cuda::{Arg, CudaError, Grid, Kernels, Memory};
 use crate::op::{
-    DeltaGates, DeltaHeads, LayerStates, Ops, RmsNorm, Span, SpanState, StateMark, Step,
+    ConvolutionInputs, DeltaHeads, DeltaInputs, LayerStates, Ops, RmsNorm, Span, SpanState,
+    StateMark, Step,
 };
 
 const EPS: f32 = 1e-6;
@@ -217,7 +218,7 @@ fn with_step<R>(parts: &[Part], use_step: impl FnOnce(&Step<'_>) -> R) -> R {
 /// The same on the CPU. The rule gets the convolved rows of the device, and the norm its results.
 fn on_cpu(
     weights: &Weights,
-    states: &mut States,
+    states: &mut CpuStates,
     parts: &[Part],
     (projected, found): (&[u16], &Outputs<u16>),
 ) -> Outputs<f32> {
@@ -226,11 +227,17 @@ fn on_cpu(
     let (mut convolved, mut results) = (Vec::new(), Vec::new());
     with_step(parts, |step| {
         let to = LayerStates { states: &mut *states, layer: 0 };
-        cpu.convolve(step, &projected, &weights.kernel, to, &mut convolved).expect(FITS);
-        let gates = DeltaGates { decay: &weights.decay, bias: &weights.bias };
+        let inputs = ConvolutionInputs { projected: &projected, kernel: &weights.kernel };
+        cpu.convolve(step, inputs, to, &mut convolved).expect(FITS);
+
         let to = LayerStates { states, layer: 0 };
-        let mut own = widened(&found.convolved);
-        cpu.delta_rule(step, &projected, &mut own, gates, to, &mut results).expect(FITS);
+        let inputs = DeltaInputs {
+            projected: &projected,
+            convolved: &mut widened(&found.convolved),
+            decay: &weights.decay,
+            bias: &weights.bias,
+        };
+        cpu.delta_rule(step, inputs, to, &mut results).expect(FITS);
     });
     let mut normed = widened(&found.results);
     let norm = RmsNorm { weight: &weights.norm, offset: OFFSET, eps: EPS };
@@ -309,6 +316,7 @@ fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     if checker.speeds.is_none() {
         return Ok(());
     }
+
     let heads = DeltaHeads { key: 16, value: 16, key_dim: 128, value_dim: 128, taps: 4 };
     let decodes = (0..SLOTS as u32).map(|slot| Part::new(Some(slot), &[(1, slot)])).collect();
     let state = heads.value_width() * heads.key_dim * 4;
@@ -320,6 +328,7 @@ fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     let device = OnDevice::new(checker, &weights)?;
     device.delta.fill(0)?;
     device.convolution.fill(0)?;
+
     for (what, parts, states) in cases {
         let rows: usize = parts.iter().map(|part| part.rows).sum();
         let projected = checker.random.halves(rows * heads.row(), 1.0);

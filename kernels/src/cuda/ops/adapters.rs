@@ -10,7 +10,7 @@ use crate::cuda::grid;
 use crate::cuda::kernels::Arg;
 use crate::cuda::params::LoraPart;
 use crate::cuda::step::Cuda;
-use crate::cuda::tensor::{Buffer, Storage, to_bf16};
+use crate::cuda::tensor::{CudaBuffer, Storage, to_bf16};
 use crate::op::{LowRank, OpError, Step, check_index, check_len, check_slots};
 
 /// Ranks are padded to a multiple of this.
@@ -18,7 +18,7 @@ const RANK_UNIT: usize = 8;
 
 /// The additions to a matrix of parts, one below another.
 #[derive(Debug)]
-pub struct Adapters {
+pub struct CudaAdapters {
     device: Device,
     /// One [`LoraPart`] for each slot and part.
     table: Storage,
@@ -42,18 +42,18 @@ struct Adapter {
     scale: f32,
 }
 
-impl Adapters {
+impl CudaAdapters {
     /// Allocates empty slots for additions to the parts of a matrix.
     pub(crate) fn new(
         device: &Device,
         slots: usize,
         parts: &[usize],
         columns: usize,
-    ) -> Result<Adapters, CudaError> {
+    ) -> Result<CudaAdapters, CudaError> {
         let table = Storage::new(device, slots * parts.len() * LoraPart::WORDS * 4)?;
         let slots = (0..slots).map(|_| parts.iter().map(|_| None).collect()).collect();
         let (device, parts) = (device.clone(), parts.to_vec());
-        let adapters = Adapters { device, table, slots, parts, columns, rank: 0 };
+        let adapters = CudaAdapters { device, table, slots, parts, columns, rank: 0 };
         adapters.write_table()?;
         Ok(adapters)
     }
@@ -147,9 +147,9 @@ impl Cuda {
     pub(crate) fn launch_lora(
         &self,
         step: &Step<'_>,
-        x: &Buffer,
-        adapters: &Adapters,
-        out: &mut Buffer,
+        x: &CudaBuffer,
+        adapters: &CudaAdapters,
+        out: &mut CudaBuffer,
     ) -> Result<(), OpError> {
         let op = "add_low_rank";
         let (rows, rank, parts) = (self.shape().rows, adapters.rank, adapters.parts.len());

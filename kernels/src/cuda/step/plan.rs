@@ -85,6 +85,7 @@ impl StepShape {
         let mut words = WordCounter::default();
         let [stateful_spans, stateful_rows] =
             [self.spans, self.rows].map(|count| if self.marks > 0 { count } else { 0 });
+
         // In the order of their alignment: kernels read tiles and states by 16 bytes, marks and
         // draws by 8, all else by 4.
         WordOffsets {

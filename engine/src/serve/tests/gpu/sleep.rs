@@ -88,7 +88,7 @@ async fn a_deep_sleep_keeps_nothing_and_goes_on_with_weights_that_come() {
         // A reply that is under way sleeps with it.
         let running = server.begin("/v1/completions", &long);
         let before = server.stats.generated_tokens.load(std::sync::atomic::Ordering::Relaxed);
-        super::super::rl::sampled(&server, before + 3).await;
+        super::super::trainer::sampled(&server, before + 3).await;
         assert_eq!(server.post_text("/sleep?level=2&mode=keep", "").await.status, 200);
         let asleep = used(&emulated, &server).await;
         assert!(asleep < KEPT, "{asleep} of {awake} bytes are kept");

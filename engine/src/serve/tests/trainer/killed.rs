@@ -28,7 +28,7 @@ async fn process() {
 /// The process and its address.
 fn engine_process(model: &Path) -> (std::process::Child, std::net::SocketAddr) {
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["serve::tests::rl::killed::process", "--exact", "--ignored", "--nocapture"])
+        .args(["serve::tests::trainer::killed::process", "--exact", "--ignored", "--nocapture"])
         .env(MODEL, model)
         .stdout(std::process::Stdio::piped())
         .spawn()
