@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mixture_of_more_experts_than_the_kernels_take_runs_on_the_cpu_only() {
+    fn a_mixture_of_too_many_experts_runs_on_the_cpu_only() {
         let mut model = tiny("tiny-moe");
         assert!(!has_too_many_experts(&model));
         model.experts.as_mut().unwrap().choice.experts = EXPERTS_MAX + 1;
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hybrid_of_a_shape_that_the_kernels_do_not_take_runs_on_the_cpu_only() {
+    fn a_hybrid_of_another_shape_runs_on_the_cpu_only() {
         let mut model = tiny("tiny-hybrid");
         assert!(!has_other_delta_heads(&model));
         model.hybrid.as_mut().unwrap().heads.key_dim = 256;
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_no_kernel_takes_are_refused_before_a_device_is_looked_for() {
+    fn heads_that_no_kernel_takes_are_refused_without_a_device() {
         for (query, kv, dim, shape) in [
             (34, 2, 64, "64 elements in groups of 17"),
             (8, 2, 8, "8 elements in groups of 4"),

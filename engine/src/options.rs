@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_what_the_longest_sequences_need_or_what_the_memory_holds() {
+    fn pages_are_what_sequences_need_or_what_the_memory_holds() {
         let whole = Ok(KvCapacity { max_model_len: 100, pages: 28, states: 0 });
         assert_eq!(capacity(None, None, 100), whole);
         assert_eq!(

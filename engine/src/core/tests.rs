@@ -1,8 +1,8 @@
 //! Equal bits in any batch, with any chunks of prompts, and through preemptions.
 
-mod hybrid;
 #[cfg(feature = "emulated")]
-mod overlap;
+mod cuda;
+mod hybrid;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -490,7 +490,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_comes_and_goes_replies_have_the_same_bits_and_pages_come_back(
+    fn replies_have_the_same_bits_whatever_comes_and_goes(
         acts in proptest::collection::vec(act(), 1..30),
         sequences in 1..9_usize,
         tokens in 1..80_usize,
@@ -615,7 +615,7 @@ fn check_spans(truth: &mut Truth, prompt: &[u32], results: &ChoiceResult, spans:
 }
 
 #[test]
-fn old_keys_and_values_are_kept_if_asked_for_and_shared_with_nobody() {
+fn old_keys_and_values_are_kept_if_asked_for_but_not_shared() {
     let mut truth = Truth::new(2);
     let mut engine = TestEngine::new(16, 512, 64, true);
     engine.core.rename(Arc::from("0"));

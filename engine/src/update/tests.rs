@@ -193,7 +193,7 @@ fn experts_come_to_the_same_weights_in_both_layouts() {
 }
 
 #[test]
-fn experts_of_another_shape_are_refused_and_owed_until_they_come() {
+fn experts_of_another_shape_are_refused_and_still_owed() {
     const NAME: &str = "model.layers.1.mlp.experts.down_proj";
     let files = WeightFiles::open(&tiny_moe()).unwrap();
     let config = ModelFolder::open(&tiny_moe()).unwrap().model;
@@ -317,7 +317,7 @@ fn a_tied_head_may_come_but_must_be_the_embedding() {
 }
 
 #[test]
-fn what_does_not_come_stays_and_what_lies_there_is_read_back_as_it_is() {
+fn what_does_not_come_stays_and_is_read_back_as_it_is() {
     let (live, manifest) = loaded(&tiny());
     let config = ModelFolder::open(&tiny()).unwrap().model;
     let staging_area = WeightStaging::new(Cpu::default(), config.clone());

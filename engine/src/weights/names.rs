@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_a_model_that_also_sees_are_those_of_the_language_model() {
+    fn a_model_that_also_sees_has_the_names_of_its_language_model() {
         let plain = |name| plain_name(name).into_owned();
         assert_eq!(
             plain("model.language_model.layers.0.mlp.up_proj.weight"),

@@ -6,7 +6,7 @@ use super::*;
 use crate::emulated::exclusive_gpu;
 
 #[test]
-fn a_group_of_one_joins_works_and_ends_on_cuda() {
+fn a_group_of_one_joins_works_and_ends() {
     let emulated = exclusive_gpu();
     let device = Device::open(&DeviceOptions::default()).unwrap();
     let faults = emulated.get("faults");
@@ -22,7 +22,7 @@ fn a_group_of_one_joins_works_and_ends_on_cuda() {
 }
 
 #[test]
-fn a_device_that_fails_is_told_on_cuda() {
+fn a_device_that_fails_is_told() {
     let emulated = exclusive_gpu();
     let device = Device::open(&DeviceOptions::default()).unwrap();
     emulated.fail_allocation(2);

@@ -22,7 +22,7 @@ fn changed(
 }
 
 #[test]
-fn every_operation_of_a_step_is_timed_on_cuda() {
+fn every_operation_of_a_step_is_timed() {
     let emulated = exclusive_gpu();
     let before = emulated.get("graph_launches");
     let early_before = emulated.get("early_launches");
@@ -81,7 +81,7 @@ fn every_operation_of_a_step_is_timed_on_cuda() {
 }
 
 #[test]
-fn prompts_are_timed_by_all_kernels_that_may_take_them_on_cuda() {
+fn prompts_are_timed_by_all_kernels_that_may_take_them() {
     let _emulated = exclusive_gpu();
     let (_keep, options) = options(&[1], 65);
     let profile = Profile::new(&options).unwrap();
@@ -105,7 +105,7 @@ fn prompts_are_timed_by_all_kernels_that_may_take_them_on_cuda() {
 }
 
 #[test]
-fn the_operations_of_a_mixture_are_timed_on_cuda() {
+fn the_operations_of_a_mixture_are_timed() {
     let _emulated = exclusive_gpu();
     let mixture = json!({
         "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 4, "num_experts_per_tok": 2,
@@ -136,7 +136,7 @@ fn the_operations_of_a_mixture_are_timed_on_cuda() {
 }
 
 #[test]
-fn the_operations_of_a_hybrid_are_timed_on_cuda() {
+fn the_operations_of_a_hybrid_are_timed() {
     let _emulated = exclusive_gpu();
     let hybrid = json!({
         "architectures": ["Qwen3_5ForCausalLM"],
@@ -166,7 +166,7 @@ fn the_operations_of_a_hybrid_are_timed_on_cuda() {
 }
 
 #[test]
-fn cases_without_room_are_left_out_on_cuda() {
+fn cases_without_room_are_left_out() {
     let _emulated = exclusive_gpu();
     let (_keep, options) = options(&[1, 1 << 20], 20);
     let profile = Profile::new(&options).unwrap();

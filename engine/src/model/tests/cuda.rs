@@ -163,7 +163,7 @@ fn recorded_steps_give_the_bits_of_steps_that_are_asked_for() {
 }
 
 #[test]
-fn kernels_that_take_each_others_place_give_the_same_bits_on_cuda() {
+fn kernels_that_take_each_others_place_give_the_same_bits() {
     let emulated = exclusive_gpu();
     let prompts = prompts(5);
     let mut launches = Vec::new();
@@ -218,13 +218,13 @@ fn check_early(model: impl Fn(&CudaOptions) -> Model<Cuda>, prompts: &[Vec<u32>]
 }
 
 #[test]
-fn kernels_that_begin_early_give_the_same_bits_on_cuda() {
+fn kernels_that_begin_early_give_the_same_bits() {
     // The library multiplies the first rows, where it may.
     check_early(model, &prompts(5));
 }
 
 #[test]
-fn a_deterministic_gpu_gives_the_same_bits_in_any_batch_and_chunks() {
+fn bits_are_the_same_in_any_batch_and_chunks() {
     let _emulated = exclusive_gpu();
     let mut gpu = model(&CudaOptions { deterministic: true, ..CudaOptions::default() });
     let prompts = prompts(5);

@@ -110,7 +110,7 @@ fn a_mixture_has_the_same_bits_everywhere_and_in_any_batch() {
 }
 
 #[test]
-fn equal_experts_are_chosen_from_the_lowest_on_whatever_the_numbers() {
+fn equal_experts_are_chosen_from_the_lowest_on() {
     let cpu = Cpu::default();
     let choice = ExpertChoice { experts: 5, chosen: 3, normed: true };
     let mut routing = cpu.routing(1, choice, 0, 0).unwrap();

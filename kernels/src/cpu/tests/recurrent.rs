@@ -259,7 +259,7 @@ fn a_gate_multiplies_by_its_sigmoid() {
 }
 
 #[test]
-fn a_norm_adds_its_offset_to_weights_and_a_rotation_leaves_the_rest_of_a_head() {
+fn a_norm_adds_its_offset_and_a_rotation_leaves_the_rest() {
     let cpu = Cpu::default();
     let (x, weight) = (numbers(62, 40), numbers(63, 20));
     let shifted: Vec<f32> = weight.iter().map(|weight| weight + 1.0).collect();

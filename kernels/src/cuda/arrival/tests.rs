@@ -76,7 +76,7 @@ fn taken_in(device: &Device, bytes: &[u8], orders: &[IntakeOrder]) -> Vec<Arrive
 }
 
 #[test]
-fn tensors_of_all_types_are_what_the_host_makes_of_them_here_and_there() {
+fn tensors_of_all_types_are_what_the_host_makes_of_them() {
     let (_guard, emulated, device) = device();
     let before = emulated.get("used");
     let (bytes, orders) = broadcast();
@@ -143,7 +143,7 @@ fn matrix(device: &Device, tensors: &[ArrivedTensor], host: &[f32], spill: bool)
 }
 
 #[test]
-fn a_matrix_of_arrived_parts_is_made_without_the_host_while_there_is_room() {
+fn arrived_parts_become_a_matrix_without_the_host_if_they_fit() {
     let (_guard, emulated, device) = device();
     let (bytes, orders) = broadcast();
     let HostValues::Bf16(values) = on_host(&bytes, &orders[7]) else { panic!("they are bf16") };

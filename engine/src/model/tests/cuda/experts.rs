@@ -40,7 +40,7 @@ fn routed(
 }
 
 #[test]
-fn logits_and_experts_of_a_mixture_on_cuda_are_near_those_of_the_cpu() {
+fn logits_and_experts_are_near_those_of_the_cpu() {
     let _emulated = exclusive_gpu();
     let (_keep, path) = mixture();
     let ids: Vec<u32> = (0..37).map(|i| i * 53 % 299).collect();
@@ -73,12 +73,12 @@ fn logits_and_experts_of_a_mixture_on_cuda_are_near_those_of_the_cpu() {
 }
 
 #[test]
-fn kernels_of_a_mixture_that_begin_early_give_the_same_bits_on_cuda() {
+fn kernels_that_begin_early_give_the_same_bits() {
     check_early(model, &prompts(5));
 }
 
 #[test]
-fn recorded_steps_of_a_mixture_give_the_bits_and_experts_of_eager_ones_on_cuda() {
+fn recorded_steps_give_the_bits_and_experts_of_eager_ones() {
     let emulated = exclusive_gpu();
     let prompts = prompts(5);
     let eager = CudaOptions { eager: true, ..CudaOptions::default() };
@@ -97,7 +97,7 @@ fn recorded_steps_of_a_mixture_give_the_bits_and_experts_of_eager_ones_on_cuda()
 }
 
 #[test]
-fn a_deterministic_mixture_on_cuda_has_the_same_bits_and_experts_in_any_batch_and_chunks() {
+fn bits_and_experts_are_the_same_in_any_batch_and_chunks() {
     let _emulated = exclusive_gpu();
     let mut gpu = model(&CudaOptions { deterministic: true, ..CudaOptions::default() });
     let prompts = prompts(5);
@@ -117,7 +117,7 @@ fn a_deterministic_mixture_on_cuda_has_the_same_bits_and_experts_in_any_batch_an
 }
 
 #[test]
-fn experts_are_taken_step_by_step_on_cuda() {
+fn experts_are_taken_step_by_step() {
     let _emulated = exclusive_gpu();
     let mut gpu = model(&CudaOptions::default());
     assert!(gpu.take_routing(1).unwrap_err().to_string().contains("of no step were fetched"));

@@ -32,7 +32,7 @@ fn prompts(count: u32) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn logits_of_a_hybrid_on_cuda_are_near_those_of_the_cpu() {
+fn logits_are_near_those_of_the_cpu() {
     let _emulated = exclusive_gpu();
     let (_keep, path) = hybrid();
     let ids: Vec<u32> = (0..37).map(|i| i * 53 % 299).collect();
@@ -54,12 +54,12 @@ fn logits_of_a_hybrid_on_cuda_are_near_those_of_the_cpu() {
 }
 
 #[test]
-fn kernels_of_a_hybrid_that_begin_early_give_the_same_bits_on_cuda() {
+fn kernels_that_begin_early_give_the_same_bits() {
     check_early(model, &prompts(5));
 }
 
 #[test]
-fn recorded_steps_of_a_hybrid_give_the_bits_of_eager_ones_on_cuda() {
+fn recorded_steps_give_the_bits_of_eager_ones() {
     let emulated = exclusive_gpu();
     let prompts = prompts(5);
     let eager = CudaOptions { eager: true, ..CudaOptions::default() };
@@ -72,7 +72,7 @@ fn recorded_steps_of_a_hybrid_give_the_bits_of_eager_ones_on_cuda() {
 }
 
 #[test]
-fn a_deterministic_hybrid_on_cuda_has_the_same_bits_in_any_batch_and_chunks() {
+fn bits_are_the_same_in_any_batch_and_chunks() {
     let _emulated = exclusive_gpu();
     let mut gpu = model(&CudaOptions { deterministic: true, ..CudaOptions::default() });
     let prompts = prompts(5);
@@ -86,7 +86,7 @@ fn a_deterministic_hybrid_on_cuda_has_the_same_bits_in_any_batch_and_chunks() {
 }
 
 #[test]
-fn a_state_that_is_kept_on_the_way_begins_others_on_cuda() {
+fn a_state_that_is_kept_on_the_way_begins_others() {
     let _emulated = exclusive_gpu();
     let mut gpu = model(&CudaOptions { deterministic: true, ..CudaOptions::default() });
     let ids: Vec<u32> = (0..40).map(|i| i * 7 % 61).collect();
@@ -116,7 +116,7 @@ fn a_state_that_is_kept_on_the_way_begins_others_on_cuda() {
 }
 
 #[test]
-fn the_states_of_a_hybrid_take_the_bytes_on_cuda_that_are_counted() {
+fn states_take_the_bytes_that_are_counted() {
     let emulated = exclusive_gpu();
     let gpu = model(&CudaOptions::default());
     let heads = gpu.config().hybrid.as_ref().unwrap().heads;
@@ -132,7 +132,7 @@ fn the_states_of_a_hybrid_take_the_bytes_on_cuda_that_are_counted() {
 }
 
 #[test]
-fn a_step_that_would_read_a_slot_which_another_sequence_writes_is_refused_on_cuda() {
+fn a_step_that_reads_a_slot_of_another_sequence_is_refused() {
     let _emulated = exclusive_gpu();
     let mut gpu = model(&CudaOptions::default());
     // The first step tells how many slots there are.

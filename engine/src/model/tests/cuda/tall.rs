@@ -43,7 +43,7 @@ fn logits_of_steps(model: &mut Model<Cuda>) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn prompts_by_tall_tiles_have_the_same_bits_on_cuda() {
+fn prompts_by_tall_tiles_have_the_same_bits() {
     let emulated = exclusive_gpu();
     let mut launches = Vec::new();
     let mut run = |variant| {
@@ -67,7 +67,7 @@ fn prompts_by_tall_tiles_have_the_same_bits_on_cuda() {
 }
 
 #[test]
-fn chunks_by_tall_tiles_have_the_bits_of_a_whole_prompt_on_cuda() {
+fn chunks_by_tall_tiles_have_the_bits_of_a_whole_prompt() {
     let _emulated = exclusive_gpu();
     let options = CudaOptions { deterministic: true, ..CudaOptions::default() };
     // 65 rows are tall tiles, nine are not.

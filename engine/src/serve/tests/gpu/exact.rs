@@ -60,7 +60,7 @@ async fn what_is_known_of_a_prompt_changes_no_bit_of_its_reply() {
 }
 
 #[tokio::test]
-async fn tokens_that_the_host_and_the_device_choose_come_from_one_step() {
+async fn tokens_of_the_host_and_of_the_device_come_from_one_step() {
     let _emulated = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     // Those in between are chosen by the host: a bias, a form, a penalty, scores of the prompt.
@@ -126,7 +126,7 @@ async fn checksums_are_those_of_what_the_gpu_computes_with() {
 }
 
 #[tokio::test]
-async fn recorded_steps_compute_with_new_weights_without_being_recorded_anew() {
+async fn recorded_steps_compute_with_new_weights() {
     let emulated = exclusive_gpu_async().await;
     let bodies: Vec<Value> = (0..3).map(numbered).collect();
     let other = model_of(1);

@@ -63,7 +63,7 @@ async fn a_mixture_says_on_a_gpu_what_it_says_on_the_cpu() {
 }
 
 #[tokio::test]
-async fn experts_are_the_same_alone_together_and_from_the_cache_on_a_gpu() {
+async fn experts_are_the_same_alone_together_and_from_the_cache() {
     let emulated = exclusive_gpu_async().await;
     let server = mixture(deterministic()).await;
     let routed = |number| merged(numbered(number), json!({"return_routed_experts": true}));
@@ -86,7 +86,7 @@ async fn experts_are_the_same_alone_together_and_from_the_cache_on_a_gpu() {
 }
 
 #[tokio::test]
-async fn experts_are_replaced_and_put_to_sleep_on_a_gpu() {
+async fn experts_are_replaced_and_put_to_sleep() {
     let _emulated = exclusive_gpu_async().await;
     let server = mixture(deterministic()).await;
     let bodies: Vec<Value> = (0..2).map(numbered).collect();
@@ -128,7 +128,7 @@ fn adapter_of(matrix: &str, rows: usize) -> tempfile::TempDir {
 }
 
 #[tokio::test]
-async fn an_adapter_adds_to_attention_on_a_gpu_and_one_for_experts_is_refused_by_name() {
+async fn an_adapter_adds_to_attention_and_one_for_experts_is_refused() {
     let _emulated = exclusive_gpu_async().await;
     let prompt: Vec<u32> = (0..30).map(|i| i * 7 % 380).collect();
     let scored = json!({"prompt": prompt, "prompt_logprobs": 0, "max_tokens": 1});

@@ -52,7 +52,7 @@ async fn a_hybrid_says_on_a_gpu_what_it_says_on_the_cpu() {
 }
 
 #[tokio::test]
-async fn a_hybrid_has_the_same_bits_alone_together_and_from_kept_states_on_a_gpu() {
+async fn bits_are_the_same_alone_together_and_from_kept_states() {
     let emulated = exclusive_gpu_async().await;
     let server = hybrid(deterministic()).await;
     let bodies: Vec<Value> = (0..4).map(numbered).collect();
@@ -86,7 +86,7 @@ async fn a_hybrid_has_the_same_bits_alone_together_and_from_kept_states_on_a_gpu
 }
 
 #[tokio::test]
-async fn a_hybrid_s_weights_are_replaced_and_put_to_sleep_on_a_gpu() {
+async fn a_hybrid_s_weights_are_replaced_and_put_to_sleep() {
     let _emulated = exclusive_gpu_async().await;
     let server = hybrid(deterministic()).await;
     let prompt: Vec<u32> = (0..40).map(|i| i * 7 % 380).collect();

@@ -35,7 +35,7 @@ async fn a_start_without_room_is_one_line_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_step_without_room_ends_its_replies_with_the_reason_and_the_next_ones_come() {
+async fn a_step_without_room_ends_its_replies_with_the_reason() {
     let emulated = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let bodies: Vec<Value> = (0..2).map(numbered).collect();

@@ -144,7 +144,7 @@ async fn served_from_a_body(number: u32, dtype: Dtype, label: &str) -> (Value, V
 }
 
 #[tokio::test]
-async fn what_a_trainer_broadcasts_is_served_as_if_it_had_come_as_a_body() {
+async fn what_a_trainer_broadcasts_is_served_like_a_body() {
     let _emulated = exclusive_gpu_async().await;
     let expected = [
         served_from_a_body(1, Dtype::F32, "a").await,
@@ -246,7 +246,7 @@ async fn a_trainer_that_never_comes_is_not_waited_for_for_ever() {
 }
 
 #[tokio::test]
-async fn a_trainer_that_dies_between_two_broadcasts_is_told_of_at_once() {
+async fn a_trainer_that_dies_between_broadcasts_is_told_of_at_once() {
     let _emulated = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let before = served(&server).await;
@@ -284,7 +284,7 @@ async fn a_trainer_that_stalls_is_given_up_after_its_time() {
 }
 
 #[tokio::test]
-async fn while_a_trainer_stalls_the_engine_serves_and_the_next_one_takes_over() {
+async fn the_engine_serves_while_a_trainer_stalls() {
     let _emulated = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let bodies: Vec<Value> = (0..3).map(numbered).collect();

@@ -13,7 +13,7 @@ async fn used(emulated: &ExclusiveGpu, server: &Server) -> i64 {
 }
 
 #[tokio::test]
-async fn a_sleep_gives_the_memory_back_and_replies_are_the_same_after_it() {
+async fn a_sleep_gives_the_memory_back_and_changes_no_reply() {
     let emulated = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let bodies: Vec<Value> = (0..2).map(numbered).collect();
@@ -76,7 +76,7 @@ async fn weights_can_be_exchanged_while_they_are_on_the_host() {
 }
 
 #[tokio::test]
-async fn a_deep_sleep_keeps_nothing_and_goes_on_with_weights_that_come() {
+async fn a_deep_sleep_keeps_nothing_and_ends_with_new_weights() {
     let emulated = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let bodies: Vec<Value> = (0..2).map(numbered).collect();

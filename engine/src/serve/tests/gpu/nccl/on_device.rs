@@ -262,7 +262,7 @@ async fn what_arrived_makes_room_for_what_comes() {
 }
 
 #[tokio::test]
-async fn what_is_given_up_leaves_no_memory_behind_and_a_sleep_has_none() {
+async fn what_is_given_up_leaves_no_memory_behind_nor_a_sleep() {
     let emulated = exclusive_gpu_async().await;
     let expected = served_from_a_body(2, Dtype::BF16, "b").await;
     let server = Server::start(deterministic()).await;
@@ -347,7 +347,7 @@ async fn experts_and_gates_are_cut_apart_where_they_are() {
 }
 
 #[tokio::test]
-async fn an_engine_on_the_cpu_takes_what_arrives_on_a_gpu() {
+async fn an_engine_on_the_cpu_takes_what_arrives() {
     let folder = crate::update::tests::tiny();
     let options = EngineOptions { device: DeviceChoice::Cpu, ..deterministic() };
     pushed_both_ways(&folder, options, &variant(1)).await;

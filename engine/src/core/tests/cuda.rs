@@ -171,7 +171,7 @@ fn mixed() -> Vec<Request> {
 }
 
 #[test]
-fn mixed_requests_say_the_same_on_cuda_whether_steps_overlap_or_not() {
+fn mixed_requests_say_the_same_whether_steps_overlap_or_not() {
     let _emulated = shared_gpu();
     let expected = lasting(exact(SIZES, false).say(mixed()));
     let ends: Vec<_> = expected.iter().filter_map(|(results, _)| results.finish.as_ref()).collect();
@@ -190,7 +190,7 @@ fn mixed_requests_say_the_same_on_cuda_whether_steps_overlap_or_not() {
 }
 
 #[test]
-fn a_mixture_says_the_same_and_has_the_same_experts_on_cuda_whether_steps_overlap_or_not() {
+fn a_mixture_has_the_same_experts_whether_steps_overlap_or_not() {
     let _emulated = shared_gpu();
     let say = |overlap, pages| {
         let mixture = json!({
@@ -225,7 +225,7 @@ fn hybrid(room: TestSizes, overlap: bool) -> TestEngine<Cuda> {
 }
 
 #[test]
-fn a_hybrid_says_the_same_on_cuda_whether_steps_overlap_or_not() {
+fn a_hybrid_says_the_same_whether_steps_overlap_or_not() {
     let _emulated = shared_gpu();
     let say = |overlap, pages, states| {
         let mut engine = hybrid(TestSizes { pages, states, ..SIZES }, overlap);
@@ -243,7 +243,7 @@ fn a_hybrid_says_the_same_on_cuda_whether_steps_overlap_or_not() {
 }
 
 #[test]
-fn states_of_a_reply_are_kept_on_cuda_although_its_tokens_come_late() {
+fn states_of_a_reply_are_kept_although_its_tokens_come_late() {
     let _emulated = shared_gpu();
     for overlap in [false, true] {
         let mut engine = hybrid(TestSizes { states: 34, ..SIZES }, overlap);
@@ -267,7 +267,7 @@ fn states_of_a_reply_are_kept_on_cuda_although_its_tokens_come_late() {
 }
 
 #[test]
-fn the_same_batches_say_the_same_on_cuda_with_a_library_too() {
+fn the_same_batches_say_the_same_with_a_library_too() {
     let _emulated = shared_gpu();
     // Nobody ends before the others do, so batches are the same ones.
     let say = |eager, overlap| {
@@ -282,7 +282,7 @@ fn the_same_batches_say_the_same_on_cuda_with_a_library_too() {
 }
 
 #[test]
-fn the_next_step_is_under_way_on_cuda_when_an_end_is_read() {
+fn the_next_step_is_under_way_when_an_end_is_read() {
     let _emulated = shared_gpu();
     let mut without = exact(SIZES, false);
     let expected = without.say_alone(ending(3));
@@ -301,7 +301,7 @@ fn the_next_step_is_under_way_on_cuda_when_an_end_is_read() {
 }
 
 #[test]
-fn tokens_come_a_step_later_on_cuda_and_all_of_them_before_a_command() {
+fn tokens_come_a_step_later_and_all_of_them_before_a_command() {
     let _emulated = shared_gpu();
     for late in [0, 1] {
         let mut engine = exact(SIZES, late == 1);
@@ -321,7 +321,7 @@ fn tokens_come_a_step_later_on_cuda_and_all_of_them_before_a_command() {
 }
 
 #[test]
-fn a_beginning_that_others_wait_for_is_computed_once_on_cuda() {
+fn a_beginning_that_others_wait_for_is_computed_once() {
     let _emulated = shared_gpu();
     let say = |overlap| {
         let mut engine = exact(SIZES, overlap);
@@ -346,7 +346,7 @@ fn a_beginning_that_others_wait_for_is_computed_once_on_cuda() {
 }
 
 #[test]
-fn a_beginning_is_known_on_cuda_once_its_step_is_launched() {
+fn a_beginning_is_known_once_its_step_is_launched() {
     let _emulated = shared_gpu();
     for overlap in [false, true] {
         // Whoever computes it says one token, so it is in no step but that one.
@@ -358,7 +358,7 @@ fn a_beginning_is_known_on_cuda_once_its_step_is_launched() {
 }
 
 #[test]
-fn whole_pages_of_a_reply_are_known_afterwards_on_cuda() {
+fn whole_pages_of_a_reply_are_known_afterwards() {
     let _emulated = shared_gpu();
     for overlap in [false, true] {
         let mut engine = exact(SIZES, overlap);
@@ -372,7 +372,7 @@ fn whole_pages_of_a_reply_are_known_afterwards_on_cuda() {
 }
 
 #[test]
-fn who_gives_way_on_cuda_says_the_same() {
+fn who_gives_way_says_the_same() {
     let _emulated = shared_gpu();
     let say = |pages, overlap| {
         let mut engine = exact(TestSizes { pages, ..SIZES }, overlap);
@@ -389,7 +389,7 @@ fn who_gives_way_on_cuda_says_the_same() {
 }
 
 #[test]
-fn a_call_without_a_place_on_cuda_gets_that_of_another_call() {
+fn a_call_without_a_place_gets_that_of_another_call() {
     let _emulated = shared_gpu();
     let many: Vec<TestRequest> =
         (0..5).map(|n| TestRequest { max_tokens: 9, ..TestRequest::numbered(n) }).collect();
@@ -411,7 +411,7 @@ fn a_call_without_a_place_on_cuda_gets_that_of_another_call() {
 }
 
 #[test]
-fn who_leaves_on_cuda_takes_nothing_along() {
+fn who_leaves_takes_nothing_along() {
     let _emulated = shared_gpu();
     let run = |leave, overlap| {
         let mut engine = exact(SIZES, overlap);
@@ -424,7 +424,7 @@ fn who_leaves_on_cuda_takes_nothing_along() {
             flag.store(true, Ordering::Relaxed);
             drop(third);
         }
-        // PagePool that come free are used again at once.
+        // Pages that come free are used again at once.
         engine.steps(1);
         calls.push(engine.send(vec![of_length(7, 12)]));
         engine.finish();
@@ -443,7 +443,7 @@ fn who_leaves_on_cuda_takes_nothing_along() {
 }
 
 #[test]
-fn weights_that_come_on_cuda_while_a_step_is_under_way_sample_what_follows() {
+fn weights_that_come_during_a_step_sample_what_follows() {
     let _emulated = shared_gpu();
     for keep_cache in [false, true] {
         let say = |overlap| {
@@ -464,7 +464,7 @@ fn weights_that_come_on_cuda_while_a_step_is_under_way_sample_what_follows() {
 }
 
 #[test]
-fn what_was_drawn_on_cuda_is_told_before_a_step_fails() {
+fn what_was_drawn_is_told_before_a_step_fails() {
     let _emulated = shared_gpu();
     let mut engine = exact(SIZES, true);
     let call = engine.send(vec![request(2)]);
@@ -479,7 +479,7 @@ fn what_was_drawn_on_cuda_is_told_before_a_step_fails() {
 }
 
 #[test]
-fn room_for_more_tokens_on_cuda_loses_none_that_are_under_way() {
+fn room_for_more_tokens_loses_none_that_are_under_way() {
     let _emulated = shared_gpu();
     let limits = StepLimits { tokens: 400, scored: 400, ..SIZES.limits };
     let say = |overlap| {
