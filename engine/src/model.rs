@@ -25,7 +25,7 @@ use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::lora::{Adapter, AdapterSlots};
 use forward::{ForwardPass, Scratch, SequenceChunk, StepRows, span_states};
-use parameters::Parameters;
+use parameters::ModelParameters;
 
 /// The sizes for which a model allocates memory.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ pub(crate) struct Model<O: Ops> {
     ops: O,
     config: ModelConfig,
     /// The weights; absent during a deep sleep. A thread that reads them holds a reference.
-    pub(crate) parameters: Option<Arc<Parameters<O>>>,
+    pub(crate) parameters: Option<Arc<ModelParameters<O>>>,
     rope: O::Buffer,
     pages: O::Pages,
     /// The recurrent states, in a hybrid.
@@ -60,7 +60,7 @@ impl<O: Ops> Model<O> {
     /// A model that computes with `parameters`.
     pub(crate) fn new(
         ops: O,
-        parameters: Parameters<O>,
+        parameters: ModelParameters<O>,
         config: ModelConfig,
         scratch: Scratch<O>,
         capacity: ModelCapacity,
@@ -213,7 +213,10 @@ impl<O: Ops> Model<O> {
     ///
     /// # Errors
     /// The device failed, or another thread still reads the weights.
-    pub(crate) fn replace(&mut self, staged: &mut Arc<Parameters<O>>) -> Result<(), ModelError> {
+    pub(crate) fn replace(
+        &mut self,
+        staged: &mut Arc<ModelParameters<O>>,
+    ) -> Result<(), ModelError> {
         let Some(live) = &mut self.parameters else {
             let new = Arc::get_mut(staged).ok_or(ModelError::WeightsInUse)?;
             new.move_to(&self.ops, Placement::Device)?;

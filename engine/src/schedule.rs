@@ -32,7 +32,7 @@ use kernels::PAGE;
 
 use crate::bounds::SLOW_REST;
 use crate::model::cache::{CacheScope, SequenceCache};
-use crate::stats::{self, Stats};
+use crate::stats::{self, EngineStats};
 use pages::{PageKey, PagePool};
 use queue::{NextChoice, Queue};
 use request::{FinishReason, QueuedChoice, Request, Submission};
@@ -70,7 +70,7 @@ pub(crate) struct Scheduler {
     started: u64,
     /// The moment at which a slow form may get its next token, if there is other work.
     slow_forms_rest_until: Instant,
-    stats: Arc<Stats>,
+    stats: Arc<EngineStats>,
 }
 
 /// A step in the making.
@@ -93,7 +93,7 @@ struct NextTokens {
 }
 
 impl Scheduler {
-    pub(crate) fn new(limits: StepLimits, pages: PagePool, stats: Arc<Stats>) -> Scheduler {
+    pub(crate) fn new(limits: StepLimits, pages: PagePool, stats: Arc<EngineStats>) -> Scheduler {
         stats::set(&stats.pages_total, pages.total());
         Scheduler {
             limits: StepLimits { sequences: limits.sequences.min(limits.tokens), ..limits },

@@ -13,7 +13,7 @@ use histogram::{FIRST_TOKEN_SECONDS, REQUEST_SECONDS, REQUEST_TOKENS, TOKEN_SECO
 
 /// Gauges (`usize`) of the last step, and counters (`u64`) since the start.
 #[derive(Debug, Default)]
-pub(crate) struct Stats {
+pub(crate) struct EngineStats {
     /// Running sequences.
     pub(crate) running: AtomicUsize,
     /// Choices that wait, preempted ones included.

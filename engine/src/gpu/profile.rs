@@ -23,7 +23,7 @@ use crate::config::ModelConfig;
 use crate::device::gpu_load_error;
 use crate::error::{LoadError, ModelError};
 use crate::model::forward::{LogitRows, Scratch, SequenceChunk};
-use crate::model::parameters::Parameters;
+use crate::model::parameters::ModelParameters;
 use crate::model::random::{RandomWeights, model_folder};
 use crate::model::{Model, ModelCapacity};
 use crate::options::CacheBytes;
@@ -278,7 +278,7 @@ fn prepare(
     options: &ProfileOptions,
 ) -> Result<(StepCases, Model<Cuda>), LoadError> {
     RandomWeights.check_room(config, ops.free_memory(1.0)?)?;
-    let parameters = Parameters::load(&ops, &RandomWeights, config)?;
+    let parameters = ModelParameters::load(&ops, &RandomWeights, config)?;
     let scratch = Scratch::new(&ops, config, 0, 0)?;
 
     let free = ops.free_memory(MEMORY_SHARE)?.unwrap_or(0);

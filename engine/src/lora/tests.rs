@@ -11,7 +11,7 @@ use crate::config::ModelConfig;
 use crate::model::cache::SequenceCache;
 use crate::model::folder::ModelFolder;
 use crate::model::forward::{LogitRows, Scratch, SequenceChunk};
-use crate::model::parameters::Parameters;
+use crate::model::parameters::ModelParameters;
 use crate::model::{Model, ModelCapacity};
 use crate::weights::files::WeightFiles;
 
@@ -45,7 +45,7 @@ fn model(adapters: usize) -> Model<Cpu> {
     let weights = WeightFiles::open(&tiny()).unwrap();
     let size = ModelCapacity { positions: 128, pages: PAGES, adapters, states: 0 };
     let ops = Cpu::default();
-    let parameters = Parameters::load(&ops, &weights, &config()).unwrap();
+    let parameters = ModelParameters::load(&ops, &weights, &config()).unwrap();
     let scratch = Scratch::new(&ops, &config(), 0, 0).unwrap();
     Model::new(ops, parameters, config(), scratch, size).unwrap()
 }

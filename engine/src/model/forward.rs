@@ -9,12 +9,12 @@ use kernels::{
 
 use super::cache::SequenceCache;
 use super::parameters::{
-    AttentionParameters, DeltaParameters, FeedForward, LayerParameters, Mixer, Parameters,
+    AttentionParameters, DeltaParameters, FeedForward, LayerParameters, Mixer, ModelParameters,
     Projections,
 };
 use crate::config::ModelConfig;
 use crate::config::hybrid::HybridConfig;
-use crate::lora::{Adapter, AdapterSlots, Product, ProjectionGroup};
+use crate::lora::{AdaptedProduct, Adapter, AdapterSlots, ProjectionGroup};
 
 /// The rows of a chunk that need logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,7 +192,7 @@ impl<O: Ops> ForwardPass<'_, O> {
     /// Runs all layers. The output of the last one is left in `delta`, not yet added to `hidden`.
     pub(super) fn layers(
         &mut self,
-        parameters: &Parameters<O>,
+        parameters: &ModelParameters<O>,
         pages: &mut O::Pages,
         mut states: Option<&mut O::States>,
     ) -> Result<(), OpError> {
@@ -243,7 +243,11 @@ impl<O: Ops> ForwardPass<'_, O> {
             ops.add_bias(wide, bias)?;
         }
         let group = ProjectionGroup::Qkv;
-        adapters.add(ops, step, Product { layer: index, group, input: normed, output: wide })?;
+        adapters.add(
+            ops,
+            step,
+            AdaptedProduct { layer: index, group, input: normed, output: wide },
+        )?;
 
         // Rotated keys and the values go straight into the pages.
         let norms = layer.head_norms.as_ref().map(|(query, key)| (query, key));
@@ -261,7 +265,7 @@ impl<O: Ops> ForwardPass<'_, O> {
             ops.add_bias(delta, bias)?;
         }
         let group = ProjectionGroup::Output;
-        adapters.add(ops, step, Product { layer: index, group, input: mixed, output: delta })
+        adapters.add(ops, step, AdaptedProduct { layer: index, group, input: mixed, output: delta })
     }
 
     /// The gated delta rule, in the place of attention.
@@ -318,7 +322,7 @@ impl<O: Ops> ForwardPass<'_, O> {
             adapters.add(
                 ops,
                 step,
-                Product { layer: index, group, input: normed, output: wide },
+                AdaptedProduct { layer: index, group, input: normed, output: wide },
             )?;
             ops.silu_mul(wide, config.intermediate, mixed)?;
         } else {
@@ -326,7 +330,7 @@ impl<O: Ops> ForwardPass<'_, O> {
         }
         ops.matmul(mixed, down, delta)?;
         let group = ProjectionGroup::Down;
-        adapters.add(ops, step, Product { layer: index, group, input: mixed, output: delta })
+        adapters.add(ops, step, AdaptedProduct { layer: index, group, input: mixed, output: delta })
     }
 
     /// A norm of the residual stream.
@@ -335,7 +339,7 @@ impl<O: Ops> ForwardPass<'_, O> {
     }
 
     /// Computes the logits of the wanted rows, and samples where the device is to.
-    pub(super) fn head(&mut self, parameters: &Parameters<O>) -> Result<(), OpError> {
+    pub(super) fn head(&mut self, parameters: &ModelParameters<O>) -> Result<(), OpError> {
         if self.step.wanted.is_empty() {
             return Ok(());
         }

@@ -30,7 +30,7 @@ const HEAD: &str = "lm_head.weight";
 const ROUTER: &str = "mlp.gate.weight";
 
 /// Every weight of a model.
-pub(crate) struct Parameters<O: Ops> {
+pub(crate) struct ModelParameters<O: Ops> {
     /// `[vocab, hidden]`.
     pub(crate) embedding: O::Matrix,
     pub(crate) layers: Vec<LayerParameters<O>>,
@@ -76,13 +76,13 @@ pub(crate) struct Projections<O: Ops> {
     pub(crate) down: O::Matrix,
 }
 
-impl<O: Ops> Parameters<O> {
+impl<O: Ops> ModelParameters<O> {
     /// Places all weights of `weights` on a device.
     pub(crate) fn load(
         ops: &O,
         weights: &(impl TensorSource + ?Sized),
         config: &ModelConfig,
-    ) -> Result<Parameters<O>, LoadError> {
+    ) -> Result<ModelParameters<O>, LoadError> {
         let (vocab, hidden) = (config.vocab, config.hidden);
         let root = Loader { ops, weights, prefix: String::new() };
         let embedding = root.matrix(&[(EMBEDDING, vocab)], hidden)?;
@@ -94,7 +94,7 @@ impl<O: Ops> Parameters<O> {
             layers.push(load_layer(&loader, config, index)?);
         }
 
-        Ok(Parameters {
+        Ok(ModelParameters {
             embedding,
             layers,
             norm: root.vector(NORM, hidden)?,
@@ -107,7 +107,11 @@ impl<O: Ops> Parameters<O> {
 
     /// Exchanges the elements with those of `staged`, in place. Each pair has the same shape and
     /// type, so only the device can fail.
-    pub(crate) fn replace(&mut self, ops: &O, staged: &mut Parameters<O>) -> Result<(), OpError> {
+    pub(crate) fn replace(
+        &mut self,
+        ops: &O,
+        staged: &mut ModelParameters<O>,
+    ) -> Result<(), OpError> {
         ops.replace_matrix(&mut self.embedding, &mut staged.embedding)?;
         ops.replace_buffer(&mut self.norm, &mut staged.norm)?;
         if let (Some(live), Some(staged)) = (&mut self.head, &mut staged.head) {

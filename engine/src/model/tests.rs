@@ -38,7 +38,7 @@ fn load(folder: &str) -> Model<Cpu> {
     let positions = config.positions;
     let weights = WeightFiles::open(&folder).unwrap();
     let ops = Cpu::default();
-    let parameters = Parameters::load(&ops, &weights, &config).unwrap();
+    let parameters = ModelParameters::load(&ops, &weights, &config).unwrap();
     let scratch = Scratch::new(&ops, &config, 0, 0).unwrap();
     let size = ModelCapacity { positions, pages: PAGES, adapters: 0, states: STATES };
     Model::new(ops, parameters, config, scratch, size).unwrap()
@@ -48,8 +48,8 @@ fn load(folder: &str) -> Model<Cpu> {
 pub(crate) fn made<O: Ops>(ops: O, config: &Path) -> Model<O> {
     let config = random::model_folder(config).unwrap().model;
     let parameters = match config.hybrid {
-        Some(_) => Parameters::load(&ops, &random::RandomHybrid, &config),
-        None => Parameters::load(&ops, &random::RandomWeights, &config),
+        Some(_) => ModelParameters::load(&ops, &random::RandomHybrid, &config),
+        None => ModelParameters::load(&ops, &random::RandomWeights, &config),
     };
     let parameters = parameters.unwrap();
     let scratch = Scratch::new(&ops, &config, 64, 16).unwrap();

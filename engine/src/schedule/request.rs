@@ -13,7 +13,7 @@ use super::pace::QueuePlace;
 use super::routed::RoutedExperts;
 use crate::lora::Adapter;
 use crate::sample::{SampledToken, SamplingParams, TokenScores};
-use crate::stats::{self, Stats};
+use crate::stats::{self, EngineStats};
 
 /// The conditions that end a reply.
 #[derive(Clone, Debug, Default)]
@@ -102,7 +102,7 @@ pub(crate) enum FinishReason {
 
 impl FinishReason {
     /// Counts a reply that ended for this reason.
-    pub(crate) fn count(&self, stats: &Stats) {
+    pub(crate) fn count(&self, stats: &EngineStats) {
         let counter = match self {
             FinishReason::Eos | FinishReason::StopId(_) | FinishReason::StopText { .. } => {
                 &stats.stopped

@@ -35,11 +35,11 @@ use tokio::sync::oneshot;
 use super::Access;
 use crate::Engine;
 use crate::EngineOptions;
-use crate::stats::Stats;
+use crate::stats::EngineStats;
 
 struct Server {
     address: std::net::SocketAddr,
-    stats: Arc<Stats>,
+    stats: Arc<EngineStats>,
     stop: Option<oneshot::Sender<()>>,
     done: tokio::task::JoinHandle<std::io::Result<()>>,
 }

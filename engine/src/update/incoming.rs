@@ -15,7 +15,7 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::error::UpdateError;
 use crate::weights::files::WeightFiles;
-use crate::weights::manifest::{ElementType, TensorDigest, WeightManifest, convert, is_finite};
+use crate::weights::manifest::{ServedType, TensorDigest, WeightManifest, convert, is_finite};
 use crate::weights::names;
 use crate::weights::names::ExpertPart;
 use crate::weights::{Elements, Tensor, TensorSource, decode};
@@ -53,7 +53,7 @@ struct ServedPlace {
     /// True for a head beside a tied embedding. It is compared with the embedding, so it is hashed
     /// under that name.
     is_tied: bool,
-    element_type: ElementType,
+    element_type: ServedType,
 }
 
 impl ServedPlace {

@@ -4,7 +4,7 @@
 //! of panels of all experts are shared by the threads. Each row then adds up the results of its
 //! experts in the order in which it chose them, so its bits do not depend on other rows.
 
-use super::matmul::{Product, bf16_pairs};
+use super::matmul::{PanelProduct, bf16_pairs};
 use super::matrix::CpuMatrix;
 use super::shared::SharedSlice;
 use super::{Cpu, dispatch};
@@ -220,8 +220,8 @@ impl Cpu {
     /// Runs the groups of panels of all products on all threads.
     fn share_products<T: Sync>(
         &self,
-        products: &[Product<'_, T>],
-        work: impl Fn(&Product<'_, T>, std::ops::Range<usize>) + Sync,
+        products: &[PanelProduct<'_, T>],
+        work: impl Fn(&PanelProduct<'_, T>, std::ops::Range<usize>) + Sync,
     ) {
         let groups = products.iter().map(|product| product.w.groups()).sum();
         let operations = products.iter().map(|one| one.rows * one.w.rows() * one.w.columns()).sum();
@@ -246,14 +246,14 @@ fn products<'a, T>(
     used: &[(usize, usize)],
     matrices: &'a [CpuMatrix],
     out: &'a mut [f32],
-) -> Vec<Product<'a, T>> {
+) -> Vec<PanelProduct<'a, T>> {
     let (mut x, mut out) = (x, out);
     let mut products = Vec::with_capacity(used.len());
     for &(expert, rows) in used {
         let w = &matrices[expert];
         let (own, other) = x.split_at(rows * stride);
         let (results, rest) = out.split_at_mut(rows * w.rows());
-        products.push(Product { x: own, rows, w, out: SharedSlice::new(results) });
+        products.push(PanelProduct { x: own, rows, w, out: SharedSlice::new(results) });
         (x, out) = (other, rest);
     }
     products

@@ -6,7 +6,7 @@ use super::adapters::CpuAdapters;
 use super::attention::pages::{CpuPages, PageStorage, PagesShape};
 use super::attention::{AttentionStep, check_spans};
 use super::experts::CpuRouting;
-use super::matmul::{Product, bf16_pairs};
+use super::matmul::{PanelProduct, bf16_pairs};
 use super::matrix::CpuMatrix;
 use super::recurrent::states::CpuStates;
 use super::shared::SharedSlice;
@@ -183,12 +183,12 @@ impl Ops for Cpu {
 
         if self.is_fast() && w.is_bf16() {
             // The processor multiplies pairs, so the input is rounded once for all groups.
-            let pairs = Product { x: &bf16_pairs(x, w.columns()), rows, w, out };
+            let pairs = PanelProduct { x: &bf16_pairs(x, w.columns()), rows, w, out };
             self.share(groups, operations, |groups| {
                 dispatch::product_dots(self.simd, &pairs, groups);
             });
         } else {
-            let product = Product { x, rows, w, out };
+            let product = PanelProduct { x, rows, w, out };
             self.share(groups, operations, |groups| {
                 dispatch::product(self.simd, &product, groups);
             });

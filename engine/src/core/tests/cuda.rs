@@ -64,7 +64,7 @@ impl TestEngine<Cuda> {
     fn renumber(&mut self, number: u32, keep_cache: bool) {
         let model = &self.core.model;
         let ops = model.second_device().unwrap();
-        let parameters = Parameters::load(&ops, &Numbered(number), model.config()).unwrap();
+        let parameters = ModelParameters::load(&ops, &Numbered(number), model.config()).unwrap();
         self.exchange(parameters, number, keep_cache);
     }
 

@@ -110,7 +110,7 @@ fn a_hybrid_s_weights_change_while_it_replies() {
     let changed = || {
         let file = WeightFiles::open(&hybrid()).unwrap();
         let config = ModelFolder::open(&hybrid()).unwrap().model;
-        Parameters::load(&Cpu::default(), &Louder(file), &config).unwrap()
+        ModelParameters::load(&Cpu::default(), &Louder(file), &config).unwrap()
     };
     let requests = numbered(12);
     let before = alone(&requests);

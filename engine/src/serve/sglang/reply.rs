@@ -36,10 +36,10 @@ pub(super) struct SglangCall {
 }
 
 /// A logprob, the token id, and its text if texts are reported.
-type TokenScore = (Option<f64>, u32, Option<String>);
+type SglangTokenScore = (Option<f64>, u32, Option<String>);
 
 /// The likeliest tokens of each position of a prompt; none for the first.
-type PromptAlternatives = Vec<Option<Vec<TokenScore>>>;
+type PromptAlternatives = Vec<Option<Vec<SglangTokenScore>>>;
 
 /// The reply of one choice.
 #[derive(Debug, Serialize)]
@@ -73,18 +73,18 @@ struct MetaInfo {
 
 #[derive(Debug, Serialize)]
 struct SglangLogprobs {
-    input_token_logprobs: Vec<TokenScore>,
-    output_token_logprobs: Vec<TokenScore>,
+    input_token_logprobs: Vec<SglangTokenScore>,
+    output_token_logprobs: Vec<SglangTokenScore>,
     #[serde(skip_serializing_if = "Option::is_none")]
     input_top_logprobs: Option<PromptAlternatives>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    output_top_logprobs: Option<Vec<Vec<TokenScore>>>,
+    output_top_logprobs: Option<Vec<Vec<SglangTokenScore>>>,
 }
 
 /// The scores of a prompt from the first scored position on.
 #[derive(Default)]
 struct PromptScores {
-    tokens: Vec<TokenScore>,
+    tokens: Vec<SglangTokenScore>,
     top: PromptAlternatives,
 }
 
@@ -202,12 +202,12 @@ impl SglangCall {
         Some(scores)
     }
 
-    fn score(&self, token: &ScoredToken) -> TokenScore {
+    fn score(&self, token: &ScoredToken) -> SglangTokenScore {
         (Some(token.logprob), token.id, self.reported_text(&token.text))
     }
 
     /// Returns the `count` likeliest tokens.
-    fn top(&self, token: &ScoredToken, count: usize) -> Vec<TokenScore> {
+    fn top(&self, token: &ScoredToken, count: usize) -> Vec<SglangTokenScore> {
         let mut likeliest: Vec<&Alternative> = token.top.iter().collect();
         // The token itself comes first in the list, whatever its rank.
         likeliest.sort_by_key(|one| one.rank);

@@ -24,7 +24,7 @@ struct Peaks {
 
 impl Peaks {
     /// Watches the gauges until it is dropped.
-    async fn watch(self: Arc<Self>, stats: Arc<Stats>) {
+    async fn watch(self: Arc<Self>, stats: Arc<EngineStats>) {
         loop {
             let see = |peak: &AtomicUsize, gauge: &AtomicUsize| {
                 peak.fetch_max(gauge.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -15,7 +15,7 @@ use safetensors::Dtype;
 use super::{IncomingWeights, NOT_FINITE, ServedPlace, wrong_type};
 use crate::update::error::UpdateError;
 use crate::weights::Elements;
-use crate::weights::manifest::{ElementType, TensorDigest};
+use crate::weights::manifest::{ServedType, TensorDigest};
 use crate::weights::names;
 
 /// A tensor of a broadcast.
@@ -89,8 +89,8 @@ impl IncomingWeights {
         };
         let place = self.place(name, shape)?;
         let to = match place.element_type {
-            ElementType::F32 => cuda::ElementType::F32,
-            ElementType::Bf16 => cuda::ElementType::Bf16,
+            ServedType::F32 => cuda::ElementType::F32,
+            ServedType::Bf16 => cuda::ElementType::Bf16,
         };
         let head = TensorDigest::head(place.name(name), place.element_type, shape).into_bytes();
         plan.orders.push(IntakeOrder { bytes: bytes.clone(), from, to, head });

@@ -23,7 +23,7 @@ pub struct CudaAdapters {
     /// One [`LoraPart`] for each slot and part.
     table: Storage,
     /// For each slot, the additions to all parts.
-    slots: Vec<Vec<Option<Adapter>>>,
+    slots: Vec<Vec<Option<PlacedAddition>>>,
     /// Rows of each part.
     parts: Vec<usize>,
     columns: usize,
@@ -35,7 +35,7 @@ pub struct CudaAdapters {
 /// An addition on the device: down `[rank, columns]`, up `[rows, rank]`, the rank padded. Kernels
 /// get the addresses from the table, so recordings stay valid when a slot changes.
 #[derive(Debug)]
-struct Adapter {
+struct PlacedAddition {
     down: Memory,
     up: Memory,
     rank: usize,
@@ -82,7 +82,7 @@ impl CudaAdapters {
     }
 
     /// Copies an addition to the device, padded with zeros to a multiple of [`RANK_UNIT`].
-    fn upload(&self, part: usize, addition: LowRank<'_>) -> Result<Adapter, OpError> {
+    fn upload(&self, part: usize, addition: LowRank<'_>) -> Result<PlacedAddition, OpError> {
         let LowRank { down, up, rank, scale } = addition;
         let rows = self.parts[part];
         check_factor("down", down.len(), rank * self.columns)?;
@@ -100,7 +100,7 @@ impl CudaAdapters {
 
         let [down, up] = [down, padded_up].map(|values| Memory::of(&self.device, &values));
         let op = op_error("set_adapter");
-        Ok(Adapter { down: down.map_err(&op)?, up: up.map_err(&op)?, rank: padded, scale })
+        Ok(PlacedAddition { down: down.map_err(&op)?, up: up.map_err(&op)?, rank: padded, scale })
     }
 
     /// Writes the whole table.
@@ -110,7 +110,7 @@ impl CudaAdapters {
     }
 
     /// The words of one slot.
-    fn entries(&self, slot: &[Option<Adapter>]) -> Vec<u32> {
+    fn entries(&self, slot: &[Option<PlacedAddition>]) -> Vec<u32> {
         let mut first = 0;
         let mut words = Vec::with_capacity(slot.len() * LoraPart::WORDS);
         for (adapter, rows) in slot.iter().zip(&self.parts) {

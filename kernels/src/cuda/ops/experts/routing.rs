@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::cuda::device::Device;
-use crate::cuda::device::event::Event;
+use crate::cuda::device::event::CudaEvent;
 use crate::cuda::device::memory::Pinned;
 use crate::cuda::error::CudaError;
 use crate::cuda::grid::experts::ExpertTiles;
@@ -59,7 +59,7 @@ struct ExpertCopy {
     experts: Pinned<i32>,
     /// Rows of the step, padded.
     rows: usize,
-    copied: Event,
+    copied: CudaEvent,
 }
 
 impl CudaRouting {
@@ -207,7 +207,7 @@ impl ExpertCopy {
         Ok(ExpertCopy {
             experts: Pinned::new(device, count)?,
             rows: 0,
-            copied: Event::new(device)?,
+            copied: CudaEvent::new(device)?,
         })
     }
 
