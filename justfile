@@ -35,7 +35,7 @@ doc:
 deny:
     .ci/run deny
 
-# all Rust tests but those on the emulated device
+# all Rust tests but those on an emulated GPU
 test:
     .ci/run test
 
@@ -48,7 +48,7 @@ kills:
 chaos runs="20":
     ROLLTAPE_CHAOS_RUNS={{runs}} cargo test -p tests --test it chaos -- --nocapture
 
-# kernels through the real compilers; host code and kernels on doubles, without a GPU
+# kernels through the real compilers; host code and kernels on an emulated GPU
 cuda:
     .ci/run cuda
 

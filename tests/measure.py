@@ -28,7 +28,11 @@ OPENERS = re.compile(
     r"(What|Whatever|Whether|How|However|Where|Wherever|When|Why|Which|Whichever|Who|Whose|That|If)\b"
 )
 FUNCTION = re.compile(r"^\s*(?:pub(?:\([a-z: ]+\))? )?(?:const |async |unsafe |extern \"C\" )*fn (\w+)")
-TYPE = re.compile(r"^\s*(?:pub(?:\([a-z: ]+\))? )?(?:struct|enum|trait|type|union) ([A-Z]\w*)")
+# An indented `type` is that of a trait, which each implementation must repeat.
+TYPE = re.compile(
+    r"^(?:\s*(?:pub(?:\([a-z: ]+\))? )?(?:struct|enum|trait|union)|(?:pub(?:\([a-z: ]+\))? )?type) "
+    r"([A-Z]\w*)"
+)
 CLOSURE = re.compile(r"^\s*let (?:mut )?\w+(?:: [^=]+)? = (?:move |async |async move )?\|")
 LET = re.compile(r"^(\s*)let (?:mut )?(\w+)(?:: [^=]+)? = ")
 # Strings, character literals and comments; a lifetime is no literal.

@@ -4,7 +4,7 @@ use kernels::Heads;
 use serde_json::json;
 
 use super::*;
-use crate::model::config::ModelConfig;
+use crate::config::ModelConfig;
 
 /// The fields of Qwen3.5-0.8B, less deep.
 fn text(changes: Value) -> Value {
@@ -94,18 +94,4 @@ fn what_a_hybrid_cannot_compute_is_refused_by_field() {
         let error = ModelConfig::parse(&text(changes)).unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error}");
     }
-}
-
-#[test]
-fn names_of_a_model_that_also_sees_are_those_of_the_language_model() {
-    let plain = |name| plain_name(name).into_owned();
-    assert_eq!(
-        plain("model.language_model.layers.0.mlp.up_proj.weight"),
-        "model.layers.0.mlp.up_proj.weight"
-    );
-    assert_eq!(plain("model.norm.weight"), "model.norm.weight");
-    for name in ["model.visual.blocks.0.norm1.weight", "mtp.norm.weight"] {
-        assert!(is_left_out(name));
-    }
-    assert!(!is_left_out("model.layers.0.linear_attn.A_log"));
 }

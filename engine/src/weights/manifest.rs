@@ -9,25 +9,25 @@ use std::collections::BTreeMap;
 use blake3::{Hash, Hasher};
 use half::bf16;
 
+use super::{Tensor, TensorSource};
 use crate::error::LoadError;
-use crate::weights::{Tensor, TensorSource};
 
 /// Elements that are hashed at once.
 const BLOCK: usize = 4096;
 
 /// The type of elements as they are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ElementType {
+pub(crate) enum ServedType {
     F32,
     Bf16,
 }
 
-impl ElementType {
+impl ServedType {
     /// The spelling of safetensors.
     fn name(self) -> &'static str {
         match self {
-            ElementType::F32 => "F32",
-            ElementType::Bf16 => "BF16",
+            ServedType::F32 => "F32",
+            ServedType::Bf16 => "BF16",
         }
     }
 }
@@ -35,7 +35,7 @@ impl ElementType {
 /// The type, shape and checksum of one tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TensorDigest {
-    pub(crate) element_type: ElementType,
+    pub(crate) element_type: ServedType,
     pub(crate) shape: Vec<usize>,
     pub(crate) hash: Hash,
 }
@@ -43,8 +43,8 @@ pub(crate) struct TensorDigest {
 impl TensorDigest {
     pub(crate) fn of(name: &str, shape: &[usize], tensor: &Tensor) -> TensorDigest {
         let element_type = match tensor {
-            Tensor::F32(_) => ElementType::F32,
-            Tensor::Bf16(_) => ElementType::Bf16,
+            Tensor::F32(_) => ServedType::F32,
+            Tensor::Bf16(_) => ServedType::Bf16,
         };
         let mut hasher = Hasher::new();
         hasher.update(TensorDigest::head(name, element_type, shape).as_bytes());
@@ -56,7 +56,7 @@ impl TensorDigest {
     }
 
     /// The text that is hashed in front of the elements.
-    pub(super) fn head(name: &str, element_type: ElementType, shape: &[usize]) -> String {
+    pub(crate) fn head(name: &str, element_type: ServedType, shape: &[usize]) -> String {
         format!("{name}\n{}\n{shape:?}\n", element_type.name())
     }
 }
@@ -107,7 +107,7 @@ impl WeightManifest {
     /// The type of the weights, in torch's spelling.
     pub(crate) fn dtype(&self) -> &'static str {
         match self.get("model.embed_tokens.weight").map(|digest| digest.element_type) {
-            Some(ElementType::Bf16) => "torch.bfloat16",
+            Some(ServedType::Bf16) => "torch.bfloat16",
             _ => "torch.float32",
         }
     }
@@ -136,7 +136,7 @@ impl<T: TensorSource + ?Sized> TensorSource for ManifestRecorder<'_, T> {
     fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
         let mut tensor = self.inner.take(name, shape)?;
         if self.uses_bf16 && shape.len() == 2 {
-            tensor = convert(tensor, ElementType::Bf16);
+            tensor = convert(tensor, ServedType::Bf16);
         }
         self.manifest.borrow_mut().insert(name, TensorDigest::of(name, shape, &tensor));
         Ok(tensor)
@@ -144,13 +144,13 @@ impl<T: TensorSource + ?Sized> TensorSource for ManifestRecorder<'_, T> {
 }
 
 /// Converts a tensor to the type in which it is served, rounded to the nearest or widened.
-pub(crate) fn convert(tensor: Tensor, element_type: ElementType) -> Tensor {
+pub(crate) fn convert(tensor: Tensor, element_type: ServedType) -> Tensor {
     match (tensor, element_type) {
-        (Tensor::F32(values), ElementType::Bf16) => {
+        (Tensor::F32(values), ServedType::Bf16) => {
             Tensor::Bf16(values.into_iter().map(|value| bf16::from_f32(value).to_bits()).collect())
         }
-        (tensor, ElementType::F32) => Tensor::F32(tensor.widen()),
-        (tensor, ElementType::Bf16) => tensor,
+        (tensor, ServedType::F32) => Tensor::F32(tensor.widen()),
+        (tensor, ServedType::Bf16) => tensor,
     }
 }
 

@@ -1,7 +1,5 @@
-//! Hybrids (Qwen3.5): layers with a gated delta rule among layers with attention. Their
-//! configuration, the names of their tensors, and what of their files the engine leaves out.
-
-use std::borrow::Cow;
+//! The configuration of hybrids (Qwen3.5): layers with a gated delta rule among layers with
+//! attention.
 
 use kernels::DeltaHeads;
 use serde_json::Value;
@@ -46,6 +44,7 @@ impl HybridConfig {
         if flag(config, "attn_output_gate")? == Some(false) {
             return Err(ConfigError::unsupported("attn_output_gate", "false", "`true`"));
         }
+
         let heads = DeltaHeads {
             key: count(config, "linear_num_key_heads")?,
             value: count(config, "linear_num_value_heads")?,
@@ -53,6 +52,7 @@ impl HybridConfig {
             value_dim: count(config, "linear_value_head_dim")?,
             taps: count(config, "linear_conv_kernel_dim")?,
         };
+
         if !heads.value.is_multiple_of(heads.key) {
             let reason = format!(
                 "is {}, not a multiple of `linear_num_key_heads` = {}",
@@ -136,26 +136,6 @@ pub(super) fn rotary_width(
     }
     let reason = format!("is {part}, which is not an even number of the {dim} elements of a head");
     Err(ConfigError::field(FIELD, reason))
-}
-
-/// Prefixes of tensors that the engine leaves out: the eyes of a model, and the layers that predict
-/// tokens ahead.
-const LEFT_OUT: [&str; 3] = ["model.visual.", "visual.", "mtp."];
-
-/// The prefix of the language model's tensors in a model that also sees.
-const LANGUAGE_MODEL: &str = "model.language_model.";
-
-/// Returns true for a tensor that the engine leaves out.
-pub(crate) fn is_left_out(name: &str) -> bool {
-    LEFT_OUT.iter().any(|prefix| name.starts_with(prefix))
-}
-
-/// The name of a tensor in a model that is only a language model.
-pub(crate) fn plain_name(name: &str) -> Cow<'_, str> {
-    match name.strip_prefix(LANGUAGE_MODEL) {
-        Some(rest) => Cow::Owned(format!("model.{rest}")),
-        None => Cow::Borrowed(name),
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::model::rope::RopeScaling;
+use crate::config::rope::RopeScaling;
 
 fn config(changes: Value) -> Value {
     let mut config = json!({

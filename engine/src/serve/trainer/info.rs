@@ -10,7 +10,7 @@ use crate::lora::LoraLimits;
 use crate::sample::LogprobsMode;
 use crate::serve::http::{ApiError, Field, HttpCall, HttpReply, json_reply};
 use crate::serve::state::ServerState;
-use crate::update::WeightManifest;
+use crate::weights::manifest::WeightManifest;
 
 /// The fields of `/weight_checker`.
 pub(crate) const CHECK_FIELDS: &[Field] = &[Field::string("action"), Field::object("baseline")];

@@ -1,9 +1,9 @@
-//! Configurations of mixtures, and the names of their tensors.
+//! Configurations of mixtures that are read, and those that are refused.
 
 use serde_json::json;
 
 use super::*;
-use crate::model::config::ModelConfig;
+use crate::config::ModelConfig;
 
 fn parse(changes: Value) -> Result<ModelConfig, ConfigError> {
     let mut config = json!({
@@ -59,32 +59,4 @@ fn mixtures_that_are_not_implemented_are_refused_by_name() {
         let found = parse(changes).unwrap_err().to_string();
         assert!(found.contains(expected), "{found}");
     }
-}
-
-#[test]
-fn a_tensor_of_all_experts_is_taken_apart() {
-    let parts = ExpertPart::all_of("model.layers.3.mlp.experts.gate_up_proj", &[2, 10, 12]);
-    let parts = parts.unwrap();
-    let names: Vec<&str> = parts.iter().map(|part| &*part.name).collect();
-    let prefix = "model.layers.3.mlp.experts";
-    let expected = ["0.gate_proj", "0.up_proj", "1.gate_proj", "1.up_proj"];
-    assert_eq!(names, expected.map(|name| format!("{prefix}.{name}.weight")));
-    assert_eq!(parts[2].shape, [5, 12]);
-    assert_eq!(parts[2].elements, 120..180);
-    for (name, shape) in [
-        ("model.layers.3.mlp.experts.gate_up_proj", &[2, 9, 12][..]),
-        ("model.layers.3.mlp.experts.gate_up_proj", &[2, 10]),
-        ("model.layers.3.mlp.experts.gate_up_proj", &[2, usize::MAX - 1, 12]),
-        ("model.layers.3.mlp.experts.0.gate_proj.weight", &[5, 12]),
-        ("model.layers.3.mlp.gate_proj.weight", &[5, 12]),
-    ] {
-        assert_eq!(ExpertPart::all_of(name, shape), None, "{name} {shape:?}");
-    }
-    let whole = "model.layers.3.mlp.experts.gate_up_proj";
-    assert!(ExpertPart::is_of(&parts[3].name, whole));
-    for other in ["model.layers.30.mlp.experts.0.up_proj.weight", "model.layers.3.mlp.gate.weight"]
-    {
-        assert!(!ExpertPart::is_of(other, whole), "{other}");
-    }
-    assert!(!ExpertPart::is_of("model.layers.3.mlp.experts.0.down_proj.weight", whole));
 }

@@ -1,4 +1,4 @@
-//! Doubles of the CUDA libraries for tests, which run the kernels on the CPU.
+//! Emulated CUDA libraries for tests, which run the kernels on the CPU.
 //!
 //! `kernels/emulator/README.md` lists their checks and the failures that they can inject.
 
@@ -9,28 +9,28 @@ use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
-/// The variable that names a folder with the real NVRTC, which then replaces its double.
+/// The variable that names a folder with the real NVRTC, which then replaces the emulated one.
 pub const NVRTC_VAR: &str = "ROLLTAPE_TEST_NVRTC";
 
-/// The loaded double of the driver.
+/// The loaded driver of the emulated GPU.
 #[derive(Debug)]
-pub struct Double {
+pub struct EmulatedGpu {
     set: unsafe extern "C" fn(*const c_char, c_longlong) -> c_int,
     get: unsafe extern "C" fn(*const c_char) -> c_longlong,
     folder: PathBuf,
 }
 
-/// Builds the doubles if necessary and loads them. Every device that this process opens from then
+/// Builds the emulated libraries if necessary and loads them. Every device that this process opens from then
 /// on is the emulated one.
 ///
 /// # Errors
 /// A message of the compiler or the loader.
-pub fn load() -> Result<&'static Double, String> {
-    static LOADED: OnceLock<Result<Double, String>> = OnceLock::new();
+pub fn load() -> Result<&'static EmulatedGpu, String> {
+    static LOADED: OnceLock<Result<EmulatedGpu, String>> = OnceLock::new();
     LOADED.get_or_init(|| open(&build()?)).as_ref().map_err(Clone::clone)
 }
 
-/// Builds the doubles if necessary and returns their folder, for the loader's path of another
+/// Builds the emulated libraries if necessary and returns their folder, for the loader's path of another
 /// process.
 ///
 /// # Errors
@@ -39,7 +39,7 @@ pub fn build() -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     // Of target/debug/deps/PROGRAM: one folder for tests in Rust and in Python.
     let target = program.ancestors().nth(3).ok_or("a program outside of a target folder")?;
-    let folder = target.join("cuda-double");
+    let folder = target.join("cuda-emulated");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("emulator/build.sh");
     let output = Command::new(&script)
         .arg(&folder)
@@ -51,7 +51,7 @@ pub fn build() -> Result<PathBuf, String> {
     }
 }
 
-fn open(folder: &Path) -> Result<Double, String> {
+fn open(folder: &Path) -> Result<EmulatedGpu, String> {
     let driver = library(&folder.join("libcuda.so.1"))?;
     std::mem::forget(library(&folder.join("libcublasLt.so.13"))?);
     std::mem::forget(library(&folder.join("nccl/libnccl.so.2"))?);
@@ -65,16 +65,16 @@ fn open(folder: &Path) -> Result<Double, String> {
         }
     }
 
-    // SAFETY: the double has both, with these types.
+    // SAFETY: the emulated driver has both, with these types.
     let functions = unsafe {
-        let set = driver.get(b"rolltape_double_set\0").map(|symbol| *symbol);
-        let get = driver.get(b"rolltape_double_get\0").map(|symbol| *symbol);
+        let set = driver.get(b"rolltape_emulated_set\0").map(|symbol| *symbol);
+        let get = driver.get(b"rolltape_emulated_get\0").map(|symbol| *symbol);
         (set, get)
     };
     std::mem::forget(driver);
     match functions {
-        (Ok(set), Ok(get)) => Ok(Double { set, get, folder: folder.to_owned() }),
-        _ => Err("the CUDA driver that was loaded is no double".to_owned()),
+        (Ok(set), Ok(get)) => Ok(EmulatedGpu { set, get, folder: folder.to_owned() }),
+        _ => Err("the CUDA driver that was loaded is not the emulated one".to_owned()),
     }
 }
 
@@ -84,7 +84,7 @@ fn library(path: &Path) -> Result<Library, String> {
     loaded.map_err(|error| format!("{}: {error}", path.display()))
 }
 
-impl Double {
+impl EmulatedGpu {
     /// Sets `fail_allocation`, `fail_launch` or `fail_recording` (the n-th from now fails; 0 is
     /// none), `driver` (its version), `seed` or `order`. Returns false for an unknown name.
     pub fn set(&self, name: &str, value: i64) -> bool {
@@ -102,7 +102,7 @@ impl Double {
         unsafe { (self.get)(name.as_ptr()) }
     }
 
-    /// The folder of the doubles.
+    /// The folder of the emulated libraries.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

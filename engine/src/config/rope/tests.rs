@@ -39,7 +39,7 @@ fn frequencies_are_those_of_the_formulas() {
 }
 
 #[test]
-fn the_attention_factor_of_yarn_is_given_or_follows_from_the_factor() {
+fn yarn_s_attention_factor_is_given_or_follows_from_the_factor() {
     let amplitude = |changes: Value| {
         let mut fields = json!({"rope_type": "yarn", "factor": 4.0});
         for (key, value) in changes.as_object().unwrap() {

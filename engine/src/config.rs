@@ -2,15 +2,23 @@
 //!
 //! [`ModelConfig`] is what the forward pass needs. A field that it cannot honor is refused here, by
 //! name, before a weight is read.
+//!
+//! - [`experts`], [`hybrid`], [`rope`]: its parts.
+//! - [`fields`]: typed reads of the fields of any JSON configuration.
+
+pub(crate) mod experts;
+pub(crate) mod fields;
+pub(crate) mod hybrid;
+pub(crate) mod rope;
 
 use kernels::Heads;
 use serde_json::Value;
 
-use super::experts::ExpertConfig;
-use super::fields::{count, eos_ids, flag, number, optional_count, plain_text};
-use super::hybrid::{self, HybridConfig};
-use super::rope::Rope;
 use crate::error::ConfigError;
+use experts::ExpertConfig;
+use fields::{count, eos_ids, flag, number, optional_count, plain_text};
+use hybrid::HybridConfig;
+use rope::Rope;
 
 /// A decoder-only transformer of the Llama family.
 #[derive(Clone, Debug)]

@@ -13,8 +13,8 @@ use crate::update::IncomingWeights;
 use crate::update::LabelWish;
 use crate::update::UpdateReceipt;
 use crate::update::UpdateState;
-use crate::update::WeightManifest;
 use crate::update::WeightVersion;
+use crate::weights::manifest::WeightManifest;
 
 /// The names of an update.
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! The doubles keep the driver's promises, and nothing that it does not promise.
+//! The emulated libraries keep the promises of the real ones, and nothing else.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,17 +9,17 @@ use crate::cuda::program::source::KernelText;
 use crate::cuda::{Arg, Device, DeviceOptions, FAMILIES, Grid, Kernels, Memory, Pinned};
 
 /// Opens the emulated device. Tests run one at a time, because they share it and its settings.
-pub(crate) fn device() -> (MutexGuard<'static, ()>, &'static Double, Device) {
+pub(crate) fn device() -> (MutexGuard<'static, ()>, &'static EmulatedGpu, Device) {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let double = load().unwrap();
+    let emulated = load().unwrap();
     let device = Device::open(&DeviceOptions::default()).unwrap();
-    (guard, double, device)
+    (guard, emulated, device)
 }
 
 #[test]
 fn a_device_is_opened_and_has_memory() {
-    let (_guard, double, device) = device();
+    let (_guard, emulated, device) = device();
     assert_eq!((device.driver(), device.capability()), ((13, 0), (9, 0)));
     let (free, total) = device.memory().unwrap();
     let memory = Memory::of(&device, &[1_i32, 2, 3]).unwrap();
@@ -27,15 +27,15 @@ fn a_device_is_opened_and_has_memory() {
     assert_eq!(device.memory().unwrap(), (free - 256, total));
     drop(memory);
     assert_eq!(device.memory().unwrap().0, free);
-    assert_eq!(double.get("faults"), 0);
+    assert_eq!(emulated.get("faults"), 0);
 }
 
 #[test]
 fn memory_runs_out() {
-    let (_guard, double, device) = device();
+    let (_guard, emulated, device) = device();
     let (_, total) = device.memory().unwrap();
     assert!(Memory::new(&device, total + 1).is_err());
-    assert!(double.set("fail_allocation", 2));
+    assert!(emulated.set("fail_allocation", 2));
     assert!(Memory::new(&device, 16).is_ok());
     assert!(Memory::new(&device, 16).is_err());
     assert!(Memory::new(&device, 16).is_ok());
@@ -61,7 +61,7 @@ fn pinned_memory_is_read_when_the_stream_is_there() {
 
 #[test]
 fn kernels_are_launched_and_watched() {
-    let (_guard, double, device) = device();
+    let (_guard, emulated, device) = device();
     let text = [
         include_str!("../../../cuda/base.cu"),
         include_str!("../../../cuda/gate.cu"),
@@ -83,7 +83,7 @@ fn kernels_are_launched_and_watched() {
             Arg::from(&sampled),
             Arg::Int(hidden),
         ];
-        // SAFETY: the double looks at every access.
+        // SAFETY: the emulated driver checks every access.
         unsafe { kernels.launch("embed", Grid::line(2, 128), &args) }
     };
     launch(&out, 64).unwrap();
@@ -91,16 +91,20 @@ fn kernels_are_launched_and_watched() {
     assert!(values[..64].iter().all(|value| *value == 0x3f80));
     assert!(values[64..].iter().all(|value| *value == 0));
     // A write past the end of a memory: the context is lost, as on a device.
-    let before = double.get("faults");
+    let before = emulated.get("faults");
     launch(&ids, 64).unwrap();
     assert!(device.synchronize().is_err());
-    assert_eq!(double.get("faults"), before + 1);
+    assert_eq!(emulated.get("faults"), before + 1);
     assert!(Memory::new(&device, 16).is_err());
 }
 
 /// Launches `kernel` on eight elements three times, each time early if that is possible. Returns
 /// the number of early launches, and the error of the device.
-fn launch_thrice(device: &Device, double: &Double, kernel: &str) -> (i64, Result<(), CudaError>) {
+fn launch_thrice(
+    device: &Device,
+    emulated: &EmulatedGpu,
+    kernel: &str,
+) -> (i64, Result<(), CudaError>) {
     let kernels = Kernels::load(device, FAMILIES, 64).unwrap();
     let x = Memory::of(device, &[0x3f80_u16; 8]).unwrap();
     let other = Memory::of(device, &[0x3f80_u16; 16]).unwrap();
@@ -108,38 +112,38 @@ fn launch_thrice(device: &Device, double: &Double, kernel: &str) -> (i64, Result
         "copy_rows" => [Arg::from(&x), Arg::from(&other), Arg::Long(8)],
         _ => [Arg::from(&x), Arg::from(&other), Arg::Int(8)],
     };
-    let before = double.get("early_launches");
+    let before = emulated.get("early_launches");
     for _ in 0..3 {
-        // SAFETY: the double looks at every access.
+        // SAFETY: the emulated driver checks every access.
         unsafe { kernels.launch_early(kernel, Grid::line(1, 256), &args) }.unwrap();
     }
     let ended = device.synchronize();
-    (double.get("early_launches") - before, ended)
+    (emulated.get("early_launches") - before, ended)
 }
 
 #[test]
 fn kernels_begin_early_behind_kernels_only() {
-    let (_guard, double, device) = device();
-    let (early, ended) = launch_thrice(&device, double, "sigmoid_mul");
+    let (_guard, emulated, device) = device();
+    let (early, ended) = launch_thrice(&device, emulated, "sigmoid_mul");
     ended.unwrap();
     // A copy is in front of the first one.
     assert_eq!(early, 2);
     // Older drivers cannot record such launches.
-    assert!(double.set("driver", 12_020));
+    assert!(emulated.set("driver", 12_020));
     let older = Device::open(&DeviceOptions::default()).unwrap();
-    let (early, ended) = launch_thrice(&older, double, "sigmoid_mul");
-    double.set("driver", 13_000);
+    let (early, ended) = launch_thrice(&older, emulated, "sigmoid_mul");
+    emulated.set("driver", 13_000);
     assert!(early == 0 && ended.is_ok());
 }
 
 #[test]
 fn a_kernel_without_the_wait_of_an_early_launch_is_found() {
-    let (_guard, double, device) = device();
-    let before = double.get("faults");
+    let (_guard, emulated, device) = device();
+    let before = emulated.get("faults");
     // It runs before a step only, so it has no wait.
-    let (early, ended) = launch_thrice(&device, double, "copy_rows");
+    let (early, ended) = launch_thrice(&device, emulated, "copy_rows");
     assert!(early > 0 && ended.is_err());
-    assert_eq!(double.get("faults"), before + 1);
+    assert_eq!(emulated.get("faults"), before + 1);
 }
 
 #[test]
@@ -181,10 +185,10 @@ fn texts_of_a_folder_are_compiled_in_place_of_what_is_built_in() {
 /// Every kernel against its reference, in several orders of threads and blocks.
 #[test]
 fn kernels_agree_with_their_references() {
-    let (_guard, double, device) = device();
+    let (_guard, emulated, device) = device();
     let mut wrong = Vec::new();
     for (head_dim, seed) in [(64, 0), (128, 1), (16, 2), (256, 3)] {
-        assert!(double.set("seed", seed));
+        assert!(emulated.set("seed", seed));
         let kernels = Kernels::load(&device, FAMILIES, head_dim).unwrap();
         // Of the largest size, those whose kernels differ by the size.
         let differs = |name: &str| ["attention", "rope_write"].contains(&name);
@@ -203,6 +207,6 @@ fn kernels_agree_with_their_references() {
             }
         }
     }
-    double.set("seed", 0);
+    emulated.set("seed", 0);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -28,7 +28,7 @@ async fn process() {
 /// The process and its address.
 fn engine_process(model: &Path) -> (std::process::Child, std::net::SocketAddr) {
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["serve::tests::rl::killed::process", "--exact", "--ignored", "--nocapture"])
+        .args(["serve::tests::trainer::killed::process", "--exact", "--ignored", "--nocapture"])
         .env(MODEL, model)
         .stdout(std::process::Stdio::piped())
         .spawn()
@@ -40,7 +40,7 @@ fn engine_process(model: &Path) -> (std::process::Child, std::net::SocketAddr) {
 }
 
 #[tokio::test]
-async fn an_engine_that_is_killed_in_an_update_begins_with_the_weights_of_its_folder() {
+async fn after_a_kill_in_an_update_the_folder_s_weights_serve() {
     let folder = tempfile::tempdir().unwrap();
     for file in std::fs::read_dir(tiny()).unwrap() {
         let file = file.unwrap();

@@ -1,11 +1,11 @@
 //! Steps that are launched before the tokens of the previous step are read, on an emulated GPU: the
 //! tokens and bits are the same as without overlap.
 
-use kernels::cuda::{Cuda, CudaOptions, double};
+use kernels::cuda::{Cuda, CudaOptions, emulated};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::double::shared_gpu;
+use crate::emulated::shared_gpu;
 use crate::error::LoadError;
 use crate::model::random::tests::config;
 use crate::model::random::{RandomWeights, model_folder};
@@ -41,7 +41,7 @@ fn changed_gpu(
     room: TestSizes,
     overlap: bool,
 ) -> TestEngine<Cuda> {
-    double::load().unwrap();
+    emulated::load().unwrap();
     // As small as kernels take it: an emulated product is slow.
     let mut small = json!({
         "vocab_size": 384, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
@@ -50,7 +50,7 @@ fn changed_gpu(
     small.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
     let (_keep, path) = config(small);
     let parts = model_folder(&path).unwrap();
-    let ops = crate::double::open(options, parts.model.heads);
+    let ops = crate::emulated::open(options, parts.model.heads);
     TestEngine::on(ops, (parts, &Numbered(0)), room, overlap)
 }
 
@@ -64,7 +64,7 @@ impl TestEngine<Cuda> {
     fn renumber(&mut self, number: u32, keep_cache: bool) {
         let model = &self.core.model;
         let ops = model.second_device().unwrap();
-        let parameters = Parameters::load(&ops, &Numbered(number), model.config()).unwrap();
+        let parameters = ModelParameters::load(&ops, &Numbered(number), model.config()).unwrap();
         self.exchange(parameters, number, keep_cache);
     }
 
@@ -171,8 +171,8 @@ fn mixed() -> Vec<Request> {
 }
 
 #[test]
-fn mixed_requests_say_the_same_on_cuda_whether_steps_overlap_or_not() {
-    let _double = shared_gpu();
+fn mixed_requests_say_the_same_whether_steps_overlap_or_not() {
+    let _emulated = shared_gpu();
     let expected = lasting(exact(SIZES, false).say(mixed()));
     let ends: Vec<_> = expected.iter().filter_map(|(results, _)| results.finish.as_ref()).collect();
     let count = |of: fn(&FinishReason) -> bool| ends.iter().filter(|one| of(one)).count();
@@ -190,8 +190,8 @@ fn mixed_requests_say_the_same_on_cuda_whether_steps_overlap_or_not() {
 }
 
 #[test]
-fn a_mixture_says_the_same_and_has_the_same_experts_on_cuda_whether_steps_overlap_or_not() {
-    let _double = shared_gpu();
+fn a_mixture_has_the_same_experts_whether_steps_overlap_or_not() {
+    let _emulated = shared_gpu();
     let say = |overlap, pages| {
         let mixture = json!({
             "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 4, "num_experts_per_tok": 2,
@@ -225,8 +225,8 @@ fn hybrid(room: TestSizes, overlap: bool) -> TestEngine<Cuda> {
 }
 
 #[test]
-fn a_hybrid_says_the_same_on_cuda_whether_steps_overlap_or_not() {
-    let _double = shared_gpu();
+fn a_hybrid_says_the_same_whether_steps_overlap_or_not() {
+    let _emulated = shared_gpu();
     let say = |overlap, pages, states| {
         let mut engine = hybrid(TestSizes { pages, states, ..SIZES }, overlap);
         let replies = lasting(engine.say(mixed()));
@@ -243,8 +243,8 @@ fn a_hybrid_says_the_same_on_cuda_whether_steps_overlap_or_not() {
 }
 
 #[test]
-fn states_of_a_reply_are_kept_on_cuda_although_its_tokens_come_late() {
-    let _double = shared_gpu();
+fn states_of_a_reply_are_kept_although_its_tokens_come_late() {
+    let _emulated = shared_gpu();
     for overlap in [false, true] {
         let mut engine = hybrid(TestSizes { states: 34, ..SIZES }, overlap);
         let results = engine.say_alone(Request { prompt: beginning().into(), ..of_length(1, 30) });
@@ -267,8 +267,8 @@ fn states_of_a_reply_are_kept_on_cuda_although_its_tokens_come_late() {
 }
 
 #[test]
-fn the_same_batches_say_the_same_on_cuda_with_a_library_too() {
-    let _double = shared_gpu();
+fn the_same_batches_say_the_same_with_a_library_too() {
+    let _emulated = shared_gpu();
     // Nobody ends before the others do, so batches are the same ones.
     let say = |eager, overlap| {
         let options = CudaOptions { eager, ..CudaOptions::default() };
@@ -282,8 +282,8 @@ fn the_same_batches_say_the_same_on_cuda_with_a_library_too() {
 }
 
 #[test]
-fn the_next_step_is_under_way_on_cuda_when_an_end_is_read() {
-    let _double = shared_gpu();
+fn the_next_step_is_under_way_when_an_end_is_read() {
+    let _emulated = shared_gpu();
     let mut without = exact(SIZES, false);
     let expected = without.say_alone(ending(3));
     assert_eq!(expected.finish, Some(FinishReason::Eos));
@@ -301,8 +301,8 @@ fn the_next_step_is_under_way_on_cuda_when_an_end_is_read() {
 }
 
 #[test]
-fn tokens_come_a_step_later_on_cuda_and_all_of_them_before_a_command() {
-    let _double = shared_gpu();
+fn tokens_come_a_step_later_and_all_of_them_before_a_command() {
+    let _emulated = shared_gpu();
     for late in [0, 1] {
         let mut engine = exact(SIZES, late == 1);
         let mut outputs = engine.send(vec![request(2)]);
@@ -321,8 +321,8 @@ fn tokens_come_a_step_later_on_cuda_and_all_of_them_before_a_command() {
 }
 
 #[test]
-fn a_beginning_that_others_wait_for_is_computed_once_on_cuda() {
-    let _double = shared_gpu();
+fn a_beginning_that_others_wait_for_is_computed_once() {
+    let _emulated = shared_gpu();
     let say = |overlap| {
         let mut engine = exact(SIZES, overlap);
         let with = |prompt: Vec<u32>, seed| {
@@ -346,8 +346,8 @@ fn a_beginning_that_others_wait_for_is_computed_once_on_cuda() {
 }
 
 #[test]
-fn a_beginning_is_known_on_cuda_once_its_step_is_launched() {
-    let _double = shared_gpu();
+fn a_beginning_is_known_once_its_step_is_launched() {
+    let _emulated = shared_gpu();
     for overlap in [false, true] {
         // Whoever computes it says one token, so it is in no step but that one.
         let one = || Request { prompt: beginning()[..40].into(), ..of_length(1, 1) };
@@ -358,8 +358,8 @@ fn a_beginning_is_known_on_cuda_once_its_step_is_launched() {
 }
 
 #[test]
-fn whole_pages_of_a_reply_are_known_afterwards_on_cuda() {
-    let _double = shared_gpu();
+fn whole_pages_of_a_reply_are_known_afterwards() {
+    let _emulated = shared_gpu();
     for overlap in [false, true] {
         let mut engine = exact(SIZES, overlap);
         // The last page is full once the last token but one is computed, in the last step.
@@ -372,8 +372,8 @@ fn whole_pages_of_a_reply_are_known_afterwards_on_cuda() {
 }
 
 #[test]
-fn who_gives_way_on_cuda_says_the_same() {
-    let _double = shared_gpu();
+fn who_gives_way_says_the_same() {
+    let _emulated = shared_gpu();
     let say = |pages, overlap| {
         let mut engine = exact(TestSizes { pages, ..SIZES }, overlap);
         let replies = engine.say((0..5).map(|number| of_length(number, 20)).collect());
@@ -389,8 +389,8 @@ fn who_gives_way_on_cuda_says_the_same() {
 }
 
 #[test]
-fn a_call_without_a_place_on_cuda_gets_that_of_another_call() {
-    let _double = shared_gpu();
+fn a_call_without_a_place_gets_that_of_another_call() {
+    let _emulated = shared_gpu();
     let many: Vec<TestRequest> =
         (0..5).map(|n| TestRequest { max_tokens: 9, ..TestRequest::numbered(n) }).collect();
     let say = |overlap| {
@@ -411,8 +411,8 @@ fn a_call_without_a_place_on_cuda_gets_that_of_another_call() {
 }
 
 #[test]
-fn who_leaves_on_cuda_takes_nothing_along() {
-    let _double = shared_gpu();
+fn who_leaves_takes_nothing_along() {
+    let _emulated = shared_gpu();
     let run = |leave, overlap| {
         let mut engine = exact(SIZES, overlap);
         let aborted = of_length(4, 12);
@@ -424,7 +424,7 @@ fn who_leaves_on_cuda_takes_nothing_along() {
             flag.store(true, Ordering::Relaxed);
             drop(third);
         }
-        // PagePool that come free are used again at once.
+        // Pages that come free are used again at once.
         engine.steps(1);
         calls.push(engine.send(vec![of_length(7, 12)]));
         engine.finish();
@@ -443,8 +443,8 @@ fn who_leaves_on_cuda_takes_nothing_along() {
 }
 
 #[test]
-fn weights_that_come_on_cuda_while_a_step_is_under_way_sample_what_follows() {
-    let _double = shared_gpu();
+fn weights_that_come_during_a_step_sample_what_follows() {
+    let _emulated = shared_gpu();
     for keep_cache in [false, true] {
         let say = |overlap| {
             let mut engine = exact(SIZES, overlap);
@@ -464,8 +464,8 @@ fn weights_that_come_on_cuda_while_a_step_is_under_way_sample_what_follows() {
 }
 
 #[test]
-fn what_was_drawn_on_cuda_is_told_before_a_step_fails() {
-    let _double = shared_gpu();
+fn what_was_drawn_is_told_before_a_step_fails() {
+    let _emulated = shared_gpu();
     let mut engine = exact(SIZES, true);
     let call = engine.send(vec![request(2)]);
     engine.steps(4);
@@ -479,8 +479,8 @@ fn what_was_drawn_on_cuda_is_told_before_a_step_fails() {
 }
 
 #[test]
-fn room_for_more_tokens_on_cuda_loses_none_that_are_under_way() {
-    let _double = shared_gpu();
+fn room_for_more_tokens_loses_none_that_are_under_way() {
+    let _emulated = shared_gpu();
     let limits = StepLimits { tokens: 400, scored: 400, ..SIZES.limits };
     let say = |overlap| {
         let mut engine = exact(TestSizes { limits, ..SIZES }, overlap);

@@ -1,11 +1,4 @@
-//! Mixtures of experts: their configuration, and the names of their tensors.
-//!
-//! Files and trainers have the experts of a layer in one of two layouts: a tensor for each matrix
-//! of each expert, as published models do, or two tensors for all experts, as transformers 5 has
-//! them in memory. The engine knows a matrix by its name in the first layout ([`ExpertPart`]). A
-//! tensor in the second is taken apart where it comes in ([`ExpertPart::all_of`]).
-
-use std::ops::Range;
+//! The configuration of mixtures of experts.
 
 use kernels::{EXPERTS_MAX, ExpertChoice};
 use serde_json::Value;
@@ -112,92 +105,6 @@ fn mixture_layers(config: &Value, layers: usize) -> Result<Vec<bool>, ConfigErro
     let is_mixture =
         |layer: usize| (layer + 1).is_multiple_of(step) && !dense.contains(&(layer as u64));
     Ok((0..layers).map(is_mixture).collect())
-}
-
-/// What the names of experts' tensors have behind the layer.
-const EXPERTS: &str = ".mlp.experts.";
-
-/// A matrix of an expert.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ExpertMatrix {
-    Gate,
-    Up,
-    Down,
-}
-
-impl ExpertMatrix {
-    /// The name behind the number of the expert.
-    fn name(self) -> &'static str {
-        match self {
-            ExpertMatrix::Gate => "gate_proj.weight",
-            ExpertMatrix::Up => "up_proj.weight",
-            ExpertMatrix::Down => "down_proj.weight",
-        }
-    }
-
-    /// The matrix and the number of the expert, from a name without its layer:
-    /// `mlp.experts.3.gate_proj.weight`.
-    pub(crate) fn parse(name: &str) -> Option<(usize, ExpertMatrix)> {
-        let (digits, matrix) = name.strip_prefix(&EXPERTS[1..])?.split_once('.')?;
-        let all = [ExpertMatrix::Gate, ExpertMatrix::Up, ExpertMatrix::Down];
-        let matrix = all.into_iter().find(|one| one.name() == matrix)?;
-        let expert = digits.parse().ok().filter(|expert: &usize| expert.to_string() == digits)?;
-        Some((expert, matrix))
-    }
-}
-
-/// A part of a tensor of all experts of a layer: one matrix of one expert.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ExpertPart {
-    /// The name of the matrix where each has a tensor of its own.
-    pub(crate) name: String,
-    pub(crate) shape: [usize; 2],
-    /// Its elements in the tensor.
-    pub(crate) elements: Range<usize>,
-}
-
-impl ExpertPart {
-    /// The parts of a tensor of all experts: `experts.gate_up_proj`, `[experts, 2 * width, hidden]`
-    /// with the rows of the gate first, or `experts.down_proj`, `[experts, hidden, width]`. `None`
-    /// for any other name or shape.
-    pub(crate) fn all_of(name: &str, shape: &[usize]) -> Option<Vec<ExpertPart>> {
-        let (layer, matrices) = joined_matrices(name)?;
-        let &[experts, rows, columns] = shape else { return None };
-        if !rows.is_multiple_of(matrices.len()) || experts > EXPERTS_MAX {
-            return None;
-        }
-        let rows = rows / matrices.len();
-        let size = rows.checked_mul(columns)?;
-
-        let mut parts = Vec::new();
-        let mut start = 0_usize;
-        for expert in 0..experts {
-            for matrix in matrices {
-                let end = start.checked_add(size)?;
-                let name = format!("{layer}{EXPERTS}{expert}.{}", matrix.name());
-                parts.push(ExpertPart { name, shape: [rows, columns], elements: start..end });
-                start = end;
-            }
-        }
-        Some(parts)
-    }
-
-    /// Returns true if `part` is the name of a part of the tensor `whole`.
-    pub(crate) fn is_of(part: &str, whole: &str) -> bool {
-        let Some((layer, matrices)) = joined_matrices(whole) else { return false };
-        let own = part.strip_prefix(layer).and_then(|own| own.strip_prefix('.'));
-        own.and_then(ExpertMatrix::parse).is_some_and(|(_, matrix)| matrices.contains(&matrix))
-    }
-}
-
-/// The layer, and the matrices of each expert, of a tensor of all experts.
-fn joined_matrices(name: &str) -> Option<(&str, &'static [ExpertMatrix])> {
-    let (layer, tensor) = name.split_once(EXPERTS)?;
-    match tensor {
-        "gate_up_proj" => Some((layer, &[ExpertMatrix::Gate, ExpertMatrix::Up])),
-        "down_proj" => Some((layer, &[ExpertMatrix::Down])),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
