@@ -22,7 +22,6 @@ mod run;
 mod secret_file;
 mod serve;
 mod server;
-mod spans;
 mod terminal;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
 //! `rolltape serve`: the recording proxy.
 
+mod call_lines;
+
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
@@ -12,7 +14,6 @@ use crate::options::parse::address;
 use crate::options::proxy::ProxyArgs;
 use crate::options::store::StoreArgs;
 use crate::print::count;
-use crate::server::call_lines;
 use crate::server::passed::{PassedSockets, report_ready, report_stopping};
 use crate::server::signals::{StopSignals, raise_descriptors};
 use crate::server::{BackendArgs, DurabilityName, OWN_SOCKET_MODE, RunningServer, ServerOptions};

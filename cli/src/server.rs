@@ -1,7 +1,6 @@
 //! The server of `rolltape serve` in one process: the engine, if there is a model, and the proxy
 //! with its two listeners.
 
-pub(crate) mod call_lines;
 pub(crate) mod changes;
 pub(crate) mod engine;
 mod feed_rows;
@@ -9,6 +8,7 @@ pub(crate) mod listen;
 pub(crate) mod passed;
 pub(crate) mod reading;
 pub(crate) mod signals;
+mod spans;
 mod upstreams;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -26,17 +26,17 @@ use viewer::{TokenTexts, Viewer};
 
 use self::engine::{LoadedEngine, StartedBackend};
 use self::feed_rows::ExportedRows;
-use self::listen::Listening;
+use self::listen::BoundSocket;
 use self::listen::socket_file::SocketFile;
 use self::passed::PassedSockets;
 use self::reading::reader;
+use self::spans::SpanExport;
 use self::upstreams::Upstreams;
 use crate::exit::Failure;
 use crate::options::address::ListenAddress;
 use crate::options::control::FoundToken;
 use crate::options::engine::EngineArgs;
 use crate::options::proxy::ProxyArgs;
-use crate::spans::SpanExport;
 
 /// The mode of a socket that only its user opens.
 pub(crate) const OWN_SOCKET_MODE: u32 = 0o600;
@@ -209,8 +209,8 @@ impl RunningServer {
         // An address that is taken is reported before a model is loaded.
         let PassedSockets { data, control } = std::mem::take(&mut options.passed);
         let (mode, own) = (options.socket_mode, OWN_SOCKET_MODE);
-        let data_socket = Listening::take(data, &options.listen, mode, "--listen")?;
-        let control_socket = Listening::take(control, &options.control, own, "--control")?;
+        let data_socket = BoundSocket::take(data, &options.listen, mode, "--listen")?;
+        let control_socket = BoundSocket::take(control, &options.control, own, "--control")?;
         let (stop_data, data_stop) = watch::channel(false);
         let (stop_others, others_stop) = watch::channel(false);
 

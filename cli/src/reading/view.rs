@@ -17,7 +17,7 @@ use crate::options::store::StoreArgs;
 use crate::print;
 use crate::secret_file;
 use crate::server::OWN_SOCKET_MODE;
-use crate::server::listen::Listening;
+use crate::server::listen::BoundSocket;
 use crate::server::reading::reader;
 use crate::server::signals::{StopSignals, raise_descriptors};
 use crate::terminal;
@@ -58,7 +58,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     };
     let mut signals = StopSignals::new()?;
     let address = ListenAddress::Tcp(args.listen);
-    let socket = Listening::take(None, &address, OWN_SOCKET_MODE, "--listen")?;
+    let socket = BoundSocket::take(None, &address, OWN_SOCKET_MODE, "--listen")?;
 
     // Nothing is forwarded: the upstream is a setting of the listener that is not used.
     let nowhere = "http://127.0.0.1:9".parse().map_err(|e| Failure::of(&e))?;

@@ -4,9 +4,9 @@
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::parameters::is_shaping;
 use crate::dialect::Dialect;
 use crate::json::tree;
+use crate::parameters::is_shaping;
 use crate::reply::missing::{tokenize_request, tokens_of_answer};
 
 /// A server's own sampling, as far as the server reports it.
