@@ -43,20 +43,24 @@ pub(crate) const OWN_SOCKET_MODE: u32 = 0o600;
 
 /// The backend: upstreams or a model.
 #[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Backend")]
 #[group(required = true, multiple = true)]
 pub(crate) struct BackendArgs {
-    /// An OpenAI-compatible server, such as http://127.0.0.1:8000; repeatable. Words after the
-    /// address of one of several are its settings: 'http://a:8000 name=a weight=2 calls=64
-    /// dialect=vllm'
+    /// OpenAI-compatible server to record; repeatable
+    ///
+    /// Such as http://127.0.0.1:8000. With several, words after an address are its settings:
+    /// 'http://a:8000 name=a weight=2 calls=64 dialect=vllm'.
     #[arg(long, value_name = "URL", value_delimiter = ',', env = "ROLLTAPE_UPSTREAM")]
     #[arg(conflicts_with = "model")]
     pub(crate) upstream: Vec<EngineSpec>,
-    /// A file with such a server on each line, which is read again when it changes
-    #[arg(long, value_name = "FILE", conflicts_with = "model", env = "ROLLTAPE_UPSTREAMS_FILE")]
-    pub(crate) upstreams_file: Option<PathBuf>,
-    /// A Hugging Face model folder, served by the engine inside this process
+    /// Hugging Face model folder for the engine in this process
     #[arg(long, value_name = "DIR", env = "ROLLTAPE_MODEL")]
     pub(crate) model: Option<PathBuf>,
+    /// File with an --upstream on each line
+    ///
+    /// It is read again when it changes.
+    #[arg(long, value_name = "FILE", conflicts_with = "model", env = "ROLLTAPE_UPSTREAMS_FILE")]
+    pub(crate) upstreams_file: Option<PathBuf>,
 }
 
 /// A value of `--durability`.
@@ -162,8 +166,8 @@ impl ServerOptions {
 /// Loads the model of a server, whose sockets are bound already.
 async fn load_engine(model: &Path, options: &ServerOptions) -> Result<LoadedEngine, Failure> {
     let upstream_args = &options.proxy.upstream;
-    let logprobs_mode = upstream_args.logprobs_mode.map(Into::into).unwrap_or_default();
-    let allow_priority = options.proxy.allow_priority;
+    let logprobs_mode = upstream_args.tokens.logprobs_mode.map(Into::into).unwrap_or_default();
+    let allow_priority = options.proxy.agents.allow_priority;
     let settings = EngineOptions { logprobs_mode, allow_priority, ..options.engine.options() };
     LoadedEngine::load(model, settings, options.engine_listen).await
 }

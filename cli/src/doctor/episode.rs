@@ -272,7 +272,7 @@ fn cost_table(costs: &[CauseCost]) -> Vec<String> {
         .collect();
 
     let mut page = vec![String::new()];
-    page.extend(print::columns(&["cause", "forks", "prefill", "lost sampled"], &rows));
+    page.extend(print::table_text(&["cause", "forks", "prefill", "lost sampled"], &rows));
     page
 }
 
