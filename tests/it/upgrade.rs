@@ -15,7 +15,7 @@ async fn head_of(socket: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn a_websocket_on_a_generating_route_is_refused_and_the_connection_goes_on() {
+async fn a_refused_websocket_leaves_its_connection_usable() {
     let upstream =
         Upstream::start("openai", |seen| vec![Step::reply("200 OK", "a/b", seen.path.as_bytes())])
             .await;
@@ -137,7 +137,7 @@ async fn a_websocket_has_a_place_among_the_calls_until_it_ends() {
 }
 
 #[tokio::test]
-async fn an_upgrade_that_the_upstream_declines_is_answered_as_it_answers() {
+async fn a_declined_upgrade_is_answered_as_the_upstream_did() {
     let upstream = Upstream::start("openai", |seen| {
         let body = seen.head.to_ascii_lowercase().contains("upgrade: websocket").to_string();
         vec![Step::reply("403 Forbidden", "text/plain", body.as_bytes())]

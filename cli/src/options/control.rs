@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_comes_before_a_variable_and_a_token_before_its_file() {
+    fn an_option_precedes_a_variable_a_token_its_file() {
         let both = |name: &str| match name {
             TOKEN_VARIABLE => Some("t".into()),
             TOKEN_FILE_VARIABLE => Some("f".into()),
