@@ -276,7 +276,7 @@ async fn what_relaxed_loses_is_marked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_acknowledged_is_lost_where_a_database_holds_the_store() {
+async fn nothing_acknowledged_is_lost_in_a_database() {
     let Some(server) = Server::shared() else { return };
     for (mode, load) in [("power", Load::Heavy), ("process", Load::Light)] {
         let tally = kill_all(Some(server), mode, load, kills() / 8).await;

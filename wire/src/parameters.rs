@@ -59,10 +59,10 @@ pub(crate) const NAMES: [&str; 49] = [
 ];
 
 /// A parameter that shapes the distribution of the next token.
-pub(super) struct Parameter {
-    pub(super) name: &'static str,
+pub(crate) struct Parameter {
+    pub(crate) name: &'static str,
     /// The parameter removes tokens from the distribution, rather than reweighting all of them.
-    pub(super) truncates: bool,
+    pub(crate) truncates: bool,
     neutral: Neutral,
     is_known_to: fn(Dialect) -> bool,
 }
@@ -104,7 +104,7 @@ fn others(dialect: Dialect) -> bool {
 
 /// All parameters that shape the distribution. `top_k` is off at 0 on some servers and at -1 on
 /// others.
-pub(super) const SHAPING: [Parameter; 15] = [
+pub(crate) const SHAPING: [Parameter; 15] = [
     reweighting("temperature", Neutral::At(1.0), any),
     truncation("top_p", Neutral::AtLeast(1.0), any),
     truncation("top_k", Neutral::AtMost(0.0), any),
@@ -124,12 +124,12 @@ pub(super) const SHAPING: [Parameter; 15] = [
 
 impl Parameter {
     /// Returns true if a server of `dialect` has this parameter.
-    pub(super) fn is_known_to(&self, dialect: Dialect) -> bool {
+    pub(crate) fn is_known_to(&self, dialect: Dialect) -> bool {
         (self.is_known_to)(dialect)
     }
 
     /// Returns true if the parameter does nothing at `value`.
-    pub(super) fn is_neutral(&self, value: &Value) -> bool {
+    pub(crate) fn is_neutral(&self, value: &Value) -> bool {
         value.as_f64().is_some_and(|value| match self.neutral {
             Neutral::At(neutral) => value == neutral,
             Neutral::AtMost(neutral) => value <= neutral,
@@ -139,7 +139,7 @@ impl Parameter {
 }
 
 /// Returns true if the parameter of this name shapes the distribution at `value`.
-pub(super) fn is_shaping(name: &str, value: &Value) -> bool {
+pub(crate) fn is_shaping(name: &str, value: &Value) -> bool {
     SHAPING.iter().any(|parameter| parameter.name == name && !parameter.is_neutral(value))
 }
 
@@ -170,7 +170,7 @@ const MASKS_IF_POSITIVE: [&str; 2] = ["min_new_tokens", "min_tokens"];
 
 /// The names of the fields of `body`, on any wire, that mask tokens. A field that the dialect may
 /// not know counts as known.
-pub(super) fn masks(dialect: Option<Dialect>, body: &Value) -> Vec<&'static str> {
+pub(crate) fn masks(dialect: Option<Dialect>, body: &Value) -> Vec<&'static str> {
     let mut found = Vec::new();
     add_masks(&mut found, body, &MASKS_IF_PRESENT, is_not_false);
     add_masks(&mut found, body, &MASKS_IF_FILLED, is_filled);

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use viewer::{CallEvent, ViewError, Viewer};
 
-use super::changes::Changes;
 use crate::log::LogFormat;
 use crate::reading::call_line::call_line;
+use crate::server::changes::ChangePoller;
 use crate::terminal::{self, Line};
 
 /// Pause between two looks for calls.
@@ -35,7 +35,7 @@ pub(crate) fn start(viewer: Viewer, format: LogFormat) -> JoinHandle<()> {
 
 /// Prints lines until there are too many.
 async fn follow(viewer: Viewer, format: LogFormat) -> Result<(), ViewError> {
-    let mut changes = Changes::new(viewer)?;
+    let mut changes = ChangePoller::new(viewer)?;
     while let Some(found) = changes.look().await? {
         let ended =
             found.into_iter().filter(|(kind, _)| *kind == "call").filter_map(|(_, text)| {

@@ -19,9 +19,9 @@ use viewer::Viewer;
 
 use self::collector::{Collector, Sent};
 use self::document::SpanMaker;
+use super::changes::ChangePoller;
 use crate::exit::Failure;
 use crate::options::telemetry::TelemetryArgs;
-use crate::server::changes::Changes;
 
 /// Pause between two looks for changes.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -39,7 +39,7 @@ pub(crate) struct SpanExport {
 
 /// The parts that the task works with.
 struct Sender {
-    changes: Changes,
+    changes: ChangePoller,
     maker: SpanMaker,
     collector: Collector,
 }
@@ -56,7 +56,7 @@ impl SpanExport {
     ) -> Result<Option<Self>, Failure> {
         let Some(url) = &args.otlp_endpoint else { return Ok(None) };
         let collector = Collector::new(url.clone())?;
-        let mut changes = Changes::new(viewer.clone()).map_err(|e| Failure::of(&e))?;
+        let mut changes = ChangePoller::new(viewer.clone()).map_err(|e| Failure::of(&e))?;
         // What is found later was recorded later.
         changes.look().await.map_err(|e| Failure::of(&e))?;
 
