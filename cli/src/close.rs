@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use episode::EpisodeId;
+use episode::{AttemptId, EpisodeId};
 use store::StoreEditor;
 
 use crate::exit::CommandResult;
@@ -12,14 +12,18 @@ use crate::time::now;
 
 /// Close an episode: later calls are answered 409
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Closing")]
 pub(crate) struct Args {
     /// The episode
+    #[arg(help_heading = None::<&str>)]
     episode: EpisodeId,
     /// Attempt of the episode
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     attempt: u32,
-    /// End of the run [default: exports derive it from the calls]
-    #[arg(long, value_enum)]
+    /// End of the run
+    ///
+    /// [default: exports derive it from the calls]
+    #[arg(long, value_enum, value_name = "STATUS")]
     status: Option<Status>,
     #[command(flatten)]
     store: StoreArgs,
@@ -44,6 +48,6 @@ impl Status {
 pub(crate) async fn run(args: Args) -> CommandResult {
     let store = StoreEditor::open(&args.store.location).await?;
     let status = args.status.map(Status::name);
-    store.close((args.episode, args.attempt), now(), status).await?;
+    store.close(AttemptId { episode: args.episode, attempt: args.attempt }, now(), status).await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -23,13 +23,19 @@ pub struct InvalidId {
     pub name: String,
 }
 
+impl InvalidId {
+    fn of(name: &str) -> Self {
+        Self { name: name.chars().take(60).collect() }
+    }
+}
+
 fn validated(name: &str) -> Result<String, InvalidId> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:-".contains(&b);
     // Clients and servers take these two out of a path.
     let is_dots = matches!(name, "." | "..");
     let is_long = name.len() > NAME_BYTES_MAX;
     if name.is_empty() || is_dots || is_long || !name.bytes().all(allowed) {
-        return Err(InvalidId { name: name.chars().take(60).collect() });
+        return Err(InvalidId::of(name));
     }
     Ok(name.to_owned())
 }
@@ -76,6 +82,31 @@ name! {
     TaskId
 }
 
+/// One attempt at an episode. Its text is `EPISODE/ATTEMPT`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AttemptId {
+    /// The episode.
+    pub episode: EpisodeId,
+    /// The number of the run; the first is 0.
+    pub attempt: u32,
+}
+
+impl fmt::Display for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.episode, self.attempt)
+    }
+}
+
+impl FromStr for AttemptId {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        let named = text.rsplit_once('/').and_then(|(id, number)| Some((id, number.parse().ok()?)));
+        let (episode, attempt) = named.ok_or_else(|| InvalidId::of(text))?;
+        Ok(Self { episode: episode.parse()?, attempt })
+    }
+}
+
 /// One call. Sorts by the time at which the call began (UUID version 7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId(pub Uuid);
@@ -105,6 +136,16 @@ mod tests {
         }
         for bad in ["", ".", "..", "a b", "a/b", "é", &"x".repeat(201)] {
             assert!(bad.parse::<EpisodeId>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_text_of_an_attempt_names_it() {
+        let attempt: AttemptId = "run:1/3".parse().unwrap();
+        assert_eq!((attempt.episode.as_str(), attempt.attempt), ("run:1", 3));
+        assert_eq!(attempt.to_string(), "run:1/3");
+        for bad in ["run", "/0", "a/", "a/-1", "a/b/0"] {
+            assert!(bad.parse::<AttemptId>().is_err(), "{bad}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The nouns of rolltape. Pure data: no I/O, no async, no clock.
 //!
 //! In reading order:
-//! - [`EpisodeId`], [`GroupId`], [`TaskId`], [`CallId`]: identifiers.
+//! - [`EpisodeId`], [`AttemptId`], [`GroupId`], [`TaskId`], [`CallId`]: identifiers.
 //! - [`Tag`]: the episode that a call belongs to, and how that is known.
 //! - [`CLOSE_STATUSES`]: the ways in which an episode ends.
 //! - [`Route`]: the kind of endpoint that was called.
@@ -28,7 +28,7 @@ mod words;
 pub use call::{
     Call, CallEnd, CallStart, Choice, Fidelity, Outcome, SideColumn, TokenCounts, VersionSpan,
 };
-pub use id::{CallId, EpisodeId, GroupId, InvalidId, Micros, TaskId};
+pub use id::{AttemptId, CallId, EpisodeId, GroupId, InvalidId, Micros, TaskId};
 pub use lineage::{CallKind, Lineage};
 pub use reward::{Reward, RewardScope, ScopeError, ScopeParts};
 pub use route::Route;

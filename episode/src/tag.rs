@@ -1,7 +1,7 @@
 //! The episode that a call belongs to, and how an episode ends.
 
 use crate::words::words;
-use crate::{EpisodeId, GroupId, TaskId};
+use crate::{AttemptId, EpisodeId, GroupId, TaskId};
 
 /// The statuses with which an episode is closed. The exported column `status` holds no other.
 pub const CLOSE_STATUSES: [&str; 5] =
@@ -26,10 +26,9 @@ pub struct Tag {
     pub source: TagSource,
 }
 
-impl Tag {
-    /// The episode and the attempt at it.
-    pub fn key(&self) -> (EpisodeId, u32) {
-        (self.episode.clone(), self.attempt)
+impl From<&Tag> for AttemptId {
+    fn from(tag: &Tag) -> Self {
+        Self { episode: tag.episode.clone(), attempt: tag.attempt }
     }
 }
 

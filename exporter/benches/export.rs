@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use episode::{
-    CallEnd, CallId, CallKind, CallStart, Choice, Fidelity, Lineage, Outcome, Reward, RewardScope,
-    Route, Tag, TagSource, TokenCounts, VersionSpan,
+    AttemptId, CallEnd, CallId, CallKind, CallStart, Choice, Fidelity, Lineage, Outcome, Reward,
+    RewardScope, Route, Tag, TagSource, TokenCounts, VersionSpan,
 };
 use exporter::{Options, Report, export};
 use parquet::arrow::ArrowWriter;
@@ -239,7 +239,7 @@ async fn play(store: &Store, number: usize, shape: Shape) {
         source: "bench".into(),
         at,
     };
-    store.reward((episode, 0), reward).await.unwrap();
+    store.reward(AttemptId { episode, attempt: 0 }, reward).await.unwrap();
 }
 
 fn begun(tag: Tag, at: i64, messages: &[Value]) -> CallStart {

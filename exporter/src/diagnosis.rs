@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use episode::{Call, CallId, Micros};
-use store::EpisodeRecord;
+use store::AttemptRecord;
 use template::TokenizerError;
 
 use crate::forks::Fork;
@@ -50,14 +50,14 @@ pub struct Finding {
 }
 
 /// Diagnoses one attempt. Text around forks is shown as far as it is recorded.
-pub fn diagnose(record: EpisodeRecord, calls: Vec<Call>) -> Diagnosis {
+pub fn diagnose(record: AttemptRecord, calls: Vec<Call>) -> Diagnosis {
     diagnosis(&RecordedAttempt { record, calls, rewards: Vec::new() }, None).0
 }
 
 /// Diagnoses one attempt, and returns with it every choice and what that continues, in the order in
 /// which the calls began, and the calls. Text around forks is shown as far as it is recorded.
 pub fn diagnose_tree(
-    record: EpisodeRecord,
+    record: AttemptRecord,
     calls: Vec<Call>,
 ) -> (Diagnosis, Vec<ChoiceLink>, Vec<Call>) {
     let episode = RecordedAttempt { record, calls, rewards: Vec::new() };
@@ -71,7 +71,7 @@ pub fn diagnose_tree(
 /// [`TokenizerError`] when the file is absent or not a tokenizer.
 pub fn diagnose_with_tokenizer(
     tokenizer: &Path,
-    record: EpisodeRecord,
+    record: AttemptRecord,
     calls: Vec<Call>,
 ) -> Result<Diagnosis, TokenizerError> {
     let texts = TokenTexts::read(tokenizer)?;

@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(names.flatten().collect::<Vec<_>>(), ["b", "c", "a"]);
         store.export(&options).await.unwrap();
         assert_eq!(fs::read(&report.files[0]).unwrap(), bytes);
-        let held = ["a", "b", "c"].map(|name| (name.to_owned(), 0)).into();
+        let held = ["a/0", "b/0", "c/0"].map(|name| name.parse().unwrap()).into();
         for path in [&out, &report.files[2]] {
             assert_eq!(crate::exported_attempts(path).unwrap(), held);
         }

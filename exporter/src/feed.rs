@@ -11,7 +11,7 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use episode::RewardScope;
-use store::{EpisodeRecord, FeedItem, Snapshot, SnapshotError};
+use store::{AttemptRecord, FeedItem, Snapshot, SnapshotError};
 use thiserror::Error;
 
 use crate::feed::options::{FeedOptions, VERDICTS};
@@ -138,7 +138,7 @@ impl Feed {
 /// Reads one attempt; none where what is stored of it cannot be decoded.
 async fn read(
     snapshot: &mut Snapshot,
-    record: EpisodeRecord,
+    record: AttemptRecord,
 ) -> Result<Option<RecordedAttempt>, FeedError> {
     match scan(snapshot, record, None).await {
         Ok((episode, _)) => Ok(Some(episode)),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use episode::{Micros, TrajectoryKind};
 use serde::Serialize;
 use serde_json::{Value, json};
-use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
+use store::{AttemptRecord, Selection, Snapshot, SnapshotError};
 
 use crate::formats::Format;
 use crate::input::plan::{Partition, SelectionRules, Shard};
@@ -225,7 +225,7 @@ impl Options {
     pub(crate) fn row_extras<'a>(
         &self,
         groups: &'a RewardGroups,
-        record: &EpisodeRecord,
+        record: &AttemptRecord,
     ) -> RowExtras<'a> {
         let answers = self.format.reads_messages();
         RowExtras { answers, ..self.rewards.row_extras(groups.standing(record), self.versions) }

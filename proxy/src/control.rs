@@ -21,6 +21,7 @@ mod requests;
 pub(crate) mod routes;
 mod versions;
 
+use episode::AttemptId;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr};
@@ -50,7 +51,6 @@ use crate::control::desk::Desk;
 use crate::control::error::{body_error, commit_error, not_let_in, refused};
 use crate::control::routes::{ControlRoute, Handler, JsonHandler, ROUTES};
 use crate::proxy::Proxy;
-use crate::record::attempts::AttemptKey;
 
 /// Serves the control listener until `shutdown`.
 pub async fn serve_control(
@@ -322,7 +322,7 @@ impl JsonRequest<'_> {
     }
 
     /// The attempt that the path and the query name.
-    fn attempt(&self) -> Result<AttemptKey, JsonReply> {
+    fn attempt(&self) -> Result<AttemptId, JsonReply> {
         let query = Query::parse(self.query)?;
         query.check_known(&self.route.query_names())?;
         episodes::attempt_key(self.parameter, query.get("attempt"))

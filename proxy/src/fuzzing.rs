@@ -2,7 +2,7 @@
 //! They exist with the feature `fuzzing` only.
 
 use bytes::Bytes;
-use episode::{EpisodeId, Micros};
+use episode::{AttemptId, EpisodeId, Micros};
 use http::body::coding::Coding;
 use http::body::request_body::RequestLimits;
 use hyper::header::{CONTENT_ENCODING, HeaderName, HeaderValue};
@@ -75,8 +75,8 @@ fn signer() -> KeySigner {
 
 /// Signs a key. `None` if no episode has this name.
 pub fn sign_key(episode: &str, attempt: u32, expires_at: Micros) -> Option<String> {
-    let episode: EpisodeId = episode.parse().ok()?;
-    Some(signer().sign(&episode, attempt, expires_at).0)
+    let attempt = AttemptId { episode: episode.parse().ok()?, attempt };
+    Some(signer().sign(&attempt, expires_at).0)
 }
 
 /// True if `text` is a key that is valid at the time `now`.

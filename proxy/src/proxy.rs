@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use episode::Micros;
+use episode::{AttemptId, Micros};
 use http::clock::now;
 use http::memory::MemoryAccount;
 use http::server::activity::CallPermit;
@@ -21,7 +21,7 @@ use crate::feed::Feed;
 use crate::fleet::members::{ChangeError, Fleet};
 use crate::fleet::spec::{EngineSpec, InvalidEngine};
 use crate::record::admission::Admission;
-use crate::record::attempts::{AttemptKey, OpenAttempts};
+use crate::record::attempts::OpenAttempts;
 use crate::record::mask::KeyMask;
 use crate::record::tracker::CallTracker;
 use crate::tag::api_key::KeySigner;
@@ -47,7 +47,7 @@ pub struct Proxy {
     drain_until: OnceLock<Instant>,
     default_force: Arc<ForcedSampling>,
     /// Sampling parameters of the attempts that have their own.
-    attempt_force: Mutex<HashMap<AttemptKey, Arc<ForcedSampling>>>,
+    attempt_force: Mutex<HashMap<AttemptId, Arc<ForcedSampling>>>,
 }
 
 /// The reason for which a proxy does not start.
@@ -97,7 +97,7 @@ impl Proxy {
         let attempt_force = stored_force(&mut snapshot).await?;
         let open_attempts = OpenAttempts::default();
         for attempt in snapshot.budgeted_attempts().await? {
-            open_attempts.count((attempt.episode, attempt.attempt));
+            open_attempts.count(attempt);
         }
         if config.budget != Budget::default() {
             store.set_default_budget(config.budget).await?;
@@ -217,20 +217,20 @@ impl Proxy {
     }
 
     /// Sampling parameters for the calls of an attempt.
-    pub(crate) fn force_of(&self, attempt: &AttemptKey) -> Arc<ForcedSampling> {
+    pub(crate) fn force_of(&self, attempt: &AttemptId) -> Arc<ForcedSampling> {
         let of_attempt = self.attempt_force.lock().ok().and_then(|all| all.get(attempt).cloned());
         of_attempt.unwrap_or_else(|| Arc::clone(&self.default_force))
     }
 
     /// Gives an attempt sampling parameters of its own.
-    pub(crate) fn set_force(&self, attempt: AttemptKey, force: ForcedSampling) {
+    pub(crate) fn set_force(&self, attempt: AttemptId, force: ForcedSampling) {
         if let Ok(mut all) = self.attempt_force.lock() {
             all.insert(attempt, Arc::new(force));
         }
     }
 
     /// Drops the state of an attempt that takes no more calls.
-    pub(crate) fn forget(&self, attempt: &AttemptKey) {
+    pub(crate) fn forget(&self, attempt: &AttemptId) {
         self.open_attempts.remove(attempt);
         self.fleet.forget(attempt);
         self.admission.forget(attempt);
@@ -256,11 +256,12 @@ async fn open_signer(config: &Config, store: &Store) -> Result<KeySigner, StartE
 /// Sampling parameters of the open attempts in the store.
 async fn stored_force(
     snapshot: &mut Snapshot,
-) -> Result<HashMap<AttemptKey, Arc<ForcedSampling>>, StartError> {
+) -> Result<HashMap<AttemptId, Arc<ForcedSampling>>, StartError> {
     let mut stored = HashMap::new();
-    for episode in snapshot.episodes(&Selection::default()).await? {
-        if let Some(force) = episode.force_sampling.filter(|_| episode.closed_at.is_none()) {
-            stored.insert((episode.id, episode.attempt), Arc::new(force.parse()?));
+    for record in snapshot.episodes(&Selection::default()).await? {
+        if let Some(force) = record.force_sampling.filter(|_| record.closed_at.is_none()) {
+            let id = AttemptId { episode: record.id, attempt: record.attempt };
+            stored.insert(id, Arc::new(force.parse()?));
         }
     }
     Ok(stored)

@@ -1,5 +1,6 @@
 //! The data listener and the walk of a call.
 
+use episode::AttemptId;
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
@@ -107,7 +108,7 @@ async fn call(
     let tagged = proxy.tag(&mut head, request, arrived_at)?;
     let started_at = proxy.admit(&tagged, arrived_at).await?;
     let permit = proxy.call_permit().await;
-    let (route, path, attempt) = (tagged.route, tagged.path.clone(), tagged.tag.key());
+    let (route, path, attempt) = (tagged.route, tagged.path.clone(), AttemptId::from(&tagged.tag));
     let lineage = tagged.lineage.clone();
 
     // The start record is queued. An attempt that this process does not know to be open waits for

@@ -99,7 +99,7 @@ pub(crate) fn tag(
     let sources = EpisodeSources {
         path: path.episode.map(str::parse).transpose()?,
         header: parsed_header(headers, EPISODE)?,
-        key: key.as_ref().map(|key| key.attempt.0.clone()),
+        key: key.as_ref().map(|key| key.attempt.episode.clone()),
     };
 
     // The agent's own session comes next, then the conversation.
@@ -119,7 +119,7 @@ pub(crate) fn tag(
     let attempts = AttemptSources {
         path: path.attempt.map(parse_attempt).transpose()?,
         header: text_header(headers, ATTEMPT)?.map(parse_attempt).transpose()?,
-        key: key.as_ref().map(|key| key.attempt.1),
+        key: key.as_ref().map(|key| key.attempt.attempt),
     };
     let tag = Tag {
         episode,
@@ -448,8 +448,7 @@ mod tests {
 
     #[test]
     fn a_signed_key_tags_and_goes_no_further() {
-        let episode: EpisodeId = "r".parse().unwrap();
-        let (key, _) = context().signer.sign(&episode, 4, 100);
+        let (key, _) = context().signer.sign(&"r/4".parse().unwrap(), 100);
         let bearer = format!("Bearer {key}");
         let lower = format!("bearer  {key}");
         for headers in [
@@ -463,7 +462,7 @@ mod tests {
             assert_eq!((tagged.episode.as_str(), tagged.attempt), ("r", 4));
             assert_eq!(tagged.source, TagSource::Key);
         }
-        let (next, _) = context().signer.sign(&episode, 5, 100);
+        let (next, _) = context().signer.sign(&"r/5".parse().unwrap(), 100);
         let two = [("authorization", bearer.as_str()), ("x-api-key", &next)];
         assert_eq!(read("/v1/messages", &two).unwrap_err().status(), 400);
         let other = read("/e/other/v1/x", &[("x-api-key", &key)]).unwrap_err();

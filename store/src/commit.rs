@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use episode::{CallId, Micros, Reward};
+use episode::{AttemptId, CallId, Micros, Reward};
 
 use crate::commit::begun::write_begun;
 use crate::commit::cut::cut;
@@ -24,7 +24,7 @@ use crate::database::query::query;
 use crate::error::{CommitError, CommitResult};
 use crate::feed::write::{number_closed, write_feed};
 use crate::log::cache::LogCache;
-use crate::types::{Announcement, AttemptId};
+use crate::types::Announcement;
 use crate::versions::write_version;
 use crate::writer::loss::{mark, unmark};
 
@@ -171,7 +171,7 @@ async fn open(
     let Announcement { tag, at, force, group_size, budget } = announcement;
     let episode = upsert_episode(connection, tag, *at, NamedBy::Control).await?;
     if episode.is_closed {
-        return Err(CommitError::Closed(tag.episode.clone(), tag.attempt));
+        return Err(CommitError::Closed(tag.into()));
     }
 
     if let Some(group) = &tag.group {

@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 
-use episode::{CallId, EpisodeId};
+use episode::{AttemptId, CallId, EpisodeId};
 use thiserror::Error;
 
 use crate::unavailable::StoreUnavailable;
@@ -47,8 +47,8 @@ pub enum OpenError {
 #[derive(Debug, Error)]
 pub enum CommitError {
     /// The episode was closed; a re-run uses a new attempt.
-    #[error("episode `{0}` attempt {1} is closed")]
-    Closed(EpisodeId, u32),
+    #[error("episode `{}` attempt {} is closed", .0.episode, .0.attempt)]
+    Closed(AttemptId),
     /// The attempt takes only calls with a key.
     #[error("episode `{0}` takes only calls that carry its API key")]
     NeedsKey(EpisodeId),
@@ -68,8 +68,8 @@ pub enum CommitError {
     #[error("the episode has no key `{0}`")]
     UnknownKey(String),
     /// No call of this episode was recorded.
-    #[error("no episode `{0}` attempt {1}")]
-    Unknown(EpisodeId, u32),
+    #[error("no episode `{}` attempt {}", .0.episode, .0.attempt)]
+    Unknown(AttemptId),
     /// The episode has no such call.
     #[error("the episode has no call `{0}`")]
     UnknownCall(CallId),

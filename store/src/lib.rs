@@ -61,9 +61,7 @@ pub use maintenance::prune::{
 };
 pub use snapshot::Snapshot;
 pub use snapshot::summary::EpisodeSummary;
-pub use types::{
-    Announcement, ApiKeyRecord, AttemptId, Budget, Durability, EpisodeRecord, Selection,
-};
+pub use types::{Announcement, ApiKeyRecord, AttemptRecord, Budget, Durability, Selection};
 pub use unavailable::StoreUnavailable;
 pub use verify::report::{Damage, RecordRef, VerifyReport};
 pub use verify::verify;

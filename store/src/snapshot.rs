@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use episode::{CallId, EpisodeId, GroupId, Micros, Reward, RewardScope, TaskId};
+use episode::{AttemptId, CallId, EpisodeId, GroupId, Micros, Reward, RewardScope, TaskId};
 
 use crate::database::connection::StoreConnection;
 use crate::database::query::{Query, query};
@@ -13,7 +13,7 @@ use crate::error::SnapshotError;
 use crate::location::Location;
 use crate::open;
 use crate::snapshot::rows::{episode_of, reward_of};
-use crate::types::{AttemptId, EpisodeRecord, Selection};
+use crate::types::{AttemptRecord, Selection};
 
 pub(crate) mod calls;
 pub(crate) mod rows;
@@ -78,7 +78,7 @@ impl Snapshot {
     pub async fn episodes(
         &mut self,
         selection: &Selection,
-    ) -> Result<Vec<EpisodeRecord>, SnapshotError> {
+    ) -> Result<Vec<AttemptRecord>, SnapshotError> {
         let select = format!(
             "SELECT e.*, EXISTS (SELECT 1 FROM mark m WHERE m.episode_key = e.episode_key) \
              AS marked FROM episode e WHERE {SELECTED} \
@@ -99,9 +99,9 @@ impl Snapshot {
 
         let mut episodes = Vec::with_capacity(rows.len());
         for row in &rows {
-            let mut episode = episode_of(row)?;
-            episode.labels = labels.remove(&episode.key).unwrap_or_default();
-            episodes.push(episode);
+            let mut record = episode_of(row)?;
+            record.labels = labels.remove(&record.key).unwrap_or_default();
+            episodes.push(record);
         }
         Ok(episodes)
     }
@@ -110,7 +110,7 @@ impl Snapshot {
     pub(crate) async fn episode_with(
         &mut self,
         call: CallId,
-    ) -> Result<Option<EpisodeRecord>, SnapshotError> {
+    ) -> Result<Option<AttemptRecord>, SnapshotError> {
         let row = query(
             "SELECT e.*, EXISTS (SELECT 1 FROM mark m WHERE m.episode_key = e.episode_key) \
              AS marked FROM episode e JOIN call c USING (episode_key) WHERE c.call_id = $1",
@@ -127,12 +127,12 @@ impl Snapshot {
     /// Adds the labels of an episode to its record.
     pub(crate) async fn with_labels(
         &mut self,
-        mut episode: EpisodeRecord,
-    ) -> Result<EpisodeRecord, sqlx::Error> {
+        mut record: AttemptRecord,
+    ) -> Result<AttemptRecord, sqlx::Error> {
         let select = "SELECT name, value FROM label WHERE episode_key = $1 ORDER BY label_key";
-        let rows = query(select).bind(episode.key).fetch_all(&mut self.connection).await?;
-        episode.labels = rows.iter().map(label_of).collect::<Result<_, _>>()?;
-        Ok(episode)
+        let rows = query(select).bind(record.key).fetch_all(&mut self.connection).await?;
+        record.labels = rows.iter().map(label_of).collect::<Result<_, _>>()?;
+        Ok(record)
     }
 
     /// True where any choice has arrays beside its ids. Few stores have, and asking once is faster
@@ -222,12 +222,12 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
-    pub async fn rewards(&mut self, episode: &EpisodeRecord) -> Result<Vec<Reward>, SnapshotError> {
+    pub async fn rewards(&mut self, record: &AttemptRecord) -> Result<Vec<Reward>, SnapshotError> {
         let rows = query(
             "SELECT scope, call_id, choice_index, token_start, token_end, name, value, source, \
              given_at FROM reward WHERE episode_key = $1 ORDER BY reward_key",
         )
-        .bind(episode.key)
+        .bind(record.key)
         .fetch_all(&mut self.connection)
         .await?;
         rows.iter().map(reward_of).collect()

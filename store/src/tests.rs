@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use episode::{
-    CallEnd, CallId, CallKind, CallStart, Choice, EpisodeId, Fidelity, Lineage, Outcome, Reward,
-    RewardScope, Route, SideColumn, Tag, TagSource, TokenCounts, VersionSpan, VersionStamps,
+    AttemptId, CallEnd, CallId, CallKind, CallStart, Choice, EpisodeId, Fidelity, Lineage, Outcome,
+    Reward, RewardScope, Route, SideColumn, Tag, TagSource, TokenCounts, VersionSpan,
+    VersionStamps,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -231,14 +232,17 @@ async fn closed_episodes_refuse_and_rewards_keep_their_history() {
             at: 6,
         };
         for value in [Some(1.0), None] {
-            store.reward((id("a"), 1), reward(value)).await.unwrap();
+            store.reward("a/1".parse().unwrap(), reward(value)).await.unwrap();
         }
-        let unknown = store.reward((id("a"), 0), reward(None)).await;
+        let unknown = store.reward("a/0".parse().unwrap(), reward(None)).await;
         assert!(matches!(unknown, Err(CommitError::Unknown(..))));
-        store.close((id("a"), 1), 7, Some("failed".into())).await.unwrap();
-        store.close((id("a"), 1), 9, Some("completed".into())).await.unwrap();
+        store.close("a/1".parse().unwrap(), 7, Some("failed".into())).await.unwrap();
+        store.close("a/1".parse().unwrap(), 9, Some("completed".into())).await.unwrap();
         let late = CallStart { tag: tag("a", 1), ..begun("a", 8) };
-        assert!(matches!(store.begin(late).await.done().await, Err(CommitError::Closed(_, 1))));
+        assert!(matches!(
+            store.begin(late).await.done().await,
+            Err(CommitError::Closed(AttemptId { attempt: 1, .. }))
+        ));
         let mut snapshot = store.snapshot().await.unwrap();
         let forced = &snapshot.episodes(&Selection::default()).await.unwrap()[0].force_sampling;
         assert_eq!(forced.as_deref(), Some("top_p=1"));
@@ -273,10 +277,10 @@ async fn a_reward_keeps_what_it_is_about() {
             RewardScope::Tokens { call, choice: 2, start: 3, end: u32::MAX },
         ];
         for scope in scopes {
-            store.reward((id("a"), 0), reward(scope)).await.unwrap();
+            store.reward("a/0".parse().unwrap(), reward(scope)).await.unwrap();
         }
         let other = RewardScope::Trajectory { call: CallId(Uuid::nil()), choice: 0 };
-        let refused = store.reward((id("a"), 0), reward(other)).await;
+        let refused = store.reward("a/0".parse().unwrap(), reward(other)).await;
         assert!(matches!(refused, Err(CommitError::UnknownCall(_))));
         let mut snapshot = store.snapshot().await.unwrap();
         let summary = snapshot.summaries(&Selection::default()).await.unwrap().remove(0);
@@ -284,7 +288,7 @@ async fn a_reward_keeps_what_it_is_about() {
         let found = snapshot.rewards(&summary.episode).await.unwrap();
         assert_eq!(found, scopes.map(reward));
         let later = Reward { value: None, at: 7, ..reward(RewardScope::Episode) };
-        store.reward((id("a"), 0), later).await.unwrap();
+        store.reward("a/0".parse().unwrap(), later).await.unwrap();
         let mut snapshot = store.snapshot().await.unwrap();
         for (until, expected) in [(5, None), (6, Some(Some(0.5))), (7, Some(None))] {
             let found = snapshot.episode_rewards("reward", until).await.unwrap();
@@ -387,9 +391,10 @@ async fn two_recorders_are_refused_and_statements_beside_one_are_not() {
         source: "test".into(),
         at: 6,
     };
-    StoreEditor::open(&path).await.unwrap().reward((id("a"), 0), reward).await.unwrap();
-    StoreEditor::open(&path).await.unwrap().close((id("a"), 0), 9, None).await.unwrap();
-    let unknown = StoreEditor::open(&path).await.unwrap().close((id("b"), 0), 9, None).await;
+    StoreEditor::open(&path).await.unwrap().reward("a/0".parse().unwrap(), reward).await.unwrap();
+    StoreEditor::open(&path).await.unwrap().close("a/0".parse().unwrap(), 9, None).await.unwrap();
+    let unknown =
+        StoreEditor::open(&path).await.unwrap().close("b/0".parse().unwrap(), 9, None).await;
     assert!(matches!(unknown, Err(CommitError::Unknown(..))));
     let none = StoreEditor::open(&folder.path().join("none.db")).await;
     assert!(matches!(none, Err(OpenError::Missing(_))));
@@ -416,7 +421,7 @@ async fn relaxed_marks_what_it_may_lose_until_it_is_safe() {
             store.begin(begun(episode, 1)).await.done().await.unwrap();
         }
         assert_eq!(marked(&site).await, ["closed", "open"]);
-        store.close((id("closed"), 0), 2, None).await.unwrap();
+        store.close("closed/0".parse().unwrap(), 2, None).await.unwrap();
         assert_eq!(marked(&site).await, ["open"]);
         let late = store.begin(begun("closed", 3)).await.done().await;
         assert!(matches!(late, Err(CommitError::Closed(..))));

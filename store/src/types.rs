@@ -1,6 +1,6 @@
 //! Types that the whole store shares.
 
-use episode::{EpisodeId, GroupId, Micros, Tag, TagSource, TaskId};
+use episode::{AttemptId, EpisodeId, GroupId, Micros, Tag, TagSource, TaskId};
 
 /// The events that a commit survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,30 +56,9 @@ pub struct ApiKeyRecord {
     pub budget: Budget,
 }
 
-/// One attempt at an episode.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AttemptId {
-    /// The episode.
-    pub episode: EpisodeId,
-    /// The number of the run; the first is 0.
-    pub attempt: u32,
-}
-
-impl From<(EpisodeId, u32)> for AttemptId {
-    fn from((episode, attempt): (EpisodeId, u32)) -> Self {
-        Self { episode, attempt }
-    }
-}
-
-impl From<&Tag> for AttemptId {
-    fn from(tag: &Tag) -> Self {
-        tag.key().into()
-    }
-}
-
 /// One attempt at an episode, as the store holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EpisodeRecord {
+pub struct AttemptRecord {
     /// The store's own key.
     pub key: i64,
     /// The episode.

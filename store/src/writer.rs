@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use episode::{CallEnd, CallId, CallStart, EpisodeId, Micros, Reward};
+use episode::{AttemptId, CallEnd, CallId, CallStart, EpisodeId, Micros, Reward};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -19,7 +19,7 @@ use crate::feed::types::{FeedRecord, Lease, Settlement};
 use crate::location::Location;
 use crate::open;
 use crate::snapshot::Snapshot;
-use crate::types::{Announcement, ApiKeyRecord, AttemptId, Budget, Durability};
+use crate::types::{Announcement, ApiKeyRecord, Budget, Durability};
 use crate::versions::VersionRecord;
 use crate::writer::counts::{RecordCounters, RecordCounts};
 use crate::writer::hold::{HeldStarts, PendingRecords, QueuedRecord, StartSignal};
@@ -189,11 +189,10 @@ impl Store {
     /// key.
     pub async fn revoke_keys(
         &self,
-        attempt: impl Into<AttemptId>,
+        attempt: AttemptId,
         key_id: Option<String>,
         at: Micros,
     ) -> Result<(), CommitError> {
-        let attempt = attempt.into();
         let episode = attempt.episode.clone();
         self.change_gate(&episode, Record::RevokeKeys { attempt, key_id, at }).await
     }
@@ -212,11 +211,10 @@ impl Store {
     /// [`CommitError::Unknown`] when there is no such episode.
     pub async fn close(
         &self,
-        attempt: impl Into<AttemptId>,
+        attempt: AttemptId,
         at: Micros,
         status: Option<String>,
     ) -> Result<(), CommitError> {
-        let attempt = attempt.into();
         if let Some(losses) = &self.losses {
             losses.forget_mark(&attempt);
         }
@@ -233,12 +231,8 @@ impl Store {
     ///
     /// # Errors
     /// [`CommitError::Unknown`] when there is no such episode.
-    pub async fn reward(
-        &self,
-        attempt: impl Into<AttemptId>,
-        reward: Reward,
-    ) -> Result<(), CommitError> {
-        self.write(Record::Reward { attempt: attempt.into(), reward }).await
+    pub async fn reward(&self, attempt: AttemptId, reward: Reward) -> Result<(), CommitError> {
+        self.write(Record::Reward { attempt, reward }).await
     }
 
     /// Registers a consumer of the feed that starts after the position `floor`. One that exists is

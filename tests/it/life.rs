@@ -15,7 +15,7 @@ async fn chat(world: &World, episode: &str, words: &str) {
 }
 
 #[tokio::test]
-async fn a_store_in_use_is_checked_and_copied_and_pruned_when_it_rests() {
+async fn a_store_in_use_is_verified_and_copied_then_pruned() {
     let upstream = Upstream::start("vllm", |_| {
         vec![Step::reply("200 OK", "application/json", &tape("vllm/chat.asked.json"))]
     })
@@ -46,7 +46,7 @@ async fn a_store_in_use_is_checked_and_copied_and_pruned_when_it_rests() {
     let now = before[0].begun.started_at + 2 * HOUR_US;
     let which = PruneFilter { keep, now, ..PruneFilter::default() };
     let plan = plan_prune(&store, &which).await.unwrap();
-    assert_eq!((plan.candidates.len(), plan.candidates[0].episode.as_str()), (1, "drop"));
+    assert_eq!((plan.candidates.len(), plan.candidates[0].attempt.episode.as_str()), (1, "drop"));
     assert_eq!(prune(&store, &which).await.unwrap().plan, plan);
     assert!(verify(&store).await.unwrap().is_clean());
     let mut snapshot = store::Snapshot::open(&store).await.unwrap();

@@ -216,7 +216,7 @@ async fn forced_sampling_reaches_the_server_and_the_record() {
 }
 
 #[tokio::test]
-async fn a_batch_with_a_forced_number_of_choices_keeps_its_prompts_apart() {
+async fn a_batch_with_forced_choices_keeps_its_prompts_apart() {
     let reply = br#"{"model":"m","choices":[
         {"index":0,"text":"x","prompt_token_ids":[1],"token_ids":[5],"finish_reason":"stop"},
         {"index":1,"text":"y","prompt_token_ids":[2],"token_ids":[6],"finish_reason":"stop"}]}"#;

@@ -10,7 +10,7 @@ use episode::{Call, Reward};
 use proxy::{Config, Proxy};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, SqliteConnection};
-use store::{Durability, EpisodeRecord, Selection, Snapshot, Store, Writer};
+use store::{AttemptRecord, Durability, Selection, Snapshot, Store, Writer};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -81,7 +81,7 @@ impl World {
     }
 
     /// All episodes with their calls and rewards, as on disk now.
-    pub async fn recorded(&self) -> Vec<(EpisodeRecord, Vec<Call>, Vec<Reward>)> {
+    pub async fn recorded(&self) -> Vec<(AttemptRecord, Vec<Call>, Vec<Reward>)> {
         let mut snapshot = self.snapshot().await;
         let mut all = Vec::new();
         for episode in snapshot.episodes(&Selection::default()).await.expect("episodes read") {

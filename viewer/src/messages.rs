@@ -2,7 +2,7 @@
 
 use exporter::{choice_links, whole_requests};
 use serde_json::Value;
-use store::{EpisodeRecord, MessageRow, Snapshot};
+use store::{AttemptRecord, MessageRow, Snapshot};
 
 use crate::error::ViewError;
 use crate::turn::TurnMaker;
@@ -15,7 +15,7 @@ use crate::weights::VersionTable;
 /// [`ViewError`] when the store cannot be read.
 pub async fn messages(
     snapshot: &mut Snapshot,
-    attempt: &EpisodeRecord,
+    attempt: &AttemptRecord,
 ) -> Result<Vec<MessageRow>, ViewError> {
     let calls = snapshot.calls(attempt).await?;
     let (links, _) = choice_links(&calls);

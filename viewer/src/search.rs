@@ -8,7 +8,7 @@ use std::time::Instant;
 use episode::Call;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use store::{EpisodeRecord, Snapshot};
+use store::{AttemptRecord, Snapshot};
 
 use crate::bounds::{HIT_CHARS, HITS, PAGE_MAX, SEARCH_BYTES_MAX, SEARCH_WAIT};
 use crate::error::ViewError;
@@ -104,7 +104,7 @@ fn messages(call: &Call) -> impl Iterator<Item = (Option<u32>, Value)> {
 }
 
 /// The messages of an attempt that have the text, each where it was said first.
-fn hits_of(attempt: &EpisodeRecord, calls: &[Call], needle: &str) -> Vec<Hit> {
+fn hits_of(attempt: &AttemptRecord, calls: &[Call], needle: &str) -> Vec<Hit> {
     let mut seen: HashSet<String> = HashSet::new();
     let mut hits = Vec::new();
     for (call, number) in calls.iter().zip(1..) {

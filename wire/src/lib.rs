@@ -29,6 +29,7 @@ mod error;
 mod hide;
 mod json;
 mod lineage;
+mod parameters;
 #[cfg(test)]
 mod properties;
 mod reply;

@@ -666,7 +666,7 @@ mod tests {
     }
 
     #[test]
-    fn one_version_of_a_whole_reply_is_that_of_choices_of_any_length() {
+    fn one_version_of_a_reply_is_that_of_all_its_choices() {
         let reply = |version: &str| {
             format!(
                 r#"{{"choices":[{{"index":0,"token_ids":[1,2]}},{{"index":1,"token_ids":[3,4,5]}}],

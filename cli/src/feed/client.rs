@@ -4,12 +4,12 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use bytes::Bytes;
+use episode::AttemptId;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::{HeaderMap, Method};
 use serde_json::{Value, json};
 
-use super::items::Attempt;
 use super::waiting::Waiting;
 use crate::exit::Failure;
 use crate::http::{self, Http};
@@ -57,10 +57,10 @@ impl FeedClient {
     }
 
     /// Acks these attempts of a lease. Returns the answer's status.
-    pub(crate) async fn ack(&self, lease: &str, attempts: &[Attempt]) -> Result<u16, Failure> {
+    pub(crate) async fn ack(&self, lease: &str, attempts: &[AttemptId]) -> Result<u16, Failure> {
         let episodes: Vec<Value> = attempts
             .iter()
-            .map(|(id, attempt)| json!({ "episode_id": id, "attempt": attempt }))
+            .map(|id| json!({ "episode_id": id.episode.as_str(), "attempt": id.attempt }))
             .collect();
         self.post(lease, "ack", json!({ "episodes": episodes })).await
     }

@@ -9,6 +9,7 @@ use arrow::ipc::reader::StreamDecoder;
 use arrow::ipc::writer::StreamWriter;
 use bytes::Bytes;
 use clap::ValueEnum;
+use episode::AttemptId;
 use exporter::{Feed, FeedOptions};
 use serde::Deserialize;
 
@@ -24,14 +25,11 @@ pub(crate) enum FeedFormat {
     Arrow,
 }
 
-/// An episode's id and the number of an attempt.
-pub(crate) type Attempt = (String, u32);
-
 /// One item of the feed with its rows.
 #[derive(Debug, PartialEq)]
 pub(crate) struct FeedItem {
     pub(crate) position: i64,
-    pub(crate) attempts: BTreeSet<Attempt>,
+    pub(crate) attempts: BTreeSet<AttemptId>,
     pub(crate) rows: ItemRows,
 }
 
@@ -141,7 +139,7 @@ impl FeedItem {
 
 fn item_of_line(line: &[u8]) -> Result<FeedItem, Failure> {
     let key: RowKey = serde_json::from_slice(line).map_err(|error| not_rows(&error))?;
-    let attempts = [(key.episode_id, key.attempt)].into();
+    let attempts = [attempt_id(&key.episode_id, key.attempt)?].into();
     Ok(FeedItem { position: key.feed_item, attempts, rows: ItemRows::Lines(line.to_vec()) })
 }
 
@@ -156,9 +154,14 @@ fn item_of_batch(batch: RecordBatch) -> Result<FeedItem, Failure> {
     let ids: &StringArray = column(&batch, "episode_id")?;
     let numbers: &Int32Array = column(&batch, "attempt")?;
     let attempts = (0..batch.num_rows())
-        .map(|row| (ids.value(row).to_owned(), numbers.value(row).unsigned_abs()))
-        .collect();
+        .map(|row| attempt_id(ids.value(row), numbers.value(row).unsigned_abs()))
+        .collect::<Result<_, _>>()?;
     Ok(FeedItem { position, attempts, rows: ItemRows::Batches(vec![batch]) })
+}
+
+fn attempt_id(episode: &str, attempt: u32) -> Result<AttemptId, Failure> {
+    let episode = episode.parse().map_err(|error| not_rows(&error))?;
+    Ok(AttemptId { episode, attempt })
 }
 
 fn column<'a, T: Array + 'static>(batch: &'a RecordBatch, name: &str) -> Result<&'a T, Failure> {
@@ -279,14 +282,14 @@ mod tests {
         let lines = ROWS.map(line);
         let reply = lines.concat();
         let arrow = stream(&[batch(&ROWS[..2]), batch(&ROWS[2..3]), batch(&ROWS[3..])]);
-        let attempts = |names: &[(&str, u32)]| -> BTreeSet<Attempt> {
-            names.iter().map(|(name, number)| ((*name).to_owned(), *number)).collect()
+        let attempts = |names: &[&str]| -> BTreeSet<AttemptId> {
+            names.iter().map(|name| name.parse().unwrap()).collect()
         };
         for size in [1, 7, 64, 4096] {
             let found = split(FeedFormat::Ndjson, reply.as_bytes(), size).unwrap();
             let of = |lines: &[String]| ItemRows::Lines(lines.concat().into_bytes());
-            let first = attempts(&[("a", 0), ("b", 1)]);
-            let last = attempts(&[("a", 0)]);
+            let first = attempts(&["a/0", "b/1"]);
+            let last = attempts(&["a/0"]);
             assert_eq!(found[0].rows, of(&lines[..3]));
             assert_eq!(found[1].rows, of(&lines[3..]));
             let named = |found: &[FeedItem]| {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use episode::{EpisodeId, Micros};
+use episode::{AttemptId, EpisodeId, Micros};
 use serde_json::{Value, json};
 use store::{KeepReason, PruneCandidate, PruneError, PruneFilter, PrunePlan, PruneReport};
 
@@ -16,9 +16,12 @@ use crate::time::{duration, now};
 
 /// Remove episodes from a store and free their space
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Episodes to remove")]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
 pub(crate) struct Args {
-    /// Remove episodes without calls, rewards or closing for this long: 45m, 12h, 30d, 8w
+    /// Remove episodes that were silent for this long
+    ///
+    /// Such as 45m, 12h, 30d or 8w. An episode is silent without calls, rewards and closing.
     #[arg(long, value_name = "TIME", value_parser = duration, group = "what")]
     older_than: Option<Micros>,
     /// Remove this episode
@@ -27,17 +30,18 @@ pub(crate) struct Args {
     /// Remove only this attempt of --episode [default: all]
     #[arg(long, value_name = "N", requires = "episode")]
     attempt: Option<u32>,
-    /// Remove all episodes but those of this export: a folder of exports, or one manifest; may be
-    /// repeated
+    /// Remove all episodes but those exported; repeatable
+    ///
+    /// A folder of exports, or one manifest.
     #[arg(long, value_name = "PATH", group = "what")]
     keep_exported: Vec<PathBuf>,
     /// Print what would be removed, and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     dry_run: bool,
     #[command(flatten)]
     store: StoreArgs,
     /// Print one JSON object
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
 }
 
@@ -118,8 +122,8 @@ fn print_plan(plan: &PrunePlan, verb: &str) -> Result<(), Failure> {
 }
 
 fn table_row(doomed: &PruneCandidate) -> Vec<String> {
-    let PruneCandidate { episode, attempt, calls, bytes, .. } = doomed;
-    vec![episode.clone(), attempt.to_string(), calls.to_string(), bytes.to_string()]
+    let PruneCandidate { attempt: AttemptId { episode, attempt }, calls, bytes, .. } = doomed;
+    vec![episode.to_string(), attempt.to_string(), calls.to_string(), bytes.to_string()]
 }
 
 /// Sums over the episodes to be removed.
@@ -162,7 +166,7 @@ fn print_pruned(pruned: &PruneReport) -> Result<(), Failure> {
 
 fn plan_json(plan: &PrunePlan) -> Value {
     let doomed = plan.candidates.iter().map(|doomed| {
-        json!({ "episode_id": doomed.episode, "attempt": doomed.attempt, "calls": doomed.calls,
+        json!({ "episode_id": doomed.attempt.episode.as_str(), "attempt": doomed.attempt.attempt, "calls": doomed.calls,
             "bytes": doomed.bytes })
     });
     let totals = Totals::of(plan);

@@ -14,7 +14,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use episode::Call;
-use store::EpisodeRecord;
+use store::AttemptRecord;
 
 use crate::formats::Format;
 use crate::formats::conversations::{kto, openai, preference, sft, sft_tokens};
@@ -44,7 +44,7 @@ pub(crate) trait RecordBuilder: Send {
     fn continue_numbers(&mut self, _rows: u64, _shard: Option<Shard>) {}
 
     /// Takes a call of an attempt.
-    fn add_call(&mut self, _episode: &EpisodeRecord, _call: &Call) {}
+    fn add_call(&mut self, _episode: &AttemptRecord, _call: &Call) {}
 
     /// Takes a row. Returns false where it makes no record.
     fn add_row(&mut self, row: Row, numbers: AttemptNumbers) -> bool;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use episode::{Call, CallEnd, Choice, Micros, Reward, RewardScope};
-use store::{EpisodeRecord, Selection, Snapshot, SnapshotError};
+use store::{AttemptRecord, Selection, Snapshot, SnapshotError};
 
 use crate::graph::node::{Node, PerNode};
 use crate::graph::previous_responses::whole_requests;
@@ -14,7 +14,7 @@ use crate::rewards::latest::{LatestRewards, REWARD};
 /// One attempt at an episode with all that is recorded of it.
 #[derive(Debug)]
 pub(crate) struct RecordedAttempt {
-    pub(crate) record: EpisodeRecord,
+    pub(crate) record: AttemptRecord,
     /// Calls in the order in which they began.
     pub(crate) calls: Vec<Call>,
     /// Rewards in the order in which they were given.
@@ -45,7 +45,7 @@ fn choice_bytes(choice: &Choice) -> usize {
 /// An attempt with the reward of its episode.
 #[derive(Debug, Clone)]
 pub(crate) struct ScoredAttempt {
-    pub(crate) record: EpisodeRecord,
+    pub(crate) record: AttemptRecord,
     /// The reward; none where there is none, or where it is not finite.
     pub(crate) reward: Option<f64>,
     /// True where the infrastructure failed the attempt.
@@ -57,10 +57,10 @@ pub(crate) struct ScoredAttempt {
 pub(crate) async fn selected_attempts(
     snapshot: &mut Snapshot,
     selection: &Selection,
-) -> Result<Vec<EpisodeRecord>, SnapshotError> {
+) -> Result<Vec<AttemptRecord>, SnapshotError> {
     let mut records = snapshot.episodes(selection).await?;
     records.sort_by(|a, b| {
-        let key = |r: &EpisodeRecord| (r.group.is_none(), r.group.clone());
+        let key = |r: &AttemptRecord| (r.group.is_none(), r.group.clone());
         key(a).cmp(&key(b)).then_with(|| (&a.id, a.attempt).cmp(&(&b.id, b.attempt)))
     });
     Ok(records)
@@ -69,7 +69,7 @@ pub(crate) async fn selected_attempts(
 /// Adds to each attempt the reward of its episode as of a time. Keeps number and order.
 pub(crate) async fn with_rewards(
     snapshot: &mut Snapshot,
-    records: Vec<EpisodeRecord>,
+    records: Vec<AttemptRecord>,
     as_of: Option<Micros>,
 ) -> Result<Vec<ScoredAttempt>, SnapshotError> {
     let rewards = snapshot.episode_rewards(REWARD, as_of.unwrap_or(Micros::MAX)).await?;
@@ -99,7 +99,7 @@ pub(crate) async fn scored_by_key(
 /// Adds to an attempt and its reward how it ended.
 async fn scored_attempt(
     snapshot: &mut Snapshot,
-    record: EpisodeRecord,
+    record: AttemptRecord,
     reward: Option<f64>,
 ) -> Result<ScoredAttempt, SnapshotError> {
     let is_infrastructure_failed = match failed_by_status(&record) {
@@ -112,7 +112,7 @@ async fn scored_attempt(
 
 async fn last_call(
     snapshot: &mut Snapshot,
-    record: &EpisodeRecord,
+    record: &AttemptRecord,
 ) -> Result<LastCall, SnapshotError> {
     Ok(match snapshot.last_outcome(record).await? {
         None => LastCall::None,
@@ -124,7 +124,7 @@ async fn last_call(
 /// Reads one attempt, with the rewards that were given up to a time.
 pub(crate) async fn scan(
     snapshot: &mut Snapshot,
-    record: EpisodeRecord,
+    record: AttemptRecord,
     as_of: Option<Micros>,
 ) -> Result<(RecordedAttempt, Notes), SnapshotError> {
     let calls = snapshot.calls(&record).await?;

@@ -10,7 +10,7 @@ use std::fmt;
 use episode::Micros;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use store::EpisodeRecord;
+use store::AttemptRecord;
 
 use crate::graph::scan::ScoredAttempt;
 use crate::notes::Omissions;
@@ -80,7 +80,7 @@ impl Numbering {
 /// One attempt to export.
 #[derive(Debug)]
 pub(crate) struct PlannedAttempt {
-    pub(crate) record: EpisodeRecord,
+    pub(crate) record: AttemptRecord,
     pub(crate) numbers: AttemptNumbers,
     /// Folder of its rows below that of the export; empty without partitions.
     pub(crate) partition: String,
@@ -151,7 +151,7 @@ pub(crate) fn plan(
 }
 
 /// Returns the name of an attempt in manifests.
-pub(crate) fn attempt_name(record: &EpisodeRecord) -> String {
+pub(crate) fn attempt_name(record: &AttemptRecord) -> String {
     format!("{}/{}", record.id, record.attempt)
 }
 
@@ -164,7 +164,7 @@ pub(crate) fn comparison_key(group: Option<&str>, episode: &str) -> String {
     }
 }
 
-fn comparison_key_of(record: &EpisodeRecord) -> String {
+fn comparison_key_of(record: &AttemptRecord) -> String {
     comparison_key(record.group.as_ref().map(|group| group.as_str()), record.id.as_str())
 }
 
@@ -214,7 +214,7 @@ impl fmt::Display for Partition {
 }
 
 impl Partition {
-    fn folder(self, record: &EpisodeRecord) -> String {
+    fn folder(self, record: &AttemptRecord) -> String {
         match self {
             Self::Group => format!("group={}", folder_name(record.group.as_ref())),
             Self::Task => format!("task={}", folder_name(record.task.as_ref())),
@@ -256,14 +256,14 @@ mod tests {
     use crate::tests::fixture::episode;
 
     fn plan(
-        records: Vec<EpisodeRecord>,
+        records: Vec<AttemptRecord>,
         rules: &SelectionRules,
     ) -> (Vec<PlannedAttempt>, Omissions) {
         numbered(records, rules, &mut Numbering::default())
     }
 
     fn numbered(
-        records: Vec<EpisodeRecord>,
+        records: Vec<AttemptRecord>,
         rules: &SelectionRules,
         numbers: &mut Numbering,
     ) -> (Vec<PlannedAttempt>, Omissions) {
@@ -281,7 +281,7 @@ mod tests {
         )
     }
 
-    fn record(id: &str, group: Option<&str>) -> EpisodeRecord {
+    fn record(id: &str, group: Option<&str>) -> AttemptRecord {
         let mut record = episode(Vec::new()).record;
         record.id = id.parse().unwrap();
         record.group = group.map(|g| g.parse().unwrap());

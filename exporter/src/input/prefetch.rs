@@ -5,7 +5,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use episode::Micros;
-use store::{EpisodeRecord, Snapshot, SnapshotError};
+use store::{AttemptRecord, Snapshot, SnapshotError};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -36,7 +36,7 @@ impl Prefetch {
     /// Starts to read the attempts of `records`, with the rewards that were given up to `as_of`.
     pub(crate) fn start(
         snapshot: Snapshot,
-        records: Vec<EpisodeRecord>,
+        records: Vec<AttemptRecord>,
         as_of: Option<Micros>,
     ) -> Self {
         let (sender, attempts) = mpsc::channel(WAITING_ATTEMPTS);
@@ -67,7 +67,7 @@ impl Prefetch {
 
 async fn read_all(
     mut snapshot: Snapshot,
-    records: Vec<EpisodeRecord>,
+    records: Vec<AttemptRecord>,
     as_of: Option<Micros>,
     sender: mpsc::Sender<Prefetched>,
 ) -> Result<(), SnapshotError> {

@@ -11,6 +11,7 @@ use ::parquet::errors::ParquetError;
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::Int32Type;
 use arrow::error::ArrowError;
+use episode::AttemptId;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
@@ -50,14 +51,14 @@ pub enum ReadExportError {
     },
 }
 
-/// Returns the attempts that have a row in an export, as episode and attempt.
+/// Returns the attempts that have a row in an export.
 ///
 /// `path` is a folder, a manifest, or the one file that was named for an export. Of a folder all
 /// exports count: every format and every shard.
 ///
 /// # Errors
 /// [`ReadExportError`] when it is not a whole export that this version can read.
-pub fn exported_attempts(path: &Path) -> Result<BTreeSet<(String, u32)>, ReadExportError> {
+pub fn exported_attempts(path: &Path) -> Result<BTreeSet<AttemptId>, ReadExportError> {
     let mut attempts = BTreeSet::new();
     for manifest in manifests(path)? {
         add_attempts(&manifest, &mut attempts)?;
@@ -99,10 +100,7 @@ fn is_manifest(name: &str) -> bool {
 }
 
 /// Adds the attempts of one manifest, whose files must be as it says.
-fn add_attempts(
-    path: &Path,
-    attempts: &mut BTreeSet<(String, u32)>,
-) -> Result<(), ReadExportError> {
+fn add_attempts(path: &Path, attempts: &mut BTreeSet<AttemptId>) -> Result<(), ReadExportError> {
     let text = fs::read(path).map_err(io_error(path))?;
     let manifest =
         Manifest::read(&text).ok_or_else(|| ReadExportError::NotAnExport(path.to_owned()))?;
@@ -123,8 +121,7 @@ fn add_attempts(
         }
     }
 
-    let named = manifest.episodes.iter().filter_map(|name| name.rsplit_once('/'));
-    attempts.extend(named.filter_map(|(id, n)| Some((id.to_owned(), n.parse().ok()?))));
+    attempts.extend(manifest.episodes.iter().filter_map(|name| name.parse().ok()));
     Ok(())
 }
 
@@ -142,7 +139,7 @@ fn digest(path: &Path) -> io::Result<String> {
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn add_rows(file: File, attempts: &mut BTreeSet<(String, u32)>) -> Result<(), ParquetError> {
+fn add_rows(file: File, attempts: &mut BTreeSet<AttemptId>) -> Result<(), ParquetError> {
     let builder = ParquetRecordBatchReaderBuilder::try_new(file)?;
     let columns = ProjectionMask::columns(builder.parquet_schema(), ["episode_id", "attempt"]);
     for batch in builder.with_projection(columns).build()? {
@@ -151,10 +148,7 @@ fn add_rows(file: File, attempts: &mut BTreeSet<(String, u32)>) -> Result<(), Pa
     Ok(())
 }
 
-fn add_batch(
-    batch: &RecordBatch,
-    attempts: &mut BTreeSet<(String, u32)>,
-) -> Result<(), ArrowError> {
+fn add_batch(batch: &RecordBatch, attempts: &mut BTreeSet<AttemptId>) -> Result<(), ArrowError> {
     let ids = batch.column_by_name("episode_id").and_then(|column| column.as_string_opt::<i32>());
     let numbers =
         batch.column_by_name("attempt").and_then(|column| column.as_primitive_opt::<Int32Type>());
@@ -162,7 +156,10 @@ fn add_batch(
         .zip(numbers)
         .ok_or_else(|| ArrowError::SchemaError("no episodes and attempts".to_owned()))?;
     for (id, attempt) in ids.iter().flatten().zip(numbers.values()) {
-        attempts.insert((id.to_owned(), attempt.unsigned_abs()));
+        // What is no id names no episode of a store.
+        if let Ok(episode) = id.parse() {
+            attempts.insert(AttemptId { episode, attempt: attempt.unsigned_abs() });
+        }
     }
     Ok(())
 }

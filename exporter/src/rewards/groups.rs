@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use store::EpisodeRecord;
+use store::AttemptRecord;
 
 use crate::graph::scan::ScoredAttempt;
 use crate::rewards::advantage::{Advantage, advantages, mean, std};
@@ -83,7 +83,7 @@ impl RewardGroups {
         groups
     }
 
-    pub(crate) fn standing(&self, record: &EpisodeRecord) -> GroupStanding<'_> {
+    pub(crate) fn standing(&self, record: &AttemptRecord) -> GroupStanding<'_> {
         let Some(member) = self.members.get(&record.key) else { return GroupStanding::default() };
         let group = self.summaries.get(member.group).filter(|group| group.group.is_some());
         GroupStanding { group, advantage: member.advantage }
@@ -111,7 +111,7 @@ mod tests {
 
     fn attempt(key: i64, group: Option<&str>, reward: Option<f64>) -> ScoredAttempt {
         let group = group.map(|group| group.parse().unwrap());
-        let record = EpisodeRecord { key, group, ..episode(Vec::new()).record };
+        let record = AttemptRecord { key, group, ..episode(Vec::new()).record };
         ScoredAttempt { record, reward, is_infrastructure_failed: false }
     }
 

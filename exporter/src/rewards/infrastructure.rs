@@ -2,7 +2,7 @@
 //! are compared with nothing.
 
 use episode::{Call, INFRASTRUCTURE_FAILED, Outcome};
-use store::EpisodeRecord;
+use store::AttemptRecord;
 
 /// The end of the last call that samples of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl LastCall {
 
 /// Returns true where an attempt was closed as such a failure, or did not end well and its last
 /// call is one.
-pub(crate) fn failed_by_infrastructure(record: &EpisodeRecord, last: LastCall) -> bool {
+pub(crate) fn failed_by_infrastructure(record: &AttemptRecord, last: LastCall) -> bool {
     failed_by_status(record).unwrap_or(match last {
         LastCall::None => false,
         // The last call of an open attempt may be under way.
@@ -41,7 +41,7 @@ pub(crate) fn failed_by_infrastructure(record: &EpisodeRecord, last: LastCall) -
 
 /// The same where the status alone decides: whoever closes an attempt as completed or truncated
 /// knows better than its last call.
-pub(crate) fn failed_by_status(record: &EpisodeRecord) -> Option<bool> {
+pub(crate) fn failed_by_status(record: &AttemptRecord) -> Option<bool> {
     match record.status.as_deref() {
         Some(INFRASTRUCTURE_FAILED) => Some(true),
         Some("completed" | "truncated") => Some(false),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use episode::{Fidelity, INFRASTRUCTURE_FAILED, Outcome, RewardScope, Trajectory, Turn};
 use serde_json::json;
-use store::EpisodeRecord;
+use store::AttemptRecord;
 
 use crate::graph::forest::Forest;
 use crate::graph::node::Node;
@@ -287,7 +287,7 @@ fn turn_spans(trajectory: &Trajectory) -> Vec<TurnSpan> {
     spans
 }
 
-fn metadata(record: &EpisodeRecord) -> String {
+fn metadata(record: &AttemptRecord) -> String {
     let labels: serde_json::Map<_, _> =
         record.labels.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
     json!({ "labels": labels, "source": record.source.as_str() }).to_string()

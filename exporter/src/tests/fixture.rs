@@ -6,7 +6,7 @@ use episode::{
     VersionSpan,
 };
 use serde_json::{Value, json};
-use store::EpisodeRecord;
+use store::AttemptRecord;
 
 use crate::graph::merge::merge;
 use crate::graph::scan::{RecordedAttempt, choice_nodes};
@@ -89,7 +89,7 @@ pub(crate) fn reply(call: &mut Call) -> &mut CallEnd {
 
 /// An episode of these calls without rewards.
 pub(crate) fn episode(calls: Vec<Call>) -> RecordedAttempt {
-    let record = EpisodeRecord {
+    let record = AttemptRecord {
         key: 1,
         id: "e".parse().unwrap(),
         attempt: 0,

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{Float32Type, Float64Type, Int8Type, Int32Type, Int64Type, UInt16Type};
-use episode::{Call, CallEnd, CallId, EpisodeId, Micros, Reward, RewardScope, SideColumn};
+use episode::{
+    AttemptId, Call, CallEnd, CallId, EpisodeId, Micros, Reward, RewardScope, SideColumn,
+};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::{Value, json};
 use store::{Durability, Store};
@@ -37,7 +39,7 @@ async fn stored(folder: &Path, episodes: &[StoredEpisode<'_>]) -> Stored {
         for (value, at) in *said {
             let (scope, name, source) = (RewardScope::Episode, "reward".into(), "judge".into());
             let reward = Reward { scope, name, value: *value, source, at: *at };
-            store.reward((episode.clone(), 0), reward).await.unwrap();
+            store.reward(AttemptId { episode: episode.clone(), attempt: 0 }, reward).await.unwrap();
         }
     }
     drop(store);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use episode::{Call, Reward, RewardScope};
+use episode::{AttemptId, Call, Reward, RewardScope};
 use store::{Durability, Snapshot, Store};
 
 use crate::{ExportError, Options, Report, export};
@@ -51,7 +51,7 @@ pub(crate) async fn stored(folder: &Path, episodes: &[StoredEpisode<'_>]) -> Sto
             source: "judge".to_owned(),
             at: 1,
         };
-        store.reward((episode, 0), reward).await.unwrap();
+        store.reward(AttemptId { episode, attempt: 0 }, reward).await.unwrap();
     }
     drop(store);
     writer.finish().await;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use episode::{
-    CLOSE_STATUSES, EpisodeId, GroupId, Reward, RewardScope, ScopeParts, Tag, TagSource, TaskId,
+    AttemptId, CLOSE_STATUSES, EpisodeId, GroupId, Reward, RewardScope, ScopeParts, Tag, TagSource,
+    TaskId,
 };
 use http::api::json::parse;
 use http::api::reply::{JsonReply, bad_request, done, ok};
@@ -18,7 +19,6 @@ use crate::bounds::{
 use crate::control::error::{commit_error, snapshot_error};
 use crate::control::requests::{AnnounceBody, CloseBody, RewardBody};
 use crate::proxy::Proxy;
-use crate::record::attempts::AttemptKey;
 
 /// Announces an episode, with the sampling parameters for its calls.
 pub(super) async fn announce(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, JsonReply> {
@@ -41,7 +41,7 @@ pub(super) async fn announce(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, Js
         return Err(bad_request(&message));
     }
 
-    let attempt = tag.key();
+    let attempt = AttemptId::from(&tag);
     let stored_force = force.as_ref().map(ForcedSampling::to_string);
     let announcement = Announcement { tag, at: now(), force: stored_force, group_size, budget };
     proxy.store().announce(announcement).await.map_err(commit_error)?;
@@ -49,7 +49,7 @@ pub(super) async fn announce(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, Js
         proxy.open_attempts.count(attempt.clone());
     }
     // Calls that say something else must not pass as those before.
-    proxy.open_attempts.forget(&attempt.0);
+    proxy.open_attempts.forget(&attempt.episode);
     if let Some(force) = force {
         proxy.set_force(attempt, force);
     }
@@ -57,7 +57,7 @@ pub(super) async fn announce(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, Js
 }
 
 fn announced_tag(body: AnnounceBody) -> Result<Tag, JsonReply> {
-    let (episode, attempt) = named_attempt(&body.episode_id, body.attempt)?;
+    let AttemptId { episode, attempt } = named_attempt(&body.episode_id, body.attempt)?;
     let labels = body.labels.into_iter().flatten().map(|(name, value)| match value {
         Value::String(text) => (name, text),
         other => (name, other.to_string()),
@@ -87,7 +87,7 @@ fn announced_tag(body: AnnounceBody) -> Result<Tag, JsonReply> {
 /// Closes an attempt: later calls are refused, and the feed hands it out.
 pub(super) async fn close(
     proxy: &Proxy,
-    attempt: AttemptKey,
+    attempt: AttemptId,
     body: &[u8],
 ) -> Result<JsonReply, JsonReply> {
     let CloseBody { status } = parse(body)?;
@@ -98,7 +98,7 @@ pub(super) async fn close(
 
     // Calls wait for the store from here on. The rest of what is known of the attempt stays until
     // it is closed: it goes on if the store cannot be written.
-    proxy.open_attempts.forget(&attempt.0);
+    proxy.open_attempts.forget(&attempt.episode);
     proxy.store().close(attempt.clone(), now(), status).await.map_err(commit_error)?;
     proxy.forget(&attempt);
     end_calls(proxy, &attempt);
@@ -107,7 +107,7 @@ pub(super) async fn close(
 }
 
 /// Ends the calls of a closed attempt. Those whose agents do not read are ended in the store.
-fn end_calls(proxy: &Proxy, attempt: &AttemptKey) {
+fn end_calls(proxy: &Proxy, attempt: &AttemptId) {
     let running = proxy.tracker.cut(attempt);
     if running.is_empty() {
         return;
@@ -135,7 +135,7 @@ fn end_calls(proxy: &Proxy, attempt: &AttemptKey) {
 /// Appends a reward.
 pub(super) async fn add_reward(
     proxy: &Proxy,
-    attempt: AttemptKey,
+    attempt: AttemptId,
     body: &[u8],
 ) -> Result<JsonReply, JsonReply> {
     let reward = reward(parse(body)?)?;
@@ -167,19 +167,19 @@ fn reward(body: RewardBody) -> Result<Reward, JsonReply> {
 }
 
 /// Returns counts of what was recorded of an attempt.
-pub(super) async fn show(proxy: &Proxy, (id, attempt): AttemptKey) -> Result<JsonReply, JsonReply> {
+pub(super) async fn show(proxy: &Proxy, id: AttemptId) -> Result<JsonReply, JsonReply> {
     let mut snapshot = proxy.store().snapshot().await.map_err(snapshot_error)?;
-    let selection = Selection { episode: Some(id.clone()), ..Selection::default() };
+    let selection = Selection { episode: Some(id.episode.clone()), ..Selection::default() };
     let summaries = snapshot.summaries(&selection).await.map_err(snapshot_error)?;
     let summary = summaries
         .into_iter()
-        .find(|summary| summary.episode.attempt == attempt)
-        .ok_or_else(|| commit_error(CommitError::Unknown(id, attempt)))?;
+        .find(|summary| summary.episode.attempt == id.attempt)
+        .ok_or_else(|| commit_error(CommitError::Unknown(id.clone())))?;
 
     // The Python package and `rolltape run` read these names.
     Ok(ok(json!({
         "episode_id": summary.episode.id.as_str(),
-        "attempt": attempt,
+        "attempt": id.attempt,
         "group_id": summary.episode.group.as_ref().map(GroupId::as_str),
         "task_id": summary.episode.task.as_ref().map(TaskId::as_str),
         "closed": summary.episode.closed_at.is_some(),
@@ -195,7 +195,7 @@ pub(super) async fn show(proxy: &Proxy, (id, attempt): AttemptKey) -> Result<Jso
 }
 
 /// The attempt that a path and its query name.
-pub(super) fn attempt_key(id: &str, attempt: Option<&str>) -> Result<AttemptKey, JsonReply> {
+pub(super) fn attempt_key(id: &str, attempt: Option<&str>) -> Result<AttemptId, JsonReply> {
     let attempt = attempt.map(|text| {
         let message = format!("`attempt` is not a number from 0: {text}");
         text.parse().map_err(|_| bad_request(&message))
@@ -204,9 +204,9 @@ pub(super) fn attempt_key(id: &str, attempt: Option<&str>) -> Result<AttemptKey,
 }
 
 /// The attempt that a body names; 0 if it names none.
-pub(super) fn named_attempt(id: &str, attempt: Option<u32>) -> Result<AttemptKey, JsonReply> {
+pub(super) fn named_attempt(id: &str, attempt: Option<u32>) -> Result<AttemptId, JsonReply> {
     let episode = id.parse::<EpisodeId>().map_err(|error| bad_request(&error))?;
-    Ok((episode, attempt.unwrap_or(0)))
+    Ok(AttemptId { episode, attempt: attempt.unwrap_or(0) })
 }
 
 fn parse_id<T: std::str::FromStr<Err: std::fmt::Display>>(
@@ -229,7 +229,7 @@ mod tests {
         let (store, writer) = Store::open(at.as_path(), Durability::Process).await.unwrap();
         let config = Config::new("http://127.0.0.1:9".parse().unwrap());
         let proxy = Proxy::start(config, store).await.unwrap();
-        let attempt: AttemptKey = ("a".parse().unwrap(), 0);
+        let attempt: AttemptId = "a/0".parse().unwrap();
         proxy.open_attempts.count(attempt.clone());
         proxy.set_force(attempt.clone(), "temperature=1".parse().unwrap());
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use episode::{EpisodeId, Micros};
+use episode::{AttemptId, EpisodeId, Micros};
 use http::api::json::{parse, parse_value};
 use http::api::query::Query;
 use http::api::reply::{JsonReply, bad_request, done, error, ok};
@@ -245,7 +245,7 @@ async fn settle(
     let held = match episodes {
         None => LeasePart::All,
         Some(episodes) => {
-            LeasePart::Episodes(episodes.into_iter().map(attempt).collect::<Result<_, _>>()?)
+            LeasePart::Attempts(episodes.into_iter().map(attempt).collect::<Result<_, _>>()?)
         }
     };
     let settlement =
@@ -256,7 +256,7 @@ async fn settle(
 }
 
 /// One attempt of those that a lease holds.
-fn attempt(value: Value) -> Result<(EpisodeId, u32), JsonReply> {
+fn attempt(value: Value) -> Result<AttemptId, JsonReply> {
     let AttemptBody { episode_id, attempt } = parse_value(value)?;
     named_attempt(&episode_id, attempt)
 }

@@ -1,5 +1,6 @@
 //! API keys that name an attempt: made, revoked, and signed with a new secret.
 
+use episode::AttemptId;
 use http::api::json::parse;
 use http::api::reply::{JsonReply, bad_request, done, error, ok};
 use http::clock::now;
@@ -11,7 +12,6 @@ use crate::bounds::KEY_LIFE_S_MAX;
 use crate::control::error::commit_error;
 use crate::control::requests::{KeyBody, RevokeBody, RotateBody};
 use crate::proxy::Proxy;
-use crate::record::attempts::AttemptKey;
 
 /// Default life of an API key, in seconds: a day.
 const KEY_LIFE_S: i64 = 86_400;
@@ -21,7 +21,7 @@ const SECOND: i64 = 1_000_000;
 /// Returns an API key for an attempt. Its episode takes only calls with a key from then on.
 pub(super) async fn sign(
     proxy: &Proxy,
-    attempt: AttemptKey,
+    attempt: AttemptId,
     body: &[u8],
 ) -> Result<JsonReply, JsonReply> {
     let body: KeyBody = parse(body)?;
@@ -32,23 +32,18 @@ pub(super) async fn sign(
 
     let made_at = now();
     let expires_at = made_at + life_s * SECOND;
-    let (key, id) = proxy.tags.signer.sign(&attempt.0, attempt.1, expires_at);
+    let (key, id) = proxy.tags.signer.sign(&attempt, expires_at);
     let budget = Budget {
         calls: body.calls_max.map(u64::from),
         tokens: body.tokens_max.map(u64::from),
         seconds: None,
     };
-    let record = ApiKeyRecord {
-        id: id.clone(),
-        attempt: attempt.clone().into(),
-        made_at,
-        expires_at,
-        budget,
-    };
+    let record =
+        ApiKeyRecord { id: id.clone(), attempt: attempt.clone(), made_at, expires_at, budget };
     proxy.store().add_key(record).await.map_err(commit_error)?;
 
     // Calls without a key must not pass as those before.
-    proxy.open_attempts.forget(&attempt.0);
+    proxy.open_attempts.forget(&attempt.episode);
     if budget != Budget::default() {
         proxy.open_attempts.count(attempt);
     }
@@ -58,13 +53,13 @@ pub(super) async fn sign(
 /// Revokes a key of an attempt, or all of them.
 pub(super) async fn revoke(
     proxy: &Proxy,
-    attempt: AttemptKey,
+    attempt: AttemptId,
     body: &[u8],
 ) -> Result<JsonReply, JsonReply> {
     let RevokeBody { key_id } = parse(body)?;
     let revoked = proxy.store().revoke_keys(attempt.clone(), key_id, now()).await;
     revoked.map_err(commit_error)?;
-    proxy.open_attempts.forget(&attempt.0);
+    proxy.open_attempts.forget(&attempt.episode);
     Ok(done())
 }
 

@@ -1,5 +1,6 @@
 //! All engines, and the choice of one for a call.
 
+use episode::AttemptId;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +18,6 @@ use super::threads::{Thread, Threads};
 use crate::bounds::{ABSORBED_CALLS_MAX, ENGINE_WAIT, ENGINE_WAITING_MAX, ROOM_WAIT};
 use crate::config::Config;
 use crate::error::CallError;
-use crate::record::attempts::AttemptKey;
 use crate::upstream::connect::{InvalidSetting, client_tls};
 use crate::upstream::forward::{Forward, Server};
 
@@ -148,7 +148,7 @@ impl Fleet {
     }
 
     /// Forgets the threads of an attempt that takes no more calls.
-    pub(crate) fn forget(&self, attempt: &AttemptKey) {
+    pub(crate) fn forget(&self, attempt: &AttemptId) {
         self.threads.forget(attempt);
     }
 

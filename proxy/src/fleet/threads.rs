@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use episode::{CallKind, Lineage, Route};
+use episode::{AttemptId, CallKind, Lineage, Route};
 use hyper::header::HeaderValue;
 use wire::Request;
 
 use super::pick::hash;
 use crate::bounds::{THREAD_LIFE, THREADS_MAX};
-use crate::record::attempts::AttemptKey;
 
 /// The thread of a call: its attempt at an episode, the agent in it, and the beginning of its
 /// conversation. Forks have that in common, so they start where their parent was.
@@ -26,14 +25,13 @@ pub(crate) struct Thread {
 impl Thread {
     /// The thread of a call. `request` has the whole conversation, if that is known.
     pub(crate) fn of(
-        attempt: &AttemptKey,
+        attempt: &AttemptId,
         lineage: &Lineage,
         route: Route,
         request: Option<&Request>,
     ) -> Self {
-        let (episode, number) = attempt;
-        let number = number.to_le_bytes();
-        let named = [episode.as_str().as_bytes(), &number];
+        let number = attempt.attempt.to_le_bytes();
+        let named = [attempt.episode.as_str().as_bytes(), &number];
         // The main thread has a name in some agents only, and forks of it have others.
         let is_apart = lineage.kind == CallKind::Subagent;
         let agent = lineage.agent.as_deref().filter(|_| is_apart).unwrap_or_default();
@@ -135,7 +133,7 @@ impl Threads {
     }
 
     /// Forgets the threads of an attempt that takes no more calls.
-    pub(super) fn forget(&self, (episode, attempt): &AttemptKey) {
+    pub(super) fn forget(&self, AttemptId { episode, attempt }: &AttemptId) {
         let attempt = hash(&[episode.as_str().as_bytes(), &attempt.to_le_bytes()]);
         let mut map = self.lock();
         let Some(forgotten) = map.attempts.remove(&attempt) else { return };
@@ -182,7 +180,8 @@ mod tests {
 
     fn thread(episode: &str, lineage: &Lineage, body: &str) -> Thread {
         let request = Request::read(&Bytes::from(body.to_owned())).unwrap();
-        Thread::of(&(episode.parse().unwrap(), 0), lineage, Route::Chat, Some(&request))
+        let attempt = AttemptId { episode: episode.parse().unwrap(), attempt: 0 };
+        Thread::of(&attempt, lineage, Route::Chat, Some(&request))
     }
 
     const SAID: &str = r#"{"messages":[{"role":"user","content":"a"}]}"#;
@@ -213,7 +212,7 @@ mod tests {
         );
         let hidden = Thread { attempt: main.attempt, whole: None, samples: true };
         assert_eq!(threads.home(&hidden), Some(2));
-        threads.forget(&("e".parse().unwrap(), 0));
+        threads.forget(&"e/0".parse().unwrap());
         assert_eq!((threads.home(&main), threads.counts()[&2]), (None, 0));
     }
 }

@@ -9,25 +9,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use episode::{Route, Tag};
+use episode::{AttemptId, Route, Tag};
 use http::clock::now;
-use store::{
-    AdmissionCandidate, AdmissionCounts, AdmissionRule, AttemptId, Selection, SnapshotError, Store,
-};
+use store::{AdmissionCandidate, AdmissionCounts, AdmissionRule, Selection, SnapshotError, Store};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::bounds::{ADMISSION_LOOK_EVERY, ADMISSION_PAUSE, ADMISSION_WAITING_MAX, ATTEMPTS_MAX};
 use crate::error::CallError;
 use crate::feed::Feed;
-use crate::record::attempts::AttemptKey;
 
 /// The rule of a proxy, and the calls that wait for it.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     rule: Mutex<Option<AdmissionRule>>,
     /// Attempts that are known to have begun.
-    begun: Mutex<HashSet<AttemptKey>>,
+    begun: Mutex<HashSet<AttemptId>>,
     /// Calls that wait, in the order in which they came.
     queue: Mutex<BTreeMap<u64, Waiter>>,
     next_number: AtomicU64,
@@ -102,7 +99,7 @@ impl Admission {
     }
 
     /// Forgets an attempt that takes no more calls.
-    pub(crate) fn forget(&self, attempt: &AttemptKey) {
+    pub(crate) fn forget(&self, attempt: &AttemptId) {
         lock(&self.begun).remove(attempt);
     }
 
@@ -136,7 +133,7 @@ impl Admission {
         tag: &Tag,
     ) -> Result<bool, CallError> {
         let Some(rule) = self.rule().filter(|_| route.generates()) else { return Ok(false) };
-        let attempt = tag.key();
+        let attempt = AttemptId::from(tag);
         if lock(&self.begun).contains(&attempt) {
             return Ok(false);
         }
@@ -156,7 +153,7 @@ impl Admission {
         Ok(is_held)
     }
 
-    fn remember(&self, attempt: AttemptKey) {
+    fn remember(&self, attempt: AttemptId) {
         let mut begun = lock(&self.begun);
         if begun.len() >= ATTEMPTS_MAX {
             // The store knows them.

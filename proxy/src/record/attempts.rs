@@ -7,12 +7,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
-use episode::EpisodeId;
+use episode::{AttemptId, EpisodeId};
 
 use crate::bounds::ATTEMPTS_MAX;
-
-/// An attempt at an episode.
-pub(crate) type AttemptKey = (EpisodeId, u32);
 
 /// The attempts that are known to be open.
 #[derive(Debug, Default)]
@@ -25,17 +22,17 @@ struct AttemptSets {
     /// Number of attempts in `open`.
     len: usize,
     /// Attempts whose calls are counted. Each call waits.
-    counted: HashSet<AttemptKey>,
+    counted: HashSet<AttemptId>,
     counts_all: bool,
 }
 
 impl OpenAttempts {
-    pub(crate) fn contains(&self, (episode, attempt): &AttemptKey, words: u64) -> bool {
-        let known = |sets: &AttemptSets| sets.open.get(episode)?.get(attempt).copied();
+    pub(crate) fn contains(&self, id: &AttemptId, words: u64) -> bool {
+        let known = |sets: &AttemptSets| sets.open.get(&id.episode)?.get(&id.attempt).copied();
         self.0.lock().is_ok_and(|sets| known(&sets) == Some(words))
     }
 
-    pub(crate) fn insert(&self, attempt: AttemptKey, words: u64) {
+    pub(crate) fn insert(&self, attempt: AttemptId, words: u64) {
         let Ok(mut sets) = self.0.lock() else { return };
         if sets.counts_all || sets.counted.contains(&attempt) {
             return;
@@ -44,13 +41,13 @@ impl OpenAttempts {
             sets.open.clear();
             sets.len = 0;
         }
-        let (episode, attempt) = attempt;
+        let AttemptId { episode, attempt } = attempt;
         let is_new = sets.open.entry(episode).or_default().insert(attempt, words).is_none();
         sets.len += usize::from(is_new);
     }
 
     /// Lets every call of an attempt wait, because it has a budget.
-    pub(crate) fn count(&self, attempt: AttemptKey) {
+    pub(crate) fn count(&self, attempt: AttemptId) {
         let Ok(mut sets) = self.0.lock() else { return };
         sets.remove(&attempt);
         match sets.counted.len() < ATTEMPTS_MAX {
@@ -75,7 +72,7 @@ impl OpenAttempts {
     }
 
     /// Drops an attempt that takes no more calls.
-    pub(crate) fn remove(&self, attempt: &AttemptKey) {
+    pub(crate) fn remove(&self, attempt: &AttemptId) {
         if let Ok(mut sets) = self.0.lock() {
             sets.remove(attempt);
             sets.counted.remove(attempt);
@@ -84,7 +81,7 @@ impl OpenAttempts {
 }
 
 impl AttemptSets {
-    fn remove(&mut self, (episode, attempt): &AttemptKey) {
+    fn remove(&mut self, AttemptId { episode, attempt }: &AttemptId) {
         let Some(attempts) = self.open.get_mut(episode) else { return };
         self.len -= usize::from(attempts.remove(attempt).is_some());
         if attempts.is_empty() {
@@ -100,7 +97,9 @@ mod tests {
     #[test]
     fn a_call_with_other_words_waits_again() {
         let attempts = OpenAttempts::default();
-        let named = |episode: &str, attempt| (episode.parse().unwrap(), attempt);
+        let named = |episode: &str, attempt: u32| -> AttemptId {
+            format!("{episode}/{attempt}").parse().unwrap()
+        };
         for n in 0..3 {
             attempts.insert(named("a", n), 1);
         }
@@ -109,7 +108,7 @@ mod tests {
         assert!(!attempts.contains(&named("a", 2), 2) && !attempts.contains(&named("a", 3), 1));
         attempts.remove(&named("a", 2));
         assert!(!attempts.contains(&named("a", 2), 1));
-        attempts.forget(&named("a", 0).0);
+        attempts.forget(&named("a", 0).episode);
         assert!(!attempts.contains(&named("a", 1), 1) && attempts.contains(&named("b", 0), 1));
         assert_eq!(attempts.0.lock().unwrap().len, 1);
     }
@@ -117,7 +116,7 @@ mod tests {
     #[test]
     fn every_call_of_a_counted_attempt_waits() {
         let attempts = OpenAttempts::default();
-        let attempt: AttemptKey = ("a".parse().unwrap(), 0);
+        let attempt: AttemptId = "a/0".parse().unwrap();
         attempts.insert(attempt.clone(), 1);
         attempts.count(attempt.clone());
         attempts.insert(attempt.clone(), 1);

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use episode::{CallEnd, CallId, CallStart, Micros, Outcome, Route, Tag};
+use episode::{AttemptId, CallEnd, CallId, CallStart, Micros, Outcome, Route, Tag};
 use http::body::cut::CutHandle;
 use http::body::heartbeat::{Promise, Pulse};
 use http::body::request_body::RequestBody;
@@ -25,7 +25,7 @@ use crate::config::Config;
 use crate::error::CallError;
 use crate::fleet::engine::EngineCall;
 use crate::proxy::Proxy;
-use crate::record::attempts::{AttemptKey, OpenAttempts};
+use crate::record::attempts::OpenAttempts;
 use crate::record::mask::KeyMask;
 use crate::record::recording::Recording;
 use crate::record::tracker::{CallTracker, UnwrittenEnd, fill_from_stamps};
@@ -188,7 +188,7 @@ impl OpenCall {
     /// Queues the start record, which rides with the commit under way.
     async fn queue(proxy: &Proxy, opening: CallOpening<'_>) -> Self {
         let CallOpening { mut start, key, cut, permit } = opening;
-        let (attempt, cut) = (start.tag.key(), cut.and_then(CutHandle::take));
+        let (attempt, cut) = (AttemptId::from(&start.tag), cut.and_then(CutHandle::take));
         let reply_bytes_max = proxy.config().reply_bytes_max;
         proxy.tracker.count_start();
         proxy.mask.hide_in_start(&mut start);
@@ -314,7 +314,7 @@ impl OpenCall {
     pub(crate) async fn admit(
         &mut self,
         open_attempts: &OpenAttempts,
-        attempt: &AttemptKey,
+        attempt: &AttemptId,
     ) -> Result<(), CommitError> {
         if !open_attempts.contains(attempt, self.words) {
             self.wait_for_start().await?;

@@ -6,11 +6,10 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use episode::{CallEnd, CallId, VersionSpan, VersionStamps};
+use episode::{AttemptId, CallEnd, CallId, VersionSpan, VersionStamps};
 use store::{Location, SnapshotError, Store};
 use tokio::sync::oneshot;
 
-use crate::record::attempts::AttemptKey;
 use crate::record::versions::WeightVersions;
 
 /// A call whose end this process has yet to write. It is dropped when the end is written or cannot
@@ -33,7 +32,7 @@ impl UnwrittenEnd {
 /// A call without an end on disk.
 #[derive(Debug)]
 struct UnwrittenCall {
-    attempt: AttemptKey,
+    attempt: AttemptId,
     /// False once the call has ended.
     is_running: bool,
     /// Ends the call.
@@ -82,7 +81,7 @@ impl CallTracker {
     pub(crate) fn expect_end(
         self: &Arc<Self>,
         call: CallId,
-        attempt: AttemptKey,
+        attempt: AttemptId,
         cut: Option<oneshot::Sender<()>>,
     ) -> UnwrittenEnd {
         lock(&self.unwritten).insert(call, UnwrittenCall { attempt, is_running: true, cut });
@@ -90,7 +89,7 @@ impl CallTracker {
     }
 
     /// Ends the calls of an attempt; returns those that were running.
-    pub(crate) fn cut(&self, attempt: &AttemptKey) -> Vec<CallId> {
+    pub(crate) fn cut(&self, attempt: &AttemptId) -> Vec<CallId> {
         let mut unwritten = lock(&self.unwritten);
         let of_attempt = unwritten.iter_mut().filter(|(_, call)| call.attempt == *attempt);
         of_attempt
@@ -253,7 +252,7 @@ mod tests {
     fn a_call_is_open_until_its_end_is_written() {
         let tracker = Arc::new(CallTracker::default());
         let [first, second] = [1, 2].map(|n| CallId(Uuid::from_u128(n)));
-        let attempt = |episode: &str| (episode.parse().unwrap(), 0);
+        let attempt = |episode: &str| AttemptId { episode: episode.parse().unwrap(), attempt: 0 };
         let (cut, cut_one) = oneshot::channel();
         let one = tracker.expect_end(first, attempt("a"), Some(cut));
         let two = tracker.expect_end(second, attempt("b"), None);

@@ -10,12 +10,11 @@ use std::time::Instant;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use episode::{EpisodeId, Micros};
+use episode::{AttemptId, Micros};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
 use crate::bounds::{SIGNING_SECRETS_AGE_MAX, SIGNING_SECRETS_MAX};
-use crate::record::attempts::AttemptKey;
 
 /// The prefix of every such key.
 pub(super) const PREFIX: &str = "rt-";
@@ -78,7 +77,7 @@ pub(crate) struct InvalidKey;
 /// A key that holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SignedKey {
-    pub(crate) attempt: AttemptKey,
+    pub(crate) attempt: AttemptId,
     /// The hash of what it says.
     pub(crate) id: String,
 }
@@ -106,13 +105,8 @@ impl KeySigner {
     }
 
     /// A key for one attempt at an episode, valid until `expires_at`, and its id.
-    pub(crate) fn sign(
-        &self,
-        episode: &EpisodeId,
-        attempt: u32,
-        expires_at: Micros,
-    ) -> (String, String) {
-        let claim = format!("{episode} {attempt} {expires_at}");
+    pub(crate) fn sign(&self, attempt: &AttemptId, expires_at: Micros) -> (String, String) {
+        let claim = format!("{} {} {expires_at}", attempt.episode, attempt.attempt);
         let signature = match self.current().secrets.first() {
             Some(secret) => secret.signature(claim.as_bytes()).finalize().into_bytes(),
             // There is always one.
@@ -162,9 +156,10 @@ impl KeySigner {
         }
 
         let mut parts = str::from_utf8(&claim).ok()?.split(' ');
-        let attempt = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let (episode, attempt) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         let expires_at: Micros = parts.next()?.parse().ok()?;
-        (now < expires_at).then(|| SignedKey { attempt, id: id_of(&claim) })
+        (now < expires_at)
+            .then(|| SignedKey { attempt: AttemptId { episode, attempt }, id: id_of(&claim) })
     }
 
     /// The secrets, read again if they are old: another process may have rotated them.
@@ -290,9 +285,9 @@ mod tests {
     #[test]
     fn only_keys_made_here_are_read_and_only_while_they_last() {
         let signer = signer(7);
-        let episode: EpisodeId = "run:1".parse().unwrap();
-        let (key, id) = signer.sign(&episode, 3, 100);
-        let signed = SignedKey { attempt: (episode.clone(), 3), id };
+        let attempt: AttemptId = "run:1/3".parse().unwrap();
+        let (key, id) = signer.sign(&attempt, 100);
+        let signed = SignedKey { attempt, id };
         assert_eq!(signer.verify(&key, 99), Some(Ok(signed)));
         assert_eq!(signer.verify(&key, 100), Some(Err(InvalidKey)));
         assert_eq!(super::tests::signer(8).verify(&key, 0), Some(Err(InvalidKey)));
@@ -307,10 +302,10 @@ mod tests {
     #[test]
     fn keys_of_an_earlier_secret_end_at_the_time_given() {
         let signer = signer(7);
-        let episode: EpisodeId = "e".parse().unwrap();
-        let (old, _) = signer.sign(&episode, 0, 1_000);
+        let attempt = "e/0".parse().unwrap();
+        let (old, _) = signer.sign(&attempt, 1_000);
         signer.rotate(10, 50).unwrap();
-        let (new, _) = signer.sign(&episode, 0, 1_000);
+        let (new, _) = signer.sign(&attempt, 1_000);
         assert!(signer.verify(&old, 49).unwrap().is_ok());
         assert!(signer.verify(&old, 50).unwrap().is_err());
         assert!(signer.verify(&new, 999).unwrap().is_ok());
@@ -322,9 +317,9 @@ mod tests {
     fn the_secrets_of_a_place_outlive_their_process() {
         let place: Arc<Memory> = Arc::default();
         let open = |old| KeySigner::open(Some(Arc::clone(&place) as _), old).unwrap();
-        let episode: EpisodeId = "e".parse().unwrap();
+        let attempt = "e/0".parse().unwrap();
         let first = open(Some(vec![7; 32]));
-        let (key, _) = first.sign(&episode, 0, 1_000);
+        let (key, _) = first.sign(&attempt, 1_000);
         assert!(open(None).verify(&key, 0).unwrap().is_ok());
         assert!(
             open(Some(vec![8; 32])).verify(&key, 0).unwrap().is_ok(),
@@ -336,7 +331,7 @@ mod tests {
         // Two processes that rotate within a second keep each other's secret.
         let (one, other) = (open(None), open(None));
         one.rotate(60, 500).unwrap();
-        let (key, _) = one.sign(&episode, 0, 1_000);
+        let (key, _) = one.sign(&attempt, 1_000);
         other.rotate(61, 500).unwrap();
         assert!(open(None).verify(&key, 70).unwrap().is_ok());
         place.update(&mut |_| Ok("nonsense".to_owned())).unwrap();

@@ -47,8 +47,8 @@ pub(crate) fn signed_key(
         let Some(verified) = signer.verify(&text, now) else { continue };
         let key = verified.map_err(|_| CallError::InvalidKey)?;
         if let Some(first) = found.as_ref().filter(|first| first.attempt != key.attempt) {
-            let [first, other] =
-                [&first.attempt, &key.attempt].map(|(id, n)| format!("{id} attempt {n}"));
+            let [first, other] = [&first.attempt, &key.attempt]
+                .map(|id| format!("{} attempt {}", id.episode, id.attempt));
             return Err(CallError::TwoEpisodes(first, other));
         }
         found = Some(key);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     fn key() -> String {
-        signer().sign(&"run".parse().unwrap(), 2, 100).0
+        signer().sign(&"run/2".parse().unwrap(), 100).0
     }
 
     fn map(name: &'static str, value: &str) -> HeaderMap {
@@ -208,7 +208,7 @@ mod tests {
         ] {
             let mut headers = map(name, &value);
             let found = signed_key(&signer(), &headers, &uri, 0).unwrap().unwrap();
-            assert_eq!((found.attempt.0.as_str(), found.attempt.1), ("run", 2), "{value}");
+            assert_eq!(found.attempt.to_string(), "run/2", "{value}");
             strip_headers(&mut headers);
             assert!(headers.is_empty(), "{name}: {value}");
         }

@@ -9,13 +9,12 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use episode::{Call, CallEnd, CallStart, EpisodeId, Outcome, Route, TagSource};
+use episode::{AttemptId, Call, CallEnd, CallStart, EpisodeId, Outcome, Route, TagSource};
 use hyper::HeaderMap;
 use store::{Selection, SnapshotError, Store};
 use wire::Request;
 
 use crate::bounds::{RESPONSE_CACHE_BYTES_MAX, RESPONSE_ID_BYTES_MAX, RESPONSE_TURNS_MAX};
-use crate::record::attempts::AttemptKey;
 use crate::tag::owner::owner;
 
 /// Bytes that a turn counts for, beside its content, its ids and its agent's credentials: its
@@ -31,7 +30,7 @@ pub(crate) struct ResponseChains {
 }
 
 /// The attempt of a response, and its id.
-type TurnKey = (AttemptKey, String);
+type TurnKey = (AttemptId, String);
 
 #[derive(Debug, Default)]
 struct TurnCache {
@@ -40,7 +39,7 @@ struct TurnCache {
     untagged: HashMap<String, TurnKey>,
     oldest: VecDeque<TurnKey>,
     /// Attempts whose recording was read back, and whose turns are all here since.
-    whole: HashSet<AttemptKey>,
+    whole: HashSet<AttemptId>,
     bytes: usize,
 }
 
@@ -71,7 +70,7 @@ struct UntaggedEpisode {
 /// A call of the Responses route that has not ended.
 #[derive(Debug)]
 pub(crate) struct PendingResponse {
-    attempt: AttemptKey,
+    attempt: AttemptId,
     request: Bytes,
     untagged: Option<UntaggedEpisode>,
 }
@@ -87,7 +86,11 @@ impl PendingResponse {
             episode: start.tag.episode.clone(),
             owner: owner(headers).to_owned(),
         });
-        Some(Self { attempt: start.tag.key(), request: start.request.clone(), untagged })
+        Some(Self {
+            attempt: AttemptId::from(&start.tag),
+            request: start.request.clone(),
+            untagged,
+        })
     }
 }
 
@@ -152,7 +155,7 @@ impl ResponseChains {
     pub(crate) async fn history(
         &self,
         store: &Store,
-        attempt: &AttemptKey,
+        attempt: &AttemptId,
         route: Route,
         request: Option<&Request>,
     ) -> Option<Request> {
@@ -172,7 +175,7 @@ impl ResponseChains {
 
     /// The turns of an attempt up to the response `id`, first to last. `None` if one of them is not
     /// known; empty if the server stores them.
-    fn turns_up_to(&self, attempt: &AttemptKey, id: &str) -> Option<Vec<TurnContent>> {
+    fn turns_up_to(&self, attempt: &AttemptId, id: &str) -> Option<Vec<TurnContent>> {
         let cache = self.cache();
         let mut turns = Vec::new();
         let mut next_id = Some(id.to_owned());
@@ -191,7 +194,7 @@ impl ResponseChains {
 
     /// Reads the responses of an attempt back from its recording. If `id` is not among them, the
     /// server stores it.
-    async fn reload(&self, store: &Store, attempt: &AttemptKey, id: &str) {
+    async fn reload(&self, store: &Store, attempt: &AttemptId, id: &str) {
         let _alone = self.reading.lock().await;
         if !self.cache().whole.contains(attempt) {
             self.read_back(store, attempt).await;
@@ -204,7 +207,7 @@ impl ResponseChains {
         }
     }
 
-    async fn read_back(&self, store: &Store, attempt: &AttemptKey) {
+    async fn read_back(&self, store: &Store, attempt: &AttemptId) {
         // First: a turn that is dropped meanwhile takes this back.
         self.cache().whole.insert(attempt.clone());
         let calls = match recorded_calls(store, attempt).await {
@@ -256,15 +259,12 @@ fn is_short(id: &str) -> bool {
 }
 
 /// The calls of an attempt, in the order in which they began.
-async fn recorded_calls(
-    store: &Store,
-    (id, attempt): &AttemptKey,
-) -> Result<Vec<Call>, SnapshotError> {
+async fn recorded_calls(store: &Store, attempt: &AttemptId) -> Result<Vec<Call>, SnapshotError> {
     let mut snapshot = store.snapshot().await?;
-    let selection = Selection { episode: Some(id.clone()), ..Selection::default() };
-    let episodes = snapshot.episodes(&selection).await?;
-    match episodes.iter().find(|episode| episode.attempt == *attempt) {
-        Some(episode) => snapshot.calls(episode).await,
+    let selection = Selection { episode: Some(attempt.episode.clone()), ..Selection::default() };
+    let attempts = snapshot.episodes(&selection).await?;
+    match attempts.iter().find(|known| known.attempt == attempt.attempt) {
+        Some(known) => snapshot.calls(known).await,
         None => Ok(Vec::new()),
     }
 }
@@ -281,7 +281,7 @@ mod tests {
     }
 
     fn of(episode: &str, id: &str) -> TurnKey {
-        ((episode.parse().unwrap(), 0), id.to_owned())
+        (AttemptId { episode: episode.parse().unwrap(), attempt: 0 }, id.to_owned())
     }
 
     #[test]
@@ -334,7 +334,8 @@ mod tests {
         cache.whole.insert(attempt.clone());
         let owner = "k".repeat(8000);
         for n in 0..20_000 {
-            let untagged = UntaggedEpisode { episode: attempt.0.clone(), owner: owner.clone() };
+            let untagged =
+                UntaggedEpisode { episode: attempt.episode.clone(), owner: owner.clone() };
             let turn = ResponseTurn { content: None, untagged: Some(untagged) };
             cache.add(of("e", &n.to_string()), turn);
         }

@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use episode::Route;
+use episode::{AttemptId, Route};
 use wire::RefusedFields;
 
 use crate::bounds::{REFUSED_CLASS_LIFE, REFUSED_CLASSES_MAX};
-use crate::record::attempts::AttemptKey;
 
 /// Time for which an acceptance is not noted again.
 const ACCEPTANCE_PAUSE: Duration = Duration::from_secs(30);
@@ -33,7 +32,7 @@ pub(crate) struct RequestClass {
 impl RequestClass {
     /// The class of a request to `route` in an attempt; `None` for requests of rolltape itself.
     pub(crate) fn of(
-        attempt: Option<&AttemptKey>,
+        attempt: Option<&AttemptId>,
         route: Route,
         request: Option<&wire::Request>,
     ) -> Self {
@@ -143,7 +142,7 @@ mod tests {
 
     fn class(episode: &str, body: &'static str) -> RequestClass {
         let request = wire::Request::read(&Bytes::from_static(body.as_bytes()));
-        let attempt = (episode.parse().unwrap(), 0);
+        let attempt = AttemptId { episode: episode.parse().unwrap(), attempt: 0 };
         RequestClass::of(Some(&attempt), Route::Chat, request.as_ref())
     }
 

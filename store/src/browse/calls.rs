@@ -1,6 +1,6 @@
 //! Calls without their bodies, prompts and arrays.
 
-use episode::{CallId, EpisodeId, Micros};
+use episode::{AttemptId, CallId, EpisodeId, Micros};
 
 use crate::browse::filter::{Conditions, EpisodeFilter};
 use crate::database::query::query;
@@ -8,7 +8,6 @@ use crate::database::row::Row;
 use crate::error::SnapshotError;
 use crate::snapshot::Snapshot;
 use crate::snapshot::rows::{parse, reward_of, spans_of};
-use crate::types::AttemptId;
 
 /// A call without what was said.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -32,9 +32,9 @@ async fn recorded(site: &Site) {
         call(&store, name, 10 * at as i64).await;
     }
     call(&store, "b_b", 15).await;
-    store.reward(("b_b".parse().unwrap(), 0), reward(1.0)).await.unwrap();
-    store.reward(("c".parse().unwrap(), 0), reward(0.5)).await.unwrap();
-    store.close(("d".parse().unwrap(), 0), 90, Some("failed".to_owned())).await.unwrap();
+    store.reward("b_b/0".parse().unwrap(), reward(1.0)).await.unwrap();
+    store.reward("c/0".parse().unwrap(), reward(0.5)).await.unwrap();
+    store.close("d/0".parse().unwrap(), 90, Some("failed".to_owned())).await.unwrap();
     drop(store);
     writer.finish().await;
 }
@@ -155,8 +155,8 @@ async fn what_changes_after_a_moment_is_found_by_its_keys() {
         let (store, writer) = site.open().await;
         let running = begun("f", 70);
         store.begin(running.clone()).await.done().await.unwrap();
-        store.reward(("a".parse().unwrap(), 0), reward(0.0)).await.unwrap();
-        store.close(("a".parse().unwrap(), 0), 91, None).await.unwrap();
+        store.reward("a/0".parse().unwrap(), reward(0.0)).await.unwrap();
+        store.close("a/0".parse().unwrap(), 91, None).await.unwrap();
 
         let mut snapshot = site.snapshot().await;
         let rows = snapshot.call_rows_after(before.call, 10).await.unwrap();

@@ -40,7 +40,7 @@ pub(super) async fn write_into(
     // trip for every call that is not late. Another process may have made or revoked a key.
     let refused = match row.try_get::<i64>("refused")? {
         0 => None,
-        1 => Some(CommitError::Closed(tag.episode.clone(), tag.attempt)),
+        1 => Some(CommitError::Closed(tag.into())),
         _ if api_key.is_some() => Some(CommitError::Revoked),
         _ => Some(CommitError::NeedsKey(tag.episode.clone())),
     };

@@ -1,12 +1,12 @@
 //! The row of an episode: finding it, or making it.
 
-use episode::{EpisodeId, GroupId, InvalidId, Micros, Tag, TaskId};
+use episode::{AttemptId, EpisodeId, GroupId, InvalidId, Micros, Tag, TaskId};
 
 use crate::database::connection::StoreConnection;
 use crate::database::query::{Query, query};
 use crate::database::row::Row;
 use crate::error::CommitError;
-use crate::types::{AttemptId, Budget};
+use crate::types::Budget;
 
 /// Labels of one attempt.
 const LABELS_MAX: i64 = 100;
@@ -264,7 +264,6 @@ pub(crate) async fn find_episode(
         .bind(attempt.attempt)
         .fetch_optional(connection)
         .await?;
-    let row =
-        found.ok_or_else(|| CommitError::Unknown(attempt.episode.clone(), attempt.attempt))?;
+    let row = found.ok_or_else(|| CommitError::Unknown(attempt.clone()))?;
     Ok(row.first()?)
 }

@@ -203,12 +203,12 @@ pub(crate) fn words_of(tag: &Tag) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use episode::{CallStart, GroupId, Outcome, Tag};
+    use episode::{AttemptId, CallStart, GroupId, Outcome, Tag};
 
     use crate::error::CommitResult;
     use crate::site::on_both;
     use crate::tests::{announced, begun, ended};
-    use crate::types::{Announcement, ApiKeyRecord, AttemptId, Budget};
+    use crate::types::{Announcement, ApiKeyRecord, Budget};
     use crate::{CommitError, Durability, PruneFilter, Selection, Store};
 
     async fn begin(store: &Store, begun: CallStart, key: Option<&str>) -> CommitResult {
@@ -402,7 +402,7 @@ mod tests {
             assert_eq!(group_of(&store, "b").await.unwrap().as_str(), "first");
 
             begin(&store, bare("c", 1), None).await.unwrap();
-            store.close(("c".parse().unwrap(), 0), 4, None).await.unwrap();
+            store.close("c/0".parse().unwrap(), 4, None).await.unwrap();
             assert!(begin(&store, begun("c", 5), None).await.is_err());
             assert_eq!((group_of(&store, "c").await, labels_of(&store, "c").await), (None, vec![]));
         })
@@ -452,7 +452,7 @@ mod tests {
             let (store, writer) = site.open().await;
             store.add_key(key("k1", 0, None)).await.unwrap();
             begin(&store, bare("a", 1), Some("k1")).await.unwrap();
-            store.close(("a".parse().unwrap(), 0), 2, None).await.unwrap();
+            store.close("a/0".parse().unwrap(), 2, None).await.unwrap();
             drop(store);
             writer.finish().await;
             crate::prune(&site.at, &PruneFilter { now: 3, ..PruneFilter::default() })

@@ -1,13 +1,13 @@
 //! API keys inside the write transaction.
 
-use episode::{Micros, TagSource};
+use episode::{AttemptId, Micros, TagSource};
 
 use crate::commit::episode_row::find_episode;
 use crate::commit::limit;
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::error::{CommitError, CommitResult};
-use crate::types::{ApiKeyRecord, AttemptId};
+use crate::types::ApiKeyRecord;
 
 /// Records a key. Its attempt is made if need be, and takes only calls with a key from then on.
 pub(crate) async fn add_key(connection: &mut StoreConnection, key: &ApiKeyRecord) -> CommitResult {
@@ -25,7 +25,7 @@ pub(crate) async fn add_key(connection: &mut StoreConnection, key: &ApiKeyRecord
     .fetch_one(&mut *connection)
     .await?;
     if row.try_get("closed")? {
-        return Err(CommitError::Closed(episode.clone(), *attempt));
+        return Err(CommitError::Closed(key.attempt.clone()));
     }
 
     // A key that is made twice within a microsecond is one key.

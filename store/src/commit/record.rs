@@ -1,9 +1,9 @@
 //! The records that the writer takes.
 
-use episode::{CallEnd, CallId, CallStart, Choice, Micros, Reward};
+use episode::{AttemptId, CallEnd, CallId, CallStart, Choice, Micros, Reward};
 
 use crate::feed::types::FeedRecord;
-use crate::types::{Announcement, ApiKeyRecord, AttemptId, Budget};
+use crate::types::{Announcement, ApiKeyRecord, Budget};
 use crate::versions::VersionRecord;
 
 /// One thing to write.

@@ -145,7 +145,7 @@ fn call_row(call: WholeCall<'_>, keys: &CallKeys) -> Batch {
 
 #[cfg(test)]
 mod tests {
-    use episode::CallStart;
+    use episode::{AttemptId, CallStart};
 
     use super::*;
     use crate::commit::{Record, commit};
@@ -153,7 +153,7 @@ mod tests {
     use crate::log::cache::LogCache;
     use crate::site::{Site, on_both};
     use crate::tests::{begun, ended};
-    use crate::types::{AttemptId, Durability};
+    use crate::types::Durability;
     use crate::{Selection, open};
 
     /// Turns of an episode, each with its end.

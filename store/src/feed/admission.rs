@@ -5,14 +5,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use episode::{EpisodeId, GroupId, Micros};
+use episode::{AttemptId, EpisodeId, GroupId, Micros};
 
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::SnapshotError;
 use crate::snapshot::Snapshot;
-use crate::types::AttemptId;
 
 /// Time in which the first call of an admitted attempt makes its episode. An attempt without one is
 /// forgotten then: its call was refused, or its episode was pruned.
@@ -184,7 +183,7 @@ fn whole_group<'a>(
 fn attempt_of(row: &Row) -> Result<AttemptId, sqlx::Error> {
     let (episode, attempt): (String, i64) = (row.try_get("episode_id")?, row.try_get("attempt")?);
     let episode: EpisodeId = episode.parse().map_err(|_| damaged())?;
-    Ok((episode, u32::try_from(attempt).map_err(|_| damaged())?).into())
+    Ok(AttemptId { episode, attempt: u32::try_from(attempt).map_err(|_| damaged())? })
 }
 
 fn damaged() -> sqlx::Error {
@@ -408,7 +407,7 @@ mod tests {
 
     fn candidate(episode: &str, group: Option<&str>) -> AdmissionCandidate {
         AdmissionCandidate {
-            attempt: (episode.parse().unwrap(), 0).into(),
+            attempt: AttemptId { episode: episode.parse().unwrap(), attempt: 0 },
             group: group.map(|group| group.parse().unwrap()),
         }
     }
@@ -436,7 +435,10 @@ mod tests {
     /// Closes an attempt without a call under way, and has the consumer ack it.
     async fn train(store: &Store, episode: &str, position: i64) {
         store.announce(announced(begun(episode, 1).tag)).await.unwrap();
-        store.close((episode.parse().unwrap(), 0), 1, None).await.unwrap();
+        store
+            .close(AttemptId { episode: episode.parse().unwrap(), attempt: 0 }, 1, None)
+            .await
+            .unwrap();
         let selection = crate::Selection {
             episode: Some(episode.parse().unwrap()),
             ..crate::Selection::default()

@@ -10,7 +10,7 @@ use crate::feed::types::{FeedItem, FeedQuery, FeedUnit, GroupLimits};
 use crate::feed::write::last_position;
 use crate::snapshot::Snapshot;
 use crate::snapshot::rows::episode_of;
-use crate::types::EpisodeRecord;
+use crate::types::AttemptRecord;
 
 /// Members of a group that may be handed out: those that were never handed out, or those that were
 /// handed out together before.
@@ -227,7 +227,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
-    pub async fn attempts(&mut self, keys: &[i64]) -> Result<Vec<EpisodeRecord>, SnapshotError> {
+    pub async fn attempts(&mut self, keys: &[i64]) -> Result<Vec<AttemptRecord>, SnapshotError> {
         let mut found = Vec::with_capacity(keys.len());
         for key in keys {
             let select = "SELECT e.*, EXISTS (SELECT 1 FROM mark m \

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use episode::{CallId, Micros, Reward, RewardScope, Tag, TagSource};
+use episode::{AttemptId, CallId, Micros, Reward, RewardScope, Tag, TagSource};
 use proptest::prelude::*;
 
 use crate::error::{CommitError, CommitResult};
@@ -28,7 +28,10 @@ fn named(episode: &str, group: Option<&str>) -> Tag {
 /// Announces an attempt and closes it at a time.
 async fn finish_at(store: &Store, episode: &str, group: Option<&str>, at: Micros) {
     store.announce(announced(named(episode, group))).await.unwrap();
-    store.close((episode.parse().unwrap(), 0), at, None).await.unwrap();
+    store
+        .close(AttemptId { episode: episode.parse().unwrap(), attempt: 0 }, at, None)
+        .await
+        .unwrap();
 }
 
 fn wanted(consumer: &str, unit: FeedUnit, now: Micros) -> FeedQuery {
@@ -106,7 +109,7 @@ async fn what_is_not_acked_in_time_is_handed_out_again_and_what_is_acked_never()
         let second = lease(&store, "two", &at(1), 50).await.unwrap();
         assert_eq!(names(&store, &second).await, ["c"]);
         assert!(ready(&store, &at(2)).await.is_empty());
-        let part = LeasePart::Episodes(vec![("a".parse().unwrap(), 0)]);
+        let part = LeasePart::Attempts(vec!["a/0".parse().unwrap()]);
         let ack = |part| Settlement {
             lease: "one".into(),
             part,
@@ -147,7 +150,7 @@ async fn leases_and_acks_outlive_the_writer() {
         finish_at(&store, "b", None, 11).await;
         let now = |now| wanted("t", FeedUnit::Episode, LATE + now);
         lease(&store, "one", &now(0), 100).await.unwrap();
-        let part = LeasePart::Episodes(vec![("b".parse().unwrap(), 0)]);
+        let part = LeasePart::Attempts(vec!["b/0".parse().unwrap()]);
         let ack =
             Settlement { lease: "one".into(), part, disposition: Disposition::Acked, at: LATE };
         store.settle(ack).await.unwrap();
@@ -352,7 +355,10 @@ async fn a_group_that_does_not_get_whole_is_late() {
 async fn close_early(store: &Store, episode: &str, at: Micros) -> CallId {
     let call = begun(episode, 1);
     store.begin(call.clone()).await.done().await.unwrap();
-    store.close((episode.parse().unwrap(), 0), at, None).await.unwrap();
+    store
+        .close(AttemptId { episode: episode.parse().unwrap(), attempt: 0 }, at, None)
+        .await
+        .unwrap();
     call.call_id
 }
 
@@ -366,7 +372,7 @@ async fn a_lost_call_holds_back_its_own_attempt_and_no_other() {
             finish_at(&store, episode, group, 101).await;
         }
         // Said again, it changes nothing.
-        store.close(("a".parse().unwrap(), 0), 102, None).await.unwrap();
+        store.close("a/0".parse().unwrap(), 102, None).await.unwrap();
         let cursor = |after, now| FeedQuery { limit: 9, after, now, ..FeedQuery::default() };
         let group = |wanted| FeedQuery {
             unit: FeedUnit::Group(GroupLimits { size: Some(2), wait: None }),
@@ -448,9 +454,9 @@ async fn rewards_and_selections_are_waited_for() {
             source: "test".to_owned(),
             at: 1,
         };
-        store.reward(("a".parse().unwrap(), 0), reward("style")).await.unwrap();
+        store.reward("a/0".parse().unwrap(), reward("style")).await.unwrap();
         assert!(ready(&store, &rewarded).await.is_empty());
-        store.reward(("a".parse().unwrap(), 0), reward("reward")).await.unwrap();
+        store.reward("a/0".parse().unwrap(), reward("reward")).await.unwrap();
         assert_eq!(names(&store, &ready(&store, &rewarded).await).await, ["a"]);
         let group = Selection { group: Some("g".parse().unwrap()), ..Selection::default() };
         let of_group = FeedQuery { selection: group, rewarded: false, ..rewarded };
@@ -532,8 +538,8 @@ async fn what_was_given_back_is_not_the_rest_of_its_lease() {
         let at = |now| wanted("t", FeedUnit::Episode, LATE + now);
         lease(&store, "one", &at(0), 100).await.unwrap();
         let some = |episodes: &[&str], disposition| {
-            let name = |episode: &&str| (episode.parse().unwrap(), 0);
-            let part = LeasePart::Episodes(episodes.iter().map(name).collect());
+            let name = |episode: &&str| AttemptId { episode: episode.parse().unwrap(), attempt: 0 };
+            let part = LeasePart::Attempts(episodes.iter().map(name).collect());
             Settlement { lease: "one".into(), part, disposition, at: LATE }
         };
         store.settle(some(&["a"], Disposition::Returned(LATE))).await.unwrap();

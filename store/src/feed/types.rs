@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use episode::{CallId, EpisodeId, Micros};
+use episode::{AttemptId, CallId, Micros};
 
 use crate::feed::admission::{AdmissionCandidate, AdmissionRule};
 use crate::types::Selection;
@@ -69,8 +69,8 @@ pub enum LeasePart {
     All,
     /// These, by the store's keys.
     Keys(Vec<i64>),
-    /// These, by episode and attempt.
-    Episodes(Vec<(EpisodeId, u32)>),
+    /// These.
+    Attempts(Vec<AttemptId>),
 }
 
 /// The settlement of a lease, or of a part of it.

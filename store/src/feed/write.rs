@@ -12,7 +12,6 @@ use crate::database::row::Row;
 use crate::error::{CommitError, CommitResult};
 use crate::feed::admission::{admit, set_rule};
 use crate::feed::types::{Disposition, FeedRecord, Lease, LeasePart, Settlement};
-use crate::types::AttemptId;
 
 /// The lock of the feed. Numbers above -1 are those of writers and of the schema.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(1383034988, -1)";
@@ -218,14 +217,14 @@ async fn named_keys(
     connection: &mut StoreConnection,
     part: &LeasePart,
 ) -> Result<Option<Vec<i64>>, CommitError> {
-    let episodes = match part {
+    let attempts = match part {
         LeasePart::All => return Ok(None),
         LeasePart::Keys(keys) => return Ok(Some(keys.clone())),
-        LeasePart::Episodes(episodes) => episodes,
+        LeasePart::Attempts(attempts) => attempts,
     };
-    let mut keys = Vec::with_capacity(episodes.len());
-    for attempt in episodes {
-        keys.push(find_episode(connection, &AttemptId::from(attempt.clone())).await?);
+    let mut keys = Vec::with_capacity(attempts.len());
+    for attempt in attempts {
+        keys.push(find_episode(connection, attempt).await?);
     }
     Ok(Some(keys))
 }

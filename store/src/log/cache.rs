@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use episode::{CallId, CallStart, EpisodeId, InvalidId};
+use episode::{AttemptId, CallId, CallStart, EpisodeId, InvalidId};
 
 use crate::commit::episode_row::{NamedBy, upsert_episode};
 use crate::commit::gate::Gate;
@@ -13,7 +13,7 @@ use crate::error::{CommitError, ReadError};
 use crate::log::episode::EpisodeLog;
 use crate::log::reader::LogReader;
 use crate::log::tokens::{LogSource, TokenReader};
-use crate::types::{AttemptId, Budget};
+use crate::types::Budget;
 
 /// Bytes that an episode occupies here beside its log: its entry, in a table that may be half
 /// empty, and what the allocator adds.

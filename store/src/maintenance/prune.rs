@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use episode::{EpisodeId, Micros};
+use episode::{AttemptId, EpisodeId, Micros};
 use thiserror::Error;
 
 use crate::database::connection::StoreConnection;
@@ -34,7 +34,7 @@ pub struct PruneFilter {
     /// Only episodes without a call, reward or closing since this time.
     pub silent_since: Option<Micros>,
     /// Attempts that are kept.
-    pub keep: BTreeSet<(String, u32)>,
+    pub keep: BTreeSet<AttemptId>,
     /// The present time. An open episode with a call in the hour before it is kept.
     pub now: Micros,
 }
@@ -43,10 +43,8 @@ pub struct PruneFilter {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PruneCandidate {
     key: i64,
-    /// The episode.
-    pub episode: String,
-    /// The number of the run.
-    pub attempt: u32,
+    /// The attempt.
+    pub attempt: AttemptId,
     /// Its calls.
     pub calls: u64,
     /// The size of its rows in bytes, roughly.
@@ -285,10 +283,11 @@ async fn plan(
 impl PruneCandidate {
     /// A candidate whose bytes are not known yet.
     fn of(row: &Row) -> Result<Self, sqlx::Error> {
+        let episode: String = row.try_get("episode_id")?;
+        let episode = episode.parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
         Ok(Self {
             key: row.try_get("episode_key")?,
-            episode: row.try_get("episode_id")?,
-            attempt: row.try_get("attempt")?,
+            attempt: AttemptId { episode, attempt: row.try_get("attempt")? },
             calls: row.try_get::<i64>("calls")?.unsigned_abs(),
             bytes: 0,
             last_at: row.try_get("last_at")?,
@@ -298,7 +297,7 @@ impl PruneCandidate {
 
 impl PruneFilter {
     fn keep_reason(&self, candidate: &PruneCandidate, is_open: bool) -> Option<KeepReason> {
-        if self.keep.contains(&(candidate.episode.clone(), candidate.attempt)) {
+        if self.keep.contains(&candidate.attempt) {
             return Some(KeepReason::Named);
         }
         let is_recent = candidate.last_at > self.now.saturating_sub(OPEN_IDLE_US);
@@ -426,7 +425,7 @@ mod tests {
     async fn what_is_kept_is_told_and_why() {
         on_both(async |site| {
             filled(&site, &[("a", HOUR), ("b", HOUR), ("open", 9 * HOUR)], 10).await;
-            let keep = BTreeSet::from([("b".to_owned(), 0)]);
+            let keep = BTreeSet::from(["b/0".parse().unwrap()]);
             let which = PruneFilter { keep, now: 9 * HOUR + 10, ..PruneFilter::default() };
             let plan = plan_prune(&site.at, &which).await.unwrap();
             assert_eq!(plan.candidates.len(), 1);

@@ -11,7 +11,7 @@ use crate::log::reader::{BodyColumns, LogReader};
 use crate::log::tokens::{CallIndex, LogSource, TokenReader};
 use crate::snapshot::Snapshot;
 use crate::snapshot::rows::{begun_of, choice_of, ended_of, side_of};
-use crate::types::EpisodeRecord;
+use crate::types::AttemptRecord;
 
 /// A call with the rows of its bodies: `q` is the request, `p` the reply.
 const CALL: &str = "SELECT c.call_key, c.call_id, c.started_at, c.method, c.path, c.route, \
@@ -88,21 +88,21 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read or a body does not decode.
-    pub async fn calls(&mut self, episode: &EpisodeRecord) -> Result<Vec<Call>, SnapshotError> {
+    pub async fn calls(&mut self, record: &AttemptRecord) -> Result<Vec<Call>, SnapshotError> {
         // In the order of an index. What begins at once is put in order below, since a sorter would
         // copy all rows.
         let select = format!("{CALL} WHERE c.episode_key = $1 ORDER BY c.started_at");
-        let call_rows = query(select).bind(episode.key).fetch_all(self.connection()).await?;
+        let call_rows = query(select).bind(record.key).fetch_all(self.connection()).await?;
 
         // Loaded at once; the calls below only look their rows up.
         let mut readers = Readers::default();
         let choice_rows = readers
             .tokens
-            .load_episode(self.connection(), episode.key, &call_rows)
+            .load_episode(self.connection(), record.key, &call_rows)
             .await
-            .map_err(|error| error.while_reading(format!("episode `{}`", episode.id)))?;
+            .map_err(|error| error.while_reading(format!("episode `{}`", record.id)))?;
         let side_rows = match self.has_sides().await? {
-            true => query(SIDES_OF_EPISODE).bind(episode.key).fetch_all(self.connection()).await?,
+            true => query(SIDES_OF_EPISODE).bind(record.key).fetch_all(self.connection()).await?,
             false => Vec::new(),
         };
         let (choices, sides) = (by_call(choice_rows)?, by_call(side_rows)?);
@@ -116,7 +116,7 @@ impl Snapshot {
                 choices: choices.get(&key).map_or(&[], Vec::as_slice),
                 sides: sides.get(&key).map_or(&[], Vec::as_slice),
             };
-            calls.push(self.call_of(rows, episode, &mut readers).await?);
+            calls.push(self.call_of(rows, record, &mut readers).await?);
         }
         calls.sort_by_key(|call| (call.begun.started_at, call.begun.call_id));
         Ok(calls)
@@ -129,7 +129,7 @@ impl Snapshot {
     pub async fn call(&mut self, call_id: CallId) -> Result<Option<Call>, SnapshotError> {
         let select = query(format!("{CALL} WHERE c.call_id = $1")).bind(call_id.to_string());
         let Some(row) = select.fetch_optional(self.connection()).await? else { return Ok(None) };
-        let Some(episode) = self.episode_with(call_id).await? else { return Ok(None) };
+        let Some(record) = self.episode_with(call_id).await? else { return Ok(None) };
         let key: i64 = row.try_get("call_key")?;
 
         let mut readers = Readers::default();
@@ -145,16 +145,16 @@ impl Snapshot {
             .await?;
 
         let rows = CallRows { key, call: &row, choices: &choices, sides: &sides };
-        self.call_of(rows, &episode, &mut readers).await.map(Some)
+        self.call_of(rows, &record, &mut readers).await.map(Some)
     }
 
     async fn call_of(
         &mut self,
         rows: CallRows<'_>,
-        episode: &EpisodeRecord,
+        record: &AttemptRecord,
         readers: &mut Readers,
     ) -> Result<Call, SnapshotError> {
-        let mut begun = begun_of(rows.call, episode)?;
+        let mut begun = begun_of(rows.call, record)?;
         let call_id = begun.call_id;
         let request = readers.bodies.keep_row(rows.call, &REQUEST)?;
         let reply = readers.bodies.keep_row(rows.call, &REPLY)?;

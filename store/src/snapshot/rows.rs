@@ -13,14 +13,14 @@ use crate::database::row::Row;
 use crate::encoding::pack::{Packed, unpack, unpack_floats, unpack_planes};
 use crate::error::{ReadError, SnapshotError};
 use crate::log::format::IN_LOG;
-use crate::types::EpisodeRecord;
+use crate::types::AttemptRecord;
 
 /// An episode, without its labels.
-pub(crate) fn episode_of(row: &Row) -> Result<EpisodeRecord, SnapshotError> {
+pub(crate) fn episode_of(row: &Row) -> Result<AttemptRecord, SnapshotError> {
     let source: String = row.try_get("source")?;
     let group: Option<String> = row.try_get("group_id")?;
     let task: Option<String> = row.try_get("task_id")?;
-    Ok(EpisodeRecord {
+    Ok(AttemptRecord {
         key: row.try_get("episode_key")?,
         id: parse(row.try_get("episode_id")?, "episode id")?,
         attempt: row.try_get("attempt")?,
@@ -43,19 +43,19 @@ pub(crate) fn parse<T: FromStr>(word: String, kind: &'static str) -> Result<T, S
 }
 
 /// The beginning of a call, without its body.
-pub(crate) fn begun_of(row: &Row, episode: &EpisodeRecord) -> Result<CallStart, SnapshotError> {
+pub(crate) fn begun_of(row: &Row, record: &AttemptRecord) -> Result<CallStart, SnapshotError> {
     let call_id: CallId = parse(row.try_get("call_id")?, "call id")?;
 
     // Group, task and labels are those of the episode: calls do not differ in them.
     Ok(CallStart {
         call_id,
         tag: Tag {
-            episode: episode.id.clone(),
-            attempt: episode.attempt,
-            group: episode.group.clone(),
-            task: episode.task.clone(),
-            labels: episode.labels.clone(),
-            source: episode.source,
+            episode: record.id.clone(),
+            attempt: record.attempt,
+            group: record.group.clone(),
+            task: record.task.clone(),
+            labels: record.labels.clone(),
+            source: record.source,
         },
         started_at: row.try_get("started_at")?,
         method: row.try_get("method")?,

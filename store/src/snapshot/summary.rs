@@ -6,13 +6,13 @@ use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::SnapshotError;
 use crate::snapshot::Snapshot;
-use crate::types::{EpisodeRecord, Selection};
+use crate::types::{AttemptRecord, Selection};
 
 /// One attempt at an episode, counted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EpisodeSummary {
     /// The attempt.
-    pub episode: EpisodeRecord,
+    pub episode: AttemptRecord,
     /// Calls begun.
     pub calls: u64,
     /// Calls to generating routes.
@@ -76,7 +76,7 @@ impl Snapshot {
     /// [`SnapshotError`] when the store cannot be read.
     pub async fn last_outcome(
         &mut self,
-        episode: &EpisodeRecord,
+        episode: &AttemptRecord,
     ) -> Result<Option<Option<Outcome>>, SnapshotError> {
         let row = query(LAST_OUTCOME).bind(episode.key).fetch_optional(self.connection()).await?;
         let Some(row) = row else { return Ok(None) };
@@ -91,14 +91,14 @@ impl Snapshot {
     /// [`SnapshotError`] when the store cannot be read.
     pub async fn summary(
         &mut self,
-        episode: EpisodeRecord,
+        episode: AttemptRecord,
     ) -> Result<EpisodeSummary, SnapshotError> {
         let row = query(COUNTS).bind(episode.key).fetch_one(self.connection()).await?;
         summary_of(episode, &row)
     }
 }
 
-fn summary_of(episode: EpisodeRecord, row: &Row) -> Result<EpisodeSummary, SnapshotError> {
+fn summary_of(episode: AttemptRecord, row: &Row) -> Result<EpisodeSummary, SnapshotError> {
     Ok(EpisodeSummary {
         episode,
         calls: count(row, "calls")?,

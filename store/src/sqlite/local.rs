@@ -351,7 +351,7 @@ mod tests {
             source: "test".into(),
             at: 1,
         };
-        store.reward(("a".parse().unwrap(), 0), reward).await.unwrap();
+        store.reward("a/0".parse().unwrap(), reward).await.unwrap();
         drop(store);
         writer.finish().await;
         let mut remote = Snapshot::open(&site.at).await.unwrap();

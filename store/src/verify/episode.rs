@@ -10,7 +10,7 @@ use crate::error::with_causes;
 use crate::log::format::{EXTENTS, FOLDED, IN_LOG};
 use crate::log::tokens::{CallIndex, LogSource, TokenReader};
 use crate::snapshot::rows::{begun_of, choice_of, ended_of, episode_of, reward_of, side_of};
-use crate::types::EpisodeRecord;
+use crate::types::AttemptRecord;
 use crate::verify::chains::check_chains;
 use crate::verify::check::EpisodeCheck;
 use crate::verify::logs::CheckedLog;
@@ -83,7 +83,7 @@ impl EpisodeCheck<'_> {
         Ok(())
     }
 
-    async fn check_calls(&mut self, record: Option<&EpisodeRecord>) -> Result<(), sqlx::Error> {
+    async fn check_calls(&mut self, record: Option<&AttemptRecord>) -> Result<(), sqlx::Error> {
         let calls = query("SELECT * FROM call WHERE episode_key = $1 ORDER BY started_at, call_id")
             .bind(self.key)
             .fetch_all(&mut *self.connection)
@@ -105,7 +105,7 @@ impl EpisodeCheck<'_> {
     async fn check_call(
         &mut self,
         row: &Row,
-        record: Option<&EpisodeRecord>,
+        record: Option<&AttemptRecord>,
         tokens: &mut EpisodeTokens,
     ) -> Result<(), sqlx::Error> {
         let name: String = row.try_get("call_id")?;

@@ -55,7 +55,7 @@ async fn fill(site: &Site) {
         at: 6,
     };
     for scope in [last, None] {
-        store.reward(("a".parse().unwrap(), 0), reward(scope)).await.unwrap();
+        store.reward("a/0".parse().unwrap(), reward(scope)).await.unwrap();
     }
     store.begin(begun("a", 10)).await.done().await.unwrap();
     let other = begun("b", 11);

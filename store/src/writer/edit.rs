@@ -1,6 +1,6 @@
 //! Single records, written by another process than the recorder.
 
-use episode::{Micros, Reward};
+use episode::{AttemptId, Micros, Reward};
 
 use crate::commit::{Record, commit};
 use crate::database::connection::StoreConnection;
@@ -8,7 +8,6 @@ use crate::error::{CommitError, CommitResult, OpenError};
 use crate::location::Location;
 use crate::log::cache::LogCache;
 use crate::open;
-use crate::types::AttemptId;
 use crate::unavailable::StoreUnavailable;
 
 /// A store that is edited beside its recorder. It takes no lock and writes to no log, so it may be
@@ -31,23 +30,19 @@ impl StoreEditor {
     /// [`CommitError::Unknown`] when there is no such episode.
     pub async fn close(
         self,
-        attempt: impl Into<AttemptId>,
+        attempt: AttemptId,
         at: Micros,
         status: Option<String>,
     ) -> Result<(), CommitError> {
-        self.write(Record::Close { attempt: attempt.into(), at, status }).await
+        self.write(Record::Close { attempt, at, status }).await
     }
 
     /// Appends a reward to an attempt.
     ///
     /// # Errors
     /// [`CommitError::Unknown`] when there is no such episode.
-    pub async fn reward(
-        self,
-        attempt: impl Into<AttemptId>,
-        reward: Reward,
-    ) -> Result<(), CommitError> {
-        self.write(Record::Reward { attempt: attempt.into(), reward }).await
+    pub async fn reward(self, attempt: AttemptId, reward: Reward) -> Result<(), CommitError> {
+        self.write(Record::Reward { attempt, reward }).await
     }
 
     async fn write(mut self, record: Record) -> CommitResult {

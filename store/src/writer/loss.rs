@@ -10,12 +10,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use episode::{EpisodeId, Tag};
+use episode::{AttemptId, EpisodeId, Tag};
 
 use crate::commit::gate::words_of;
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
-use crate::types::AttemptId;
 
 /// Attempts that are remembered. Beyond it all are forgotten, and their next calls wait again.
 const ATTEMPTS_MAX: usize = 100_000;

@@ -1,5 +1,6 @@
 //! The writer's loop: each group of records in one transaction, a result for every record.
 
+use episode::AttemptId;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -8,7 +9,7 @@ use crate::commit::{Record, commit};
 use crate::database::connection::StoreConnection;
 use crate::error::{CommitError, CommitResult, with_causes};
 use crate::log::cache::LogCache;
-use crate::types::{AttemptId, Durability};
+use crate::types::Durability;
 use crate::unavailable::StoreUnavailable;
 use crate::writer::counts::RecordCounters;
 use crate::writer::hold::{PendingRecords, QueuedRecord};

@@ -2,7 +2,7 @@
 
 use episode::{Call, Choice};
 use serde_json::{Value, json};
-use store::EpisodeRecord;
+use store::AttemptRecord;
 
 use super::{PendingRecords, RecordBuilder};
 use crate::formats::table::{Column, Getter, Table};
@@ -12,7 +12,7 @@ use crate::rows::row::Row;
 /// One call and the episode it belongs to.
 #[derive(Debug)]
 pub(crate) struct CallRecord {
-    episode: EpisodeRecord,
+    episode: AttemptRecord,
     call: Call,
 }
 
@@ -60,7 +60,7 @@ impl CallRecords {
 }
 
 impl RecordBuilder for CallRecords {
-    fn add_call(&mut self, episode: &EpisodeRecord, call: &Call) {
+    fn add_call(&mut self, episode: &AttemptRecord, call: &Call) {
         let record = CallRecord { episode: episode.clone(), call: call.clone() };
         let bytes = record.bytes();
         self.table.push(record, bytes);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use arrow::ipc::reader::StreamReader;
-use episode::Call;
+use episode::{AttemptId, Call};
 use serde_json::{Value, json};
 
 use super::*;
@@ -153,7 +153,7 @@ async fn a_folder_holds_what_all_its_exports_hold() {
     };
     let held = || {
         let held = crate::exported_attempts(&out).unwrap();
-        held.into_iter().map(|(id, _)| id).collect::<Vec<_>>()
+        held.into_iter().map(|held| held.episode.to_string()).collect::<Vec<_>>()
     };
     done(&store, &Options { selection: one("a"), ..to(&out) }).await;
     assert_eq!(held(), ["a"]);
@@ -370,7 +370,7 @@ async fn nothing_is_added_to_rows_whose_numbers_are_not_known() {
 async fn close(folder: &Path, id: &str) {
     let path = folder.join("rolltape.db");
     let (store, writer) = store::Store::open(&path, store::Durability::Process).await.unwrap();
-    store.close((id.parse().unwrap(), 0), 99, None).await.unwrap();
+    store.close(AttemptId { episode: id.parse().unwrap(), attempt: 0 }, 99, None).await.unwrap();
     drop(store);
     writer.finish().await;
 }
