@@ -34,6 +34,7 @@ use http::api::reply::{JsonReply, done, error, ok};
 use http::api::route::{Lookup, similar_path};
 use http::body::ReplyBody;
 use http::body::read::read_whole;
+use http::server::edge;
 use http::server::endpoint::Endpoint;
 use http::server::listen::{self, Listener};
 use hyper::body::Incoming;
@@ -82,7 +83,7 @@ pub async fn serve_control(
     let bounds = proxy.config().control_bounds();
     let listener = Listener { socket, tls: None, bounds };
     let answer = move |request| answer(Arc::clone(&control), request);
-    listen::serve(listener, answer, shutdown).await;
+    listen::serve(listener, edge::service(answer, panicked), shutdown).await;
     tasks.shutdown().await;
 }
 
@@ -111,7 +112,13 @@ pub async fn serve_reading(
             Ok(reply.unwrap_or_else(JsonReply::into_response))
         }
     };
-    listen::serve(listener, answer, shutdown).await;
+    listen::serve(listener, edge::service(answer, panicked), shutdown).await;
+}
+
+/// The reply to a request whose answer panicked.
+fn panicked() -> Response<ReplyBody> {
+    let message = "the request could not be answered; the log of rolltape says why";
+    error(StatusCode::INTERNAL_SERVER_ERROR, message).into_response()
 }
 
 /// The gate of a listener at `local`.

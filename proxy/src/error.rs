@@ -97,6 +97,8 @@ pub(crate) enum CallError {
     ReplyTooLong(usize),
     #[error("the upstream's reply decodes to more than {0} bytes")]
     ReplyTooDense(u64),
+    #[error("the call could not be answered; the log of rolltape says why")]
+    Panicked,
     #[error("the call could not be recorded: {0}")]
     Unrecorded(#[from] CommitError),
 }
@@ -150,6 +152,7 @@ impl CallError {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Cut => StatusCode::CONFLICT,
+            Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Unrecorded(error) => status_of_unrecorded(error),
         }
     }
@@ -186,6 +189,7 @@ impl CallError {
             Self::Overloaded | Self::NotAdmitted(_) => "overloaded_error",
             Self::Cut | Self::Unrecorded(CommitError::Closed(..)) => "episode_closed",
             Self::Unrecorded(CommitError::Spent(..)) => "budget_spent",
+            Self::Panicked => "recorder_error",
             Self::Unrecorded(error) if status_of_unrecorded(error).is_server_error() => {
                 "recorder_error"
             }
