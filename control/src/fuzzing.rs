@@ -1,13 +1,14 @@
-//! Entrances for the fuzz targets in `tests/fuzz`: bodies and queries of the control listener.
+//! Entrances for the fuzz targets in `tests/fuzz`: bodies and queries. They exist with the feature
+//! `fuzzing` only.
 
 use serde::de::DeserializeOwned;
 
-use crate::control::body::{Query, parse};
-use crate::control::reply::JsonReply;
-use crate::control::requests::{
+use crate::api::body::{Query, parse};
+use crate::api::reply::JsonReply;
+use crate::api::schema::fields_of;
+use crate::requests::{
     AckBody, AnnounceBody, CloseBody, KeyBody, NackBody, RenewBody, RewardBody, VersionBody,
 };
-use crate::control::schema::fields_of;
 
 /// A body that a route of the control listener takes.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ fn kind<T: DeserializeOwned>() -> BodyKind {
 pub fn read_query(query: &str, known: &[&str]) -> Result<Vec<(String, String)>, String> {
     let query = Query::parse(Some(query)).map_err(text)?;
     query.check_known(known).map_err(text)?;
-    Ok(query.rest().to_vec())
+    Ok(query.pairs().to_vec())
 }
 
 fn text(reply: JsonReply) -> String {

@@ -2,13 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::control::routes::{ControlRoute, Handler, ROUTES};
-use crate::control::schema::Field;
+use crate::api::schema::Field;
+use crate::routes::{ControlRoute, Handler, ROUTES};
 
 /// The routes as an OpenAPI 3.1 document.
-pub(super) fn document() -> Value {
+pub(crate) fn document() -> Value {
     let mut paths: Map<String, Value> = Map::new();
-    for route in &ROUTES {
+    for route in ROUTES.iter() {
         let item = paths.entry(route.path).or_insert_with(|| json!({}));
         item[route.method.to_ascii_lowercase()] = operation(route);
     }
@@ -74,7 +74,7 @@ fn operation_id(route: &ControlRoute) -> String {
 
 fn tag(route: &ControlRoute) -> &'static str {
     match route.handler {
-        Handler::Engine { server, .. } => server.name(),
+        Handler::Engine(route) => route.server.name(),
         _ => "rolltape",
     }
 }
@@ -127,25 +127,25 @@ fn error_schema() -> Value {
 mod tests {
     use std::path::Path;
 
-    use super::*;
-    use crate::control::routes::EngineServer;
+    use wire::EngineServer;
 
-    const SERVERS: [EngineServer; 3] =
-        [EngineServer::Vllm, EngineServer::Sglang, EngineServer::Trainer];
+    use super::*;
+
     const START: &str = "<!-- routes -->\n";
     const END: &str = "<!-- /routes -->";
 
     /// The tables of the page: rolltape's own routes, and those of the upstream by its server.
     fn tables() -> String {
         let mut tables = "| route | fields of the body | does |\n| --- | --- | --- |\n".to_owned();
-        for route in ROUTES.iter().filter(|route| !route.is_engine()) {
+        let is_own = |route: &&ControlRoute| !matches!(route.handler, Handler::Engine(_));
+        for route in ROUTES.iter().filter(is_own) {
             let fields = route.body.map_or_else(Vec::new, |fields| fields());
             let fields: Vec<_> = fields.iter().map(|field| format!("`{}`", field.name)).collect();
             let (method, path, summary) = (route.method, route.path, route.summary);
             tables += &format!("| `{method} {path}` | {} | {summary} |\n", fields.join(", "));
         }
         tables += "\n| server | control routes that are forwarded |\n| --- | --- |\n";
-        for server in SERVERS {
+        for server in EngineServer::ALL {
             let of_server = ROUTES.iter().filter(|route| tag(route) == server.name());
             let paths: Vec<_> = of_server.map(|route| format!("`{}`", route.path)).collect();
             tables += &format!("| {} | {} |\n", server.name(), paths.join(", "));
@@ -153,7 +153,7 @@ mod tests {
         tables
     }
 
-    /// `UPDATE_DOCS=1 cargo test -p proxy openapi` writes the tables.
+    /// `UPDATE_DOCS=1 cargo test -p control openapi` writes the tables.
     #[test]
     fn the_page_lists_every_route() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/control.md");
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn the_document_has_every_route_with_its_parameters_and_fields() {
         let document = document();
-        for route in &ROUTES {
+        for route in ROUTES.iter() {
             let operation = &document["paths"][route.path][route.method.to_ascii_lowercase()];
             assert_eq!(operation["summary"], route.summary, "{}", route.path);
         }

@@ -6,121 +6,121 @@ use serde_json::{Map, Value};
 /// An episode before its first call.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct AnnounceBody {
-    pub(super) episode_id: String,
-    pub(super) attempt: Option<u32>,
-    pub(super) group_id: Option<String>,
-    pub(super) group_size: Option<u32>,
-    pub(super) task_id: Option<String>,
-    pub(super) labels: Option<Map<String, Value>>,
-    pub(super) force_sampling: Option<String>,
-    pub(super) calls_max: Option<u32>,
-    pub(super) tokens_max: Option<u32>,
-    pub(super) seconds_max: Option<u32>,
+pub(crate) struct AnnounceBody {
+    pub(crate) episode_id: String,
+    pub(crate) attempt: Option<u32>,
+    pub(crate) group_id: Option<String>,
+    pub(crate) group_size: Option<u32>,
+    pub(crate) task_id: Option<String>,
+    pub(crate) labels: Option<Map<String, Value>>,
+    pub(crate) force_sampling: Option<String>,
+    pub(crate) calls_max: Option<u32>,
+    pub(crate) tokens_max: Option<u32>,
+    pub(crate) seconds_max: Option<u32>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct KeyBody {
-    pub(super) ttl_s: Option<i64>,
-    pub(super) calls_max: Option<u32>,
-    pub(super) tokens_max: Option<u32>,
+pub(crate) struct KeyBody {
+    pub(crate) ttl_s: Option<i64>,
+    pub(crate) calls_max: Option<u32>,
+    pub(crate) tokens_max: Option<u32>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RevokeBody {
+pub(crate) struct RevokeBody {
     /// One key; all keys of the attempt if it is absent.
-    pub(super) key_id: Option<String>,
+    pub(crate) key_id: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RotateBody {
+pub(crate) struct RotateBody {
     /// Seconds for which keys of the earlier secrets still hold.
-    pub(super) old_keys_s: Option<i64>,
+    pub(crate) old_keys_s: Option<i64>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct CloseBody {
-    pub(super) status: Option<String>,
+pub(crate) struct CloseBody {
+    pub(crate) status: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RewardBody {
+pub(crate) struct RewardBody {
     /// Required; null if the episode could not be scored.
     #[serde(deserialize_with = "number_or_null")]
-    pub(super) value: Option<f64>,
-    pub(super) name: Option<String>,
-    pub(super) source: Option<String>,
-    pub(super) scope: Option<String>,
-    pub(super) call_id: Option<String>,
-    pub(super) choice: Option<u32>,
-    pub(super) start: Option<u32>,
-    pub(super) end: Option<u32>,
+    pub(crate) value: Option<f64>,
+    pub(crate) name: Option<String>,
+    pub(crate) source: Option<String>,
+    pub(crate) scope: Option<String>,
+    pub(crate) call_id: Option<String>,
+    pub(crate) choice: Option<u32>,
+    pub(crate) start: Option<u32>,
+    pub(crate) end: Option<u32>,
 }
 
 /// An attempt of those that a lease holds.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct AttemptBody {
-    pub(super) episode_id: String,
-    pub(super) attempt: Option<u32>,
+pub(crate) struct AttemptBody {
+    pub(crate) episode_id: String,
+    pub(crate) attempt: Option<u32>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct AckBody {
+pub(crate) struct AckBody {
     /// Each is an [`AttemptBody`].
-    pub(super) episodes: Option<Vec<Value>>,
+    pub(crate) episodes: Option<Vec<Value>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct NackBody {
-    pub(super) episodes: Option<Vec<Value>>,
-    pub(super) delay_s: Option<u32>,
+pub(crate) struct NackBody {
+    pub(crate) episodes: Option<Vec<Value>>,
+    pub(crate) delay_s: Option<u32>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RenewBody {
-    pub(super) episodes: Option<Vec<Value>>,
-    pub(super) lease_s: Option<u32>,
+pub(crate) struct RenewBody {
+    pub(crate) episodes: Option<Vec<Value>>,
+    pub(crate) lease_s: Option<u32>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct VersionBody {
+pub(crate) struct VersionBody {
     /// A label, or a number from 0.
-    pub(super) version: Value,
-    pub(super) checksum: Option<String>,
+    pub(crate) version: Value,
+    pub(crate) checksum: Option<String>,
 }
 
 /// A rule by which attempts may begin.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct AdmissionBody {
-    pub(super) consumer: String,
-    pub(super) batch_attempts: u32,
-    pub(super) max_versions: u32,
-    pub(super) unit: Option<String>,
-    pub(super) group_size: Option<u32>,
-    pub(super) wait_s: Option<u32>,
-    pub(super) idle_s: Option<u32>,
+pub(crate) struct AdmissionBody {
+    pub(crate) consumer: String,
+    pub(crate) batch_attempts: u32,
+    pub(crate) max_versions: u32,
+    pub(crate) unit: Option<String>,
+    pub(crate) group_size: Option<u32>,
+    pub(crate) wait_s: Option<u32>,
+    pub(crate) idle_s: Option<u32>,
 }
 
 /// One of several upstreams.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct UpstreamBody {
-    pub(super) url: String,
-    pub(super) name: Option<String>,
-    pub(super) dialect: Option<String>,
-    pub(super) weight: Option<u32>,
-    pub(super) calls_max: Option<u32>,
+pub(crate) struct UpstreamBody {
+    pub(crate) url: String,
+    pub(crate) name: Option<String>,
+    pub(crate) dialect: Option<String>,
+    pub(crate) weight: Option<u32>,
+    pub(crate) calls_max: Option<u32>,
 }
 
 /// Makes a nullable field required.

@@ -1,29 +1,8 @@
-//! The control listener: requests that an agent must not be able to make.
+//! The control listener, and the walk of a request to it: the page, the route, who asks, the body,
+//! the handler.
 //!
-//! `routes` lists the routes. A field or parameter that is unknown is refused by its name; requests
-//! to the upstream's control routes are forwarded unread. `door` checks who asks, on every route
-//! but `GET /health`.
-
-mod admission;
-mod body;
-mod desk;
-mod door;
-mod engine;
-mod episodes;
-mod fan_out;
-mod feed;
-mod fleet;
-#[cfg(feature = "fuzzing")]
-pub(crate) mod fuzzing;
-mod keys;
-mod metrics;
-mod openapi;
-mod reply;
-mod requests;
-pub(crate) mod routes;
-mod schema;
-mod suggest;
-mod versions;
+//! A field or parameter that is unknown is refused by its name. Requests to the upstream's control
+//! routes are forwarded unread. Who asks is checked on every route but `GET /health`.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -32,105 +11,108 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
-use serde_json::json;
+use proxy::Recorder;
+use proxy::ground::{Endpoint, Listener, ReplyBody, headers, listen, read_whole};
+use store::AttemptId;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use wire::EngineRoute;
 
-use crate::agent::accept;
-use crate::agent::endpoint::Endpoint;
-use crate::agent::listen::{self, Listener};
-use crate::body::ReplyBody;
+use crate::api::body::Query;
+use crate::api::door::Door;
+use crate::api::reply::{JsonReply, done, error, ok};
 use crate::bounds::{CONTROL_BODY_BYTES_MAX, CONTROL_DRAIN_WAIT, CONTROL_REQUESTS_MAX};
-use crate::config::Config;
-use crate::control::body::Query;
-use crate::control::desk::Desk;
-use crate::control::door::Door;
-use crate::control::reply::{JsonReply, call_error, commit_error, done, error, ok};
-use crate::control::routes::{ControlRoute, Handler, JsonHandler, Lookup};
-use crate::proxy::Proxy;
-use crate::record::attempts::AttemptKey;
+use crate::error::{commit_error, request_error};
+use crate::feed::readers::FeedReaders;
+use crate::reading::{self, Reading};
+use crate::routes::{self, ControlRoute, Handler, JsonHandler, Lookup};
+use crate::settings::Settings;
+use crate::{admission, engines, episodes, feed, keys, metrics, openapi, upstreams, versions};
 
-/// Serves the control listener until `shutdown`.
+/// Serves the control listener of a recorder until `shutdown`.
 pub async fn serve_control(
-    proxy: Arc<Proxy>,
+    recorder: Recorder,
+    settings: Settings,
     listener: impl Into<Endpoint>,
     shutdown: impl Future<Output = ()>,
 ) {
-    // These tasks hold the store, so they must end with this function however it ends.
+    // This task holds the store, so it must end with this function however that ends.
     let mut tasks = JoinSet::new();
-    tasks.spawn(engine::record_versions(Arc::clone(&proxy)));
-    tasks.spawn(versions::read_declared(Arc::clone(&proxy)));
+    let followed = recorder.clone();
+    tasks.spawn(async move { followed.follow_versions().await });
 
-    // Without an address no name but loopback's is taken.
     let socket = listener.into();
-    let local = socket.ip().unwrap_or(Ipv4Addr::LOCALHOST.into());
+    let listener = Listener { tls: None, bounds: settings.connection_bounds(), socket };
     let control = Arc::new(Control {
-        door: Door::new(proxy.config(), local),
-        desk: Desk::new(proxy.config().reader.clone()),
+        door: door(&settings, &listener.socket),
+        reading: Reading::new(settings.viewer.clone()),
+        readers: Arc::new(FeedReaders::new(Arc::clone(&settings.feed_items))),
         requests: Semaphore::new(CONTROL_REQUESTS_MAX),
-        proxy: Arc::clone(&proxy),
+        recorder: recorder.clone(),
+        settings,
     });
-    let (draining, stopping) = (Arc::clone(&proxy), Arc::clone(&control));
+    let stopping = Arc::clone(&control);
     let shutdown = async move {
         shutdown.await;
-        stopping.desk.stop();
+        stopping.reading.stop();
         // The calls may have used up the time of the drain.
-        draining.begin_drain().max(Instant::now() + CONTROL_DRAIN_WAIT)
+        recorder.begin_drain().max(Instant::now() + CONTROL_DRAIN_WAIT)
     };
-    let bounds = proxy.config().control_bounds();
-    let listener = Listener { socket, tls: None, bounds };
     let answer = move |request| answer(Arc::clone(&control), request);
     listen::serve(listener, answer, shutdown).await;
     tasks.shutdown().await;
 }
 
-/// Serves what people read of a recording, and nothing else, until `shutdown`. `config` says who is
-/// let in, and has the reader.
+/// Serves what people read of a recording, and nothing else, until `shutdown`.
 pub async fn serve_reading(
-    config: Config,
+    settings: Settings,
     listener: impl Into<Endpoint>,
     shutdown: impl Future<Output = ()>,
 ) {
     let socket = listener.into();
-    let local = socket.ip().unwrap_or(Ipv4Addr::LOCALHOST.into());
-    let door = Door::new(&config, local);
-    let rooms = Arc::new((door, Desk::new(config.reader.clone())));
+    let listener = Listener { tls: None, bounds: settings.connection_bounds(), socket };
+    let rooms = Arc::new((door(&settings, &listener.socket), Reading::new(settings.viewer)));
     let stopping = Arc::clone(&rooms);
     let shutdown = async move {
         shutdown.await;
         stopping.1.stop();
         Instant::now() + CONTROL_DRAIN_WAIT
     };
-    let listener = Listener { socket, tls: None, bounds: config.control_bounds() };
     let answer = move |request: Request<Incoming>| {
         let rooms = Arc::clone(&rooms);
         async move {
-            let (door, desk) = &*rooms;
-            let reply = respond_to_reader(door, desk, &request.into_parts().0).await;
+            let (door, reading) = &*rooms;
+            let reply = respond_to_reader(door, reading, &request.into_parts().0).await;
             Ok(reply.unwrap_or_else(JsonReply::into_response))
         }
     };
     listen::serve(listener, answer, shutdown).await;
 }
 
+/// Without an address no name but loopback's is taken.
+fn door(settings: &Settings, socket: &Endpoint) -> Door {
+    let local = socket.ip().unwrap_or(Ipv4Addr::LOCALHOST.into());
+    Door::new(local, settings.hosts.clone(), settings.token.as_deref())
+}
+
 async fn respond_to_reader(
     door: &Door,
-    desk: &Desk,
+    reading: &Reading,
     head: &Parts,
 ) -> Result<Response<ReplyBody>, JsonReply> {
-    if let Some(file) = page_file(desk, door, head)? {
+    if let Some(file) = page_file(door, head)? {
         return Ok(file);
     }
     let (route, parameter) = let_in(door, head).await?;
     let query = head.uri.query();
     match route.handler {
         Handler::Health => Ok(done().into_response()),
-        Handler::Read(view) => desk.read(route, view, &parameter, query).await,
-        Handler::Changes => desk.changes(route, query).await,
+        Handler::Read(view) => reading.read(route, view, &parameter, query).await,
+        Handler::Changes => reading.changes(route, query).await,
         _ => {
             let message = "this listener only reads a recording; `rolltape serve` has the rest";
             Err(error(StatusCode::NOT_FOUND, message))
@@ -140,9 +122,11 @@ async fn respond_to_reader(
 
 /// A control listener.
 struct Control {
-    proxy: Arc<Proxy>,
+    recorder: Recorder,
+    settings: Settings,
     door: Door,
-    desk: Desk,
+    reading: Reading,
+    readers: Arc<FeedReaders>,
     /// Bounds the requests that are served at once. Those that the door refuses take no permit, nor
     /// do bodies of JSON that are still being read. A request to the upstream's control routes has
     /// one while its body passes.
@@ -161,61 +145,83 @@ async fn respond(
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, JsonReply> {
     let (head, body) = request.into_parts();
-    if let Some(file) = page_file(&control.desk, &control.door, &head)? {
+    if let Some(file) = page_file(&control.door, &head)? {
         return Ok(file);
     }
     let (route, parameter) = let_in(&control.door, &head).await?;
 
-    // A body of JSON is read before the permit is taken: a slow one holds up nobody.
-    let proxy = &*control.proxy;
-    let request = Request::from_parts(head, body);
+    let query = head.uri.query();
     match route.handler {
         Handler::Health => Ok(done().into_response()),
-        Handler::Engine { changes_weights, .. } => {
-            let _permit = control.requests.acquire().await;
-            match proxy.fleet.is_many() {
-                true => fan_out::to_all(proxy, route.path, request, changes_weights).await,
-                false => engine::forward(proxy, request, changes_weights).await,
-            }
-        }
-        Handler::Models => {
-            let _permit = control.requests.acquire().await;
-            engine::forward(proxy, request, false).await
-        }
-        Handler::Read(view) => {
-            control.desk.read(route, view, &parameter, request.uri().query()).await
-        }
-        Handler::Changes => control.desk.changes(route, request.uri().query()).await,
-        Handler::Feed => {
-            let (head, body) = read_json(proxy, request).await?;
-            let _permit = control.requests.acquire().await;
-            feed::hand_out(proxy, head.uri.query(), &body).await
-        }
+        Handler::Read(view) => control.reading.read(route, view, &parameter, query).await,
+        Handler::Changes => control.reading.changes(route, query).await,
         Handler::Metrics => {
             let _permit = control.requests.acquire().await;
-            metrics::page(proxy, &control.door).await
+            metrics::page(&control.recorder, &control.readers, &control.door).await
+        }
+        Handler::Engine(of_engine) => {
+            control.forward(Some(of_engine), Request::from_parts(head, body)).await
+        }
+        Handler::Models => control.forward(None, Request::from_parts(head, body)).await,
+        Handler::Feed => {
+            let (head, body) = control.read_json(Request::from_parts(head, body)).await?;
+            let _permit = control.requests.acquire().await;
+            feed::hand_out(&control.recorder, &control.readers, head.uri.query(), &body).await
         }
         Handler::Json(handler) => {
-            let (head, body) = read_json(proxy, request).await?;
+            let (head, body) = control.read_json(Request::from_parts(head, body)).await?;
             let _permit = control.requests.acquire().await;
             let query = head.uri.query();
             let request = JsonRequest { route, handler, parameter: &parameter, query, body: &body };
-            request.answer(proxy).await.map(JsonReply::into_response)
+            request.answer(control).await.map(JsonReply::into_response)
         }
+    }
+}
+
+impl Control {
+    /// Forwards a request to the upstream, or one for a control route to all of them.
+    async fn forward(
+        &self,
+        of_engine: Option<&'static EngineRoute>,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<ReplyBody>, JsonReply> {
+        let _permit = self.requests.acquire().await;
+        if self.settings.token.is_some() {
+            // The token is for this listener only.
+            headers::remove(request.headers_mut(), &[AUTHORIZATION.as_str()]);
+        }
+        match of_engine {
+            Some(route) if self.recorder.upstreams().are_many() => {
+                engines::to_all(&self.recorder, route, request, self.settings.body_wait).await
+            }
+            of_engine => {
+                let changes_weights = of_engine.is_some_and(|route| route.changes_weights);
+                engines::forward(&self.recorder, request, changes_weights).await
+            }
+        }
+    }
+
+    /// Reads a request whole, before its permit is taken: a slow one holds up nobody. A body must
+    /// say that it is JSON: a web page cannot send such a one to another origin without asking
+    /// first.
+    async fn read_json(&self, request: Request<Incoming>) -> Result<(Parts, Bytes), JsonReply> {
+        let read = read_whole(request, CONTROL_BODY_BYTES_MAX, self.settings.body_wait).await;
+        let (head, body) = read.map_err(request_error)?;
+        if body.is_empty() || is_json(&head.headers) {
+            return Ok((head, body));
+        }
+        let message = "this route takes JSON; send content-type: application/json";
+        Err(error(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
     }
 }
 
 /// A file of the page, if the request asks for one. Files have no secret, and a browser sends no
 /// token when it opens a page.
-fn page_file(
-    desk: &Desk,
-    door: &Door,
-    head: &Parts,
-) -> Result<Option<Response<ReplyBody>>, JsonReply> {
+fn page_file(door: &Door, head: &Parts) -> Result<Option<Response<ReplyBody>>, JsonReply> {
     if head.method != Method::GET {
         return Ok(None);
     }
-    let Some(file) = desk.page_file(head.uri.path()) else { return Ok(None) };
+    let Some(file) = reading::file(head.uri.path()) else { return Ok(None) };
     door.check_name(head)?;
     Ok(Some(file))
 }
@@ -232,19 +238,6 @@ async fn let_in(door: &Door, head: &Parts) -> Result<(&'static ControlRoute, Str
         Lookup::WrongMethod(allowed) => Err(wrong_method(method, path, allowed)),
         Lookup::Unknown(similar) => Err(unknown_path(path, similar.as_deref())),
     }
-}
-
-/// Reads a request whole. A body must say that it is JSON: a web page cannot send such a one to
-/// another origin without asking first.
-async fn read_json(proxy: &Proxy, request: Request<Incoming>) -> Result<(Parts, Bytes), JsonReply> {
-    let wait = proxy.config().body_wait;
-    let read = accept::read_whole(request, CONTROL_BODY_BYTES_MAX, wait).await;
-    let (head, body) = read.map_err(call_error)?;
-    if body.is_empty() || is_json(&head.headers) {
-        return Ok((head, body));
-    }
-    let message = "this route takes JSON; send content-type: application/json";
-    Err(error(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
 }
 
 /// True if a content type is given, and only that of JSON.
@@ -282,41 +275,41 @@ struct JsonRequest<'a> {
 }
 
 impl JsonRequest<'_> {
-    async fn answer(&self, proxy: &Proxy) -> Result<JsonReply, JsonReply> {
-        let body = self.body;
+    async fn answer(&self, control: &Control) -> Result<JsonReply, JsonReply> {
+        let (recorder, body) = (&control.recorder, self.body);
         match self.handler {
-            JsonHandler::Ready => ready(proxy).await,
+            JsonHandler::Ready => ready(recorder).await,
             JsonHandler::OpenApi => Ok(ok(openapi::document())),
 
-            JsonHandler::AnnounceEpisode => episodes::announce(proxy, body).await,
-            JsonHandler::ShowEpisode => episodes::show(proxy, self.attempt()?).await,
-            JsonHandler::SignKey => keys::sign(proxy, self.attempt()?, body).await,
-            JsonHandler::RevokeKeys => keys::revoke(proxy, self.attempt()?, body).await,
-            JsonHandler::RotateSecrets => keys::rotate(proxy, body),
-            JsonHandler::AddReward => episodes::add_reward(proxy, self.attempt()?, body).await,
-            JsonHandler::CloseEpisode => episodes::close(proxy, self.attempt()?, body).await,
+            JsonHandler::AnnounceEpisode => episodes::announce(recorder, body).await,
+            JsonHandler::ShowEpisode => episodes::show(recorder, self.attempt()?).await,
+            JsonHandler::SignKey => keys::sign(recorder, self.attempt()?, body).await,
+            JsonHandler::RevokeKeys => keys::revoke(recorder, self.attempt()?, body).await,
+            JsonHandler::RotateSecrets => keys::rotate(recorder, body),
+            JsonHandler::AddReward => episodes::add_reward(recorder, self.attempt()?, body).await,
+            JsonHandler::CloseEpisode => episodes::close(recorder, self.attempt()?, body).await,
 
-            JsonHandler::ListConsumers => feed::list_consumers(proxy).await,
-            JsonHandler::AckLease => feed::ack(proxy, self.parameter, body).await,
-            JsonHandler::NackLease => feed::nack(proxy, self.parameter, body).await,
-            JsonHandler::RenewLease => feed::renew(proxy, self.parameter, body).await,
+            JsonHandler::ListConsumers => feed::list_consumers(recorder, &control.readers).await,
+            JsonHandler::AckLease => feed::ack(recorder, self.parameter, body).await,
+            JsonHandler::NackLease => feed::nack(recorder, self.parameter, body).await,
+            JsonHandler::RenewLease => feed::renew(recorder, self.parameter, body).await,
 
-            JsonHandler::SetAdmission => admission::set(proxy, body).await,
-            JsonHandler::ShowAdmission => admission::show(proxy).await,
-            JsonHandler::LiftAdmission => admission::lift(proxy).await,
+            JsonHandler::SetAdmission => admission::set(recorder, body).await,
+            JsonHandler::ShowAdmission => admission::show(recorder).await,
+            JsonHandler::LiftAdmission => admission::lift(recorder).await,
 
-            JsonHandler::DeclareVersion => versions::declare(proxy, body).await,
-            JsonHandler::ListVersions => versions::list(proxy).await,
+            JsonHandler::DeclareVersion => versions::declare(recorder, body).await,
+            JsonHandler::ListVersions => versions::list(recorder).await,
 
-            JsonHandler::ListUpstreams => Ok(fleet::list(proxy)),
-            JsonHandler::AddUpstream => fleet::add(proxy, body).await,
-            JsonHandler::DrainUpstream => fleet::drain(proxy, self.parameter),
-            JsonHandler::RemoveUpstream => fleet::remove(proxy, self.parameter).await,
+            JsonHandler::ListUpstreams => Ok(upstreams::list(recorder)),
+            JsonHandler::AddUpstream => upstreams::add(recorder, body).await,
+            JsonHandler::DrainUpstream => upstreams::drain(recorder, self.parameter),
+            JsonHandler::RemoveUpstream => upstreams::remove(recorder, self.parameter).await,
         }
     }
 
     /// The attempt that the path and the query name.
-    fn attempt(&self) -> Result<AttemptKey, JsonReply> {
+    fn attempt(&self) -> Result<AttemptId, JsonReply> {
         let query = Query::parse(self.query)?;
         query.check_known(self.route.query)?;
         episodes::attempt_key(self.parameter, query.get("attempt"))
@@ -324,22 +317,11 @@ impl JsonRequest<'_> {
 }
 
 /// Reports whether a call could be forwarded and recorded now, and the address of the upstream.
-async fn ready(proxy: &Proxy) -> Result<JsonReply, JsonReply> {
-    let unavailable = |reason: &str| error(StatusCode::SERVICE_UNAVAILABLE, reason);
-    if proxy.is_draining() {
-        return Err(unavailable(
-            "rolltape is draining: it takes no more calls and is about to stop",
-        ));
+async fn ready(recorder: &Recorder) -> Result<JsonReply, JsonReply> {
+    if recorder.drain().borrow().is_some() {
+        let message = "rolltape is draining: it takes no more calls and is about to stop";
+        return Err(error(StatusCode::SERVICE_UNAVAILABLE, message));
     }
-    proxy.store().probe().await.map_err(commit_error)?;
-    if proxy.fleet.is_many() {
-        return fleet::ready(proxy);
-    }
-    let only = proxy.fleet.any();
-    let upstream = only.spec.upstream.to_string();
-    if let Err(reason) = only.forward.try_reach().await {
-        let message = format!("the upstream at {upstream} could not be reached: {reason}");
-        return Err(unavailable(&message));
-    }
-    Ok(ok(json!({ "status": "ok", "upstream": upstream })))
+    recorder.store().probe().await.map_err(commit_error)?;
+    upstreams::ready(recorder).await
 }

@@ -1,83 +1,69 @@
-//! The upstreams of a proxy: listed, added, drained and removed.
-
-use std::sync::atomic::Ordering;
+//! The upstreams of a recorder: listed, added, drained and removed.
 
 use hyper::StatusCode;
+use proxy::ground::unescaped;
+use proxy::{ChangeError, EngineSpec, EngineState, Recorder, Upstream, UpstreamStatus};
 use serde_json::{Value, json};
 
-use crate::agent::escapes::unescaped;
-use crate::control::body::parse;
-use crate::control::reply::{JsonReply, bad_request, done, error, ok};
-use crate::control::requests::UpstreamBody;
-use crate::fleet::engine::Engine;
-use crate::fleet::members::ChangeError;
-use crate::fleet::spec::{EngineSpec, dialect};
-use crate::proxy::Proxy;
-use crate::upstream::address::Upstream;
+use crate::api::body::parse;
+use crate::api::reply::{JsonReply, bad_request, done, error, ok};
+use crate::requests::UpstreamBody;
 
 /// Lists the upstreams and their states.
-pub(super) fn list(proxy: &Proxy) -> JsonReply {
-    let all = proxy.fleet.all();
-    let upstreams: Vec<Value> = all.iter().map(|engine| shown(proxy, engine)).collect();
+pub(crate) fn list(recorder: &Recorder) -> JsonReply {
+    let upstreams: Vec<Value> = recorder.upstreams().all().iter().map(shown).collect();
     ok(json!({ "upstreams": upstreams }))
 }
 
-fn shown(proxy: &Proxy, engine: &Engine) -> Value {
-    let dialect = engine.spec.dialect.or(engine.forward.known_dialect());
-    let count = |number: &std::sync::atomic::AtomicU64| number.load(Ordering::Relaxed);
+fn shown(one: &UpstreamStatus) -> Value {
     json!({
-        "name": engine.name(),
-        "url": engine.spec.upstream.to_string(),
-        "dialect": dialect.map(|dialect| dialect.as_str()),
-        "weight": engine.spec.weight,
-        "calls_max": engine.spec.calls_max,
-        "state": engine.state(&proxy.fleet.fence).as_str(),
-        "reason": engine.down_because(),
-        "calls": engine.calls(),
-        "threads": proxy.fleet.threads_on(engine),
-        "weight_version": engine.label(),
-        "begun": count(&engine.counts.begun),
-        "moved": count(&engine.counts.moved),
-        "failed": count(&engine.counts.failed),
+        "name": one.spec.name,
+        "url": one.spec.upstream.to_string(),
+        "dialect": one.dialect.map(|dialect| dialect.as_str()),
+        "weight": one.spec.weight,
+        "calls_max": one.spec.calls_max,
+        "state": one.state.as_str(),
+        "reason": one.reason,
+        "calls": one.calls,
+        "threads": one.threads,
+        "weight_version": one.weight_version,
+        "begun": one.begun,
+        "moved": one.moved,
+        "failed": one.failed,
     })
 }
 
 /// Adds an upstream, or changes the one of its name.
-pub(super) async fn add(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, JsonReply> {
+pub(crate) async fn add(recorder: &Recorder, body: &[u8]) -> Result<JsonReply, JsonReply> {
     let UpstreamBody { url, name, dialect: word, weight, calls_max } = parse(body)?;
     let upstream: Upstream = url.parse().map_err(|why| bad_request(&why))?;
     let unnamed = EngineSpec::from(upstream);
     let spec = EngineSpec {
         name: name.unwrap_or_else(|| unnamed.name.clone()),
-        dialect: word.as_deref().map(dialect).transpose().map_err(|why| bad_request(&why))?,
+        dialect: word
+            .as_deref()
+            .map(EngineSpec::dialect_named)
+            .transpose()
+            .map_err(|why| bad_request(&why))?,
         weight: weight.unwrap_or(1),
         calls_max: calls_max.map(|calls| calls as usize),
         ..unnamed
     };
     let spec = spec.checked().map_err(|why| bad_request(&why))?;
-    proxy.fleet.add(spec).await.map_err(change_error)?;
+    recorder.upstreams().add(spec).await.map_err(change_error)?;
     Ok(done())
 }
 
 /// Gives an upstream no new calls.
-pub(super) fn drain(proxy: &Proxy, name: &str) -> Result<JsonReply, JsonReply> {
-    let name = name_of(name);
-    let all = proxy.fleet.all();
-    let named = all.iter().find(|engine| engine.name() == name);
-    let engine = named.ok_or_else(|| change_error(ChangeError::Unknown(name)))?;
-    engine.drain();
-    Ok(ok(json!({ "status": "ok", "calls": engine.calls() })))
+pub(crate) fn drain(recorder: &Recorder, name: &str) -> Result<JsonReply, JsonReply> {
+    let calls = recorder.upstreams().drain(&unescaped(name)).map_err(change_error)?;
+    Ok(ok(json!({ "status": "ok", "calls": calls })))
 }
 
 /// Removes an upstream.
-pub(super) async fn remove(proxy: &Proxy, name: &str) -> Result<JsonReply, JsonReply> {
-    proxy.fleet.remove(&name_of(name)).await.map_err(change_error)?;
+pub(crate) async fn remove(recorder: &Recorder, name: &str) -> Result<JsonReply, JsonReply> {
+    recorder.upstreams().remove(&unescaped(name)).await.map_err(change_error)?;
     Ok(done())
-}
-
-/// The name in a path.
-fn name_of(segment: &str) -> String {
-    unescaped(segment)
 }
 
 fn change_error(reason: ChangeError) -> JsonReply {
@@ -89,18 +75,30 @@ fn change_error(reason: ChangeError) -> JsonReply {
     error(status, &reason.to_string())
 }
 
-/// Reports whether one of several upstreams takes calls.
-pub(super) fn ready(proxy: &Proxy) -> Result<JsonReply, JsonReply> {
-    let all = proxy.fleet.all();
-    let open = all.iter().filter(|engine| proxy.fleet.is_open(engine)).count();
+/// Reports whether an upstream takes calls, and its address.
+pub(crate) async fn ready(recorder: &Recorder) -> Result<JsonReply, JsonReply> {
+    let unavailable = |reason: &str| error(StatusCode::SERVICE_UNAVAILABLE, reason);
+    if recorder.upstreams().are_many() {
+        return one_is_up(&recorder.upstreams().all()).map_err(|reason| unavailable(&reason));
+    }
+    match recorder.upstreams().reach().await {
+        Ok(upstream) => Ok(ok(json!({ "status": "ok", "upstream": upstream }))),
+        Err((upstream, reason)) => {
+            let message = format!("the upstream at {upstream} could not be reached: {reason}");
+            Err(unavailable(&message))
+        }
+    }
+}
+
+fn one_is_up(all: &[UpstreamStatus]) -> Result<JsonReply, String> {
+    let open = all.iter().filter(|one| one.state == EngineState::Up).count();
     if open == 0 {
         let states: Vec<String> = all
             .iter()
-            .map(|one| format!("`{}` is {}", one.name(), one.state(&proxy.fleet.fence).as_str()))
+            .map(|one| format!("`{}` is {}", one.spec.name, one.state.as_str()))
             .collect();
-        let message = format!("no upstream takes calls: {}", states.join(", "));
-        return Err(error(StatusCode::SERVICE_UNAVAILABLE, &message));
+        return Err(format!("no upstream takes calls: {}", states.join(", ")));
     }
-    let urls: Vec<String> = all.iter().map(|engine| engine.spec.upstream.to_string()).collect();
+    let urls: Vec<String> = all.iter().map(|one| one.spec.upstream.to_string()).collect();
     Ok(ok(json!({ "status": "ok", "upstream": urls.join(" "), "open": open })))
 }

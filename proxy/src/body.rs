@@ -10,17 +10,25 @@ use hyper::body::{Body, Frame};
 use tokio::sync::mpsc;
 
 /// An error that ends a transfer.
-pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// The body of any reply.
-pub(crate) type ReplyBody = UnsyncBoxBody<Bytes, BoxError>;
+pub type ReplyBody = UnsyncBoxBody<Bytes, BoxError>;
 
 /// A body that is in memory.
-pub(crate) fn full(bytes: Bytes) -> ReplyBody {
+pub fn full(bytes: Bytes) -> ReplyBody {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
 /// A body whose pieces come through a channel.
-pub(crate) struct ChannelBody(pub(crate) mpsc::Receiver<Result<Bytes, BoxError>>);
+#[derive(Debug)]
+pub struct ChannelBody(mpsc::Receiver<Result<Bytes, BoxError>>);
+
+impl ChannelBody {
+    /// The body of what `pieces` receives.
+    pub fn new(pieces: mpsc::Receiver<Result<Bytes, BoxError>>) -> Self {
+        Self(pieces)
+    }
+}
 
 impl Body for ChannelBody {
     type Data = Bytes;

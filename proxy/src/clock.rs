@@ -18,7 +18,7 @@ static CLOCK: LazyLock<Clock> = LazyLock::new(|| Clock {
 });
 
 /// The current time.
-pub(crate) fn now() -> Micros {
+pub fn now() -> Micros {
     CLOCK.now()
 }
 

@@ -12,8 +12,6 @@ use crate::coding::Coding;
 use crate::tag::api_key::KeySigner;
 use crate::tag::{self, TagContext};
 
-pub use crate::control::fuzzing::{BodyKind, body_kinds, read_query};
-
 /// The secret that signs keys here.
 const SECRET: [u8; 32] = [7; 32];
 

@@ -38,7 +38,7 @@ pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
 }
 
 /// Removes the named headers. Unlike `HeaderMap::remove`, it keeps the order of the others.
-pub(crate) fn remove(headers: &mut HeaderMap, names: &[impl AsRef<str>]) {
+pub fn remove(headers: &mut HeaderMap, names: &[impl AsRef<str>]) {
     if headers.keys().any(|name| is_named(name, names)) {
         retain(headers, |name, _| !is_named(name, names));
     }

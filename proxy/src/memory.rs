@@ -21,11 +21,13 @@ pub(crate) struct MemoryAccount {
 
 /// The state of the account, for the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct MemoryCounts {
-    pub(crate) held: u64,
-    pub(crate) bytes_max: u64,
+pub struct MemoryCounts {
+    /// Bytes that are held.
+    pub held: u64,
+    /// Bytes that may be held.
+    pub bytes_max: u64,
     /// Calls that were refused because the account was full.
-    pub(crate) shed: u64,
+    pub shed: u64,
 }
 
 /// The part of the account that one body or one reply holds. It is given back when this is dropped.

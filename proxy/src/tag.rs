@@ -19,10 +19,10 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Uri};
 use wire::Request;
 
+use crate::agent::escapes::normalized;
 use crate::bounds::{
     CALL_LABELS_MAX, LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, PROBE_BYTES_MAX,
 };
-use crate::control::routes;
 use crate::error::CallError;
 use crate::headers;
 use crate::tag::api_key::KeySigner;
@@ -175,7 +175,7 @@ pub(crate) fn route_of(method: &Method, path: &str) -> Route {
 
 /// True if a request, tagged or not, is for one of the upstream's control routes.
 pub(crate) fn is_engine_route(path: &str) -> bool {
-    TaggedPath::parse(path).is_ok_and(|path| routes::engine_route(path.rest).is_some())
+    TaggedPath::parse(path).is_ok_and(|path| wire::engine_route(&normalized(path.rest)).is_some())
 }
 
 /// The path for the upstream of a request, tagged or not. All of it if the tag cannot be read.

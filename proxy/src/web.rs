@@ -16,7 +16,7 @@ const OWN_SITES: [&[u8]; 2] = [b"same-origin", b"none"];
 ///
 /// # Errors
 /// The text of one that is no host.
-pub(crate) fn hosts(uri: &Uri, headers: &HeaderMap) -> Result<Vec<Authority>, String> {
+pub fn hosts(uri: &Uri, headers: &HeaderMap) -> Result<Vec<Authority>, String> {
     let mut hosts: Vec<Authority> = uri.authority().cloned().into_iter().collect();
     for value in headers.get_all(HOST) {
         let host = Authority::try_from(value.as_bytes()).ok();
@@ -33,20 +33,22 @@ pub(crate) fn hosts(uri: &Uri, headers: &HeaderMap) -> Result<Vec<Authority>, St
 
 /// The name of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HostName<'a> {
+pub enum HostName<'a> {
+    /// An address.
     Address(IpAddr),
+    /// A name.
     Name(&'a str),
 }
 
 impl<'a> HostName<'a> {
     /// The name of a host, without its port.
-    pub(crate) fn of(host: &'a Authority) -> Self {
+    pub fn of(host: &'a Authority) -> Self {
         let name = host.host().trim_start_matches('[').trim_end_matches(']');
         name.parse().map_or(Self::Name(name), Self::Address)
     }
 
     /// True if it is this machine under a name that nobody else resolves.
-    pub(crate) fn is_loopback(self) -> bool {
+    pub fn is_loopback(self) -> bool {
         match self {
             Self::Address(address) => address.is_loopback(),
             Self::Name(name) => name.eq_ignore_ascii_case("localhost"),
@@ -55,7 +57,7 @@ impl<'a> HostName<'a> {
 
     /// True for a name below `localhost`, which browsers look for on this machine and other
     /// programs may not.
-    pub(crate) fn is_below_localhost(self) -> bool {
+    pub fn is_below_localhost(self) -> bool {
         let Self::Name(name) = self else { return false };
         let last = name.rsplit_once('.').map(|(_, last)| last);
         last.is_some_and(|last| last.eq_ignore_ascii_case("localhost"))
@@ -64,7 +66,7 @@ impl<'a> HostName<'a> {
 
 /// The origin of the page that sent a request, if it is neither a page of `hosts` nor one that
 /// `allows` names. An image or a form that gets has no origin, and is `unknown`.
-pub(crate) fn foreign_origin(
+pub fn foreign_origin(
     headers: &HeaderMap,
     hosts: &[Authority],
     allows: impl Fn(&str) -> bool,

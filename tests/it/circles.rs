@@ -8,8 +8,10 @@ use std::path::Path;
 
 use crate::tidy::{files, product, root};
 
-const CRATES: [&str; 9] =
-    ["cli", "engine", "episode", "exporter", "kernels", "proxy", "store", "template", "wire"];
+const CRATES: [&str; 11] = [
+    "cli", "control", "engine", "episode", "exporter", "kernels", "proxy", "store", "template",
+    "viewer", "wire",
+];
 
 type Module = Vec<String>;
 

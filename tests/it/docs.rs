@@ -178,8 +178,13 @@ fn the_steps_of_ci_are_listed_where_people_look() {
 }
 
 /// The files in which bounds are named.
-const BOUNDS: [&str; 4] =
-    ["proxy/src/bounds.rs", "wire/src/bounds.rs", "engine/src/bounds.rs", "viewer/src/bounds.rs"];
+const BOUNDS: [&str; 5] = [
+    "proxy/src/bounds.rs",
+    "control/src/bounds.rs",
+    "wire/src/bounds.rs",
+    "engine/src/bounds.rs",
+    "viewer/src/bounds.rs",
+];
 
 /// A bound's value in words: a size, a time or a number.
 /// `docs/SUMMARY.md` is what mdBook makes the book of.

@@ -9,8 +9,9 @@ const FILE_LINES_MAX: usize = 600;
 const LINE_COLUMNS_MAX: usize = 100;
 
 /// Each crate with the crates of ours that it may use.
-const ARROWS: [(&str, &[&str]); 12] = [
-    ("cli", &["viewer", "proxy", "exporter", "engine", "store", "wire", "episode"]),
+const ARROWS: [(&str, &[&str]); 13] = [
+    ("cli", &["control", "viewer", "proxy", "exporter", "engine", "store", "wire", "episode"]),
+    ("control", &["viewer", "proxy", "exporter", "store", "wire", "episode"]),
     ("viewer", &["exporter", "store", "wire", "template", "episode"]),
     ("proxy", &["store", "wire", "episode"]),
     ("exporter", &["store", "wire", "template", "episode"]),
@@ -24,8 +25,8 @@ const ARROWS: [(&str, &[&str]); 12] = [
     (
         "tests",
         &[
-            "viewer", "proxy", "exporter", "engine", "store", "wire", "episode", "kernels",
-            "template",
+            "control", "viewer", "proxy", "exporter", "engine", "store", "wire", "episode",
+            "kernels", "template",
         ],
     ),
 ];

@@ -159,7 +159,6 @@ impl ProxyArgs {
         };
         config.allow_unrecorded_sampling = self.allow_unrecorded_sampling;
         config.require_key = self.require_key;
-        config.control_hosts = self.control.hosts();
         config.allowed_paths.clone_from(&self.allow_path);
         config.allow_priority = self.allow_priority;
         config.fleet.session_header.clone_from(&self.session_header);

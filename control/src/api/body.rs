@@ -5,8 +5,8 @@ use serde::de::value::{MapAccessDeserializer, StringDeserializer};
 use serde::de::{DeserializeOwned, DeserializeSeed, IntoDeserializer, MapAccess};
 use serde_json::{Map, Value};
 
-use crate::control::reply::{JsonReply, bad_request};
-use crate::control::suggest::nearest;
+use crate::api::reply::{JsonReply, bad_request};
+use crate::api::suggest::nearest;
 
 /// Letters of a value that an error quotes.
 const QUOTED_CHARS_MAX: usize = 40;
@@ -15,7 +15,7 @@ const QUOTED_CHARS_MAX: usize = 40;
 ///
 /// # Errors
 /// A 400 that names the field, if one is unknown, missing or has another type.
-pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, JsonReply> {
+pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, JsonReply> {
     if body.trim_ascii().is_empty() {
         return parse_value(Value::Object(Map::new()));
     }
@@ -25,7 +25,7 @@ pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, JsonReply> {
 }
 
 /// Reads an object, as [`parse`] does.
-pub(super) fn parse_value<T: DeserializeOwned>(value: Value) -> Result<T, JsonReply> {
+pub(crate) fn parse_value<T: DeserializeOwned>(value: Value) -> Result<T, JsonReply> {
     let Value::Object(fields) = value else {
         return Err(bad_request(&format!("{} is not a JSON object", quoted(&value))));
     };
@@ -127,11 +127,11 @@ fn unknown_name(kind: &str, name: &str, known: &[&str]) -> String {
 
 /// The decoded parameters of a query, in their order.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Query(Vec<(String, String)>);
+pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
     /// Decodes a query. Each parameter may be there once.
-    pub(super) fn parse(query: Option<&str>) -> Result<Self, JsonReply> {
+    pub(crate) fn parse(query: Option<&str>) -> Result<Self, JsonReply> {
         let mut parameters: Vec<(String, String)> = Vec::new();
         for pair in query.unwrap_or("").split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -145,55 +145,19 @@ impl Query {
     }
 
     /// Refuses a parameter that is not among `known`.
-    pub(super) fn check_known(&self, known: &[&str]) -> Result<(), JsonReply> {
+    pub(crate) fn check_known(&self, known: &[&str]) -> Result<(), JsonReply> {
         match self.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
             Some((name, _)) => Err(bad_request(&unknown_name("a parameter", name, known))),
             None => Ok(()),
         }
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
-    /// Removes a parameter.
-    pub(super) fn take(&mut self, name: &str) -> Option<String> {
-        let at = self.0.iter().position(|(other, _)| other == name)?;
-        Some(self.0.remove(at).1)
-    }
-
-    /// Removes an id.
-    pub(super) fn take_id<T: std::str::FromStr<Err: std::fmt::Display>>(
-        &mut self,
-        name: &str,
-    ) -> Result<Option<T>, JsonReply> {
-        let id = self.take(name).map(|id| id.parse()).transpose();
-        id.map_err(|error: T::Err| bad_request(&format!("`{name}`: {error}")))
-    }
-
-    /// Removes a number from `least` to `most`.
-    pub(super) fn take_number(
-        &mut self,
-        name: &str,
-        least: u32,
-        most: u32,
-    ) -> Result<Option<u32>, JsonReply> {
-        let Some(text) = self.take(name) else { return Ok(None) };
-        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-        number.map(Some).ok_or_else(|| bad_request(&format!("`{name}` is not {least} to {most}")))
-    }
-
-    /// Removes a flag; false if it is absent.
-    pub(super) fn take_flag(&mut self, name: &str) -> Result<bool, JsonReply> {
-        match self.take(name).as_deref() {
-            None | Some("false" | "0") => Ok(false),
-            Some("" | "true" | "1") => Ok(true),
-            Some(_) => Err(bad_request(&format!("`{name}` is not true or false"))),
-        }
-    }
-
-    /// The parameters that are left, as pairs of name and value.
-    pub(super) fn rest(&self) -> &[(String, String)] {
+    /// The parameters as pairs of name and value.
+    pub(crate) fn pairs(&self) -> &[(String, String)] {
         &self.0
     }
 }

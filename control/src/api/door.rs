@@ -10,17 +10,16 @@ use hyper::header::AUTHORIZATION;
 use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
 use hyper::{HeaderMap, StatusCode};
+use proxy::ground::web::{self, HostName};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
+use crate::api::reply::{JsonReply, error};
 use crate::bounds::{REFUSALS_LOG_EVERY, WRONG_TOKEN_WAIT, WRONG_TOKENS_WAITING_MAX};
-use crate::config::Config;
-use crate::control::reply::{JsonReply, error};
-use crate::web::{self, HostName};
 
 /// The checks of one control listener, and the counts of what they refused.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(crate) struct Door {
     /// The address that is listened on.
     local: IpAddr,
     /// Further names by which the listener may be addressed.
@@ -33,7 +32,7 @@ pub(super) struct Door {
 
 /// The reason for which a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(crate) enum Refusal {
     Host,
     Origin,
     NoToken,
@@ -41,10 +40,10 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    pub(super) const ALL: [Self; 4] = [Self::Host, Self::Origin, Self::NoToken, Self::WrongToken];
+    pub(crate) const ALL: [Self; 4] = [Self::Host, Self::Origin, Self::NoToken, Self::WrongToken];
 
     /// The name in metrics and in the log.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Host => "host",
             Self::Origin => "origin",
@@ -55,19 +54,19 @@ impl Refusal {
 }
 
 impl Door {
-    /// The door of a listener at `local`.
-    pub(super) fn new(config: &Config, local: IpAddr) -> Self {
+    /// The door of a listener at `local`, which may be addressed by further names.
+    pub(crate) fn new(local: IpAddr, names: Vec<String>, token: Option<&str>) -> Self {
         Self {
             local,
-            names: config.control_hosts.clone(),
-            token: config.control_token.as_deref().map(|token| digest(token.as_bytes())),
+            names,
+            token: token.map(|token| digest(token.as_bytes())),
             refusals: Refusals::default(),
             wrong_tokens: Semaphore::new(WRONG_TOKENS_WAITING_MAX),
         }
     }
 
     /// Lets a request in, or answers it. A wrong token is answered late.
-    pub(super) async fn check(&self, head: &Parts) -> Result<(), JsonReply> {
+    pub(crate) async fn check(&self, head: &Parts) -> Result<(), JsonReply> {
         let Err(refusal) = self.judge(head) else { return Ok(()) };
         self.refusals.count(refusal);
         if refusal == Refusal::WrongToken {
@@ -81,7 +80,7 @@ impl Door {
     }
 
     /// Checks only by which name a request is addressed. A page of the web may lead a person here.
-    pub(super) fn check_name(&self, head: &Parts) -> Result<(), JsonReply> {
+    pub(crate) fn check_name(&self, head: &Parts) -> Result<(), JsonReply> {
         self.own_hosts(head).map(drop).map_err(|refusal| {
             self.refusals.count(refusal);
             refusal.reply()
@@ -89,7 +88,7 @@ impl Door {
     }
 
     /// The numbers of refused requests since the start.
-    pub(super) fn refused(&self) -> impl Iterator<Item = (Refusal, u64)> {
+    pub(crate) fn refused(&self) -> impl Iterator<Item = (Refusal, u64)> {
         let counts = self.refusals.counts.iter().map(|count| count.load(Ordering::Relaxed));
         Refusal::ALL.into_iter().zip(counts)
     }
@@ -201,10 +200,8 @@ mod tests {
     use super::*;
 
     fn door(local: &str, names: &[&str], token: Option<&str>) -> Door {
-        let mut config = Config::new("http://h:1".parse().unwrap());
-        config.control_hosts = names.iter().map(|name| (*name).to_owned()).collect();
-        config.control_token = token.map(str::to_owned);
-        Door::new(&config, local.parse().unwrap())
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        Door::new(local.parse().unwrap(), names, token)
     }
 
     fn judge(door: &Door, uri: &str, headers: &[(&str, &str)]) -> Option<Refusal> {

@@ -10,18 +10,18 @@ use serde::forward_to_deserialize_any;
 /// A field of a JSON object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Field {
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// JSON's name of its type; `None` for any type.
-    pub(super) json_type: Option<&'static str>,
-    pub(super) is_nullable: bool,
-    pub(super) is_required: bool,
+    pub(crate) json_type: Option<&'static str>,
+    pub(crate) is_nullable: bool,
+    pub(crate) is_required: bool,
 }
 
 /// The fields of the struct `T`, in the order in which it declares them.
 ///
 /// `T` is deserialized from values that note the type that is asked for. Then it is deserialized
 /// from fewer fields, to see which ones it misses.
-pub(super) fn fields_of<T: DeserializeOwned>() -> Vec<Field> {
+pub(crate) fn fields_of<T: DeserializeOwned>() -> Vec<Field> {
     let mut fields = Vec::new();
     let _ = T::deserialize(StructProbe { fields: &mut fields, offered: None });
 

@@ -7,7 +7,7 @@ const NAME_CHARS_MAX: usize = 40;
 
 /// The known name that is most similar to `name`, if any is similar. A name that continues another
 /// one counts as one edit.
-pub(super) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let compared: String = name.chars().take(NAME_CHARS_MAX).collect();
     known
         .iter()

@@ -40,13 +40,13 @@ pub(crate) type CallPermit = Option<OwnedSemaphorePermit>;
 
 /// Times that an agent has.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct AgentWaits {
+pub struct AgentWaits {
     /// From the first byte of a request, or from the start of the connection, to the end of a head.
-    pub(crate) head: Duration,
+    pub head: Duration,
     /// From the end of a reply to the next request.
-    pub(crate) idle: Duration,
+    pub idle: Duration,
     /// For reading on in a reply.
-    pub(crate) stall: Duration,
+    pub stall: Duration,
 }
 
 /// The state of one connection.

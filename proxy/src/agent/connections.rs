@@ -13,13 +13,14 @@ use crate::bounds::GIVE_WAY_PART;
 
 /// Bounds of the connections of a listener.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ConnectionBounds {
+pub struct ConnectionBounds {
     /// Connections at a time.
-    pub(crate) connections_max: usize,
+    pub connections_max: usize,
     /// Of these, connections from one address. Loopback has no such bound: all agents of a machine
     /// share it.
-    pub(crate) per_peer_max: usize,
-    pub(crate) waits: AgentWaits,
+    pub per_peer_max: usize,
+    /// The times that each has.
+    pub waits: AgentWaits,
 }
 
 /// The open connections. Dropping them ends them.

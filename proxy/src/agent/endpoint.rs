@@ -40,7 +40,7 @@ impl From<UnixListener> for Endpoint {
 
 impl Endpoint {
     /// The address that is listened on; `None` without one.
-    pub(crate) fn ip(&self) -> Option<IpAddr> {
+    pub fn ip(&self) -> Option<IpAddr> {
         match self {
             Self::Tcp(socket) => socket.local_addr().ok().map(|address| address.ip()),
             Self::Unix(_) => None,

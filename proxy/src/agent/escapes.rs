@@ -1,5 +1,8 @@
 //! Percent escapes in paths and queries.
 
+/// Number of times that escapes within escapes are decoded.
+const ESCAPE_LEVELS_MAX: usize = 4;
+
 /// The bytes of a text without its escapes, each with whether it was escaped. A percent sign that
 /// begins no escape stands for itself.
 pub(crate) fn decoded(text: &str) -> impl Iterator<Item = (u8, bool)> {
@@ -13,12 +16,35 @@ pub(crate) fn decoded(text: &str) -> impl Iterator<Item = (u8, bool)> {
 }
 
 /// A text without its escapes. Bytes that are not UTF-8 are replaced.
-pub(crate) fn unescaped(text: &str) -> String {
+pub fn unescaped(text: &str) -> String {
     if !text.contains('%') {
         return text.to_owned();
     }
     let bytes: Vec<u8> = decoded(text).map(|(byte, _)| byte).collect();
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The path as a server behind the upstream's load balancer may see it: escapes are decoded, and
+/// `.`, `..` and empty segments are resolved. `path` may have a query, which is left out.
+pub fn normalized(path: &str) -> String {
+    let mut path = path.split('?').next().unwrap_or(path).to_owned();
+    for _ in 0..ESCAPE_LEVELS_MAX {
+        let decoded = unescaped(&path);
+        if decoded == path {
+            break;
+        }
+        path = decoded;
+    }
+
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in path.split(['/', '\\']) {
+        match segment {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    segments.into_iter().flat_map(|segment| ["/", segment]).collect()
 }
 
 /// The byte of the escape whose digits `rest` begins with.

@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_rustls::TlsAcceptor;
 
 use crate::agent::activity::{Activity, OpenBody, OpenRequest};
-pub(crate) use crate::agent::connections::ConnectionBounds;
+pub use crate::agent::connections::ConnectionBounds;
 use crate::agent::connections::Connections;
 use crate::agent::endpoint::{AgentStream, Endpoint};
 use crate::agent::socket::{AgentSocket, Peer};
@@ -28,20 +28,19 @@ use crate::bounds::{
 };
 
 /// A listening socket.
-pub(crate) struct Listener {
-    pub(crate) socket: Endpoint,
+pub struct Listener {
+    /// The socket.
+    pub socket: Endpoint,
     /// `None` if the listener speaks no TLS.
-    pub(crate) tls: Option<TlsAcceptor>,
-    pub(crate) bounds: ConnectionBounds,
+    pub tls: Option<TlsAcceptor>,
+    /// The bounds of its connections.
+    pub bounds: ConnectionBounds,
 }
 
 /// Accepts connections until `shutdown` and answers each request with `answer`. Requests that are
 /// under way then have until the instant that `shutdown` returns.
-pub(crate) async fn serve<A, F>(
-    listener: Listener,
-    answer: A,
-    shutdown: impl Future<Output = Instant>,
-) where
+pub async fn serve<A, F>(listener: Listener, answer: A, shutdown: impl Future<Output = Instant>)
+where
     A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Result<Response<ReplyBody>, Infallible>> + Send + 'static,
 {

@@ -1,7 +1,6 @@
 //! Control requests to several engines: to all at once, or to one after another.
 //!
-//! Each engine carries out a request or does not. If all that serve did, the answer is that of the
-//! first. If one did not, the answer names each. What an engine missed of the weights keeps it
+//! Each engine carries out a request or does not. What an engine missed of the weights keeps it
 //! behind the fence.
 
 use std::sync::Arc;
@@ -9,18 +8,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use episode::Route;
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue};
+use hyper::StatusCode;
+use hyper::header::CONTENT_ENCODING;
 use hyper::http::request::Parts;
 use hyper::http::response::Parts as ReplyParts;
-use hyper::{Method, Request, Response, StatusCode, Uri};
-use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
+use wire::EngineRoute;
 
-use crate::agent::accept;
-use crate::body::{ReplyBody, full};
-use crate::bounds::{DOCUMENT_BYTES_MAX, FAN_OUT_BODY_BYTES_MAX};
-use crate::control::reply::{JsonReply, bad_request, call_error, error};
+use crate::bounds::DOCUMENT_BYTES_MAX;
 use crate::fleet::engine::Engine;
 use crate::fleet::health::served_label;
 use crate::fleet::members::PushState;
@@ -28,87 +23,108 @@ use crate::headers;
 use crate::outgoing::OutgoingBody;
 use crate::proxy::Proxy;
 
-/// The parameter that asks for one engine after another. It is not sent on.
-const ROLLING: &str = "rolling=true";
-/// The header of an answer that says how many engines carried the request out.
-const ENGINES: &str = "x-rolltape-engines";
-
 const START: &str = "/start_weight_update";
 const UPDATE: &str = "/update_weights";
 const FINISH: &str = "/finish_weight_update";
 const WORLD_SIZE: &str = "/get_world_size";
 
-/// The answer of one engine.
-struct Answer {
-    engine: Arc<Engine>,
-    /// True if the engine served calls when it was asked.
-    was_serving: bool,
-    /// The reply, or the reason for which there is none.
-    reply: Result<(ReplyParts, Bytes), String>,
-}
-
 /// The words for an engine that was not asked because one before it failed.
 const NOT_ASKED: &str = "not asked, because one before it did not carry this out";
 
-impl Answer {
-    fn is_success(&self) -> bool {
-        self.reply.as_ref().is_ok_and(|(head, _)| head.status.is_success())
+/// The answer of one engine to a control request.
+#[derive(Debug)]
+pub struct EngineAnswer {
+    engine: Arc<Engine>,
+    was_serving: bool,
+    reply: Result<(ReplyParts, Bytes), String>,
+}
+
+impl EngineAnswer {
+    /// The name of the engine.
+    pub fn upstream(&self) -> &str {
+        self.engine.name()
     }
 
-    fn status(&self) -> Option<StatusCode> {
+    /// True if the engine served calls when it was asked.
+    pub fn was_serving(&self) -> bool {
+        self.was_serving
+    }
+
+    /// True if the engine carried the request out.
+    pub fn is_success(&self) -> bool {
+        self.status().is_some_and(|status| status.is_success())
+    }
+
+    /// The status of the reply, if there is one.
+    pub fn status(&self) -> Option<StatusCode> {
         self.reply.as_ref().ok().map(|(head, _)| head.status)
     }
 
-    /// The answer for a document that names each engine.
-    fn shown(&self) -> Value {
+    /// The reply, without the headers that belong to its connection.
+    ///
+    /// # Errors
+    /// The reason for which there is none.
+    pub fn reply(&self) -> Result<(&ReplyParts, &Bytes), &str> {
         match &self.reply {
-            Err(reason) => json!({ "status": null, "error": reason }),
-            Ok((head, body)) => {
-                let text = || Value::String(String::from_utf8_lossy(body).into_owned());
-                let body = serde_json::from_slice(body).unwrap_or_else(|_| text());
-                json!({ "status": head.status.as_u16(), "body": body })
-            }
+            Ok((head, body)) => Ok((head, body)),
+            Err(reason) => Err(reason),
         }
     }
 }
 
 /// A control request, read whole.
-struct ControlRequest {
-    /// The path in the table of routes.
-    route: &'static str,
+pub(super) struct ControlRequest {
+    route: &'static EngineRoute,
     head: Parts,
     body: Bytes,
     is_rolling: bool,
 }
 
+impl ControlRequest {
+    /// A request whose body is without its coding.
+    pub(super) fn new(
+        route: &'static EngineRoute,
+        mut head: Parts,
+        body: Bytes,
+        is_rolling: bool,
+    ) -> Self {
+        headers::prepare_request(&mut head.headers, Route::Other);
+        headers::remove(&mut head.headers, &[CONTENT_ENCODING.as_str()]);
+        Self { route, head, body, is_rolling }
+    }
+
+    /// The path in the table of routes.
+    fn path(&self) -> &'static str {
+        self.route.path
+    }
+}
+
 /// Sends a control request to all engines that answer.
-pub(super) async fn to_all(
-    proxy: &Proxy,
-    route: &'static str,
-    request: Request<Incoming>,
-    changes_weights: bool,
-) -> Result<Response<ReplyBody>, JsonReply> {
-    let request = read(proxy, route, request).await?;
-    let is_push = changes_weights || route == START;
+pub(super) async fn ask_all(proxy: &Proxy, request: ControlRequest) -> Vec<EngineAnswer> {
+    let is_push = request.route.changes_weights || request.path() == START;
     if !is_push {
         let engines = asked(proxy, |_| true);
-        let answers = ask(proxy, &request, engines).await?;
-        return answer(&request, &answers);
+        return ask(proxy, &request, engines).await;
     }
 
     // Nobody takes the labels of meanwhile, and pushes do not cross.
     let mut push = proxy.fleet.pushing.write().await;
     let is_whole = is_whole_push(&request, &push);
-    let engines = asked(proxy, |engine| is_whole || route == START || !engine.missed_part());
+    let takes = |engine: &Engine| is_whole || request.path() == START || !engine.missed_part();
+    let engines = asked(proxy, takes);
+    if engines.is_empty() {
+        return Vec::new();
+    }
+
     let changing = Changing::begin(&engines);
-    let answers = ask(proxy, &request, engines).await?;
+    let answers = ask(proxy, &request, engines).await;
     note_push(proxy, &request, &answers, &mut push).await;
     match push.is_open {
         // Until its last request: a server may change its weights piece by piece.
         true => changing.keep(),
         false => drop(changing),
     }
-    answer(&request, &answers)
+    answers
 }
 
 /// Engines whose weights are being changed. They are no longer when this is dropped, which also
@@ -133,32 +149,6 @@ impl Drop for Changing {
     }
 }
 
-async fn read(
-    proxy: &Proxy,
-    route: &'static str,
-    request: Request<Incoming>,
-) -> Result<ControlRequest, JsonReply> {
-    let wait = proxy.config().body_wait;
-    let read = accept::read_whole(request, FAN_OUT_BODY_BYTES_MAX, wait).await;
-    let (mut head, body) = read.map_err(call_error)?;
-    headers::prepare_request(&mut head.headers, Route::Other);
-    headers::remove(&mut head.headers, &[CONTENT_ENCODING.as_str()]);
-    if proxy.config().control_token.is_some() {
-        // The token is for this listener only.
-        headers::remove(&mut head.headers, &[AUTHORIZATION.as_str()]);
-    }
-
-    let query = head.uri.query().unwrap_or_default();
-    let is_rolling = query.split('&').any(|pair| pair == ROLLING);
-    let kept: Vec<&str> = query.split('&').filter(|pair| *pair != ROLLING).collect();
-    let path = match kept.join("&") {
-        query if query.is_empty() => head.uri.path().to_owned(),
-        query => format!("{}?{query}", head.uri.path()),
-    };
-    head.uri = path.parse::<Uri>().map_err(|why| bad_request(&why))?;
-    Ok(ControlRequest { route, head, body, is_rolling })
-}
-
 /// The engines that get the request: those that answer and that `takes` it.
 fn asked(proxy: &Proxy, takes: impl Fn(&Engine) -> bool) -> Vec<Arc<Engine>> {
     let all = proxy.fleet.all();
@@ -170,47 +160,61 @@ async fn ask(
     proxy: &Proxy,
     request: &ControlRequest,
     engines: Vec<Arc<Engine>>,
-) -> Result<Vec<Answer>, JsonReply> {
-    if engines.is_empty() {
-        return Err(error(StatusCode::SERVICE_UNAVAILABLE, "no upstream answers"));
-    }
+) -> Vec<EngineAnswer> {
     let bodies = bodies(&request.body, &engines).await;
-    let mut answers = Vec::new();
     // A group forms only if all join at once.
     let joins = bodies.iter().any(|body| *body != request.body);
-    if request.is_rolling && !joins {
-        let mut has_failed = false;
-        for (engine, body) in engines.into_iter().zip(bodies) {
-            let was_serving = proxy.fleet.is_open(&engine);
-            if has_failed {
-                answers.push(Answer { engine, was_serving, reply: Err(NOT_ASKED.to_owned()) });
-                continue;
-            }
-            engine.hold(true);
-            let reply = ask_one(&engine, request.head.clone(), body).await;
-            engine.hold(false);
-            proxy.fleet.tell_room();
-            let answer = Answer { engine, was_serving, reply };
-            has_failed = !answer.is_success();
-            answers.push(answer);
-        }
-        return Ok(answers);
+    let asked = engines.into_iter().zip(bodies);
+    match request.is_rolling && !joins {
+        true => ask_in_turn(proxy, request, asked).await,
+        false => ask_at_once(proxy, request, asked).await,
     }
+}
 
-    let mut asked = JoinSet::new();
-    for (index, (engine, body)) in engines.into_iter().zip(bodies).enumerate() {
+async fn ask_in_turn(
+    proxy: &Proxy,
+    request: &ControlRequest,
+    asked: impl Iterator<Item = (Arc<Engine>, Bytes)>,
+) -> Vec<EngineAnswer> {
+    let (mut answers, mut has_failed) = (Vec::new(), false);
+    for (engine, body) in asked {
+        let was_serving = proxy.fleet.is_open(&engine);
+        if has_failed {
+            answers.push(EngineAnswer { engine, was_serving, reply: Err(NOT_ASKED.to_owned()) });
+            continue;
+        }
+        engine.hold(true);
+        let reply = ask_one(&engine, request.head.clone(), body).await;
+        engine.hold(false);
+        proxy.fleet.tell_room();
+        let answer = EngineAnswer { engine, was_serving, reply };
+        has_failed = !answer.is_success();
+        answers.push(answer);
+    }
+    answers
+}
+
+/// The answers are in the order of the engines.
+async fn ask_at_once(
+    proxy: &Proxy,
+    request: &ControlRequest,
+    asked: impl Iterator<Item = (Arc<Engine>, Bytes)>,
+) -> Vec<EngineAnswer> {
+    let mut under_way = JoinSet::new();
+    for (index, (engine, body)) in asked.enumerate() {
         let (head, was_serving) = (request.head.clone(), proxy.fleet.is_open(&engine));
-        asked.spawn(async move {
+        under_way.spawn(async move {
             let reply = ask_one(&engine, head, body).await;
-            (index, Answer { engine, was_serving, reply })
+            (index, EngineAnswer { engine, was_serving, reply })
         });
     }
-    let mut indexed: Vec<(usize, Answer)> = Vec::new();
-    while let Some(answered) = asked.join_next().await {
+
+    let mut indexed: Vec<(usize, EngineAnswer)> = Vec::new();
+    while let Some(answered) = under_way.join_next().await {
         indexed.extend(answered.ok());
     }
     indexed.sort_by_key(|(index, _)| *index);
-    Ok(indexed.into_iter().map(|(_, answer)| answer).collect())
+    indexed.into_iter().map(|(_, answer)| answer).collect()
 }
 
 /// The body for each engine. Where the trainer names the first rank of what it takes for one
@@ -239,7 +243,8 @@ async fn world_size(engine: &Engine) -> u64 {
 async fn ask_one(engine: &Engine, head: Parts, body: Bytes) -> Result<(ReplyParts, Bytes), String> {
     let body = OutgoingBody::whole(body, None);
     let reply = engine.forward.control(head, body).await.map_err(|error| error.detail())?;
-    let (head, body) = reply.into_parts();
+    let (mut head, body) = reply.into_parts();
+    headers::remove_hop_by_hop(&mut head.headers);
     let body = Limited::new(body, DOCUMENT_BYTES_MAX).collect().await;
     Ok((head, body.map_err(|error| error.to_string())?.to_bytes()))
 }
@@ -247,22 +252,22 @@ async fn ask_one(engine: &Engine, head: Parts, body: Bytes) -> Result<(ReplyPart
 /// True if weights are whole after this request. One with a label is a push of its own.
 fn is_whole_push(request: &ControlRequest, push: &PushState) -> bool {
     let label = || wire::pushed_label(request.head.uri.query(), &request.body);
-    request.route != START
-        && request.route != FINISH
-        && (!push.is_open || request.route != UPDATE || label().is_some())
+    request.path() != START
+        && request.path() != FINISH
+        && (!push.is_open || request.path() != UPDATE || label().is_some())
 }
 
 /// Notes which engines have the weights that were pushed.
 async fn note_push(
     proxy: &Proxy,
     request: &ControlRequest,
-    answers: &[Answer],
+    answers: &[EngineAnswer],
     push: &mut PushState,
 ) {
     let is_whole = is_whole_push(request, push);
-    match request.route {
+    match request.path() {
         START => push.is_open = true,
-        _ if is_whole || request.route == FINISH => push.is_open = false,
+        _ if is_whole || request.path() == FINISH => push.is_open = false,
         _ => {}
     }
     for answer in answers {
@@ -270,7 +275,7 @@ async fn note_push(
         let missed = push.is_open && !answer.is_success();
         answer.engine.set_missed_part(missed);
     }
-    if push.is_open || !answers.iter().any(Answer::is_success) {
+    if push.is_open || !answers.iter().any(EngineAnswer::is_success) {
         return;
     }
 
@@ -288,47 +293,4 @@ async fn note_push(
     fleet.fence.raise(number, newest);
     fleet.tell_room();
     proxy.tracker.versions.request_check();
-}
-
-/// One answer for all.
-fn answer(request: &ControlRequest, answers: &[Answer]) -> Result<Response<ReplyBody>, JsonReply> {
-    // One that was behind the fence and stays there takes nothing from those that serve.
-    let failed = answers.iter().any(|answer| !answer.is_success() && answer.was_serving);
-    let first = answers.iter().find(|answer| answer.is_success());
-    let Some(first) = first.filter(|_| !failed) else { return Err(failure(answers)) };
-    let Ok((head, body)) = &first.reply else { return Err(failure(answers)) };
-
-    let mut head = head.clone();
-    let mut body = body.clone();
-    if request.route == WORLD_SIZE && request.head.method == Method::GET {
-        let sizes = answers.iter().filter_map(|answer| answer.reply.as_ref().ok());
-        body = wire::world_size_body(sizes.filter_map(|(_, body)| wire::world_size(body)).sum());
-    }
-    headers::remove_hop_by_hop(&mut head.headers);
-    headers::remove(&mut head.headers, &[CONTENT_LENGTH.as_str()]);
-    let succeeded = answers.iter().filter(|answer| answer.is_success()).count();
-    head.headers.insert(ENGINES, HeaderValue::from(succeeded));
-    Ok(Response::from_parts(head, full(body)))
-}
-
-/// The answer that names each engine. Its status is that of all, or a 502.
-fn failure(answers: &[Answer]) -> JsonReply {
-    let failed: Vec<&Answer> = answers.iter().filter(|answer| !answer.is_success()).collect();
-    let names: Vec<String> =
-        failed.iter().map(|answer| format!("`{}`", answer.engine.name())).collect();
-    let message = format!(
-        "{} of {} upstreams did not carry this out: {}",
-        failed.len(),
-        answers.len(),
-        names.join(", ")
-    );
-    let status = answers.first().and_then(Answer::status);
-    let is_common = answers.iter().all(|answer| answer.status() == status);
-    let status = status.filter(|_| is_common).unwrap_or(StatusCode::BAD_GATEWAY);
-    let each: Map<String, Value> =
-        answers.iter().map(|answer| (answer.engine.name().to_owned(), answer.shown())).collect();
-    let reply = error(status, &message);
-    let mut body = reply.body;
-    body["upstreams"] = Value::Object(each);
-    JsonReply { status, body, allow: None }
 }

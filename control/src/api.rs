@@ -1,0 +1,7 @@
+//! HTTP for listeners that take and return JSON: who asks, bodies and queries, replies, suggestions.
+
+pub(crate) mod body;
+pub(crate) mod door;
+pub(crate) mod reply;
+pub(crate) mod schema;
+pub(crate) mod suggest;
