@@ -10,40 +10,41 @@
 //! - `reply`: the reply on its way to the agent. Its end waits for the disk.
 //!
 //! `bounds` names what anybody may cost the proxy. `error` is the one place where an error becomes
-//! an HTTP response. `body`, `outgoing`, `coding` and `headers` handle the parts of HTTP messages.
+//! an HTTP response.
 //!
-//! `control` is the other listener: episodes, rewards, versions and engine control. It serves the
-//! `feed`, which hands finished episodes out to trainers, and what people read of a recording
-//! (`reading`). `client` sends calls of rolltape itself.
+//! `recorder` is the handle of whoever stands above: episodes, rewards, keys, versions, upstreams.
+//! `client` sends calls of rolltape itself.
 #![forbid(unsafe_code)]
 
 mod agent;
 mod bounds;
 mod client;
 mod config;
-mod control;
 mod error;
-mod feed;
 mod fleet;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod proxy;
-mod reading;
 mod record;
+mod recorder;
 mod reply;
 mod serve;
 mod tag;
 mod upstream;
 
 pub use agent::allowed::{AllowedPath, InvalidAllowedPath};
+pub use bounds::{LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX};
 pub use client::{Client, ClientError, ClientReply, ClientRequest};
 pub use config::{Config, TokenExtras, TranslateMode};
-pub use control::{serve_control, serve_reading};
-pub use feed::rows::{ItemRows, RowSource, RowStream};
+pub use error::RequestError;
+pub use fleet::engine::EngineState;
 pub use fleet::health::watch_upstream;
+pub use fleet::members::ChangeError;
 pub use fleet::spec::{EngineSpec, FleetSettings, InvalidEngine};
 pub use proxy::{Proxy, StartError};
-pub use reading::{ChangeReader, PageFile, ReadError, ReadReply, ReadView, Reader};
+pub use record::admission::AdmissionStatus;
+pub use record::tracker::CallCounts;
+pub use recorder::{EngineAnswer, Recorder, SignedKey, UpstreamStatus, Upstreams};
 pub use serve::serve_data;
 pub use tag::api_key::{SecretChange, SigningSecretPlace};
 pub use upstream::address::{InvalidUpstream, Upstream};
