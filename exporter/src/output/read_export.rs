@@ -14,7 +14,7 @@ use arrow::error::ArrowError;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::formats::Format;
+use crate::options::format::Format;
 use crate::output::layout::Layout;
 use crate::output::manifest::{FORMAT_VERSION, Manifest};
 

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_reads_the_models_own_file_does_not_tell_its_defaults() {
+    fn a_server_that_reads_the_models_file_tells_no_defaults() {
         let vllm = sampling_of(Dialect::Vllm, VLLM);
         assert_eq!((vllm.logprob_kind(), vllm.source()), (Some("raw"), Some("auto")));
         let sglang = sampling_of(Dialect::Sglang, SGLANG);

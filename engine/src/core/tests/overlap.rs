@@ -424,7 +424,7 @@ fn who_leaves_on_cuda_takes_nothing_along() {
             flag.store(true, Ordering::Relaxed);
             drop(third);
         }
-        // PagePool that come free are used again at once.
+        // Pages that come free are used again at once.
         engine.steps(1);
         calls.push(engine.send(vec![of_length(7, 12)]));
         engine.finish();

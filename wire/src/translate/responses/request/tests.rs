@@ -198,7 +198,7 @@ fn parts_of_a_message_translate() {
 }
 
 #[test]
-fn the_local_shell_is_a_function_and_the_providers_tools_leave_no_trace() {
+fn the_local_shell_is_a_function_other_tools_leave_no_trace() {
     let action = json!({ "type": "exec", "command": ["ls"] });
     assert_eq!(
         messages(json!([
