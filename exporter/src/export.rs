@@ -1,12 +1,12 @@
 //! The walk of an export.
 
-use std::path::PathBuf;
+pub(crate) mod report;
 
 use episode::CallId;
-use serde::Serialize;
 use store::{Snapshot, SnapshotError};
 use thiserror::Error;
 
+use crate::export::report::Report;
 use crate::forks::Fork;
 use crate::forks::builder::forks;
 use crate::graph::derive::{Derived, derive};
@@ -15,37 +15,14 @@ use crate::input::plan::{plan, selected_attempts};
 use crate::input::prefetch::Prefetch;
 use crate::notes::{Notes, Omissions, add_omissions};
 use crate::options::Options;
-use crate::output::sink::{ExportSink, ManifestNotes};
+use crate::output::sink::ExportSink;
 use crate::output::target::WriteError;
-use crate::rewards::groups::{GroupSummary, RewardGroups};
-use crate::rewards::latest::LatestRewards;
+use crate::rewards::groups::RewardGroups;
 use crate::rewards::scored_attempt::{ScoredAttempt, with_rewards};
 use crate::rows::builder::rows;
 use crate::rows::retokenize::retokenize;
-use crate::rows::row::Row;
 use crate::rows::verdict::Verdicts;
 use crate::weigh::{TokenShares, weigh};
-
-/// Counts of what an export wrote.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Report {
-    /// Number of rows of the files.
-    pub rows: u64,
-    /// Number of attempts at episodes with at least one trajectory.
-    pub episodes: u64,
-    /// Number of tokens over all trajectories, prompts included.
-    pub tokens: u64,
-    /// Number of tokens that the files train.
-    pub trained_tokens: u64,
-    /// Groups that were selected, in the order of the rows; episodes without a group are last.
-    pub groups: Vec<GroupSummary>,
-    /// Files, the manifest last.
-    pub files: Vec<PathBuf>,
-    /// Counts of what was kept and what was not, with the reasons.
-    pub notes: Notes,
-    /// Attempts, rows and turns that the options or the format leave out.
-    pub left_out: Omissions,
-}
 
 /// Reason why nothing was exported. No file is left behind.
 #[derive(Debug, Error)]
@@ -163,14 +140,6 @@ fn forks_of_rows(
     if shares.paths.is_empty() { Vec::new() } else { forks(attempt, derived, None) }
 }
 
-/// Notes of an export in its manifest.
-#[derive(Serialize)]
-struct ManifestReport<'a> {
-    #[serde(flatten)]
-    notes: &'a Notes,
-    groups: &'a [GroupSummary],
-}
-
 impl Report {
     /// Ends the files and publishes them. Without a row nothing is published, except for a shard,
     /// of which a reader expects a file.
@@ -195,48 +164,13 @@ impl Report {
             // An addition of nothing is no error.
             return if options.new { Ok(self) } else { Err(self.empty(read)) };
         }
-        let report = ManifestReport { notes: &self.notes, groups: &self.groups };
-        let notes = serde_json::to_value(report).unwrap_or_default();
-        let omissions = self.left_out.clone();
-        self.files = sink.publish(ManifestNotes { notes, omissions }).await?;
+
+        self.files = sink.publish(self.in_manifest()).await?;
         Ok(self)
     }
 
     fn empty(self, episodes: u64) -> ExportError {
         ExportError::Empty { episodes, notes: Box::new(self.notes), left_out: self.left_out }
-    }
-
-    fn add_notes(&mut self, of_steps: [&Notes; 4]) {
-        for notes in of_steps {
-            self.notes.add(notes);
-        }
-    }
-
-    fn add_attempt(
-        &mut self,
-        attempt: &RecordedAttempt,
-        derived: &Derived<'_>,
-        shares: &TokenShares<'_>,
-    ) {
-        let rewards = LatestRewards::new(&attempt.rewards);
-        self.notes.rewards_unplaced += rewards.unplaced(&derived.forest);
-        self.episodes += u64::from(!shares.paths.is_empty());
-    }
-
-    fn add_verdict(&mut self, verdicts: &Verdicts<'_>, forks: &[Fork]) {
-        *self.notes.verdicts.entry(verdicts.of_episode().0).or_default() += 1;
-        for fork in forks {
-            *self.notes.forks.entry(fork.cause).or_default() += 1;
-        }
-    }
-
-    fn add_row(&mut self, row: &Row) {
-        self.tokens += row.tokens.input_ids.len() as u64;
-        self.trained_tokens += row.tokens.trained() as u64;
-        self.notes.token_data_unread += row.token_data.unread;
-        for reason in &row.reasons {
-            *self.notes.reasons.entry(*reason).or_default() += 1;
-        }
     }
 }
 

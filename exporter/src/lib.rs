@@ -59,8 +59,8 @@ mod weigh;
 mod tests;
 
 pub use diagnosis::{Diagnosis, Finding, diagnose, diagnose_tree, diagnose_with_tokenizer};
-pub use export::{ExportError, Report};
-pub use export::{export, export_with_progress};
+pub use export::report::Report;
+pub use export::{ExportError, export, export_with_progress};
 pub use feed::options::FeedOptions;
 pub use feed::{Feed, FeedError, FeedOutcome};
 pub use forks::Fork;
