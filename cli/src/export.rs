@@ -54,7 +54,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     let bar = progress_bar()?;
     // A dropped export removes its temporary files, so a signal must not end the process first.
     let mut terminate = signal(SignalKind::terminate())?;
-    let exported = exporter::export_telling(snapshot, &options, |done, all| {
+    let exported = exporter::export_with_progress(snapshot, &options, |done, all| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
     });

@@ -176,7 +176,7 @@ async fn alternatives_are_kept_beside_the_ids_and_shown_to_nobody() {
     assert!(!shown.text().contains(r#""top_logprobs":[{"#), "{}", shown.text());
     for call in world.calls().await {
         let choice = &call.ended.as_ref().unwrap().choices[0];
-        let side = choice.sides.iter().find(|side| side.name == "top_logprobs").unwrap();
+        let side = choice.token_columns.iter().find(|side| side.name == "top_logprobs").unwrap();
         let tops: Vec<Vec<Value>> = serde_json::from_str(&side.json).unwrap();
         assert_eq!(tops.len(), choice.logprobs.len());
         assert!(tops.iter().all(|top| top.len() == 3), "{}", side.json);

@@ -185,12 +185,12 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
 /// A value of `--translate`.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum TranslateName {
-    /// TranslateMode if the route would not report the sampled tokens
+    /// Translate if the route would not report the sampled tokens
     #[default]
     Auto,
     /// Never translate; such calls are recorded as text
     Never,
-    /// TranslateMode every such call
+    /// Translate every such call
     Always,
 }
 

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use viewer::{Bucket, Stats, Totals, VersionStats};
+use viewer::{Stats, TimeBucket, Totals, VersionStats};
 
 use super::episodes::FilterArgs;
 use super::numbers::{bar, grouped, known_milliseconds, reward};
@@ -164,7 +164,7 @@ fn buckets(stats: &Stats) -> Vec<Line> {
 
     let largest = stats.buckets.iter().map(|bucket| bucket.calls).max().unwrap_or(0);
     let is_long = stats.to - stats.from > 86_400.0;
-    let row = |bucket: &Bucket| {
+    let row = |bucket: &TimeBucket| {
         let failed = if bucket.failed > 0 { Style::Red } else { Style::Plain };
         vec![
             plain(if is_long { date(bucket.at) } else { clock(bucket.at) }),

@@ -1,10 +1,10 @@
-//! Arrays beside the ids of a choice, read out of the servers' own spellings.
+//! Data that servers report of each token beside its id, read out of the servers' own spellings.
 //!
 //! - [`alternatives`]: the likeliest tokens beside each sampled one.
 //! - [`sampling_mask`]: the tokens that truncated sampling left to choose from.
 //! - [`routing`]: the experts that each token was routed to ([`Routing`]).
 //!
-//! Each takes the JSON text of an [`episode::SideColumn`]: a list with one element for each token,
+//! Each takes the JSON text of an [`episode::TokenColumn`]: a list with one element for each token,
 //! or with whatever the server sent instead. Each returns `None` for a text that it cannot read.
 
 use serde_json::Value;

@@ -6,16 +6,13 @@ use bytes::Bytes;
 use episode::{Call, CallId, Trajectory, TrajectoryKind};
 
 use crate::graph::assessment::{Assessment, assess_alone, is_missing};
-use crate::graph::forest::Forest;
+use crate::graph::derive::{Derived, derive};
 use crate::graph::kind::KindReason;
-use crate::graph::merge::merge;
 use crate::graph::node::NodeId;
-use crate::graph::paths::Paths;
 use crate::graph::previous_responses;
 use crate::graph::scan::choice_nodes;
-use crate::graph::thread::thread;
 use crate::notes::{Notes, Reason};
-use crate::weigh::versions::trainable_versions;
+use crate::rows::trajectory::trajectory;
 use crate::weigh::{PathFilter, weigh};
 
 /// One choice of one call, and the choice that its call continues.
@@ -27,7 +24,7 @@ pub struct ChoiceLink {
     pub choice: u32,
     /// The call and choice that it continues; none for the first call of a conversation.
     pub parent: Option<(CallId, u32)>,
-    /// TrajectoryKind of the first path that holds the choice, and the reason for it.
+    /// Kind of the first path that holds the choice, and the reason for it.
     pub kind: (TrajectoryKind, KindReason),
     /// Number of prompt tokens behind the parent's path; 0 without ids.
     pub new_prompt: usize,
@@ -44,16 +41,10 @@ pub struct ChoiceLink {
 /// Logprobs are NaN where the server gave none. Those tokens are not trained, even in a turn that
 /// is. Without token ids the turns of a trajectory are empty. The order of `calls` does not matter.
 pub fn trajectories(calls: &[Call]) -> (Vec<Trajectory>, Notes) {
-    let (nodes, mut notes) = choice_nodes(calls);
-    let (forest, threaded) = thread(nodes);
-    let (paths, merged) = merge(&forest);
-    notes.add(&threaded);
-    notes.add(&merged);
-
-    let versions = trainable_versions(&forest, &paths);
-    let (shares, _) = weigh(&paths, versions, &PathFilter::default());
-    let trajectories = shares.paths.iter().map(|path| paths.trajectory(&forest, &shares, *path));
-    (trajectories.collect(), notes)
+    let derived = derive(calls);
+    let (shares, _) = weigh(&derived, &PathFilter::default());
+    let made = shares.paths.iter().map(|path| trajectory(&derived, &shares, *path)).collect();
+    (made, derived.notes)
 }
 
 /// The tokens of one choice that may be trained, by the choice alone.
@@ -87,15 +78,17 @@ pub fn whole_requests(calls: &[Call]) -> BTreeMap<CallId, Bytes> {
 /// Returns every choice of one episode with what it continues, in the order in which the calls
 /// began.
 pub fn choice_links(calls: &[Call]) -> (Vec<ChoiceLink>, Notes) {
-    let (nodes, mut notes) = choice_nodes(calls);
-    let (forest, threaded) = thread(nodes);
-    let (paths, _) = merge(&forest);
-    notes.add(&threaded);
-    (forest.nodes.ids().map(|node| choice_link(&forest, &paths, node)).collect(), notes)
+    let derived = derive(calls);
+    (links(&derived), derived.notes)
 }
 
-/// Describes one choice of a forest.
-pub(crate) fn choice_link(forest: &Forest<'_>, paths: &Paths, id: NodeId) -> ChoiceLink {
+/// Describes every choice of an attempt, in the order in which the calls began.
+pub(crate) fn links(derived: &Derived<'_>) -> Vec<ChoiceLink> {
+    derived.forest.nodes.ids().map(|node| choice_link(derived, node)).collect()
+}
+
+fn choice_link(derived: &Derived<'_>, id: NodeId) -> ChoiceLink {
+    let Derived { forest, paths, .. } = derived;
     let node = &forest.nodes[id];
     let parent = forest.parent(id).map(|parent| &forest.nodes[parent]);
     let path = &paths[paths.first_of(id)];

@@ -1,4 +1,4 @@
-//! Arrays that the server reported beside the tokens of a row, one element a token.
+//! Data that the server reported of the tokens of a row, in arrays with one element a token.
 //!
 //! They are joined as the ids are: each turn brings the arrays of its own tokens. Where the server
 //! reported nothing of a token (a prompt token has no alternatives, a server kept no array), its
@@ -17,9 +17,9 @@ pub(crate) struct Ragged<T> {
     pub(crate) values: Vec<T>,
 }
 
-/// The side arrays of a row; none where the server sent no such array for any of its turns.
+/// The data of a row's tokens; none where the server sent no such array for any of its turns.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct SideArrays {
+pub(crate) struct TokenData {
     /// Ids of the likeliest tokens; null where the server names them by text alone.
     pub(crate) top_ids: Option<Ragged<Option<i32>>>,
     /// Texts of the likeliest tokens; null where the server names them by id alone.
@@ -52,26 +52,30 @@ impl Experts {
 }
 
 /// Joins the arrays of the nodes of a path that has `tokens` tokens.
-pub(crate) fn side_arrays(path: &[&Node<'_>], tokens: usize) -> SideArrays {
-    let mut arrays = SideArrays::default();
+pub(crate) fn token_data(path: &[&Node<'_>], tokens: usize) -> TokenData {
+    let mut data = TokenData::default();
     for node in path.iter().filter(|node| node.has_ids) {
         let Some(choice) = node.choice else { continue };
         let read = [
-            side(choice, "top_logprobs").map(|json| arrays.add_tops(node, json)),
-            side(choice, "sampling_mask").map(|json| arrays.add_kept(node, json)),
-            side(choice, "routed_experts").map(|json| arrays.add_experts(node, json, tokens)),
+            column(choice, "top_logprobs").map(|json| data.add_tops(node, json)),
+            column(choice, "sampling_mask").map(|json| data.add_kept(node, json)),
+            column(choice, "routed_experts").map(|json| data.add_experts(node, json, tokens)),
         ];
-        arrays.unread += read.into_iter().flatten().filter(Option::is_none).count() as u64;
+        data.unread += read.into_iter().flatten().filter(Option::is_none).count() as u64;
     }
-    arrays.pad(tokens);
-    arrays
+    data.pad(tokens);
+    data
 }
 
-fn side<'a>(choice: &'a Choice, name: &str) -> Option<&'a str> {
-    choice.sides.iter().find(|side| side.name == name).map(|side| side.json.as_str())
+fn column<'a>(choice: &'a Choice, name: &str) -> Option<&'a str> {
+    choice
+        .token_columns
+        .iter()
+        .find(|column| column.name == name)
+        .map(|column| column.json.as_str())
 }
 
-impl SideArrays {
+impl TokenData {
     fn add_tops(&mut self, node: &Node<'_>, json: &str) -> Option<()> {
         let tops = per_sampled_token(node, wire::alternatives(json)?)?;
         let at = node.prompt.len();
@@ -164,7 +168,7 @@ impl<T> Ragged<T> {
 
 #[cfg(test)]
 mod tests {
-    use episode::{Call, SideColumn};
+    use episode::{Call, TokenColumn};
     use serde_json::{Value, json};
 
     use super::*;
@@ -172,15 +176,15 @@ mod tests {
     use crate::tests::fixture::{call, reply};
 
     fn with(mut call: Call, name: &str, json: &Value) -> Call {
-        let side = SideColumn { name: name.to_owned(), json: json.to_string() };
-        reply(&mut call).choices[0].sides.push(side);
+        let column = TokenColumn { name: name.to_owned(), json: json.to_string() };
+        reply(&mut call).choices[0].token_columns.push(column);
         call
     }
 
-    fn read(calls: &[Call]) -> SideArrays {
+    fn read(calls: &[Call]) -> TokenData {
         let (nodes, _) = choice_nodes(calls);
         let path: Vec<_> = nodes.iter().collect();
-        side_arrays(&path, path.last().unwrap().path_len())
+        token_data(&path, path.last().unwrap().path_len())
     }
 
     /// The row is 1 2 [3 4] 5 [6].
@@ -190,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_row_without_arrays_has_no_columns() {
-        assert_eq!(read(&two_turns()), SideArrays::default());
+        assert_eq!(read(&two_turns()), TokenData::default());
     }
 
     #[test]
@@ -198,60 +202,60 @@ mod tests {
         let [first, second] = two_turns();
         let tops = json!([[{ "token": "token_id:3", "logprob": -0.5 }],
             [{ "token": "x", "logprob": -1 }, { "token": "token_id:9", "logprob": -2 }]]);
-        let sides = read(&[with(first, "top_logprobs", &tops), second]);
+        let data = read(&[with(first, "top_logprobs", &tops), second]);
         let lengths = vec![0, 0, 1, 2, 0, 0];
         let ids = Ragged { lengths: lengths.clone(), values: vec![Some(3), None, Some(9)] };
-        assert_eq!(sides.top_ids, Some(ids));
+        assert_eq!(data.top_ids, Some(ids));
         let texts = Ragged { lengths, values: vec![None, Some("x".to_owned()), None] };
-        assert_eq!(sides.top_tokens, Some(texts));
-        assert_eq!(sides.top_logprobs.unwrap().values, [-0.5, -1.0, -2.0]);
-        assert_eq!((sides.kept, sides.experts, sides.unread), (None, None, 0));
+        assert_eq!(data.top_tokens, Some(texts));
+        assert_eq!(data.top_logprobs.unwrap().values, [-0.5, -1.0, -2.0]);
+        assert_eq!((data.kept, data.experts, data.unread), (None, None, 0));
     }
 
     #[test]
     fn a_kept_set_may_lack_the_stop_token_and_no_other() {
         let [first, second] = two_turns();
         let lacks = with(first, "sampling_mask", &json!([[3, 7]]));
-        let sides = read(&[lacks, with(second, "sampling_mask", &json!([[6]]))]);
+        let data = read(&[lacks, with(second, "sampling_mask", &json!([[6]]))]);
         let kept = Ragged { lengths: vec![0, 0, 2, 0, 0, 1], values: vec![3, 7, 6] };
-        assert_eq!((sides.kept, sides.unread), (Some(kept), 0));
+        assert_eq!((data.kept, data.unread), (Some(kept), 0));
         let [first, second] = two_turns();
-        let sides = read(&[with(first, "sampling_mask", &json!([[3], [4], [5]])), second]);
-        assert_eq!((sides.kept, sides.unread), (None, 1));
+        let data = read(&[with(first, "sampling_mask", &json!([[3], [4], [5]])), second]);
+        assert_eq!((data.kept, data.unread), (None, 1));
     }
 
     #[test]
-    fn experts_end_before_the_last_token_and_the_next_turn_says_the_rest() {
+    fn the_next_turn_reports_the_experts_of_the_last_token() {
         let [first, second] = two_turns();
         // Of 1 2 3, then of 1 2 3 4 5: the first saying stands, the last token has none.
         let first = with(first, "routed_experts", &json!([[[1, 2]], [[3, 4]], [[5, 6]]]));
         let again = json!([[[9, 9]], [[9, 9]], [[9, 9]], [[7, 8]], [[1, 1]]]);
-        let sides = read(&[first, with(second, "routed_experts", &again)]);
+        let data = read(&[first, with(second, "routed_experts", &again)]);
         let experts = Experts {
             shape: vec![1, 2],
             values: vec![1, 2, 3, 4, 5, 6, 7, 8, 1, 1, 0, 0],
             known: vec![1, 1, 1, 1, 1, 0],
         };
-        assert_eq!((sides.experts, sides.unread), (Some(experts), 0));
+        assert_eq!((data.experts, data.unread), (Some(experts), 0));
     }
 
     #[test]
-    fn experts_of_the_sampled_tokens_alone_are_put_where_they_belong() {
+    fn experts_of_sampled_tokens_alone_stand_at_these_tokens() {
         let [first, second] = two_turns();
-        let sides = read(&[first, with(second, "routed_experts", &json!([[[7]], [[8]]]))]);
-        assert_eq!(sides.experts.unwrap().values, [0, 0, 0, 7, 8, 0]);
+        let data = read(&[first, with(second, "routed_experts", &json!([[[7]], [[8]]]))]);
+        assert_eq!(data.experts.unwrap().values, [0, 0, 0, 7, 8, 0]);
         let [first, second] = two_turns();
         let whole = json!([[[1]], [[2]], [[3]], [[4]], [[5]], [[6]]]);
-        let sides = read(&[first, with(second, "routed_experts", &whole)]);
-        assert_eq!(sides.experts.unwrap().known, [1; 6]);
+        let data = read(&[first, with(second, "routed_experts", &whole)]);
+        assert_eq!(data.experts.unwrap().known, [1; 6]);
     }
 
     #[test]
     fn experts_of_another_shape_or_of_too_many_tokens_are_not_read() {
         let [first, second] = two_turns();
         let first = with(first, "routed_experts", &json!([[[1, 2]], [[3, 4]], [[5, 6]]]));
-        let sides = read(&[first, with(second, "routed_experts", &json!([[1], [2]]))]);
-        assert_eq!((sides.experts.unwrap().shape, sides.unread), (vec![1, 2], 1));
+        let data = read(&[first, with(second, "routed_experts", &json!([[1], [2]]))]);
+        assert_eq!((data.experts.unwrap().shape, data.unread), (vec![1, 2], 1));
         let [first, second] = two_turns();
         let long = with(first, "routed_experts", &json!([[1], [2], [3], [4], [5]]));
         assert_eq!(read(&[long, second]).unread, 1);

@@ -7,19 +7,17 @@ use episode::Call;
 use proptest::prelude::*;
 use serde_json::Value;
 
-use super::Format;
-use super::records::record_builder;
-use crate::graph::merge::merge;
-use crate::graph::scan::{RecordedAttempt, choice_nodes};
-use crate::graph::thread::thread;
+use crate::formats::records::record_builder;
+use crate::graph::derive::derive;
+use crate::graph::scan::RecordedAttempt;
 use crate::input::plan::AttemptNumbers;
 use crate::notes::{Omissions, add_omissions};
+use crate::options::format::Format;
 use crate::output::jsonl;
 use crate::rows::builder::{RowExtras, rows};
 use crate::rows::row::Row;
 use crate::tests::fixture::{episode, rows_of};
 use crate::tests::properties::{Plan, distinct, plans};
-use crate::weigh::versions::trainable_versions;
 use crate::weigh::{PathFilter, weigh};
 
 /// A trained token: the ids before it, its own, and its logprob in bits.
@@ -48,14 +46,13 @@ fn made(format: Format, attempts: &[RecordedAttempt]) -> (Vec<Value>, Vec<Row>, 
     let mut builder = record_builder(format, 0.5);
     let (mut left, mut taken) = (Omissions::new(), Vec::new());
     for (number, attempt) in attempts.iter().enumerate() {
-        let (forest, _) = thread(choice_nodes(&attempt.calls).0);
-        let (paths, _) = merge(&forest);
+        let derived = derive(&attempt.calls);
         let kinds = format.kinds().iter().copied().collect();
         let wanted = PathFilter { kinds, models: format.models().clone(), ..PathFilter::default() };
-        let (shares, notes) = weigh(&paths, trainable_versions(&forest, &paths), &wanted);
+        let (shares, notes) = weigh(&derived, &wanted);
         add_omissions(&mut left, &notes.left_out);
         let beside = RowExtras { answers: format.reads_messages(), ..RowExtras::default() };
-        for row in rows(attempt, &forest, &paths, &shares, beside) {
+        for row in rows(attempt, &derived, &shares, beside) {
             let place =
                 AttemptNumbers { group: 0, attempt: number as i64, repetition: number as i64 };
             taken.push(row.clone());
