@@ -1,11 +1,13 @@
 //! One interface to SQLite and PostgreSQL.
 //!
-//! - `connection`: a connection to either; `query`: a statement with its values, and its rows.
+//! - `connection`: a connection to either; `local`: one to a file, in the caller's own thread.
+//! - `query`: a statement with its values, and its rows.
 //! - `batch`: several statements in one round trip.
 //! - `value`: what a statement takes; `row`: what a column holds.
 
 pub(crate) mod batch;
 pub(crate) mod connection;
+pub(crate) mod local;
 pub(crate) mod query;
 pub(crate) mod row;
 pub(crate) mod value;

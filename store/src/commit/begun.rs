@@ -3,28 +3,28 @@
 use episode::{CallStart, Outcome};
 
 use crate::commit::body::add_body;
+use crate::commit::state::{CommitState, OpenEpisode};
 use crate::database::batch::Batch;
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::error::{CommitError, CommitResult};
-use crate::log::cache::{LogCache, OpenEpisode};
 use crate::log::episode::EncodedBody;
 
 /// Writes the beginning of a call. `api_key` is the id of the API key that it came with.
 pub(crate) async fn write_begun(
     connection: &mut StoreConnection,
-    logs: &mut LogCache,
+    state: &mut CommitState,
     begun: &CallStart,
     api_key: Option<&str>,
 ) -> CommitResult {
-    let episode = logs.open_episode(connection, begun, api_key).await?;
-    write_into(connection, logs, episode, begun, api_key).await
+    let episode = state.open_episode(connection, begun, api_key).await?;
+    write_into(connection, state, episode, begun, api_key).await
 }
 
 /// Writes the beginning of a call that its gate let into `episode`.
 pub(super) async fn write_into(
     connection: &mut StoreConnection,
-    logs: &mut LogCache,
+    state: &mut CommitState,
     // Out of the cache while statements run: after an error it stays out, and is read back.
     mut episode: OpenEpisode,
     begun: &CallStart,
@@ -46,13 +46,13 @@ pub(super) async fn write_into(
     };
     if let Some(refused) = refused {
         refuse(connection, call_key, &refused).await?;
-        episode.gate = None;
-        logs.put(episode);
+        state.gates.forget(&episode.attempt);
+        state.put(episode.attempt, episode.log);
         return Err(refused);
     }
 
-    logs.call_begun(begun.call_id, call_key, &episode, api_key);
-    logs.put(episode);
+    state.call_begun(begun.call_id, call_key, &episode.attempt, api_key);
+    state.put(episode.attempt, episode.log);
     Ok(())
 }
 

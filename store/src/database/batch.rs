@@ -7,10 +7,10 @@
 use std::fmt::Write;
 
 use crate::database::connection::StoreConnection;
+use crate::database::local::{LocalConnection, LocalRow};
 use crate::database::query::Query;
 use crate::database::row::Row;
 use crate::database::value::Value;
-use crate::sqlite::local::{LocalConnection, LocalRow};
 
 /// The key of the last row that [`Batch::then_keyed`] inserted: in SQLite's own words, for which
 /// PostgreSQL gets others.
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn many_statements_are_several_goes_and_what_needs_a_key_stays_with_it() {
+    fn a_split_batch_keeps_dependent_statements_together() {
         let mut batch = Batch::default();
         batch
             .then("A ?, ?")

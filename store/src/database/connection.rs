@@ -2,7 +2,7 @@
 
 use sqlx::{Connection, Executor, PgConnection, SqliteConnection};
 
-use crate::sqlite::local::LocalConnection;
+use crate::database::local::LocalConnection;
 
 /// A read that costs little. It fixes the moment of a transaction.
 const FIRST_READ: &str = "SELECT 1 FROM episode LIMIT 1";

@@ -4,8 +4,8 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
 
+use crate::database::local::LocalRow;
 use crate::database::value::Column;
-use crate::sqlite::local::LocalRow;
 
 /// A row of a result.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 
 use episode::Micros;
 
-use crate::commit::episode_row::find_episode;
+use crate::attempts::find_attempt;
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::database::row::Row;
@@ -225,7 +225,7 @@ async fn named_keys(
     };
     let mut keys = Vec::with_capacity(episodes.len());
     for attempt in episodes {
-        keys.push(find_episode(connection, &AttemptId::from(attempt.clone())).await?);
+        keys.push(find_attempt(connection, &AttemptId::from(attempt.clone())).await?);
     }
     Ok(Some(keys))
 }

@@ -9,9 +9,9 @@ use sqlx::migrate::MigrateError;
 use sqlx::sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
+use crate::database::local::LocalConnection;
 use crate::error::OpenError;
 use crate::migrations::SQLITE as MIGRATIONS;
-use crate::sqlite::local::LocalConnection;
 use crate::sqlite::lock::WriterLock;
 use crate::sqlite::private;
 use crate::types::Durability;

@@ -30,9 +30,10 @@ const DUE_STARTS_MAX: usize = GROUP_RECORDS_MAX / 2;
 
 /// Time for which further records are waited for where many come: one commit for more of them.
 const GATHER: Duration = Duration::from_millis(2);
-/// Records in the last group that say that many come: more than one call, which may be two records.
+/// Size of the last group from which the writer waits for more records: more than one call, which
+/// may be two records.
 const BUSY_RECORDS: usize = 3;
-/// Time for which the last group says so.
+/// Time for which it waits so after that group.
 const BUSY_FOR: Duration = Duration::from_millis(10);
 
 /// A record that waits, and the sender of its result.
@@ -62,7 +63,7 @@ pub(crate) struct HeldStarts {
     changed: Notify,
 }
 
-/// Whoever waits for a start tells the writer so.
+/// Tells the writer that a caller waits for this start.
 #[derive(Debug)]
 pub(crate) struct StartSignal {
     is_wanted: Arc<AtomicBool>,
