@@ -76,7 +76,7 @@ async fn write_group(
     let ends = match connection {
         StoreConnection::Local(_) => places_of_ends(group),
         // There the two records of a call are few statements, each a trip.
-        StoreConnection::Sqlite(_) | StoreConnection::Postgres(_) => HashMap::new(),
+        StoreConnection::Offloaded(_) | StoreConnection::Postgres(_) => HashMap::new(),
     };
     let mut results: Vec<Option<CommitResult>> = group.iter().map(|_| None).collect();
     for (place, record) in group.iter().enumerate() {

@@ -113,7 +113,7 @@ impl Snapshot {
     fn file(&self) -> Option<&LocalConnection> {
         match self.connection_ref() {
             StoreConnection::Local(file) => Some(file),
-            StoreConnection::Sqlite(_) | StoreConnection::Postgres(_) => None,
+            StoreConnection::Offloaded(_) | StoreConnection::Postgres(_) => None,
         }
     }
 }

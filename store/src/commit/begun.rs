@@ -73,12 +73,13 @@ fn statements(
             "INSERT INTO call (call_id, episode_key, started_at, method, path, route, \
              requested_model, request_body, sampling, client, session, agent, parent_agent, \
              kind, retry, key_id) \
-             VALUES (?, ?, ?, ?, ?, ?, ?, last_insert_rowid(), ?, ?, ?, ?, ?, ?, ?, ?) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, last_insert_rowid(), $8, $9, $10, $11, $12, $13, \
+             $14, $15) \
              RETURNING call_key, request_body, \
              CAST((SELECT CASE WHEN e.closed_at IS NOT NULL THEN 1 WHEN e.keyed = 1 \
              AND NOT EXISTS (SELECT 1 FROM api_key k \
-              WHERE k.key_id = ? AND k.revoked_at IS NULL) THEN 2 ELSE 0 END \
-             FROM episode e WHERE e.episode_key = ?) AS BIGINT) AS refused",
+              WHERE k.key_id = $15 AND k.revoked_at IS NULL) THEN 2 ELSE 0 END \
+             FROM episode e WHERE e.episode_key = $2) AS BIGINT) AS refused",
         )
         .bind(begun.call_id.to_string())
         .bind(episode.key)
@@ -94,9 +95,7 @@ fn statements(
         .bind(lineage.parent.clone())
         .bind(lineage.kind.as_str())
         .bind(lineage.retry)
-        .bind(api_key)
-        .bind(api_key)
-        .bind(episode.key);
+        .bind(api_key);
     batch
 }
 

@@ -71,12 +71,12 @@ impl EndStatements {
 
         self.batch
             .then(
-                "UPDATE call SET reply_body = last_insert_rowid(), ended_at = ?, \
-                 first_byte_at = ?, status = ?, outcome = ?, error = ?, reply_model = ?, \
-                 prompt_tokens = ?, completion_tokens = ?, logprob_kind = ?, \
-                 translated = ?, unasked = ?, stamp_start = ?, stamp_end = ?, \
-                 sampled_with = ?, engine = ?, routed = ?, heartbeats = ?, reel_key = ?, seal = ? \
-                 WHERE call_key = ?",
+                "UPDATE call SET reply_body = last_insert_rowid(), ended_at = $1, \
+                 first_byte_at = $2, status = $3, outcome = $4, error = $5, reply_model = $6, \
+                 prompt_tokens = $7, completion_tokens = $8, logprob_kind = $9, \
+                 translated = $10, unasked = $11, stamp_start = $12, stamp_end = $13, \
+                 sampled_with = $14, engine = $15, routed = $16, heartbeats = $17, reel_key = $18, \
+                 seal = $19 WHERE call_key = $20",
             )
             .bind(ended.ended_at)
             .bind(ended.first_byte_at)
@@ -107,7 +107,7 @@ impl EndStatements {
             .then(
                 "INSERT INTO prompt (call_key, prompt_index, parent_key, parent_choice, shared, \
                  tokens, encoding, token_ids, start, depth, hash) \
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
             )
             .bind(self.call_key)
             .bind(index)
@@ -129,7 +129,7 @@ impl EndStatements {
             .then(
                 "INSERT INTO choice (call_key, choice_index, prompt_index, tokens, logprob_count, \
                  encoding, start, logprobs, finish_reason, stop_reason, versions, fidelity) \
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
             )
             .bind(self.call_key)
             .bind(choice.index)
@@ -155,7 +155,7 @@ impl EndStatements {
         self.batch
             .then(
                 "INSERT INTO side (call_key, choice_index, name, encoding, length, data) \
-                 VALUES (?, ?, ?, ?, ?, ?)",
+                 VALUES ($1, $2, $3, $4, $5, $6)",
             )
             .bind(self.call_key)
             .bind(choice_index)

@@ -63,7 +63,7 @@ pub(crate) async fn revoke_keys(
 
 /// Erases the secret that earlier versions kept here. In a file, its bytes are overwritten.
 pub(crate) async fn erase_signing_key(connection: &mut StoreConnection) -> Result<(), sqlx::Error> {
-    if let StoreConnection::Sqlite(_) | StoreConnection::Local(_) = connection {
+    if connection.is_file() {
         query("PRAGMA secure_delete = ON").execute(connection).await?;
     }
     query("DELETE FROM setting WHERE name = 'key'").execute(connection).await

@@ -93,6 +93,7 @@ fn call_row(call: WholeCall<'_>, keys: &CallKeys) -> Batch {
     let WholeCall { begun, ended, key } = call;
     let (lineage, stamps) = (&begun.lineage, &ended.stamps);
     let mut batch = Batch::default();
+
     batch
         .then(
             "INSERT INTO call (call_id, episode_key, started_at, method, path, route, \
@@ -101,8 +102,9 @@ fn call_row(call: WholeCall<'_>, keys: &CallKeys) -> Batch {
              reply_model, prompt_tokens, completion_tokens, logprob_kind, translated, unasked, \
              stamp_start, stamp_end, sampled_with, engine, routed, heartbeats, \
              reel_key, seal) \
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, \
-             ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, \
+             $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, \
+             $35, $36)",
         )
         .bind(begun.call_id.to_string())
         .bind(keys.episode)

@@ -41,7 +41,7 @@ async fn lock(connection: &mut StoreConnection) -> Result<(), sqlx::Error> {
     match connection {
         StoreConnection::Postgres(_) => query(LOCK).execute(connection).await,
         // A file has one writer, and one transaction at a time.
-        StoreConnection::Sqlite(_) | StoreConnection::Local(_) => Ok(()),
+        StoreConnection::Local(_) | StoreConnection::Offloaded(_) => Ok(()),
     }
 }
 

@@ -247,7 +247,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
 
     #[tokio::test]
-    async fn a_start_is_written_when_it_is_waited_for_when_its_time_is_over_and_with_its_end() {
+    async fn a_start_is_written_when_wanted_when_due_or_with_its_end() {
         on_both(async |site| {
             let (store, writer) = site.open().await;
             let calls = [1, 2, 3].map(|at| begun("a", at));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn starts_that_are_kept_back_are_written_when_the_recorder_stops() {
+    async fn starts_kept_back_are_written_when_the_recorder_stops() {
         on_both(async |site| {
             let (store, writer) = site.open().await;
             let call = begun("a", 1);

@@ -17,10 +17,10 @@ use crate::postgres::PostgresSession;
 use crate::sqlite::checkpoint::{self, CheckpointSignals};
 use crate::sqlite::identity::FileIdentity;
 use crate::sqlite::lock::WriterLock;
-use crate::sqlite::open::{BUSY_WAIT, reopen_here};
+use crate::sqlite::open::{BUSY_WAIT, reopen};
 use crate::types::Durability;
 use crate::unavailable::StoreUnavailable;
-use crate::{postgres, sqlite};
+use crate::{open, postgres, sqlite};
 
 /// Time that a server may take over one group of records.
 const SERVER_WAIT: Duration = Duration::from_secs(30);
@@ -55,7 +55,8 @@ impl WriterSession {
         let (mut connection, session) = match at {
             Location::File(path) => {
                 let path = &sqlite::open::without_link(path);
-                let (local, lock) = sqlite::open::for_recording(path, durability).await?;
+                let open = move |path: &Path| sqlite::open::for_recording(path, durability);
+                let (local, lock) = open::beside(path, open).await?;
                 (StoreConnection::Local(local), Self::of_file(path, durability, lock))
             }
             Location::Server(options) => {
@@ -99,7 +100,7 @@ impl WriterSession {
             Self::Sqlite(session) => {
                 let holds = session.identity.holds_for_reopening();
                 session.check_identity(holds)?;
-                let opened = reopen_here(&session.path, session.durability);
+                let opened = reopen(&session.path, session.durability);
                 opened
                     .map(StoreConnection::Local)
                     .map_err(|error| cannot_reopen(&error).unwrap_or(StoreUnavailable::Disk))
