@@ -47,7 +47,7 @@ pub(crate) fn start(format: LogFormat, default: &str) -> Result<(), Failure> {
 /// Levels of a filter.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// Parts that log: crates of rolltape, then libraries.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 11] = [
     "rolltape",
     "proxy",
     "engine",
@@ -59,7 +59,6 @@ const PARTS: [&str; 12] = [
     "sqlx",
     "sqlx_core",
     "sqlx_postgres",
-    "sqlx_sqlite",
 ];
 
 /// Checks a filter: `LEVEL`, `PART=LEVEL` or `PART`, with commas between. What is none of these

@@ -1,10 +1,10 @@
 //! The data listener and the walk of a call.
 
-use episode::AttemptId;
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 
+use episode::{AttemptId, Route};
 use http::body::ReplyBody;
 use http::body::cut;
 use http::body::heartbeat::{self, Pulse};

@@ -36,7 +36,7 @@ pub async fn verify(at: impl Into<Location>) -> Result<VerifyReport, SnapshotErr
     let mut report = VerifyReport::default();
 
     // A server checks its pages itself.
-    if let StoreConnection::Sqlite(_) | StoreConnection::Local(_) = connection {
+    if connection.is_file() {
         check_file(connection, &mut report).await;
     }
     check_references(connection, &mut report).await;

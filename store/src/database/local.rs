@@ -1,8 +1,7 @@
 //! A SQLite file, used in the caller's own thread.
 //!
-//! sqlx runs a thread for each file, and every statement and row crosses to it and back. For the
-//! writer, which has a thread of its own, and for a process that only reads, the crossing costs
-//! more than the database does: `docs/design/0015-sqlite-drivers.md`.
+//! The writer has a thread of its own, and so has a process that only reads: a trip to another
+//! thread for each statement would cost more than the database does.
 
 use std::ops::Range;
 use std::path::Path;
@@ -11,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rusqlite::types::{Value as SqlValue, ValueRef};
-use rusqlite::{Connection, OpenFlags, Statement, ToSql};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Statement, ToSql};
 
 use crate::database::value::{Column, Value};
 
@@ -60,7 +59,7 @@ impl LocalConnection {
         Self::open(path, OpenFlags::SQLITE_OPEN_READ_ONLY, busy_wait)
     }
 
-    /// The same, for writing.
+    /// The same, for writing. There must be a file, but it may be empty.
     pub(crate) fn for_writing(path: &Path, busy_wait: Duration) -> Result<Self, sqlx::Error> {
         Self::open(path, OpenFlags::SQLITE_OPEN_READ_WRITE, busy_wait)
     }
@@ -92,17 +91,15 @@ impl LocalConnection {
         Ok(())
     }
 
-    /// Runs a statement with the next values, one for each `?`. Its first row, if it has any.
-    pub(crate) fn step(
-        &self,
-        sql: &str,
-        values: &mut impl Iterator<Item = Value>,
-    ) -> Result<Option<LocalRow>, sqlx::Error> {
-        let mut statement = self.0.prepare_cached(sql).map_err(driver_error)?;
-        for (place, value) in (1..=statement.parameter_count()).zip(values) {
-            bind_one(&mut statement, place, &value).map_err(driver_error)?;
-        }
-        Ok(rows_of(&mut statement, 1)?.pop())
+    /// Runs several statements without values, one after the other.
+    pub(crate) fn run_all(&self, sql: &str) -> Result<(), sqlx::Error> {
+        self.0.execute_batch(sql).map_err(driver_error)
+    }
+
+    /// The number in the first row of a statement without values.
+    pub(crate) fn number(&self, sql: &str) -> Result<i64, sqlx::Error> {
+        let row = self.fetch(sql, &[], 1)?.pop().ok_or(sqlx::Error::RowNotFound)?;
+        row.get(&Column::First)
     }
 
     /// The key of the row that was inserted last.
@@ -186,6 +183,13 @@ fn bind_one(statement: &mut Statement<'_>, place: usize, value: &Value) -> rusql
     }
 }
 
+/// True if SQLite does not take a file for a database.
+pub(crate) fn is_no_database(error: &sqlx::Error) -> bool {
+    let sqlx::Error::AnyDriverError(error) = error else { return false };
+    let error = error.downcast_ref::<rusqlite::Error>();
+    error.and_then(rusqlite::Error::sqlite_error_code) == Some(ErrorCode::NotADatabase)
+}
+
 fn driver_error(error: rusqlite::Error) -> sqlx::Error {
     sqlx::Error::AnyDriverError(Box::new(error))
 }
@@ -231,6 +235,11 @@ impl LocalResult {
 }
 
 impl LocalRow {
+    /// The value of the column `name`.
+    pub(crate) fn named<'r, T: FromSqlValue<'r>>(&'r self, name: &str) -> Result<T, sqlx::Error> {
+        self.get(&Column::Named(name))
+    }
+
     /// The value of a column.
     pub(crate) fn get<'r, T: FromSqlValue<'r>>(
         &'r self,

@@ -1,5 +1,5 @@
 -- The same tables and views as in a file, in the words of PostgreSQL: what their columns mean is
--- in docs/schema.md and in the migrations of SQLite. Times are microseconds since the Unix epoch,
+-- in docs/schema.md and in the migration of SQLite. Times are microseconds since the Unix epoch,
 -- UTC; integers are 64 bits wide.
 --
 -- Only references that an index serves are declared: deleting an episode would read whole tables
@@ -17,10 +17,16 @@ CREATE TABLE episode (
   status         TEXT,
   force_sampling TEXT,
   may_lack_calls BIGINT NOT NULL DEFAULT 0,
+  announced      BIGINT NOT NULL DEFAULT 0,
+  keyed          BIGINT NOT NULL DEFAULT 0,
+  calls_max      BIGINT,
+  tokens_max     BIGINT,
+  seconds_max    BIGINT,
   UNIQUE (episode_id, attempt)
 );
 
 CREATE INDEX episode_by_group ON episode (group_id) WHERE group_id IS NOT NULL;
+CREATE INDEX episode_by_announced_group ON episode (group_id) WHERE announced = 1;
 
 CREATE TABLE label (
   label_key   BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
@@ -104,7 +110,14 @@ CREATE TABLE call (
   translated        TEXT,
   unasked           TEXT,
   reel_key          BIGINT,
-  seal              BYTEA
+  seal              BYTEA,
+  stamp_start       TEXT,
+  stamp_end         TEXT,
+  sampled_with      TEXT,
+  key_id            TEXT,
+  engine            TEXT,
+  routed            TEXT,
+  heartbeats        BIGINT
 -- A call is written when it begins and once more when it ends: room for that on its page.
 ) WITH (fillfactor = 60);
 
@@ -156,13 +169,17 @@ CREATE TABLE side (
 ALTER TABLE side ALTER COLUMN data SET STORAGE EXTERNAL;
 
 CREATE TABLE reward (
-  reward_key  BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
-  episode_key BIGINT NOT NULL REFERENCES episode,
-  call_id     TEXT,
-  name        TEXT   NOT NULL,
-  value       DOUBLE PRECISION,
-  source      TEXT   NOT NULL,
-  given_at    BIGINT NOT NULL
+  reward_key   BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+  episode_key  BIGINT NOT NULL REFERENCES episode,
+  call_id      TEXT,
+  name         TEXT   NOT NULL,
+  value        DOUBLE PRECISION,
+  source       TEXT   NOT NULL,
+  given_at     BIGINT NOT NULL,
+  scope        TEXT,
+  choice_index BIGINT,
+  token_start  BIGINT,
+  token_end    BIGINT
 );
 
 CREATE INDEX reward_by_episode ON reward (episode_key);
@@ -172,8 +189,91 @@ CREATE TABLE setting (
   name  TEXT PRIMARY KEY,
   value BYTEA NOT NULL
 );
-INSERT INTO setting (name, value)
-VALUES ('key', decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex'));
+
+CREATE TABLE finished (
+  position    BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+  episode_key BIGINT NOT NULL UNIQUE REFERENCES episode,
+  finished_at BIGINT NOT NULL
+);
+
+CREATE TABLE consumer (
+  consumer TEXT COLLATE "C" NOT NULL PRIMARY KEY,
+  floor    BIGINT NOT NULL
+);
+
+CREATE TABLE delivery (
+  consumer    TEXT COLLATE "C" NOT NULL,
+  episode_key BIGINT NOT NULL REFERENCES episode,
+  item        BIGINT NOT NULL,
+  lease       TEXT   NOT NULL,
+  free_at     BIGINT,
+  state       TEXT   NOT NULL,
+  changed_at  BIGINT NOT NULL,
+  item_size   BIGINT,
+  PRIMARY KEY (consumer, episode_key)
+);
+CREATE INDEX delivery_by_lease ON delivery (lease);
+CREATE INDEX delivery_by_episode ON delivery (episode_key);
+
+CREATE TABLE tally (
+  consumer TEXT COLLATE "C" NOT NULL,
+  what     TEXT COLLATE "C" NOT NULL,
+  attempts BIGINT NOT NULL,
+  PRIMARY KEY (consumer, what)
+);
+
+CREATE TABLE group_size (
+  group_id TEXT COLLATE "C" NOT NULL PRIMARY KEY,
+  size     BIGINT NOT NULL
+);
+
+CREATE TABLE version (
+  version_key BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+  label       TEXT   NOT NULL,
+  number      BIGINT,
+  checksum    TEXT,
+  source      TEXT   NOT NULL,
+  first_seen  BIGINT NOT NULL,
+  said_at     BIGINT,
+  served_at   BIGINT
+);
+CREATE INDEX version_by_label ON version (label);
+
+CREATE TABLE waiting (
+  episode_key BIGINT NOT NULL PRIMARY KEY REFERENCES episode
+);
+
+CREATE TABLE api_key (
+  api_key_key BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+  key_id      TEXT COLLATE "C" NOT NULL UNIQUE,
+  episode_key BIGINT NOT NULL REFERENCES episode,
+  made_at     BIGINT NOT NULL,
+  expires_at  BIGINT NOT NULL,
+  revoked_at  BIGINT,
+  calls_max   BIGINT,
+  tokens_max  BIGINT
+);
+CREATE INDEX api_key_by_episode ON api_key (episode_key);
+
+CREATE TABLE admission (
+  admission_key  BIGINT NOT NULL PRIMARY KEY CHECK (admission_key = 1),
+  consumer       TEXT COLLATE "C" NOT NULL,
+  batch_attempts BIGINT NOT NULL,
+  max_versions   BIGINT NOT NULL,
+  whole_groups   BIGINT NOT NULL,
+  group_size     BIGINT,
+  wait_us        BIGINT NOT NULL,
+  idle_us        BIGINT NOT NULL,
+  set_at         BIGINT NOT NULL
+);
+
+CREATE TABLE admitted (
+  episode_id  TEXT COLLATE "C" NOT NULL,
+  attempt     BIGINT NOT NULL,
+  group_id    TEXT COLLATE "C",
+  admitted_at BIGINT NOT NULL,
+  PRIMARY KEY (episode_id, attempt)
+);
 
 CREATE VIEW episodes AS
 SELECT
@@ -223,12 +323,16 @@ SELECT
   c.retry,
   c.prompt_tokens,
   c.completion_tokens,
-  (SELECT versions::jsonb -> 0 ->> 0 FROM choice k
-    WHERE k.call_key = c.call_key ORDER BY choice_index LIMIT 1) AS version_start,
-  (SELECT versions::jsonb -> -1 ->> 0 FROM choice k
-    WHERE k.call_key = c.call_key ORDER BY choice_index DESC LIMIT 1) AS version_end,
+  coalesce((SELECT versions::jsonb -> 0 ->> 0 FROM choice k
+    WHERE k.call_key = c.call_key ORDER BY choice_index LIMIT 1), c.stamp_start) AS version_start,
+  coalesce((SELECT versions::jsonb -> -1 ->> 0 FROM choice k
+    WHERE k.call_key = c.call_key ORDER BY choice_index DESC LIMIT 1), c.stamp_end) AS version_end,
   c.sampling,
-  c.logprob_kind
+  c.logprob_kind,
+  c.sampled_with,
+  c.engine,
+  c.routed,
+  c.heartbeats
 FROM call c
 JOIN episode e USING (episode_key);
 
@@ -261,10 +365,39 @@ CREATE VIEW rewards AS
 SELECT
   e.episode_id,
   e.attempt,
+  coalesce(r.scope, CASE WHEN r.call_id IS NULL THEN 'episode' ELSE 'call' END) AS scope,
   r.call_id,
+  r.choice_index,
+  r.token_start,
+  r.token_end,
   r.name,
   r.value,
   r.source,
   to_timestamp(r.given_at / 1e6) AS given_at
 FROM reward r
 JOIN episode e USING (episode_key);
+
+CREATE VIEW deliveries AS
+SELECT
+  d.consumer,
+  e.episode_id,
+  e.attempt,
+  f.position,
+  d.item,
+  d.lease,
+  d.state,
+  to_timestamp(d.free_at / 1e6) AS free_at,
+  to_timestamp(d.changed_at / 1e6) AS changed_at
+FROM delivery d
+JOIN episode e USING (episode_key)
+JOIN finished f USING (episode_key);
+
+CREATE VIEW versions AS
+SELECT
+  label,
+  number,
+  checksum,
+  source,
+  to_timestamp(first_seen / 1e6) AS first_seen,
+  to_timestamp(said_at / 1e6) AS said_at
+FROM version;
