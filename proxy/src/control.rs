@@ -25,13 +25,13 @@ mod schema;
 mod suggest;
 mod versions;
 
-use episode::AttemptId;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use episode::AttemptId;
 use http::body::ReplyBody;
 use http::server::endpoint::Endpoint;
 use http::server::listen::{self, Listener};
@@ -44,7 +44,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::agent::accept;
+use crate::accept;
 use crate::bounds::{CONTROL_BODY_BYTES_MAX, CONTROL_DRAIN_WAIT, CONTROL_REQUESTS_MAX};
 use crate::config::Config;
 use crate::control::body::Query;

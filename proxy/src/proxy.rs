@@ -16,10 +16,10 @@ use tokio::time::Instant;
 use wire::{ForcedSampling, ForcedSamplingError};
 
 use crate::config::Config;
+use crate::config::spec::{EngineSpec, InvalidEngine};
 use crate::error::CallError;
 use crate::feed::Feed;
 use crate::fleet::members::{ChangeError, Fleet};
-use crate::fleet::spec::{EngineSpec, InvalidEngine};
 use crate::record::admission::Admission;
 use crate::record::attempts::OpenAttempts;
 use crate::record::mask::KeyMask;

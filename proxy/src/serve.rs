@@ -1,10 +1,10 @@
 //! The data listener and the walk of a call.
 
-use episode::AttemptId;
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 
+use episode::AttemptId;
 use http::body::ReplyBody;
 use http::body::cut;
 use http::body::heartbeat::{self, Pulse};
@@ -16,8 +16,8 @@ use hyper::body::Incoming;
 use hyper::{Request, Response};
 use tokio_rustls::TlsAcceptor;
 
-use crate::agent::accept;
-use crate::agent::gate::Gate;
+use crate::accept;
+use crate::accept::gate::Gate;
 use crate::error::CallError;
 use crate::fleet::send::send;
 use crate::fleet::threads::Thread;

@@ -1,6 +1,5 @@
 //! The side that faces the upstream: what is sent, what it is asked, and what it is known to do.
 
-pub(crate) mod address;
 pub(crate) mod connect;
 pub(crate) mod forward;
 mod models;
@@ -11,3 +10,4 @@ pub(crate) mod rewrite;
 mod sampler_cache;
 pub(crate) mod sampling;
 pub(crate) mod stray;
+pub(crate) mod trailers;

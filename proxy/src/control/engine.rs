@@ -16,10 +16,10 @@ use serde_json::Value;
 use store::VersionRecord;
 use wire::Dialect;
 
-use crate::agent::trailers;
 use crate::bounds::WEIGHT_INFO_WAIT;
 use crate::control::reply::{JsonReply, call_error};
 use crate::proxy::Proxy;
+use crate::upstream::trailers;
 
 /// Forwards a request unchanged, and the reply.
 pub(super) async fn forward(

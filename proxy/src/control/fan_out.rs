@@ -20,7 +20,7 @@ use hyper::{Method, Request, Response, StatusCode, Uri};
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
-use crate::agent::accept;
+use crate::accept;
 use crate::bounds::{DOCUMENT_BYTES_MAX, FAN_OUT_BODY_BYTES_MAX};
 use crate::control::reply::{JsonReply, bad_request, call_error, error};
 use crate::fleet::engine::Engine;

@@ -6,14 +6,14 @@ use http::path::escapes::unescaped;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
+use crate::config::address::Upstream;
+use crate::config::spec::{EngineSpec, dialect};
 use crate::control::body::parse;
 use crate::control::reply::{JsonReply, bad_request, done, error, ok};
 use crate::control::requests::UpstreamBody;
 use crate::fleet::engine::Engine;
 use crate::fleet::members::ChangeError;
-use crate::fleet::spec::{EngineSpec, dialect};
 use crate::proxy::Proxy;
-use crate::upstream::address::Upstream;
 
 /// Lists the upstreams and their states.
 pub(super) fn list(proxy: &Proxy) -> JsonReply {

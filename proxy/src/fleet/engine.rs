@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use super::fence::Fence;
 use super::pick::hash;
-use super::spec::EngineSpec;
+use crate::config::spec::EngineSpec;
 use crate::upstream::forward::Forward;
 
 /// An engine.

@@ -1,10 +1,10 @@
 //! All engines, and the choice of one for a call.
 
-use episode::AttemptId;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use episode::AttemptId;
 use rustls::ClientConfig;
 use tokio::sync::{Notify, RwLock, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
@@ -13,10 +13,10 @@ use super::engine::{Engine, EngineCall, EngineState};
 use super::fence::Fence;
 use super::pick::{Candidate, LoadBound, for_thread, least_loaded};
 use super::resolve::{Resolved, resolve};
-use super::spec::{EngineSpec, InvalidEngine, check_all};
 use super::threads::{Thread, Threads};
 use crate::bounds::{ABSORBED_CALLS_MAX, ENGINE_WAIT, ENGINE_WAITING_MAX, ROOM_WAIT};
 use crate::config::Config;
+use crate::config::spec::{EngineSpec, InvalidEngine, check_all};
 use crate::error::CallError;
 use crate::upstream::connect::{InvalidSetting, client_tls};
 use crate::upstream::forward::{Forward, Server};

@@ -22,11 +22,10 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 use wire::{Dialect, REFUSAL_BYTES_MAX};
 
-use crate::agent::trailers;
 use crate::bounds::{DOCUMENT_BYTES_MAX, PROBE_WAIT, READY_PROBE_WAIT, REFUSAL_WAIT};
 use crate::config::Config;
+use crate::config::address::Upstream;
 use crate::error::CallError;
-use crate::upstream::address::Upstream;
 use crate::upstream::connect::{self, Connections, InvalidSetting};
 use crate::upstream::models::ModelList;
 use crate::upstream::reachability::Reachability;
@@ -34,6 +33,7 @@ use crate::upstream::refusals::{Refusals, RequestClass};
 use crate::upstream::rewrite::{self, Plan, Rewrite};
 use crate::upstream::sampler_cache::SamplerCache;
 use crate::upstream::stray::{SentRequest, StrayWarnings};
+use crate::upstream::trailers;
 
 /// The client of the upstream.
 #[derive(Debug)]
