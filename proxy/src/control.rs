@@ -337,7 +337,7 @@ async fn ready(proxy: &Proxy) -> Result<JsonReply, JsonReply> {
     }
     let only = proxy.fleet.any();
     let upstream = only.spec.upstream.to_string();
-    if let Err(reason) = only.forward.try_reach().await {
+    if let Err(reason) = only.server.client.try_reach().await {
         let message = format!("the upstream at {upstream} could not be reached: {reason}");
         return Err(unavailable(&message));
     }

@@ -19,14 +19,14 @@ use tokio_rustls::TlsAcceptor;
 use crate::accept;
 use crate::accept::gate::Gate;
 use crate::error::CallError;
-use crate::fleet::send::send;
 use crate::fleet::threads::Thread;
 use crate::proxy::Proxy;
-use crate::record::open_call::{Arrival, OpenCall, PlanInput};
+use crate::record::open_call::{Arrival, OpenCall};
 use crate::reply::late::late_reply;
 use crate::reply::tee::{self, ReplyReceiver};
 use crate::tag;
-use crate::upstream::forward::AgentRequest;
+use crate::upstream::exchange::AgentRequest;
+use crate::upstream::plan::{PlanInput, cache_scope};
 use crate::upstream::refusals::RequestClass;
 
 /// Serves agents on `listener` until `shutdown`, then lets calls in flight end.
@@ -110,12 +110,13 @@ async fn call(
     let permit = proxy.call_permit().await;
     let (route, path, attempt) = (tagged.route, tagged.path.clone(), AttemptId::from(&tagged.tag));
     let lineage = tagged.lineage.clone();
+    let cache_scope = cache_scope(proxy.config(), &tagged.tag);
 
     // The start record is queued. An attempt that this process does not know to be open waits for
     // it here, so that a call into a closed episode costs the upstream nothing.
     let force = proxy.force_of(&attempt);
     let arrival = Arrival { head: &head, body: &body, request, force: &force, started_at };
-    let mut call = OpenCall::begin(proxy, arrival, tagged, permit).await;
+    let mut call = OpenCall::begin(proxy.recording(), arrival, tagged, permit).await;
     let class = RequestClass::of(Some(&attempt), route, request);
     let history = proxy.tags.responses.history(proxy.store(), &attempt, route, request).await;
     call.admit(&proxy.open_attempts, &attempt).await?;
@@ -123,11 +124,12 @@ async fn call(
     // The engine that has the thread's prefix gets the call, rewritten for its dialect.
     let history = history.as_ref();
     let thread = Thread::of(&attempt, &lineage, route, history.or(request));
-    let input = PlanInput { route, path: &path, request, history, force: &force };
+    let cache_scope = cache_scope.as_ref();
+    let input = PlanInput { route, path: &path, request, history, force: &force, cache_scope };
     let codings = AcceptedCodings::of(&head.headers);
     headers::prepare_request(&mut head.headers, route);
     let outgoing = AgentRequest { head, path: &path, body, class };
-    let (reply, rewrite) = match send(proxy, &mut call, &thread, input, outgoing).await {
+    let (reply, rewrite) = match proxy.fleet.send(&mut call, &thread, input, outgoing).await {
         Ok(answered) => answered,
         Err(error) => return Err(call.fail(error).await),
     };

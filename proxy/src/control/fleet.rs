@@ -23,7 +23,7 @@ pub(super) fn list(proxy: &Proxy) -> JsonReply {
 }
 
 fn shown(proxy: &Proxy, engine: &Engine) -> Value {
-    let dialect = engine.spec.dialect.or(engine.forward.known_dialect());
+    let dialect = engine.spec.dialect.or(engine.server.probe.known());
     let count = |number: &std::sync::atomic::AtomicU64| number.load(Ordering::Relaxed);
     json!({
         "name": engine.name(),

@@ -19,12 +19,12 @@ use crate::config::Config;
 use crate::config::spec::{EngineSpec, InvalidEngine, check_all};
 use crate::error::CallError;
 use crate::upstream::connect::{InvalidSetting, client_tls};
-use crate::upstream::forward::{Forward, Server};
+use crate::upstream::server::{InferenceServer, ServerSpec};
 
 /// All engines of a proxy.
 #[derive(Debug)]
 pub(crate) struct Fleet {
-    config: Config,
+    pub(super) config: Config,
     tls: ClientConfig,
     engines: Mutex<Arc<Vec<Arc<Engine>>>>,
     sources: tokio::sync::Mutex<Sources>,
@@ -414,14 +414,14 @@ impl Fleet {
             Some(engine) => return Ok(Arc::new(engine.with_spec(spec))),
             None => {}
         }
-        let server = Server {
+        let server = ServerSpec {
             upstream: spec.upstream.clone(),
             dialect: spec.dialect.or(self.config.dialect),
             address,
         };
-        let forward = Forward::to(&self.config, server, &self.tls)?;
+        let server = InferenceServer::from_spec(&self.config, server, &self.tls)?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Engine::new(id, spec, address, forward, &self.look)))
+        Ok(Arc::new(Engine::new(id, spec, address, server, &self.look)))
     }
 
     fn guard(&self) -> MutexGuard<'_, Arc<Vec<Arc<Engine>>>> {

@@ -109,7 +109,7 @@ impl Refusals {
     }
 
     /// Forgets all refusals.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         *self.lock() = KnownClasses::default();
     }
 
