@@ -3,9 +3,17 @@
 # what the examples run: `cargo build --release -p cli` makes it
 binary := env("ROLLTAPE_BIN", justfile_directory() / "target/release/rolltape")
 
-# all checks, as CI runs them
+# what landing needs, as CI runs it
 check:
     .ci/run
+
+# what a change needs, in minutes
+quick:
+    .ci/run quick
+
+# every check
+whole:
+    .ci/run whole
 
 # what the checks need: C and C++ compilers, git, python3-venv, strace, debootstrap
 install:
@@ -27,16 +35,20 @@ doc:
 deny:
     .ci/run deny
 
-# all Rust tests, with 200 times `kill -9` at random moments
+# all Rust tests but those on an emulated GPU
 test:
     .ci/run test
+
+# 200 times `kill -9` at random moments
+kills:
+    .ci/run kills
 
 # lines that break, kills and a full disk, by a plan: `just chaos 200`; `ROLLTAPE_CHAOS_SEED=N`
 # replays one seed
 chaos runs="20":
     ROLLTAPE_CHAOS_RUNS={{runs}} cargo test -p tests --test it chaos -- --nocapture
 
-# kernels through the real compilers; host code and kernels on doubles, without a GPU
+# kernels through the real compilers; host code and kernels on an emulated GPU
 cuda:
     .ci/run cuda
 
@@ -52,12 +64,20 @@ build:
 demo:
     .ci/run demo
 
-# the Python tests and the attacks against the release binary
+# the Python tests against the release binary
 python:
     .ci/run python
 
-# the attacks alone, in the environment that `just python` makes: `just attacks -k key`
-attacks *options:
+# real trainers
+trainers:
+    .ci/run trainers
+
+# the attacks of a hostile agent or upstream
+attacks:
+    .ci/run attacks
+
+# some of them, in the environment that `just attacks` makes: `just attack -k key`
+attack *options:
     ROLLTAPE_BIN={{binary}} tests/python/.venv/bin/python -m pytest -q tests/attacks {{options}}
 
 # an hour of agents with a `kill -9` a minute, as a table: `just soak --minutes 10 --out table.md`
@@ -74,7 +94,7 @@ suite *options:
     tests/python/suites/install.sh
     ROLLTAPE_BIN={{binary}} tests/python/suites/.suites/venv/bin/python tests/python/suites/run.py {{options}}
 
-# real vLLM and SGLang on a CPU, directly and through the release binary
+# real llama.cpp and vLLM on a CPU, directly and through the release binary
 servers:
     .ci/run servers
 

@@ -4,7 +4,8 @@
 measure.py            the table, of code that is not tests
 measure.py --crate C  the same of one crate
 measure.py --list M   the places that a measure counts: long, dense, closures, shadows, tuples,
-                      parameters, openers, names, folders
+                      parameters, openers, names, folders, tests
+measure.py --hold     fails where a measure is over its limit
 """
 
 import argparse
@@ -13,8 +14,12 @@ import dataclasses
 import pathlib
 import re
 import subprocess
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# What `--hold` allows of each measure. A limit may only fall.
+LIMITS = {"dense": 0, "names": 60, "parameters": 0, "tests": 0}
+TEST_NAME_LETTERS_MAX = 60
 CRATES = "cli engine episode exporter kernels proxy store template viewer wire".split()
 TEST_FILES = {"tests.rs", "properties.rs", "site.rs", "conservation.rs", "conformance.rs"}
 
@@ -23,7 +28,11 @@ OPENERS = re.compile(
     r"(What|Whatever|Whether|How|However|Where|Wherever|When|Why|Which|Whichever|Who|Whose|That|If)\b"
 )
 FUNCTION = re.compile(r"^\s*(?:pub(?:\([a-z: ]+\))? )?(?:const |async |unsafe |extern \"C\" )*fn (\w+)")
-TYPE = re.compile(r"^\s*(?:pub(?:\([a-z: ]+\))? )?(?:struct|enum|trait|type|union) ([A-Z]\w*)")
+# An indented `type` is that of a trait, which each implementation must repeat.
+TYPE = re.compile(
+    r"^(?:\s*(?:pub(?:\([a-z: ]+\))? )?(?:struct|enum|trait|union)|(?:pub(?:\([a-z: ]+\))? )?type) "
+    r"([A-Z]\w*)"
+)
 CLOSURE = re.compile(r"^\s*let (?:mut )?\w+(?:: [^=]+)? = (?:move |async |async move )?\|")
 LET = re.compile(r"^(\s*)let (?:mut )?(\w+)(?:: [^=]+)? = ")
 # Strings, character literals and comments; a lifetime is no literal.
@@ -117,8 +126,20 @@ def files(crates):
         for path in sorted((ROOT / crate).rglob("src/**/*.rs")):
             if path.name in TEST_FILES or "tests" in path.parts:
                 continue
-            text = path.read_text().split("\n#[cfg(test)]\nmod tests")[0]
+            text = path.read_text().split("\n#[cfg(test)]\nmod tests {")[0]
             yield File(path, text.splitlines(), list(functions_of(text)))
+
+
+def long_test_names():
+    """Rust tests whose name is a sentence that is too long."""
+    test = re.compile(r"#\[(?:tokio::)?test[^\n]*\]\n(?:\s*#\[[^\n]*\n)*\s*(?:async )?fn (\w+)")
+    for path in sorted(ROOT.glob("*/**/*.rs")):
+        if "target" in path.parts or any(part.startswith(".") for part in path.parts):
+            continue
+        text = path.read_text()
+        for found in test.finditer(text):
+            if len(found[1]) > TEST_NAME_LETTERS_MAX:
+                yield f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, found.start(1)) + 1} {found[1]}"
 
 
 def unpacked(parameter):
@@ -193,6 +214,7 @@ def places(found):
         "folders": [f"{folder} {count}" for folder, count in folders.most_common()],
         "types": list(types),
         "docs": [number for file in found for number in documented(file)],
+        "tests": list(long_test_names()),
         "twenty": long,
         "functions": every,
     }
@@ -227,19 +249,32 @@ def table(found, counted):
         count["openers"], count["docs"]
     )
     yield "type names in several files", f"{count['names']} of {count['types']}"
+    yield f"names of tests over {TEST_NAME_LETTERS_MAX} letters", count["tests"]
     yield "files in the largest folder", counted["folders"][0].replace(" ", ": ")
+
+
+def over_limits(counted):
+    """The measures that are over their limits, with their places."""
+    for name, limit in LIMITS.items():
+        if len(counted[name]) > limit:
+            yield f"{name}: {len(counted[name])}, at most {limit}"
+            yield from (f"  {place}" for place in counted[name])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--crate", choices=CRATES, action="append")
     parser.add_argument("--list", metavar="MEASURE")
+    parser.add_argument("--hold", action="store_true")
     asked = parser.parse_args()
     found = list(files(asked.crate or CRATES))
     counted = places(found)
     if asked.list:
         print("\n".join(counted[asked.list]))
         return
+    if asked.hold:
+        over = list(over_limits(counted))
+        sys.exit("\n".join(over) if over else 0)
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
     )

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::load::{self, Calls, Plan};
+use crate::load::{self, Calls, LoadPlan};
 use crate::shapes::Shape;
 use crate::subject::{Kind, Programs, Subject};
 use crate::upstream;
@@ -17,7 +17,7 @@ const READERS: usize = 32;
 
 /// A load.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Cell {
+pub(crate) struct BenchCell {
     pub(crate) name: &'static str,
     pub(crate) shape: Shape,
     connections: usize,
@@ -25,7 +25,7 @@ pub(crate) struct Cell {
 }
 
 /// Every cell, in the order of the table.
-pub(crate) const CELLS: &[Cell] = &[
+pub(crate) const CELLS: &[BenchCell] = &[
     closed("small, one at a time", Shape::Small, 1),
     closed("small, 32 at once", Shape::Small, 32),
     closed("small, 1,000 at once", Shape::Small, 1000),
@@ -40,13 +40,13 @@ pub(crate) const CELLS: &[Cell] = &[
 ];
 
 /// A load in which each connection calls again as soon as it was answered.
-const fn closed(name: &'static str, shape: Shape, connections: usize) -> Cell {
-    Cell { name, shape, connections, rate: None }
+const fn closed(name: &'static str, shape: Shape, connections: usize) -> BenchCell {
+    BenchCell { name, shape, connections, rate: None }
 }
 
 /// A load at a fixed rate, whatever the answers take.
-const fn open(name: &'static str, shape: Shape, connections: usize, rate: f64) -> Cell {
-    Cell { name, shape, connections, rate: Some(rate) }
+const fn open(name: &'static str, shape: Shape, connections: usize, rate: f64) -> BenchCell {
+    BenchCell { name, shape, connections, rate: Some(rate) }
 }
 
 /// The figures of one measurement.
@@ -75,14 +75,14 @@ pub(crate) struct Figures {
 /// The figures of one measurement, and what was measured.
 #[derive(Debug)]
 pub(crate) struct Measured {
-    pub(crate) cell: &'static Cell,
+    pub(crate) cell: &'static BenchCell,
     pub(crate) kind: Kind,
     pub(crate) figures: Figures,
 }
 
 /// Measures a subject that is started for it.
 pub(crate) async fn measure(
-    cell: &'static Cell,
+    cell: &'static BenchCell,
     kind: Kind,
     programs: &Programs,
     time: Duration,
@@ -99,8 +99,8 @@ pub(crate) async fn measure(
         return Ok(Figures { grown_mib, ..Figures::default() });
     }
 
-    let plan = Plan { connections: cell.connections, time, rate: cell.rate };
-    load::run(subject.address, &calls, Plan { time: WARM_UP, ..plan }).await?;
+    let plan = LoadPlan { connections: cell.connections, time, rate: cell.rate };
+    load::run(subject.address, &calls, LoadPlan { time: WARM_UP, ..plan }).await?;
     let (cpu_before, disk_before) = (subject.cpu_s(), subject.disk_bytes());
     let outcome = load::run(subject.address, &calls, plan).await?;
     let (cpu_s, disk) = (subject.cpu_s() - cpu_before, subject.disk_bytes() - disk_before);

@@ -26,7 +26,7 @@ const QUEUE_MAX: usize = 4096;
 const GROUP_MAX: usize = 256;
 
 /// A call as it is recorded, and the sender that is told when it is on disk.
-struct Record {
+struct FloorRecord {
     request: Bytes,
     reply: Vec<Bytes>,
     done: oneshot::Sender<()>,
@@ -37,7 +37,7 @@ struct Record {
 struct Floor {
     client: Client<HttpConnector, Full<Bytes>>,
     upstream: String,
-    writer: Option<SyncSender<Record>>,
+    writer: Option<SyncSender<FloorRecord>>,
 }
 
 /// Serves a floor on `listen` for as long as the process lives.
@@ -53,6 +53,7 @@ pub(crate) fn serve(
         });
         sender
     });
+
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut tcp = HttpConnector::new();
@@ -60,6 +61,7 @@ pub(crate) fn serve(
         let client = Client::builder(TokioExecutor::new()).build(tcp);
         let floor = Floor { client, upstream: format!("http://{upstream}"), writer };
         let listener = TcpListener::bind(listen).await?;
+
         loop {
             let (socket, _) = listener.accept().await?;
             socket.set_nodelay(true)?;
@@ -78,7 +80,7 @@ pub(crate) fn serve(
 }
 
 impl Floor {
-    async fn answer(&self, request: Request<Incoming>) -> hyper::Result<Response<Tee>> {
+    async fn answer(&self, request: Request<Incoming>) -> hyper::Result<Response<RecordingBody>> {
         let (mut head, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
@@ -86,34 +88,34 @@ impl Floor {
         let request = Request::from_parts(head, Full::new(body.clone()));
 
         let Ok(reply) = self.client.request(request).await else {
-            let mut reply = Response::new(Tee::default());
+            let mut reply = Response::new(RecordingBody::default());
             *reply.status_mut() = StatusCode::BAD_GATEWAY;
             return Ok(reply);
         };
         let writer = self.writer.clone();
-        Ok(reply.map(|incoming| Tee {
+        Ok(reply.map(|incoming| RecordingBody {
             incoming: Some(incoming),
             request: body,
             writer,
-            ..Tee::default()
+            ..RecordingBody::default()
         }))
     }
 }
 
 /// A reply on its way, which is recorded if there is a writer.
 #[derive(Default)]
-struct Tee {
+struct RecordingBody {
     /// The upstream's body, until it has ended.
     incoming: Option<Incoming>,
     request: Bytes,
     reply: Vec<Bytes>,
-    writer: Option<SyncSender<Record>>,
+    writer: Option<SyncSender<FloorRecord>>,
     /// The last frame so far, which waits for the next or for the disk.
     held: Option<Bytes>,
     on_disk: Option<oneshot::Receiver<()>>,
 }
 
-impl Body for Tee {
+impl Body for RecordingBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -145,13 +147,13 @@ impl Body for Tee {
     }
 }
 
-impl Tee {
+impl RecordingBody {
     /// Hands the record to the writer.
     fn finish(&mut self) {
         self.incoming = None;
         let Some(writer) = self.writer.take() else { return };
         let (done, on_disk) = oneshot::channel();
-        let record = Record {
+        let record = FloorRecord {
             request: std::mem::take(&mut self.request),
             reply: std::mem::take(&mut self.reply),
             done,
@@ -163,15 +165,17 @@ impl Tee {
 }
 
 /// Writes records in groups until the process ends.
-fn write(path: &Path, records: &Receiver<Record>) -> rusqlite::Result<()> {
+fn write(path: &Path, records: &Receiver<FloorRecord>) -> rusqlite::Result<()> {
     let mut sqlite = Connection::open(path)?;
     sqlite.execute_batch(
         "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
          CREATE TABLE calls (id INTEGER PRIMARY KEY, request BLOB, reply BLOB)",
     )?;
+
     while let Ok(first) = records.recv() {
         let group: Vec<_> =
             std::iter::once(first).chain(records.try_iter().take(GROUP_MAX - 1)).collect();
+
         let transaction = sqlite.transaction()?;
         {
             let mut insert =
@@ -181,6 +185,7 @@ fn write(path: &Path, records: &Receiver<Record>) -> rusqlite::Result<()> {
             }
         }
         transaction.commit()?;
+
         for record in group {
             // An agent that has left needs no word.
             let _ = record.done.send(());

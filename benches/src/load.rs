@@ -42,7 +42,7 @@ impl Calls {
 
 /// The result of a load.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct LoadOutcome {
     /// Calls that were answered whole with a 200.
     pub(crate) calls: usize,
     /// Calls that were not.
@@ -57,7 +57,7 @@ pub(crate) struct Outcome {
     pub(crate) first_bytes: Vec<Duration>,
 }
 
-impl Outcome {
+impl LoadOutcome {
     /// A quantile of the times of calls, in milliseconds.
     pub(crate) fn time_ms(&self, quantile: f64) -> f64 {
         quantile_ms(&self.times, quantile)
@@ -77,7 +77,7 @@ fn quantile_ms(sorted: &[Duration], quantile: f64) -> f64 {
 
 /// The extent of a load.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Plan {
+pub(crate) struct LoadPlan {
     /// Connections, each with one call at a time.
     pub(crate) connections: usize,
     /// Time in which calls begin.
@@ -90,8 +90,8 @@ pub(crate) struct Plan {
 pub(crate) async fn run(
     address: SocketAddr,
     calls: &Arc<Calls>,
-    plan: Plan,
-) -> std::io::Result<Outcome> {
+    plan: LoadPlan,
+) -> std::io::Result<LoadOutcome> {
     // A load's episodes are its own.
     static NEXT_CONNECTION: AtomicUsize = AtomicUsize::new(0);
     let began = Instant::now();
@@ -103,7 +103,7 @@ pub(crate) async fn run(
         tasks.spawn(call_on(line, Arc::clone(calls), connection, plan));
     }
 
-    let mut all = Outcome::default();
+    let mut all = LoadOutcome::default();
     while let Some(part) = tasks.join_next().await {
         let part = part.map_err(std::io::Error::other)?;
         all.calls += part.calls;
@@ -119,8 +119,13 @@ pub(crate) async fn run(
 }
 
 /// Calls on one connection until the time is over, or until it breaks.
-async fn call_on(mut line: TcpStream, calls: Arc<Calls>, connection: usize, plan: Plan) -> Outcome {
-    let mut outcome = Outcome::default();
+async fn call_on(
+    mut line: TcpStream,
+    calls: Arc<Calls>,
+    connection: usize,
+    plan: LoadPlan,
+) -> LoadOutcome {
+    let mut outcome = LoadOutcome::default();
     let mut received = Vec::with_capacity(256 << 10);
     let began = tokio::time::Instant::now();
     let interval = plan.rate.map(|rate| Duration::from_secs_f64(plan.connections as f64 / rate));

@@ -4,14 +4,14 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use crate::cell::{CELLS, Cell, Figures, Measured};
+use crate::cell::{BenchCell, CELLS, Figures, Measured};
 use crate::shapes::Shape;
 use crate::subject::Kind;
 
 /// A figure of a measurement, by name.
-type Field = (&'static str, fn(&Figures) -> f64);
+type FigureField = (&'static str, fn(&Figures) -> f64);
 
-const FIELDS: [Field; 9] = [
+const FIELDS: [FigureField; 9] = [
     ("cpu_s_per_1000_calls", |f| f.cpu_s),
     ("calls_per_s", |f| f.calls),
     ("events_per_s", |f| f.events),
@@ -38,6 +38,7 @@ pub(crate) fn table(measured: &[Measured]) -> String {
              |---|---|---|---|---|---|---|---|---|---|---|",
             cell.name
         );
+
         let floor = median(measured, cell, Kind::Tee, |f| cost(cell, f));
         for kind in kinds {
             let of = |field: fn(&Figures) -> f64| median(measured, cell, kind, field);
@@ -63,7 +64,7 @@ pub(crate) fn table(measured: &[Measured]) -> String {
 }
 
 /// The figure that subjects are compared by.
-fn cost(cell: &Cell, figures: &Figures) -> f64 {
+fn cost(cell: &BenchCell, figures: &Figures) -> f64 {
     if cell.shape == Shape::Stalled { figures.grown_mib } else { figures.cpu_s }
 }
 
@@ -89,7 +90,7 @@ pub(crate) fn json(measured: &[Measured]) -> Value {
 }
 
 /// The subjects that a cell was measured with, in order.
-fn kinds(measured: &[Measured], cell: &Cell) -> Vec<Kind> {
+fn kinds(measured: &[Measured], cell: &BenchCell) -> Vec<Kind> {
     let mut kinds = Vec::new();
     for one in measured.iter().filter(|one| one.cell.name == cell.name) {
         if !kinds.contains(&one.kind) {
@@ -101,7 +102,7 @@ fn kinds(measured: &[Measured], cell: &Cell) -> Vec<Kind> {
 
 fn values<'a>(
     measured: &'a [Measured],
-    cell: &'a Cell,
+    cell: &'a BenchCell,
     kind: Kind,
     field: impl Fn(&Figures) -> f64 + 'a,
 ) -> impl Iterator<Item = f64> + 'a {
@@ -111,7 +112,12 @@ fn values<'a>(
         .map(move |one| field(&one.figures))
 }
 
-fn median(measured: &[Measured], cell: &Cell, kind: Kind, field: impl Fn(&Figures) -> f64) -> f64 {
+fn median(
+    measured: &[Measured],
+    cell: &BenchCell,
+    kind: Kind,
+    field: impl Fn(&Figures) -> f64,
+) -> f64 {
     let mut rounds: Vec<f64> = values(measured, cell, kind, field).collect();
     rounds.sort_by(f64::total_cmp);
     rounds.get(rounds.len() / 2).copied().unwrap_or(f64::NAN)

@@ -111,6 +111,7 @@ fn document(prompt_tokens: usize, tokens: usize) -> Vec<u8> {
     let prompt = ids(prompt_tokens, 1);
     let sampled = ids(tokens, 7);
     let content = (0..tokens).map(logprob).collect::<Vec<_>>().join(",");
+
     let text = "word ".repeat(tokens);
     let message = message("assistant", &text);
     let choice =
@@ -120,6 +121,7 @@ fn document(prompt_tokens: usize, tokens: usize) -> Vec<u8> {
         r#"{{"prompt_tokens":{prompt_tokens},"completion_tokens":{tokens},"total_tokens":{}}}"#,
         prompt_tokens + tokens
     );
+
     let body = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","#
         .to_owned()
         + &format!(r#""choices":[{choice}],"usage":{usage},"prompt_token_ids":[{prompt}]}}"#);
@@ -152,17 +154,20 @@ fn stream(prompt_tokens: usize, chunks: usize, chars: usize) -> Vec<Vec<u8>> {
         } else {
             String::new()
         };
+
         let text = "x".repeat(chars);
         let finish = if at + 1 == chunks { r#""stop""# } else { "null" };
         let content = logprob(at);
         let choice = format!(
             r#"{{"index":0,"delta":{{"content":"{text}"}},"logprobs":{{"content":[{content}]}},"#
         ) + &format!(r#""finish_reason":{finish},"token_ids":[{at}]}}"#);
+
         let event = r#"data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"#
             .to_owned()
             + &format!("\"model\":\"m\",\"choices\":[{choice}]{ids}}}\n\n");
         pieces.push(chunk(event.as_bytes()));
     }
+
     pieces.push([chunk(b"data: [DONE]\n\n"), b"0\r\n\r\n".to_vec()].concat());
     pieces
 }

@@ -67,6 +67,7 @@ impl Subject {
         if kind == Kind::Direct {
             return Ok(Self { address: upstream, child: None, folder });
         }
+
         let address = free_address()?;
         let mut command = Command::new("taskset");
         command.args(["-c", &programs.cores]);
@@ -88,6 +89,7 @@ impl Subject {
                 rolltape(&mut command, program, &folder, address, upstream)?;
             }
         }
+
         let log = std::fs::File::create(folder.path().join("log"))?;
         let child = command.stdout(Stdio::null()).stderr(log).spawn()?;
         let mut subject = Self { address, child: Some(child), folder };
@@ -189,6 +191,7 @@ fn nginx(
              }}"
         ),
     )?;
+
     command.args(["nginx", "-p"]).arg(folder).arg("-c").arg(config);
     Ok(())
 }

@@ -12,14 +12,18 @@ use crate::time::now;
 
 /// Close an episode: later calls are answered 409
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Closing")]
 pub(crate) struct Args {
     /// The episode
+    #[arg(help_heading = None::<&str>)]
     episode: EpisodeId,
     /// Attempt of the episode
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     attempt: u32,
-    /// End of the run [default: exports derive it from the calls]
-    #[arg(long, value_enum)]
+    /// End of the run
+    ///
+    /// [default: exports derive it from the calls]
+    #[arg(long, value_enum, value_name = "STATUS")]
     status: Option<Status>,
     #[command(flatten)]
     store: StoreArgs,

@@ -41,18 +41,21 @@ const MODEL: [(&str, &[u8]); 6] = [
 
 /// Play, record and export a small game
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Game")]
 pub(crate) struct Args {
     /// Folder of the store and the export
     #[arg(long, value_name = "DIR", default_value = "rolltape-demo")]
     out: PathBuf,
-    /// Number of groups; the episodes of a group share a secret number
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Number of groups
+    ///
+    /// The episodes of a group share a secret number.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     groups: u32,
     /// Episodes per group
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     episodes: u32,
     /// Episodes played at once
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     at_once: u32,
 }
 

@@ -51,29 +51,32 @@ const QUIET_WAIT: Duration = Duration::from_secs(2);
 /// with 0 if all are right, with 1 if one is wrong or no GPU is usable, with 2 on wrong usage. With
 /// --profile it times the operations of steps instead.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Target")]
 #[command(group(clap::ArgGroup::new("target").required(true).multiple(true)))]
 pub(crate) struct Args {
-    /// An OpenAI-compatible server, such as http://127.0.0.1:8000
+    /// OpenAI-compatible server to examine
+    ///
+    /// Such as http://127.0.0.1:8000.
     #[arg(long, value_name = "URL", env = "ROLLTAPE_UPSTREAM", group = "target")]
     upstream: Option<Upstream>,
-    /// A recorded episode to examine, in place of an upstream
+    /// Recorded episode to examine
     #[arg(long, value_name = "ID", group = "target")]
     episode: Option<EpisodeId>,
     /// Attempt of the episode [default: the newest]
-    #[arg(long, requires = "episode")]
+    #[arg(long, value_name = "N", requires = "episode")]
     attempt: Option<u32>,
+    /// Model to ask [default: the upstream's first]
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// Print one JSON object
+    #[arg(long, help_heading = "Output")]
+    json: bool,
     #[command(flatten)]
     gpu: gpu::GpuArgs,
     #[command(flatten)]
     store: StoreArgs,
-    /// Model to ask [default: the first that the upstream lists]
-    #[arg(long, value_name = "NAME")]
-    model: Option<String>,
     #[command(flatten)]
     upstream_args: UpstreamArgs,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
 /// Examines what the options name.
@@ -104,9 +107,9 @@ async fn examine_upstream(upstream: &Upstream, args: &Args) -> CommandResult {
         logprob_kind: prober.logprob_kind,
         rows,
         given: GivenOptions {
-            logprobs_mode: args.upstream_args.logprobs_mode.is_some(),
+            logprobs_mode: args.upstream_args.tokens.logprobs_mode.is_some(),
             processed: matches!(
-                args.upstream_args.logprobs_mode,
+                args.upstream_args.tokens.logprobs_mode,
                 Some(UpstreamLogprobsName::Processed)
             ),
             tokenizer: args.upstream_args.tokenizer().is_some(),

@@ -17,52 +17,67 @@ use crate::terminal;
 
 /// Serve a model folder, without recording
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Engine")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelSource,
-    /// Address to listen on
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000", value_parser = address)]
-    listen: SocketAddr,
+    #[command(flatten)]
+    listener: ListenerArgs,
     /// Numbers that are reported as logprobs
-    #[arg(long, value_enum, default_value = "processed_logprobs")]
+    #[arg(long, value_enum, value_name = "MODE", default_value = "processed_logprobs")]
     logprobs_mode: ReportedLogprobsName,
-    /// Let requests overtake others by their `priority`; without it, priorities have no effect
+    /// Let requests overtake others by their `priority`
+    ///
+    /// Without it, priorities have no effect.
     #[arg(long, env = "ROLLTAPE_ALLOW_PRIORITY")]
     allow_priority: bool,
-    /// Origin whose web pages may call the engine and read its replies, a
-    /// scheme and a host; repeatable; `localhost` for those of this machine,
-    /// `*` for all, as vLLM has it
-    #[arg(
-        long,
-        value_name = "ORIGIN",
-        env = "ROLLTAPE_ENGINE_ALLOW_ORIGIN",
-        value_delimiter = ','
-    )]
-    allow_origin: Vec<String>,
-    #[command(flatten)]
-    token: EngineToken,
     #[command(flatten)]
     engine: EngineArgs,
 }
 
 /// The source of the model: one of the two is required.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Model")]
 #[group(required = true, multiple = false)]
 struct ModelSource {
-    /// A Hugging Face model folder
+    /// Hugging Face model folder
     #[arg(long, value_name = "DIR", env = "ROLLTAPE_MODEL")]
     model: Option<PathBuf>,
-    /// A config.json whose model is created in memory, with untrained weights that are the same
-    /// every time; for measuring a shape. Uses the tokenizer.json beside it, or a byte tokenizer
+    /// config.json of a model with untrained weights
+    ///
+    /// For measuring a shape. The weights are made in memory, the same every time. The tokenizer
+    /// is the tokenizer.json beside the file, or one of bytes.
     #[arg(long, value_name = "FILE")]
     random_weights: Option<PathBuf>,
+}
+
+/// The address, and who may call.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Listener")]
+struct ListenerArgs {
+    /// Address to listen on
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000", value_parser = address)]
+    listen: SocketAddr,
+    #[command(flatten)]
+    token: EngineToken,
+    /// Origin whose web pages may call; repeatable
+    ///
+    /// A scheme and a host. `localhost` stands for the origins of this machine, `*` for all, as in
+    /// vLLM. The pages may also read replies.
+    #[arg(
+        long,
+        value_name = "ORIGIN",
+        value_delimiter = ',',
+        env = "ROLLTAPE_ENGINE_ALLOW_ORIGIN"
+    )]
+    allow_origin: Vec<String>,
 }
 
 /// Serves until a signal asks it to stop.
 pub(crate) async fn run(args: Args) -> CommandResult {
     let mut signals = StopSignals::new()?;
-    let access = access(&args)?;
-    let socket = bind(args.listen, "--listen")?;
+    let access = access(&args.listener)?;
+    let socket = bind(args.listener.listen, "--listen")?;
     let logprobs_mode = args.logprobs_mode.into();
 
     let allow_priority = args.allow_priority;
@@ -94,7 +109,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 }
 
 /// Returns who may call the engine: callers with the token, or everybody on this machine.
-fn access(args: &Args) -> Result<Access, Failure> {
+fn access(args: &ListenerArgs) -> Result<Access, Failure> {
     let token = args.token.read()?;
     if token.is_none() && !args.listen.ip().is_loopback() {
         return Err(Failure::new("the engine needs a token beyond loopback").hint(

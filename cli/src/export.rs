@@ -2,25 +2,22 @@
 
 mod files;
 mod rewards;
+mod rows;
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::{self, ErrorKind, IsTerminal};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use episode::TrajectoryKind;
-use exporter::{
-    ExportError, ModelFilter, Omission, Options, Report, Retokenizer, SharedTokens, WriteError,
-};
+use exporter::{ExportError, Omission, Options, Report, WriteError};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use store::Snapshot;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::files::ExportFiles;
-use self::rewards::ExportRewards;
+use self::rewards::{ExportRewards, ExportVersions};
+use self::rows::ExportRows;
 use crate::exit::{CommandResult, Failure};
 use crate::options::episodes::EpisodeFilter;
 use crate::print;
@@ -30,49 +27,34 @@ use crate::terminal;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
+    files: ExportFiles,
+    #[command(flatten)]
     filter: EpisodeFilter,
     #[command(flatten)]
-    files: ExportFiles,
-    /// Export only trajectories of these kinds: main, subagent, compaction, retry, sibling,
-    /// auxiliary, fork
-    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = kind)]
-    kind: Vec<TrajectoryKind>,
-    /// Export only rows of these models: names, policy (each attempt's main model), or all
-    /// [default: policy for trainers' formats, else all]
-    #[arg(long, value_name = "MODEL,...")]
-    model: Option<ModelFilter>,
-    /// Sampled tokens that several rows share: once (trained in the first row), keep (in all)
-    #[arg(long, value_name = "RULE", default_value = "once", value_parser = shared)]
-    shared: SharedTokens,
+    rows: ExportRows,
     #[command(flatten)]
     rewards: ExportRewards,
-    /// Model folder whose chat template and tokenizer make ids where no server reported any
-    #[arg(long, value_name = "DIR")]
-    tokenizer: Option<PathBuf>,
-    /// Print the report as one JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    versions: ExportVersions,
 }
 
 /// Exports. A signal ends the export and removes what is half written.
 pub(crate) async fn run(args: Args) -> CommandResult {
     let snapshot = Snapshot::open_here(&args.filter.store.location).await?;
     let to_stdout = args.files.to_stdout();
+    let as_json = args.files.json;
     let options = args.files.fill(Options {
         selection: args.filter.selection(),
-        kinds: args.kind.into_iter().collect(),
-        models: args.model,
-        shared: args.shared,
         rewards: args.rewards.rewards(),
-        versions: args.rewards.versions(),
-        retokenizer: retokenizer(args.tokenizer.as_deref())?,
+        versions: args.versions.filter(),
         ..Options::default()
     })?;
+    let options = args.rows.fill(options)?;
 
     let bar = progress_bar()?;
     // A dropped export removes its temporary files, so a signal must not end the process first.
     let mut terminate = signal(SignalKind::terminate())?;
-    let exported = exporter::export_telling(snapshot, &options, |done, all| {
+    let exported = exporter::export_with_progress(snapshot, &options, |done, all| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
     });
@@ -88,7 +70,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 
     // A report on rows that nobody reads is of no use, either.
     let Some(report) = result? else { return Ok(ExitCode::SUCCESS) };
-    let lines = if args.json { vec![as_json(&report).to_string()] } else { as_text(&report) };
+    let lines = if as_json { vec![report_json(&report).to_string()] } else { as_text(&report) };
     match to_stdout {
         // Rows are on stdout, so the report goes to stderr.
         true => lines.iter().for_each(|line| terminal::message(line)),
@@ -123,30 +105,6 @@ fn is_reader_gone(error: &ExportError) -> bool {
 
 fn interrupted() -> Failure {
     Failure::new("the export was interrupted; nothing was changed")
-}
-
-fn kind(word: &str) -> Result<TrajectoryKind, String> {
-    TrajectoryKind::from_word(word).ok_or_else(|| {
-        format!("the kinds are {}", TrajectoryKind::ALL.map(TrajectoryKind::as_str).join(", "))
-    })
-}
-
-fn shared(word: &str) -> Result<SharedTokens, String> {
-    [SharedTokens::Once, SharedTokens::Keep]
-        .into_iter()
-        .find(|shared| shared.as_str() == word)
-        .ok_or_else(|| "the rules are once and keep".to_owned())
-}
-
-fn retokenizer(folder: Option<&Path>) -> Result<Option<Arc<Retokenizer>>, Failure> {
-    let Some(folder) = folder else { return Ok(None) };
-    match Retokenizer::load(folder) {
-        Ok(retokenizer) => Ok(Some(Arc::new(retokenizer))),
-        Err(error) => {
-            Err(Failure::of(&error)
-                .hint("give --tokenizer the folder that the model was served from"))
-        }
-    }
 }
 
 /// An export's failure, with a hint if there is a way out.
@@ -231,7 +189,7 @@ fn as_text(report: &Report) -> Vec<String> {
     lines
 }
 
-fn as_json(report: &Report) -> Value {
+fn report_json(report: &Report) -> Value {
     let reasons: BTreeMap<&str, _> =
         report.notes.reasons.iter().map(|(reason, count)| (reason.as_str(), count)).collect();
     let left_out: BTreeMap<_, _> =
@@ -278,8 +236,8 @@ mod tests {
             "  other models: 1 x judge; select models with `--model`",
         ];
         assert_eq!(left_out_lines(&report), expected);
-        let report_json = as_json(&report);
-        assert_eq!(report_json["left_out"]["rows_of_kind_fork"], 3);
-        assert_eq!(report_json["left_out_tokens"]["rows_of_kind_fork"], 275);
+        let document = report_json(&report);
+        assert_eq!(document["left_out"]["rows_of_kind_fork"], 3);
+        assert_eq!(document["left_out_tokens"]["rows_of_kind_fork"], 275);
     }
 }

@@ -27,7 +27,7 @@ use self::query::FeedQuery;
 use self::sink::Sink;
 use crate::exit::{CommandResult, Failure};
 use crate::http;
-use crate::options::control::ControlToken;
+use crate::options::control::{CONTROL_HEADING, ControlToken};
 use crate::options::store::StoreArgs;
 use crate::terminal;
 
@@ -45,33 +45,37 @@ const LAST_WAIT: Duration = Duration::from_secs(2);
 
 /// Stream finished episodes from a running server, as rows
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
 pub(crate) struct Args {
+    /// Keep reading until interrupted
+    #[arg(long)]
+    follow: bool,
+    /// File to write; - is stdout
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    out: PathBuf,
+    /// Encoding of the rows
+    #[arg(long, value_enum, value_name = "ENCODING", default_value_t)]
+    format: FeedFormat,
+    /// Ack what was written
+    ///
+    /// Then this consumer does not get it again.
+    #[arg(long, requires = "consumer")]
+    ack: bool,
+    #[command(flatten)]
+    query: FeedQuery,
     /// The server's control listener
     #[arg(
         long,
         value_name = "URL",
         default_value = "http://127.0.0.1:8081",
-        env = "ROLLTAPE_CONTROL_URL"
+        env = "ROLLTAPE_CONTROL_URL",
+        help_heading = CONTROL_HEADING
     )]
     control: String,
     #[command(flatten)]
     token: ControlToken,
     #[command(flatten)]
     store: StoreArgs,
-    /// Keep reading until interrupted
-    #[arg(long)]
-    follow: bool,
-    /// Ack the items that were written, so that this consumer does not get them again
-    #[arg(long, requires = "consumer")]
-    ack: bool,
-    /// File to write; - is stdout
-    #[arg(long, value_name = "FILE", default_value = "-")]
-    out: PathBuf,
-    /// Encoding of the rows
-    #[arg(long, value_enum, default_value_t)]
-    format: FeedFormat,
-    #[command(flatten)]
-    query: FeedQuery,
 }
 
 /// A reason to stop reading.
@@ -135,7 +139,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         sink: Sink::open(&args.out)?,
         encoder: RowEncoder::new(args.format),
         leased: LeasedItems::default(),
-        cursor: args.query.cursor.clone(),
+        cursor: args.query.lease.cursor.clone(),
         connected: false,
         said: None,
         args: &args,
@@ -158,7 +162,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         Stop::NothingReady | Stop::Signal | Stop::BrokenOff(_) => true,
     };
     let finished = reader.finish(has_output).await;
-    if args.query.consumer.is_none() && reader.connected {
+    if args.query.lease.consumer.is_none() && reader.connected {
         // The user continues from here with --cursor.
         let cursor = reader.cursor.as_deref().unwrap_or("0");
         terminal::message(&format!("cursor {cursor}"));
@@ -229,7 +233,7 @@ impl FeedReader<'_> {
 
     /// Moves the cursor. The server keeps that of a named consumer.
     fn advance(&mut self, cursor: Option<String>) {
-        if self.args.query.consumer.is_none() && cursor.is_some() {
+        if self.args.query.lease.consumer.is_none() && cursor.is_some() {
             self.cursor = cursor;
         }
     }
@@ -238,7 +242,7 @@ impl FeedReader<'_> {
     async fn write_under_lease(&mut self, body: Incoming) -> Result<(), Stop> {
         let lease = self.leased.lease.clone().filter(|_| self.args.ack);
         let Some(lease) = lease else { return self.write_items(body).await };
-        let (server, lease_s) = (self.server, self.args.query.lease_s.unwrap_or(LEASE_S));
+        let (server, lease_s) = (self.server, self.args.query.lease.lease_s.unwrap_or(LEASE_S));
         let half = Duration::from_secs(lease_s.into()) / 2;
 
         tokio::select! {

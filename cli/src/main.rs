@@ -22,7 +22,6 @@ mod run;
 mod secret_file;
 mod serve;
 mod server;
-mod spans;
 mod terminal;
 #[cfg(test)]
 mod tests;
@@ -30,9 +29,10 @@ mod time;
 mod upkeep;
 mod version;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::log::LogFormat;
 use crate::reading::{diff, episodes, show, sql, stats, tail, view};
@@ -42,21 +42,39 @@ use crate::upkeep::{backup, prune, verify};
 /// Record what an agent says to a language model, and turn it into training data
 #[derive(Debug, Parser)]
 #[command(name = "rolltape", version = version::text(), after_help = AFTER_HELP)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
 struct Cli {
+    #[command(flatten)]
+    global: GlobalArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Global options")]
+struct GlobalArgs {
+    /// Log more: events of a server; twice, its steps as well
+    #[arg(short, long, action = ArgAction::Count, global = true, conflicts_with = "quiet")]
+    verbose: u8,
+    /// Print results only, and log only errors
+    ///
+    /// There is no progress, no remark and no line per call.
+    #[arg(short, long, global = true)]
+    quiet: bool,
     /// Form of the log on stderr
-    #[arg(long, value_enum, default_value_t, global = true, env = "ROLLTAPE_LOG_FORMAT")]
+    #[arg(long, value_enum, value_name = "FORM", default_value_t, global = true)]
+    #[arg(env = "ROLLTAPE_LOG_FORMAT")]
     log_format: LogFormat,
     /// Colors in what is printed
     #[arg(long, value_enum, default_value_t, global = true, value_name = "WHEN")]
     color: ColorMode,
-    /// Log more: events of a server; twice, its steps as well
-    #[arg(short, long, action = clap::ArgAction::Count, global = true, conflicts_with = "quiet")]
-    verbose: u8,
-    /// Print no progress, no remarks and no line per call, and log errors only
-    #[arg(short, long, global = true)]
-    quiet: bool,
-    #[command(subcommand)]
-    command: Command,
+    /// Print a line for each option; --help prints all
+    #[arg(short, long, action = ArgAction::Help, global = true)]
+    help: Option<bool>,
+    /// Print the version
+    #[arg(short = 'V', long, action = ArgAction::Version)]
+    version: Option<bool>,
 }
 
 const AFTER_HELP: &str = "\
@@ -91,7 +109,7 @@ enum Command {
 impl Cli {
     /// The log filter if ROLLTAPE_LOG is not set.
     fn log_filter(&self) -> &'static str {
-        match (self.quiet, self.verbose) {
+        match (self.global.quiet, self.global.verbose) {
             (true, _) => "error",
             (false, 0) => self.command.log_filter(),
             (false, 1) => "info",
@@ -112,6 +130,22 @@ impl Command {
     }
 }
 
+/// Parses the command line. On wrong usage, and for help, this ends the process.
+fn parsed(words: Vec<OsString>) -> Cli {
+    let command = match words.iter().take_while(|word| *word != "--").any(|word| word == "-h") {
+        true => with_short_help(Cli::command()),
+        false => Cli::command(),
+    };
+    let matches = command.get_matches_from(words);
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// The command with a help of one line an option: without variables and lists of values.
+fn with_short_help(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| arg.hide_env(true).hide_possible_values(true));
+    command.mut_subcommands(with_short_help)
+}
+
 /// Longest wait for blocking threads at the end.
 const SHUTDOWN_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
 
@@ -122,9 +156,9 @@ const SHUTDOWN_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
 static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    terminal::configure(cli.color, cli.quiet);
-    if let Err(failure) = log::start(cli.log_format, cli.log_filter()) {
+    let cli = parsed(std::env::args_os().collect());
+    terminal::configure(cli.global.color, cli.global.quiet);
+    if let Err(failure) = log::start(cli.global.log_format, cli.log_filter()) {
         failure.report();
         return exit::usage();
     }
@@ -137,7 +171,7 @@ fn main() -> ExitCode {
 
     let result = runtime.block_on(async {
         match cli.command {
-            Command::Serve(args) => serve::run(*args, cli.log_format).await,
+            Command::Serve(args) => serve::run(*args, cli.global.log_format).await,
             Command::Run(args) => run::run(*args).await,
             Command::Export(args) => export::run(args).await,
             Command::Feed(args) => feed::run(args).await,

@@ -1,19 +1,24 @@
 //! Options that several subcommands share, and the parsers of their values.
 //!
-//! [`store`] and [`episodes`] say what a command reads, [`upstream`] and [`proxy`] how `serve` and
-//! `run` record, [`telemetry`] where their spans go, [`control`] who may steer them, [`engine`] and
-//! [`device`] how the engine computes, [`token`] who may call it.
+//! A struct of options is a topic of `--help`, and has its heading. [`store`] and [`episodes`] say
+//! what a command reads. [`proxy`] has what `serve` and `run` share: [`upstream`], [`fleet`],
+//! [`agents`], [`limits`], [`control`], [`tls`] and [`telemetry`]. [`engine`] and [`device`] say
+//! how the engine computes, [`token`] who may call it.
 
 pub(crate) mod address;
+pub(crate) mod agents;
 pub(crate) mod control;
 pub(crate) mod device;
 pub(crate) mod engine;
 pub(crate) mod episodes;
+mod fleet;
+mod limits;
 mod memory;
 pub(crate) mod parse;
 pub(crate) mod proxy;
 mod signing;
 pub(crate) mod store;
 pub(crate) mod telemetry;
+mod tls;
 pub(crate) mod token;
 pub(crate) mod upstream;

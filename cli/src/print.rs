@@ -5,7 +5,8 @@
 use std::io::ErrorKind;
 
 use crate::exit::Failure;
-use crate::terminal;
+use crate::terminal::table::plain;
+use crate::terminal::{self, Line};
 
 /// Prints a line to stdout.
 pub(crate) fn line(text: &str) -> Result<(), Failure> {
@@ -16,7 +17,7 @@ pub(crate) fn line(text: &str) -> Result<(), Failure> {
 }
 
 /// Prints a line with colors. Returns false if nobody reads any more.
-pub(crate) fn styled(line: &terminal::Line) -> Result<bool, Failure> {
+pub(crate) fn styled(line: &Line) -> Result<bool, Failure> {
     match terminal::styled(line) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error.into()),
@@ -25,7 +26,7 @@ pub(crate) fn styled(line: &terminal::Line) -> Result<bool, Failure> {
 }
 
 /// Prints lines with colors. Returns false if nobody reads any more.
-pub(crate) fn styled_lines(lines: &[terminal::Line]) -> Result<bool, Failure> {
+pub(crate) fn styled_lines(lines: &[Line]) -> Result<bool, Failure> {
     for line in lines {
         if !styled(line)? {
             return Ok(false);
@@ -36,46 +37,18 @@ pub(crate) fn styled_lines(lines: &[terminal::Line]) -> Result<bool, Failure> {
 
 /// Prints a table.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
-    columns(head, rows).iter().try_for_each(|text| line(text))
+    styled_lines(&whole_table(head, rows)).map(drop)
 }
 
-/// The lines of a table. Each column is as wide as its widest cell; columns of numbers align right.
-pub(crate) fn columns(head: &[&str], rows: &[Vec<String>]) -> Vec<String> {
-    let columns: Vec<Column> = (0..head.len()).map(|at| Column::new(at, head, rows)).collect();
-    let head: Vec<String> = head.iter().map(|name| (*name).to_owned()).collect();
-
-    std::iter::once(&head).chain(rows).map(|cells| join_cells(cells, &columns)).collect()
+/// The lines of a table as text.
+pub(crate) fn table_text(head: &[&str], rows: &[Vec<String>]) -> Vec<String> {
+    whole_table(head, rows).iter().map(|line| line.text().trim_end().to_owned()).collect()
 }
 
-/// The layout of a table's column.
-struct Column {
-    /// Width in characters.
-    width: usize,
-    align_right: bool,
-}
-
-impl Column {
-    fn new(at: usize, head: &[&str], rows: &[Vec<String>]) -> Self {
-        let cells = || rows.iter().filter_map(|row| row.get(at));
-        let widest = cells().map(|cell| cell.chars().count()).max().unwrap_or(0);
-        Self { width: widest.max(head[at].len()), align_right: cells().all(|cell| is_number(cell)) }
-    }
-}
-
-fn is_number(cell: &str) -> bool {
-    cell.starts_with(|c: char| c.is_ascii_digit() || c == '-')
-}
-
-fn join_cells(cells: &[String], columns: &[Column]) -> String {
-    let padded: Vec<String> = cells
-        .iter()
-        .zip(columns)
-        .map(|(cell, column)| match (column.align_right, column.width) {
-            (true, width) => format!("{cell:>width$}"),
-            (false, width) => format!("{cell:<width$}"),
-        })
-        .collect();
-    padded.join("  ").trim_end().to_owned()
+/// A table of all columns, however wide it is.
+fn whole_table(head: &[&str], rows: &[Vec<String>]) -> Vec<Line> {
+    let cells = rows.iter().map(|row| row.iter().map(plain).collect());
+    terminal::table::table(head.iter().map(|name| (*name, 0)), cells.collect(), None)
 }
 
 /// Wraps text into lines of at most `width` characters; a longer word gets a line of its own. The

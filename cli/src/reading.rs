@@ -1,17 +1,17 @@
 //! Commands that show a recording to people, one file each.
 //!
 //! [`source`] reads a store or asks a server, in the same documents. [`message`], [`call_line`] and
-//! [`table`] turn parts of them into lines.
+//! [`numbers`] turn parts of them into lines.
 
 pub(crate) mod call_line;
 pub(crate) mod diff;
 pub(crate) mod episodes;
 mod message;
+mod numbers;
 pub(crate) mod show;
 mod source;
 pub(crate) mod sql;
 pub(crate) mod stats;
-mod table;
 pub(crate) mod tail;
 pub(crate) mod view;
 

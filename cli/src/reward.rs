@@ -12,16 +12,20 @@ use crate::time::now;
 
 /// Append a reward to an episode
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Reward")]
 pub(crate) struct Args {
     /// The episode
+    #[arg(help_heading = None::<&str>)]
     episode: EpisodeId,
     /// A number, or null if the episode could not be scored
-    #[arg(value_parser = reward_value, allow_negative_numbers = true)]
+    #[arg(value_parser = reward_value, allow_negative_numbers = true, help_heading = None::<&str>)]
     value: RewardValue,
     /// Attempt of the episode
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     attempt: u32,
-    /// Name of the reward; trainers read the one named `reward`
+    /// Name of the reward
+    ///
+    /// Trainers read the one named `reward`.
     #[arg(long, default_value = "reward")]
     name: String,
     /// Origin of the reward
@@ -30,13 +34,17 @@ pub(crate) struct Args {
     /// Reward this call only
     #[arg(long, value_name = "CALL_ID", value_parser = call_id)]
     call: Option<CallId>,
-    /// Reward these sampled tokens of --call only: from the first, up to but not including the last
+    /// Reward these sampled tokens of --call only
+    ///
+    /// From START up to, but not including, END.
     #[arg(long, value_name = "START..END", value_parser = span, requires = "call")]
     tokens: Option<(u32, u32)>,
     /// Reward the trajectory that ends with this call
     #[arg(long, value_name = "CALL_ID", value_parser = call_id, conflicts_with = "call")]
     trajectory: Option<CallId>,
-    /// Choice of the call that --tokens or --trajectory means, if it has several
+    /// Choice of the call, for --tokens and --trajectory
+    ///
+    /// It is needed if the call has several.
     #[arg(long, value_name = "N")]
     choice: Option<u32>,
     #[command(flatten)]

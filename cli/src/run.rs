@@ -37,11 +37,30 @@ use crate::terminal;
 /// --upstream or --model, `run` starts a server of its own, which lives as long as the command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    #[command(flatten)]
+    episode: EpisodeArgs,
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    environment: EnvironmentArgs,
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    proxy: ProxyArgs,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// The episode of the command.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Episode")]
+struct EpisodeArgs {
     /// The episode [default: a new, unique id]
-    #[arg(long, value_name = "ID")]
-    episode: Option<EpisodeId>,
+    #[arg(long = "episode", value_name = "ID")]
+    id: Option<EpisodeId>,
     /// Attempt of the episode
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     attempt: u32,
     /// Group of episodes whose rewards are compared
     #[arg(long, value_name = "ID")]
@@ -49,8 +68,15 @@ pub(crate) struct Args {
     /// Task that the episode is to solve
     #[arg(long, value_name = "ID")]
     task: Option<TaskId>,
-    /// Data listener of a running `rolltape serve`: a URL, or unix:PATH, to which a port of
-    /// loopback then leads for as long as the command runs
+}
+
+/// The server that records: a running one, or one of the command's own.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Server")]
+struct ServerArgs {
+    /// Data listener of a running `rolltape serve`
+    ///
+    /// A URL, or unix:PATH. Then a port of loopback leads there while the command runs.
     #[arg(
         long,
         value_name = "URL",
@@ -58,7 +84,9 @@ pub(crate) struct Args {
         env = "ROLLTAPE_PROXY"
     )]
     proxy: String,
-    /// Control listener of that server: a URL, or unix:PATH
+    /// Control listener of that server
+    ///
+    /// A URL, or unix:PATH.
     #[arg(
         long,
         value_name = "URL",
@@ -66,30 +94,25 @@ pub(crate) struct Args {
         env = "ROLLTAPE_CONTROL_URL"
     )]
     control: String,
-    /// Start a server of its own, in front of this OpenAI-compatible server
+    /// Start a server that records this upstream
+    ///
+    /// The upstream is OpenAI-compatible. The server ends with the command.
     #[arg(long, value_name = "URL", conflicts_with = "model")]
     upstream: Option<Upstream>,
-    /// Start a server of its own, with this Hugging Face model folder
+    /// Start a server with this Hugging Face model folder
+    ///
+    /// The server ends with the command.
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
-    #[command(flatten)]
-    proxy_args: ProxyArgs,
-    #[command(flatten)]
-    store: StoreArgs,
-    #[command(flatten)]
-    environment: EnvironmentArgs,
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    command: Vec<String>,
 }
 
 /// Runs the command, closes the episode, prints what was recorded, and returns the command's code.
 pub(crate) async fn run(args: Args) -> CommandResult {
-    args.environment.check(&args.proxy_args.secret_variables())?;
+    args.environment.check(&args.proxy.secret_variables())?;
     hide_memory();
     let server = start_own_server(&args).await?;
     let mut episode = EpisodeClient::new(&args, server.as_ref())?;
-    let bridge = match (&server, args.proxy.strip_prefix(UNIX)) {
+    let bridge = match (&server, args.server.proxy.strip_prefix(UNIX)) {
         (None, Some(path)) => Some(Bridge::start(path.as_ref()).await?),
         _ => None,
     };
@@ -97,7 +120,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         episode.proxy.clone_from(&bridge.url);
     }
     episode.announce(&args).await?;
-    if args.proxy_args.require_key {
+    if args.proxy.agents.require_key {
         episode.mint_key().await?;
     }
 
@@ -136,16 +159,16 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 
 /// Starts a server if `--upstream` or `--model` asks for one.
 async fn start_own_server(args: &Args) -> Result<Option<RunningServer>, Failure> {
-    if args.upstream.is_none() && args.model.is_none() {
+    if args.server.upstream.is_none() && args.server.model.is_none() {
         return Ok(None);
     }
     let backend = BackendArgs {
-        upstream: args.upstream.clone().map(EngineSpec::from).into_iter().collect(),
-        model: args.model.clone(),
+        upstream: args.server.upstream.clone().map(EngineSpec::from).into_iter().collect(),
+        model: args.server.model.clone(),
         ..BackendArgs::default()
     };
     let store = args.store.location.clone();
-    let options = ServerOptions::private(backend, args.proxy_args.clone(), store);
+    let options = ServerOptions::private(backend, args.proxy.clone(), store);
     RunningServer::start(options).await.map(Some)
 }
 
@@ -175,7 +198,7 @@ struct EpisodeClient {
 
 impl EpisodeClient {
     fn new(args: &Args, own_server: Option<&RunningServer>) -> Result<Self, Failure> {
-        let id = match &args.episode {
+        let id = match &args.episode.id {
             Some(id) => id.clone(),
             None => format!("run-{}", Uuid::now_v7().as_simple())
                 .parse()
@@ -183,14 +206,22 @@ impl EpisodeClient {
         };
         let (proxy, control) = match own_server {
             Some(server) => (server.agents_url(), server.control_url()),
-            None => (http::base_url(&args.proxy), http::base_url(&args.control)),
+            None => (http::base_url(&args.server.proxy), http::base_url(&args.server.control)),
         };
         let bearer = match own_server {
             Some(server) => server.control_bearer(),
-            None => args.proxy_args.control.token.of_client(&args.store.location)?,
+            None => args.proxy.control.token.of_client(&args.store.location)?,
         };
 
-        Ok(Self { id, attempt: args.attempt, proxy, control, http: Http::new(), bearer, key: None })
+        Ok(Self {
+            id,
+            attempt: args.episode.attempt,
+            proxy,
+            control,
+            http: Http::new(),
+            bearer,
+            key: None,
+        })
     }
 
     /// Announces group and task, which the path that the agent gets cannot carry.
@@ -198,8 +229,8 @@ impl EpisodeClient {
         let body = json!({
             "episode_id": self.id.as_str(),
             "attempt": self.attempt,
-            "group_id": args.group.as_ref().map(GroupId::as_str),
-            "task_id": args.task.as_ref().map(TaskId::as_str),
+            "group_id": args.episode.group.as_ref().map(GroupId::as_str),
+            "task_id": args.episode.task.as_ref().map(TaskId::as_str),
         });
         self.request(Method::POST, "/episodes", &body).await.map(|_| ())
     }
@@ -258,7 +289,7 @@ impl EpisodeClient {
         child.args(arguments).kill_on_drop(true);
 
         // With the secrets an agent could reward itself, or call the upstream unrecorded.
-        let secrets = args.proxy_args.secret_variables();
+        let secrets = args.proxy.secret_variables();
         let passed = args.environment.passed(std::env::vars_os(), &secrets);
         let has = |name: &str| passed.iter().any(|(passed, _)| passed == name);
         let keys = ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HOSTED_VLLM_API_KEY"];
@@ -328,7 +359,7 @@ impl ForwardedSignals {
 fn where_to_read(args: &Args, has_own_server: bool) -> String {
     match has_own_server {
         true => format!("--store {}", args.store.location),
-        false => format!("--control {}", args.control),
+        false => format!("--control {}", args.server.control),
     }
 }
 

@@ -174,8 +174,7 @@ pub(crate) fn read_or_create(
 /// [`Failure`] if the system gives no random bytes.
 pub(crate) fn random() -> Result<String, Failure> {
     let mut bytes = [0; RANDOM_BYTES];
-    File::open("/dev/urandom")
-        .and_then(|mut source| source.read_exact(&mut bytes))
+    getrandom::fill(&mut bytes)
         .map_err(|error| Failure::of(&error).context("cannot make a random secret"))?;
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }

@@ -1,5 +1,7 @@
 //! `rolltape serve`: the recording proxy.
 
+mod call_lines;
+
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
@@ -12,7 +14,6 @@ use crate::options::parse::address;
 use crate::options::proxy::ProxyArgs;
 use crate::options::store::StoreArgs;
 use crate::print::count;
-use crate::server::call_lines;
 use crate::server::passed::{PassedSockets, report_ready, report_stopping};
 use crate::server::signals::{StopSignals, raise_descriptors};
 use crate::server::{BackendArgs, DurabilityName, OWN_SOCKET_MODE, RunningServer, ServerOptions};
@@ -24,55 +25,78 @@ pub(crate) struct Args {
     #[command(flatten)]
     backend: BackendArgs,
     #[command(flatten)]
+    recording: RecordingArgs,
+    #[command(flatten)]
+    listeners: ListenerArgs,
+    #[command(flatten)]
     proxy: ProxyArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// The store, and how safely it is written.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Store")]
+struct RecordingArgs {
     #[command(flatten)]
     store: StoreArgs,
     /// Failures that a recorded call survives
-    #[arg(long, value_enum, default_value_t, env = "ROLLTAPE_DURABILITY")]
+    #[arg(long, value_enum, value_name = "FAILURE", default_value_t, env = "ROLLTAPE_DURABILITY")]
     durability: DurabilityName,
-    /// Address of the data listener, for agents: IP:PORT, or unix:PATH for a socket
+}
+
+/// Addresses to listen on.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Listeners")]
+struct ListenerArgs {
+    /// Address of the data listener
+    ///
+    /// Agents call it. IP:PORT, or unix:PATH for a socket in the file system.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     #[arg(value_parser = listen_address, env = "ROLLTAPE_LISTEN")]
     listen: ListenAddress,
-    /// Mode of the file of --listen unix:PATH, in octal [default: 0600]
-    #[arg(long, value_name = "MODE", value_parser = file_mode, env = "ROLLTAPE_SOCKET_MODE")]
-    socket_mode: Option<u32>,
-    /// Address of the control listener, for rewards and closing: IP:PORT, or unix:PATH; keep agents
-    /// away from it
+    /// Address of the control listener
+    ///
+    /// It takes rewards and closes episodes: keep agents away from it. IP:PORT, or unix:PATH.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081")]
     #[arg(value_parser = listen_address, env = "ROLLTAPE_CONTROL")]
     control: ListenAddress,
-    /// Address of --model's own listener, for trainers that push weights; keep agents away from it
+    /// Address of --model's own listener
+    ///
+    /// Trainers push weights to it: keep agents away from it.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = address)]
     #[arg(env = "ROLLTAPE_ENGINE_LISTEN")]
     engine_listen: SocketAddr,
-    #[command(flatten)]
-    engine: EngineArgs,
+    /// Mode of the socket of --listen unix:PATH [default: 0600]
+    ///
+    /// The mode is octal.
+    #[arg(long, value_name = "MODE", value_parser = file_mode, env = "ROLLTAPE_SOCKET_MODE")]
+    socket_mode: Option<u32>,
 }
 
 /// Serves until a signal asks it to stop.
 pub(crate) async fn run(args: Args, log_format: LogFormat) -> CommandResult {
     let passed = PassedSockets::take()?;
     let control = passed.control_address()?.map(ListenAddress::from);
-    args.proxy.control.check(control.as_ref().unwrap_or(&args.control))?;
+    args.proxy.control.check(control.as_ref().unwrap_or(&args.listeners.control))?;
     let data = passed.data_address()?.map(ListenAddress::from);
-    args.proxy.check_relay(data.as_ref().unwrap_or(&args.listen))?;
+    args.proxy.check_relay(data.as_ref().unwrap_or(&args.listeners.listen))?;
 
     check_engine(&args)?;
 
     let mut signals = StopSignals::new()?;
-    let store = args.store.location.to_string();
-    let requires_key = args.proxy.require_key;
+    let store = args.recording.store.location.to_string();
+    let requires_key = args.proxy.agents.require_key;
     let running = RunningServer::start(ServerOptions {
         backend: args.backend,
         proxy: args.proxy,
         engine: args.engine,
-        store: args.store.location,
-        durability: args.durability,
-        listen: args.listen,
-        socket_mode: args.socket_mode.unwrap_or(OWN_SOCKET_MODE),
-        control: args.control,
-        engine_listen: args.engine_listen,
+        store: args.recording.store.location,
+        durability: args.recording.durability,
+        listen: args.listeners.listen,
+        socket_mode: args.listeners.socket_mode.unwrap_or(OWN_SOCKET_MODE),
+        control: args.listeners.control,
+        engine_listen: args.listeners.engine_listen,
         is_private: false,
         passed,
         descriptors_max: raise_descriptors(),
@@ -108,7 +132,10 @@ pub(crate) async fn run(args: Args, log_format: LogFormat) -> CommandResult {
 /// Refuses an engine that everybody beyond this machine could use.
 fn check_engine(args: &Args) -> Result<(), Failure> {
     let has_engine = args.backend.model.is_some();
-    if !has_engine || args.engine_listen.ip().is_loopback() || !args.proxy.control.is_open() {
+    if !has_engine
+        || args.listeners.engine_listen.ip().is_loopback()
+        || !args.proxy.control.is_open()
+    {
         return Ok(());
     }
     Err(Failure::new("the engine needs a token beyond loopback").hint(

@@ -1,7 +1,6 @@
 //! The server of `rolltape serve` in one process: the engine, if there is a model, and the proxy
 //! with its two listeners.
 
-pub(crate) mod call_lines;
 pub(crate) mod changes;
 pub(crate) mod engine;
 mod feed_rows;
@@ -9,6 +8,7 @@ pub(crate) mod listen;
 pub(crate) mod passed;
 pub(crate) mod reading;
 pub(crate) mod signals;
+mod spans;
 mod upstreams;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,37 +27,41 @@ use viewer::{TokenTexts, Viewer};
 
 use self::engine::{LoadedEngine, StartedBackend};
 use self::feed_rows::ExportedRows;
-use self::listen::Listening;
+use self::listen::BoundSocket;
 use self::listen::socket_file::SocketFile;
 use self::passed::PassedSockets;
 use self::reading::reader;
+use self::spans::SpanExport;
 use self::upstreams::Upstreams;
 use crate::exit::Failure;
 use crate::options::address::ListenAddress;
 use crate::options::control::FoundToken;
 use crate::options::engine::EngineArgs;
 use crate::options::proxy::ProxyArgs;
-use crate::spans::SpanExport;
 
 /// The mode of a socket that only its user opens.
 pub(crate) const OWN_SOCKET_MODE: u32 = 0o600;
 
 /// The backend: upstreams or a model.
 #[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Backend")]
 #[group(required = true, multiple = true)]
 pub(crate) struct BackendArgs {
-    /// An OpenAI-compatible server, such as http://127.0.0.1:8000; repeatable. Words after the
-    /// address of one of several are its settings: 'http://a:8000 name=a weight=2 calls=64
-    /// dialect=vllm'
+    /// OpenAI-compatible server to record; repeatable
+    ///
+    /// Such as http://127.0.0.1:8000. With several, words after an address are its settings:
+    /// 'http://a:8000 name=a weight=2 calls=64 dialect=vllm'.
     #[arg(long, value_name = "URL", value_delimiter = ',', env = "ROLLTAPE_UPSTREAM")]
     #[arg(conflicts_with = "model")]
     pub(crate) upstream: Vec<EngineSpec>,
-    /// A file with such a server on each line, which is read again when it changes
-    #[arg(long, value_name = "FILE", conflicts_with = "model", env = "ROLLTAPE_UPSTREAMS_FILE")]
-    pub(crate) upstreams_file: Option<PathBuf>,
-    /// A Hugging Face model folder, served by the engine inside this process
+    /// Hugging Face model folder for the engine in this process
     #[arg(long, value_name = "DIR", env = "ROLLTAPE_MODEL")]
     pub(crate) model: Option<PathBuf>,
+    /// File with an --upstream on each line
+    ///
+    /// It is read again when it changes.
+    #[arg(long, value_name = "FILE", conflicts_with = "model", env = "ROLLTAPE_UPSTREAMS_FILE")]
+    pub(crate) upstreams_file: Option<PathBuf>,
 }
 
 /// A value of `--durability`.
@@ -163,8 +167,8 @@ impl ServerOptions {
 /// Loads the model of a server, whose sockets are bound already.
 async fn load_engine(model: &Path, options: &ServerOptions) -> Result<LoadedEngine, Failure> {
     let upstream_args = &options.proxy.upstream;
-    let logprobs_mode = upstream_args.logprobs_mode.map(Into::into).unwrap_or_default();
-    let allow_priority = options.proxy.allow_priority;
+    let logprobs_mode = upstream_args.tokens.logprobs_mode.map(Into::into).unwrap_or_default();
+    let allow_priority = options.proxy.agents.allow_priority;
     let settings = EngineOptions { logprobs_mode, allow_priority, ..options.engine.options() };
     LoadedEngine::load(model, settings, options.engine_listen).await
 }
@@ -210,8 +214,8 @@ impl RunningServer {
         // An address that is taken is reported before a model is loaded.
         let PassedSockets { data, control } = std::mem::take(&mut options.passed);
         let (mode, own) = (options.socket_mode, OWN_SOCKET_MODE);
-        let data_socket = Listening::take(data, &options.listen, mode, "--listen")?;
-        let control_socket = Listening::take(control, &options.control, own, "--control")?;
+        let data_socket = BoundSocket::take(data, &options.listen, mode, "--listen")?;
+        let control_socket = BoundSocket::take(control, &options.control, own, "--control")?;
         let (stop_data, data_stop) = watch::channel(false);
         let (stop_others, others_stop) = watch::channel(false);
 

@@ -7,6 +7,7 @@ pub(crate) mod layout;
 mod progress;
 mod safe;
 mod style;
+pub(crate) mod table;
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,6 @@
 //! The command line as a whole, and its pages.
 
+mod help;
 mod variables;
 mod version;
 

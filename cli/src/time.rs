@@ -2,10 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use chrono::DateTime;
 use episode::Micros;
-
-/// Days of the months before each month, in a year that is not a leap year.
-const DAYS_BEFORE: [i64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
 
 /// The time now, in microseconds since 1970.
 pub(crate) fn now() -> Micros {
@@ -32,7 +30,9 @@ pub(crate) fn duration(text: &str) -> Result<Micros, String> {
 
 /// Parses a moment: RFC 3339 (`2026-11-21T20:17:47.5+01:00`), or microseconds since 1970.
 pub(crate) fn moment(text: &str) -> Result<Micros, String> {
-    text.parse().ok().or_else(|| rfc3339(text)).ok_or_else(|| {
+    let number = text.parse().ok();
+    let moment = || DateTime::parse_from_rfc3339(text).ok().map(|at| at.timestamp_micros());
+    number.or_else(moment).ok_or_else(|| {
         "not a time such as 2026-11-21T20:17:47Z, or microseconds since 1970".to_owned()
     })
 }
@@ -47,21 +47,18 @@ pub(crate) fn past(text: &str) -> Result<f64, String> {
 
 /// The time of day of seconds since 1970, in UTC: `20:17:47Z`.
 pub(crate) fn clock(seconds: f64) -> String {
-    let of_day = (seconds.floor() as i64).rem_euclid(86_400);
-    format!("{:02}:{:02}:{:02}Z", of_day / 3600, of_day / 60 % 60, of_day % 60)
+    formatted(seconds, "%H:%M:%SZ")
 }
 
 /// The day and the time of day of seconds since 1970, in UTC: `2026-11-21 20:17:47Z`.
 pub(crate) fn date(seconds: f64) -> String {
-    let days = (seconds.floor() as i64).div_euclid(86_400);
-    // A year has fewer days than this, so that the guess is never too late.
-    let guess = 1970 + days.div_euclid(366);
-    let year = (guess..).take_while(|year| days_since_1970(*year, 1) <= days).last();
-    let year = year.unwrap_or(guess);
-    let months = (1..=12).take_while(|month| days_since_1970(year, *month) <= days);
-    let month = months.last().unwrap_or(1);
-    let day = days - days_since_1970(year, month) + 1;
-    format!("{year:04}-{month:02}-{day:02} {}", clock(seconds))
+    formatted(seconds, "%Y-%m-%d %H:%M:%SZ")
+}
+
+/// A moment in this format; `-` if it is beyond the calendar.
+fn formatted(seconds: f64, format: &str) -> String {
+    let moment = DateTime::from_timestamp(seconds.floor() as i64, 0);
+    moment.map_or_else(|| "-".to_owned(), |at| at.format(format).to_string())
 }
 
 /// A length of time in its largest unit: `45 s`, `12 min`, `3 h`, `8 d`.
@@ -72,81 +69,6 @@ pub(crate) fn rough(seconds: f64) -> String {
         seconds if seconds < 169_200.0 => format!("{:.0} h", seconds / 3600.0),
         seconds => format!("{:.0} d", seconds / 86_400.0),
     }
-}
-
-fn rfc3339(text: &str) -> Option<Micros> {
-    let (date, time) = text.split_once(['T', 't', ' '])?;
-    let [year, month, day] = numbers(date, '-', [4, 2, 2])?;
-    let (local, zone) = time.split_at(time.find(['Z', 'z', '+', '-'])?);
-    let (clock, fraction) = local.split_once('.').map_or((local, None), |(c, f)| (c, Some(f)));
-    let [hours, minutes, seconds] = numbers(clock, ':', [2, 2, 2])?;
-
-    let last = days_of(year, month)?;
-    // A leap second is read as the second after it.
-    if !(1..=last).contains(&day) || hours > 23 || minutes > 59 || seconds > 60 {
-        return None;
-    }
-
-    let days = days_since_1970(year, usize::try_from(month).ok()?) + day - 1;
-    let all = ((days * 24 + hours) * 60 + minutes) * 60 + seconds - offset(zone)?;
-    Some(all * 1_000_000 + fraction.map_or(Some(0), micros)?)
-}
-
-/// Splits `text` at `separator` into `N` numbers, each of the given count of digits.
-fn numbers<const N: usize>(text: &str, separator: char, digits: [usize; N]) -> Option<[i64; N]> {
-    let parts: Vec<&str> = text.split(separator).collect();
-    if parts.len() != N {
-        return None;
-    }
-
-    let numbers: Option<Vec<i64>> = parts
-        .iter()
-        .zip(digits)
-        .map(|(part, count)| part.parse().ok().filter(|_| part.len() == count && is_digits(part)))
-        .collect();
-    numbers?.try_into().ok()
-}
-
-fn is_digits(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// A zone's offset from UTC, in seconds.
-fn offset(zone: &str) -> Option<i64> {
-    if zone.eq_ignore_ascii_case("z") {
-        return Some(0);
-    }
-    let (sign, clock) = zone.split_at_checked(1)?;
-    let [hours, minutes] = numbers(clock, ':', [2, 2])?;
-    let seconds = (hours * 60 + minutes) * 60;
-    let is_one = hours <= 23 && minutes <= 59;
-    is_one.then_some(if sign == "-" { -seconds } else { seconds })
-}
-
-/// The digits after the decimal point, cut to millionths.
-fn micros(fraction: &str) -> Option<i64> {
-    let digits = format!("{fraction:0<6}");
-    (!fraction.is_empty() && is_digits(fraction)).then(|| digits[..6].parse().ok())?
-}
-
-fn is_leap(year: i64) -> bool {
-    (year % 4 == 0 && year % 100 != 0) || year % 400 == 0
-}
-
-fn days_of(year: i64, month: i64) -> Option<i64> {
-    let index = usize::try_from(month).ok()?.checked_sub(1)?;
-    let start = DAYS_BEFORE.get(index)?;
-    let days = DAYS_BEFORE.get(index + 1).unwrap_or(&365) - start;
-    Some(days + i64::from(month == 2 && is_leap(year)))
-}
-
-/// Days from 1970-01-01 to the first day of a month.
-fn days_since_1970(year: i64, month: usize) -> i64 {
-    // Leap days before the year, less those before 1970.
-    let before = year - 1;
-    let leaps = before / 4 - before / 100 + before / 400 - 477;
-    let this = i64::from(month > 2 && is_leap(year));
-    (year - 1970) * 365 + leaps + DAYS_BEFORE[month - 1] + this
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@ r"""Checks and times a binary on a machine with a GPU. The binary needs no CUDA 
     cargo build --release -p cli && strip -o target/gpu/rolltape target/release/rolltape   (here)
     python3 engine/benches/gpu.py --out DIRECTORY                                          (there)
     python3 engine/benches/gpu.py --out DIRECTORY --only profile ncu        (there, a second time)
-    python3 engine/benches/gpu.py --tiny --doubles FOLDER --out DIRECTORY             (anywhere)
+    python3 engine/benches/gpu.py --tiny --emulated FOLDER --out DIRECTORY             (anywhere)
 
 The last command runs on the emulated device of `kernels/emulator`, to test this script. FOLDER is
 the output of `build.sh FOLDER 16 64 128`.
@@ -69,10 +69,10 @@ def run_of(args, report, scratch):
     # The engine asks the first Python in the path where its packages have CUDA's libraries.
     path = os.pathsep.join([str(pathlib.Path(python).parent), os.environ.get("PATH", "")])
     env = dict(os.environ, XDG_CACHE_HOME=str(scratch / "cache"), PATH=path)
-    if args.doubles:
+    if args.emulated:
         # For the binary alone: torch must not take these for the libraries that it needs.
-        doubles = args.doubles.resolve()
-        folders = [doubles, doubles / "nvrtc", doubles / "nccl"]
+        emulated = args.emulated.resolve()
+        folders = [emulated, emulated / "nvrtc", emulated / "nccl"]
         env["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, folders))
     if args.cuda_libs:
         env["ROLLTAPE_CUDA_LIBS"] = str(args.cuda_libs.resolve())
@@ -210,7 +210,7 @@ def main():
     parser.add_argument("--python", help="Python with torch and transformers [default: this one]")
     parser.add_argument("--tiny", action="store_true",
                         help="use a tiny shape, and transformers on the CPU; times mean nothing")
-    parser.add_argument("--doubles", type=pathlib.Path,
+    parser.add_argument("--emulated", type=pathlib.Path,
                         help="emulated device built by kernels/emulator/build.sh, for --tiny")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, stop)

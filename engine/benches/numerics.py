@@ -1,6 +1,6 @@
 r"""Measures the error of logprobs in bf16 against f32: of this engine's GPU path and transformers.
 
-    python engine/benches/numerics.py BINARY --doubles FOLDER [--out DIRECTORY]
+    python engine/benches/numerics.py BINARY --emulated FOLDER [--out DIRECTORY]
 
 The engine samples from small models on its GPU path, on the emulated device of `kernels/emulator`
 (FOLDER is the output of `build.sh FOLDER 16 64`): the arithmetic is real and the speed is not.
@@ -41,7 +41,7 @@ MODELS = [
 def run_of(args, folder):
     """The state that all parts of a run share."""
     environment = dict(os.environ, XDG_CACHE_HOME=str(folder / "cache"))
-    environment["LD_LIBRARY_PATH"] = f"{args.doubles}:{args.doubles / 'nvrtc'}"
+    environment["LD_LIBRARY_PATH"] = f"{args.emulated}:{args.emulated / 'nvrtc'}"
     report = Report(args.out or folder / "out", folder / "rest", 3600, patience=5)
     return types.SimpleNamespace(
         report=report, rolltape=str(args.rolltape.resolve()),
@@ -52,12 +52,12 @@ def run_of(args, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rolltape", type=pathlib.Path)
-    parser.add_argument("--doubles", type=pathlib.Path, required=True)
+    parser.add_argument("--emulated", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--sizes", type=int, nargs=3, default=[8, 24, 24],
                         metavar=("PROMPTS", "IN", "OUT"))
     args = parser.parse_args()
-    args.doubles = args.doubles.resolve()
+    args.emulated = args.emulated.resolve()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         run = run_of(args, folder)

@@ -26,7 +26,7 @@ use crate::schedule::routed::RoutedPages;
 use crate::schedule::{NeedsStepInFlight, Scheduler};
 use crate::update::staging::WeightStaging;
 use commands::PauseState;
-use message::Message;
+use message::EngineMessage;
 use status::SharedStatus;
 use step::InFlightStep;
 
@@ -66,11 +66,11 @@ pub(crate) struct CoreSettings {
 /// An engine core for any device.
 pub(crate) trait Worker: Send {
     /// Handles messages between steps until all senders are gone.
-    fn run_to_end(self: Box<Self>, inbox: Receiver<Message>);
+    fn run_to_end(self: Box<Self>, inbox: Receiver<EngineMessage>);
 }
 
 impl<O: Ops + 'static> Worker for EngineCore<O> {
-    fn run_to_end(self: Box<Self>, inbox: Receiver<Message>) {
+    fn run_to_end(self: Box<Self>, inbox: Receiver<EngineMessage>) {
         self.run(inbox);
     }
 }
@@ -103,7 +103,7 @@ impl<O: Ops> EngineCore<O> {
     }
 
     /// Handles messages between steps until all senders are gone.
-    fn run(mut self, mut inbox: Receiver<Message>) {
+    fn run(mut self, mut inbox: Receiver<EngineMessage>) {
         loop {
             if !self.has_work() {
                 match inbox.blocking_recv() {

@@ -1,14 +1,12 @@
 //! The device that a model runs on.
 
-pub(crate) mod memory;
-
 use kernels::cuda::grid::experts::EXPERTS_MAX;
 use kernels::cuda::grid::recurrent;
 use kernels::cuda::{Cuda, CudaError, CudaOptions, DeviceOptions, NoCuda};
 use kernels::{Cpu, OpError};
 
+use crate::config::ModelConfig;
 use crate::error::LoadError;
-use crate::model::config::ModelConfig;
 use crate::options::{DeviceChoice, EngineOptions};
 
 /// The device that the options select.
@@ -27,6 +25,7 @@ impl SelectedDevice {
         if options.device == DeviceChoice::Cpu {
             return Ok(cpu(options, "as requested"));
         }
+
         let unsupported = [
             (has_too_many_experts(model), FEWER_EXPERTS, LoadError::ExpertsOnGpu),
             (has_other_delta_heads(model), OTHER_DELTA_HEADS, LoadError::HybridOnGpu),
@@ -37,6 +36,7 @@ impl SelectedDevice {
                 _ => Err(refusal),
             };
         }
+
         match Cuda::open(&cuda_options(options), model.heads) {
             Ok(cuda) => {
                 let line = describe(&cuda);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mixture_of_more_experts_than_the_kernels_take_runs_on_the_cpu_only() {
+    fn a_mixture_of_too_many_experts_runs_on_the_cpu_only() {
         let mut model = tiny("tiny-moe");
         assert!(!has_too_many_experts(&model));
         model.experts.as_mut().unwrap().choice.experts = EXPERTS_MAX + 1;
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hybrid_of_a_shape_that_the_kernels_do_not_take_runs_on_the_cpu_only() {
+    fn a_hybrid_of_another_shape_runs_on_the_cpu_only() {
         let mut model = tiny("tiny-hybrid");
         assert!(!has_other_delta_heads(&model));
         model.hybrid.as_mut().unwrap().heads.key_dim = 256;
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_no_kernel_takes_are_refused_before_a_device_is_looked_for() {
+    fn heads_that_no_kernel_takes_are_refused_without_a_device() {
         for (query, kv, dim, shape) in [
             (34, 2, 64, "64 elements in groups of 17"),
             (8, 2, 8, "8 elements in groups of 4"),

@@ -8,28 +8,28 @@ use kernels::Ops;
 use template::ChatTemplate;
 
 use crate::bounds::ENCODED_BYTES_MAX;
+use crate::config::ModelConfig;
 use crate::core::status::SharedStatus;
 use crate::core::{CoreSettings, EngineCore, SharedState, Worker};
 use crate::device::{SelectedDevice, gpu_load_error, gpu_options};
 use crate::error::LoadError;
 use crate::info::ModelInfo;
-use crate::model::config::ModelConfig;
 use crate::model::folder::ModelFolder;
 use crate::model::forward::Scratch;
-use crate::model::parameters::Parameters;
+use crate::model::parameters::ModelParameters;
 use crate::model::random::{RandomHybrid, RandomWeights, model_folder};
 use crate::model::{Model, ModelCapacity};
 use crate::options::{CacheBytes, EngineOptions};
-use crate::room::Room;
 use crate::schedule::pages::PagePool;
 use crate::schedule::{Scheduler, StepLimits};
-use crate::stats::Stats;
+use crate::stats::EngineStats;
 use crate::update::WeightUpdates;
-use crate::update::manifest::{ManifestRecorder, WeightManifest};
 use crate::update::staging::WeightStaging;
 use crate::weights::TensorSource;
 use crate::weights::files::WeightFiles;
+use crate::weights::manifest::{ManifestRecorder, WeightManifest};
 use crate::weights::root::WeightsRoot;
+use crate::work_limit::WorkLimit;
 
 /// The label of the weights that an engine starts with.
 const FIRST_VERSION: &str = "default";
@@ -38,7 +38,7 @@ const FIRST_VERSION: &str = "default";
 pub struct Engine {
     pub(crate) core: Box<dyn Worker>,
     pub(crate) info: ModelInfo,
-    pub(crate) stats: Arc<Stats>,
+    pub(crate) stats: Arc<EngineStats>,
     pub(crate) status: Arc<SharedStatus>,
     pub(crate) updates: Arc<WeightUpdates>,
     device: String,
@@ -130,7 +130,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
         let staging = Arc::new(WeightStaging::new(staging_device, loaded.model.config().clone()));
         let updates = WeightUpdates::new(Arc::clone(&staging) as _, loaded.manifest, FIRST_VERSION);
 
-        let stats = Arc::new(Stats::default());
+        let stats = Arc::new(EngineStats::default());
         let scheduler = Scheduler::new(loaded.limits, loaded.pages, Arc::clone(&stats));
         let status = Arc::new(SharedStatus::new(Arc::from(FIRST_VERSION)));
         let settings = CoreSettings {
@@ -154,7 +154,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
         self.weights.check_room(config, ops.free_memory(1.0)?)?;
 
         let recorder = ManifestRecorder::new(self.weights, ops.uses_bf16());
-        let parameters = Parameters::load(&ops, &recorder, config)?;
+        let parameters = ModelParameters::load(&ops, &recorder, config)?;
         let logit_rows = options.max_num_seqs.min(tokens);
         let scratch = Scratch::new(&ops, config, tokens, logit_rows)?;
 
@@ -207,7 +207,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
             max_queue: options.max_queue,
             allow_priority: options.allow_priority,
             weights_root,
-            text_room: Room::new(ENCODED_BYTES_MAX),
+            text_work: WorkLimit::new(ENCODED_BYTES_MAX),
             max_logprobs: options.max_logprobs,
             config: folder.model,
             logprobs_mode: options.logprobs_mode,

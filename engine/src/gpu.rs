@@ -1,11 +1,14 @@
 //! Checks of a GPU: its properties, the correctness of its kernels, and their speed.
+//!
+//! They are part of the product, not tests beside it: with a GPU and nothing but the wheel or the
+//! static binary, `rolltape doctor --gpu` shows that the kernels are right and fast on that GPU.
 
 mod group;
 mod profile;
 
 use std::path::PathBuf;
 
-use kernels::cuda::check::{CHECKS, Checker, Finding, Speed};
+use kernels::cuda::check::{CHECKS, CheckFinding, Checker, Speed};
 use kernels::cuda::{CudaError, Device, DeviceOptions, FAMILIES, Kernels};
 
 pub use group::GroupReport;
@@ -124,10 +127,10 @@ impl GpuReport {
             // A kernel that fails is reported with an infinite error.
             if let Err(error) = check(&mut case) {
                 let what = format!("{name}: {error}");
-                case.findings.push(Finding { what, worst: f64::INFINITY, at: 0 });
+                case.findings.push(CheckFinding { what, worst: f64::INFINITY, at: 0 });
             }
 
-            for Finding { what, worst, .. } in case.findings {
+            for CheckFinding { what, worst, .. } in case.findings {
                 self.kernels.push(GpuKernel { what: with_dim(&what, dim), worst });
             }
             for speed in case.speeds.into_iter().flatten() {

@@ -31,7 +31,7 @@ use crate::bounds::{
     FIRST_MASK_WAIT, FORM_BYTES_MAX, FORM_DEPTH_MAX, FORM_STACK_BYTES, FORMS_AT_ONCE,
     MASK_START_WAIT, MASK_TOKEN_WAIT, MASK_WAIT,
 };
-use crate::room::Room;
+use crate::work_limit::WorkLimit;
 pub(crate) use schema::prepare as prepare_schema;
 pub(crate) use schema_cost::lookup as lookup_schema;
 use thought::ThinkTags;
@@ -181,8 +181,8 @@ pub(crate) struct GrammarCompiler {
     factory: ParserFactory,
     ends: Arc<[u32]>,
     think_tags: ThinkTags,
-    /// Room for the forms that are compiled at once.
-    room: Room,
+    /// Limit of the forms that are compiled at once.
+    compilations: WorkLimit,
 }
 
 impl GrammarCompiler {
@@ -210,7 +210,7 @@ impl GrammarCompiler {
             factory,
             ends: ends.into(),
             think_tags: ThinkTags::new(tokenizer),
-            room: Room::new(FORMS_AT_ONCE),
+            compilations: WorkLimit::new(FORMS_AT_ONCE),
         })
     }
 
@@ -222,7 +222,7 @@ impl GrammarCompiler {
         thought: LeadingThought,
     ) -> Result<Grammar, GrammarError> {
         form.check()?;
-        let _place = self.room.enter(1);
+        let _permit = self.compilations.acquire(1);
         // The library recurses into a form, so it gets a stack for the deepest one allowed.
         std::thread::scope(|scope| {
             std::thread::Builder::new()

@@ -5,12 +5,12 @@ use std::sync::{Arc, OnceLock};
 use kernels::cuda::DeviceOptions;
 use template::{ChatTemplate, Tokenizer, ToolFormat};
 
+use crate::config::ModelConfig;
 use crate::grammar::GrammarCompiler;
 use crate::lora::LoraLimits;
-use crate::model::config::ModelConfig;
-use crate::room::Room;
 use crate::sample::{LogprobsMode, SamplingDefaults};
 use crate::weights::root::WeightsRoot;
+use crate::work_limit::WorkLimit;
 
 /// The model and the limits of its server.
 pub(crate) struct ModelInfo {
@@ -32,8 +32,8 @@ pub(crate) struct ModelInfo {
     /// True if the `priority` of a request counts.
     pub(crate) allow_priority: bool,
     pub(crate) weights_root: WeightsRoot,
-    /// The room for texts that are encoded.
-    pub(crate) text_room: Room,
+    /// The limit of texts that are encoded at once, in bytes.
+    pub(crate) text_work: WorkLimit,
     pub(crate) tool_format: Option<ToolFormat>,
     /// True if replies may contain reasoning.
     pub(crate) thinks: bool,

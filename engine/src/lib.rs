@@ -7,41 +7,50 @@
 //! through `model` and `sample`, and its tokens return to `serve`. `core` is the thread that drives
 //! this. Field names, limits and defaults are those of vLLM.
 //!
+//! Rooms from the top; each uses rooms below it only.
+//!
 //! | room | contents |
 //! | --- | --- |
-//! | `engine`, `options`, `device`, `info` | building an engine |
-//! | `bounds` | what a caller may cost |
+//! | `serve` | HTTP |
+//! | `engine` | loading a model, and the handle to the engine thread |
+//! | [`gpu`] | checks and profiles of a GPU |
 //! | `core` | the engine thread: steps, commands, status |
 //! | `schedule` | requests, the queue, sequences, pages |
+//! | `update` | new weights while serving |
+//! | `device` | the choice of a device |
 //! | `model` | the folder, the parameters, the forward pass |
-//! | `weights`, `update` | files of weights, and new weights while serving |
+//! | `options`, `info` | what the user wants, and what callers may know |
 //! | `lora` | adapters |
+//! | `weights` | tensors by name, and their files |
 //! | `sample`, `grammar` | from logits to tokens |
-//! | `serve` | HTTP |
-//! | [`gpu`] | checks and profiles of a GPU |
+//! | `config` | the shape of a model, from its `config.json` |
+//! | `bounds`, `work_limit` | what a caller may cost |
+//! | `error`, `memory`, `stats` | errors of loading, the machine's memory, counters |
 
 #![forbid(unsafe_code)]
 
 mod bounds;
+mod config;
 mod core;
 mod device;
-#[cfg(test)]
-mod double;
+#[cfg(all(test, feature = "emulated"))]
+mod emulated;
 mod engine;
 mod error;
 pub mod gpu;
 mod grammar;
 mod info;
 mod lora;
+mod memory;
 mod model;
 mod options;
-mod room;
 mod sample;
 mod schedule;
 mod serve;
 mod stats;
 mod update;
 mod weights;
+mod work_limit;
 
 pub use engine::Engine;
 pub use error::{ConfigError, LoadError};

@@ -11,7 +11,7 @@ mod slots;
 
 pub(crate) use adapter::{Adapter, LoraLayer, LoraLimits, checksum};
 pub(crate) use read::{AdapterError, read_adapter};
-pub(crate) use slots::{AdapterSlots, Product, ProjectionGroup};
+pub(crate) use slots::{AdaptedProduct, AdapterSlots, ProjectionGroup};
 
 #[cfg(test)]
 mod tests;

@@ -5,31 +5,27 @@
 //! tokens that the device sampled.
 //! The bits of a row do not depend on the other rows of its step.
 //!
-//! - [`folder`]: a model folder, read and checked; [`config`] and [`rope`] are its parts.
-//! - [`experts`]: mixtures of experts; [`hybrid`]: layers without attention.
+//! - [`folder`]: a model folder, read and checked.
+//! - [`cache`]: the pages and the recurrent state of a sequence.
 //! - [`parameters`]: the weights on the device.
 //! - [`forward`]: the rows of a step and the operations on them.
 //! - [`random`]: a model with random weights.
 
-pub(crate) mod config;
-pub(crate) mod experts;
-pub(crate) mod fields;
+pub(crate) mod cache;
 pub(crate) mod folder;
 pub(crate) mod forward;
-pub(crate) mod hybrid;
 pub(crate) mod parameters;
 pub(crate) mod random;
-pub(crate) mod rope;
 
 use std::sync::Arc;
 
 use kernels::{DrawnToken, OpError, Ops, Placement, Step};
 
+use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::lora::{Adapter, AdapterSlots};
-use config::ModelConfig;
 use forward::{ForwardPass, Scratch, SequenceChunk, StepRows, span_states};
-use parameters::Parameters;
+use parameters::ModelParameters;
 
 /// The sizes for which a model allocates memory.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +45,7 @@ pub(crate) struct Model<O: Ops> {
     ops: O,
     config: ModelConfig,
     /// The weights; absent during a deep sleep. A thread that reads them holds a reference.
-    pub(crate) parameters: Option<Arc<Parameters<O>>>,
+    pub(crate) parameters: Option<Arc<ModelParameters<O>>>,
     rope: O::Buffer,
     pages: O::Pages,
     /// The recurrent states, in a hybrid.
@@ -64,7 +60,7 @@ impl<O: Ops> Model<O> {
     /// A model that computes with `parameters`.
     pub(crate) fn new(
         ops: O,
-        parameters: Parameters<O>,
+        parameters: ModelParameters<O>,
         config: ModelConfig,
         scratch: Scratch<O>,
         capacity: ModelCapacity,
@@ -217,7 +213,10 @@ impl<O: Ops> Model<O> {
     ///
     /// # Errors
     /// The device failed, or another thread still reads the weights.
-    pub(crate) fn replace(&mut self, staged: &mut Arc<Parameters<O>>) -> Result<(), ModelError> {
+    pub(crate) fn replace(
+        &mut self,
+        staged: &mut Arc<ModelParameters<O>>,
+    ) -> Result<(), ModelError> {
         let Some(live) = &mut self.parameters else {
             let new = Arc::get_mut(staged).ok_or(ModelError::WeightsInUse)?;
             new.move_to(&self.ops, Placement::Device)?;

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use kernels::{DeviceLimits, Numerics, Ops, PAGE};
 
-use crate::device::memory;
+use crate::config::ModelConfig;
 use crate::error::LoadError;
 use crate::lora::LoraLimits;
-use crate::model::config::ModelConfig;
+use crate::memory;
 use crate::sample::LogprobsMode;
 use crate::weights::root::WeightsRoot;
 use parsers::{ReasoningParser, ToolCallParser};
@@ -131,6 +131,7 @@ impl Default for EngineOptions {
             prefix_exact_chat: true,
             max_loras: 8,
             max_lora_rank: 64,
+
             device: DeviceChoice::default(),
             gpu: 0,
             gpu_memory_utilization: 0.9,
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_what_the_longest_sequences_need_or_what_the_memory_holds() {
+    fn pages_are_what_sequences_need_or_what_the_memory_holds() {
         let whole = Ok(KvCapacity { max_model_len: 100, pages: 28, states: 0 });
         assert_eq!(capacity(None, None, 100), whole);
         assert_eq!(

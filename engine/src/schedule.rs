@@ -16,7 +16,6 @@
 //!   sequence has of both.
 //! - [`routed`]: the experts of the positions in the pages.
 
-pub(crate) mod cache;
 pub(crate) mod pace;
 pub(crate) mod pages;
 pub(crate) mod queue;
@@ -32,8 +31,8 @@ use std::time::Instant;
 use kernels::PAGE;
 
 use crate::bounds::SLOW_REST;
-use crate::stats::{self, Stats};
-use cache::{CacheScope, SequenceCache};
+use crate::model::cache::{CacheScope, SequenceCache};
+use crate::stats::{self, EngineStats};
 use pages::{PageKey, PagePool};
 use queue::{NextChoice, Queue};
 use request::{FinishReason, QueuedChoice, Request, Submission};
@@ -71,7 +70,7 @@ pub(crate) struct Scheduler {
     started: u64,
     /// The moment at which a slow form may get its next token, if there is other work.
     slow_forms_rest_until: Instant,
-    stats: Arc<Stats>,
+    stats: Arc<EngineStats>,
 }
 
 /// A step in the making.
@@ -94,7 +93,7 @@ struct NextTokens {
 }
 
 impl Scheduler {
-    pub(crate) fn new(limits: StepLimits, pages: PagePool, stats: Arc<Stats>) -> Scheduler {
+    pub(crate) fn new(limits: StepLimits, pages: PagePool, stats: Arc<EngineStats>) -> Scheduler {
         stats::set(&stats.pages_total, pages.total());
         Scheduler {
             limits: StepLimits { sequences: limits.sequences.min(limits.tokens), ..limits },
@@ -322,7 +321,7 @@ impl Scheduler {
             sequence.take_routed_experts(routed);
         }
         self.pages.release(std::mem::take(&mut sequence.cache));
-        self.stats.finished(&finish);
+        finish.count(&self.stats);
         let (prompt, sampled) = (sequence.request.prompt.len(), sequence.sampled());
         sequence.times.on_end(&self.stats.requests, prompt, sampled);
         sequence.end(finish);

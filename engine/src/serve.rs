@@ -9,7 +9,7 @@
 //!   their fields and what `generation` reads for all of them, and submit their choices.
 //! - `engine_client`: the bounded queue to the engine thread. The outputs come back as one reply or
 //!   as events.
-//! - `rl`, `lora`: handlers of weights, pauses and adapters.
+//! - `trainer`, `lora`: handlers of weights, pauses and adapters.
 //! - `prefix`: the sampled replies of chats, which later prompts start with.
 //!
 //! `state` holds what all connections share.
@@ -30,7 +30,6 @@ mod openapi;
 mod prefix;
 mod render;
 mod responses;
-mod rl;
 mod route;
 mod routes;
 mod sglang;
@@ -39,6 +38,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod tokenize;
+mod trainer;
 mod translation;
 
 use std::future::Future;

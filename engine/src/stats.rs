@@ -8,13 +8,12 @@ mod histogram;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::schedule::request::FinishReason;
 pub(crate) use histogram::Histogram;
 use histogram::{FIRST_TOKEN_SECONDS, REQUEST_SECONDS, REQUEST_TOKENS, TOKEN_SECONDS};
 
 /// Gauges (`usize`) of the last step, and counters (`u64`) since the start.
 #[derive(Debug, Default)]
-pub(crate) struct Stats {
+pub(crate) struct EngineStats {
     /// Running sequences.
     pub(crate) running: AtomicUsize,
     /// Choices that wait, preempted ones included.
@@ -141,21 +140,6 @@ pub(crate) struct UpdateStats {
     pub(crate) failed: AtomicU64,
     /// Microseconds during which exchanges stopped generation.
     pub(crate) exchange_us: AtomicU64,
-}
-
-impl Stats {
-    /// Counts a reply that ended.
-    pub(crate) fn finished(&self, finish: &FinishReason) {
-        let counter = match finish {
-            FinishReason::Eos | FinishReason::StopId(_) | FinishReason::StopText { .. } => {
-                &self.stopped
-            }
-            FinishReason::Length => &self.cut,
-            FinishReason::Aborted => &self.aborted,
-            FinishReason::Failed(_) => &self.failed,
-        };
-        add(counter, 1);
-    }
 }
 
 /// Adds to a counter.

@@ -3,7 +3,6 @@
 //! - [`IncomingWeights`]: tensors as they arrive, checked one by one.
 //! - [`OpenUpdate`]: an update that comes in several calls.
 //! - [`staging`]: places new weights beside those that serve, and hands both over.
-//! - [`manifest`]: the checksum of every tensor.
 //! - [`WeightUpdates`]: the labels of weights, and the update under way.
 //! - [`wait`]: waits for a trainer.
 //! - [`nccl`]: weights over NCCL.
@@ -14,7 +13,6 @@
 
 pub(crate) mod error;
 pub(crate) mod incoming;
-pub(crate) mod manifest;
 pub(crate) mod nccl;
 mod open;
 pub(crate) mod staging;
@@ -26,6 +24,5 @@ pub(crate) mod wait;
 
 pub(crate) use error::UpdateError;
 pub(crate) use incoming::IncomingWeights;
-pub(crate) use manifest::WeightManifest;
 pub(crate) use open::OpenUpdate;
 pub(crate) use state::{LabelWish, UpdateReceipt, UpdateState, WeightUpdates, WeightVersion};

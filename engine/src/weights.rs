@@ -4,17 +4,20 @@
 //!   trainer has broadcast to a GPU.
 //! - [`TensorSource`]: where the weights of a model come from.
 //! - [`files`]: the safetensors files of a folder.
+//! - [`names`]: names of tensors. [`manifest`]: their checksums.
 //! - [`root`]: the folder that callers may load from.
 
 mod elements;
 pub(crate) mod files;
+pub(crate) mod manifest;
+pub(crate) mod names;
 pub(crate) mod root;
 
 use half::bf16;
 use kernels::Values;
 
+use crate::config::ModelConfig;
 use crate::error::LoadError;
-use crate::model::config::ModelConfig;
 pub(crate) use elements::Elements;
 
 /// The elements of a tensor, row-major.

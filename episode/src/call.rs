@@ -108,7 +108,7 @@ pub struct Choice {
     /// The source of the ids.
     pub fidelity: Fidelity,
     /// Further data that the server reported for each token.
-    pub sides: Vec<SideColumn>,
+    pub token_columns: Vec<TokenColumn>,
 }
 
 words! {
@@ -126,7 +126,7 @@ words! {
 
 /// Data beside the ids of a choice, one value for each token, as the server wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SideColumn {
+pub struct TokenColumn {
     /// The name of the column: `top_logprobs`, `routed_experts` or `sampling_mask`.
     pub name: String,
     /// One JSON value: an array with one element for each token, or what the server sent instead.

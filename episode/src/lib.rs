@@ -26,7 +26,7 @@ mod version;
 mod words;
 
 pub use call::{
-    Call, CallEnd, CallStart, Choice, Fidelity, Outcome, SideColumn, TokenCounts, VersionSpan,
+    Call, CallEnd, CallStart, Choice, Fidelity, Outcome, TokenColumn, TokenCounts, VersionSpan,
 };
 pub use id::{AttemptId, CallId, EpisodeId, GroupId, InvalidId, Micros, TaskId};
 pub use lineage::{CallKind, Lineage};

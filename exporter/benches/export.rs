@@ -287,7 +287,7 @@ fn ended(begun: &CallStart, prompt: &[u32], sampled: &[u32], answer: &str) -> Ca
                 end: sampled.len() as u32,
             }],
             fidelity: Fidelity::Exact,
-            sides: Vec::new(),
+            token_columns: Vec::new(),
         }],
         usage: TokenCounts {
             prompt: Some(prompt.len() as u64),

@@ -9,11 +9,10 @@ use template::TokenizerError;
 
 use crate::forks::Fork;
 use crate::forks::builder::forks;
-use crate::forks::token_texts::TokenTexts;
-use crate::graph::links::{ChoiceLink, choice_link};
-use crate::graph::merge::merge;
-use crate::graph::scan::{RecordedAttempt, choice_nodes};
-use crate::graph::thread::thread;
+use crate::forks::token_texts::ForkTexts;
+use crate::graph::derive::derive;
+use crate::graph::scan::RecordedAttempt;
+use crate::links::{ChoiceLink, links};
 use crate::notes::{DropReason, Reason};
 use crate::rows::verdict::{Verdicts, is_lost};
 
@@ -60,9 +59,9 @@ pub fn diagnose_tree(
     record: AttemptRecord,
     calls: Vec<Call>,
 ) -> (Diagnosis, Vec<ChoiceLink>, Vec<Call>) {
-    let episode = RecordedAttempt { record, calls, rewards: Vec::new() };
-    let (found, links) = diagnosis(&episode, None);
-    (found, links, episode.calls)
+    let attempt = RecordedAttempt { record, calls, rewards: Vec::new() };
+    let (found, links) = diagnosis(&attempt, None);
+    (found, links, attempt.calls)
 }
 
 /// Diagnoses one attempt with a `tokenizer.json`, which decodes the text around forks.
@@ -74,48 +73,43 @@ pub fn diagnose_with_tokenizer(
     record: AttemptRecord,
     calls: Vec<Call>,
 ) -> Result<Diagnosis, TokenizerError> {
-    let texts = TokenTexts::read(tokenizer)?;
+    let texts = ForkTexts::read(tokenizer)?;
     Ok(diagnosis(&RecordedAttempt { record, calls, rewards: Vec::new() }, Some(&texts)).0)
 }
 
-fn diagnosis(
-    episode: &RecordedAttempt,
-    texts: Option<&TokenTexts>,
-) -> (Diagnosis, Vec<ChoiceLink>) {
-    let (nodes, scanned) = choice_nodes(&episode.calls);
-    let (forest, _) = thread(nodes);
-    let (paths, _) = merge(&forest);
-    let verdicts = Verdicts::new(episode, &forest, &paths);
+fn diagnosis(attempt: &RecordedAttempt, texts: Option<&ForkTexts>) -> (Diagnosis, Vec<ChoiceLink>) {
+    let derived = derive(&attempt.calls);
+    let verdicts = Verdicts::new(attempt, &derived);
     let (verdict, reasons) = verdicts.of_episode();
 
     // The start of each call comes first in its key, which sorts the calls.
     let mut calls_of: BTreeMap<Reason, BTreeSet<(Micros, CallId)>> = BTreeMap::new();
-    for (id, node) in forest.nodes.entries() {
+    for (id, node) in derived.forest.nodes.entries() {
         for reason in verdicts.of_node(id) {
             calls_of.entry(reason).or_default().insert(start(node.call));
         }
     }
     // Lost calls have no node.
-    let lost = episode.calls.iter().filter(|call| is_lost(call));
+    let lost = attempt.calls.iter().filter(|call| is_lost(call));
     calls_of.entry(Reason::LostCall).or_default().extend(lost.map(start));
 
     let findings = reasons.into_iter().map(|reason| {
         let calls = calls_of.get(&reason).into_iter().flatten().map(|(_, call)| *call);
         Finding { reason, calls: calls.collect() }
     });
+    let (nodes, paths) = (&derived.forest.nodes, &derived.paths);
     let diagnosis = Diagnosis {
         verdict,
         findings: findings.collect(),
-        forks: forks(episode, &forest, &paths, texts),
-        calls: scanned.calls,
-        dropped: scanned.dropped,
+        forks: forks(attempt, &derived, texts),
+        calls: derived.notes.calls,
+        dropped: derived.notes.dropped.clone(),
         trajectories: paths.len() as u64,
-        sampled_tokens: forest.nodes.iter().map(|node| node.sampled.len() as u64).sum(),
+        sampled_tokens: nodes.iter().map(|node| node.sampled.len() as u64).sum(),
         trainable_tokens: paths.nodes.iter().map(|node| node.assessment.tokens as u64).sum(),
         versioned: verdicts.versioned(),
     };
-    let links = forest.nodes.ids().map(|node| choice_link(&forest, &paths, node)).collect();
-    (diagnosis, links)
+    (diagnosis, links(&derived))
 }
 
 fn start(call: &Call) -> (Micros, CallId) {

@@ -1,56 +1,28 @@
 //! The walk of an export.
 
-use std::path::PathBuf;
+pub(crate) mod report;
 
 use episode::CallId;
-use serde::Serialize;
 use store::{Snapshot, SnapshotError};
 use thiserror::Error;
 
+use crate::export::report::Report;
 use crate::forks::Fork;
 use crate::forks::builder::forks;
-use crate::graph::forest::Forest;
-use crate::graph::merge::merge;
-use crate::graph::paths::Paths;
-use crate::graph::scan::{
-    RecordedAttempt, ScoredAttempt, choice_nodes, selected_attempts, with_rewards,
-};
-use crate::graph::thread::thread;
-use crate::input::plan::plan;
+use crate::graph::derive::{Derived, derive};
+use crate::graph::scan::RecordedAttempt;
+use crate::input::plan::{plan, selected_attempts};
 use crate::input::prefetch::Prefetch;
 use crate::notes::{Notes, Omissions, add_omissions};
 use crate::options::Options;
-use crate::output::sink::{ManifestNotes, Sink};
+use crate::output::sink::ExportSink;
 use crate::output::target::WriteError;
-use crate::rewards::groups::{GroupSummary, RewardGroups};
-use crate::rewards::latest::LatestRewards;
+use crate::rewards::groups::RewardGroups;
+use crate::rewards::scored_attempt::{ScoredAttempt, with_rewards};
 use crate::rows::builder::rows;
 use crate::rows::retokenize::retokenize;
-use crate::rows::row::Row;
 use crate::rows::verdict::Verdicts;
-use crate::weigh::versions::trainable_versions;
 use crate::weigh::{TokenShares, weigh};
-
-/// Counts of what an export wrote.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Report {
-    /// Number of rows of the files.
-    pub rows: u64,
-    /// Number of attempts at episodes with at least one trajectory.
-    pub episodes: u64,
-    /// Number of tokens over all trajectories, prompts included.
-    pub tokens: u64,
-    /// Number of tokens that the files train.
-    pub trained_tokens: u64,
-    /// Groups that were selected, in the order of the rows; episodes without a group are last.
-    pub groups: Vec<GroupSummary>,
-    /// Files, the manifest last.
-    pub files: Vec<PathBuf>,
-    /// Counts of what was kept and what was not, with the reasons.
-    pub notes: Notes,
-    /// Attempts, rows and turns that the options or the format leave out.
-    pub left_out: Omissions,
-}
 
 /// Reason why nothing was exported. No file is left behind.
 #[derive(Debug, Error)]
@@ -85,14 +57,14 @@ pub enum ExportError {
 /// # Errors
 /// [`ExportError`] when there is no row, the store cannot be read, or the files cannot be written.
 pub async fn export(snapshot: Snapshot, options: &Options) -> Result<Report, ExportError> {
-    export_telling(snapshot, options, |_, _| {}).await
+    export_with_progress(snapshot, options, |_, _| {}).await
 }
 
 /// Exports as [`export`] does, and tells `progress` how many attempts are done, and of how many.
 ///
 /// # Errors
 /// As [`export`].
-pub async fn export_telling(
+pub async fn export_with_progress(
     mut snapshot: Snapshot,
     options: &Options,
     mut progress: impl FnMut(usize, usize),
@@ -101,7 +73,7 @@ pub async fn export_telling(
     let attempts = select(&mut snapshot, options).await?;
     let groups = RewardGroups::new(options.rewards.advantage, &attempts);
 
-    let mut sink = Sink::create(options).await?;
+    let mut sink = ExportSink::create(options).await?;
     let rules = options.selection_rules(&mut snapshot, sink.exported_before()).await?;
     let (planned, omissions) = plan(attempts, &rules, sink.numbering());
     add_omissions(&mut report.left_out, &omissions);
@@ -110,25 +82,22 @@ pub async fn export_telling(
     let mut prefetch = Prefetch::start(snapshot, records, options.rewards.as_of);
     for (done, next) in planned.iter().enumerate() {
         progress(done, planned.len());
-        let (episode, scanned) = prefetch.next().await?;
+        let (attempt, scanned) = prefetch.next().await?;
 
-        // What the episode is: its calls as a forest, and the forest as paths.
-        let (nodes, found) = choice_nodes(&episode.calls);
-        let (forest, threaded) = thread(nodes);
-        let (mut paths, merged) = merge(&forest);
-        let rendered = options.make_ids(&forest, &mut paths)?;
-        let versions = trainable_versions(&forest, &paths);
-        let (shares, weighed) = weigh(&paths, versions, &options.path_filter());
-        report.add_notes([&scanned, &found, &threaded, &merged, &rendered, &weighed]);
+        // What the attempt is: its calls as paths, and the paths that make rows.
+        let mut derived = derive(&attempt.calls);
+        let rendered = options.make_ids(&mut derived)?;
+        let (shares, weighed) = weigh(&derived, &options.path_filter());
+        report.add_notes([&scanned, &derived.notes, &rendered, &weighed]);
 
-        let left = forks_of_rows(&shares, || forks(&episode, &forest, &paths, None));
-        report.add_episode(&episode, &forest, &shares);
-        report.add_verdict(&Verdicts::new(&episode, &forest, &paths), &left);
+        let left = forks_of_rows(&attempt, &derived, &shares);
+        report.add_attempt(&attempt, &derived, &shares);
+        report.add_verdict(&Verdicts::new(&attempt, &derived), &left);
 
         // What is written of it.
-        sink.start_attempt(&episode, left, &next.partition).await?;
-        let extras = options.row_extras(&groups, &episode.record);
-        for row in rows(&episode, &forest, &paths, &shares, extras) {
+        sink.start_attempt(&attempt, left, &next.partition).await?;
+        let extras = options.row_extras(&groups, &attempt.record);
+        for row in rows(&attempt, &derived, &shares, extras) {
             report.add_row(&row);
             sink.add_row(row, next.numbers).await?;
         }
@@ -153,26 +122,22 @@ async fn select(
 impl Options {
     /// Makes ids for paths without any, where a tokenizer is given. The ids that servers reported
     /// must be those of this tokenizer.
-    fn make_ids(&self, forest: &Forest<'_>, paths: &mut Paths) -> Result<Notes, ExportError> {
+    fn make_ids(&self, derived: &mut Derived<'_>) -> Result<Notes, ExportError> {
         let Some(retokenizer) = &self.retokenizer else { return Ok(Notes::default()) };
-        match retokenizer.foreign_call(forest.nodes.iter()) {
+        match retokenizer.foreign_call(derived.forest.nodes.iter()) {
             Some(call) => Err(ExportError::OtherTokenizer(call)),
-            None => Ok(retokenize(forest, paths, retokenizer)),
+            None => Ok(retokenize(derived, retokenizer)),
         }
     }
 }
 
-/// Finds the forks of an episode that has a row.
-fn forks_of_rows(shares: &TokenShares<'_>, forks: impl FnOnce() -> Vec<Fork>) -> Vec<Fork> {
-    if shares.paths.is_empty() { Vec::new() } else { forks() }
-}
-
-/// Notes of an export in its manifest.
-#[derive(Serialize)]
-struct ManifestReport<'a> {
-    #[serde(flatten)]
-    notes: &'a Notes,
-    groups: &'a [GroupSummary],
+/// Finds the forks of an attempt that has a row.
+fn forks_of_rows(
+    attempt: &RecordedAttempt,
+    derived: &Derived<'_>,
+    shares: &TokenShares<'_>,
+) -> Vec<Fork> {
+    if shares.paths.is_empty() { Vec::new() } else { forks(attempt, derived, None) }
 }
 
 impl Report {
@@ -180,7 +145,7 @@ impl Report {
     /// of which a reader expects a file.
     async fn finish(
         mut self,
-        mut sink: Sink,
+        mut sink: ExportSink,
         groups: RewardGroups,
         options: &Options,
         read: u64,
@@ -199,47 +164,13 @@ impl Report {
             // An addition of nothing is no error.
             return if options.new { Ok(self) } else { Err(self.empty(read)) };
         }
-        let report = ManifestReport { notes: &self.notes, groups: &self.groups };
-        let notes = serde_json::to_value(report).unwrap_or_default();
-        let omissions = self.left_out.clone();
-        self.files = sink.publish(ManifestNotes { notes, omissions }).await?;
+
+        self.files = sink.publish(self.in_manifest()).await?;
         Ok(self)
     }
 
     fn empty(self, episodes: u64) -> ExportError {
         ExportError::Empty { episodes, notes: Box::new(self.notes), left_out: self.left_out }
-    }
-
-    fn add_notes(&mut self, of_steps: [&Notes; 6]) {
-        for notes in of_steps {
-            self.notes.add(notes);
-        }
-    }
-
-    fn add_episode(
-        &mut self,
-        episode: &RecordedAttempt,
-        forest: &Forest<'_>,
-        shares: &TokenShares<'_>,
-    ) {
-        self.notes.rewards_unplaced += LatestRewards::new(&episode.rewards).unplaced(forest);
-        self.episodes += u64::from(!shares.paths.is_empty());
-    }
-
-    fn add_verdict(&mut self, verdicts: &Verdicts<'_>, forks: &[Fork]) {
-        *self.notes.verdicts.entry(verdicts.of_episode().0).or_default() += 1;
-        for fork in forks {
-            *self.notes.forks.entry(fork.cause).or_default() += 1;
-        }
-    }
-
-    fn add_row(&mut self, row: &Row) {
-        self.tokens += row.tokens.input_ids.len() as u64;
-        self.trained_tokens += row.tokens.trained() as u64;
-        self.notes.sides_unread += row.side_arrays.unread;
-        for reason in &row.reasons {
-            *self.notes.reasons.entry(*reason).or_default() += 1;
-        }
     }
 }
 

@@ -15,21 +15,21 @@ use store::{AttemptRecord, FeedItem, Snapshot, SnapshotError};
 use thiserror::Error;
 
 use crate::feed::options::{FeedOptions, VERDICTS};
-use crate::formats::Format;
-use crate::graph::merge::merge;
-use crate::graph::scan::{RecordedAttempt, ScoredAttempt, choice_nodes, scan, scored_by_key};
-use crate::graph::thread::thread;
+use crate::graph::derive::derive;
+use crate::graph::scan::{RecordedAttempt, scan};
 use crate::notes::{Notes, VersionMismatch};
+use crate::options::format::Format;
 use crate::output::encode::{EncodeError, Encoder};
 use crate::rewards::groups::RewardGroups;
 use crate::rewards::infrastructure::{LastCall, failed_by_infrastructure};
 use crate::rewards::latest::LatestRewards;
+use crate::rewards::scored_attempt::{ScoredAttempt, scored_by_key};
 use crate::rows::builder::{RowExtras, rows};
 use crate::rows::columns;
 use crate::rows::row::Row;
 use crate::rows::schema::{feed_schema, schema};
 use crate::rows::verdict::Verdicts;
-use crate::weigh::versions::{VersionFilter, trainable_versions};
+use crate::weigh::versions::VersionFilter;
 use crate::weigh::{PathFilter, SharedTokens, weigh};
 
 /// Result of an item.
@@ -89,14 +89,14 @@ impl Feed {
             return Ok(FeedOutcome::Dropped("gone"));
         }
 
-        let mut episodes = Vec::with_capacity(item.keys.len());
-        for attempt in scored.iter().filter(|attempt| item.keys.contains(&attempt.record.key)) {
-            match read(snapshot, attempt.record.clone()).await? {
-                Some(episode) => episodes.push(episode),
+        let mut attempts = Vec::with_capacity(item.keys.len());
+        for taken in scored.iter().filter(|attempt| item.keys.contains(&attempt.record.key)) {
+            match read(snapshot, taken.record.clone()).await? {
+                Some(attempt) => attempts.push(attempt),
                 None => return Ok(FeedOutcome::Dropped("unreadable")),
             }
         }
-        Ok(match self.options.at_version(newest).rows(&episodes, &scored) {
+        Ok(match self.options.at_version(newest).rows(&attempts, &scored) {
             Ok(rows) => self.encode(&rows, item.position),
             Err(reason) => FeedOutcome::Dropped(reason),
         })
@@ -141,7 +141,7 @@ async fn read(
     record: AttemptRecord,
 ) -> Result<Option<RecordedAttempt>, FeedError> {
     match scan(snapshot, record, None).await {
-        Ok((episode, _)) => Ok(Some(episode)),
+        Ok((attempt, _)) => Ok(Some(attempt)),
         Err(error @ (SnapshotError::Decode { .. } | SnapshotError::Word(..))) => {
             tracing::error!(%error, "an episode cannot be handed out");
             Ok(None)
@@ -164,45 +164,44 @@ impl FeedOptions {
     /// `compared` are the attempts that they are compared with, themselves included.
     fn rows(
         &self,
-        episodes: &[RecordedAttempt],
+        attempts: &[RecordedAttempt],
         compared: &[ScoredAttempt],
     ) -> Result<Vec<Row>, &'static str> {
         if let Some(least) = self.min_reward
-            && episodes.iter().any(|episode| reward(episode).is_none_or(|r| r < least))
+            && attempts.iter().any(|attempt| reward(attempt).is_none_or(|r| r < least))
         {
             return Err("below_min_reward");
         }
         let groups = RewardGroups::new(self.rewards.advantage, compared);
         let mut all = Vec::new();
-        let mut taken = episodes.iter().filter(|episode| self.takes(episode)).peekable();
+        let mut taken = attempts.iter().filter(|attempt| self.takes(attempt)).peekable();
         if taken.peek().is_none() {
             return Err("infrastructure_failed");
         }
-        for episode in taken {
-            let standing = groups.standing(&episode.record);
+        for attempt in taken {
+            let standing = groups.standing(&attempt.record);
             let extras = self.rewards.row_extras(standing, self.versions);
-            all.extend(self.rows_of_one(episode, extras)?);
+            all.extend(self.rows_of_one(attempt, extras)?);
         }
         Ok(all)
     }
 
     /// Returns false for an attempt whose rows are left out. Its group goes on without it.
-    fn takes(&self, episode: &RecordedAttempt) -> bool {
-        let last = LastCall::of(&episode.calls);
-        !self.no_infrastructure_failed || !failed_by_infrastructure(&episode.record, last)
+    fn takes(&self, attempt: &RecordedAttempt) -> bool {
+        let last = LastCall::of(&attempt.calls);
+        !self.no_infrastructure_failed || !failed_by_infrastructure(&attempt.record, last)
     }
 
     fn rows_of_one(
         &self,
-        episode: &RecordedAttempt,
+        attempt: &RecordedAttempt,
         extras: RowExtras<'_>,
     ) -> Result<Vec<Row>, &'static str> {
-        let (forest, _) = thread(choice_nodes(&episode.calls).0);
-        let (paths, _) = merge(&forest);
-        if paths.is_empty() {
+        let derived = derive(&attempt.calls);
+        if derived.paths.is_empty() {
             return Err("no_rows");
         }
-        let (verdict, _) = Verdicts::new(episode, &forest, &paths).of_episode();
+        let (verdict, _) = Verdicts::new(attempt, &derived).of_episode();
         if self.verdict.is_some_and(|worst| rank(verdict) > rank(worst)) {
             return Err("verdict");
         }
@@ -213,17 +212,17 @@ impl FeedOptions {
             shared: SharedTokens::Once,
             versions: self.versions,
         };
-        let (mut shares, mut notes) = weigh(&paths, trainable_versions(&forest, &paths), &filter);
+        let (mut shares, mut notes) = weigh(&derived, &filter);
         let nothing_trained = VersionMismatch::NothingTrained.as_str();
         if shares.paths.is_empty() && exclusion(&notes) == nothing_trained {
             // An episode that trains nothing has no wrong version, and its group needs its reward.
             filter.versions = VersionFilter::default();
-            (shares, notes) = weigh(&paths, trainable_versions(&forest, &paths), &filter);
+            (shares, notes) = weigh(&derived, &filter);
         }
         if shares.paths.is_empty() {
             return Err(exclusion(&notes));
         }
-        Ok(rows(episode, &forest, &paths, &shares, extras).collect())
+        Ok(rows(attempt, &derived, &shares, extras).collect())
     }
 }
 
@@ -232,9 +231,9 @@ fn rank(verdict: &str) -> Option<usize> {
     VERDICTS.iter().position(|other| *other == verdict)
 }
 
-/// Returns the reward of an episode, where it is known.
-fn reward(episode: &RecordedAttempt) -> Option<f64> {
-    LatestRewards::new(&episode.rewards).value(RewardScope::Episode)
+/// Returns the reward of an attempt's episode, where it is known.
+fn reward(attempt: &RecordedAttempt) -> Option<f64> {
+    LatestRewards::new(&attempt.rewards).value(RewardScope::Episode)
 }
 
 /// Returns the reason why an episode with paths has no row. That it trains nothing is the last one.
@@ -250,9 +249,9 @@ mod tests {
     use store::Selection;
 
     use super::*;
+    use crate::options::destination::{Destination, OutputStream};
+    use crate::options::encoding::Encoding;
     use crate::options::{Options, RewardOptions};
-    use crate::output::encode::Encoding;
-    use crate::output::target::{Destination, OutputStream};
     use crate::rewards::advantage::Advantage;
     use crate::tests::fixture::{call, reply};
     use crate::tests::stored::{Stored, stored};
@@ -320,8 +319,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut routed = call(1, &[1, 2], &[&[3]]);
         let json = "[[[4, 5]], [[6, 7]]]".to_owned();
-        let side = episode::SideColumn { name: "routed_experts".to_owned(), json };
-        reply(&mut routed).choices[0].sides.push(side);
+        let side = episode::TokenColumn { name: "routed_experts".to_owned(), json };
+        reply(&mut routed).choices[0].token_columns.push(side);
         let store = stored(folder.path(), &[("a", None, None, vec![routed])]).await;
         let row = lines(&made(&store, options(), &["a"]).await).remove(0);
         assert_eq!(row["routed_experts"], serde_json::json!([[4, 5], [6, 7], [0, 0]]));

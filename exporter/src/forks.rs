@@ -4,11 +4,10 @@
 //! prompt starts with, and then does not continue. Tries at one prompt are no forks, and neither
 //! are calls whose prompts hold the whole history.
 //!
-//! [`finder`] finds them, [`builder`] describes them: [`rules`] finds the [`cause`], [`excerpts`]
+//! [`finder`] finds them, [`builder`] describes them: [`rules`] finds the [`Cause`], [`excerpts`]
 //! shows the place with the [`token_texts`]. [`table`] is the table beside the rows.
 
 pub(crate) mod builder;
-pub(crate) mod cause;
 mod excerpts;
 mod finder;
 mod rules;
@@ -19,7 +18,7 @@ pub(crate) mod token_texts;
 
 use serde::Serialize;
 
-use crate::forks::cause::Cause;
+use crate::notes::cause::Cause;
 
 /// One place where a history was left.
 #[derive(Debug, Clone, PartialEq, Serialize)]

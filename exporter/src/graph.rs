@@ -10,21 +10,21 @@
 //!   [`body_messages`] reads messages from a request body.
 //! - [`merge`] turns the forest into [`paths`]. [`descendants`] orders the nodes, [`kind`] says
 //!   what a path is for, [`assessment`] says which tokens may be trained.
-//! - [`links`] is the public, pure part of the walk.
+//! - [`derive`] is these steps in one, for all that is made of an attempt.
 
 pub(crate) mod assessment;
 mod body_messages;
+pub(crate) mod derive;
 pub(crate) mod descendants;
 pub(crate) mod forest;
 pub(crate) mod kind;
-pub(crate) mod links;
 pub(crate) mod merge;
 pub(crate) mod message_ids;
 mod message_numbers;
 pub(crate) mod node;
 pub(crate) mod paths;
 mod prefix_index;
-mod previous_responses;
+pub(crate) mod previous_responses;
 pub(crate) mod resolve;
 pub(crate) mod scan;
 mod text_parents;

@@ -5,17 +5,22 @@
 //! module holds the steps of one kind, in the order of the walk:
 //! - `input`: which attempts are read, in which order, and some ahead.
 //! - `graph`: `scan`, `thread`, `merge`: the calls of an episode, which choice each of them
-//!   continues, and the paths that result.
+//!   continues, and the paths that result. `derive` is the three in one.
 //! - `weigh`: which paths make rows, and which row trains a token that several hold.
 //! - `rewards`: which rewards fall on a row, and how they compare within a group.
 //! - `rows`: one row a path, with its messages, verdict, reasons and arrays; the schema of rows.
 //! - `forks`: where histories were left, and why: a table beside the rows.
+//! - `options`: which attempts, which rows, in which format, and where to.
 //! - `formats`: records of rows, one file a format.
 //! - `output`: files of records, which become visible when they are whole.
 //! - `notes`: what was kept, what was left out, and why. Every step adds to them.
 //!
-//! `graph::scan` reads the store. `output` writes files, and objects over the network. Nothing else
-//! does I/O.
+//! `export`, `feed`, `diagnosis` and `links` stand above these and call `derive`. Each module uses
+//! only modules below it: `notes`, `graph`, `weigh` and `rewards`, `rows` and `input`, `forks` and
+//! `options`, `formats`, `output`.
+//!
+//! `input`, `graph::scan` and `rewards::scored_attempt` read the store. `output` writes files, and
+//! objects over the network. Nothing else does I/O.
 //!
 //! In reading order:
 //! - [`export()`], [`Options`], [`Report`]: the whole walk.
@@ -31,7 +36,7 @@
 //!   one episode, and why.
 //! - [`KindReason`]: why a trajectory is of its kind; [`SharedTokens`]: where tokens are trained.
 //! - [`RewardOptions`], [`Advantage`], [`GroupSummary`], [`VersionFilter`], [`VersionMismatch`]:
-//!   what rewards and policy versions add or leave out.
+//!   what rewards and policy versions add or leave out; [`mean()`], [`std()`]: their formulas.
 //! - [`schema()`], [`COLUMNS`], [`SCHEMA_VERSION`]: the contract with trainers.
 #![forbid(unsafe_code)]
 
@@ -42,6 +47,7 @@ mod forks;
 mod formats;
 mod graph;
 mod input;
+mod links;
 mod notes;
 mod options;
 mod output;
@@ -53,27 +59,26 @@ mod weigh;
 mod tests;
 
 pub use diagnosis::{Diagnosis, Finding, diagnose, diagnose_tree, diagnose_with_tokenizer};
-pub use export::{ExportError, Report};
-pub use export::{export, export_telling};
+pub use export::report::Report;
+pub use export::{ExportError, export, export_with_progress};
 pub use feed::options::FeedOptions;
 pub use feed::{Feed, FeedError, FeedOutcome};
 pub use forks::Fork;
-pub use forks::cause::Cause;
 pub use forks::table::{FORK_COLUMNS, forks_schema};
-pub use formats::Format;
 pub use graph::kind::KindReason;
-pub use graph::links::{
-    ChoiceLink, ChoiceMask, choice_links, choice_mask, trajectories, whole_requests,
-};
 pub use input::plan::{Partition, Shard};
+pub use links::{ChoiceLink, ChoiceMask, choice_links, choice_mask, trajectories, whole_requests};
+pub use notes::cause::Cause;
 pub use notes::{DropReason, Notes, Omission, Omissions, ParentEvidence, Reason, VersionMismatch};
+pub use options::destination::{Bucket, Destination, OutputStream};
+pub use options::encoding::Encoding;
+pub use options::file_mode::FileMode;
+pub use options::format::Format;
 pub use options::{Options, RewardOptions, SETTLE_US};
-pub use output::encode::{EncodeError, Encoding};
-pub use output::mode::FileMode;
-pub use output::objects::Bucket;
+pub use output::encode::EncodeError;
 pub use output::read_export::{ReadExportError, exported_attempts};
-pub use output::target::{Destination, OutputStream, WriteError};
-pub use rewards::advantage::{Advantage, EPSILON, STD_DDOF};
+pub use output::target::WriteError;
+pub use rewards::advantage::{Advantage, EPSILON, STD_DDOF, mean, std};
 pub use rewards::groups::GroupSummary;
 pub use rows::retokenize::{RetokenizeError, Retokenizer};
 pub use rows::schema::{COLUMNS, SCHEMA_VERSION, SchemaColumn, schema};

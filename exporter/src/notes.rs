@@ -1,5 +1,6 @@
 //! Counts of what an export kept and left out, and the reasons.
 
+pub(crate) mod cause;
 pub(crate) mod models;
 pub(crate) mod reason;
 
@@ -8,7 +9,7 @@ use std::collections::BTreeMap;
 use episode::TrajectoryKind;
 use serde::Serialize;
 
-use crate::forks::cause::Cause;
+use crate::notes::cause::Cause;
 use crate::notes::models::count_model;
 pub use crate::notes::reason::Reason;
 
@@ -180,8 +181,9 @@ pub struct Notes {
     pub rewards_later: u64,
     /// Rewards of calls or tokens that no trajectory of their episode holds.
     pub rewards_unplaced: u64,
-    /// Side arrays of tokens that could not be read, over all rows.
-    pub sides_unread: u64,
+    /// Arrays beside the tokens that could not be read, over all rows.
+    #[serde(rename = "sides_unread")]
+    pub token_data_unread: u64,
     /// Conversations without ids that the model's template refused.
     pub not_rendered: u64,
 }
@@ -198,7 +200,7 @@ impl Notes {
         self.rewards_not_finite += other.rewards_not_finite;
         self.rewards_later += other.rewards_later;
         self.rewards_unplaced += other.rewards_unplaced;
-        self.sides_unread += other.sides_unread;
+        self.token_data_unread += other.token_data_unread;
         self.not_rendered += other.not_rendered;
 
         // Counts by a key.

@@ -1,4 +1,12 @@
 //! Options of an export, and their form in a manifest.
+//!
+//! [`format`](mod@format) and [`encoding`] say what is written, [`destination`] says where, and
+//! [`file_mode`] who may read it.
+
+pub(crate) mod destination;
+pub(crate) mod encoding;
+pub(crate) mod file_mode;
+pub(crate) mod format;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,11 +16,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use store::{AttemptRecord, Selection, Snapshot, SnapshotError};
 
-use crate::formats::Format;
 use crate::input::plan::{Partition, SelectionRules, Shard};
-use crate::output::encode::Encoding;
-use crate::output::mode::FileMode;
-use crate::output::target::Destination;
+use crate::options::destination::Destination;
+use crate::options::encoding::Encoding;
+use crate::options::file_mode::FileMode;
+use crate::options::format::Format;
 use crate::rewards::advantage::{Advantage, EPSILON, STD_DDOF};
 use crate::rewards::groups::{GroupStanding, RewardGroups};
 use crate::rows::builder::RowExtras;
@@ -33,7 +41,7 @@ pub const SETTLE_US: Micros = 600_000_000;
 pub struct Options {
     /// A file, a folder for `FORMAT.ENCODING`, a stream, or an object store.
     pub out: Destination,
-    /// TrajectoryKind of the records.
+    /// Format of the records.
     pub format: Format,
     /// Encoding of the records; none takes that of the file's name or the format.
     pub encoding: Option<Encoding>,
@@ -197,12 +205,14 @@ impl Options {
         if self.no_infrastructure_failed {
             options["no_infrastructure_failed"] = json!(true);
         }
+
         if *self.models() != ModelFilter::All {
             options["models"] = json!(self.models().words());
         }
         if self.format == Format::Kto {
             options["label_above"] = json!(self.label_above);
         }
+
         if let Some(partition) = self.partition {
             options["partition_by"] = json!(partition.to_string());
         }

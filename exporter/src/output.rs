@@ -4,15 +4,14 @@
 //! - [`encode`] encodes records (`parquet`, `jsonl`); `open_file` does so in a thread of its own.
 //! - [`target`] is the place of the files, which become visible only when they are whole.
 //!   [`objects`] is an object store, reached through `object_http`.
-//! - `mode` is the mode of files, `layout` names them, `manifest` lists their content, `card`
-//!   describes them to `datasets`, and [`read_export`] reads an export again.
+//! - `layout` names the files, `manifest` lists their content, `card` describes them to `datasets`,
+//!   and [`read_export`] reads an export again.
 
 mod card;
 pub(crate) mod encode;
 pub(crate) mod jsonl;
 mod layout;
 mod manifest;
-pub(crate) mod mode;
 mod object_http;
 pub(crate) mod objects;
 mod open_file;

@@ -5,3 +5,4 @@ pub(crate) mod groups;
 pub(crate) mod infrastructure;
 pub(crate) mod latest;
 pub(crate) mod score;
+pub(crate) mod scored_attempt;

@@ -1,7 +1,7 @@
 //! Rows: one row a path.
 //!
 //! [`builder`] makes a [`row`] of each path: [`trajectory`] gives its tokens, [`messages`] its
-//! messages, [`side_arrays`] the arrays beside its tokens, [`verdict`] its verdict. [`retokenize`]
+//! messages, [`token_data`] the data of its tokens, [`verdict`] its verdict. [`retokenize`]
 //! makes ids for paths without any. [`schema`] is the contract with trainers, and [`columns`] turns
 //! rows into Arrow arrays.
 
@@ -11,6 +11,6 @@ pub(crate) mod messages;
 pub(crate) mod retokenize;
 pub(crate) mod row;
 pub(crate) mod schema;
-pub(crate) mod side_arrays;
-mod trajectory;
+pub(crate) mod token_data;
+pub(crate) mod trajectory;
 pub(crate) mod verdict;

@@ -13,12 +13,13 @@ use std::collections::BTreeSet;
 
 use episode::TrajectoryKind;
 
+use crate::graph::derive::Derived;
 use crate::graph::node::{NodeId, PerNode};
 use crate::graph::paths::{PathId, Paths};
 use crate::notes::models::count_model;
 use crate::notes::{Notes, RowExclusion};
 use crate::weigh::model_filter::{ModelFilter, policy};
-use crate::weigh::versions::{VersionFilter, VersionSet};
+use crate::weigh::versions::{VersionFilter, VersionSet, trainable_versions};
 
 /// Rule for sampled tokens that stand in several rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -69,11 +70,8 @@ pub(crate) struct TokenShares<'p> {
 /// paths would have trained.
 ///
 /// The version filter sees only those tokens of a path that no chosen path before it trains.
-pub(crate) fn weigh<'p>(
-    paths: &'p Paths,
-    versions: PerNode<VersionSet>,
-    filter: &PathFilter,
-) -> (TokenShares<'p>, Notes) {
+pub(crate) fn weigh<'d>(derived: &'d Derived<'_>, filter: &PathFilter) -> (TokenShares<'d>, Notes) {
+    let paths = &derived.paths;
     let mut notes = Notes::default();
     let mut shares = TokenShares {
         paths: Vec::new(),
@@ -81,7 +79,7 @@ pub(crate) fn weigh<'p>(
         owners: PerNode::filled(paths.nodes.len(), None),
         shared: filter.shared,
         total: 0,
-        versions,
+        versions: trainable_versions(derived),
     };
 
     let policy = policy(paths);

@@ -5,6 +5,7 @@ pub mod cut;
 pub mod heartbeat;
 pub mod outgoing;
 pub mod pace;
+pub mod read;
 pub mod request_body;
 
 use std::pin::Pin;
@@ -13,9 +14,12 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
+use hyper::StatusCode;
 use hyper::body::{Body, Frame};
 use thiserror::Error;
 use tokio::sync::mpsc;
+
+use crate::memory::MemoryFull;
 
 /// An error that ends a transfer.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -23,14 +27,41 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub type ReplyBody = UnsyncBoxBody<Bytes, BoxError>;
 
 /// The reason for which the body of a request is not taken to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BodyError {
+    /// It broke off, or its coding is damaged.
+    #[error("the request body could not be read: {0}")]
+    Unreadable(String),
     /// It has more bytes than this.
     #[error("the request body is longer than {0} bytes")]
     TooLong(u64),
     /// It came too slowly. Holds the number of bytes that came.
     #[error("the request body came too slowly: {0} bytes so far")]
     TooSlow(u64),
+    /// It decodes to more than this, the most for what was sent.
+    #[error("the request body decodes to more than {0} bytes; send it with less compression")]
+    TooDense(u64),
+    /// The account of memory has no room for it.
+    #[error("too much memory is in use; try again in a second")]
+    NoMemory,
+}
+
+impl BodyError {
+    /// The HTTP status, chosen so that an SDK retries or stops as it should.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Unreadable(_) => StatusCode::BAD_REQUEST,
+            Self::TooLong(_) | Self::TooDense(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooSlow(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::NoMemory => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+impl From<MemoryFull> for BodyError {
+    fn from(_: MemoryFull) -> Self {
+        Self::NoMemory
+    }
 }
 
 /// A body that is in memory.

@@ -36,6 +36,15 @@ pub(crate) const LEAVE_WAIT: Duration = Duration::from_millis(300);
 /// Bytes that the system may hold for an agent that does not read.
 pub(crate) const AGENT_SEND_BYTES_MAX: usize = 256 << 10;
 
+// Tokens.
+
+/// Time after which a request with a wrong token is answered.
+pub(crate) const WRONG_TOKEN_WAIT: Duration = Duration::from_secs(1);
+/// Requests with a wrong token that wait; further ones are answered 429 at once.
+pub(crate) const WRONG_TOKENS_WAITING_MAX: usize = 1024;
+/// Shortest time between two lines of the log about refused requests.
+pub(crate) const REFUSALS_LOG_EVERY: Duration = Duration::from_secs(10);
+
 // Memory of requests and of replies until they are sent.
 
 /// Part of the ceiling up to which new calls are admitted: 3 of 4.
@@ -48,6 +57,8 @@ pub(crate) const MEMORY_POLL_WAIT: Duration = Duration::from_millis(20);
 pub(crate) const MEMORY_REPLY_SHARE: (u64, u64) = (7, 9);
 /// Longest wait of a reply for memory. Then it is recorded as far as it was read.
 pub(crate) const MEMORY_REPLY_WAIT: Duration = Duration::from_secs(5);
+/// Copies of a body that is held whole: the one that came, and the one that is sent on.
+pub const BODY_COPIES: usize = 2;
 
 // Content codings.
 

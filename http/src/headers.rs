@@ -28,6 +28,14 @@ const OVERRIDES: [&str; 5] = [
 /// Request headers that every hop writes anew, or answers itself.
 const REWRITTEN_BY_HOP: [&str; 3] = ["host", "content-length", "expect"];
 
+/// Request headers that hold credentials. They are marked as such, so that no log shows them.
+pub(crate) const SECRET_HEADERS: [HeaderName; 4] = [
+    header::AUTHORIZATION,
+    header::PROXY_AUTHORIZATION,
+    header::COOKIE,
+    HeaderName::from_static("x-api-key"),
+];
+
 /// The header of a reply that names its call.
 pub const CALL_ID: HeaderName = HeaderName::from_static("x-rolltape-call-id");
 

@@ -1,5 +1,6 @@
 //! One hall for HTTP: what listeners and clients of this workspace share, each within bounds.
 //!
+//! - `api`: tables of routes, tokens, queries and bodies of JSON.
 //! - `server`: sockets, connections, and the loop that accepts them.
 //! - `body`: bodies of requests and replies, their codings, their pace, what ends them early.
 //! - `path`: the normal form of a path, percent escapes, secrets in queries.
@@ -10,8 +11,9 @@
 //! - `bounds`: what a client may cost a listener.
 #![forbid(unsafe_code)]
 
+pub mod api;
 pub mod body;
-mod bounds;
+pub mod bounds;
 pub mod clock;
 pub mod headers;
 pub mod memory;

@@ -2,6 +2,7 @@
 
 pub mod activity;
 mod connections;
+pub mod edge;
 pub mod endpoint;
 pub mod listen;
 mod socket;

@@ -10,7 +10,7 @@
 
 use std::time::Instant;
 
-use kernels::cpu::Matrix;
+use kernels::cpu::CpuMatrix;
 use kernels::{Cpu, Heads, LayerPages, Numerics, Ops, PAGE, RmsNorm, Rotation, Span, Step, Values};
 
 /// A weight matrix of a layer, or of the head.
@@ -123,7 +123,7 @@ fn values(len: usize) -> Vec<f32> {
 }
 
 /// Returns so many copies of a matrix that no cache holds them.
-fn matrices(cpu: &Cpu, shape: &Shape) -> Vec<Matrix> {
+fn matrices(cpu: &Cpu, shape: &Shape) -> Vec<CpuMatrix> {
     let Shape { columns, rows, .. } = *shape;
     let halves: Vec<u16> =
         values(columns * rows).iter().map(|value| (value.to_bits() >> 16) as u16).collect();
@@ -132,7 +132,7 @@ fn matrices(cpu: &Cpu, shape: &Shape) -> Vec<Matrix> {
 }
 
 /// Prints the time of products with `batch` rows, and their part of the limit.
-fn report(cpu: &Cpu, matrices: &[Matrix], shape: &Shape, batch: usize, limit: f64) {
+fn report(cpu: &Cpu, matrices: &[CpuMatrix], shape: &Shape, batch: usize, limit: f64) {
     let x = values(batch * shape.columns);
     let mut out = Vec::new();
     let seconds = best(|| {

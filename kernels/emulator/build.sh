@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# build.sh FOLDER [HEAD_DIM...]: the doubles of the CUDA libraries and the emulated kernels, for
+# build.sh FOLDER [HEAD_DIM...]: the emulated CUDA libraries and the emulated kernels, for
 # LD_LIBRARY_PATH. Without sizes of heads: 16, 32, 64, 128 and 256. Files that are up to date are kept.
 #   FOLDER/libcuda.so.1           the driver
 #   FOLDER/libcublasLt.so.13      products
@@ -41,7 +41,7 @@ exports="$out/exports"
 echo '{ global: cu*; nccl*; nvrtc*; rolltape_*; __tsan_*; __ubsan_*; extern "C++" { emulate::*; };
   local: *; };' >"$exports"
 
-library() { # NAME SOURCE... : one of the doubles
+library() { # NAME SOURCE... : one of the libraries
   local name="$1" file="$out/$1" stamp
   shift
   up_to_date "$file" "$here"/*.cc && return

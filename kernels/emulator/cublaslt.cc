@@ -1,5 +1,5 @@
-// A double of cuBLASLt: products of bf16 or f32 matrices into bf16 or f32, summed in f32, on a
-// stream of the driver's double.
+// An emulated cuBLASLt: products of bf16 or f32 matrices into bf16 or f32, summed in f32, on a
+// stream of the emulated driver.
 //
 // As in the real one, the order of sums may depend on the number of columns, so it does not give
 // the same bits in every batch. An algorithm is valid only for the shape for which it was found,
@@ -11,9 +11,9 @@
 #include <vector>
 
 extern "C" {
-int rolltape_double_enqueue(void *stream, int (*function)(void *), const void *data, size_t bytes);
-int rolltape_double_live(uint64_t address, size_t bytes);
-int rolltape_double_fault(const char *text);
+int rolltape_emulated_enqueue(void *stream, int (*function)(void *), const void *data, size_t bytes);
+int rolltape_emulated_live(uint64_t address, size_t bytes);
+int rolltape_emulated_fault(const char *text);
 }
 
 namespace {
@@ -89,7 +89,7 @@ uint64_t columns(const Layout &layout, int transposed) {
 
 bool lives(const void *base, const Layout &layout) {
   uint64_t last = (layout.columns - 1) * static_cast<uint64_t>(layout.leading) + layout.rows;
-  return rolltape_double_live(reinterpret_cast<uint64_t>(base), last * size_of(layout.type));
+  return rolltape_emulated_live(reinterpret_cast<uint64_t>(base), last * size_of(layout.type));
 }
 
 // The operand as rows of `length` numbers that are multiplied with each other.
@@ -127,7 +127,7 @@ int multiply(void *data) {
   bool all = lives(product.at_a, product.a) && lives(product.at_b, product.b) &&
              lives(product.at_d, d) && (product.beta == 0 || lives(product.at_c, product.c)) &&
              (!bias || lives(how.bias, {bias_type, d.rows, 1, static_cast<int64_t>(d.rows)}));
-  if (!all) return rolltape_double_fault("cublasLtMatmul: memory that is not there");
+  if (!all) return rolltape_emulated_fault("cublasLtMatmul: memory that is not there");
   // A line of `a` for every row of D, a line of `b` for every column.
   auto a = lines(product.at_a, product.a, how.trans_a);
   auto b = lines(product.at_b, product.b, !how.trans_b);
@@ -292,11 +292,11 @@ API cublasLtMatmul(void *handle, const Description *how, const float *alpha, con
     // More columns need more workspace than the algorithm was found with.
     uint64_t needed = parts > 1 ? d->rows * d->columns * 4 : 0;
     if (needed > workspace_bytes) return INVALID_VALUE;
-    if (needed && !rolltape_double_live(reinterpret_cast<uint64_t>(workspace), needed))
+    if (needed && !rolltape_emulated_live(reinterpret_cast<uint64_t>(workspace), needed))
       return INVALID_VALUE;
   }
   Product product{*how, *a, *b, *c, *d, at_a, at_b, at_c, at_d, *alpha, *beta, parts};
-  int result = rolltape_double_enqueue(stream, multiply, &product, sizeof product);
+  int result = rolltape_emulated_enqueue(stream, multiply, &product, sizeof product);
   return result ? EXECUTION_FAILED : OK;
 }
 }

@@ -1,4 +1,4 @@
-// The driver's double: settings, devices, contexts, copies. Built as libcuda.so.1.
+// The emulated driver: settings, devices, contexts, copies. Built as libcuda.so.1.
 //
 // Other functions are missing, as they are in an old driver.
 #include "driver.h"
@@ -24,12 +24,12 @@ thread_local void *current_context = nullptr;
 char pool_object;
 
 long long from_environment(const char *name, long long otherwise) {
-  const char *text = getenv((std::string("ROLLTAPE_DOUBLE_") + name).c_str());
+  const char *text = getenv((std::string("ROLLTAPE_EMULATED_") + name).c_str());
   return text && *text ? atoll(text) : otherwise;
 }
 
 Settings read_settings() {
-  const char *order = getenv("ROLLTAPE_DOUBLE_ORDER");
+  const char *order = getenv("ROLLTAPE_EMULATED_ORDER");
   std::string text = order ? order : "late";
   return {
       from_environment("MEMORY", 256ll << 20),
@@ -144,7 +144,7 @@ uint64_t random_number() {
 }
 
 Result fault(Result result, const std::string &text) {
-  fprintf(stderr, "CUDA double: %s\n", text.c_str());
+  fprintf(stderr, "emulated CUDA: %s\n", text.c_str());
   counts().faults++;
   if (result == LAUNCH_FAILED) state.broken = result;
   return result;
@@ -164,7 +164,7 @@ extern "C" {
   if (Result wrong = ready()) return wrong
 
 // ---- for tests: settings and counters by name ----
-API rolltape_double_set(const char *name, long long value) {
+API rolltape_emulated_set(const char *name, long long value) {
   LOCKED;
   long long *place = named(name);
   if (!place) return 0;
@@ -172,15 +172,15 @@ API rolltape_double_set(const char *name, long long value) {
   emulate::set_seed(static_cast<uint64_t>(settings().seed));
   return 1;
 }
-__attribute__((visibility("default"))) long long rolltape_double_get(const char *name) {
+__attribute__((visibility("default"))) long long rolltape_emulated_get(const char *name) {
   LOCKED;
   if (!strcmp(name, "used")) return static_cast<long long>(used());
   long long *place = named(name);
   return place ? *place : -1;
 }
-// For the other doubles: adds work to a stream. `function` is called with a copy of `data`, and
+// For the other libraries: adds work to a stream. `function` is called with a copy of `data`, and
 // again as long as it returns NOT_READY.
-API rolltape_double_enqueue(void *stream, int (*function)(void *), const void *data, size_t bytes) {
+API rolltape_emulated_enqueue(void *stream, int (*function)(void *), const void *data, size_t bytes) {
   BEGIN;
   auto known = stream_of(stream);
   if (!known) return INVALID_HANDLE;
@@ -189,8 +189,8 @@ API rolltape_double_enqueue(void *stream, int (*function)(void *), const void *d
   auto work = [=]() mutable { return static_cast<Result>(function(kept.data())); };
   return enqueue(known, work, LIBRARY);
 }
-API rolltape_double_live(uint64_t address, size_t bytes) { return live(address, bytes); }
-API rolltape_double_fault(const char *text) { return fault(LAUNCH_FAILED, text); }
+API rolltape_emulated_live(uint64_t address, size_t bytes) { return live(address, bytes); }
+API rolltape_emulated_fault(const char *text) { return fault(LAUNCH_FAILED, text); }
 
 // ---- the driver and its devices ----
 API cuDriverGetVersion(int *version) {
@@ -218,7 +218,7 @@ API cuDeviceGet(int *device, int ordinal) {
 }
 API cuDeviceGetName(char *name, int length, int device) {
   if (!is_device(device)) return INVALID_DEVICE;
-  snprintf(name, static_cast<size_t>(length), "Emulated GPU (rolltape's double)");
+  snprintf(name, static_cast<size_t>(length), "Emulated GPU (rolltape)");
   return SUCCESS;
 }
 API cuDeviceGetUuid_v2(unsigned char *uuid, int device) {

@@ -1,4 +1,4 @@
-// The internals of the driver's double: memory, streams, modules. One lock guards everything.
+// The internals of the emulated driver: memory, streams, modules. One lock guards everything.
 #pragma once
 #include <cstddef>
 #include <cstdint>

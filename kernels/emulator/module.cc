@@ -56,7 +56,7 @@ const std::map<std::string, Emulated> &emulated(int head_dim) {
     if (!name.ends_with(exact) && !name.ends_with(any)) continue;
     void *library = dlopen((folder() + name).c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!library) {
-      fprintf(stderr, "CUDA double: %s\n", dlerror());
+      fprintf(stderr, "emulated CUDA: %s\n", dlerror());
       continue;
     }
     auto family_of =
@@ -80,7 +80,7 @@ struct Image {
   std::map<std::string, Entry> entries;
 };
 
-constexpr char PLAIN[] = "ROLLTAPE-DOUBLE\n";
+constexpr char PLAIN[] = "ROLLTAPE-EMULATED\n";
 
 Image read_plain(const char *text) {
   Image image;

@@ -1,4 +1,4 @@
-// A double of NCCL: groups whose members are threads or processes of one machine, over TCP.
+// An emulated NCCL: groups whose members are threads or processes of one machine, over TCP.
 //
 // It has only the functions that the engine calls. Groups are non-blocking: a call returns
 // `ncclInProgress`, and its operation is on the stream once `ncclCommGetAsyncError` has returned
@@ -20,9 +20,9 @@
 #include <vector>
 
 extern "C" {
-int rolltape_double_enqueue(void *stream, int (*function)(void *), const void *data, size_t bytes);
-int rolltape_double_live(uint64_t address, size_t bytes);
-int rolltape_double_fault(const char *text);
+int rolltape_emulated_enqueue(void *stream, int (*function)(void *), const void *data, size_t bytes);
+int rolltape_emulated_live(uint64_t address, size_t bytes);
+int rolltape_emulated_fault(const char *text);
 }
 
 namespace {
@@ -37,7 +37,7 @@ enum Result {
 };
 constexpr int VERSION = 23007;
 constexpr int UINT8 = 1, FLOAT32 = 7, SUM = 0;
-// The result with which work asks the driver's double to call it again.
+// The result with which work asks the emulated driver to call it again.
 constexpr int NOT_READY = 600;
 // Number of times that a group reports a call as in progress before its work is on the stream.
 constexpr int POLLS = 3;
@@ -246,9 +246,9 @@ int go_on(void *data) {
   };
   if (group->aborted) return end(0);
   if (group->error != SUCCESS && group->error != IN_PROGRESS) return NOT_READY;
-  if (!rolltape_double_live(reinterpret_cast<uint64_t>(collective.to), collective.bytes) ||
-      !rolltape_double_live(reinterpret_cast<uint64_t>(collective.from), collective.bytes))
-    return end(rolltape_double_fault("a collective on memory that is not there"));
+  if (!rolltape_emulated_live(reinterpret_cast<uint64_t>(collective.to), collective.bytes) ||
+      !rolltape_emulated_live(reinterpret_cast<uint64_t>(collective.from), collective.bytes))
+    return end(rolltape_emulated_fault("a collective on memory that is not there"));
   if (!collective.begun)
     for (auto &[rank, peer] : group->peers) peer.sent = peer.received = 0;
   collective.begun = true;
@@ -306,7 +306,7 @@ API ncclGetUniqueId(Id *id) {
     return SYSTEM_ERROR;
   static uint64_t count = 0;
   std::lock_guard<std::mutex> guard(all);
-  Place place{{'d', 'o', 'u', 'b', 'l', 'e'}, 0, ntohs(address.sin_port)};
+  Place place{{'r', 'o', 'l', 'l'}, 0, ntohs(address.sin_port)};
   place.nonce = static_cast<uint64_t>(getpid()) << 32 | ++count;
   memset(id, 0, sizeof *id);
   memcpy(id, &place, sizeof place);
@@ -321,7 +321,7 @@ API ncclCommInitRankConfig(void **handle, int size, Id id, int rank, const Confi
   if (!config || config->size < sizeof(Config) || config->magic != 0xcafebeef)
     return INVALID_ARGUMENT;
   if (config->version < 21400 || config->blocking != 0) return INVALID_USAGE;
-  if (strcmp(place.magic, "double")) return INVALID_ARGUMENT;
+  if (strcmp(place.magic, "roll")) return INVALID_ARGUMENT;
   auto group = std::make_shared<Group>();
   group->rank = rank, group->size = size, group->place = place;
   std::lock_guard<std::mutex> guard(all);
@@ -374,7 +374,7 @@ API ncclCommGetAsyncError(void *handle, int *error) {
   // The stream may begin at once, with the locks in the other order.
   if (asked) {
     auto kept = new std::shared_ptr<Collective>(asked);
-    int result = rolltape_double_enqueue(asked->stream, go_on, &kept, sizeof kept);
+    int result = rolltape_emulated_enqueue(asked->stream, go_on, &kept, sizeof kept);
     std::lock_guard<std::mutex> guard(group->lock);
     if (group->error == IN_PROGRESS) group->error = result && result != NOT_READY ? 1 : SUCCESS;
   }

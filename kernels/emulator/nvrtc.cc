@@ -1,5 +1,5 @@
-// A double of NVRTC for tests without it. It compiles nothing: from the options and the text it
-// makes an image that names architecture, head size and kernels for the driver's double.
+// An emulated NVRTC for tests without it. It compiles nothing: from the options and the text it
+// makes an image that names architecture, head size and kernels for the emulated driver.
 #include <cstring>
 #include <regex>
 #include <string>
@@ -106,12 +106,12 @@ API nvrtcCompileProgram(void *handle, int count, const char *const *options) {
   if (result) return result;
   std::string text = without_comments(program->text);
   bool includes = std::regex_search(text, std::regex("(^|\n) *# *include"));
-  if (getenv("ROLLTAPE_DOUBLE_FAIL_COMPILE") || includes) {
+  if (getenv("ROLLTAPE_EMULATED_FAIL_COMPILE") || includes) {
     program->log = includes ? "error: there are no headers" : "error: told to fail";
     return COMPILATION;
   }
   std::string digits = std::regex_replace(architecture, std::regex("[^0-9]"), "");
-  program->image = "ROLLTAPE-DOUBLE\narchitecture " + digits + "\nhead_dim " + head_dim + "\n";
+  program->image = "ROLLTAPE-EMULATED\narchitecture " + digits + "\nhead_dim " + head_dim + "\n";
   std::regex kernel(
       "__global__\\s+(?:void\\s+)?(?:__launch_bounds__\\s*\\([^)]*\\)\\s*)?(?:void\\s+)?(\\w+)\\s*"
       "\\(");

@@ -1,4 +1,4 @@
-// The functions that emulated kernels, the driver's double and test programs call: threads of a
+// The functions that emulated kernels, the emulated driver and test programs call: threads of a
 // block as fibers, their synchronization, and the checks of memory. Built once, without
 // instrumentation.
 #pragma once
@@ -47,7 +47,7 @@ struct Launch {
   Blocks predecessor = {0, 0};
 };
 
-// Device memory as the driver's double keeps it: addresses in [begin, end) are device addresses,
+// Device memory as the emulated driver keeps it: addresses in [begin, end) are device addresses,
 // and `live` says whether all bytes of a range lie in one allocation. With no arena (a test
 // program that hands over its own arrays) only shared memory is checked.
 struct Arena {

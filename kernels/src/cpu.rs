@@ -3,12 +3,12 @@
 //! - [`Cpu`]: implements [`crate::Ops`]. It checks shapes, then splits the work over the threads
 //!   of a pool, each in loops compiled for the best instruction set of the machine
 //!   ([`SimdLevel`]).
-//! - [`Matrix`]: weights in panels of sixteen rows, so that the lanes of a register are sixteen
+//! - [`CpuMatrix`]: weights in panels of sixteen rows, so that the lanes of a register are sixteen
 //!   results and no sum crosses lanes.
-//! - [`Adapters`]: low-rank additions to one matrix.
-//! - [`Routing`]: the experts of the rows of a step.
-//! - [`States`]: the recurrent states of sequences.
-//! - [`Pages`]: keys and values in pages of sixteen positions, laid out like panels.
+//! - [`CpuAdapters`]: low-rank additions to one matrix.
+//! - [`CpuRouting`]: the experts of the rows of a step.
+//! - [`CpuStates`]: the recurrent states of sequences.
+//! - [`CpuPages`]: keys and values in pages of sixteen positions, laid out like panels.
 //!
 //! Work is split by results, never inside a sum, so bits do not depend on the number of threads.
 #![expect(unsafe_code, reason = "every task of an operation writes rows of its own")]
@@ -29,12 +29,12 @@ mod simd;
 #[cfg(test)]
 mod tests;
 
-pub use adapters::Adapters;
-pub use attention::pages::Pages;
+pub use adapters::CpuAdapters;
+pub use attention::pages::CpuPages;
 pub use dispatch::SimdLevel;
-pub use experts::Routing;
-pub use matrix::Matrix;
-pub use recurrent::states::States;
+pub use experts::CpuRouting;
+pub use matrix::CpuMatrix;
+pub use recurrent::states::CpuStates;
 
 use std::ops::Range;
 use std::sync::Arc;

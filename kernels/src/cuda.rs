@@ -23,8 +23,8 @@ mod arrival;
 pub mod check;
 mod cublaslt;
 mod device;
-#[cfg(any(test, feature = "double"))]
-pub mod double;
+#[cfg(feature = "emulated")]
+pub mod emulated;
 mod error;
 pub mod grid;
 mod kernels;
@@ -37,17 +37,17 @@ mod tensor;
 pub mod variant;
 
 pub use arrival::intake::{ArrivedTensor, ArrivingType, Intake, IntakeOrder, TakenIn};
-pub use arrival::{Arrival, ArrivedValues, HostValues};
+pub use arrival::{Arrival, ArrivedValues};
 pub use device::library::{LOADS_LIBRARIES, Libraries, LibraryLocation};
 pub use device::memory::{Memory, Pinned, Pod};
 pub use device::{Device, DeviceOptions};
 pub use error::{CudaError, NoCuda};
 pub use kernels::{Arg, Grid, KernelLoad, Kernels};
-pub use ops::adapters::Adapters;
-pub use ops::experts::Routing;
-pub use ops::recurrent::States;
+pub use ops::adapters::CudaAdapters;
+pub use ops::experts::CudaRouting;
+pub use ops::recurrent::CudaStates;
 pub use program::source::{FAMILIES, Family};
 pub use step::{Cuda, CudaOptions};
-pub use tensor::{Buffer, ElementType, Matrix, Pages};
+pub use tensor::{CudaBuffer, CudaMatrix, CudaPages, ElementType};
 
 pub(crate) use device::library::{locate, nccl_package};

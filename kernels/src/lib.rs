@@ -23,8 +23,8 @@ mod random;
 
 pub use cpu::{Cpu, Numerics};
 pub use op::{
-    DeltaGates, DeltaHeads, DeviceLimits, DrawParams, DrawnScores, DrawnToken, EXPERTS_MAX,
-    ExpertChoice, ExpertMatrices, Heads, LayerPages, LayerStates, LowRank, OpError, Ops, PAGE,
-    Part, Placement, Residual, RmsNorm, Rotation, Span, SpanState, StateMark, Step, TOP_MAX,
-    Values,
+    AttentionRows, ConvolutionInputs, DeltaHeads, DeltaInputs, DeviceLimits, DrawParams,
+    DrawnScores, DrawnToken, EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, HostValues,
+    LayerPages, LayerRouting, LayerStates, LowRank, MatrixPart, OpError, Ops, PAGE, Placement,
+    Residual, RmsNorm, Rotation, Span, SpanState, StateMark, Step, TOP_MAX, Values,
 };

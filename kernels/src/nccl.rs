@@ -11,6 +11,10 @@
 //! may stop waiting between two polls. A group that failed, or that is no longer waited for, is
 //! aborted at once, before any memory is freed that its kernels may still use, because to free
 //! memory waits for all kernels of the device.
+//!
+//! The `nccl` of `cudarc` cannot replace this. Its groups block until all members have joined, it
+//! does not have `ncclCommGetAsyncError` behind a safe function, a failed abort panics, and so does
+//! a library that is not there.
 #![expect(unsafe_code, reason = "NCCL is a C library")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -54,7 +58,7 @@ type Stream = *mut c_void;
 
 /// The beginning of `ncclConfig_t`, as of version 2.14. Later versions take defaults for the rest.
 #[repr(C)]
-struct Config {
+struct GroupConfig {
     size: usize,
     magic: u32,
     version: u32,
@@ -63,10 +67,10 @@ struct Config {
     clusters: c_int,
 }
 
-impl Config {
+impl GroupConfig {
     /// `NCCL_CONFIG_INITIALIZER`, for a non-blocking group.
-    const NON_BLOCKING: Config = Config {
-        size: size_of::<Config>(),
+    const NON_BLOCKING: GroupConfig = GroupConfig {
+        size: size_of::<GroupConfig>(),
         magic: 0xCAFE_BEEF,
         version: 21_400,
         blocking: 0,
@@ -120,7 +124,8 @@ pub type ShouldStop<'a> = &'a mut dyn FnMut() -> bool;
 struct NcclFunctions {
     version: unsafe extern "C" fn(*mut c_int) -> c_int,
     reason: unsafe extern "C" fn(c_int) -> *const c_char,
-    join: unsafe extern "C" fn(*mut CommHandle, c_int, UniqueId, c_int, *const Config) -> c_int,
+    join:
+        unsafe extern "C" fn(*mut CommHandle, c_int, UniqueId, c_int, *const GroupConfig) -> c_int,
     all_reduce: unsafe extern "C" fn(
         *const c_void,
         *mut c_void,
@@ -258,7 +263,7 @@ impl Communicator {
         let id = UniqueId(*id);
         // SAFETY: the library writes a handle, and reads the configuration during the call.
         let status =
-            unsafe { (functions.join)(&mut handle, size, id, rank, &Config::NON_BLOCKING) };
+            unsafe { (functions.join)(&mut handle, size, id, rank, &GroupConfig::NON_BLOCKING) };
         // From here on every failure aborts the group.
         let mut communicator = Communicator { functions, handle, device: device.clone() };
         communicator.wait_ready(JOIN, status, should_stop)?;

@@ -25,10 +25,13 @@ pub(crate) use error::{check_index, check_len, check_multiple, check_slots};
 pub use limits::DeviceLimits;
 pub(crate) use operands::with_host_parts;
 pub use operands::{
-    EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, LayerPages, LowRank, PAGE, Part, Placement,
-    Residual, RmsNorm, Rotation, Values,
+    AttentionRows, DeviceValues, EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, HostValues,
+    LayerPages, LayerRouting, LowRank, MatrixPart, PAGE, Placement, Residual, RmsNorm, Rotation,
+    Values,
 };
-pub use recurrent::{DeltaGates, DeltaHeads, LayerStates, SpanState, StateMark};
+pub use recurrent::{
+    ConvolutionInputs, DeltaHeads, DeltaInputs, LayerStates, SpanState, StateMark,
+};
 pub(crate) use step::check_span_states;
 pub use step::{DrawParams, DrawnScores, DrawnToken, Span, Step, TOP_MAX};
 
@@ -135,11 +138,11 @@ pub trait Ops: Send {
         columns: usize,
     ) -> Result<Self::Matrix, OpError>;
 
-    /// As [`Ops::matrix`], of parts of which some were broadcast to a GPU. Their memory is read
-    /// there if this device can, and otherwise copied to the host.
+    /// As [`Ops::matrix`], of parts of which some are in a device's memory. They are read there if
+    /// this device can, and otherwise copied to the host.
     fn matrix_of(
         &self,
-        parts: &[Part<'_>],
+        parts: &[MatrixPart<'_>],
         rows: usize,
         columns: usize,
     ) -> Result<Self::Matrix, OpError> {
@@ -316,16 +319,15 @@ pub trait Ops: Send {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// As [`Ops::rope_and_cache`] and then [`Ops::attend`], with the same bits. The contents of qkv
-    /// are unspecified afterwards.
+    /// As [`Ops::rope_and_cache`] and then [`Ops::attend`], with the same bits.
     fn rope_and_attend(
         &self,
         step: &Step<'_>,
-        qkv: &mut Self::Buffer,
+        rows: AttentionRows<'_, Self::Buffer>,
         rotation: &Rotation<'_, Self::Buffer>,
         to: LayerPages<&mut Self::Pages>,
-        out: &mut Self::Buffer,
     ) -> Result<(), OpError> {
+        let AttentionRows { qkv, out } = rows;
         let LayerPages { pages, layer } = to;
         self.rope_and_cache(step, qkv, rotation, LayerPages { pages: &mut *pages, layer })?;
         self.attend(step, qkv, LayerPages { pages, layer }, out)
@@ -347,26 +349,20 @@ pub trait Ops: Send {
         &self,
         x: &Self::Buffer,
         w: &Self::Matrix,
-        width: usize,
         wide: &mut Self::Buffer,
         out: &mut Self::Buffer,
-    ) -> Result<(), OpError> {
-        self.matmul(x, w, wide)?;
-        self.silu_mul(wide, width, out)
-    }
+    ) -> Result<(), OpError>;
 
     /// `x *= sigmoid(gate)`: both of one size.
     fn sigmoid_mul(&self, gate: &Self::Buffer, x: &mut Self::Buffer) -> Result<(), OpError>;
 
     /// Convolves the first `heads.channels()` elements of each row with those of the rows before it
-    /// in its sequence, channel by channel, and applies silu: projected `[T, heads.row()]`, kernel
-    /// `[channels, taps]`, out `[T, channels]`. Rows before the step come from the states. Writes
-    /// the states at the marks of [`Step::states`].
+    /// in its sequence, channel by channel, and applies silu: out `[T, channels]`. Rows before the
+    /// step come from the states. Writes the states at the marks of [`Step::states`].
     fn convolve(
         &self,
         step: &Step<'_>,
-        projected: &Self::Buffer,
-        kernel: &Self::Buffer,
+        inputs: ConvolutionInputs<'_, Self::Buffer>,
         to: LayerStates<&mut Self::States>,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
@@ -379,15 +375,12 @@ pub trait Ops: Send {
     /// - `S += k ⊗ ((v - kᵀS) · sigmoid(b))`;
     /// - the result of the row is `qᵀS`.
     ///
-    /// `q`, `k` and `v` are rows of `convolved`, `[T, channels]`, whose contents are unspecified
-    /// afterwards; `b` and `a` come from projected `[T, heads.row()]`; out `[T, value_width]`.
-    /// States are read and written as by [`Ops::convolve`].
+    /// `q`, `k` and `v` are in the convolved rows, `b` and `a` in the projected ones; out
+    /// `[T, value_width]`. States are read and written as by [`Ops::convolve`].
     fn delta_rule(
         &self,
         step: &Step<'_>,
-        projected: &Self::Buffer,
-        convolved: &mut Self::Buffer,
-        gates: DeltaGates<'_, Self::Buffer>,
+        inputs: DeltaInputs<'_, Self::Buffer>,
         to: LayerStates<&mut Self::States>,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
@@ -418,19 +411,17 @@ pub trait Ops: Send {
     fn route(
         &self,
         logits: &Self::Buffer,
-        layer: usize,
-        routing: &mut Self::Routing,
+        to: LayerRouting<&mut Self::Routing>,
     ) -> Result<(), OpError>;
 
     /// `out[t] = Σ weight · down · (silu(gate · x[t]) * (up · x[t]))` over the experts that row `t`
-    /// chose in `layer`, the layer that was routed last, in the order of its choice: x and out
-    /// `[T, H]`.
+    /// chose in the layer, which is the one that was routed last, in the order of its choice: x and
+    /// out `[T, H]`.
     fn mix_experts(
         &self,
         x: &Self::Buffer,
-        layer: usize,
         experts: ExpertMatrices<'_, Self::Matrix>,
-        routing: &mut Self::Routing,
+        chosen: LayerRouting<&mut Self::Routing>,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 

@@ -127,8 +127,6 @@ pub(crate) const STRAY_PATHS_MAX: usize = 64;
 pub(crate) const REFUSED_PATHS_MAX: usize = 64;
 // Memory of calls: their requests, and their replies until they are on disk.
 
-/// Copies of a body that is held whole: the one that came, and the one that is sent on.
-pub(crate) const BODY_COPIES: usize = 2;
 /// Bytes of an event that has not ended, with which a stream without memory is broken off.
 pub(crate) const STALLED_EVENT_BYTES_MAX: usize = 1 << 20;
 
@@ -188,12 +186,6 @@ pub(crate) const CUT_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) const CONTROL_BODY_BYTES_MAX: usize = 1 << 20;
 /// Requests that are served at once; further ones wait.
 pub(crate) const CONTROL_REQUESTS_MAX: usize = 256;
-/// Time after which a request with a wrong token is answered.
-pub(crate) const WRONG_TOKEN_WAIT: Duration = Duration::from_secs(1);
-/// Requests with a wrong token that wait; further ones are answered 429 at once.
-pub(crate) const WRONG_TOKENS_WAITING_MAX: usize = 1024;
-/// Shortest time between two lines of the log about refused requests.
-pub(crate) const REFUSALS_LOG_EVERY: Duration = Duration::from_secs(10);
 /// Longest life of an API key, in seconds.
 pub(crate) const KEY_LIFE_S_MAX: i64 = 31_536_000;
 /// Largest group.

@@ -1,12 +1,14 @@
 //! Settings of a proxy, validated.
 //!
 //! - `address`: an inference server. `spec`: one of several, as a user names it.
-//! - `allowed`: paths that agents may use. `signing_secrets`: the place of what signs API keys.
+//! - `allowed`: paths that agents may use. `tag_segments`: the part of a path that tags a call.
+//! - `signing_secrets`: the place of what signs API keys.
 
 pub(crate) mod address;
 pub(crate) mod allowed;
 pub(crate) mod signing_secrets;
 pub(crate) mod spec;
+pub(crate) mod tag_segments;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,15 +1,14 @@
 //! The control listener: requests that an agent must not be able to make.
 //!
 //! `routes` lists the routes. A field or parameter that is unknown is refused by its name; requests
-//! to the upstream's control routes are forwarded unread. `door` checks who asks, on every route
+//! to the upstream's control routes are forwarded unread. A gate checks who asks, on every route
 //! but `GET /health`.
 
 mod admission;
-mod body;
 mod desk;
-mod door;
 mod engine;
 mod episodes;
+mod error;
 mod fan_out;
 mod feed;
 mod fleet;
@@ -18,21 +17,24 @@ pub(crate) mod fuzzing;
 mod keys;
 mod metrics;
 mod openapi;
-mod reply;
 mod requests;
 pub(crate) mod routes;
-mod schema;
-mod suggest;
 mod versions;
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use episode::AttemptId;
+use http::api::auth::{Gate, Tokens};
+use http::api::query::Query;
+use http::api::reply::{JsonReply, done, error, ok};
+use http::api::route::{Lookup, similar_path};
 use http::body::ReplyBody;
+use http::body::read::read_whole;
+use http::server::edge;
 use http::server::endpoint::Endpoint;
 use http::server::listen::{self, Listener};
 use hyper::body::Incoming;
@@ -44,14 +46,11 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::accept;
 use crate::bounds::{CONTROL_BODY_BYTES_MAX, CONTROL_DRAIN_WAIT, CONTROL_REQUESTS_MAX};
 use crate::config::Config;
-use crate::control::body::Query;
 use crate::control::desk::Desk;
-use crate::control::door::Door;
-use crate::control::reply::{JsonReply, call_error, commit_error, done, error, ok};
-use crate::control::routes::{ControlRoute, Handler, JsonHandler, Lookup};
+use crate::control::error::{body_error, commit_error, not_let_in, refused};
+use crate::control::routes::{ControlRoute, Handler, JsonHandler, ROUTES};
 use crate::proxy::Proxy;
 
 /// Serves the control listener until `shutdown`.
@@ -69,7 +68,7 @@ pub async fn serve_control(
     let socket = listener.into();
     let local = socket.ip().unwrap_or(Ipv4Addr::LOCALHOST.into());
     let control = Arc::new(Control {
-        door: Door::new(proxy.config(), local),
+        gate: gate(proxy.config(), local),
         desk: Desk::new(proxy.config().reader.clone()),
         requests: Semaphore::new(CONTROL_REQUESTS_MAX),
         proxy: Arc::clone(&proxy),
@@ -84,7 +83,7 @@ pub async fn serve_control(
     let bounds = proxy.config().control_bounds();
     let listener = Listener { socket, tls: None, bounds };
     let answer = move |request| answer(Arc::clone(&control), request);
-    listen::serve(listener, answer, shutdown).await;
+    listen::serve(listener, edge::service(answer, panicked), shutdown).await;
     tasks.shutdown().await;
 }
 
@@ -97,8 +96,7 @@ pub async fn serve_reading(
 ) {
     let socket = listener.into();
     let local = socket.ip().unwrap_or(Ipv4Addr::LOCALHOST.into());
-    let door = Door::new(&config, local);
-    let rooms = Arc::new((door, Desk::new(config.reader.clone())));
+    let rooms = Arc::new((gate(&config, local), Desk::new(config.reader.clone())));
     let stopping = Arc::clone(&rooms);
     let shutdown = async move {
         shutdown.await;
@@ -109,23 +107,35 @@ pub async fn serve_reading(
     let answer = move |request: Request<Incoming>| {
         let rooms = Arc::clone(&rooms);
         async move {
-            let (door, desk) = &*rooms;
-            let reply = respond_to_reader(door, desk, &request.into_parts().0).await;
+            let (gate, desk) = &*rooms;
+            let reply = respond_to_reader(gate, desk, &request.into_parts().0).await;
             Ok(reply.unwrap_or_else(JsonReply::into_response))
         }
     };
-    listen::serve(listener, answer, shutdown).await;
+    listen::serve(listener, edge::service(answer, panicked), shutdown).await;
+}
+
+/// The reply to a request whose answer panicked.
+fn panicked() -> Response<ReplyBody> {
+    let message = "the request could not be answered; the log of rolltape says why";
+    error(StatusCode::INTERNAL_SERVER_ERROR, message).into_response()
+}
+
+/// The gate of a listener at `local`.
+fn gate(config: &Config, local: IpAddr) -> Gate {
+    let tokens = Tokens::new(config.control_token.as_deref());
+    Gate::new("control", local, config.control_hosts.clone(), tokens)
 }
 
 async fn respond_to_reader(
-    door: &Door,
+    gate: &Gate,
     desk: &Desk,
     head: &Parts,
 ) -> Result<Response<ReplyBody>, JsonReply> {
-    if let Some(file) = page_file(desk, door, head)? {
+    if let Some(file) = page_file(desk, gate, head)? {
         return Ok(file);
     }
-    let (route, parameter) = let_in(door, head).await?;
+    let (route, parameter) = let_in(gate, head).await?;
     let query = head.uri.query();
     match route.handler {
         Handler::Health => Ok(done().into_response()),
@@ -141,9 +151,9 @@ async fn respond_to_reader(
 /// A control listener.
 struct Control {
     proxy: Arc<Proxy>,
-    door: Door,
+    gate: Gate,
     desk: Desk,
-    /// Bounds the requests that are served at once. Those that the door refuses take no permit, nor
+    /// Bounds the requests that are served at once. Those that the gate refuses take no permit, nor
     /// do bodies of JSON that are still being read. A request to the upstream's control routes has
     /// one while its body passes.
     requests: Semaphore,
@@ -161,10 +171,10 @@ async fn respond(
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, JsonReply> {
     let (head, body) = request.into_parts();
-    if let Some(file) = page_file(&control.desk, &control.door, &head)? {
+    if let Some(file) = page_file(&control.desk, &control.gate, &head)? {
         return Ok(file);
     }
-    let (route, parameter) = let_in(&control.door, &head).await?;
+    let (route, parameter) = let_in(&control.gate, &head).await?;
 
     // A body of JSON is read before the permit is taken: a slow one holds up nobody.
     let proxy = &*control.proxy;
@@ -193,7 +203,7 @@ async fn respond(
         }
         Handler::Metrics => {
             let _permit = control.requests.acquire().await;
-            metrics::page(proxy, &control.door).await
+            metrics::page(proxy, &control.gate).await
         }
         Handler::Json(handler) => {
             let (head, body) = read_json(proxy, request).await?;
@@ -209,28 +219,31 @@ async fn respond(
 /// token when it opens a page.
 fn page_file(
     desk: &Desk,
-    door: &Door,
+    gate: &Gate,
     head: &Parts,
 ) -> Result<Option<Response<ReplyBody>>, JsonReply> {
     if head.method != Method::GET {
         return Ok(None);
     }
     let Some(file) = desk.page_file(head.uri.path()) else { return Ok(None) };
-    door.check_name(head)?;
+    gate.check_name(head).map_err(refused)?;
     Ok(Some(file))
 }
 
 /// Finds the route of a request and checks who asks.
-async fn let_in(door: &Door, head: &Parts) -> Result<(&'static ControlRoute, String), JsonReply> {
+async fn let_in(gate: &Gate, head: &Parts) -> Result<(&'static ControlRoute, String), JsonReply> {
     let (method, path) = (&head.method, head.uri.path());
-    let lookup = routes::find(method, path);
-    if !lookup.is_health() {
-        door.check(head).await?;
+    let lookup = routes::lookup(method, path);
+    let is_health =
+        matches!(&lookup, Lookup::Found { route, .. } if route.handler == Handler::Health);
+    // Health checks of a load balancer carry no token.
+    if !is_health {
+        gate.check(head).await.map_err(not_let_in)?;
     }
     match lookup {
         Lookup::Found { route, parameter } => Ok((route, parameter)),
-        Lookup::WrongMethod(allowed) => Err(wrong_method(method, path, allowed)),
-        Lookup::Unknown(similar) => Err(unknown_path(path, similar.as_deref())),
+        Lookup::WrongMethod(allowed) => Err(wrong_method(method, path, allowed.join(", "))),
+        Lookup::Unknown => Err(unknown_path(path)),
     }
 }
 
@@ -238,8 +251,8 @@ async fn let_in(door: &Door, head: &Parts) -> Result<(&'static ControlRoute, Str
 /// another origin without asking first.
 async fn read_json(proxy: &Proxy, request: Request<Incoming>) -> Result<(Parts, Bytes), JsonReply> {
     let wait = proxy.config().body_wait;
-    let read = accept::read_whole(request, CONTROL_BODY_BYTES_MAX, wait).await;
-    let (head, body) = read.map_err(call_error)?;
+    let read = read_whole(request, CONTROL_BODY_BYTES_MAX, wait).await;
+    let (head, body) = read.map_err(body_error)?;
     if body.is_empty() || is_json(&head.headers) {
         return Ok((head, body));
     }
@@ -262,8 +275,8 @@ fn wrong_method(method: &Method, path: &str, allowed: String) -> JsonReply {
     JsonReply { allow: Some(allowed), ..error(StatusCode::METHOD_NOT_ALLOWED, &message) }
 }
 
-fn unknown_path(path: &str, similar: Option<&str>) -> JsonReply {
-    let hint = match similar {
+fn unknown_path(path: &str) -> JsonReply {
+    let hint = match similar_path(&ROUTES, path) {
         Some(similar) => format!("did you mean `{similar}`?"),
         None => "see docs/control.md".to_owned(),
     };
@@ -318,7 +331,7 @@ impl JsonRequest<'_> {
     /// The attempt that the path and the query name.
     fn attempt(&self) -> Result<AttemptId, JsonReply> {
         let query = Query::parse(self.query)?;
-        query.check_known(self.route.query)?;
+        query.check_known(&self.route.query_names())?;
         episodes::attempt_key(self.parameter, query.get("attempt"))
     }
 }

@@ -15,15 +15,8 @@ use crate::bounds::ADMISSION_RETRY_AFTER_S;
 /// The reason for which rolltape itself answers a call.
 #[derive(Debug, Error)]
 pub(crate) enum CallError {
-    #[error("the request body could not be read: {0}")]
-    Unreadable(String),
-    #[error("the request body is longer than {0} bytes")]
-    TooLong(u64),
-    /// Holds the number of bytes that came.
-    #[error("the request body came too slowly: {0} bytes so far")]
-    TooSlow(u64),
-    #[error("the request body decodes to more than {0} bytes; send it with less compression")]
-    TooDense(u64),
+    #[error(transparent)]
+    Body(BodyError),
     #[error("the request body is nested too deeply or has too many fields")]
     TooComplex,
     #[error("too much memory is in use; try again in a second")]
@@ -104,6 +97,8 @@ pub(crate) enum CallError {
     ReplyTooLong(usize),
     #[error("the upstream's reply decodes to more than {0} bytes")]
     ReplyTooDense(u64),
+    #[error("the call could not be answered; the log of rolltape says why")]
+    Panicked,
     #[error("the call could not be recorded: {0}")]
     Unrecorded(#[from] CommitError),
 }
@@ -111,8 +106,8 @@ pub(crate) enum CallError {
 impl From<BodyError> for CallError {
     fn from(error: BodyError) -> Self {
         match error {
-            BodyError::TooLong(bytes_max) => Self::TooLong(bytes_max),
-            BodyError::TooSlow(bytes) => Self::TooSlow(bytes),
+            BodyError::NoMemory => Self::Overloaded,
+            error => Self::Body(error),
         }
     }
 }
@@ -127,8 +122,7 @@ impl CallError {
     /// The HTTP status, chosen so that an SDK retries or stops as it should.
     pub(crate) fn status(&self) -> StatusCode {
         match self {
-            Self::Unreadable(_)
-            | Self::AmbiguousPath(_)
+            Self::AmbiguousPath(_)
             | Self::NotForced
             | Self::TooComplex
             | Self::InvalidId(_)
@@ -140,8 +134,7 @@ impl CallError {
             | Self::NeedsServerState(_)
             | Self::NeedsLimit(_) => StatusCode::BAD_REQUEST,
 
-            Self::TooLong(_) | Self::TooDense(_) => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::TooSlow(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::Body(error) => error.status(),
             Self::InvalidKey | Self::KeyRequired => StatusCode::UNAUTHORIZED,
             Self::EngineRoute
             | Self::Upgrade
@@ -159,6 +152,7 @@ impl CallError {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Cut => StatusCode::CONFLICT,
+            Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Unrecorded(error) => status_of_unrecorded(error),
         }
     }
@@ -195,6 +189,7 @@ impl CallError {
             Self::Overloaded | Self::NotAdmitted(_) => "overloaded_error",
             Self::Cut | Self::Unrecorded(CommitError::Closed(..)) => "episode_closed",
             Self::Unrecorded(CommitError::Spent(..)) => "budget_spent",
+            Self::Panicked => "recorder_error",
             Self::Unrecorded(error) if status_of_unrecorded(error).is_server_error() => {
                 "recorder_error"
             }
@@ -239,9 +234,8 @@ impl CallError {
             Self::ReplyTooLong(_) => Outcome::Capped,
             Self::NeedsServerState(_)
             | Self::NeedsLimit(_)
-            | Self::TooLong(_)
             | Self::NotForced
-            | Self::TooSlow(_)
+            | Self::Body(BodyError::TooLong(_) | BodyError::TooSlow(_))
             | Self::Unrecordable => Outcome::Refused,
             _ => Outcome::UpstreamFailed,
         };

@@ -4,12 +4,13 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 
-use episode::AttemptId;
+use episode::{AttemptId, Route};
 use http::body::ReplyBody;
 use http::body::cut;
 use http::body::heartbeat::{self, Pulse};
 use http::clock::now;
 use http::headers::{self, AcceptedCodings};
+use http::server::edge;
 use http::server::endpoint::Endpoint;
 use http::server::listen::{self, Listener};
 use hyper::body::Incoming;
@@ -51,7 +52,8 @@ pub async fn serve_data(
         let (proxy, gate) = (Arc::clone(&proxy), Arc::clone(&gate));
         async move { answer(&proxy, &gate, request).await }
     };
-    listen::serve(listener, answer, shutdown).await;
+    let panicked = || CallError::Panicked.response(Route::Other);
+    listen::serve(listener, edge::service(answer, panicked), shutdown).await;
 }
 
 /// Answers one request with the upstream's reply, or with an error in the form of its wire.

@@ -350,7 +350,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let Ok(request) = request.body(()) else {
-            return Err(CallError::Unreadable(path.to_owned()));
+            return Err(http::body::BodyError::Unreadable(path.to_owned()).into());
         };
         let mut head = request.into_parts().0;
         let tagged = tag(&context(), &mut head, None, 0);

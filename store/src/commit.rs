@@ -290,7 +290,7 @@ mod tests {
     fn arrays_beside_the_ids_count_while_a_record_waits() {
         let whole = ended(begun("a", 1).call_id);
         let mut bare = whole.clone();
-        let sides = bare.choices.iter_mut().flat_map(|choice| choice.sides.drain(..));
+        let sides = bare.choices.iter_mut().flat_map(|choice| choice.token_columns.drain(..));
         let sides: usize = sides.map(|side| side.json.len()).sum();
         assert!(sides > 0);
         assert_eq!(Record::CallEnd(whole).bytes(), Record::CallEnd(bare).bytes() + sides);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use episode::{
     AttemptId, CallEnd, CallId, CallKind, CallStart, Choice, EpisodeId, Fidelity, Lineage, Outcome,
-    Reward, RewardScope, Route, SideColumn, Tag, TagSource, TokenCounts, VersionSpan,
+    Reward, RewardScope, Route, Tag, TagSource, TokenColumn, TokenCounts, VersionSpan,
     VersionStamps,
 };
 use tempfile::TempDir;
@@ -66,7 +66,10 @@ pub(crate) fn ended(call_id: CallId) -> CallEnd {
         stop_reason: None,
         versions: vec![VersionSpan { version: "a\"b".into(), start: 0, end: 2 }],
         fidelity: Fidelity::Mapped,
-        sides: vec![SideColumn { name: "top_logprobs".into(), json: "[[],[1.50]]".repeat(40) }],
+        token_columns: vec![TokenColumn {
+            name: "top_logprobs".into(),
+            json: "[[],[1.50]]".repeat(40),
+        }],
     };
     CallEnd {
         call_id,
@@ -141,7 +144,12 @@ async fn a_very_wide_call_is_written_and_takes_nothing_from_its_neighbors() {
         let choice = end.choices.remove(0);
         end.prompts = (0..6000).map(|n| vec![1, n]).collect();
         end.choices = (0..6000)
-            .map(|n| Choice { index: n, prompt_index: n, sides: Vec::new(), ..choice.clone() })
+            .map(|n| Choice {
+                index: n,
+                prompt_index: n,
+                token_columns: Vec::new(),
+                ..choice.clone()
+            })
             .collect();
         let (one, other) = (store.end(end.clone()).await, store.end(ended(small.call_id)).await);
         other.done().await.unwrap();

@@ -104,7 +104,7 @@ impl ChatTemplate {
     /// # Errors
     /// If a file cannot be read or parsed.
     pub fn load(folder: &Path) -> Result<Option<ChatTemplate>, TemplateError> {
-        let files::Sources { default, tool_use, special_tokens } = files::read(folder)?;
+        let files::TemplateSources { default, tool_use, special_tokens } = files::read(folder)?;
         let Some(default) = default else { return Ok(None) };
         let mut template = ChatTemplate::new(&default, special_tokens)?;
         if let Some(source) = tool_use {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_developers_say_is_the_systems_where_the_template_has_no_word_for_it() {
+    fn a_developer_message_is_the_systems_if_it_has_no_role() {
         let messages = [json!({"role": "developer", "content": "a"})];
         let input = ChatInput { messages: &messages, ..ChatInput::default() };
         assert_eq!(render("{{ messages[0].role }}", &input).unwrap(), "system");
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_raw_block_keeps_its_first_newline_and_loses_the_one_behind_it() {
+    fn a_raw_block_keeps_the_newline_inside_not_the_one_behind() {
         let source = "a{% raw %}\n{{ b }}\n{% endraw %}\nc{%- raw -%}\n d{% endraw %}";
         assert_eq!(render(source, &ChatInput::default()).unwrap(), "a\n{{ b }}\ncd");
     }
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_with_tools_have_a_template_of_their_own_where_there_is_one() {
+    fn calls_with_tools_take_the_template_for_tools() {
         let folder = tempfile::tempdir().unwrap();
         let config = json!({"chat_template": [{"name": "tool_use", "template": "t {{ tools[0] }}"},
                                               {"name": "default", "template": "d"}]});

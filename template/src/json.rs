@@ -9,7 +9,7 @@ use serde_json::ser::{CharEscape, Formatter, Serializer};
 
 /// The arguments of `json.dumps`.
 #[derive(Clone, Debug)]
-pub struct Layout<'a> {
+pub struct JsonLayout<'a> {
     /// Spaces of each level; all on one line if absent.
     pub indent: Option<usize>,
     /// Separator of items; if absent Python's own: `", "` on one line, else `","`.
@@ -22,9 +22,9 @@ pub struct Layout<'a> {
     pub sorted: bool,
 }
 
-impl Default for Layout<'_> {
+impl Default for JsonLayout<'_> {
     fn default() -> Self {
-        Layout {
+        JsonLayout {
             indent: None,
             item_separator: None,
             key_separator: Cow::Borrowed(": "),
@@ -39,14 +39,14 @@ impl Default for Layout<'_> {
 /// # Errors
 /// If JSON cannot hold the value, such as a map whose keys are not strings.
 pub fn dumps<T: Serialize + ?Sized>(value: &T) -> Result<String, serde_json::Error> {
-    dumps_as(value, &Layout::default())
+    dumps_as(value, &JsonLayout::default())
 }
 
 /// Writes a value as `json.dumps` with these arguments.
 ///
 /// # Errors
 /// As [`dumps`].
-pub fn dumps_as<T>(value: &T, layout: &Layout<'_>) -> Result<String, serde_json::Error>
+pub fn dumps_as<T>(value: &T, layout: &JsonLayout<'_>) -> Result<String, serde_json::Error>
 where
     T: Serialize + ?Sized,
 {
@@ -78,7 +78,7 @@ fn sort(value: &mut Value) {
 
 /// A formatter of `serde_json` that writes as Python does.
 struct PythonFormatter<'a> {
-    layout: &'a Layout<'a>,
+    layout: &'a JsonLayout<'a>,
     item_separator: &'a str,
     level: usize,
     /// True if the innermost open list or map has items.
@@ -226,25 +226,25 @@ mod tests {
     #[test]
     fn every_argument_is_that_of_python() {
         let value = json!({"b": [1, {"z": [], "a": {}}], "a": "ü😀\u{1}\u{7f}"});
-        let show = |layout: Layout<'_>| dumps_as(&value, &layout).unwrap();
-        let indented = Layout { indent: Some(2), ..Layout::default() };
+        let show = |layout: JsonLayout<'_>| dumps_as(&value, &layout).unwrap();
+        let indented = JsonLayout { indent: Some(2), ..JsonLayout::default() };
         assert_eq!(
             show(indented.clone()),
             "{\n  \"b\": [\n    1,\n    {\n      \"z\": [],\n      \"a\": {}\n    }\n  ],\n  \
              \"a\": \"ü😀\\u0001\u{7f}\"\n}"
         );
-        let compact = Layout {
+        let compact = JsonLayout {
             item_separator: Some(",".into()),
             key_separator: ":".into(),
             sorted: true,
             ascii: true,
-            ..Layout::default()
+            ..JsonLayout::default()
         };
         assert_eq!(
             show(compact),
             "{\"a\":\"\\u00fc\\ud83d\\ude00\\u0001\\u007f\",\"b\":[1,{\"a\":{},\"z\":[]}]}"
         );
-        let flat = Layout { indent: Some(0), ..Layout::default() };
+        let flat = JsonLayout { indent: Some(0), ..JsonLayout::default() };
         assert_eq!(dumps_as(&json!([1, []]), &flat).unwrap(), "[\n1,\n[]\n]");
     }
 

@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_to_the_start_of_a_text_is_not_done_behind_others() {
+    fn only_the_start_of_a_text_is_treated_as_one() {
         let json = serde_json::json!({
             "version": "1.0",
             "added_tokens": [{"id": 4, "content": "<s>", "single_word": false,

@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use call::PartialCall;
-use progress::Progress;
+use progress::CallProgress;
 pub use types::ToolTypes;
 
 /// The markup of tool calls.
@@ -104,7 +104,7 @@ pub enum ToolEvent {
 pub struct ToolParser {
     format: ToolFormat,
     types: Arc<ToolTypes>,
-    state: State,
+    state: ParserState,
     /// Text that is neither content nor part of a call yet.
     pending: String,
     /// True after the first call.
@@ -115,7 +115,7 @@ pub struct ToolParser {
 
 /// The position of a [`ToolParser`] in its text.
 #[derive(Clone, Debug)]
-enum State {
+enum ParserState {
     /// Outside of calls.
     Text,
     /// In a call.
@@ -136,7 +136,7 @@ impl ToolParser {
         ToolParser {
             format,
             types,
-            state: State::Text,
+            state: ParserState::Text,
             pending: String::new(),
             has_calls: false,
             has_content: false,
@@ -185,12 +185,12 @@ impl ToolParser {
     /// Ends the text. Text that was pending back is content, and an open call is broken.
     pub fn finish(&mut self) -> Vec<ToolEvent> {
         let mut out = Vec::new();
-        match std::mem::replace(&mut self.state, State::Text) {
-            State::Call(mut call) => {
+        match std::mem::replace(&mut self.state, ParserState::Text) {
+            ParserState::Call(mut call) => {
                 call.cut(&mut out);
                 self.break_call(call, &mut out);
             }
-            State::Text | State::Close => {
+            ParserState::Text | ParserState::Close => {
                 let rest = std::mem::take(&mut self.pending);
                 if !(self.has_calls && rest.trim().is_empty()) {
                     self.emit_content(rest, &mut out);
@@ -203,9 +203,9 @@ impl ToolParser {
     /// Goes from one state to the next. Returns false if that needs more text.
     fn advance(&mut self, out: &mut Vec<ToolEvent>) -> bool {
         match &self.state {
-            State::Text => self.read_text(out),
-            State::Call(_) => self.read_call(out),
-            State::Close => self.read_close(),
+            ParserState::Text => self.read_text(out),
+            ParserState::Call(_) => self.read_call(out),
+            ParserState::Close => self.read_close(),
         }
     }
 
@@ -227,24 +227,26 @@ impl ToolParser {
             self.emit_content(content, out);
         }
         lead.extend(self.pending.drain(..markup.len()));
-        self.state = State::Call(PartialCall::new(self.format, lead, &self.types));
+        self.state = ParserState::Call(PartialCall::new(self.format, lead, &self.types));
         true
     }
 
     /// Reads a call.
     fn read_call(&mut self, out: &mut Vec<ToolEvent>) -> bool {
-        let State::Call(call) = &mut self.state else { return false };
+        let ParserState::Call(call) = &mut self.state else { return false };
         let piece = std::mem::take(&mut self.pending);
         match call.push(&piece, out) {
-            Progress::Open => false,
-            Progress::Done(rest) => {
+            CallProgress::Open => false,
+            CallProgress::Done(rest) => {
                 self.pending = rest;
                 self.end_call(out);
                 true
             }
-            Progress::Bad(rest) => {
+            CallProgress::Bad(rest) => {
                 self.pending = rest;
-                if let State::Call(call) = std::mem::replace(&mut self.state, State::Text) {
+                if let ParserState::Call(call) =
+                    std::mem::replace(&mut self.state, ParserState::Text)
+                {
                     self.break_call(call, out);
                 }
                 true
@@ -261,7 +263,7 @@ impl ToolParser {
         if let Some(rest) = text.strip_prefix(close) {
             self.pending = rest.to_owned();
         }
-        self.state = State::Text;
+        self.state = ParserState::Text;
         true
     }
 
@@ -306,16 +308,16 @@ impl ToolParser {
 
     /// Ends a call that is complete. It is broken if it has no name or no arguments.
     fn end_call(&mut self, out: &mut Vec<ToolEvent>) {
-        match std::mem::replace(&mut self.state, State::Close) {
-            State::Call(call) if call.has_emitted() => {
+        match std::mem::replace(&mut self.state, ParserState::Close) {
+            ParserState::Call(call) if call.has_emitted() => {
                 self.has_calls = true;
                 out.push(ToolEvent::End);
             }
-            State::Call(call) => {
-                self.state = State::Text;
+            ParserState::Call(call) => {
+                self.state = ParserState::Text;
                 self.break_call(call, out);
             }
-            State::Text | State::Close => {}
+            ParserState::Text | ParserState::Close => {}
         }
     }
 

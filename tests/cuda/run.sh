@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The CUDA path on a machine without a GPU: the real compilers for every kernel, then our own host
-# code and kernels on doubles of the libraries (kernels/emulator/README.md says what those are).
+# code and kernels on emulated libraries (kernels/emulator/README.md says what those are).
 # `run.sh --update` only writes kernels/cuda/cubins.bin and ceilings.txt anew: after every change of
 # a kernel's text. `run.sh --compile` leaves out the tests in Rust.
 set -euo pipefail
@@ -31,8 +31,8 @@ kernels/emulator/build_program.sh "$program" kernels/emulator/test.cc
 "$program"
 [ "$MODE" != --compile ] || exit 0
 
-echo "-- kernels and engine on the doubles, compiled by the real NVRTC"
-# Of the whole workspace, as `cargo test --workspace` has built it: of one package alone, libraries
+echo "-- kernels and engine on the emulated libraries, compiled by the real NVRTC"
+# Of the whole workspace, as `.ci/run test` has built it: of one package alone, libraries
 # would be built anew with fewer features. The filters leave those tests that run kernels.
 export ROLLTAPE_TEST_NVRTC="$toolkit/lib"
-cargo test --workspace --lib -- cuda:: on_cuda serve::tests::gpu::
+cargo test --workspace --features engine/emulated --lib -- cuda:: gpu::

@@ -72,7 +72,7 @@ async fn train(control: SocketAddr, episode: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_first_call_is_refused_until_what_began_before_was_trained_on() {
+async fn a_first_call_is_refused_until_earlier_ones_were_trained_on() {
     let upstream = upstream().await;
     let world = World::start(upstream.address).await;
     let (data, control) = (world.data, world.control);
@@ -201,7 +201,7 @@ async fn the_rest_of_a_group_begins_although_others_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_attempt_is_trained_on_more_versions_later_than_the_rule_says() {
+async fn no_attempt_is_trained_later_than_the_rule_says() {
     const BATCH: usize = 2;
     const MAX_VERSIONS: u64 = 1;
     let world = World::start(upstream().await.address).await;

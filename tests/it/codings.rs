@@ -41,7 +41,7 @@ fn bodies(world_calls: &[episode::Call]) -> Vec<&[u8]> {
 }
 
 #[tokio::test]
-async fn compressed_requests_are_recorded_plain_and_go_on_as_sent_or_asked() {
+async fn compressed_requests_are_recorded_plain_and_sent_on() {
     let upstream = Upstream::start("vllm", ok).await;
     let world = World::start(upstream.address).await;
     let plain = br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
@@ -80,7 +80,7 @@ fn damaged() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn a_request_that_cannot_be_decoded_is_refused_where_it_must_be_read() {
+async fn a_request_that_cannot_be_decoded_is_refused() {
     let upstream = Upstream::start("vllm", ok).await;
     let mut config = proxy::Config::new(format!("http://{}", upstream.address).parse().unwrap());
     (config.request_bytes_kept, config.request_bytes_max) = (1 << 20, 4 << 20);
@@ -155,7 +155,7 @@ async fn a_request_that_need_not_be_decoded_goes_on_as_sent() {
 }
 
 #[tokio::test]
-async fn generating_routes_ask_for_identity_and_undo_what_comes_compressed() {
+async fn generating_routes_ask_for_identity_and_decode_replies() {
     let upstream = Upstream::start("vllm", |seen| {
         let coding = seen.head.lines().find_map(|line| line.strip_prefix("x-coding: ")).unwrap();
         let streams = String::from_utf8_lossy(&seen.body).contains("\"stream\":true");

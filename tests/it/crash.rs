@@ -16,7 +16,7 @@ use store::{Location, Selection, Snapshot};
 use crate::recorder::Recorder;
 
 const AGENTS: usize = 64;
-/// Kills in a run of all tests; `.ci/run test` has more.
+/// Kills in a run of all tests; `.ci/run kills` has more.
 const KILLS: usize = 24;
 /// Kills that one store goes through.
 const KILLS_PER_STORE: usize = 5;
@@ -276,7 +276,7 @@ async fn what_relaxed_loses_is_marked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_acknowledged_is_lost_where_a_database_holds_the_store() {
+async fn nothing_acknowledged_is_lost_in_a_database() {
     let Some(server) = Server::shared() else { return };
     for (mode, load) in [("power", Load::Heavy), ("process", Load::Light)] {
         let tally = kill_all(Some(server), mode, load, kills() / 8).await;

@@ -43,7 +43,7 @@ async fn upstream_left(upstream: &Upstream) {
 }
 
 #[tokio::test]
-async fn leaving_in_mid_stream_aborts_the_upstream_and_keeps_what_was_sampled() {
+async fn leaving_in_mid_stream_aborts_and_keeps_the_tokens() {
     let upstream = Upstream::start("vllm", |_| {
         let mut steps = vec![Step::stream_head()];
         steps.extend(events().iter().take(4).map(|event| Step::chunk(event.as_bytes())));
@@ -190,7 +190,7 @@ async fn leave(mut agent: Agent, server: &Server, case: LeaveCase) {
 }
 
 #[tokio::test]
-async fn leaving_reaches_the_upstream_on_every_route_and_over_every_http() {
+async fn leaving_reaches_the_upstream_on_every_route_and_http() {
     for dialect in [Dialect::OpenAi, Dialect::Vllm] {
         for http2 in [false, true] {
             let server = Server::start(Manner { http2, tls: None }, endless).await;
@@ -293,7 +293,7 @@ const STOPPED: &str =
     r#"{"choices":[{"index":1,"delta":{},"finish_reason":"stop","token_ids":[7]}]}"#;
 
 #[tokio::test]
-async fn leaving_at_the_last_finish_reason_is_complete_on_every_wire_that_has_told_it() {
+async fn leaving_at_the_last_finish_reason_is_complete() {
     let chat = Leaving {
         dialect: "vllm",
         path: PATH,
@@ -377,7 +377,7 @@ async fn leaving_before_the_wire_has_told_the_end_is_not_complete() {
 }
 
 #[tokio::test]
-async fn what_comes_behind_the_finish_reason_is_recorded_though_the_agent_has_left() {
+async fn the_rest_is_recorded_after_an_agent_left_at_the_end() {
     // Ids that stand beside logprobs count when the server's count says that none is missing.
     const ENTRY: &str = concat!(
         r#"{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"length","#,

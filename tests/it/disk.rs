@@ -191,7 +191,7 @@ async fn a_store_that_was_moved_takes_nothing_until_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_store_whose_files_or_folder_were_deleted_takes_nothing_more() {
+async fn a_store_with_deleted_files_takes_nothing_more() {
     let upstream = upstream().await;
     for gone in ["test.db", "test.db-wal", "test.db-shm", ""] {
         let world = World::start(upstream.address).await;

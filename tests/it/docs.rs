@@ -1,7 +1,7 @@
 //! The documents agree with the code.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sqlx::Connection;
 
@@ -94,7 +94,7 @@ async fn both_databases_have_the_same_tables_and_views() {
 fn the_walk_of_a_call_and_of_an_export_fit_one_screen() {
     for (file, start) in [
         ("proxy/src/serve.rs", "async fn call("),
-        ("exporter/src/export.rs", "pub async fn export_telling("),
+        ("exporter/src/export.rs", "pub async fn export_with_progress("),
     ] {
         let text = read(file);
         let walk = &text[text.find(start).unwrap()..];
@@ -111,7 +111,7 @@ fn the_first_reading_is_short() {
     let section = page.split_once("## Fifteen minutes").unwrap().1.split_once("\n## ").unwrap().0;
     let is_file = |name: &&str| tidy::root().join(name).is_file();
     let files: Vec<&str> = section.split('`').filter(is_file).collect();
-    assert_eq!(files.len(), 9, "{files:?}");
+    assert_eq!(files.len(), 10, "{files:?}");
 
     let lines = |file: &&str| tidy::product(&read(file)).lines().count();
     let sum: usize = files.iter().map(lines).sum();
@@ -170,7 +170,8 @@ fn the_steps_of_ci_are_listed_where_people_look() {
     let recipes = read("justfile");
     let short: BTreeSet<&str> =
         recipes.lines().filter_map(|line| line.trim().strip_prefix(".ci/run ")).collect();
-    assert_eq!(short, steps.iter().copied().collect(), "justfile");
+    let tiers = ["quick", "whole"];
+    assert_eq!(short, steps.iter().copied().chain(tiers).collect(), "justfile");
     for step in steps {
         assert!(recipes.contains(&format!("\n{step}:\n    .ci/run {step}\n")), "just {step}");
         assert!(ci.contains(&format!("\nstep_{step}()")), ".ci/run {step}");
@@ -186,11 +187,10 @@ const BOUNDS: [&str; 5] = [
     "viewer/src/bounds.rs",
 ];
 
-/// A bound's value in words: a size, a time or a number.
 /// `docs/SUMMARY.md` is what mdBook makes the book of.
 #[test]
 fn the_book_has_every_page_once() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let folder = tidy::root().join("docs");
     let mut pages = Vec::new();
     for part in ["", "design/", "recipes/"] {
         let names = std::fs::read_dir(folder.join(part)).unwrap();
@@ -201,12 +201,121 @@ fn the_book_has_every_page_once() {
     pages.sort();
 
     let summary = read("docs/SUMMARY.md");
-    let links = summary.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    let mut listed: Vec<&str> = links.collect();
+    let mut listed: Vec<&str> = summary.lines().filter_map(linked).collect();
     listed.sort_unstable();
     assert_eq!(listed, pages);
 }
 
+/// The file that a line links to first.
+fn linked(line: &str) -> Option<&str> {
+    line.split_once("](")?.1.split(')').next()
+}
+
+/// The decisions, by number: (file, title, date, status).
+fn decisions() -> Vec<(String, String, String, String)> {
+    let mut files = Vec::new();
+    tidy::files(&tidy::root().join("docs/design"), "md", &mut files);
+    files.sort();
+
+    let decision = |path: &PathBuf| {
+        let file = path.file_name().unwrap().to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(path).unwrap();
+        let mut lines = text.lines().filter(|line| !line.is_empty());
+        let title = lines.next().unwrap().split_once(": ").expect("a number and a title").1;
+
+        let head = lines.next().unwrap().strip_prefix("Date: ");
+        let head = head.and_then(|rest| rest.split_once(". Status: "));
+        let (date, status) = head.unwrap_or_else(|| panic!("{file}: no date and status"));
+        let status = status.split(['.', ';']).next().unwrap();
+        (file.clone(), title.to_owned(), date.to_owned(), status.to_owned())
+    };
+    files.iter().map(decision).collect()
+}
+
+/// A decision has a day, and is accepted, or names one that is there.
+#[test]
+fn decisions_have_a_date_and_a_status() {
+    let all = decisions();
+    let is_there = |number: &str| all.iter().any(|(file, ..)| file.starts_with(number));
+    for (file, _, date, status) in &all {
+        let digits = date.split('-').map(str::len).collect::<Vec<_>>() == [4, 2, 2];
+        assert!(digits && date.replace('-', "").parse::<u32>().is_ok(), "{file}: `{date}`");
+
+        let changed = ["superseded by ", "amended by "];
+        let by = changed.iter().find_map(|words| status.strip_prefix(words));
+        let is_known = by.map_or(status == "accepted", |by| by.len() == 4 && is_there(by));
+        assert!(is_known, "{file}: `{status}`");
+    }
+}
+
+/// The decisions as a table of `docs/README.md`.
+fn decisions_table() -> String {
+    let mut table =
+        "\n| decision | about | date | status |\n| --- | --- | --- | --- |\n".to_owned();
+    for (file, title, date, status) in decisions() {
+        let number = &file[..4];
+        table += &format!("| [{number}](design/{file}) | {title} | {date} | {status} |\n");
+    }
+    table
+}
+
+/// The pages in the order of `docs/README.md`, as mdBook reads them.
+fn summary(index: &str) -> String {
+    let mut summary = "# Summary\n\n[rolltape](README.md)\n".to_owned();
+    for line in index.lines() {
+        if let Some(part) = line.strip_prefix("## ") {
+            summary += &format!("\n# {part}\n\n");
+        } else if let Some(page) = linked(line).filter(|_| line.starts_with("| [")) {
+            let text = read(&format!("docs/{page}"));
+            let title = text.lines().next().unwrap().trim_start_matches("# ");
+            summary += &format!("- [{title}]({page})\n");
+        }
+    }
+    summary
+}
+
+/// `UPDATE_DOCS=1 cargo test -p tests docs` writes the list of decisions and the summary.
+#[test]
+fn the_book_has_the_order_of_the_list() {
+    const START: &str = "<!-- Made from design/ by a test. -->\n";
+    let page = read("docs/README.md");
+    let (before, listed) = page.split_once(START).expect("the list of decisions has a mark");
+    let decisions = decisions_table();
+    let made = summary(&format!("{before}{decisions}"));
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        let docs = tidy::root().join("docs");
+        std::fs::write(docs.join("README.md"), format!("{before}{START}{decisions}")).unwrap();
+        std::fs::write(docs.join("SUMMARY.md"), made).unwrap();
+    } else {
+        assert_eq!(listed, decisions, "run with UPDATE_DOCS=1");
+        assert_eq!(read("docs/SUMMARY.md"), made, "run with UPDATE_DOCS=1");
+    }
+}
+
+/// The table of generated files names what is there, and commands that the code names too.
+#[test]
+fn generated_files_are_there() {
+    let page = read("docs/generated.md");
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `")).collect();
+    assert!(rows.len() > 20, "the table was not read");
+    for row in &rows {
+        for name in row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2) {
+            assert!(tidy::root().join(name).exists(), "docs/generated.md names {name}");
+        }
+    }
+
+    let mut files = Vec::new();
+    tidy::files(&tidy::root(), "rs", &mut files);
+    let code: Vec<String> =
+        files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
+    let commands = page.split('`').filter(|words| words.starts_with("UPDATE_DOCS=1 cargo"));
+    for command in commands {
+        let quoted = format!("`{command}`");
+        assert!(code.iter().any(|text| text.contains(&quoted)), "{command}");
+    }
+}
+
+/// A bound's value in words: a size, a time or a number.
 fn bound_value(name: &str, value: &str) -> String {
     for (start, unit) in [("Duration::from_secs(", "s"), ("Duration::from_millis(", "ms")] {
         if let Some(number) = value.strip_prefix(start) {

@@ -61,7 +61,7 @@ async fn say(world: &World, episode: &str, words: &str) -> Reply {
 }
 
 #[tokio::test]
-async fn control_routes_are_passed_on_to_trainers_and_refused_to_agents() {
+async fn engine_control_is_for_trainers_and_not_for_agents() {
     let server = upstream().await;
     let world = World::start_with(config(&server)).await;
 

@@ -44,7 +44,7 @@ async fn a_malformed_body_goes_on_unchanged_and_its_answer_comes_back() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_dies_in_mid_stream_breaks_the_stream_and_keeps_the_tokens() {
+async fn an_upstream_s_death_in_mid_stream_keeps_the_tokens() {
     let stream = tape("vllm/chat_stream.asked.sse");
     let cut = stream.len() / 2;
     let upstream = Upstream::start("vllm", move |_| {
@@ -152,7 +152,7 @@ async fn what_a_400_does_not_name_is_given_up_step_by_step() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_takes_none_of_our_fields_gets_the_agents_own_body() {
+async fn an_upstream_without_our_fields_gets_the_agents_body() {
     let all = &["logprobs", "return_token_ids", "return_weight_versions"];
     let upstream = picky(all, "{\"error\":{}}").await;
     let world = World::start(upstream.address).await;
@@ -167,7 +167,7 @@ async fn an_upstream_that_takes_none_of_our_fields_gets_the_agents_own_body() {
 }
 
 #[tokio::test]
-async fn an_error_that_our_fields_did_not_cause_leaves_the_next_call_asked() {
+async fn an_error_of_another_cause_leaves_the_next_call_asked() {
     for passing in ["429 Too Many Requests", "503 Service Unavailable", "401 Unauthorized"] {
         let upstream = Upstream::start("vllm", move |request| {
             let asked = String::from_utf8_lossy(&request.body).contains("return_token_ids");
@@ -190,7 +190,7 @@ async fn an_error_that_our_fields_did_not_cause_leaves_the_next_call_asked() {
 }
 
 #[tokio::test]
-async fn a_request_beyond_the_bound_is_refused_and_bodies_within_it_pass() {
+async fn a_request_beyond_the_bound_is_refused() {
     let upstream =
         Upstream::start("vllm", |_| vec![Step::reply("200 OK", "application/json", b"{}")]).await;
     let mut config = proxy::Config::new(format!("http://{}", upstream.address).parse().unwrap());
@@ -208,7 +208,7 @@ async fn a_request_beyond_the_bound_is_refused_and_bodies_within_it_pass() {
 }
 
 #[tokio::test]
-async fn a_store_that_takes_nothing_more_is_an_error_not_an_unrecorded_success() {
+async fn a_full_store_is_an_error_not_an_unrecorded_success() {
     let upstream = Upstream::start("vllm", |_| {
         vec![Step::reply("200 OK", "application/json", &tape("vllm/chat.asked.json"))]
     })

@@ -107,7 +107,7 @@ async fn two_readers_share_what_is_finished_and_none_gets_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_waits_is_woken_by_a_close_and_sent_away_by_the_end() {
+async fn a_waiting_reader_wakes_at_a_close_and_leaves_at_the_end() {
     let world = World::start(upstream().await.address).await;
     let control = world.control;
     let wait = |query: &'static str| {

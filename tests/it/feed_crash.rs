@@ -127,14 +127,14 @@ async fn killed_while_it_is_read(store: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_acked_never_comes_again_and_the_rest_does_from_a_file() {
+async fn from_a_file_only_items_without_an_ack_come_again() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("feed.db");
     killed_while_it_is_read(store.to_str().unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_acked_never_comes_again_and_the_rest_does_from_a_database() {
+async fn from_a_database_only_items_without_an_ack_come_again() {
     let Some(server) = Server::shared() else { return };
     killed_while_it_is_read(&server.database()).await;
 }

@@ -71,7 +71,7 @@ async fn until_state(world: &World, name: &str, state: &str) {
 }
 
 #[tokio::test]
-async fn a_thread_stays_on_its_engine_with_its_forks_and_threads_spread() {
+async fn threads_spread_and_stay_with_their_forks_on_an_engine() {
     let engines = engines(4, Duration::ZERO).await;
     let world = World::start_with(config(&engines)).await;
 
@@ -154,7 +154,7 @@ async fn a_generation_that_had_begun_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn an_engine_that_missed_the_newest_weights_gets_no_calls_until_it_has_them() {
+async fn an_engine_with_old_weights_gets_no_calls() {
     let engines = engines(2, Duration::ZERO).await;
     let world = World::start_with(config(&engines)).await;
     let name = |index: usize| engines[index].address.port().to_string();
@@ -226,7 +226,7 @@ async fn a_call_while_weights_are_pushed_has_no_version() {
 }
 
 #[tokio::test]
-async fn one_engine_after_another_ends_with_the_first_that_fails_and_names_the_rest() {
+async fn a_rolling_update_ends_at_the_first_failure() {
     let engines = engines(3, Duration::ZERO).await;
     let world = World::start_with(config(&engines)).await;
     engines[1].refuse_weights(true);
@@ -440,7 +440,7 @@ async fn a_router_behind_learns_the_thread() {
 }
 
 #[tokio::test]
-async fn without_any_engine_calls_are_told_to_come_again_and_nobody_is_ready() {
+async fn without_an_engine_calls_are_to_retry_and_none_is_ready() {
     let engines = engines(2, Duration::ZERO).await;
     let world = World::start_with(config(&engines)).await;
     assert_eq!(control(&world, "GET", "/ready", "").await.status, 200);

@@ -119,7 +119,7 @@ async fn recorded(at: &Location) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_proxies_place_threads_alike_and_the_drain_of_one_loses_nothing() {
+async fn two_proxies_place_alike_and_one_s_drain_loses_nothing() {
     let Some(server) = Server::shared() else { return };
     let at: Location = server.database().parse().unwrap();
     let engines = engines(4, Duration::from_millis(100)).await;

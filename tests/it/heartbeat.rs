@@ -77,7 +77,7 @@ async fn without_heartbeats_a_silent_reply_is_cut_on_its_way() {
 }
 
 #[tokio::test]
-async fn a_silent_stream_arrives_whole_with_comments_that_its_record_lacks() {
+async fn a_silent_stream_gets_comments_its_record_does_not() {
     for before_head in [false, true] {
         let upstream = silent_stream(before_head).await;
         let world = world(&upstream, Some(BEAT)).await;
@@ -113,7 +113,7 @@ async fn a_silent_document_arrives_whole_after_white_space() {
 }
 
 #[tokio::test]
-async fn an_error_after_an_early_head_is_an_event_of_a_stream_and_breaks_a_document() {
+async fn a_late_error_is_an_event_or_breaks_a_document() {
     let error = br#"{"error":{"message":"the engine is dead","type":"x","code":503}}"#;
     for body in [STREAM, DOCUMENT] {
         let upstream = silent_reply("503 Service Unavailable", error.to_vec()).await;

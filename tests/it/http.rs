@@ -112,7 +112,7 @@ async fn calls_share_connections() {
 }
 
 #[tokio::test]
-async fn a_stream_whose_last_chunk_comes_late_leaves_its_connection_usable() {
+async fn a_late_last_chunk_leaves_its_connection_usable() {
     let upstream = Upstream::start("vllm", |_| {
         vec![
             Step::stream_head(),

@@ -15,7 +15,7 @@ async fn chat(world: &World, episode: &str, words: &str) {
 }
 
 #[tokio::test]
-async fn a_store_in_use_is_checked_and_copied_and_pruned_when_it_rests() {
+async fn a_store_in_use_is_verified_and_copied_then_pruned() {
     let upstream = Upstream::start("vllm", |_| {
         vec![Step::reply("200 OK", "application/json", &tape("vllm/chat.asked.json"))]
     })

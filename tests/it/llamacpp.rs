@@ -98,7 +98,7 @@ async fn a_question_whose_connection_is_closed_is_asked_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_prompt_is_what_the_reply_says_whatever_the_template_says_now() {
+async fn the_prompt_is_what_the_reply_says_not_the_template() {
     let (ended, _, _) = call(&server("the time is 12:01", PROMPT_TOKENS).await).await;
     assert_eq!(ended.prompts, [(0..PROMPT_TOKENS).collect::<Vec<u32>>()]);
 }

@@ -270,7 +270,7 @@ async fn what_samples_unheard_is_refused_unless_it_is_let_pass() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_messages_call_without_a_limit_is_refused_as_the_server_refuses_it() {
+async fn a_messages_call_without_a_limit_is_refused_alike() {
     let upstream = Upstream::start("vllm", |_| vec![Step::Cut]).await;
     let world = World::start(upstream.address).await;
     let body = r#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#;

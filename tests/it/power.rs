@@ -317,7 +317,7 @@ async fn missing(path: &Path, deeds: &[Deed]) -> usize {
 }
 
 #[tokio::test]
-async fn a_power_cut_takes_nothing_acknowledged_and_leaves_the_store_sound() {
+async fn a_power_cut_loses_nothing_acknowledged() {
     if let Some(lost) = cut_power("power").await {
         assert_eq!(lost, 0);
     }

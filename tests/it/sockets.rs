@@ -67,7 +67,7 @@ async fn silent() -> Upstream {
 }
 
 #[tokio::test]
-async fn a_call_through_a_socket_is_recorded_and_control_answers_on_one() {
+async fn a_socket_serves_calls_and_another_one_control() {
     let upstream = Upstream::start("vllm", |_| {
         vec![Step::reply("200 OK", "application/json", &tape("vllm/chat.asked.json"))]
     })

@@ -128,7 +128,7 @@ async fn exported(world: &World, out: &Path) -> (u64, Vec<Value>) {
 }
 
 #[tokio::test]
-async fn thoughts_that_travel_sealed_reach_the_next_prompt_and_nothing_forks() {
+async fn sealed_thoughts_reach_the_next_prompt_without_a_fork() {
     let include = json!(["reasoning.encrypted_content"]);
     // vLLM answers whole calls itself, but refuses to read what is sealed: that is for chat.
     for streamed in [[true; 3], [true, false, true], [true, false, false]] {

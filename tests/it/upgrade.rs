@@ -13,7 +13,7 @@ async fn head_of(socket: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn a_websocket_on_a_generating_route_is_refused_and_the_connection_goes_on() {
+async fn a_refused_websocket_leaves_its_connection_usable() {
     let upstream =
         Upstream::start("openai", |seen| vec![Step::reply("200 OK", "a/b", seen.path.as_bytes())])
             .await;

@@ -176,7 +176,7 @@ async fn alternatives_are_kept_beside_the_ids_and_shown_to_nobody() {
     assert!(!shown.text().contains(r#""top_logprobs":[{"#), "{}", shown.text());
     for call in world.calls().await {
         let choice = &call.ended.as_ref().unwrap().choices[0];
-        let side = choice.sides.iter().find(|side| side.name == "top_logprobs").unwrap();
+        let side = choice.token_columns.iter().find(|side| side.name == "top_logprobs").unwrap();
         let tops: Vec<Vec<Value>> = serde_json::from_str(&side.json).unwrap();
         assert_eq!(tops.len(), choice.logprobs.len());
         assert!(tops.iter().all(|top| top.len() == 3), "{}", side.json);
@@ -216,7 +216,7 @@ async fn forced_sampling_reaches_the_server_and_the_record() {
 }
 
 #[tokio::test]
-async fn a_batch_with_a_forced_number_of_choices_keeps_its_prompts_apart() {
+async fn a_batch_with_forced_choices_keeps_its_prompts_apart() {
     let reply = br#"{"model":"m","choices":[
         {"index":0,"text":"x","prompt_token_ids":[1],"token_ids":[5],"finish_reason":"stop"},
         {"index":1,"text":"y","prompt_token_ids":[2],"token_ids":[6],"finish_reason":"stop"}]}"#;

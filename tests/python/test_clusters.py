@@ -231,6 +231,7 @@ def wait_for_told(out, driver):
     raise TimeoutError(out.read_text()[-3000:])
 
 
+@pytest.mark.trainers
 @pytest.mark.timeout(150)
 @pytest.mark.skipif(not TRAINERS.exists(), reason="trainers/install.sh has not been run")
 def test_ray_starts_an_engine_again_and_rolltape_finds_it(tmp_path):

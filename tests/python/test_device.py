@@ -1,6 +1,6 @@
 """Where a start runs: on the CPU with one line that says why, or on a GPU.
 
-The GPU is emulated by doubles of the CUDA libraries (kernels/emulator), which are built here and put
+The GPU is emulated by libraries in the place of the CUDA libraries (kernels/emulator), which are built here and put
 into the loader's path of the real binary.
 """
 
@@ -26,14 +26,14 @@ BUILT_IN = {
 PROMPT = "Find the secret number"
 # What bf16 may do to a logprob of such a small model.
 NEAR = 0.1
-# The first test builds the doubles, too.
+# The first test builds the emulated libraries, too.
 pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
-def doubles():
-    """The folder of the doubles, built."""
-    folder = ROOT / "target" / "cuda-double"
+def emulated():
+    """The folder of the emulated libraries, built."""
+    folder = ROOT / "target" / "cuda-emulated"
     folder.parent.mkdir(exist_ok=True)
     script = ROOT / "kernels/emulator/build.sh"
     subprocess.run([script, folder, str(HEAD_DIM), str(BUILT_IN["head_dim"])], check=True)
@@ -41,7 +41,7 @@ def doubles():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def only_doubles():
+def only_emulated():
     """A real driver would be found first where a test wants none."""
     try:
         ctypes.CDLL("libcuda.so.1")
@@ -114,10 +114,10 @@ REASONS = {
 
 
 @pytest.mark.parametrize("name", REASONS)
-def test_what_is_missing_is_said_and_the_cpu_answers(name, doubles, on_the_cpu, tmp_path):
+def test_what_is_missing_is_said_and_the_cpu_answers(name, emulated, on_the_cpu, tmp_path):
     folders, faults, reason = REASONS[name]
-    changes = {f"ROLLTAPE_DOUBLE_{key}": value for key, value in faults.items()}
-    env = environment(*(doubles / folder for folder in folders), **changes)
+    changes = {f"ROLLTAPE_EMULATED_{key}": value for key, value in faults.items()}
+    env = environment(*(emulated / folder for folder in folders), **changes)
     with Started(tmp_path, env) as started:
         line = started.line()
         assert line.startswith("running on the CPU with ") and reason in line
@@ -130,8 +130,8 @@ def test_what_is_missing_is_said_and_the_cpu_answers(name, doubles, on_the_cpu, 
         refused.process.kill()
 
 
-def test_a_gpu_is_found_and_answers(doubles, on_the_cpu, tmp_path):
-    env = environment(doubles, doubles / "nvrtc")
+def test_a_gpu_is_found_and_answers(emulated, on_the_cpu, tmp_path):
+    env = environment(emulated, emulated / "nvrtc")
     for compiled in (True, False):
         with Started(tmp_path, env) as started:
             line = started.line()
@@ -143,13 +143,13 @@ def test_a_gpu_is_found_and_answers(doubles, on_the_cpu, tmp_path):
     assert abs(logprobs[0] - on_the_cpu[1][0]) < NEAR
 
 
-def test_a_driver_of_cuda_12_takes_the_libraries_of_cuda_12(doubles, on_the_cpu, tmp_path):
+def test_a_driver_of_cuda_12_takes_the_libraries_of_cuda_12(emulated, on_the_cpu, tmp_path):
     alone = tmp_path / "driver"
     alone.mkdir()
     # Of the loader's path, products of CUDA 13 are not in it.
     for name in ("libcuda.so.1", "libemulate.so", "kernels"):
-        (alone / name).symlink_to(doubles / name)
-    env = environment(alone, doubles / "cuda12", ROLLTAPE_DOUBLE_DRIVER="12080")
+        (alone / name).symlink_to(emulated / name)
+    env = environment(alone, emulated / "cuda12", ROLLTAPE_EMULATED_DRIVER="12080")
     with Started(tmp_path, env, "--device", "cuda") as started:
         line = started.line()
         assert "3 files of kernels compiled" in line and "(12 built in, 0 kept)" in line
@@ -160,10 +160,10 @@ def test_a_driver_of_cuda_12_takes_the_libraries_of_cuda_12(doubles, on_the_cpu,
 
 
 @pytest.mark.parametrize("driver", ["13000", "12000"])
-def test_without_nvrtc_usual_heads_are_served_by_built_in_kernels(driver, doubles, tmp_path):
+def test_without_nvrtc_usual_heads_are_served_by_built_in_kernels(driver, emulated, tmp_path):
     shape = tmp_path / "shape.json"
     shape.write_text(json.dumps(BUILT_IN))
-    env = environment(doubles, ROLLTAPE_DOUBLE_DRIVER=driver)
+    env = environment(emulated, ROLLTAPE_EMULATED_DRIVER=driver)
     source = ("--random-weights", shape)
     with Started(tmp_path, env, "--device", "cuda", source=source) as started:
         line = started.line()
@@ -173,21 +173,21 @@ def test_without_nvrtc_usual_heads_are_served_by_built_in_kernels(driver, double
     assert len(ids) == 8 and all(number < 0 for number in logprobs)
 
 
-def test_texts_of_kernels_are_an_option_that_help_does_not_show(doubles, tmp_path):
+def test_texts_of_kernels_are_an_option_that_help_does_not_show(emulated, tmp_path):
     texts = tmp_path / "texts"
     texts.mkdir()
     text = (ROOT / "kernels/cuda/elementwise.cu").read_text()
     (texts / "elementwise.cu").write_text(text + "\n// a variant\n")
-    env = environment(doubles, doubles / "nvrtc")
+    env = environment(emulated, emulated / "nvrtc")
     with Started(tmp_path, env, "--kernel-texts", texts) as started:
         assert "4 files of kernels compiled" in started.line()
     shown = subprocess.run([harness.binary(), "engine", "--help"], capture_output=True, text=True)
     assert "--kernel-cache" in shown.stdout and "--kernel-texts" not in shown.stdout
 
 
-def test_recorded_steps_are_those_asked_for_one_by_one(doubles, tmp_path):
-    env = environment(doubles, doubles / "nvrtc", ROLLTAPE_DOUBLE_ORDER="random",
-                      ROLLTAPE_DOUBLE_SEED="7")
+def test_recorded_steps_are_those_asked_for_one_by_one(emulated, tmp_path):
+    env = environment(emulated, emulated / "nvrtc", ROLLTAPE_EMULATED_ORDER="random",
+                      ROLLTAPE_EMULATED_SEED="7")
     with Started(tmp_path, env) as recorded, Started(tmp_path, env, "--enforce-eager") as eager:
         for fields in ({}, {"temperature": 1.0, "seed": 5, "top_p": 0.9}):
             assert recorded.ask(**fields) == eager.ask(**fields)

@@ -28,23 +28,23 @@ needs_torch = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def doubles():
-    """The doubles without their watch over memory, which other tests have: kernels run faster."""
-    folder = harness.ROOT / "target" / "cuda-double-unwatched"
+def emulated():
+    """The emulated libraries without their watch over memory, which other tests have: kernels run faster."""
+    folder = harness.ROOT / "target" / "cuda-emulated-unwatched"
     folder.parent.mkdir(exist_ok=True)
     script = harness.ROOT / "kernels/emulator/build.sh"
     subprocess.run([script, folder, *HEAD_DIMS], check=True, env=dict(os.environ, UNWATCHED="1"))
     return folder
 
 
-def command(folder, doubles, *options, script=SCRIPT):
-    own = ["--doubles", doubles, "--out", folder / "out", *options]
+def command(folder, emulated, *options, script=SCRIPT):
+    own = ["--emulated", emulated, "--out", folder / "out", *options]
     return list(map(str, [sys.executable, "-B", script, harness.binary(), *own]))
 
 
-def run(folder, doubles, *options, script=SCRIPT, **changes):
+def run(folder, emulated, *options, script=SCRIPT, **changes):
     """How it ended, and the report that it left."""
-    done = subprocess.run(command(folder, doubles, *options, script=script), timeout=LIMIT_S,
+    done = subprocess.run(command(folder, emulated, *options, script=script), timeout=LIMIT_S,
                           env=harness.environment(**changes), capture_output=True, text=True)
     print(done.stdout, done.stderr)
     return done.returncode, json.loads((folder / "out/report.json").read_text())
@@ -66,9 +66,10 @@ def named(report, result):
     return [one["check"] for one in report["checks"] if one["result"] == result]
 
 
+@pytest.mark.trainers
 @needs_torch
-def test_every_part_runs_and_holds(doubles, tmp_path):
-    status, report = run(tmp_path, doubles, "--tiny", "--seconds", LIMIT_S, "--python", TRAINERS)
+def test_every_part_runs_and_holds(emulated, tmp_path):
+    status, report = run(tmp_path, emulated, "--tiny", "--seconds", LIMIT_S, "--python", TRAINERS)
     assert (status, named(report, "FAILED"), named(report, "not made")) == (0, [], [])
     assert report["whole"] and report["device"].startswith("Emulated GPU")
     assert set(named(report, "ok")) == {
@@ -109,9 +110,9 @@ def test_every_part_runs_and_holds(doubles, tmp_path):
                          "logprobs, weights as trainers begin with"]
 
 
-def test_a_part_that_fails_does_not_stop_the_others(doubles, tmp_path):
+def test_a_part_that_fails_does_not_stop_the_others(emulated, tmp_path):
     only = ("--tiny", "--only", "bits", "small", "generate", "--python", "/none")
-    status, report = run(tmp_path, doubles, *only, ROLLTAPE_DOUBLE_FAIL_COMPILE="1")
+    status, report = run(tmp_path, emulated, *only, ROLLTAPE_EMULATED_FAIL_COMPILE="1")
     assert status == 1 and report["whole"]
     assert named(report, "FAILED") == ["small", "bits, recorded", "bits, deterministic"]
     assert named(report, "not made") == ["generate"] and report["torch"].startswith("not used")
@@ -119,18 +120,18 @@ def test_a_part_that_fails_does_not_stop_the_others(doubles, tmp_path):
     assert all("could not be compiled for sm_90a" in reason for reason in reasons), reasons
 
 
-def test_a_kernel_that_fails_is_told(doubles, tmp_path):
+def test_a_kernel_that_fails_is_told(emulated, tmp_path):
     only = ("--tiny", "--only", "bits, recorded", "--python", "/none")
-    status, report = run(tmp_path, doubles, *only, ROLLTAPE_DOUBLE_FAIL_LAUNCH="3")
+    status, report = run(tmp_path, emulated, *only, ROLLTAPE_EMULATED_FAIL_LAUNCH="3")
     assert status == 1 and report["whole"] and named(report, "FAILED") == ["bits, recorded"]
 
 
-def test_what_cannot_be_made_is_neither_held_nor_failed(doubles, tmp_path):
+def test_what_cannot_be_made_is_neither_held_nor_failed(emulated, tmp_path):
     only = ("--tiny", "--only", "generate", "bandwidth", "--python", "/none")
-    status, report = run(tmp_path, doubles, *only)
+    status, report = run(tmp_path, emulated, *only)
     assert (status, named(report, "not made")) == (2, ["bandwidth", "generate"])
     late = ("--tiny", "--only", "small", "--seconds", "1", "--python", "/none")
-    status, report = run(tmp_path, doubles, *late)
+    status, report = run(tmp_path, emulated, *late)
     assert (status, named(report, "not made")) == (2, ["small"])
 
 
@@ -148,27 +149,27 @@ done
 """
 
 
-def test_tools_are_used_where_they_are(doubles, tmp_path):
+def test_tools_are_used_where_they_are(emulated, tmp_path):
     for name in ("ncu", "compute-sanitizer"):
         (tmp_path / name).write_text(TOOL)
         (tmp_path / name).chmod(0o755)
     only = ("--tiny", "--only", "ncu", "sanitizer", "--python", "/none", "--seconds", LIMIT_S)
     path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
-    status, report = run(tmp_path, doubles, *only, PATH=path)
+    status, report = run(tmp_path, emulated, *only, PATH=path)
     assert (status, named(report, "FAILED"), named(report, "not made")) == (0, [], [])
     assert named(report, "ok") == ["ncu", "compute-sanitizer memcheck",
                                    "compute-sanitizer racecheck"]
     assert "--clock-control none" in rest(tmp_path / "out")["ncu-tiny.csv"]
     (tmp_path / "ncu").write_text("#!/bin/sh\nexit 3\n")
-    status, report = run(tmp_path, doubles, "--tiny", "--only", "ncu", "--python", "/none",
+    status, report = run(tmp_path, emulated, "--tiny", "--only", "ncu", "--python", "/none",
                          PATH=path)
     assert (status, named(report, "FAILED")) == (1, ["ncu"])
 
 
-def test_whoever_ends_it_has_what_it_found(doubles, tmp_path):
+def test_whoever_ends_it_has_what_it_found(emulated, tmp_path):
     only = ("--tiny", "--only", "bits", "price", "--python", "/none")
     # What it starts has this folder in its arguments.
-    started = subprocess.Popen(command(tmp_path, doubles, *only),
+    started = subprocess.Popen(command(tmp_path, emulated, *only),
                                env=harness.environment(TMPDIR=str(tmp_path)),
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     report, until = tmp_path / "out/report.json", time.monotonic() + LIMIT_S
@@ -186,8 +187,8 @@ def test_whoever_ends_it_has_what_it_found(doubles, tmp_path):
     assert not engines.stdout, "an engine was left behind"
 
 
-def test_the_folder_of_the_environment_is_the_usual_one(doubles, tmp_path):
-    own = ["--tiny", "--doubles", doubles, "--only", "none", "--python", "/none"]
+def test_the_folder_of_the_environment_is_the_usual_one(emulated, tmp_path):
+    own = ["--tiny", "--emulated", emulated, "--only", "none", "--python", "/none"]
     command = list(map(str, [sys.executable, "-B", SCRIPT, harness.binary(), *own]))
     out = tmp_path / "returned"
     done = subprocess.run(command, env=harness.environment(OUT=str(out)), timeout=LIMIT_S,
@@ -198,9 +199,10 @@ def test_the_folder_of_the_environment_is_the_usual_one(doubles, tmp_path):
     assert bare.returncode == 2 and "--out" in bare.stderr
 
 
+@pytest.mark.trainers
 @needs_torch
-def test_bf16_is_as_near_to_f32_as_that_of_transformers(doubles, tmp_path):
-    command = [TRAINERS, "-B", NUMERICS, harness.binary(), "--doubles", doubles, "--out",
+def test_bf16_is_as_near_to_f32_as_that_of_transformers(emulated, tmp_path):
+    command = [TRAINERS, "-B", NUMERICS, harness.binary(), "--emulated", emulated, "--out",
                tmp_path / "out", "--sizes", "4", "12", "12"]
     done = subprocess.run(command, timeout=LIMIT_S, env=harness.environment(),
                           capture_output=True, text=True)

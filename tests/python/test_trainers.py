@@ -20,6 +20,7 @@ READ = ("art", "atif", "nemo-gym", "skyrl", "tinker", "trl-async", "verifiers", 
 SCORED = ("art", "nemo-gym", "skyrl", "verifiers")
 
 pytestmark = [
+    pytest.mark.trainers,
     pytest.mark.timeout(WAIT_S + 30),
     pytest.mark.skipif(
         not (FOLDER / ".venv" / ".installed").exists()

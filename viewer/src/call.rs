@@ -211,7 +211,7 @@ impl ChoiceArrays {
     fn of(ended: &CallEnd, index: u32) -> Option<Self> {
         let choice = ended.choices.iter().find(|choice| choice.index == index)?;
         let logprobs = choice.logprobs.iter().copied();
-        let sides = choice.sides.iter().map(|side| {
+        let sides = choice.token_columns.iter().map(|side| {
             let value = serde_json::from_str(&side.json).unwrap_or_else(|_| json!(side.json));
             (side.name.clone(), value)
         });
@@ -247,7 +247,7 @@ fn choices(call: &Call, ended: &CallEnd, weights: &VersionTable) -> Vec<ChoiceVi
             stop_reason: choice.stop_reason.clone(),
             versions: weights.spans(call, choice.index),
             reasons: mask.reasons.iter().map(|reason| reason.as_str().to_owned()).collect(),
-            sides: choice.sides.iter().map(|side| side.name.clone()).collect(),
+            sides: choice.token_columns.iter().map(|side| side.name.clone()).collect(),
             arrays: None,
         });
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use episode::{GroupId, TaskId};
+use exporter::{mean, std};
 use serde::{Deserialize, Serialize};
 use store::{EpisodeFilter, GroupCounts, Score, Snapshot};
 
@@ -150,16 +151,4 @@ impl GroupView {
             last_opened_at: seconds(opened.max().unwrap_or_default()),
         }
     }
-}
-
-/// The mean; `None` of nothing.
-pub(crate) fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-}
-
-/// The standard deviation of a sample; `None` of fewer than two values.
-fn std(values: &[f64]) -> Option<f64> {
-    let mean = mean(values).filter(|_| values.len() > 1)?;
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    Some((squares / (values.len() - 1) as f64).sqrt())
 }

@@ -41,7 +41,7 @@ pub use groups::{GroupList, GroupView};
 pub use messages::messages;
 pub use page::{PageFile, page_file};
 pub use search::{Hit, SearchResult};
-pub use stats::{Bucket, Stats, Totals, VersionStats};
+pub use stats::{Stats, TimeBucket, Totals, VersionStats};
 pub use texts::TokenTexts;
 pub use tokens::TokensView;
 pub use tree::{EpisodeTree, FindingView, OtherCall, RewardView};

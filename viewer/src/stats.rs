@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 
 use episode::{Micros, version_number};
+use exporter::mean;
 use serde::{Deserialize, Serialize};
 use store::{CallRow, EpisodeFilter, Score, Snapshot};
 
 use crate::bounds::{BUCKETS, BUCKETS_MAX, STATS_CALLS_MAX, STATS_ROWS};
 use crate::error::ViewError;
-use crate::groups::mean;
 use crate::parameters::Parameters;
 use crate::time::{milliseconds, seconds};
 use crate::weights::VersionTable;
@@ -20,7 +20,7 @@ pub struct Stats {
     pub from: f64,
     pub to: f64,
     pub bucket_s: f64,
-    pub buckets: Vec<Bucket>,
+    pub buckets: Vec<TimeBucket>,
     pub outcomes: BTreeMap<String, u64>,
     pub versions: Vec<VersionStats>,
     pub totals: Totals,
@@ -30,7 +30,7 @@ pub struct Stats {
 /// The numbers of a part of the time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "docs/reading.md describes the fields")]
-pub struct Bucket {
+pub struct TimeBucket {
     pub at: f64,
     pub calls: u64,
     pub failed: u64,
@@ -209,7 +209,7 @@ impl TimeRange {
         calls: &[CallNumbers],
         scores: &[Score],
         weights: &VersionTable,
-    ) -> Vec<Bucket> {
+    ) -> Vec<TimeBucket> {
         let newest = weights.newest_by_time();
         let mut parts: Vec<PartNumbers> = Vec::new();
         parts.resize_with(self.parts, PartNumbers::default);
@@ -232,7 +232,7 @@ impl TimeRange {
 /// The parts of a bucket.
 #[derive(Default)]
 struct PartNumbers {
-    bucket: Bucket,
+    bucket: TimeBucket,
     episodes: u64,
     first_bytes: Vec<f64>,
     durations: Vec<f64>,
@@ -251,10 +251,10 @@ impl PartNumbers {
         self.staleness.extend(staleness(call, newest));
     }
 
-    fn bucket(self, at: f64) -> Bucket {
+    fn bucket(self, at: f64) -> TimeBucket {
         let first_bytes = sorted(self.first_bytes);
         let durations = sorted(self.durations);
-        Bucket {
+        TimeBucket {
             at,
             episodes: self.episodes,
             first_byte_ms: quantile(&first_bytes, 0.5),

@@ -1,5 +1,7 @@
 //! The tokens of a call: its prompt, then what a choice sampled.
 
+use std::ops::Range;
+
 use episode::{Call, CallEnd, Choice};
 use exporter::{ChoiceMask, choice_mask};
 use serde::{Deserialize, Serialize};
@@ -33,7 +35,7 @@ pub struct TokensView {
 }
 
 /// The tokens of one choice behind those of its prompt.
-struct Tokens<'a> {
+struct ChoiceTokens<'a> {
     call: &'a Call,
     prompt: &'a [u32],
     sampled: &'a [u32],
@@ -55,12 +57,13 @@ pub(crate) async fn tokens(
 
     let call = find(snapshot, id).await?;
     let weights = VersionTable(snapshot.versions().await?);
-    let tokens = Tokens::of(&call, choice)?;
+    let tokens = ChoiceTokens::of(&call, choice)?;
     let spans = tokens.shifted(weights.spans(&call, choice));
-    Ok(tokens.part(choice, spans, from, count.unwrap_or(u64::MAX), texts))
+    let part = tokens.range(from, count.unwrap_or(u64::MAX));
+    Ok(tokens.part(choice, spans, part, texts))
 }
 
-impl<'a> Tokens<'a> {
+impl<'a> ChoiceTokens<'a> {
     fn of(call: &'a Call, index: u32) -> Result<Self, ViewError> {
         let ended = call.ended.as_ref();
         let choice = ended.and_then(|ended| find_choice(ended, index));
@@ -91,20 +94,25 @@ impl<'a> Tokens<'a> {
         moved.collect()
     }
 
+    /// The positions of `count` tokens from `from` on, as far as there are tokens.
+    fn range(&self, from: u64, count: u64) -> Range<usize> {
+        let all = self.prompt.len() + self.sampled.len();
+        let start = usize::try_from(from).unwrap_or(usize::MAX).min(all);
+        let end = usize::try_from(from.saturating_add(count)).unwrap_or(usize::MAX).min(all);
+        start..end
+    }
+
     fn part(
         &self,
         choice: u32,
         versions: Vec<SpanView>,
-        from: u64,
-        count: u64,
+        part: Range<usize>,
         texts: Option<&TokenTexts>,
     ) -> TokensView {
-        let (prompt, all) = (self.prompt.len(), self.prompt.len() + self.sampled.len());
-        let start = usize::try_from(from).unwrap_or(usize::MAX).min(all);
-        let end = usize::try_from(from.saturating_add(count)).unwrap_or(usize::MAX).min(all);
+        let prompt = self.prompt.len();
         let id = |at: usize| if at < prompt { self.prompt[at] } else { self.sampled[at - prompt] };
-        let ids: Vec<u32> = (start..end).map(id).collect();
-        let (texts, text_source) = self.texts(&ids, start, texts);
+        let ids: Vec<u32> = part.clone().map(id).collect();
+        let (texts, text_source) = self.texts(&ids, part.start, texts);
 
         let sampled = |at: usize| at.checked_sub(prompt);
         let logprob = |at: usize| {
@@ -118,12 +126,12 @@ impl<'a> Tokens<'a> {
             choice,
             prompt_tokens: prompt as u64,
             sampled_tokens: self.sampled.len() as u64,
-            from: start as u64,
+            from: part.start as u64,
             ids,
             texts,
             text_source: text_source.map(str::to_owned),
-            logprobs: (start..end).map(logprob).collect(),
-            mask: (start..end).map(|at| u8::from(mask(at))).collect(),
+            logprobs: part.clone().map(logprob).collect(),
+            mask: part.map(|at| u8::from(mask(at))).collect(),
             versions,
             fidelity: self.choice.and_then(fidelity),
             logprob_kind: self.call.ended.as_ref().map(|ended| ended.logprob_kind.clone()),

@@ -8,7 +8,7 @@ use episode::{Call, CallId, Choice};
 use exporter::ChoiceLink;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wire::Answer;
+use wire::ReplyAnswer;
 
 use crate::excerpt::{excerpt, heard};
 use crate::time::{milliseconds, seconds};
@@ -63,7 +63,7 @@ pub struct TurnView {
 
 /// The words of a call, as far as turns need them. Hashes stand for messages: the bodies of a long
 /// episode are large.
-struct Said {
+struct CallWords {
     /// Hashes of the messages that were sent.
     sent: Vec<u64>,
     /// The hash of the answer of each choice, and an excerpt of it.
@@ -75,7 +75,7 @@ struct Said {
 /// Makes turns of the choices of an episode.
 pub(crate) struct TurnMaker<'a> {
     calls: HashMap<CallId, (u32, &'a Call)>,
-    said: HashMap<CallId, Said>,
+    said: HashMap<CallId, CallWords>,
     weights: &'a VersionTable,
 }
 
@@ -91,7 +91,7 @@ impl<'a> TurnMaker<'a> {
         let by_id = numbered.map(|(call, number)| (call.begun.call_id, (number, call))).collect();
         let said = calls.iter().filter(|call| call.begun.route.generates()).map(|call| {
             let request = whole.get(&call.begun.call_id).unwrap_or(&call.begun.request);
-            (call.begun.call_id, Said::of(call, request))
+            (call.begun.call_id, CallWords::of(call, request))
         });
         Self { said: said.collect(), calls: by_id, weights }
     }
@@ -157,12 +157,13 @@ impl<'a> TurnMaker<'a> {
     }
 }
 
-impl Said {
+impl CallWords {
     fn of(call: &Call, request: &Bytes) -> Self {
         let conversation = wire::conversation(call.begun.route, request).unwrap_or_default();
         let ended = call.ended.iter();
         let answers = ended.flat_map(|ended| wire::answers(call.begun.route, &ended.reply));
-        let of = |Answer { index, message }| (index, (hash(&message), excerpt(&message, true)));
+        let of =
+            |ReplyAnswer { index, message }| (index, (hash(&message), excerpt(&message, true)));
         Self {
             sent: conversation.messages.iter().map(hash).collect(),
             heard: heard(&conversation.messages),

@@ -40,7 +40,7 @@ pub(crate) const SPANS_MAX: usize = 1024;
 /// Bytes that the ids and logprobs of a reply occupy.
 pub(crate) const TOKEN_BYTES_MAX: usize = 64 << 20;
 /// Bytes that the other data of a reply's tokens occupies: alternatives, masks, experts.
-pub(crate) const SIDE_BYTES_MAX: usize = 192 << 20;
+pub(crate) const TOKEN_COLUMN_BYTES_MAX: usize = 192 << 20;
 /// Longest name of a finish reason, in bytes.
 pub(crate) const REASON_BYTES_MAX: usize = 256;
 /// Longest stop string, in bytes.

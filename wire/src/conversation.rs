@@ -38,7 +38,7 @@ pub struct Conversation {
 
 /// One choice of a reply, as a message in OpenAI's chat form.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub struct ReplyAnswer {
     /// The server's index of the choice.
     pub index: u32,
     /// The assistant's message.
@@ -110,7 +110,7 @@ pub fn answer(route: Route, reply: &[u8]) -> Option<Value> {
 }
 
 /// The answers of a reply body, which is one JSON document or a stream of events.
-pub fn answers(route: Route, reply: &[u8]) -> Vec<Answer> {
+pub fn answers(route: Route, reply: &[u8]) -> Vec<ReplyAnswer> {
     match route {
         Route::Chat | Route::Completions | Route::Generate => {}
         Route::Messages => return single_answer(messages::answer(reply)),
@@ -127,12 +127,15 @@ pub fn answers(route: Route, reply: &[u8]) -> Vec<Answer> {
             }
         }),
     }
-    drafts.into_iter().map(|(index, draft)| Answer { index, message: draft.message() }).collect()
+    drafts
+        .into_iter()
+        .map(|(index, draft)| ReplyAnswer { index, message: draft.message() })
+        .collect()
 }
 
 /// The one answer of a wire that has no choices.
-fn single_answer(message: Option<Value>) -> Vec<Answer> {
-    message.into_iter().map(|message| Answer { index: 0, message }).collect()
+fn single_answer(message: Option<Value>) -> Vec<ReplyAnswer> {
+    message.into_iter().map(|message| ReplyAnswer { index: 0, message }).collect()
 }
 
 /// A message as it grows out of deltas: texts are joined, tool calls are merged by their index.

@@ -29,6 +29,7 @@ mod error;
 mod hide;
 mod json;
 mod lineage;
+mod parameters;
 #[cfg(test)]
 mod properties;
 mod reply;
@@ -38,17 +39,17 @@ mod sampling;
 mod scheduling;
 mod server;
 mod shape;
-mod sides;
 mod sse;
 mod thread_root;
+mod token_data;
 mod translate;
 mod weights;
 
 pub use ask::{AskOptions, AugmentedRequest, REFUSAL_BYTES_MAX, RefusedFields, ask};
 pub use conversation::{
-    Answer, Conversation, RawConversation, answer, answers, canonical, content_text, conversation,
-    parsed_arguments, prepend_turn, prepend_turns, previous_response, raw_conversation, reasoning,
-    response_id, stores_reply, template_fields, token_texts,
+    Conversation, RawConversation, ReplyAnswer, answer, answers, canonical, content_text,
+    conversation, parsed_arguments, prepend_turn, prepend_turns, previous_response,
+    raw_conversation, reasoning, response_id, stores_reply, template_fields, token_texts,
 };
 pub use dialect::{Dialect, dialect_of_models};
 pub use document::ReplyDocument;
@@ -69,9 +70,9 @@ pub use sampling::{
 pub use scheduling::{SCHEDULING_HEADERS, without_scheduling};
 pub use server::{Comparison, Difference, Probe, ServerInfo, compare};
 pub use shape::shape;
-pub use sides::{Alternative, Routing, alternatives, routing, sampling_mask};
 pub use sse::{Event, EventTooLong, ReadEvent, Splitter};
 pub use thread_root::thread_root;
+pub use token_data::{Alternative, Routing, alternatives, routing, sampling_mask};
 pub use translate::{
     ReplyTranslator, TranslatedReply, Untranslatable, is_translated, missing_limit_error,
     server_state_error, translate,

@@ -25,7 +25,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::bounds::{
-    CHOICES_MAX, ERROR_BYTES_MAX, MODEL_BYTES_MAX, PROMPTS_MAX, SIDE_BYTES_MAX, TOKEN_BYTES_MAX,
+    CHOICES_MAX, ERROR_BYTES_MAX, MODEL_BYTES_MAX, PROMPTS_MAX, TOKEN_BYTES_MAX,
+    TOKEN_COLUMN_BYTES_MAX,
 };
 use crate::document::ReplyDocument;
 use crate::json::Brackets;
@@ -50,11 +51,11 @@ pub struct Collector {
     /// Bytes that ids and logprobs occupy.
     token_bytes: usize,
     /// Bytes that the other data of the tokens occupies.
-    side_bytes: usize,
+    column_bytes: usize,
     /// The reply holds more than is collected, so that none of it is.
     is_capped: bool,
     /// The other data of the tokens was too long, and is left out.
-    lacks_sides: bool,
+    lacks_columns: bool,
     /// Keeps lists of alternatives: they hold more than the sampled token itself.
     keeps_alternatives: bool,
     vocabulary: Option<Arc<Vocabulary>>,
@@ -115,12 +116,14 @@ impl Collector {
             choices_per_prompt: request.map_or(1, Request::choices),
             prompts_max: prompt_count(route, request).min(PROMPTS_MAX),
             choices_max: choice_count(route, request),
+
             token_bytes: 0,
-            side_bytes: 0,
+            column_bytes: 0,
             is_capped: false,
-            lacks_sides: false,
+            lacks_columns: false,
             keeps_alternatives: request.is_some_and(|request| request.asks_alternatives(route)),
             vocabulary,
+
             model: None,
             prompts: BTreeMap::new(),
             choices: BTreeMap::new(),
@@ -208,7 +211,7 @@ impl Collector {
 
     /// Number of bytes that what was collected occupies, roughly.
     pub fn held(&self) -> usize {
-        self.token_bytes + self.side_bytes + self.choices.len() * size_of::<ChoiceDraft>()
+        self.token_bytes + self.column_bytes + self.choices.len() * size_of::<ChoiceDraft>()
     }
 
     /// The facts that were collected.
@@ -315,20 +318,20 @@ impl Collector {
         let choice =
             self.choices.entry(index).or_insert_with(|| ChoiceDraft::new(index, prompt_index));
 
-        let (tokens, sides) = (choice.token_bytes(), choice.side_bytes());
+        let (tokens, columns) = (choice.token_bytes(), choice.column_bytes());
         change(choice);
         if self.is_capped {
             choice.drop_tokens();
-        } else if self.lacks_sides {
-            choice.drop_sides();
+        } else if self.lacks_columns {
+            choice.drop_columns();
         }
         self.token_bytes = self.token_bytes.saturating_sub(tokens) + choice.token_bytes();
-        self.side_bytes = self.side_bytes.saturating_sub(sides) + choice.side_bytes();
+        self.column_bytes = self.column_bytes.saturating_sub(columns) + choice.column_bytes();
 
         let is_cut = choice.is_cut();
-        if self.side_bytes > SIDE_BYTES_MAX {
-            (self.lacks_sides, self.side_bytes) = (true, 0);
-            self.choices.values_mut().for_each(ChoiceDraft::drop_sides);
+        if self.column_bytes > TOKEN_COLUMN_BYTES_MAX {
+            (self.lacks_columns, self.column_bytes) = (true, 0);
+            self.choices.values_mut().for_each(ChoiceDraft::drop_columns);
         }
         self.note_cut(is_cut || self.token_bytes > TOKEN_BYTES_MAX);
         true
@@ -340,7 +343,7 @@ impl Collector {
             self.is_capped = true;
             self.choices.values_mut().for_each(ChoiceDraft::drop_tokens);
             self.prompts.clear();
-            (self.token_bytes, self.side_bytes) = (0, 0);
+            (self.token_bytes, self.column_bytes) = (0, 0);
         }
     }
 }
@@ -524,9 +527,9 @@ mod tests {
         let mask = format!(r#"{{"choices":[{{"sampling_mask":["{}"]}}]}}"#, "x".repeat(8 << 20));
         let mut masked = of_one_choice();
         masked.take(br#"{"choices":[{"token_ids":[7]}]}"#);
-        (0..=SIDE_BYTES_MAX / (8 << 20)).for_each(|_| masked.take(mask.as_bytes()));
+        (0..=TOKEN_COLUMN_BYTES_MAX / (8 << 20)).for_each(|_| masked.take(mask.as_bytes()));
         let choice = &masked.facts().choices[0];
-        assert_eq!((choice.token_ids.as_deref(), choice.sides.len()), (Some(&[7][..]), 0));
+        assert_eq!((choice.token_ids.as_deref(), choice.token_columns.len()), (Some(&[7][..]), 0));
     }
 
     #[test]
@@ -666,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn one_version_of_a_whole_reply_is_that_of_choices_of_any_length() {
+    fn one_version_of_a_reply_is_that_of_all_its_choices() {
         let reply = |version: &str| {
             format!(
                 r#"{{"choices":[{{"index":0,"token_ids":[1,2]}},{{"index":1,"token_ids":[3,4,5]}}],

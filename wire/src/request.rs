@@ -11,7 +11,7 @@ use crate::bounds::{MODEL_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::json::{
     Brackets, Edits, cuts, each_element, first_elements, is_beyond_bounds, members, root, tree,
 };
-use crate::sampling::parameters;
+use crate::parameters;
 
 /// The summary tells only the length of longer values; the request itself keeps them.
 const SAMPLING_VALUE_BYTES_MAX: usize = 4096;

@@ -1,14 +1,11 @@
 //! The sampling of a call: the request's parameters, forced ones, and the server's defaults.
 //!
-//! - `parameters`: the names of all parameters, the values that turn each one off, and the fields
-//!   that mask tokens.
 //! - [`ForcedSampling`]: parameters that the user sets in the agent's place.
 //! - [`ServerSampling`]: the defaults that a server uses, as far as it reports them.
 //! - [`EffectiveSampling`]: the parameters that a call was in fact sampled with.
 
 mod effective;
 mod forced;
-pub(crate) mod parameters;
 mod server;
 
 pub use effective::{EffectiveSampling, LogprobFit};

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_and_forks_share_their_root_and_other_agents_have_another() {
+    fn turns_and_forks_share_a_root_other_agents_do_not() {
         let chat = |rest: &str| {
             let head = r#"{"role":"system","content":"s"},{"role":"user","content":"u"}"#;
             root(Route::Chat, &format!(r#"{{"messages":[{head}{rest}]}}"#)).unwrap()

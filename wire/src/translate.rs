@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_messages_call_is_limited_as_the_servers_own_route_limits_it() {
+    fn a_messages_call_has_the_limit_of_the_server_s_route() {
         let of = |dialect, body: &'static str| {
             let request = Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
             missing_limit_error(dialect, Route::Messages, &request)
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_messages_stream_is_asked_for_counts_from_its_first_event_on() {
+    fn a_messages_stream_is_asked_for_counts_at_its_first_event() {
         const STREAM: &str = r#"{"max_tokens":5,"stream":true,"messages":[]}"#;
         let chat = |dialect| translated(dialect, Route::Messages, STREAM).0;
         assert!(chat(Dialect::Vllm).contains(r#""continuous_usage_stats":true"#));
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_that_the_server_should_hold_is_asked_for_whole() {
+    fn a_conversation_held_by_the_server_is_asked_for_whole() {
         let read =
             |body: &'static str| Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
         let refused = server_state_error(Route::Messages, &read(r#"{"thread":{"type":"create"}}"#));

@@ -272,7 +272,7 @@ fn cost_table(costs: &[CauseCost]) -> Vec<String> {
         .collect();
 
     let mut page = vec![String::new()];
-    page.extend(print::columns(&["cause", "forks", "prefill", "lost sampled"], &rows));
+    page.extend(print::table_text(&["cause", "forks", "prefill", "lost sampled"], &rows));
     page
 }
 
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn an_episode_is_clean_when_it_is_exact_and_leaves_its_history_on_purpose_only() {
+    fn an_exact_episode_with_forks_on_purpose_is_clean() {
         let of = |verdict, causes: &[Cause]| {
             report(verdict, Vec::new(), causes.iter().copied().map(fork).collect()).is_clean()
         };

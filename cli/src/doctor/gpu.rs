@@ -14,15 +14,18 @@ use crate::time::now;
 
 /// Options of a GPU's examination.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "GPU")]
 pub(crate) struct GpuArgs {
-    /// Examine this machine's GPU, in place of an upstream
+    /// Examine this machine's GPU
     #[arg(long, group = "target")]
     gpu: bool,
     /// Index of the GPU, in its driver's order
     #[arg(long, value_name = "N", default_value_t = 0, requires = "gpu")]
     gpu_index: usize,
-    /// Folder of CUDA's libnvrtc.so and libcublasLt.so, version 13 or 12 [default: the system's,
-    /// then those in the packages of the Python on the PATH]
+    /// Folder of CUDA's libnvrtc.so and libcublasLt.so
+    ///
+    /// Of version 13 or 12. [default: the system's, then those in the packages of the Python on the
+    /// PATH]
     #[arg(long, value_name = "DIR", requires = "gpu", env = "ROLLTAPE_CUDA_LIBS")]
     cuda_libs: Option<PathBuf>,
     /// Folder of kernel sources (`gemm_small.cu`) to compile in place of the built-in ones

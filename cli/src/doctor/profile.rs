@@ -11,16 +11,20 @@ use crate::print;
 
 /// Options of a profile.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Profile of a GPU")]
 pub(crate) struct ProfileArgs {
-    /// Time each operation of a step instead of checking kernels, for a model of this
-    /// config.json with random weights
+    /// Time the operations of a step, for this config.json
+    ///
+    /// The weights are random. Kernels are not checked.
     #[arg(long, value_name = "FILE", requires = "gpu")]
     profile: Option<PathBuf>,
     /// Sequences per step
     #[arg(long, value_name = "N,...", value_delimiter = ',', requires = "profile")]
     #[arg(default_value = "1,32,256", value_parser = at_least_one)]
     batch: Vec<usize>,
-    /// Positions per sequence; measured again with uneven lengths
+    /// Positions per sequence
+    ///
+    /// Uneven lengths are measured as well.
     #[arg(long, value_name = "N", requires = "profile")]
     #[arg(default_value = "1028", value_parser = at_least_one)]
     context: usize,

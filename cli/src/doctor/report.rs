@@ -32,7 +32,7 @@ impl UpstreamReport<'_> {
         let rows = &self.findings.rows;
         let mut page = self.heading();
         page.push(String::new());
-        page.extend(print::columns(&HEAD, &rows.iter().map(cells).collect::<Vec<_>>()));
+        page.extend(print::table_text(&HEAD, &rows.iter().map(cells).collect::<Vec<_>>()));
 
         page.extend(list("errors", &errors(rows)));
         page.extend(differences(rows));

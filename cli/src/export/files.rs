@@ -3,55 +3,56 @@
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use episode::Micros;
 use exporter::{
     Bucket, Destination, Encoding, FileMode, Format, Options, OutputStream, Partition, Shard,
 };
 
 use crate::exit::Failure;
 use crate::terminal;
-use crate::time::{moment, now};
+use crate::time::now;
 
 /// Options of an export's files.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
 pub(crate) struct ExportFiles {
-    /// Target: a folder; a file that ends in .parquet, .jsonl or .arrow; such a path in a bucket of
-    /// s3://, gs:// or az://; or - for stdout
+    /// Target: a folder, a file, a bucket's URL, or - for stdout
+    ///
+    /// A file ends in .parquet, .jsonl or .arrow. A bucket is at s3://, gs:// or az://.
     #[arg(long, value_name = "PATH")]
     pub(crate) out: PathBuf,
     /// Format of the rows
     #[arg(long, value_name = "FORMAT", value_parser = format(), default_value = "trajectories")]
     format: Format,
-    /// Encoding: parquet, jsonl, arrow [default: by the name of --out, else by format]
+    /// Encoding of the rows: parquet, jsonl, arrow
+    ///
+    /// [default: by the name of --out, else by format]
     #[arg(long, value_name = "ENCODING", value_parser = encoding)]
     encoding: Option<Encoding>,
-    /// Split rows into folders by: group, task, episode-hash:N
+    /// Key of folders: group, task, episode-hash:N
     #[arg(long, value_name = "KEY", value_parser = partition)]
     partition_by: Option<Partition>,
-    /// Export only part I of N, counted from 0; a group is never split
+    /// Export only part I of N, counted from 0
+    ///
+    /// A group is never split.
     #[arg(long, value_name = "I/N", value_parser = shard)]
     shard: Option<Shard>,
-    /// Export only attempts closed at this time or later; an open attempt counts by its start
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    since: Option<Micros>,
-    /// Add the closed attempts that the export at --out does not have yet
+    /// Add closed attempts that the export at --out lacks
     #[arg(long)]
     new: bool,
-    /// Export only episodes with at least this reward
-    #[arg(long, value_name = "REWARD", allow_negative_numbers = true)]
-    min_reward: Option<f64>,
-    /// Leave out attempts that the infrastructure failed
-    #[arg(long)]
-    no_infrastructure_failed: bool,
-    /// Rewards above this one are good (kto)
+    /// Highest reward that is not good, for kto
     #[arg(long, value_name = "REWARD", default_value_t = 0.0, allow_negative_numbers = true)]
     label_above: f64,
     /// Replace files that rolltape did not write
     #[arg(long)]
     overwrite: bool,
-    /// Mode of the files, in octal: 640 lets their group read them [default: 600]
+    /// Mode of the files, in octal [default: 600]
+    ///
+    /// 640 lets their group read them.
     #[arg(long, value_name = "MODE", value_parser = mode)]
     mode: Option<FileMode>,
+    /// Print the report as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 impl ExportFiles {
@@ -72,12 +73,9 @@ impl ExportFiles {
             out,
             format: self.format,
             encoding: self.encoding,
-            min_reward: self.min_reward,
-            no_infrastructure_failed: self.no_infrastructure_failed,
             label_above: self.label_above,
             partition: self.partition_by,
             shard: self.shard,
-            since: self.since,
             new: self.new,
             now: now(),
             overwrite: self.overwrite,

@@ -6,31 +6,44 @@ use exporter::{Advantage, Report, RewardOptions, VersionFilter};
 use crate::print;
 use crate::time::moment;
 
-/// Options on rewards and policy versions.
+/// Options on rewards.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Rewards")]
 pub(crate) struct ExportRewards {
-    /// Ignore rewards given after this time: 2026-11-21T20:17:47Z, or microseconds since 1970
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    rewards_as_of: Option<Micros>,
-    /// Advantage within each group: none, grpo, dr-grpo, rloo
+    /// Advantage within a group: none, grpo, dr-grpo, rloo
     #[arg(long, value_name = "RULE", default_value = "none", value_parser = advantage)]
     advantage: Advantage,
     /// Add the statistics of its group to every row
     #[arg(long)]
     group_stats: bool,
-    /// Discount factor of the returns of turns; without it there are none
+    /// Discount factor of the returns of turns
+    ///
+    /// Without it there are no returns.
     #[arg(long, value_name = "G", value_parser = gamma)]
     gamma: Option<f64>,
-    /// Minimum policy version of the trained tokens of a row
+    /// Ignore rewards given after this time
+    ///
+    /// Such as 2026-11-21T20:17:47Z, or microseconds since 1970.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    rewards_as_of: Option<Micros>,
+}
+
+/// Options on policy versions.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Policy versions")]
+pub(crate) struct ExportVersions {
+    /// Lowest policy version of a row's trained tokens
     #[arg(long, value_name = "V", value_parser = version())]
     min_version: Option<i64>,
-    /// Maximum policy version of the trained tokens of a row
+    /// Highest policy version of a row's trained tokens
     #[arg(long, value_name = "V", value_parser = version())]
     max_version: Option<i64>,
-    /// Maximum policy-version spread per row
+    /// Most by which the policy versions of a row may differ
     #[arg(long, value_name = "N", value_parser = version())]
     max_version_span: Option<i64>,
-    /// Maximum staleness of a row: --at-version minus its oldest policy version
+    /// Most by which --at-version may exceed a row's oldest
+    ///
+    /// The staleness of a row is --at-version minus its oldest policy version.
     #[arg(long, value_name = "N", value_parser = version(), requires = "at_version")]
     max_staleness: Option<i64>,
     /// The trainer's policy version
@@ -48,9 +61,11 @@ impl ExportRewards {
             gamma: self.gamma,
         }
     }
+}
 
+impl ExportVersions {
     /// The filter on policy versions.
-    pub(crate) fn versions(&self) -> VersionFilter {
+    pub(crate) fn filter(&self) -> VersionFilter {
         VersionFilter {
             min: self.min_version,
             max: self.max_version,
@@ -106,23 +121,24 @@ mod tests {
 
     use super::*;
 
-    #[derive(Parser)]
+    #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
-        args: ExportRewards,
+        rewards: ExportRewards,
+        #[command(flatten)]
+        versions: ExportVersions,
     }
 
-    fn parse(words: &str) -> Result<ExportRewards, String> {
+    fn parse(words: &str) -> Result<Line, String> {
         let line = format!("export {words}");
-        let line = Line::try_parse_from(line.split_whitespace()).map_err(|e| e.to_string());
-        line.map(|line| line.args)
+        Line::try_parse_from(line.split_whitespace()).map_err(|e| e.to_string())
     }
 
     #[test]
     fn the_defaults_filter_nothing() {
         let args = parse("").unwrap();
-        assert_eq!(args.rewards(), RewardOptions::default());
-        assert_eq!(args.versions(), VersionFilter::default());
+        assert_eq!(args.rewards.rewards(), RewardOptions::default());
+        assert_eq!(args.versions.filter(), VersionFilter::default());
     }
 
     #[test]
@@ -146,9 +162,9 @@ mod tests {
     #[test]
     fn the_options_say_what_they_mean() {
         let args = parse("--advantage rloo --gamma 0.5 --rewards-as-of 7 --min-version 2").unwrap();
-        let RewardOptions { as_of, advantage, gamma, .. } = args.rewards();
+        let RewardOptions { as_of, advantage, gamma, .. } = args.rewards.rewards();
         assert_eq!((as_of, advantage, gamma), (Some(7), Advantage::Rloo, Some(0.5)));
-        assert_eq!(args.versions().min, Some(2));
+        assert_eq!(args.versions.filter().min, Some(2));
         for (words, why) in [
             ("--max-staleness 4", "--at-version"),
             ("--advantage mean", "the rules are none, grpo, dr-grpo, rloo"),

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_path_of_a_socket_is_the_host_of_its_url_and_people_read_the_path() {
+    fn the_host_of_a_socket_s_url_is_its_path() {
         let url = url_of("unix:/run/é b.sock").unwrap();
         let page: Uri = format!("{url}/episodes?a=1").parse().unwrap();
         assert_eq!(path_of(&page), Some(PathBuf::from("/run/é b.sock")));

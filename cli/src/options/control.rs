@@ -14,6 +14,8 @@ use super::address::ListenAddress;
 use crate::exit::Failure;
 use crate::secret_file;
 
+/// The topic of these options in `--help`.
+pub(crate) const CONTROL_HEADING: &str = "Control listener";
 /// Variables that hold the token or the name of its file.
 const TOKEN_VARIABLE: &str = "ROLLTAPE_CONTROL_TOKEN";
 const TOKEN_FILE_VARIABLE: &str = "ROLLTAPE_CONTROL_TOKEN_FILE";
@@ -26,29 +28,36 @@ const TOKEN_FILE_OF_USER: &str = "rolltape/control-token";
 
 /// The token of the control listener.
 #[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = CONTROL_HEADING)]
 pub(crate) struct ControlToken {
-    /// Environment variable that holds the control listener's token
-    #[arg(long, value_name = "NAME", env = "ROLLTAPE_CONTROL_TOKEN_ENV")]
-    pub(super) control_token_env: Option<String>,
-    /// File that holds the control listener's token; a server makes it if it is missing [default:
-    /// the store's name and -token] [env: ROLLTAPE_CONTROL_TOKEN_FILE]
+    /// File that holds the control listener's token
+    ///
+    /// A server makes it if it is missing. [default: the store's name and -token] [env:
+    /// ROLLTAPE_CONTROL_TOKEN_FILE]
     // The variable comes after another one in the order, so it is not read here.
     #[arg(long, value_name = "FILE")]
     control_token_file: Option<PathBuf>,
+    /// Variable that holds the control listener's token
+    #[arg(long, value_name = "NAME", env = "ROLLTAPE_CONTROL_TOKEN_ENV")]
+    pub(super) control_token_env: Option<String>,
 }
 
 /// The options of a control listener.
 #[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = CONTROL_HEADING)]
 pub(crate) struct ControlArgs {
     #[command(flatten)]
     pub(crate) token: ControlToken,
-    /// Require no token of requests to the control listener, which must be on loopback
-    #[arg(long, env = "ROLLTAPE_CONTROL_OPEN")]
-    control_open: bool,
-    /// Name by which requests may address the control listener, besides loopback and its own
-    /// address; repeatable
+    /// Another name of the control listener; repeatable
+    ///
+    /// Requests may address the listener by this name, by its address and as loopback.
     #[arg(long, value_name = "NAME", env = "ROLLTAPE_CONTROL_HOST", value_delimiter = ',')]
     control_host: Vec<String>,
+    /// Require no token of the control listener
+    ///
+    /// The listener must be on loopback.
+    #[arg(long, env = "ROLLTAPE_CONTROL_OPEN")]
+    control_open: bool,
 }
 
 /// The place of a token.
@@ -273,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_comes_before_a_variable_and_a_token_before_its_file() {
+    fn an_option_precedes_a_variable_a_token_its_file() {
         let both = |name: &str| match name {
             TOKEN_VARIABLE => Some("t".into()),
             TOKEN_FILE_VARIABLE => Some("f".into()),

@@ -10,29 +10,39 @@ use engine::{DeviceChoice, EngineOptions};
 #[command(next_help_heading = "Device")]
 pub(crate) struct DeviceArgs {
     /// Device that runs the model
-    #[arg(long, value_enum, default_value_t, env = "ROLLTAPE_DEVICE")]
+    #[arg(long, value_enum, value_name = "KIND", default_value_t, env = "ROLLTAPE_DEVICE")]
     device: DeviceName,
     /// Index of the GPU, in its driver's order [default: 0]
     #[arg(long, value_name = "N", env = "ROLLTAPE_GPU_INDEX")]
     gpu_index: Option<usize>,
-    /// Fraction of the GPU's memory for weights and KV cache together [default: 0.9]
+    /// Part of the GPU's memory to use [default: 0.9]
+    ///
+    /// It holds weights and KV cache.
     #[arg(long, value_name = "PART", value_parser = fraction)]
     #[arg(env = "ROLLTAPE_GPU_MEMORY_UTILIZATION")]
     gpu_memory_utilization: Option<f64>,
-    /// On a GPU: compute the same bits for a request alone and in any batch; slower
+    /// Compute the same bits alone and in any batch
+    ///
+    /// On a GPU this is slower. On the CPU it is always so.
     #[arg(long, env = "ROLLTAPE_DETERMINISTIC")]
     deterministic: bool,
-    /// On a GPU: launch every operation one by one instead of replaying recorded steps
+    /// Launch every operation of a GPU's step one by one
+    ///
+    /// By default recorded steps are replayed.
     #[arg(long, env = "ROLLTAPE_ENFORCE_EAGER")]
     enforce_eager: bool,
-    /// On a GPU: read the tokens of each step before the next one is launched
+    /// Read a GPU's tokens before the next step is launched
     #[arg(long, env = "ROLLTAPE_NO_ASYNC_SCHEDULING")]
     no_async_scheduling: bool,
-    /// Folder of CUDA's libnvrtc.so and libcublasLt.so, version 13 or 12 [default: the system's,
-    /// then those in the packages of the Python on the PATH]
+    /// Folder of CUDA's libnvrtc.so and libcublasLt.so
+    ///
+    /// Of version 13 or 12. [default: the system's, then those in the packages of the Python on the
+    /// PATH]
     #[arg(long, value_name = "DIR", env = "ROLLTAPE_CUDA_LIBS")]
     cuda_libs: Option<PathBuf>,
-    /// Cache folder for compiled kernels [default: ~/.cache/rolltape/kernels]
+    /// Cache folder of compiled kernels
+    ///
+    /// [default: ~/.cache/rolltape/kernels]
     #[arg(long, value_name = "DIR", env = "ROLLTAPE_KERNEL_CACHE")]
     kernel_cache: Option<PathBuf>,
     /// Folder of kernel sources (`gemm_small.cu`) to compile in place of the built-in ones

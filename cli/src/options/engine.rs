@@ -12,62 +12,84 @@ use super::device::DeviceArgs;
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
-    /// Model name that requests use as `model` [default: the folder's name]
+    /// Name of the model in requests [default: the folder's]
     #[arg(long, value_name = "NAME", env = "ROLLTAPE_SERVED_MODEL_NAME")]
     served_model_name: Option<String>,
-    /// Maximum tokens of a prompt and its reply together [default: the model's own limit, or what
-    /// fits the KV cache if that is less]
+    /// Most tokens of prompt and reply [default: the model's]
+    ///
+    /// Where the KV cache holds less, that is the default.
     #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_MODEL_LEN")]
     max_model_len: Option<usize>,
-    /// Maximum sequences that run at once, capped by --max-num-batched-tokens [default: 256]
-    #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_NUM_SEQS")]
-    max_num_seqs: Option<usize>,
-    /// Token budget of one step over all sequences; longer prompts are prefilled in chunks
-    /// [default: 512 on the CPU, 2048 on a GPU, 8192 on one with 70 GiB or more since Hopper]
-    #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_NUM_BATCHED_TOKENS")]
-    max_num_batched_tokens: Option<usize>,
-    /// Maximum calls that wait; one more is answered 429 with a Retry-After [default: 1024]
-    #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_QUEUE")]
-    max_queue: Option<usize>,
-    /// Folder that weights and adapters may be loaded from, with all below it [default: any folder
-    /// that this process can read]
-    #[arg(long, value_name = "DIR", env = "ROLLTAPE_WEIGHTS_ROOT")]
-    weights_root: Option<PathBuf>,
-    /// Memory of the KV cache, such as 4GiB or a number of bytes [default: enough for
-    /// --max-num-seqs sequences of --max-model-len, but at most a quarter of the machine's memory]
+    /// Memory of the KV cache, such as 4GiB
+    ///
+    /// A number of bytes, or of KiB, MiB, GiB or TiB. [default: enough for --max-num-seqs
+    /// sequences of --max-model-len, but at most a quarter of the machine's memory]
     #[arg(long, value_name = "BYTES", value_parser = bytes, env = "ROLLTAPE_KV_CACHE_MEMORY")]
     kv_cache_memory: Option<u64>,
-    /// Compute every prompt in full instead of reusing cached prefixes
-    #[arg(long, env = "ROLLTAPE_NO_PREFIX_CACHING")]
-    no_prefix_caching: bool,
-    /// Compute threads [default: one per core]
-    #[arg(long, value_name = "N", env = "ROLLTAPE_THREADS")]
-    threads: Option<NonZeroUsize>,
-    /// Arithmetic of the CPU
-    #[arg(long, value_enum, default_value_t, env = "ROLLTAPE_NUMERICS")]
-    numerics: NumericsName,
+    /// Most sequences that run at once [default: 256]
+    ///
+    /// --max-num-batched-tokens may be a lower limit.
+    #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_NUM_SEQS")]
+    max_num_seqs: Option<usize>,
+    /// Most tokens of one step over all sequences
+    ///
+    /// Longer prompts are prefilled in chunks. [default: 512 on the CPU, 2048 on a GPU, 8192 on one
+    /// with 70 GiB or more since Hopper]
+    #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_NUM_BATCHED_TOKENS")]
+    max_num_batched_tokens: Option<usize>,
+    /// Most calls that wait [default: 1024]
+    ///
+    /// One more is answered 429 with a Retry-After.
+    #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_QUEUE")]
+    max_queue: Option<usize>,
     /// Parser of tool calls in replies
-    #[arg(long, value_enum, default_value_t, env = "ROLLTAPE_TOOL_CALL_PARSER")]
+    #[arg(long, value_enum, value_name = "PARSER", default_value_t)]
+    #[arg(env = "ROLLTAPE_TOOL_CALL_PARSER")]
     tool_call_parser: ToolCallParserName,
     /// Parser of reasoning in replies
-    #[arg(long, value_enum, default_value_t, env = "ROLLTAPE_REASONING_PARSER")]
+    #[arg(long, value_enum, value_name = "PARSER", default_value_t)]
+    #[arg(env = "ROLLTAPE_REASONING_PARSER")]
     reasoning_parser: ReasoningParserName,
-    /// Tokenize the whole text of every chat, instead of starting from the ids sampled before
-    #[arg(long, env = "ROLLTAPE_NO_PREFIX_EXACT_CHAT")]
-    no_prefix_exact_chat: bool,
-    /// Maximum alternatives per reported logprob; -1 is the whole vocabulary [default: 20]
+    /// Most alternatives of a reported logprob [default: 20]
+    ///
+    /// -1 is the whole vocabulary.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = max_logprobs)]
     #[arg(env = "ROLLTAPE_MAX_LOGPROBS")]
     max_logprobs: Option<usize>,
-    /// Maximum LoRA adapters loaded at once; 0 refuses all [default: 8]
-    #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_LORAS")]
-    max_loras: Option<usize>,
-    /// Maximum rank of a LoRA adapter [default: 64]
-    #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_LORA_RANK")]
-    max_lora_rank: Option<usize>,
-    /// Seed for requests that give none, which makes them repeatable
+    /// Seed of requests that give none
+    ///
+    /// With it these requests are repeatable.
     #[arg(long, value_name = "N", env = "ROLLTAPE_SEED")]
     seed: Option<u64>,
+    /// Folder from which weights and adapters may be loaded
+    ///
+    /// With all folders below it. [default: any folder that this process can read]
+    #[arg(long, value_name = "DIR", env = "ROLLTAPE_WEIGHTS_ROOT")]
+    weights_root: Option<PathBuf>,
+    /// Most LoRA adapters loaded at once [default: 8]
+    ///
+    /// 0 refuses all.
+    #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_LORAS")]
+    max_loras: Option<usize>,
+    /// Highest rank of a LoRA adapter [default: 64]
+    #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_LORA_RANK")]
+    max_lora_rank: Option<usize>,
+    /// Compute every prompt in full
+    ///
+    /// By default cached prefixes are reused.
+    #[arg(long, env = "ROLLTAPE_NO_PREFIX_CACHING")]
+    no_prefix_caching: bool,
+    /// Tokenize the whole text of every chat
+    ///
+    /// By default a chat starts from the ids that were sampled before.
+    #[arg(long, env = "ROLLTAPE_NO_PREFIX_EXACT_CHAT")]
+    no_prefix_exact_chat: bool,
+    /// Threads that compute [default: one per core]
+    #[arg(long, value_name = "N", env = "ROLLTAPE_THREADS")]
+    threads: Option<NonZeroUsize>,
+    /// Arithmetic of the CPU
+    #[arg(long, value_enum, value_name = "KIND", default_value_t, env = "ROLLTAPE_NUMERICS")]
+    numerics: NumericsName,
     #[command(flatten)]
     device: DeviceArgs,
 }

@@ -7,6 +7,7 @@ use super::store::StoreArgs;
 
 /// A store and filters on its episodes.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Episodes")]
 pub(crate) struct EpisodeFilter {
     #[command(flatten)]
     pub(crate) store: StoreArgs,

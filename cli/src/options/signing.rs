@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_lies_beside_the_store_and_only_its_owner_can_read_it() {
+    fn the_file_is_beside_the_store_and_its_owner_s_alone() {
         let folder = tempfile::tempdir().unwrap();
         let store = Location::File(folder.path().join("a.db"));
         let file = SigningFile::of(None, &store).unwrap();

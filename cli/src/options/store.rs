@@ -6,8 +6,11 @@ use super::parse;
 
 /// The store that a command reads or writes.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Store")]
 pub(crate) struct StoreArgs {
-    /// The store: a file, or a database as postgres://USER@HOST/NAME
+    /// The recording: a file or a database
+    ///
+    /// A database is named as postgres://USER@HOST/NAME.
     #[arg(
         long = "store",
         value_name = "STORE",

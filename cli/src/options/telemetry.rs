@@ -4,9 +4,11 @@ use hyper::Uri;
 
 /// The destination of spans.
 #[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Telemetry")]
 pub(crate) struct TelemetryArgs {
-    /// Send an OpenTelemetry span of each generation to this collector, such as
-    /// http://127.0.0.1:4318; OTEL_EXPORTER_OTLP_HEADERS may hold a key for it
+    /// OpenTelemetry collector for a span of each generation
+    ///
+    /// Such as http://127.0.0.1:4318. OTEL_EXPORTER_OTLP_HEADERS may hold a key for it.
     #[arg(long, value_name = "URL", value_parser = traces_url, env = "ROLLTAPE_OTLP_ENDPOINT")]
     pub(crate) otlp_endpoint: Option<Uri>,
 }

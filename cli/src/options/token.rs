@@ -6,17 +6,23 @@ use crate::exit::Failure;
 
 /// The token that callers of the engine must send.
 #[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Listener")]
 pub(crate) struct EngineToken {
-    /// Environment variable that holds the token that callers must send; without one everybody on
-    /// this machine can use every route
+    /// Variable that holds the token of callers
+    ///
+    /// Without a token everybody on this machine can use every route.
     #[arg(long, value_name = "NAME", conflicts_with = "token_file")]
     #[arg(env = "ROLLTAPE_ENGINE_TOKEN_ENV")]
     token_env: Option<String>,
-    /// File that holds the token, such as the one that vLLM's clients read their key from
+    /// File that holds the token of callers
+    ///
+    /// Such as the file from which vLLM's clients read their key.
     #[arg(long, value_name = "FILE", env = "ROLLTAPE_ENGINE_TOKEN_FILE")]
     token_file: Option<PathBuf>,
-    /// The token itself, under vLLM's name. Other users of this machine may see it in the list of
-    /// processes: the variable and the file are safer
+    /// The token itself, under vLLM's name
+    ///
+    /// Other users of this machine may see it in the list of processes. The variable and the file
+    /// are safer.
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["token_env", "token_file"])]
     #[arg(env = "ROLLTAPE_ENGINE_API_KEY", hide_env_values = true)]
     api_key: Option<String>,

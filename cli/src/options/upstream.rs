@@ -11,54 +11,101 @@ use wire::{Dialect, ForcedSampling, Vocabulary};
 
 use crate::exit::Failure;
 
-/// The upstream's dialect, its logprobs, and how it is reached.
+/// The upstream's dialect, its key, and how it is reached.
 #[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Upstream")]
 pub(crate) struct UpstreamArgs {
-    /// Upstream dialect [default: auto-detect]
-    #[arg(long, value_enum, env = "ROLLTAPE_DIALECT")]
-    pub(crate) dialect: Option<DialectName>,
-    /// Distribution of the upstream's logprobs [default: by dialect; raw for a vLLM that does not
-    /// report its --logprobs-mode]
-    #[arg(long, value_enum, env = "ROLLTAPE_LOGPROBS_MODE")]
-    pub(crate) logprobs_mode: Option<UpstreamLogprobsName>,
-    /// Translation of Responses and Messages calls to the upstream's chat route
-    #[arg(long, value_enum, default_value_t, env = "ROLLTAPE_TRANSLATE")]
-    translate: TranslateName,
-    /// Sampling parameters that override those of every request: top_p=1,top_k=off
-    #[arg(long, value_name = "NAME=VALUE,...", env = "ROLLTAPE_FORCE_SAMPLING")]
-    force_sampling: Option<ForcedSampling>,
-    /// The upstream's tokenizer.json, which maps reported token bytes to ids; a hosted server is
-    /// asked for logprobs only if it is given
-    #[arg(long, value_name = "FILE", env = "ROLLTAPE_TOKENIZER")]
-    tokenizer: Option<PathBuf>,
-    /// Alternatives to record for each token
-    #[arg(long, value_name = "N", default_value_t = 0, env = "ROLLTAPE_TOP_LOGPROBS")]
-    top_logprobs: u32,
-    /// Record the experts that each token was routed to (SGLang, rolltape engine)
-    #[arg(long, env = "ROLLTAPE_ROUTED_EXPERTS")]
-    routed_experts: bool,
-    /// Record the tokens that truncated sampling kept (SGLang)
-    #[arg(long, env = "ROLLTAPE_SAMPLING_MASK")]
-    sampling_mask: bool,
-    /// Environment variable that holds the upstream's API key, which replaces the agent's
+    /// Dialect of the upstream [default: auto-detect]
+    #[arg(long, value_enum, value_name = "NAME", env = "ROLLTAPE_DIALECT")]
+    dialect: Option<DialectName>,
+    /// Variable that holds the upstream's API key
+    ///
+    /// The key replaces the agent's.
     #[arg(long, value_name = "NAME", env = "ROLLTAPE_UPSTREAM_KEY_ENV")]
     upstream_key_env: Option<String>,
-    /// File that holds the upstream's API key; no process of this user finds it in an environment
+    /// File that holds the upstream's API key
+    ///
+    /// The key replaces the agent's. Other processes of this user find it in no environment.
     #[arg(long, value_name = "FILE", env = "ROLLTAPE_UPSTREAM_KEY_FILE")]
     #[arg(conflicts_with = "upstream_key_env")]
     upstream_key_file: Option<PathBuf>,
-    /// Certificates to trust in addition to the system's, in PEM
+    /// Certificates to trust beside the system's, in PEM
     #[arg(long, value_name = "FILE", env = "ROLLTAPE_UPSTREAM_CA")]
     upstream_ca: Option<PathBuf>,
-    /// Use HTTP/2 with a plain http:// upstream; over https:// it is negotiated
+    /// Use HTTP/2 with a plain http:// upstream
+    ///
+    /// Over https:// it is negotiated.
     #[arg(long, env = "ROLLTAPE_UPSTREAM_HTTP2")]
     upstream_http2: bool,
+    #[command(flatten)]
+    pub(crate) tokens: TokenArgs,
+}
+
+/// What is recorded of each token, and how it is asked for.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Recorded tokens")]
+pub(crate) struct TokenArgs {
+    /// Translation of Responses and Messages calls
+    ///
+    /// A translated call goes to the upstream's chat route.
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t, env = "ROLLTAPE_TRANSLATE")]
+    translate: TranslateName,
+    /// The upstream's tokenizer.json
+    ///
+    /// It maps reported token bytes to ids. A hosted server is asked for logprobs only with it.
+    #[arg(long, value_name = "FILE", env = "ROLLTAPE_TOKENIZER")]
+    tokenizer: Option<PathBuf>,
+    /// Sampling parameters of every request: top_p=1,top_k=off
+    ///
+    /// NAME=VALUE, with commas between. They override those of the request.
+    #[arg(long, value_name = "PARAMETERS", env = "ROLLTAPE_FORCE_SAMPLING")]
+    force_sampling: Option<ForcedSampling>,
+    /// Kind of the upstream's logprobs [default: by dialect]
+    ///
+    /// The default for a vLLM is its own --logprobs-mode, or raw if it does not report that.
+    #[arg(long, value_enum, value_name = "MODE", env = "ROLLTAPE_LOGPROBS_MODE")]
+    pub(crate) logprobs_mode: Option<UpstreamLogprobsName>,
+    /// Alternatives to record for each token
+    #[arg(long, value_name = "N", default_value_t = 0, env = "ROLLTAPE_TOP_LOGPROBS")]
+    top_logprobs: u32,
+    /// Record the experts that each token was routed to
+    ///
+    /// SGLang and rolltape's engine report them.
+    #[arg(long, env = "ROLLTAPE_ROUTED_EXPERTS")]
+    routed_experts: bool,
+    /// Record the tokens that truncated sampling kept
+    ///
+    /// SGLang reports them.
+    #[arg(long, env = "ROLLTAPE_SAMPLING_MASK")]
+    sampling_mask: bool,
+}
+
+impl TokenArgs {
+    /// Sets the tokens' part of `config`.
+    ///
+    /// # Errors
+    /// [`Failure`] if the tokenizer cannot be read.
+    fn apply(&self, config: &mut Config) -> Result<(), Failure> {
+        config.logprob_kind = self.logprobs_mode.map(|kind| match kind {
+            UpstreamLogprobsName::Processed => "processed".to_owned(),
+            UpstreamLogprobsName::Raw => "raw".to_owned(),
+        });
+        config.translate = self.translate.into();
+        config.force = self.force_sampling.clone().unwrap_or_default();
+        config.extras = TokenExtras {
+            top_logprobs: self.top_logprobs,
+            routed_experts: self.routed_experts,
+            sampling_mask: self.sampling_mask,
+        };
+        config.vocabulary = self.tokenizer.as_deref().map(read_vocabulary).transpose()?;
+        Ok(())
+    }
 }
 
 impl UpstreamArgs {
     /// The upstream's `tokenizer.json`, if it was given.
     pub(crate) fn tokenizer(&self) -> Option<&Path> {
-        self.tokenizer.as_deref()
+        self.tokens.tokenizer.as_deref()
     }
 
     /// True if rolltape calls the upstream with a key of its own.
@@ -89,19 +136,7 @@ impl UpstreamArgs {
             None if own_engine => Some(Dialect::Rolltape),
             named => named.map(Into::into),
         };
-        config.logprob_kind = self.logprobs_mode.map(|kind| match kind {
-            UpstreamLogprobsName::Processed => "processed".to_owned(),
-            UpstreamLogprobsName::Raw => "raw".to_owned(),
-        });
-
-        config.translate = self.translate.into();
-        config.force = self.force_sampling.clone().unwrap_or_default();
-        config.extras = TokenExtras {
-            top_logprobs: self.top_logprobs,
-            routed_experts: self.routed_experts,
-            sampling_mask: self.sampling_mask,
-        };
-        config.vocabulary = self.tokenizer.as_deref().map(read_vocabulary).transpose()?;
+        self.tokens.apply(&mut config)?;
 
         config.upstream_key = match (&self.upstream_key_env, &self.upstream_key_file) {
             (Some(variable), _) => Some(read_key(variable)?),
@@ -150,12 +185,12 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
 /// A value of `--translate`.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum TranslateName {
-    /// TranslateMode if the route would not report the sampled tokens
+    /// Translate if the route would not report the sampled tokens
     #[default]
     Auto,
     /// Never translate; such calls are recorded as text
     Never,
-    /// TranslateMode every such call
+    /// Translate every such call
     Always,
 }
 

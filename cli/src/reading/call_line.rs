@@ -2,7 +2,7 @@
 
 use viewer::CallEvent;
 
-use super::table::known_milliseconds;
+use super::numbers::known_milliseconds;
 use crate::terminal::layout::{cut, width_of};
 use crate::terminal::{Line, Style};
 use crate::time::clock;

@@ -6,21 +6,23 @@ use serde::Serialize;
 use viewer::{CallView, EpisodeTree, TurnView};
 
 use super::message::{Message, Paper};
+use super::numbers::{grouped, milliseconds};
 use super::source::{Source, SourceArgs};
-use super::table::{grouped, milliseconds, plain, table};
 use crate::exit::{CommandResult, Failure};
 use crate::options::parse::{AttemptName, attempt_name};
 use crate::print;
+use crate::terminal::table::{plain, table};
 use crate::terminal::{self, Line, Style};
 
 /// Compare two attempts: their numbers, and where their conversations part
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
 pub(crate) struct Args {
     /// An episode, or ID/ATTEMPT
-    #[arg(value_parser = attempt_name)]
+    #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
     a: AttemptName,
     /// Another one
-    #[arg(value_parser = attempt_name)]
+    #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
     b: AttemptName,
     #[command(flatten)]
     source: SourceArgs,
@@ -237,7 +239,7 @@ fn page(found: &Difference) -> Vec<Line> {
         let style = if one == other { Style::Dim } else { Style::Plain };
         vec![plain(name), (style, one), (style, other)]
     });
-    let mut lines = table(&[("", 0), ("A", 0), ("B", 0)], rows.collect());
+    let mut lines = table([("", 0), ("A", 0), ("B", 0)], rows.collect(), terminal::width());
 
     lines.push(Line::default());
     let same = print::count(found.same_messages as u64, "message");

@@ -8,13 +8,17 @@ use clap::ValueEnum;
 use episode::{EpisodeId, GroupId, TaskId};
 use viewer::{EpisodeList, EpisodeView};
 
+use super::numbers::{grouped, reward};
 use super::source::{Parameters, Source, SourceArgs, pair};
-use super::table::{grouped, plain, reward, table};
+
 use crate::exit::{CommandResult, Failure};
 use crate::print;
+use crate::terminal::table::{Cell, plain, table};
 use crate::terminal::{self, Line, Style};
 use crate::time::{now, past, rough};
 
+/// The topic of filters in `--help`.
+pub(super) const FILTER_HEADING: &str = "Filters";
 /// Episodes of a table, unless another number is asked for.
 const LIMIT: u32 = 100;
 /// Most episodes of one question.
@@ -26,18 +30,23 @@ const ROWS: usize = 24;
 
 /// List recorded episodes, the newest first
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
 pub(crate) struct Args {
     #[command(flatten)]
     source: SourceArgs,
     /// Only this episode
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", help_heading = FILTER_HEADING)]
     episode: Option<EpisodeId>,
     #[command(flatten)]
     filter: FilterArgs,
-    /// Order; - in front turns it around, as in --sort=-reward
+    /// Order: opened, closed, name, reward, calls, tokens
+    ///
+    /// - in front turns it around, as in --sort=-reward.
     #[arg(long, value_name = "ORDER", value_parser = order, allow_hyphen_values = true)]
     sort: Option<String>,
-    /// Most episodes; 0 is all [default: 100; all with --json]
+    /// Most episodes; 0 is all [default: 100]
+    ///
+    /// With --json the default is all.
     #[arg(long, value_name = "N")]
     limit: Option<u32>,
     /// Show the list again every second, until interrupted
@@ -50,6 +59,7 @@ pub(crate) struct Args {
 
 /// Filters that lists and numbers share.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = FILTER_HEADING)]
 pub(super) struct FilterArgs {
     /// Only episodes of this group
     #[arg(long, value_name = "ID")]
@@ -60,11 +70,12 @@ pub(super) struct FilterArgs {
     /// Only episodes with this label
     #[arg(long, value_name = "NAME=VALUE")]
     label: Option<String>,
-    /// Only episodes that are open or closed, or that ended in this way
-    #[arg(long, value_enum)]
+    /// Only open or closed episodes, or those with this end
+    #[arg(long, value_enum, value_name = "STATE")]
     state: Option<State>,
-    /// Only episodes that began since then: a time before now, such as 45m, 12h or 7d, or a moment,
-    /// such as 2026-11-21T20:17:47Z
+    /// Only episodes that began since then
+    ///
+    /// A time before now, such as 45m, 12h or 7d, or a moment, such as 2026-11-21T20:17:47Z.
     #[arg(long, value_name = "TIME", value_parser = past)]
     since: Option<f64>,
     /// Only episodes that began before then
@@ -221,11 +232,10 @@ fn page(episodes: &[EpisodeView]) -> Vec<Line> {
     // Columns that say nothing are left out.
     let kept: Vec<usize> = (0..columns.len()).filter(|at| columns[*at].1 != u8::MAX).collect();
     let rows = rows.into_iter().map(|row| kept.iter().map(|at| row[*at].clone()).collect());
-    let columns: Vec<_> = kept.iter().map(|at| columns[*at]).collect();
-    table(&columns, rows.collect())
+    table(kept.iter().map(|at| columns[*at]), rows.collect(), terminal::width())
 }
 
-fn row(episode: &EpisodeView, now: f64) -> Vec<(Style, String)> {
+fn row(episode: &EpisodeView, now: f64) -> Vec<Cell> {
     let last = episode.closed_at.or(episode.last_call_at).unwrap_or(episode.opened_at);
     let ids = format!("{}/{}", episode.with_ids, episode.generations);
     let or_dash = |text: &Option<String>| plain(text.as_deref().unwrap_or("-"));

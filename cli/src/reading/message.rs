@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_message_is_one_line_and_a_long_one_is_wrapped_below_its_role() {
+    fn a_long_message_is_wrapped_below_its_role() {
         let user = json!({ "role": "user", "content": "one two three four five six" });
         assert_eq!(page(&user, 60), ["  user: one two three four five six"]);
         assert_eq!(page(&user, 26), ["  user", "    one two three four", "    five six"]);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_names_its_tool_and_a_part_that_is_no_text_its_length() {
+    fn a_result_names_its_tool_a_part_without_text_its_length() {
         let function = json!({ "name": "look", "arguments": "{}" });
         let parts = json!([{ "type": "text", "text": "a" }, { "type": "image", "data": "xyz" }]);
         let messages = [

@@ -31,12 +31,13 @@ use crate::terminal;
 /// options show the same episode otherwise: --tree in one line a turn, --tokens and --raw what a
 /// turn was made of.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
 pub(crate) struct Args {
     /// The episode; ID/ATTEMPT for one of its attempts
-    #[arg(value_parser = attempt_name)]
+    #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
     episode: AttemptName,
     /// Attempt of the episode [default: the newest]
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     attempt: Option<u32>,
     #[command(flatten)]
     source: SourceArgs,
@@ -49,20 +50,25 @@ pub(crate) struct Args {
     /// Draw the turns as a tree, one line each
     #[arg(long, conflicts_with_all = ["call", "tokens", "raw"])]
     tree: bool,
-    /// Print the tokens that a turn sampled, colored by their logprobs
+    /// Print a turn's sampled tokens, colored by logprob
     #[arg(long, conflicts_with = "raw")]
     tokens: bool,
     /// Print the recorded request and reply of a turn
     #[arg(long)]
     raw: bool,
-    /// Print this call of the episode with all its arrays, as one JSON object: its number, its id,
-    /// or the beginning of that
+    /// Print a call with all arrays, as one JSON object
+    ///
+    /// Its number in the episode, its id, or the beginning of its id.
     #[arg(long, value_name = "CALL", value_parser = select::call_name)]
     call: Option<CallName>,
-    /// tokenizer.json, or the model's folder: gives --tokens the text of every token of a store
+    /// tokenizer.json or model folder, for --tokens
+    ///
+    /// It gives the text of every token of a store.
     #[arg(long, value_name = "PATH", requires = "tokens")]
     tokenizer: Option<PathBuf>,
-    /// Print one JSON object per turn; one object with --turn, --tokens or --raw
+    /// Print one JSON object per turn
+    ///
+    /// With --turn, --tokens or --raw it is one object.
     #[arg(long)]
     json: bool,
 }

@@ -14,7 +14,7 @@ use viewer::{
 
 use self::server::{EventStream, ServerReader};
 use crate::exit::Failure;
-use crate::options::control::ControlToken;
+use crate::options::control::{CONTROL_HEADING, ControlToken};
 use crate::options::store::StoreArgs;
 
 /// Pause between two looks at a store for what has changed.
@@ -22,11 +22,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The store, or the server to ask in its place.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = CONTROL_HEADING)]
 pub(crate) struct SourceArgs {
     #[command(flatten)]
     pub(super) store: StoreArgs,
-    /// Ask the control listener of a running server instead of reading the store; --store then only
-    /// tells where its token is
+    /// Ask a running server's control listener
+    ///
+    /// The store itself is then not read. --store only tells where the token is.
     #[arg(long, value_name = "URL")]
     control: Option<String>,
     #[command(flatten)]

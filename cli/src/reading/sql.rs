@@ -24,8 +24,10 @@ const CELL_CHARS_MAX: usize = 80;
 /// was sent), position, role, content, reasoning, tool_calls and tool_call_id. It is made in memory
 /// when the question names it. The store is only read.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
 pub(crate) struct Args {
     /// The question, such as "SELECT role, content FROM messages"
+    #[arg(help_heading = None::<&str>)]
     question: String,
     #[command(flatten)]
     filter: EpisodeFilter,

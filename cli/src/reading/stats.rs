@@ -2,18 +2,21 @@
 
 use std::process::ExitCode;
 
-use viewer::{Bucket, Stats, Totals, VersionStats};
+use viewer::{Stats, TimeBucket, Totals, VersionStats};
 
 use super::episodes::FilterArgs;
+use super::numbers::{bar, grouped, known_milliseconds, reward};
 use super::source::{SourceArgs, pair};
-use super::table::{bar, grouped, known_milliseconds, plain, reward, table};
+
 use crate::exit::{CommandResult, Failure};
 use crate::print;
+use crate::terminal::table::{plain, table};
 use crate::terminal::{self, Line, Style};
 use crate::time::{clock, date, rough};
 
 /// Sum up a recording: outcomes, policy versions, latency
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
 pub(crate) struct Args {
     #[command(flatten)]
     source: SourceArgs,
@@ -101,7 +104,8 @@ fn outcomes(stats: &Stats) -> Vec<Line> {
         };
         vec![(style, outcome.clone()), plain(grouped(count)), (style, bar(count, largest))]
     };
-    table(&[("outcome", 0), ("calls", 0), ("", 1)], counts.into_iter().map(row).collect())
+    let rows = counts.into_iter().map(row).collect();
+    table([("outcome", 0), ("calls", 0), ("", 1)], rows, terminal::width())
 }
 
 fn versions(versions: &[VersionStats]) -> Vec<Line> {
@@ -131,7 +135,7 @@ fn versions(versions: &[VersionStats]) -> Vec<Line> {
         ]
     };
 
-    table(&columns, versions.iter().map(row).collect())
+    table(columns, versions.iter().map(row).collect(), terminal::width())
 }
 
 fn latency(totals: &Totals) -> Vec<Line> {
@@ -142,7 +146,7 @@ fn latency(totals: &Totals) -> Vec<Line> {
         row("first byte", totals.first_byte_ms, totals.first_byte_p95_ms),
         row("whole call", totals.duration_ms, totals.duration_p95_ms),
     ];
-    table(&[("", 0), ("median", 0), ("95%", 0)], rows)
+    table([("", 0), ("median", 0), ("95%", 0)], rows, terminal::width())
 }
 
 fn buckets(stats: &Stats) -> Vec<Line> {
@@ -160,7 +164,7 @@ fn buckets(stats: &Stats) -> Vec<Line> {
 
     let largest = stats.buckets.iter().map(|bucket| bucket.calls).max().unwrap_or(0);
     let is_long = stats.to - stats.from > 86_400.0;
-    let row = |bucket: &Bucket| {
+    let row = |bucket: &TimeBucket| {
         let failed = if bucket.failed > 0 { Style::Red } else { Style::Plain };
         vec![
             plain(if is_long { date(bucket.at) } else { clock(bucket.at) }),
@@ -175,5 +179,5 @@ fn buckets(stats: &Stats) -> Vec<Line> {
         ]
     };
 
-    table(&columns, stats.buckets.iter().map(row).collect())
+    table(columns, stats.buckets.iter().map(row).collect(), terminal::width())
 }

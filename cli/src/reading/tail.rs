@@ -13,6 +13,7 @@ use crate::terminal;
 
 /// Print each call when it ends, until interrupted
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Filters")]
 pub(crate) struct Args {
     #[command(flatten)]
     source: SourceArgs,
@@ -26,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ID")]
     task: Option<TaskId>,
     /// Print one JSON object per call
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
 }
 

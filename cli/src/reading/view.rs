@@ -17,7 +17,7 @@ use crate::options::store::StoreArgs;
 use crate::print;
 use crate::secret_file;
 use crate::server::OWN_SOCKET_MODE;
-use crate::server::listen::Listening;
+use crate::server::listen::BoundSocket;
 use crate::server::reading::reader;
 use crate::server::signals::{StopSignals, raise_descriptors};
 use crate::terminal;
@@ -28,16 +28,17 @@ use crate::terminal;
 /// on it. The link contains a token that ends with this command. The store is only read, also while
 /// `rolltape serve` records into it.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Page")]
 pub(crate) struct Args {
     /// The episode to open; ID/ATTEMPT for one of its attempts
-    #[arg(value_parser = attempt_name)]
+    #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
     episode: Option<AttemptName>,
     #[command(flatten)]
     store: StoreArgs,
     /// Address of the page
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = address)]
     listen: SocketAddr,
-    /// tokenizer.json, or the model's folder: shows the text of every token
+    /// tokenizer.json or model folder, for the text of tokens
     #[arg(long, value_name = "PATH")]
     tokenizer: Option<PathBuf>,
 }
@@ -58,7 +59,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     };
     let mut signals = StopSignals::new()?;
     let address = ListenAddress::Tcp(args.listen);
-    let socket = Listening::take(None, &address, OWN_SOCKET_MODE, "--listen")?;
+    let socket = BoundSocket::take(None, &address, OWN_SOCKET_MODE, "--listen")?;
 
     // Nothing is forwarded: the upstream is a setting of the listener that is not used.
     let nowhere = "http://127.0.0.1:9".parse().map_err(|e| Failure::of(&e))?;

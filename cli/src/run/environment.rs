@@ -27,11 +27,14 @@ const BASICS: [&str; 9] =
 
 /// Options on the environment of the command.
 #[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Environment of the command")]
 pub(super) struct EnvironmentArgs {
-    /// Pass this variable to the command, which would be removed; may be repeated
+    /// Pass a variable that would be removed; repeatable
     #[arg(long, value_name = "NAME")]
     pass_env: Vec<String>,
-    /// Pass only PATH, HOME, USER, LOGNAME, SHELL, LANG, LC_*, TERM, TZ, TMPDIR and --pass-env
+    /// Pass only basic variables and those of --pass-env
+    ///
+    /// The basic ones are PATH, HOME, USER, LOGNAME, SHELL, LANG, LC_*, TERM, TZ and TMPDIR.
     #[arg(long)]
     clean_env: bool,
 }

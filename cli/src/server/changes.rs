@@ -6,12 +6,12 @@ use viewer::{EventReader, ViewError, Viewer};
 
 /// A stream of changes. Looks block a thread of their own.
 #[derive(Debug)]
-pub(crate) struct Changes {
+pub(crate) struct ChangePoller {
     /// `None` after a panic of the reader.
     reader: Option<EventReader>,
 }
 
-impl Changes {
+impl ChangePoller {
     /// A stream of what changes from its first look on.
     pub(crate) fn new(viewer: Viewer) -> Result<Self, ViewError> {
         Ok(Self { reader: Some(EventReader::new(viewer, &[])?) })

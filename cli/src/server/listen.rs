@@ -16,7 +16,7 @@ pub(super) const BACKLOG: u32 = 1024;
 
 /// A socket that takes no connections yet, or one that a supervisor opened before.
 #[derive(Debug)]
-pub(crate) enum Listening {
+pub(crate) enum BoundSocket {
     Bound(TcpSocket),
     Passed(std::net::TcpListener),
     /// In the file system.
@@ -25,14 +25,14 @@ pub(crate) enum Listening {
 
 /// A socket that takes connections.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenListener {
     pub(crate) endpoint: Endpoint,
     pub(crate) address: ListenAddress,
     /// Removes the file of a socket that has one.
     pub(crate) file: Option<SocketFile>,
 }
 
-impl Listening {
+impl BoundSocket {
     /// Takes the passed socket, or binds one. The file of a socket gets `mode`.
     pub(crate) fn take(
         passed: Option<std::net::TcpListener>,
@@ -50,7 +50,7 @@ impl Listening {
     }
 
     /// Opens the port, or puts the file in its place.
-    pub(crate) fn open(self) -> Result<Opened, Failure> {
+    pub(crate) fn open(self) -> Result<OpenListener, Failure> {
         let socket = match self {
             Self::Bound(socket) => open(socket)?,
             Self::Passed(socket) => {
@@ -60,7 +60,7 @@ impl Listening {
             Self::File(bound) => return bound.open(),
         };
         let address = socket.local_addr()?.into();
-        Ok(Opened { endpoint: socket.into(), address, file: None })
+        Ok(OpenListener { endpoint: socket.into(), address, file: None })
     }
 }
 

@@ -76,6 +76,12 @@ fn read_by_python() -> BTreeSet<String> {
     constants.flat_map(named).map(str::to_owned).collect()
 }
 
+/// The help of an option in one line.
+fn meaning(option: &clap::Arg) -> String {
+    let help = option.get_long_help().or(option.get_help()).unwrap().to_string();
+    help.replacen("\n\n[", " [", 1).replacen("\n\n", ". ", 1)
+}
+
 /// The variables of all options.
 fn of_options() -> BTreeMap<String, Variable> {
     let mut found: BTreeMap<String, Variable> = BTreeMap::new();
@@ -93,7 +99,7 @@ fn of_options() -> BTreeMap<String, Variable> {
             }
             variable.options.insert(format!("`--{}`", option.get_long().unwrap()));
             if variable.meaning.is_empty() {
-                variable.meaning = option.get_help().unwrap().to_string().replace('|', "\\|");
+                variable.meaning = meaning(option).replace('|', "\\|");
             }
         }
     }

@@ -12,6 +12,7 @@ use crate::print;
 
 /// Copy a store while it is in use
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
 pub(crate) struct Args {
     /// File to write; it must not exist
     #[arg(long, value_name = "FILE")]

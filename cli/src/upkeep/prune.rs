@@ -16,9 +16,12 @@ use crate::time::{duration, now};
 
 /// Remove episodes from a store and free their space
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Episodes to remove")]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
 pub(crate) struct Args {
-    /// Remove episodes without calls, rewards or closing for this long: 45m, 12h, 30d, 8w
+    /// Remove episodes that were silent for this long
+    ///
+    /// Such as 45m, 12h, 30d or 8w. An episode is silent without calls, rewards and closing.
     #[arg(long, value_name = "TIME", value_parser = duration, group = "what")]
     older_than: Option<Micros>,
     /// Remove this episode
@@ -27,17 +30,18 @@ pub(crate) struct Args {
     /// Remove only this attempt of --episode [default: all]
     #[arg(long, value_name = "N", requires = "episode")]
     attempt: Option<u32>,
-    /// Remove all episodes but those of this export: a folder of exports, or one manifest; may be
-    /// repeated
+    /// Remove all episodes but those exported; repeatable
+    ///
+    /// A folder of exports, or one manifest.
     #[arg(long, value_name = "PATH", group = "what")]
     keep_exported: Vec<PathBuf>,
     /// Print what would be removed, and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     dry_run: bool,
     #[command(flatten)]
     store: StoreArgs,
     /// Print one JSON object
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
 }
 

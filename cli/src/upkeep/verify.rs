@@ -11,6 +11,7 @@ use crate::print;
 
 /// Check every hash, chain and count of a store, and list what is broken
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
 pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,

@@ -7,7 +7,7 @@ use kernels::Ops;
 use tokio::sync::oneshot;
 
 use super::EngineCore;
-use super::message::{Command, Message, PauseMode, SleepTags};
+use super::message::{Command, EngineMessage, PauseMode, SleepTags};
 use crate::error::ModelError;
 use crate::schedule::routed::RoutedPages;
 
@@ -42,10 +42,10 @@ fn answer<T>(done: oneshot::Sender<T>, value: T) {
 
 impl<O: Ops> EngineCore<O> {
     /// Handles a message. A step in flight is read before a command is carried out.
-    pub(super) fn receive(&mut self, message: Message) {
+    pub(super) fn receive(&mut self, message: EngineMessage) {
         match message {
-            Message::Call(submission) => self.scheduler.enqueue(submission),
-            Message::Command(command, _permit) => {
+            EngineMessage::Call(submission) => self.scheduler.enqueue(submission),
+            EngineMessage::Command(command, _permit) => {
                 self.read_step();
                 self.handle(command);
             }

@@ -11,7 +11,7 @@ use crate::error::ModelError;
 use crate::schedule::request::Submission;
 
 /// A message to the engine thread.
-pub(crate) enum Message {
+pub(crate) enum EngineMessage {
     Call(Submission),
     /// A command; the permit bounds the commands that are under way.
     Command(Command, OwnedSemaphorePermit),

@@ -1,7 +1,8 @@
 //! Equal bits in any batch, with any chunks of prompts, and through preemptions.
 
+#[cfg(feature = "emulated")]
+mod cuda;
 mod hybrid;
-mod overlap;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ use crate::core::message::{Command, PauseMode};
 use crate::model::ModelCapacity;
 use crate::model::folder::ModelFolder;
 use crate::model::forward::Scratch;
-use crate::model::parameters::Parameters;
+use crate::model::parameters::ModelParameters;
 use crate::sample::SamplingParams;
 use crate::sample::tests::plain;
 use crate::schedule::StepLimits;
@@ -26,7 +27,7 @@ use crate::schedule::pages::PagePool;
 use crate::schedule::request::Submission;
 use crate::schedule::request::{Output, OutputSender, Request, StopRules, VersionSpan};
 use crate::schedule::routed::RoutedExperts;
-use crate::stats::Stats;
+use crate::stats::EngineStats;
 use crate::update::tests::{Truth, folder_of, loaded, variant};
 use crate::weights::TensorSource;
 use crate::weights::files::WeightFiles;
@@ -34,7 +35,7 @@ use crate::weights::files::WeightFiles;
 /// An engine thread that is stepped by hand.
 struct TestEngine<O: Ops = Cpu> {
     core: EngineCore<O>,
-    stats: Arc<Stats>,
+    stats: Arc<EngineStats>,
 }
 
 /// The sizes of a test engine.
@@ -124,13 +125,13 @@ impl<O: Ops> TestEngine<O> {
         TestSizes { limits, pages, sharing, states }: TestSizes,
         overlap: bool,
     ) -> TestEngine<O> {
-        let parameters = Parameters::load(&ops, weights, &parts.model).unwrap();
+        let parameters = ModelParameters::load(&ops, weights, &parts.model).unwrap();
         let scratch = Scratch::new(&ops, &parts.model, limits.tokens, limits.sequences).unwrap();
         let size = ModelCapacity { positions: 1024, pages, adapters: 0, states };
         let model = Model::new(ops, parameters, parts.model, scratch, size).unwrap();
         let device = model.second_device().unwrap();
         let staging = Arc::new(WeightStaging::new(device, model.config().clone()));
-        let stats = Arc::new(Stats::default());
+        let stats = Arc::new(EngineStats::default());
         let tokenizer = Arc::new(parts.tokenizer);
         let pool = PagePool::new(pages, sharing).with_states(states);
         let scheduler = Scheduler::new(limits, pool, Arc::clone(&stats));
@@ -489,7 +490,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_comes_and_goes_replies_have_the_same_bits_and_pages_come_back(
+    fn replies_have_the_same_bits_whatever_comes_and_goes(
         acts in proptest::collection::vec(act(), 1..30),
         sequences in 1..9_usize,
         tokens in 1..80_usize,
@@ -529,7 +530,7 @@ fn expected() -> &'static [ChoiceResult] {
 
 impl<O: Ops> TestEngine<O> {
     /// Exchanges the weights for others whose label is the number.
-    fn exchange(&mut self, parameters: Parameters<O>, number: u32, keep_cache: bool) {
+    fn exchange(&mut self, parameters: ModelParameters<O>, number: u32, keep_cache: bool) {
         self.core.staging.put_back(Some(Arc::new(parameters)));
         let clear = !keep_cache;
         let (done, _) = oneshot::channel();
@@ -544,7 +545,7 @@ impl<O: Ops> TestEngine<O> {
 
     fn command(&mut self, command: Command) {
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        self.core.receive(Message::Command(command, permit));
+        self.core.receive(EngineMessage::Command(command, permit));
     }
 }
 
@@ -614,7 +615,7 @@ fn check_spans(truth: &mut Truth, prompt: &[u32], results: &ChoiceResult, spans:
 }
 
 #[test]
-fn old_keys_and_values_are_kept_if_asked_for_and_shared_with_nobody() {
+fn old_keys_and_values_are_kept_if_asked_for_but_not_shared() {
     let mut truth = Truth::new(2);
     let mut engine = TestEngine::new(16, 512, 64, true);
     engine.core.rename(Arc::from("0"));

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_matcher_has_as_many_looks_as_fit_into_its_time_however_long_they_take() {
+    fn a_matcher_s_time_bounds_its_looks_however_long_they_take() {
         let handle = CancellationHandle::default();
         let mut watched = WatchedMatcher { number: 0, time_left: LOOK * 2, handle };
         std::thread::sleep(LOOK * 5);

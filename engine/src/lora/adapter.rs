@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use blake3::{Hash, Hasher};
 
-use crate::model::config::ModelConfig;
-use crate::update::manifest::TensorDigest;
+use crate::config::ModelConfig;
 use crate::weights::Tensor;
+use crate::weights::manifest::TensorDigest;
 
 /// Bounds of the number of adapters and of their rank.
 #[derive(Clone, Copy, Debug)]

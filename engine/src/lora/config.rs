@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
+use crate::config::fields::{count, flag, number};
 use crate::error::ConfigError;
-use crate::model::fields::{count, flag, number};
 
 /// Fields that are accepted only while they are absent, null, false or empty.
 const MUST_BE_UNSET: [&str; 11] = [

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use super::adapter::{LoraLayer, LoraMatrices, Projection};
 use super::config::LoraScaling;
+use crate::config::ModelConfig;
+use crate::config::fields::read_json;
 use crate::error::{ConfigError, LoadError};
-use crate::model::config::ModelConfig;
-use crate::model::fields::read_json;
-use crate::update::manifest::is_finite;
 use crate::weights::files::WeightFiles;
+use crate::weights::manifest::is_finite;
 use crate::weights::{Tensor, TensorSource};
 
 const CONFIG: &str = "adapter_config.json";
@@ -47,7 +47,7 @@ pub(crate) enum AdapterError {
 
 /// The two factors of a low-rank addition.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Factor {
+enum LowRankFactor {
     /// `lora_A`, `[rank, columns of the matrix]`.
     Down,
     /// `lora_B`, `[rows of the matrix, rank]`.
@@ -58,7 +58,7 @@ enum Factor {
 struct TensorPlace {
     layer: usize,
     projection: Projection,
-    factor: Factor,
+    factor: LowRankFactor,
 }
 
 /// The ranks of the two factors of one addition, as far as they were found.
@@ -94,8 +94,8 @@ pub(crate) fn read_adapter(
         let rank = reader.rank(name, shape, &place)?;
         let found = ranks.entry((place.layer, place.projection.index())).or_default();
         match place.factor {
-            Factor::Down => found.down = Some(rank),
-            Factor::Up => found.up = Some(rank),
+            LowRankFactor::Down => found.down = Some(rank),
+            LowRankFactor::Up => found.up = Some(rank),
         }
     }
     if ranks.is_empty() {
@@ -136,6 +136,7 @@ impl AdapterReader<'_> {
                 format!("only lora_A and lora_B of {names} in a model's layers are supported");
             return Err(self.refusal(name, reason));
         };
+
         let experts = self.config.experts.as_ref();
         let is_mixture =
             |layer| experts.is_some_and(|experts| experts.is_mixture.get(layer) == Some(&true));
@@ -158,13 +159,13 @@ impl AdapterReader<'_> {
     ) -> Result<usize, AdapterError> {
         let (rows, columns) = place.projection.shape(self.config);
         let rank = match (place.factor, shape) {
-            (Factor::Down, [rank, found]) if *found == columns => *rank,
-            (Factor::Up, [found, rank]) if *found == rows => *rank,
-            (Factor::Down, _) => {
+            (LowRankFactor::Down, [rank, found]) if *found == columns => *rank,
+            (LowRankFactor::Up, [found, rank]) if *found == rows => *rank,
+            (LowRankFactor::Down, _) => {
                 let reason = format!("its shape is {shape:?}, not [r, {columns}]");
                 return Err(self.refusal(name, reason));
             }
-            (Factor::Up, _) => {
+            (LowRankFactor::Up, _) => {
                 let reason = format!("its shape is {shape:?}, not [{rows}, r]");
                 return Err(self.refusal(name, reason));
             }
@@ -232,8 +233,8 @@ fn parse_name(name: &str) -> Option<TensorPlace> {
     let layer: usize = digits.parse().ok().filter(|layer: &usize| layer.to_string() == digits)?;
 
     let (matrix, factor) = match rest.strip_suffix(".lora_A.weight") {
-        Some(matrix) => (matrix, Factor::Down),
-        None => (rest.strip_suffix(".lora_B.weight")?, Factor::Up),
+        Some(matrix) => (matrix, LowRankFactor::Down),
+        None => (rest.strip_suffix(".lora_B.weight")?, LowRankFactor::Up),
     };
     let projection = Projection::ALL.into_iter().find(|one| one.name() == matrix)?;
     Some(TensorPlace { layer, projection, factor })

@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 use kernels::{LowRank, OpError, Ops, Step};
 
 use super::adapter::{Adapter, LoraMatrices, Projection};
+use crate::config::ModelConfig;
 use crate::error::ModelError;
-use crate::model::config::ModelConfig;
 
 /// Projections that the forward pass computes as one product.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,7 @@ impl ProjectionGroup {
 }
 
 /// A product of a layer that adapters add to.
-pub(crate) struct Product<'a, O: Ops> {
+pub(crate) struct AdaptedProduct<'a, O: Ops> {
     pub(crate) layer: usize,
     pub(crate) group: ProjectionGroup,
     pub(crate) input: &'a O::Buffer,
@@ -134,12 +134,12 @@ impl<O: Ops> AdapterSlots<O> {
         &self,
         ops: &O,
         step: &Step<'_>,
-        product: Product<'_, O>,
+        product: AdaptedProduct<'_, O>,
     ) -> Result<(), OpError> {
         if step.adapters.iter().all(Option::is_none) {
             return Ok(());
         }
-        let Product { layer, group, input, output } = product;
+        let AdaptedProduct { layer, group, input, output } = product;
         ops.add_lora(step, input, &self.layers[layer][group as usize], output)
     }
 }

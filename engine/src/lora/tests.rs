@@ -7,12 +7,12 @@ use kernels::Cpu;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::config::ModelConfig;
+use crate::config::ModelConfig;
+use crate::model::cache::SequenceCache;
 use crate::model::folder::ModelFolder;
 use crate::model::forward::{LogitRows, Scratch, SequenceChunk};
-use crate::model::parameters::Parameters;
+use crate::model::parameters::ModelParameters;
 use crate::model::{Model, ModelCapacity};
-use crate::schedule::cache::SequenceCache;
 use crate::weights::files::WeightFiles;
 
 fn root() -> PathBuf {
@@ -45,7 +45,7 @@ fn model(adapters: usize) -> Model<Cpu> {
     let weights = WeightFiles::open(&tiny()).unwrap();
     let size = ModelCapacity { positions: 128, pages: PAGES, adapters, states: 0 };
     let ops = Cpu::default();
-    let parameters = Parameters::load(&ops, &weights, &config()).unwrap();
+    let parameters = ModelParameters::load(&ops, &weights, &config()).unwrap();
     let scratch = Scratch::new(&ops, &config(), 0, 0).unwrap();
     Model::new(ops, parameters, config(), scratch, size).unwrap()
 }
@@ -129,7 +129,7 @@ fn logits_are_those_of_peft() {
 }
 
 #[test]
-fn sequences_of_several_adapters_and_of_none_have_the_bits_that_they_have_alone() {
+fn sequences_of_several_adapters_have_the_bits_of_each_alone() {
     let (mut model, ids) = (model(2), ids());
     let (every, some) = (adapter(1, "every"), adapter(2, "some"));
     let (short, long) = (&ids[..7], &ids[..]);
@@ -284,7 +284,7 @@ fn tensors_that_have_no_place_are_refused_by_name() {
 }
 
 #[test]
-fn additions_to_experts_are_refused_by_name_and_those_to_attention_work() {
+fn additions_to_experts_are_refused_and_those_to_attention_work() {
     let config = ModelFolder::open(&tiny().with_file_name("tiny-moe")).unwrap().model;
     let folder = tempfile::tempdir().unwrap();
     changed(folder.path(), json!({"r": 2}));

@@ -7,8 +7,8 @@ use std::path::Path;
 use serde_json::Value;
 use template::{ChatTemplate, Tokenizer};
 
-use super::config::ModelConfig;
-use super::fields::{eos_ids, read_json};
+use crate::config::ModelConfig;
+use crate::config::fields::{eos_ids, read_json};
 use crate::error::LoadError;
 use crate::sample::SamplingDefaults;
 

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use kernels::{
-    DeltaGates, DrawParams, ExpertMatrices, LayerPages, LayerStates, OpError, Ops, Residual,
-    RmsNorm, Rotation, Span, SpanState, Step,
+    AttentionRows, ConvolutionInputs, DeltaInputs, DrawParams, ExpertMatrices, LayerPages,
+    LayerRouting, LayerStates, OpError, Ops, Residual, RmsNorm, Rotation, Span, SpanState, Step,
 };
 
-use super::config::ModelConfig;
-use super::hybrid::HybridConfig;
+use super::cache::SequenceCache;
 use super::parameters::{
-    AttentionParameters, DeltaParameters, FeedForward, LayerParameters, Mixer, Parameters,
+    AttentionParameters, DeltaParameters, FeedForward, LayerParameters, Mixer, ModelParameters,
     Projections,
 };
-use crate::lora::{Adapter, AdapterSlots, Product, ProjectionGroup};
-use crate::schedule::cache::SequenceCache;
+use crate::config::ModelConfig;
+use crate::config::hybrid::HybridConfig;
+use crate::lora::{AdaptedProduct, Adapter, AdapterSlots, ProjectionGroup};
 
 /// The rows of a chunk that need logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,7 @@ impl<O: Ops> Scratch<O> {
         let hidden = config.hidden;
         let experts = config.experts.as_ref();
         let widths = Widths::of(config);
+
         Ok(Scratch {
             hidden: ops.scratch(rows, hidden)?,
             normed: ops.scratch(rows, hidden)?,
@@ -191,7 +192,7 @@ impl<O: Ops> ForwardPass<'_, O> {
     /// Runs all layers. The output of the last one is left in `delta`, not yet added to `hidden`.
     pub(super) fn layers(
         &mut self,
-        parameters: &Parameters<O>,
+        parameters: &ModelParameters<O>,
         pages: &mut O::Pages,
         mut states: Option<&mut O::States>,
     ) -> Result<(), OpError> {
@@ -200,6 +201,7 @@ impl<O: Ops> ForwardPass<'_, O> {
             self.input_norm(index, layer)?;
             let kind = self.config.hybrid.as_ref();
             let of_kind = kind.map_or(index, |hybrid| hybrid.index_of_kind(index));
+
             match (&layer.mixer, states.as_deref_mut()) {
                 (Mixer::Attention(attention), _) => {
                     let to = LayerPages { pages: &mut *pages, layer: of_kind };
@@ -213,6 +215,7 @@ impl<O: Ops> ForwardPass<'_, O> {
                     return Err(OpError::Device { op: "delta_rule", reason });
                 }
             }
+
             self.feed_forward(index, layer)?;
         }
         Ok(())
@@ -240,13 +243,18 @@ impl<O: Ops> ForwardPass<'_, O> {
             ops.add_bias(wide, bias)?;
         }
         let group = ProjectionGroup::Qkv;
-        adapters.add(ops, step, Product { layer: index, group, input: normed, output: wide })?;
+        adapters.add(
+            ops,
+            step,
+            AdaptedProduct { layer: index, group, input: normed, output: wide },
+        )?;
 
         // Rotated keys and the values go straight into the pages.
         let norms = layer.head_norms.as_ref().map(|(query, key)| (query, key));
         let (offset, eps) = (config.norm_offset(), config.eps);
         let rotation = Rotation { table: *rope, width: config.rotary, norms, offset, eps };
-        ops.rope_and_attend(step, wide, &rotation, to, mixed)?;
+        let rows = AttentionRows { qkv: wide, out: mixed };
+        ops.rope_and_attend(step, rows, &rotation, to)?;
 
         if let Some(weight) = &layer.gate {
             ops.matmul(normed, weight, gate)?;
@@ -257,7 +265,7 @@ impl<O: Ops> ForwardPass<'_, O> {
             ops.add_bias(delta, bias)?;
         }
         let group = ProjectionGroup::Output;
-        adapters.add(ops, step, Product { layer: index, group, input: mixed, output: delta })
+        adapters.add(ops, step, AdaptedProduct { layer: index, group, input: mixed, output: delta })
     }
 
     /// The gated delta rule, in the place of attention.
@@ -273,10 +281,12 @@ impl<O: Ops> ForwardPass<'_, O> {
         ops.matmul(normed, &layer.input, wide)?;
 
         let to = LayerStates { states: &mut *states, layer: index };
-        ops.convolve(step, wide, &layer.convolution, to, convolved)?;
-        let gates = DeltaGates { decay: &layer.decay, bias: &layer.decay_bias };
+        let inputs = ConvolutionInputs { projected: wide, kernel: &layer.convolution };
+        ops.convolve(step, inputs, to, convolved)?;
+        let (decay, bias) = (&layer.decay, &layer.decay_bias);
+        let inputs = DeltaInputs { projected: wide, convolved, decay, bias };
         let to = LayerStates { states, layer: index };
-        ops.delta_rule(step, wide, convolved, gates, to, mixed)?;
+        ops.delta_rule(step, inputs, to, mixed)?;
 
         let norm = RmsNorm { weight: &layer.norm, offset: 0.0, eps: config.eps };
         ops.gated_norm(mixed, wide, hybrid.heads, norm)?;
@@ -294,9 +304,10 @@ impl<O: Ops> ForwardPass<'_, O> {
             (FeedForward::Experts { router: weight, gate_up, down }, Some(routing)) => {
                 // Adapters add to the attention of such a layer only.
                 ops.matmul(normed, weight, router)?;
-                ops.route(router, index, routing)?;
+                ops.route(router, LayerRouting { routing: &mut *routing, layer: index })?;
                 let experts = ExpertMatrices { gate_up, down };
-                return ops.mix_experts(normed, index, experts, routing, delta);
+                let chosen = LayerRouting { routing, layer: index };
+                return ops.mix_experts(normed, experts, chosen, delta);
             }
             (FeedForward::Experts { .. }, None) => {
                 let reason = "no room for the choice of experts".to_owned();
@@ -311,15 +322,15 @@ impl<O: Ops> ForwardPass<'_, O> {
             adapters.add(
                 ops,
                 step,
-                Product { layer: index, group, input: normed, output: wide },
+                AdaptedProduct { layer: index, group, input: normed, output: wide },
             )?;
             ops.silu_mul(wide, config.intermediate, mixed)?;
         } else {
-            ops.gated_matmul(normed, gate_up, config.intermediate, wide, mixed)?;
+            ops.gated_matmul(normed, gate_up, wide, mixed)?;
         }
         ops.matmul(mixed, down, delta)?;
         let group = ProjectionGroup::Down;
-        adapters.add(ops, step, Product { layer: index, group, input: mixed, output: delta })
+        adapters.add(ops, step, AdaptedProduct { layer: index, group, input: mixed, output: delta })
     }
 
     /// A norm of the residual stream.
@@ -328,7 +339,7 @@ impl<O: Ops> ForwardPass<'_, O> {
     }
 
     /// Computes the logits of the wanted rows, and samples where the device is to.
-    pub(super) fn head(&mut self, parameters: &Parameters<O>) -> Result<(), OpError> {
+    pub(super) fn head(&mut self, parameters: &ModelParameters<O>) -> Result<(), OpError> {
         if self.step.wanted.is_empty() {
             return Ok(());
         }

@@ -14,10 +14,11 @@ use std::ops::Range;
 
 use kernels::{Heads, OpError, Ops, Placement};
 
-use super::config::ModelConfig;
-use super::experts::{ExpertConfig, ExpertMatrix};
+use crate::config::ModelConfig;
+use crate::config::experts::ExpertConfig;
 use crate::error::LoadError;
 use crate::weights::TensorSource;
+use crate::weights::names::ExpertMatrix;
 pub(crate) use attention::AttentionParameters;
 pub(crate) use delta::DeltaParameters;
 use loader::Loader;
@@ -29,7 +30,7 @@ const HEAD: &str = "lm_head.weight";
 const ROUTER: &str = "mlp.gate.weight";
 
 /// Every weight of a model.
-pub(crate) struct Parameters<O: Ops> {
+pub(crate) struct ModelParameters<O: Ops> {
     /// `[vocab, hidden]`.
     pub(crate) embedding: O::Matrix,
     pub(crate) layers: Vec<LayerParameters<O>>,
@@ -75,13 +76,13 @@ pub(crate) struct Projections<O: Ops> {
     pub(crate) down: O::Matrix,
 }
 
-impl<O: Ops> Parameters<O> {
+impl<O: Ops> ModelParameters<O> {
     /// Places all weights of `weights` on a device.
     pub(crate) fn load(
         ops: &O,
         weights: &(impl TensorSource + ?Sized),
         config: &ModelConfig,
-    ) -> Result<Parameters<O>, LoadError> {
+    ) -> Result<ModelParameters<O>, LoadError> {
         let (vocab, hidden) = (config.vocab, config.hidden);
         let root = Loader { ops, weights, prefix: String::new() };
         let embedding = root.matrix(&[(EMBEDDING, vocab)], hidden)?;
@@ -93,7 +94,7 @@ impl<O: Ops> Parameters<O> {
             layers.push(load_layer(&loader, config, index)?);
         }
 
-        Ok(Parameters {
+        Ok(ModelParameters {
             embedding,
             layers,
             norm: root.vector(NORM, hidden)?,
@@ -106,7 +107,11 @@ impl<O: Ops> Parameters<O> {
 
     /// Exchanges the elements with those of `staged`, in place. Each pair has the same shape and
     /// type, so only the device can fail.
-    pub(crate) fn replace(&mut self, ops: &O, staged: &mut Parameters<O>) -> Result<(), OpError> {
+    pub(crate) fn replace(
+        &mut self,
+        ops: &O,
+        staged: &mut ModelParameters<O>,
+    ) -> Result<(), OpError> {
         ops.replace_matrix(&mut self.embedding, &mut staged.embedding)?;
         ops.replace_buffer(&mut self.norm, &mut staged.norm)?;
         if let (Some(live), Some(staged)) = (&mut self.head, &mut staged.head) {
@@ -140,6 +145,7 @@ impl<O: Ops> Parameters<O> {
         name: &str,
     ) -> Result<Vec<f32>, LoadError> {
         let mut values = Vec::new();
+
         match self.locate(config, name) {
             Some(TensorLocation::Rows(matrix, rows)) => {
                 ops.read_matrix(matrix, rows, &mut values)?;
@@ -160,6 +166,7 @@ impl<O: Ops> Parameters<O> {
                 return Err(LoadError::MissingTensor { name, path });
             }
         }
+
         Ok(values)
     }
 
@@ -250,6 +257,7 @@ impl<O: Ops> Mixer<O> {
 impl<O: Ops> FeedForward<O> {
     fn locate(&self, config: &ModelConfig, name: &str) -> Option<TensorLocation<'_, O>> {
         let hidden = config.hidden;
+
         match self {
             FeedForward::Dense(Projections { gate_up, down }) => {
                 let inner = config.intermediate;

@@ -10,12 +10,12 @@ use half::bf16;
 use serde_json::{Value, json};
 use template::{ChatTemplate, Tokenizer};
 
-use super::config::ModelConfig;
-use super::experts::ExpertConfig;
-use super::fields::{eos_ids, read_json};
 use super::folder::ModelFolder;
-use crate::device::memory;
+use crate::config::ModelConfig;
+use crate::config::experts::ExpertConfig;
+use crate::config::fields::{eos_ids, read_json};
 use crate::error::{ConfigError, LoadError};
+use crate::memory;
 use crate::sample::{SamplingDefaults, mix};
 use crate::weights::{Tensor, TensorSource};
 

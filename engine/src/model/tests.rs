@@ -1,5 +1,6 @@
 //! Logits against goldens, and against themselves in other batches.
 
+#[cfg(feature = "emulated")]
 mod cuda;
 
 use std::path::{Path, PathBuf};
@@ -9,9 +10,9 @@ use serde_json::Value;
 
 use super::forward::LogitRows;
 use super::*;
+use crate::model::cache::{SequenceCache, SequenceState};
 use crate::model::folder::ModelFolder;
 use crate::model::random;
-use crate::schedule::cache::{SequenceCache, SequenceState};
 use crate::schedule::pages::PagePool;
 use crate::weights::files::WeightFiles;
 
@@ -37,7 +38,7 @@ fn load(folder: &str) -> Model<Cpu> {
     let positions = config.positions;
     let weights = WeightFiles::open(&folder).unwrap();
     let ops = Cpu::default();
-    let parameters = Parameters::load(&ops, &weights, &config).unwrap();
+    let parameters = ModelParameters::load(&ops, &weights, &config).unwrap();
     let scratch = Scratch::new(&ops, &config, 0, 0).unwrap();
     let size = ModelCapacity { positions, pages: PAGES, adapters: 0, states: STATES };
     Model::new(ops, parameters, config, scratch, size).unwrap()
@@ -47,8 +48,8 @@ fn load(folder: &str) -> Model<Cpu> {
 pub(crate) fn made<O: Ops>(ops: O, config: &Path) -> Model<O> {
     let config = random::model_folder(config).unwrap().model;
     let parameters = match config.hybrid {
-        Some(_) => Parameters::load(&ops, &random::RandomHybrid, &config),
-        None => Parameters::load(&ops, &random::RandomWeights, &config),
+        Some(_) => ModelParameters::load(&ops, &random::RandomHybrid, &config),
+        None => ModelParameters::load(&ops, &random::RandomWeights, &config),
     };
     let parameters = parameters.unwrap();
     let scratch = Scratch::new(&ops, &config, 64, 16).unwrap();

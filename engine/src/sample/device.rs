@@ -3,7 +3,7 @@
 use kernels::{DrawParams, DrawnToken, TOP_MAX};
 
 use super::Sampler;
-use super::params::{Candidate, LogprobsMode, SampledToken, TokenScores};
+use super::params::{LogprobsMode, SampledToken, TokenCandidate, TokenScores};
 
 impl Sampler {
     /// Returns the parameters with which the device samples the token at `position`. None if only
@@ -41,7 +41,7 @@ impl Sampler {
             rank: scores.rank,
             top: (1..)
                 .zip(scores.top)
-                .map(|(rank, (id, processed, raw))| Candidate {
+                .map(|(rank, (id, processed, raw))| TokenCandidate {
                     id,
                     logprob: select(mode, processed, raw),
                     rank,

@@ -5,7 +5,7 @@
 //! all sums is fixed, so the bits do not depend on the machine.
 
 use super::math::{BINS, BLOCK, add_to_bins, bin, count_at_least, highest, sum_of_weights, weight};
-use super::params::{Candidate, SamplingParams, TokenScores};
+use super::params::{SamplingParams, TokenCandidate, TokenScores};
 
 /// A row of logits in blocks, each with its maximum: a few blocks answer most questions about a
 /// row.
@@ -221,9 +221,13 @@ impl<'a> Distribution<'a> {
         TokenScores { logprob: own.logprob, processed: logprob, raw: logprob, rank: own.rank, top }
     }
 
-    fn candidate(&self, id: u32, as_logits: bool) -> Candidate {
+    fn candidate(&self, id: u32, as_logits: bool) -> TokenCandidate {
         let logit = self.row.logits[id as usize];
-        Candidate { id, logprob: self.reported_value(logit, as_logits), rank: self.rank(logit) }
+        TokenCandidate {
+            id,
+            logprob: self.reported_value(logit, as_logits),
+            rank: self.rank(logit),
+        }
     }
 
     /// The reported value of an id: its logprob, or its logit.
@@ -244,7 +248,7 @@ impl<'a> Distribution<'a> {
     }
 
     /// The `count` likeliest ids of the whole vocabulary; of equals the lower id first.
-    fn likeliest(&self, count: usize, as_logits: bool) -> Vec<Candidate> {
+    fn likeliest(&self, count: usize, as_logits: bool) -> Vec<TokenCandidate> {
         let count = count.min(self.row.logits.len());
         if count == 0 {
             return Vec::new();
@@ -254,7 +258,7 @@ impl<'a> Distribution<'a> {
         top.truncate(count);
         (1..)
             .zip(top)
-            .map(|(rank, (id, logit))| Candidate {
+            .map(|(rank, (id, logit))| TokenCandidate {
                 id,
                 logprob: self.reported_value(logit, as_logits),
                 rank,

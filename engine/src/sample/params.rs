@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::thought::ThoughtBudget;
+use crate::config::fields::number;
 use crate::error::ConfigError;
 use crate::grammar::Grammar;
-use crate::model::fields::number;
 
 /// Temperatures below this are greedy.
 pub(super) const GREEDY_BELOW: f32 = 1e-5;
@@ -126,12 +126,12 @@ pub(crate) struct TokenScores {
     /// engine.
     pub(crate) rank: usize,
     /// The likeliest tokens, likeliest first, or those that the request named.
-    pub(crate) top: Vec<Candidate>,
+    pub(crate) top: Vec<TokenCandidate>,
 }
 
 /// A token that could have been sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Candidate {
+pub(crate) struct TokenCandidate {
     pub(crate) id: u32,
     pub(crate) logprob: f32,
     /// One for the likeliest. Equally likely ones have different ranks, unless the request named

@@ -2,7 +2,7 @@
 
 mod speed;
 
-use super::params::Candidate;
+use super::params::TokenCandidate;
 use super::*;
 
 /// Plain sampling with everything off.
@@ -233,7 +233,7 @@ fn raw_logprobs_ignore_temperature_and_filters() {
     let processed = scores(&LOGITS, &params, PROCESSED);
     assert!((f64::from(processed.logprob) + 2_f64.ln()).abs() < 1e-6);
     assert_eq!((processed.raw, raw.processed), (raw.logprob, processed.logprob));
-    let last = Candidate { id: 2, logprob: f32::NEG_INFINITY, rank: 3 };
+    let last = TokenCandidate { id: 2, logprob: f32::NEG_INFINITY, rank: 3 };
     assert_eq!(processed.top[2], last);
     assert_eq!((processed.rank, raw.rank), (2, 2));
 }

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wait_is_what_was_measured_times_those_who_were_refused_before() {
+    fn the_wait_grows_with_the_calls_that_were_refused_before() {
         let start = Instant::now();
         let at = |seconds: f64| start + Duration::from_secs_f64(seconds);
         let pace = QueuePace::new(start);

@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use kernels::PAGE;
 
-use super::cache::{ChainLink, SequenceCache};
 use super::states::StatePool;
+use crate::model::cache::{ChainLink, SequenceCache};
 
 /// The key of a published page: its predecessor and its ids.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

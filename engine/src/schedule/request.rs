@@ -13,6 +13,7 @@ use super::pace::QueuePlace;
 use super::routed::RoutedExperts;
 use crate::lora::Adapter;
 use crate::sample::{SampledToken, SamplingParams, TokenScores};
+use crate::stats::{self, EngineStats};
 
 /// The conditions that end a reply.
 #[derive(Clone, Debug, Default)]
@@ -97,6 +98,21 @@ pub(crate) enum FinishReason {
     Aborted,
     /// The engine failed, for this reason.
     Failed(Arc<str>),
+}
+
+impl FinishReason {
+    /// Counts a reply that ended for this reason.
+    pub(crate) fn count(&self, stats: &EngineStats) {
+        let counter = match self {
+            FinishReason::Eos | FinishReason::StopId(_) | FinishReason::StopText { .. } => {
+                &stats.stopped
+            }
+            FinishReason::Length => &stats.cut,
+            FinishReason::Aborted => &stats.aborted,
+            FinishReason::Failed(_) => &stats.failed,
+        };
+        stats::add(counter, 1);
+    }
 }
 
 /// The weights that sampled the tokens `start..end` of a reply.

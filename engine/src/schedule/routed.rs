@@ -9,8 +9,8 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use kernels::PAGE;
 
-use super::cache::SequenceCache;
-use crate::model::experts::ExpertConfig;
+use crate::config::experts::ExpertConfig;
+use crate::model::cache::SequenceCache;
 
 /// The most experts whose numbers fit a byte.
 const BYTE_EXPERTS_MAX: usize = 256;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use template::{Detokenizer, Tokenizer};
 
-use super::cache::SequenceCache;
 use super::request::{
     FinishReason, Output, OutputSender, PromptInfo, QueuedChoice, ReplyEnd, Request, StopRules,
     VersionSpan,
 };
 use super::routed::{RoutedExperts, RoutedPages};
+use crate::model::cache::SequenceCache;
 use crate::sample::{EndTokens, SampledToken, Sampler, TokenScores, score};
 use crate::stats::RequestTimes;
 

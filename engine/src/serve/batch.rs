@@ -55,11 +55,13 @@ fn check(fields: &Fields) -> Result<(), ApiError> {
         let message = format!("must hold 1 to {BATCH_CHATS_MAX} conversations, got {count}");
         return Err(ApiError::bad_field(MESSAGES, message));
     }
+
     let is_chat = |one: &Value| one.as_array().is_some_and(|messages| !messages.is_empty());
     if let Some(index) = conversations.iter().position(|one| !is_chat(one)) {
         let message = format!("must be a list of conversations; entry {index} is none");
         return Err(ApiError::bad_field(MESSAGES, message));
     }
+
     for name in REFUSED {
         if fields.get(name).is_some_and(|value| *value != Value::Bool(false)) {
             return Err(ApiError::bad_field(name, "is not available for a batch of chats"));

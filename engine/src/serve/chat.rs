@@ -16,7 +16,7 @@ use tokio::sync::mpsc::Receiver;
 use super::engine_client::Prompt;
 use super::generation::{
     ChatLogprobs, ChoiceDecoder, ChoiceDelta, GenerationRequest, PrescribedForm, PromptLogprobs,
-    PromptTokens, ReplyOptions, RequestedLimit, StopReason, THOUGHT_BUDGET, Usage, WeightVersion,
+    PromptTokens, ReplyOptions, ReportedVersion, RequestedLimit, StopReason, THOUGHT_BUDGET, Usage,
     alternatives, check_length, check_text, collect_choices, max_tokens, require_end, stop_rules,
 };
 use super::http::{
@@ -260,17 +260,17 @@ struct ChatReply<'a> {
 #[derive(Serialize)]
 struct ChatChoice {
     index: usize,
-    message: Message,
+    message: ChatMessage,
     logprobs: Option<ChatLogprobs>,
     finish_reason: &'static str,
     stop_reason: Option<StopReason>,
     token_ids: Option<Vec<u32>>,
     routed_experts: Option<String>,
-    weight_versions: Option<Vec<WeightVersion>>,
+    weight_versions: Option<Vec<ReportedVersion>>,
 }
 
 #[derive(Serialize)]
-struct Message {
+struct ChatMessage {
     role: &'static str,
     content: Option<String>,
     refusal: (),
@@ -327,7 +327,7 @@ fn chat_choice(call: &ChatCall, index: usize, choice: ChoiceDelta) -> Result<Cha
 
     Ok(ChatChoice {
         index,
-        message: Message::new(message, call.format.demand),
+        message: ChatMessage::new(message, call.format.demand),
         logprobs: ChatLogprobs::new(&choice.tokens, &call.options),
         finish_reason: finish_reason(&end, &call.format, has_calls),
         stop_reason: end.stop_reason(),
@@ -337,15 +337,15 @@ fn chat_choice(call: &ChatCall, index: usize, choice: ChoiceDelta) -> Result<Cha
     })
 }
 
-impl Message {
-    fn new(parsed: MessageDelta, demand: ToolDemand) -> Message {
+impl ChatMessage {
+    fn new(parsed: MessageDelta, demand: ToolDemand) -> ChatMessage {
         let MessageDelta { reasoning, content, tool_calls } = parsed;
         // Content that is empty is null beside calls or reasoning. Beside calls that the request
         // demands it is an empty text, as in vLLM.
         let is_demanded = demand != ToolDemand::Optional && !tool_calls.is_empty();
         let stands_alone = tool_calls.is_empty() && reasoning.is_empty();
         let has_content = !content.is_empty() || is_demanded || stands_alone;
-        Message {
+        ChatMessage {
             role: "assistant",
             content: has_content.then_some(content),
             refusal: (),

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::Receiver;
 use super::engine_client::Prompt;
 use super::generation::{
     ChoiceDecoder, ChoiceDelta, GenerationRequest, PromptLogprobs, PromptTokens, ReplyOptions,
-    RequestedLimit, StopReason, TextLogprobs, Usage, WeightVersion, alternatives, check_text,
+    ReportedVersion, RequestedLimit, StopReason, TextLogprobs, Usage, alternatives, check_text,
     collect_choices, max_tokens, require_end, stop_rules,
 };
 use super::http::{
@@ -214,7 +214,7 @@ struct CompletionChoice<'a> {
     prompt_logprobs: Option<PromptLogprobs>,
     prompt_token_ids: Option<&'a [u32]>,
     routed_experts: Option<String>,
-    weight_versions: Option<Vec<WeightVersion>>,
+    weight_versions: Option<Vec<ReportedVersion>>,
 }
 
 async fn whole_reply(

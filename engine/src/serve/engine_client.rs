@@ -13,7 +13,7 @@ use super::http::ApiError;
 use crate::bounds::COMMANDS_MAX;
 use crate::bounds::{CHOICES_MAX, OUTPUTS_MAX, WAITING_CHOICES_MAX};
 use crate::core::message::Command;
-use crate::core::message::Message;
+use crate::core::message::EngineMessage;
 use crate::core::status::EngineStatus;
 use crate::core::status::SharedStatus;
 use crate::sample::mix;
@@ -33,7 +33,7 @@ pub(super) struct Prompt {
 
 /// Sends calls and commands to the engine thread, and bounds how many wait.
 pub(super) struct EngineClient {
-    inbox: Sender<Message>,
+    inbox: Sender<EngineMessage>,
     /// Places of calls.
     places: Arc<Semaphore>,
     /// Places of single choices, so that a queue of large calls has a bound, too.
@@ -104,7 +104,7 @@ impl EngineClient {
         max_queue: usize,
         seed: u64,
         status: Arc<SharedStatus>,
-    ) -> (EngineClient, Receiver<Message>) {
+    ) -> (EngineClient, Receiver<EngineMessage>) {
         let max_queue = max_queue.min(Semaphore::MAX_PERMITS - COMMANDS_MAX);
         // Every message holds a place, so the channel is never full.
         let (inbox, receiver) = mpsc::channel(max_queue + COMMANDS_MAX);
@@ -168,7 +168,7 @@ impl EngineClient {
             self.abortable().insert(&request.id, &aborted);
         }
         let submission = Submission { choices, place: Arc::new(place) };
-        self.inbox.try_send(Message::Call(submission)).map_err(|_| ApiError::internal())?;
+        self.inbox.try_send(EngineMessage::Call(submission)).map_err(|_| ApiError::internal())?;
         Ok(outputs)
     }
 
@@ -180,7 +180,7 @@ impl EngineClient {
         let permit =
             Arc::clone(&self.commands).acquire_owned().await.map_err(|_| ApiError::internal())?;
         let (done, answer) = oneshot::channel();
-        let message = Message::Command(command(done), permit);
+        let message = EngineMessage::Command(command(done), permit);
         self.inbox.try_send(message).map_err(|_| ApiError::internal())?;
         answer.await.map_err(|_| ApiError::internal())
     }
@@ -239,7 +239,7 @@ impl EngineClient {
         let Ok(permit) = Arc::clone(&self.commands).try_acquire_owned() else { return };
         // Nobody waits for the answer: the caller that was refused tries again.
         let (done, _) = oneshot::channel();
-        self.inbox.try_send(Message::Command(Command::DropAbandoned { done }, permit)).ok();
+        self.inbox.try_send(EngineMessage::Command(Command::DropAbandoned { done }, permit)).ok();
     }
 
     /// Returns a seed for a prompt whose request has none.

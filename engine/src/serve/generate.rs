@@ -13,7 +13,7 @@ use tokio::sync::mpsc::Receiver;
 use super::engine_client::Prompt;
 use super::generation::{
     ChatLogprobs, ChoiceDecoder, ChoiceDelta, GenerationRequest, PromptLogprobs, PromptTokens,
-    ReplyOptions, RequestedLimit, StopReason, TokenLogprobs, Usage, WeightVersion, alternatives,
+    ReplyOptions, ReportedVersion, RequestedLimit, StopReason, TokenLogprobs, Usage, alternatives,
     check_length, check_text, collect_choices, max_tokens, require_end, stop_rules,
 };
 use super::http::{
@@ -222,7 +222,7 @@ struct GenerateChoice {
     token_ids: Vec<u32>,
     routed_experts: Option<String>,
     sampling_mask: (),
-    weight_versions: Option<Vec<WeightVersion>>,
+    weight_versions: Option<Vec<ReportedVersion>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
     logprobs: Option<GenerateLogprobs>,

@@ -13,7 +13,7 @@ mod structured;
 mod usage;
 
 pub(crate) use choice::{
-    Alternative, ChoiceDecoder, ChoiceDelta, ScoredToken, StopReason, WeightVersion,
+    Alternative, ChoiceDecoder, ChoiceDelta, ReportedVersion, ScoredToken, StopReason,
     collect_choices, require_end,
 };
 pub(crate) use encode::{check_length, encode_after, encode_any_length, encode_prompt};

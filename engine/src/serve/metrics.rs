@@ -73,7 +73,7 @@ fn add_requests(page: &mut MetricsPage, state: &ServerState) {
             ("abort", &stats.aborted),
             ("error", &stats.failed),
         ]
-        .map(|(reason, counter)| Sample::labeled("finished_reason", reason, count(counter))),
+        .map(|(reason, counter)| MetricSample::labeled("finished_reason", reason, count(counter))),
     );
 }
 
@@ -105,6 +105,7 @@ fn add_histograms(page: &mut MetricsPage, stats: &RequestStats) {
         ("vllm:request_prompt_tokens", "Tokens of a prompt.", &stats.prompt_tokens),
         ("vllm:request_generation_tokens", "Tokens of a reply.", &stats.generated_tokens),
     ];
+
     for (name, help, histogram) in histograms {
         page.histogram(name, help, histogram);
     }
@@ -123,7 +124,7 @@ fn add_status(page: &mut MetricsPage, state: &ServerState) {
             ("weights_offloaded", asleep.weights && loaded),
             ("discard_all", asleep.any() && !loaded),
         ]
-        .map(|(name, is_state)| Sample::labeled("sleep_state", name, flag(is_state))),
+        .map(|(name, is_state)| MetricSample::labeled("sleep_state", name, flag(is_state))),
     );
 
     let checksum = state.updates.checksum_of(&version).unwrap_or_default();
@@ -131,7 +132,7 @@ fn add_status(page: &mut MetricsPage, state: &ServerState) {
         MetricType::GAUGE,
         "rolltape_weight_version_info",
         "1 for the label and checksum of the weights that serve.",
-        [Sample {
+        [MetricSample {
             labels: vec![label_pair("version", &version), label_pair("checksum", &checksum)],
             value: 1.0,
         }],
@@ -158,7 +159,7 @@ fn add_updates(page: &mut MetricsPage, stats: &UpdateStats) {
             ("refused", &stats.refused),
             ("failed", &stats.failed),
         ]
-        .map(|(outcome, counter)| Sample::labeled("outcome", outcome, count(counter))),
+        .map(|(outcome, counter)| MetricSample::labeled("outcome", outcome, count(counter))),
     );
     let seconds = stats.exchange_us.load(Ordering::Relaxed) as f64 / 1e6;
     let help = "Seconds that generation stood still while weights were exchanged.";
@@ -174,14 +175,14 @@ fn flag(is_set: bool) -> f64 {
 }
 
 /// A value of a metric, with the labels that tell it from the others.
-struct Sample {
+struct MetricSample {
     labels: Vec<LabelPair>,
     value: f64,
 }
 
-impl Sample {
-    fn labeled(name: &str, label: &str, value: f64) -> Sample {
-        Sample { labels: vec![label_pair(name, label)], value }
+impl MetricSample {
+    fn labeled(name: &str, label: &str, value: f64) -> MetricSample {
+        MetricSample { labels: vec![label_pair(name, label)], value }
     }
 }
 
@@ -194,11 +195,11 @@ struct MetricsPage<'a> {
 
 impl MetricsPage<'_> {
     fn gauge(&mut self, name: &str, help: &str, value: f64) {
-        self.labeled(MetricType::GAUGE, name, help, [Sample { labels: Vec::new(), value }]);
+        self.labeled(MetricType::GAUGE, name, help, [MetricSample { labels: Vec::new(), value }]);
     }
 
     fn counter(&mut self, name: &str, help: &str, value: f64) {
-        self.labeled(MetricType::COUNTER, name, help, [Sample { labels: Vec::new(), value }]);
+        self.labeled(MetricType::COUNTER, name, help, [MetricSample { labels: Vec::new(), value }]);
     }
 
     fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
@@ -232,10 +233,10 @@ impl MetricsPage<'_> {
         kind: MetricType,
         name: &str,
         help: &str,
-        samples: [Sample; N],
+        samples: [MetricSample; N],
     ) {
         let mut family = family(kind, name, help);
-        for Sample { labels, value } in samples {
+        for MetricSample { labels, value } in samples {
             let mut metric = Metric::default();
             metric.set_label(self.common_labels().into_iter().chain(labels).collect());
             match kind {

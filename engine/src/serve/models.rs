@@ -21,7 +21,7 @@ struct ModelEntry {
 }
 
 #[derive(Serialize)]
-struct ModelList {
+struct ServedModels {
     object: &'static str,
     data: Vec<ModelEntry>,
 }
@@ -55,7 +55,7 @@ impl ModelEntry {
 pub(super) async fn list(state: &Arc<ServerState>, _: HttpCall) -> Result<HttpReply, ApiError> {
     let mut data = vec![ModelEntry::of_model(state)];
     data.extend(state.adapters.list().iter().map(|one| ModelEntry::of_adapter(state, one)));
-    Ok(json_reply(&ModelList { object: "list", data }))
+    Ok(json_reply(&ServedModels { object: "list", data }))
 }
 
 /// Handles `/v1/models/{name}`. A name may contain slashes.

@@ -35,7 +35,7 @@ use crate::schedule::request::FinishReason;
 use matcher::{MatchKind, ReplyMatcher};
 use stored_reply::StoredReply;
 pub(super) use token_chain::TokenChain;
-use trie::{NodeId, Trie};
+use trie::{Trie, TrieNodeId};
 
 /// The field `prefix` of a reply, on the start of its prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -146,11 +146,11 @@ struct Generations {
 }
 
 /// A node of a trie whose text a prompt starts with.
-struct Candidate {
+struct TokenCandidate {
     /// Bytes of the node's key.
     len: usize,
     is_old: bool,
-    node: NodeId,
+    node: TrieNodeId,
 }
 
 impl ReplyMemory {
@@ -166,7 +166,7 @@ impl ReplyMemory {
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
 
         let mut found = PrefixMatch::default();
-        for Candidate { len, is_old, node } in generations.candidates(&key) {
+        for TokenCandidate { len, is_old, node } in generations.candidates(&key) {
             let prompt_bytes = len - salt_bytes;
             let replies = generations.replies(is_old, node);
             let Some((reply, kind)) = matcher.best(replies, &text[prompt_bytes..]) else {
@@ -225,17 +225,17 @@ impl ReplyMemory {
 impl Generations {
     /// Lists the nodes whose texts `key` starts with: the longest first, and of equals the young
     /// one first.
-    fn candidates(&self, key: &[u8]) -> Vec<Candidate> {
+    fn candidates(&self, key: &[u8]) -> Vec<TokenCandidate> {
         let mut candidates = Vec::new();
         for (is_old, trie) in [(false, &self.young), (true, &self.old)] {
             let nodes = trie.prefixes_of(key).into_iter();
-            candidates.extend(nodes.map(|(len, node)| Candidate { len, is_old, node }));
+            candidates.extend(nodes.map(|(len, node)| TokenCandidate { len, is_old, node }));
         }
         candidates.sort_by_key(|candidate| (Reverse(candidate.len), candidate.is_old));
         candidates
     }
 
-    fn replies(&self, is_old: bool, node: NodeId) -> &[Arc<StoredReply>] {
+    fn replies(&self, is_old: bool, node: TrieNodeId) -> &[Arc<StoredReply>] {
         if is_old { self.old.values(node) } else { self.young.values(node) }
     }
 

@@ -12,7 +12,7 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use self::store::{Turn, not_kept};
+use self::store::{StoredTurn, not_kept};
 use super::http::{ApiError, HttpCall, HttpReply, json_reply};
 use super::state::ServerState;
 use super::translation::{self, Caller};
@@ -59,7 +59,7 @@ pub(super) async fn cancel(
     running.abort();
     cancelled["status"] = json!("cancelled");
     let reply = Bytes::from(cancelled.to_string());
-    kept.add(id.clone(), Turn { reply, ..turn });
+    kept.add(id.clone(), StoredTurn { reply, ..turn });
     Ok(json_reply(&cancelled))
 }
 
@@ -89,7 +89,7 @@ fn in_background(
     });
     let mut queued = begun.clone();
     queued["status"] = json!("queued");
-    let turn = Turn { request: given.clone(), reply: Bytes::from(begun.to_string()) };
+    let turn = StoredTurn { request: given.clone(), reply: Bytes::from(begun.to_string()) };
     state.responses.kept().add(id.clone(), turn);
 
     let body = Bytes::from(Value::Object(fields).to_string());
@@ -99,7 +99,7 @@ fn in_background(
         let reply = whole_reply(&shared, &caller, &body, &begun).await;
         let mut kept = shared.responses.kept();
         kept.running.remove(&number);
-        kept.add(number, Turn { request: given, reply: Bytes::from(reply.to_string()) });
+        kept.add(number, StoredTurn { request: given, reply: Bytes::from(reply.to_string()) });
     });
     let mut kept = state.responses.kept();
     if !task.is_finished() {
@@ -122,10 +122,12 @@ async fn whole_reply(
         document["error"] = error;
         document
     };
+
     let request = match translation::read_request(body) {
         Ok(request) => request,
         Err(error) => return failed(json!({"message": error.message()})),
     };
+
     match translation::complete(state, Route::Responses, caller, &request, None).await {
         Ok(reply) => {
             let status = reply.status();

@@ -15,7 +15,7 @@ use super::route::{Route, RouteGroup};
 use super::state::ServerState;
 use super::{
     batch, chat, completions, generate, generation, lora, metrics, models, openapi, render,
-    responses, rl, sglang, status, tokenize, translation,
+    responses, sglang, status, tokenize, trainer, translation,
 };
 
 /// Makes a [`Handler`](super::route::Handler) of an async function.
@@ -140,10 +140,10 @@ static STATUS: &[Route] = &[
     ),
     Route::get(
         "/get_world_size",
-        handler!(rl::world_size),
+        handler!(trainer::world_size),
         "the number of processes that hold the weights: 1",
     ),
-    Route::get("/server_info", handler!(rl::server_info), "the configuration in vLLM's form")
+    Route::get("/server_info", handler!(trainer::server_info), "the configuration in vLLM's form")
         .query(&[Field::string("config_format")]),
     Route::get(
         "/openapi.json",
@@ -153,46 +153,46 @@ static STATUS: &[Route] = &[
 ];
 
 static PAUSES: &[Route] = &[
-    Route::control("/pause", handler!(rl::pause), "stops sampling").query(&[
+    Route::control("/pause", handler!(trainer::pause), "stops sampling").query(&[
         Field::string("mode"),
         Field::boolean("clear_cache"),
         Field::boolean("wait_for_inflight_requests"),
     ]),
-    Route::control("/resume", handler!(rl::resume), "continues after a pause"),
-    Route::get("/is_paused", handler!(rl::is_paused), "tells whether generation is paused"),
+    Route::control("/resume", handler!(trainer::resume), "continues after a pause"),
+    Route::get("/is_paused", handler!(trainer::is_paused), "tells whether generation is paused"),
     Route::control(
         "/abort_requests",
-        handler!(rl::abort),
+        handler!(trainer::abort),
         "ends replies with the tokens that they have; all of them for `{}`",
     )
-    .fields(&[rl::ABORT_FIELDS]),
-    Route::control("/sleep", handler!(rl::sleep), "gives memory back").query(&[
+    .fields(&[trainer::ABORT_FIELDS]),
+    Route::control("/sleep", handler!(trainer::sleep), "gives memory back").query(&[
         Field::integer("level"),
         Field::string("mode"),
         Field::boolean("wait_for_inflight_requests"),
     ]),
-    Route::control("/wake_up", handler!(rl::wake_up), "takes the memory again")
+    Route::control("/wake_up", handler!(trainer::wake_up), "takes the memory again")
         .query(&[Field::string("tags")]),
-    Route::get("/is_sleeping", handler!(rl::is_sleeping), "tells whether any part sleeps"),
+    Route::get("/is_sleeping", handler!(trainer::is_sleeping), "tells whether any part sleeps"),
     Route::control(
         "/release_kv_cache_memory",
-        handler!(rl::release_kv_cache),
+        handler!(trainer::release_kv_cache),
         "gives the memory of keys and values back",
     ),
     Route::control(
         "/reset_prefix_cache",
-        handler!(rl::reset_prefix_cache),
+        handler!(trainer::reset_prefix_cache),
         "forgets all prefixes; with the flag, running replies are computed again",
     )
     .query(&[Field::boolean("reset_running_requests")]),
     Route::control(
         "/reset_mm_cache",
-        handler!(rl::reset_absent_cache),
+        handler!(trainer::reset_absent_cache),
         "200: there is no such cache",
     ),
     Route::control(
         "/reset_encoder_cache",
-        handler!(rl::reset_absent_cache),
+        handler!(trainer::reset_absent_cache),
         "200: there is no such cache",
     ),
 ];
@@ -200,55 +200,55 @@ static PAUSES: &[Route] = &[
 static WEIGHTS: &[Route] = &[
     Route::control(
         "/init_weight_transfer_engine",
-        handler!(rl::connect),
+        handler!(trainer::connect),
         "connects a transport; folders and bodies need none",
     )
-    .fields(&[rl::CONNECT_FIELDS]),
+    .fields(&[trainer::CONNECT_FIELDS]),
     Route::control(
         "/start_weight_update",
-        handler!(rl::start),
+        handler!(trainer::start),
         "starts an update, and drops one that was started and not finished",
     ),
     Route::control(
         "/update_weights",
-        handler!(rl::update),
+        handler!(trainer::update),
         "receives tensors: a folder, a body, or a transport's broadcast",
     )
     .query(&[Field::string("weight_version")])
-    .fields(&[rl::UPDATE_FIELDS])
+    .fields(&[trainer::UPDATE_FIELDS])
     .or_weights(),
     Route::control(
         "/finish_weight_update",
-        handler!(rl::finish),
+        handler!(trainer::finish),
         "serves the received tensors from now on, under the label `weight_version`",
     )
-    .fields(&[rl::FINISH_FIELDS]),
+    .fields(&[trainer::FINISH_FIELDS]),
     Route::control(
         "/update_weight_version",
-        handler!(rl::rename),
+        handler!(trainer::rename),
         "gives the weights another label, `new_version`",
     )
-    .fields(&[rl::RENAME_FIELDS]),
+    .fields(&[trainer::RENAME_FIELDS]),
     Route::get(
         "/weight_info",
-        handler!(rl::weight_info),
+        handler!(trainer::weight_info),
         "label and checksum of the weights that serve, or of those that had the label `version`",
     )
     .query(&[Field::string("version")]),
     Route::control(
         "/weight_checker",
-        handler!(rl::check_weights),
+        handler!(trainer::check_weights),
         "reads the weights back: `checksum` of each, or `compare` with a `baseline`",
     )
-    .fields(&[rl::CHECK_FIELDS]),
+    .fields(&[trainer::CHECK_FIELDS]),
     Route::control(
         "/shutdown_weight_transfer_engine",
-        handler!(rl::disconnect),
+        handler!(trainer::disconnect),
         "drops the transport, and an update that was started",
     ),
     Route::control(
         "/collective_rpc",
-        handler!(rl::collective_rpc),
+        handler!(trainer::collective_rpc),
         "501: there are no such workers",
     ),
 ];
@@ -299,7 +299,7 @@ static SGLANG: &[Route] = &[
         .fields(&[lora::UNLOAD_FIELDS]),
     Route::get("/model_info", handler!(sglang::model_info), "folder and label of the weights"),
     Route::get("/get_model_info", handler!(sglang::model_info), "the same under its older name"),
-    Route::get("/get_server_info", handler!(rl::server_info), "the same as `/server_info`"),
+    Route::get("/get_server_info", handler!(trainer::server_info), "the same as `/server_info`"),
     Route::get("/health_generate", handler!(sglang::probe), "200 once a token was sampled"),
 ];
 

@@ -1,7 +1,7 @@
 //! The routes that trainers call on a server of SGLang, under its names.
 //!
 //! Each is translated to the engine's own fields and commands. Fields without a counterpart are
-//! refused by name. `/update_weight_version` has the same form in vLLM and is in `rl`.
+//! refused by name. `/update_weight_version` has the same form in vLLM and is in `trainer`.
 
 mod control;
 mod generate;

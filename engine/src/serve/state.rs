@@ -10,18 +10,18 @@ use super::http::{ApiError, Fields, JsonRoom};
 use super::lora::{self, AdapterRegistry, FoundAdapter};
 use super::prefix::{ReplyMemory, ReplySyntax};
 use super::responses::store::ResponseStore;
-use crate::core::message::Message;
+use crate::core::message::EngineMessage;
 use crate::core::status::SharedStatus;
 use crate::info::ModelInfo;
 use crate::lora::Adapter;
-use crate::stats::Stats;
+use crate::stats::EngineStats;
 use crate::update::WeightUpdates;
 
 /// A model that serves, and everything that its handlers need.
 pub(super) struct ServerState {
     pub(super) model: ModelInfo,
     pub(super) engine: EngineClient,
-    pub(super) stats: Arc<Stats>,
+    pub(super) stats: Arc<EngineStats>,
     pub(super) updates: Arc<WeightUpdates>,
     /// The sampled replies of chats, unless prefix-exact chat is off.
     pub(super) memory: Option<ReplyMemory>,
@@ -37,10 +37,10 @@ impl ServerState {
     pub(super) fn new(
         model: ModelInfo,
         status: Arc<SharedStatus>,
-        stats: Arc<Stats>,
+        stats: Arc<EngineStats>,
         updates: Arc<WeightUpdates>,
         access: Access,
-    ) -> (ServerState, Receiver<Message>) {
+    ) -> (ServerState, Receiver<EngineMessage>) {
         let (engine, receiver) = EngineClient::new(model.max_queue, model.seed, status);
         let memory = model.prefix_exact_chat.then(|| ReplyMemory::new(ReplySyntax::of(&model)));
         let adapters = AdapterRegistry::new(model.lora);

@@ -9,17 +9,18 @@ mod experts;
 mod facts;
 mod forms;
 mod generate;
+#[cfg(feature = "emulated")]
 mod gpu;
 mod hybrid;
 mod load;
 mod metrics;
 mod refusals;
-mod rl;
 mod sglang;
 mod small;
 mod tagged;
 mod talk;
 mod thoughts;
+mod trainer;
 mod updates;
 mod wires;
 
@@ -34,11 +35,11 @@ use tokio::sync::oneshot;
 use super::Access;
 use crate::Engine;
 use crate::EngineOptions;
-use crate::stats::Stats;
+use crate::stats::EngineStats;
 
 struct Server {
     address: std::net::SocketAddr,
-    stats: Arc<Stats>,
+    stats: Arc<EngineStats>,
     stop: Option<oneshot::Sender<()>>,
     done: tokio::task::JoinHandle<std::io::Result<()>>,
 }

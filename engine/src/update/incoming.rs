@@ -14,10 +14,10 @@ use half::f16;
 use safetensors::{Dtype, SafeTensors};
 
 use super::error::UpdateError;
-use super::manifest::{ElementType, TensorDigest, WeightManifest, convert, is_finite};
-use crate::model::experts::ExpertPart;
-use crate::model::hybrid;
 use crate::weights::files::WeightFiles;
+use crate::weights::manifest::{ServedType, TensorDigest, WeightManifest, convert, is_finite};
+use crate::weights::names;
+use crate::weights::names::ExpertPart;
 use crate::weights::{Elements, Tensor, TensorSource, decode};
 
 /// The head of a model. It may arrive although the embedding serves as the head.
@@ -53,7 +53,7 @@ struct ServedPlace {
     /// True for a head beside a tied embedding. It is compared with the embedding, so it is hashed
     /// under that name.
     is_tied: bool,
-    element_type: ElementType,
+    element_type: ServedType,
 }
 
 impl ServedPlace {
@@ -87,7 +87,7 @@ impl IncomingWeights {
     /// Takes one tensor. The same one may come again; a different one of the same name may not.
     pub(crate) fn take(&mut self, incoming: IncomingTensor<'_>) -> Result<(), UpdateError> {
         let IncomingTensor { name, dtype, shape, bytes } = incoming;
-        let name = &*hybrid::plain_name(name);
+        let name = &*names::plain_name(name);
         if self.is_unused(name) {
             return Ok(());
         }
@@ -207,7 +207,7 @@ impl IncomingWeights {
     /// The names under which the model has an announced tensor: those of its parts for a tensor of
     /// all experts, none for one that the engine computes or leaves out.
     pub(super) fn served_names(&self, announced: String) -> Vec<String> {
-        let announced = hybrid::plain_name(&announced).into_owned();
+        let announced = names::plain_name(&announced).into_owned();
         if self.is_unused(&announced) {
             return Vec::new();
         }
@@ -268,7 +268,7 @@ impl IncomingWeights {
     /// that it leaves out.
     fn is_unused(&self, name: &str) -> bool {
         let is_computed = name.ends_with("rotary_emb.inv_freq");
-        (is_computed || hybrid::is_left_out(name)) && self.serving.get(name).is_none()
+        (is_computed || names::is_left_out(name)) && self.serving.get(name).is_none()
     }
 
     /// The number of tensors that have arrived.

@@ -11,10 +11,10 @@ use kernels::Ops;
 
 use super::error::UpdateError;
 use super::incoming::IncomingWeights;
-use super::manifest::{TensorDigest, WeightManifest, convert};
+use crate::config::ModelConfig;
 use crate::error::LoadError;
-use crate::model::config::ModelConfig;
-use crate::model::parameters::Parameters;
+use crate::model::parameters::ModelParameters;
+use crate::weights::manifest::{TensorDigest, WeightManifest, convert};
 use crate::weights::{Elements, Tensor, TensorSource};
 
 /// A [`WeightStaging`] for any device. All methods block.
@@ -35,8 +35,8 @@ pub(crate) struct WeightStaging<O: Ops> {
     /// A second handle of the device, to place weights while the engine thread computes.
     ops: Mutex<O>,
     config: ModelConfig,
-    lent: Mutex<Option<Arc<Parameters<O>>>>,
-    staged: Mutex<Option<Arc<Parameters<O>>>>,
+    lent: Mutex<Option<Arc<ModelParameters<O>>>>,
+    staged: Mutex<Option<Arc<ModelParameters<O>>>>,
 }
 
 /// Locks a mutex. Its contents are whole or absent, also after a panic.
@@ -55,18 +55,18 @@ impl<O: Ops> WeightStaging<O> {
     }
 
     /// Lends the weights that serve, or takes the loan back.
-    pub(crate) fn lend(&self, live: Option<Arc<Parameters<O>>>) {
+    pub(crate) fn lend(&self, live: Option<Arc<ModelParameters<O>>>) {
         *lock(&self.lent) = live;
     }
 
     /// Takes the staged weights, and ends the loan: the lent weights are about to change.
-    pub(crate) fn take_staged(&self) -> Option<Arc<Parameters<O>>> {
+    pub(crate) fn take_staged(&self) -> Option<Arc<ModelParameters<O>>> {
         *lock(&self.lent) = None;
         lock(&self.staged).take()
     }
 
     /// Leaves the weights that served before, for another thread to drop.
-    pub(crate) fn put_back(&self, old: Option<Arc<Parameters<O>>>) {
+    pub(crate) fn put_back(&self, old: Option<Arc<ModelParameters<O>>>) {
         *lock(&self.staged) = old;
     }
 }
@@ -82,7 +82,7 @@ impl<O: Ops> StagingArea for WeightStaging<O> {
             config: &self.config,
             manifest: &manifest,
         };
-        let parameters = Parameters::load(&*ops, &overlay, &self.config)?;
+        let parameters = ModelParameters::load(&*ops, &overlay, &self.config)?;
         *lock(&self.staged) = Some(Arc::new(parameters));
         Ok(())
     }
@@ -113,7 +113,7 @@ struct Overlay<'a, O: Ops> {
     /// Removed one by one as they are placed, so that none is in memory longer than needed.
     arrived: RefCell<BTreeMap<String, Elements>>,
     ops: &'a O,
-    lent: Option<&'a Parameters<O>>,
+    lent: Option<&'a ModelParameters<O>>,
     config: &'a ModelConfig,
     manifest: &'a WeightManifest,
 }

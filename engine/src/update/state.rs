@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::error::UpdateError;
 use super::incoming::IncomingWeights;
-use super::manifest::WeightManifest;
 use super::open::OpenUpdate;
 use super::staging::StagingArea;
 use super::transport::Transport;
 use super::wait::TrainerWaits;
 use crate::bounds::LABELS_MAX;
+use crate::weights::manifest::WeightManifest;
 
 /// A label with the checksum of its weights.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,18 +9,18 @@ use kernels::Cpu;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
-use super::manifest::{ManifestRecorder, TensorDigest};
 use super::staging::{StagingArea, WeightStaging};
 use super::state::LabelWish;
 use super::*;
+use crate::model::cache::SequenceCache;
 use crate::model::folder::ModelFolder;
 use crate::model::forward::{LogitRows, Scratch, SequenceChunk};
-use crate::model::parameters::Parameters;
+use crate::model::parameters::ModelParameters;
 use crate::model::{Model, ModelCapacity};
 use crate::sample::score;
-use crate::schedule::cache::SequenceCache;
 use crate::update::incoming::IncomingTensor;
 use crate::weights::files::WeightFiles;
+use crate::weights::manifest::{ManifestRecorder, TensorDigest, WeightManifest};
 
 /// Tensors by name: shape and elements.
 pub(crate) type Named = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
@@ -81,11 +81,11 @@ pub(crate) fn folder_of(named: &Named) -> tempfile::TempDir {
 }
 
 /// The weights of a folder on the CPU, and their manifest.
-pub(crate) fn loaded(folder: &Path) -> (Parameters<Cpu>, WeightManifest) {
+pub(crate) fn loaded(folder: &Path) -> (ModelParameters<Cpu>, WeightManifest) {
     let config = ModelFolder::open(&tiny()).unwrap().model;
     let weights = WeightFiles::open(folder).unwrap();
     let recorder = ManifestRecorder::new(&weights, false);
-    let parameters = Parameters::load(&Cpu::default(), &recorder, &config).unwrap();
+    let parameters = ModelParameters::load(&Cpu::default(), &recorder, &config).unwrap();
     (parameters, recorder.into_manifest())
 }
 
@@ -162,7 +162,7 @@ fn experts_come_to_the_same_weights_in_both_layouts() {
     let config = ModelFolder::open(&tiny_moe()).unwrap().model;
     let files = WeightFiles::open(&tiny_moe()).unwrap();
     let recorder = ManifestRecorder::new(&files, false);
-    let live = Parameters::load(&Cpu::default(), &recorder, &config).unwrap();
+    let live = ModelParameters::load(&Cpu::default(), &recorder, &config).unwrap();
     files.check_all_taken(true).unwrap();
     let manifest = Arc::new(recorder.into_manifest());
 
@@ -193,12 +193,12 @@ fn experts_come_to_the_same_weights_in_both_layouts() {
 }
 
 #[test]
-fn experts_of_another_shape_are_refused_and_owed_until_they_come() {
+fn experts_of_another_shape_are_refused_and_still_owed() {
     const NAME: &str = "model.layers.1.mlp.experts.down_proj";
     let files = WeightFiles::open(&tiny_moe()).unwrap();
     let config = ModelFolder::open(&tiny_moe()).unwrap().model;
     let recorder = ManifestRecorder::new(&files, false);
-    Parameters::load(&Cpu::default(), &recorder, &config).unwrap();
+    ModelParameters::load(&Cpu::default(), &recorder, &config).unwrap();
     let mut open = OpenUpdate::new(IncomingWeights::new(Arc::new(recorder.into_manifest())));
     let bytes = vec![0_u8; 8 * 96 * 64 * 2];
     let mut push = |name: &str, shape: &[usize]| {
@@ -317,7 +317,7 @@ fn a_tied_head_may_come_but_must_be_the_embedding() {
 }
 
 #[test]
-fn what_does_not_come_stays_and_what_lies_there_is_read_back_as_it_is() {
+fn what_does_not_come_stays_and_is_read_back_as_it_is() {
     let (live, manifest) = loaded(&tiny());
     let config = ModelFolder::open(&tiny()).unwrap().model;
     let staging_area = WeightStaging::new(Cpu::default(), config.clone());
@@ -351,7 +351,7 @@ fn every_kind_of_model_is_read_back_as_it_was_loaded() {
         let config = ModelFolder::open(&folder).unwrap().model;
         let weights = WeightFiles::open(&folder).unwrap();
         let recorder = ManifestRecorder::new(&weights, false);
-        let live = Parameters::load(&Cpu::default(), &recorder, &config).unwrap();
+        let live = ModelParameters::load(&Cpu::default(), &recorder, &config).unwrap();
         let manifest = recorder.into_manifest();
         let staging_area = WeightStaging::new(Cpu::default(), config);
         staging_area.lend(Some(Arc::new(live)));

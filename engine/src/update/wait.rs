@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_ends_with_its_time_with_the_next_one_or_with_the_engine() {
+    fn a_wait_ends_with_its_time_the_next_one_or_the_engine() {
         let waits = TrainerWaits::default();
         let mut wait = waits.begin();
         assert_eq!(wait.stop_reason(), None);

@@ -1,7 +1,7 @@
 //! Elements on the host, or in the memory of a GPU to which they were broadcast.
 
-use kernels::cuda::{ArrivedValues, HostValues};
-use kernels::{OpError, Part};
+use kernels::cuda::ArrivedValues;
+use kernels::{HostValues, MatrixPart, OpError};
 
 use super::Tensor;
 
@@ -15,10 +15,10 @@ pub(crate) enum Elements {
 
 impl Elements {
     /// Borrows the elements for a matrix.
-    pub(crate) fn part(&self) -> Part<'_> {
+    pub(crate) fn part(&self) -> MatrixPart<'_> {
         match self {
-            Elements::Host(tensor) => Part::Host(tensor.view()),
-            Elements::Device(values) => Part::Arrived(values),
+            Elements::Host(tensor) => MatrixPart::Host(tensor.view()),
+            Elements::Device(values) => MatrixPart::Device(values),
         }
     }
 

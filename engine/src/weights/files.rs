@@ -15,10 +15,10 @@ use serde_json::Value;
 
 use super::{Tensor, TensorSource, decode};
 use crate::bounds::TENSOR_HEADER_BYTES_MAX;
+use crate::config::fields::read_json;
 use crate::error::LoadError;
-use crate::model::experts::ExpertPart;
-use crate::model::fields::read_json;
-use crate::model::hybrid;
+use crate::weights::names;
+use crate::weights::names::ExpertPart;
 
 /// The index of weights in several files.
 const INDEX: &str = "model.safetensors.index.json";
@@ -94,7 +94,7 @@ impl WeightFiles {
             weights.add(folder.join(file_name))?;
         }
 
-        for (name, file_name) in map.into_iter().filter(|(name, _)| !hybrid::is_left_out(name)) {
+        for (name, file_name) in map.into_iter().filter(|(name, _)| !names::is_left_out(name)) {
             let path = folder.join(&file_name);
             let stored = weights.stored(&name);
             if stored.is_none_or(|stored| weights.files[stored.file].0 != path) {
@@ -143,11 +143,11 @@ impl WeightFiles {
         let index = self.files.len();
         for (name, info) in metadata.tensors() {
             let offset = start + info.data_offsets.0 as u64;
-            if hybrid::is_left_out(&name) {
+            if names::is_left_out(&name) {
                 self.left_out += 1;
                 continue;
             }
-            let name = hybrid::plain_name(&name).into_owned();
+            let name = names::plain_name(&name).into_owned();
             let stored = StoredTensor { file: index, info: info.clone(), offset };
             for (name, stored) in stored.parts(name) {
                 if let Some(other) = self.tensors.insert(name.clone(), stored) {
@@ -163,7 +163,7 @@ impl WeightFiles {
 
     /// The place of a tensor, or of the first part of a tensor of all experts.
     fn stored(&self, name: &str) -> Option<&StoredTensor> {
-        let name = &*hybrid::plain_name(name);
+        let name = &*names::plain_name(name);
         let part = || self.tensors.iter().find(|(part, _)| ExpertPart::is_of(part, name));
         self.tensors.get(name).or_else(|| part().map(|(_, stored)| stored))
     }

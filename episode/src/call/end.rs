@@ -15,6 +15,7 @@ impl CallEnd {
             status: None,
             outcome,
             error: None,
+
             reply: Bytes::new(),
             model: None,
             prompts: Vec::new(),
@@ -22,6 +23,7 @@ impl CallEnd {
             usage: TokenCounts::default(),
             sampled_with: None,
             logprob_kind: "unknown".to_owned(),
+
             translated: None,
             unasked: None,
             heartbeats: 0,

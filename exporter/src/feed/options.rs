@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use episode::TrajectoryKind;
 
 use crate::options::RewardOptions;
-use crate::output::encode::Encoding;
+use crate::options::encoding::Encoding;
 use crate::rewards::advantage::Advantage;
 use crate::weigh::model_filter::ModelFilter;
 use crate::weigh::versions::VersionFilter;

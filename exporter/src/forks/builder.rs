@@ -11,23 +11,21 @@ use crate::forks::rules::evidence::{
     CallRelation, ForkCase, ForkIds, HistorySide, SampledSpan, is_near,
 };
 use crate::forks::rules::messages::thinks;
-use crate::forks::token_texts::TokenTexts;
+use crate::forks::token_texts::ForkTexts;
+use crate::graph::derive::Derived;
 use crate::graph::descendants::is_same_task;
-use crate::graph::forest::Forest;
 use crate::graph::node::{Node, NodeId};
-use crate::graph::paths::Paths;
 use crate::graph::scan::RecordedAttempt;
 use crate::rows::messages::{answer, sent_conversation};
 
-/// Returns all forks of an episode, in the order in which their calls began. Without `texts`, text
+/// Returns all forks of an attempt, in the order in which their calls began. Without `texts`, text
 /// is shown as far as the replies recorded it.
 pub(crate) fn forks(
-    episode: &RecordedAttempt,
-    forest: &Forest<'_>,
-    paths: &Paths,
-    texts: Option<&TokenTexts>,
+    attempt: &RecordedAttempt,
+    derived: &Derived<'_>,
+    texts: Option<&ForkTexts>,
 ) -> Vec<Fork> {
-    let found = departures(forest, paths);
+    let found = departures(derived);
     // Replies are read for their texts only where there is something to show.
     if found.is_empty() {
         return Vec::new();
@@ -36,30 +34,29 @@ pub(crate) fn forks(
     let texts = match texts {
         Some(texts) => texts,
         None => {
-            recorded = TokenTexts::recorded(&forest.nodes);
+            recorded = ForkTexts::recorded(&derived.forest.nodes);
             &recorded
         }
     };
-    let builder = ForkBuilder { episode, forest, paths, texts };
+    let builder = ForkBuilder { attempt, derived, texts };
     found.into_iter().map(|departure| builder.fork(departure)).collect()
 }
 
 /// All that forks are described from.
 struct ForkBuilder<'f, 'a> {
-    episode: &'f RecordedAttempt,
-    forest: &'f Forest<'a>,
-    paths: &'f Paths,
-    texts: &'f TokenTexts,
+    attempt: &'f RecordedAttempt,
+    derived: &'f Derived<'a>,
+    texts: &'f ForkTexts,
 }
 
 impl ForkBuilder<'_, '_> {
     fn fork(&self, departure: Departure) -> Fork {
         let Departure { call, known } = departure;
-        let nodes = &self.forest.nodes;
+        let nodes = &self.derived.forest.nodes;
         let (new, old) = (&nodes[call], &nodes[known]);
 
         // Positions exist only where the ids of both sides are known.
-        let mut turns = self.forest.ancestors(known);
+        let mut turns = self.derived.forest.ancestors(known);
         turns.push(known);
         let tokens: Vec<u32> = old.prompt.iter().chain(old.sampled).copied().collect();
         let at = shared_tokens(old, new.prompt);
@@ -84,7 +81,7 @@ impl ForkBuilder<'_, '_> {
         let cost = ids.as_ref().map(ForkCost::of);
         let windows = ids.as_ref().map(id_windows).unwrap_or_default();
         let parent = ids.and_then(|ids| turns.iter().find(|n| nodes[**n].path_len() > ids.at));
-        let record = &self.episode.record;
+        let record = &self.attempt.record;
         let cause = causes[0].cause;
         Fork {
             episode_id: record.id.to_string(),
@@ -93,7 +90,7 @@ impl ForkBuilder<'_, '_> {
             trajectory_id: self.trajectory_id(call),
             parent_call_id: nodes[*parent.unwrap_or(&known)].call_id().to_string(),
             parent_trajectory_id: self.trajectory_id(known),
-            kind: self.paths[self.paths.first_of(call)].kind.as_str(),
+            kind: self.derived.paths[self.derived.paths.first_of(call)].kind.as_str(),
 
             position: cost.map(|cost| cost.position),
             in_sampled: cost.map(|cost| cost.in_sampled),
@@ -115,13 +112,13 @@ impl ForkBuilder<'_, '_> {
     }
 
     fn trajectory_id(&self, node: NodeId) -> String {
-        let record = &self.episode.record;
-        format!("{}/{}/{}", record.id, record.attempt, self.paths.first_of(node).0)
+        let record = &self.attempt.record;
+        format!("{}/{}/{}", record.id, record.attempt, self.derived.paths.first_of(node).0)
     }
 
     fn sampled_spans(&self, turns: &[NodeId], at: usize) -> Vec<SampledSpan> {
         let spans = turns.iter().map(|id| {
-            let node = &self.forest.nodes[*id];
+            let node = &self.derived.forest.nodes[*id];
             let tokens = node.prompt.len()..node.path_len();
             // Rules look only at the replies near the position; the others need not be parsed.
             let answer = is_near(&tokens, at).then(|| answer(node)).flatten();
@@ -137,18 +134,20 @@ impl ForkBuilder<'_, '_> {
 
     /// Counts the messages that a call sent.
     fn sent_count(&self, node: NodeId) -> usize {
-        self.forest.message_ids.get(node).map_or(0, |ids| ids.sent().len())
+        self.derived.forest.message_ids.get(node).map_or(0, |ids| ids.sent().len())
     }
 
     fn relation(&self, departure: Departure) -> CallRelation {
         let Departure { call, known } = departure;
-        let (parent, text_parent) = (self.forest.parent(call), self.forest.text_parent(call));
-        let is_summary =
-            |node: NodeId| self.forest.nodes[node].agent_task().kind == CallKind::Compaction;
+        let (parent, text_parent) =
+            (self.derived.forest.parent(call), self.derived.forest.text_parent(call));
+        let is_summary = |node: NodeId| {
+            self.derived.forest.nodes[node].agent_task().kind == CallKind::Compaction
+        };
         CallRelation {
             continues: parent.or(text_parent).is_some(),
             summary: [Some(call), parent, text_parent].into_iter().flatten().any(is_summary),
-            other_agent: !is_same_task(self.forest, call, known),
+            other_agent: !is_same_task(&self.derived.forest, call, known),
             inherited_messages: parent.map(|parent| self.sent_count(parent) + 1),
         }
     }

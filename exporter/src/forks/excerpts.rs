@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::forks::cause::Cause;
 use crate::forks::rules::evidence::{ForkCase, ForkIds, HistorySide};
-use crate::forks::rules::messages::{Difference, shown};
-use crate::forks::token_texts::TokenTexts;
+use crate::forks::rules::messages::{ForkDifference, shown};
+use crate::forks::token_texts::ForkTexts;
+use crate::notes::cause::Cause;
 
 /// Characters that are shown before the position.
 const BEFORE_CHARS: usize = 60;
@@ -34,10 +34,10 @@ pub(crate) struct IdWindows<'a> {
 
 /// Shows the position of a fork: by a tokenizer, else by the messages where they differ, else by
 /// the texts that replies recorded of their tokens, else as bare ids.
-pub(crate) fn excerpt(difference: &Difference, case: &ForkCase<'_>) -> ForkExcerpt {
+pub(crate) fn excerpt(difference: &ForkDifference, case: &ForkCase<'_>) -> ForkExcerpt {
     let ForkCase { known, sent, ids, texts, .. } = *case;
     let decoded = || ids.and_then(|ids| of_tokens(&ids, texts));
-    let has_tokenizer = matches!(texts, TokenTexts::All(_));
+    let has_tokenizer = matches!(texts, ForkTexts::All(_));
     has_tokenizer
         .then(decoded)
         .flatten()
@@ -60,7 +60,7 @@ fn ids_before<'a>(ids: &ForkIds<'a>) -> &'a [u32] {
     &ids.known[ids.at.saturating_sub(SIDE_TOKENS)..ids.at]
 }
 
-fn of_tokens(ids: &ForkIds<'_>, texts: &TokenTexts) -> Option<ForkExcerpt> {
+fn of_tokens(ids: &ForkIds<'_>, texts: &ForkTexts) -> Option<ForkExcerpt> {
     let windows = id_windows(ids);
     Some(ForkExcerpt {
         // Replies record no texts of prompts. The excerpt is shown without this part then.
@@ -86,7 +86,7 @@ fn listed(ids: &[u32]) -> String {
 }
 
 fn of_messages(
-    difference: &Difference,
+    difference: &ForkDifference,
     known: &HistorySide,
     sent: &HistorySide,
 ) -> Option<ForkExcerpt> {

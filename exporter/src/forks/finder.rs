@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::graph::derive::Derived;
 use crate::graph::forest::Forest;
 use crate::graph::node::{Node, NodeId, prompt_choices};
 use crate::graph::paths::Paths;
@@ -16,7 +17,8 @@ pub(crate) struct Departure {
 }
 
 /// Returns all departures of an episode, in the order in which the calls began.
-pub(crate) fn departures(forest: &Forest<'_>, paths: &Paths) -> Vec<Departure> {
+pub(crate) fn departures(derived: &Derived<'_>) -> Vec<Departure> {
+    let Derived { forest, paths, .. } = derived;
     let search = DepartureSearch { forest, paths };
     // Calls so far, by the turn that they continue; none for those that continue no turn.
     let mut siblings: HashMap<Option<NodeId>, Siblings<'_>> = HashMap::new();

@@ -14,14 +14,14 @@ mod volatile;
 
 use serde_json::Value;
 
-use crate::forks::cause::Cause;
 use crate::forks::rules::evidence::{ForkCase, ForkIds, HistorySide};
-use crate::forks::rules::messages::{Difference, is_role};
+use crate::forks::rules::messages::{ForkDifference, is_role};
+use crate::notes::cause::Cause;
 
 /// Returns the causes that the rules find, the likely one first.
-pub(crate) fn classify(case: &ForkCase<'_>) -> Vec<Difference> {
+pub(crate) fn classify(case: &ForkCase<'_>) -> Vec<ForkDifference> {
     if let Some(cause) = intended(case) {
-        return vec![Difference::new(cause)];
+        return vec![ForkDifference::new(cause)];
     }
     let Differences { here, elsewhere } = differences(case);
     let by_ids = case.ids.as_ref().and_then(|ids| ids_rule(case, ids, here.is_empty()));
@@ -30,18 +30,18 @@ pub(crate) fn classify(case: &ForkCase<'_>) -> Vec<Difference> {
     let respelled = of(Cause::MessageRespelled);
     let weak = [Cause::ArgumentsReserialized, Cause::MessageRespelled];
 
-    let mut found: Vec<Difference> =
+    let mut found: Vec<ForkDifference> =
         here.iter().copied().filter(|found| !weak.contains(&found.cause)).collect();
     match by_ids {
         // The tokens come before another spelling, which a template may not even see.
         Some(Cause::ThinkingCutByTemplate) if found.is_empty() => {
-            found.push(Difference::new(Cause::ThinkingCutByTemplate));
+            found.push(ForkDifference::new(Cause::ThinkingCutByTemplate));
             found.extend(spellings());
         }
         by_ids => {
             found.extend(spellings());
             if found.is_empty() {
-                found.extend(by_ids.map(Difference::new));
+                found.extend(by_ids.map(ForkDifference::new));
             }
         }
     }
@@ -49,13 +49,13 @@ pub(crate) fn classify(case: &ForkCase<'_>) -> Vec<Difference> {
     found.extend(elsewhere);
 
     if found.is_empty() {
-        found.push(Difference::new(Cause::Unknown));
+        found.push(ForkDifference::new(Cause::Unknown));
     }
     first_of_each_cause(found)
 }
 
-fn first_of_each_cause(found: Vec<Difference>) -> Vec<Difference> {
-    let mut first: Vec<Difference> = Vec::new();
+fn first_of_each_cause(found: Vec<ForkDifference>) -> Vec<ForkDifference> {
+    let mut first: Vec<ForkDifference> = Vec::new();
     for difference in found {
         if first.iter().all(|earlier| earlier.cause != difference.cause) {
             first.push(difference);
@@ -96,9 +96,9 @@ fn is_other_conversation(case: &ForkCase<'_>) -> bool {
 /// Differences between the requests.
 struct Differences {
     /// Those at the position where the tokens differ; without ids, all.
-    here: Vec<Difference>,
+    here: Vec<ForkDifference>,
     /// Those that the tokens do not show at that position.
-    elsewhere: Vec<Difference>,
+    elsewhere: Vec<ForkDifference>,
 }
 
 fn differences(case: &ForkCase<'_>) -> Differences {
@@ -120,7 +120,7 @@ fn differences(case: &ForkCase<'_>) -> Differences {
 }
 
 /// Compares the models, the tools and the template arguments.
-fn head_differences(known: &HistorySide, sent: &HistorySide) -> Vec<Difference> {
+fn head_differences(known: &HistorySide, sent: &HistorySide) -> Vec<ForkDifference> {
     let mut models = known.models.iter().zip(&sent.models);
     let texts = |tools: &[Value]| tools.iter().map(Value::to_string).collect::<Vec<_>>();
     let found = [
@@ -129,7 +129,11 @@ fn head_differences(known: &HistorySide, sent: &HistorySide) -> Vec<Difference> 
         (Cause::ToolsChanged, texts(&known.tools) != texts(&sent.tools)),
         (Cause::TemplateChanged, known.rendering != sent.rendering),
     ];
-    found.into_iter().filter(|(_, holds)| *holds).map(|(cause, _)| Difference::new(cause)).collect()
+    found
+        .into_iter()
+        .filter(|(_, holds)| *holds)
+        .map(|(cause, _)| ForkDifference::new(cause))
+        .collect()
 }
 
 fn ids_rule(case: &ForkCase<'_>, ids: &ForkIds<'_>, same_messages: bool) -> Option<Cause> {

@@ -6,17 +6,13 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::forks::builder::forks;
-use crate::forks::token_texts::TokenTexts;
-use crate::graph::merge::merge;
-use crate::graph::scan::choice_nodes;
-use crate::graph::thread::thread;
+use crate::forks::token_texts::ForkTexts;
+use crate::graph::derive::derive;
 use crate::tests::fixture::{call, episode, reply, text_call, with_bodies};
 
-fn found_with(calls: Vec<Call>, texts: Option<&TokenTexts>) -> Vec<Fork> {
+fn found_with(calls: Vec<Call>, texts: Option<&ForkTexts>) -> Vec<Fork> {
     let episode = episode(calls);
-    let (forest, _) = thread(choice_nodes(&episode.calls).0);
-    let (paths, _) = merge(&forest);
-    forks(&episode, &forest, &paths, texts)
+    forks(&episode, &derive(&episode.calls), texts)
 }
 
 fn found(calls: Vec<Call>) -> Vec<Fork> {
@@ -98,7 +94,7 @@ fn the_later_call_leaves_whichever_path_is_the_main_one() {
 }
 
 #[test]
-fn a_root_that_begins_like_another_is_told_and_one_that_does_not_is_not() {
+fn only_a_root_that_begins_like_another_is_a_fork() {
     let calls = vec![
         worded(1, (&[1, 5, 5], &[2]), &["a"], "b"),
         worded(2, (&[1, 7, 7], &[2]), &["x"], "y"),
@@ -157,7 +153,7 @@ fn nothing_is_told_of_a_call_whose_parent_is_not_clear() {
 }
 
 #[test]
-fn replies_that_name_their_tokens_show_the_text_around_the_place() {
+fn token_names_in_replies_show_the_text_around_the_place() {
     let named = |mut call: Call, tokens: &[&str]| {
         let entries: Vec<_> = tokens.iter().map(|token| json!({ "token": token })).collect();
         let body = json!({ "choices": [{ "index": 0, "message": { "content": tokens.concat() },
@@ -178,7 +174,7 @@ fn replies_that_name_their_tokens_show_the_text_around_the_place() {
     assert_eq!((sides, forks[0].text_source), ((" it is", " it is"), "logprobs"));
     let texts = [(2, "so"), (3, " it"), (4, " is"), (34, " it is"), (6, ".")];
     let texts = texts.map(|(id, text)| (id, text.to_owned())).into_iter().collect();
-    let forks = found_with(calls, Some(&TokenTexts::Known(texts)));
+    let forks = found_with(calls, Some(&ForkTexts::Known(texts)));
     assert_eq!(forks[0].text_sent, " it is.");
 }
 

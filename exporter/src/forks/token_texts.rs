@@ -9,14 +9,14 @@ use crate::graph::node::{Node, PerNode};
 
 /// Texts of tokens, as far as they are known.
 #[derive(Debug)]
-pub(crate) enum TokenTexts {
+pub(crate) enum ForkTexts {
     /// Texts of all ids of a vocabulary.
     All(Box<Tokenizer>),
     /// Texts of ids that a reply named, because the agent had asked for logprobs.
     Known(HashMap<u32, String>),
 }
 
-impl TokenTexts {
+impl ForkTexts {
     /// Reads a `tokenizer.json`.
     pub(crate) fn read(tokenizer: &Path) -> Result<Self, TokenizerError> {
         Ok(Self::All(Box::new(Tokenizer::from_file(tokenizer)?)))
@@ -75,7 +75,7 @@ impl TokenTexts {
     }
 }
 
-impl Default for TokenTexts {
+impl Default for ForkTexts {
     fn default() -> Self {
         Self::Known(HashMap::new())
     }

@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::rows::messages::Message;
+use crate::rows::messages::RowMessage;
 
 /// Writes a message with no key for an absent value, and with arguments of tools as text.
-pub(crate) fn chat(message: &Message) -> Map<String, Value> {
+pub(crate) fn chat(message: &RowMessage) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("role".to_owned(), json!(message.role));
     if let Some(text) = &message.content {
@@ -24,7 +24,7 @@ pub(crate) fn chat(message: &Message) -> Map<String, Value> {
 }
 
 /// Writes a message with its reasoning.
-pub(crate) fn chat_with_reasoning(message: &Message) -> Value {
+pub(crate) fn chat_with_reasoning(message: &RowMessage) -> Value {
     let mut object = chat(message);
     if let Some(reasoning) = &message.reasoning {
         object.insert("reasoning_content".to_owned(), json!(reasoning));

@@ -16,7 +16,6 @@ use arrow::error::ArrowError;
 use episode::Call;
 use store::AttemptRecord;
 
-use crate::formats::Format;
 use crate::formats::conversations::{kto, openai, preference, sft, sft_tokens};
 use crate::formats::records::attempts::AttemptRecords;
 use crate::formats::records::calls::CallRecords;
@@ -25,15 +24,16 @@ use crate::formats::records::samples::SampleRecords;
 use crate::formats::records::trajectories::TrajectoryRecords;
 use crate::formats::records::turns::TurnRecords;
 use crate::formats::refusals::{
-    Refusal, nothing, unanswered, unlabeled, unscored, untrained, untrained_or_unscored,
+    RowRefusal, nothing, unanswered, unlabeled, unscored, untrained, untrained_or_unscored,
 };
 use crate::formats::sample::Sample;
-use crate::formats::table::{Column, Table};
+use crate::formats::table::{RecordColumn, Table};
 use crate::formats::trainers::{
     areal, art, atif, nemo_gym, prime_rl, rllm, skyrl, slime, tinker, trl, verifiers, verl,
 };
 use crate::input::plan::{AttemptNumbers, Shard};
 use crate::notes::Omissions;
+use crate::options::format::Format;
 use crate::rows::row::Row;
 
 /// Makes the records of one format.
@@ -91,7 +91,7 @@ impl<T> PendingRecords for Table<T> {
 
 /// Returns the builder of a format. Rewards above `label_above` are good ones.
 pub(crate) fn record_builder(format: Format, label_above: f64) -> Box<dyn RecordBuilder> {
-    let samples = |columns: &'static [Column<Sample>], refusal: Refusal| {
+    let samples = |columns: &'static [RecordColumn<Sample>], refusal: RowRefusal| {
         Box::new(SampleRecords::new(format, columns, refusal, label_above))
     };
     match format {

@@ -7,7 +7,7 @@ use crate::rows::row::Row;
 pub(crate) type RefusalReason = &'static str;
 
 /// A check of one row; none for a row that is taken.
-pub(crate) type Refusal = fn(&Row) -> Option<RefusalReason>;
+pub(crate) type RowRefusal = fn(&Row) -> Option<RefusalReason>;
 
 pub(crate) fn nothing(_: &Row) -> Option<RefusalReason> {
     None

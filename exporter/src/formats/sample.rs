@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde_json::{Value, json};
 
 use crate::input::plan::{AttemptNumbers, comparison_key};
-use crate::rows::messages::Message;
+use crate::rows::messages::RowMessage;
 use crate::rows::row::{Row, TurnRow};
 
 /// One training sample: a row, or the part of a row that trains some of its messages.
@@ -64,17 +64,17 @@ impl Sample {
     }
 
     /// Returns the conversation, up to the last message that it may train.
-    pub(crate) fn messages(&self) -> Vec<Message> {
+    pub(crate) fn messages(&self) -> Vec<RowMessage> {
         self.row.messages().take(self.span.end).cloned().collect()
     }
 
     /// Returns the messages before the first that it may train.
-    pub(crate) fn prompt_messages(&self) -> Vec<Message> {
+    pub(crate) fn prompt_messages(&self) -> Vec<RowMessage> {
         self.row.messages().take(self.span.first_trained).cloned().collect()
     }
 
     /// Returns the messages from the first that it may train on.
-    pub(crate) fn completion_messages(&self) -> Vec<Message> {
+    pub(crate) fn completion_messages(&self) -> Vec<RowMessage> {
         self.messages().drain(self.span.first_trained..).collect()
     }
 
@@ -154,7 +154,10 @@ impl Sample {
 
     /// Returns the messages before a turn's answer, and the answer; nothing where that is not
     /// known.
-    pub(crate) fn messages_of_turn(&self, turn: &TurnRow) -> (Vec<&Message>, Option<&Message>) {
+    pub(crate) fn messages_of_turn(
+        &self,
+        turn: &TurnRow,
+    ) -> (Vec<&RowMessage>, Option<&RowMessage>) {
         let dialogue = &self.row.dialogue;
         let turns = self.turns_of_completion();
         let Some(at) = turns.iter().position(|of_message| *of_message == Some(turn)) else {

@@ -11,13 +11,13 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use arrow::error::ArrowError;
 
-use crate::formats::trainers::replay::Routing;
+use crate::formats::trainers::replay::ExpertRouting;
 use crate::rows::columns::{list, messages, strings, texts};
-use crate::rows::messages::Message;
+use crate::rows::messages::RowMessage;
 use crate::rows::schema::{json_field, message_fields};
 
 /// One column of a record `T`.
-pub(crate) struct Column<T: 'static> {
+pub(crate) struct RecordColumn<T: 'static> {
     pub(crate) name: &'static str,
     pub(crate) nullable: bool,
     pub(crate) getter: Getter<T>,
@@ -40,16 +40,16 @@ pub(crate) enum Getter<T: 'static> {
     /// One JSON document each.
     Jsons(fn(&T) -> Option<Vec<String>>),
     /// Messages whose reasoning is called `reasoning_content`, as chat templates call it.
-    Messages(fn(&T) -> Option<Vec<Message>>),
-    Struct(&'static [Column<T>]),
+    Messages(fn(&T) -> Option<Vec<RowMessage>>),
+    Struct(&'static [RecordColumn<T>]),
     /// A struct that is null where the function returns false.
-    StructIf(fn(&T) -> bool, &'static [Column<T>]),
+    StructIf(fn(&T) -> bool, &'static [RecordColumn<T>]),
     Bytes(fn(&T) -> Option<Vec<u8>>),
     /// Experts by layer by token, as lists of lists of lists.
-    Routing(fn(&T) -> Option<Routing>),
+    ExpertRouting(fn(&T) -> Option<ExpertRouting>),
 }
 
-impl<T> Column<T> {
+impl<T> RecordColumn<T> {
     pub(crate) const fn new(name: &'static str, getter: Getter<T>) -> Self {
         Self { name, nullable: false, getter }
     }
@@ -82,7 +82,7 @@ impl<T> Column<T> {
             }
             Getter::Texts(get) | Getter::Jsons(get) => text_lists(field, records, get)?,
             Getter::Messages(get) => message_lists(field, records, get)?,
-            Getter::Routing(get) => routings(field, records, get)?,
+            Getter::ExpertRouting(get) => routings(field, records, get)?,
 
             // Structs, whose columns read the same record.
             Getter::Struct(columns) => struct_column(columns, records, None)?,
@@ -110,7 +110,7 @@ impl<T> Getter<T> {
             Self::Texts(_) => list_of(DataType::Utf8),
             Self::Jsons(_) => DataType::List(Arc::new(json_field("element"))),
             Self::Messages(_) => list_of(DataType::Struct(template_fields())),
-            Self::Routing(_) => list_of(list_of(list_of(DataType::Int32))),
+            Self::ExpertRouting(_) => list_of(list_of(list_of(DataType::Int32))),
 
             Self::Struct(columns) | Self::StructIf(_, columns) => DataType::Struct(fields(columns)),
         }
@@ -139,9 +139,9 @@ fn lists<T, V>(
 fn routings<T>(
     field: &Field,
     records: &[T],
-    get: fn(&T) -> Option<Routing>,
+    get: fn(&T) -> Option<ExpertRouting>,
 ) -> Result<ArrayRef, ArrowError> {
-    let found: Vec<Option<Routing>> = records.iter().map(get).collect();
+    let found: Vec<Option<ExpertRouting>> = records.iter().map(get).collect();
     let present = || found.iter().flatten();
     let values = present().flat_map(|r| r.values.iter().map(|expert| i32::from(*expert)));
     let experts = Int32Array::from_iter_values(values);
@@ -153,7 +153,7 @@ fn routings<T>(
     let token_lengths = present().flat_map(|r| vec![Some(r.layers); r.tokens()]);
     let layers = list(&of_layer, layer_lengths, Arc::new(experts))?;
     let tokens = list(&of_token, token_lengths, layers)?;
-    list(field, found.iter().map(|r| r.as_ref().map(Routing::tokens)), tokens)
+    list(field, found.iter().map(|r| r.as_ref().map(ExpertRouting::tokens)), tokens)
 }
 
 fn text_column<T>(records: &[T], get: fn(&T) -> Option<String>) -> Result<ArrayRef, ArrowError> {
@@ -173,17 +173,17 @@ fn text_lists<T>(
 fn message_lists<T>(
     field: &Field,
     records: &[T],
-    get: fn(&T) -> Option<Vec<Message>>,
+    get: fn(&T) -> Option<Vec<RowMessage>>,
 ) -> Result<ArrayRef, ArrowError> {
-    let found: Vec<Option<Vec<Message>>> = records.iter().map(get).collect();
-    let all: Vec<&Message> = found.iter().flatten().flatten().collect();
+    let found: Vec<Option<Vec<RowMessage>>> = records.iter().map(get).collect();
+    let all: Vec<&RowMessage> = found.iter().flatten().flatten().collect();
     let (_, columns, nulls) = messages(&all)?.into_parts();
     let values = StructArray::try_new(template_fields(), columns, nulls)?;
     list(field, found.iter().map(|m| m.as_ref().map(Vec::len)), Arc::new(values))
 }
 
 fn struct_column<T>(
-    columns: &[Column<T>],
+    columns: &[RecordColumn<T>],
     records: &[T],
     validity: Option<NullBuffer>,
 ) -> Result<ArrayRef, ArrowError> {
@@ -202,12 +202,12 @@ fn template_fields() -> Fields {
     renamed.collect()
 }
 
-fn fields<T>(columns: &[Column<T>]) -> Fields {
-    columns.iter().map(Column::field).collect()
+fn fields<T>(columns: &[RecordColumn<T>]) -> Fields {
+    columns.iter().map(RecordColumn::field).collect()
 }
 
 fn arrays<T>(
-    columns: &[Column<T>],
+    columns: &[RecordColumn<T>],
     fields: &Fields,
     records: &[T],
 ) -> Result<Vec<ArrayRef>, ArrowError> {
@@ -216,14 +216,14 @@ fn arrays<T>(
 
 /// Records of one kind that wait to be made into a batch.
 pub(crate) struct Table<T: 'static> {
-    columns: &'static [Column<T>],
+    columns: &'static [RecordColumn<T>],
     schema: SchemaRef,
     pending: Vec<T>,
     bytes: usize,
 }
 
 impl<T> Table<T> {
-    pub(crate) fn new(columns: &'static [Column<T>]) -> Self {
+    pub(crate) fn new(columns: &'static [RecordColumn<T>]) -> Self {
         let schema = Arc::new(Schema::new_with_metadata(fields(columns), HashMap::new()));
         Self { columns, schema, pending: Vec::new(), bytes: 0 }
     }

@@ -11,16 +11,18 @@ use bytes::Bytes;
 use episode::Call;
 use serde_json::{Value, json};
 
-use super::Format;
 use super::records::record_builder;
 use crate::graph::scan::RecordedAttempt;
 use crate::input::plan::AttemptNumbers;
 use crate::notes::reason::Reason;
-use crate::output::encode::{Encoder, Encoding};
+use crate::options::encoding::Encoding;
+use crate::options::format::Format;
+use crate::output::encode::Encoder;
 use crate::output::jsonl;
 use crate::rows::row::Row;
 use crate::tests::fixture::{call, episode, reply, rows_of, text_call, with_bodies};
 
+mod conservation;
 mod conversations;
 mod tokens;
 

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_choices_of_a_call_that_failed_at_once_are_no_retries_of_each_other() {
+    fn choices_of_a_failed_call_are_no_retries_of_each_other() {
         let mut failed = call(1, &[1], &[&[2], &[3]]);
         reply(&mut failed).outcome = Outcome::UpstreamFailed;
         reply(&mut failed).ended_at = failed.begun.started_at;

@@ -18,12 +18,12 @@ use crate::notes::Notes;
 /// Turns a forest into paths.
 pub(crate) fn merge(forest: &Forest<'_>) -> (Paths, Notes) {
     let descendants = Descendants::new(forest);
-    let Walk { lines, first_paths } = Walk::new(forest, &descendants);
+    let ForestWalk { lines, first_paths } = ForestWalk::new(forest, &descendants);
     let kinds = Kinds::new(forest, &descendants);
     let origins = Origins { forest, descendants: &descendants, first_paths: &first_paths };
 
     let mut list: Vec<Path> = Vec::with_capacity(lines.len());
-    for Line { start, nodes } in lines {
+    for PathLine { start, nodes } in lines {
         // Only the kinds of earlier paths are known.
         let kind_of_node = |node| list.get(first_paths[node].0).map(|path| path.kind);
         let (kind, kind_reason) = kinds.of(start, kind_of_node);
@@ -44,21 +44,21 @@ pub(crate) fn merge(forest: &Forest<'_>) -> (Paths, Notes) {
 }
 
 /// The nodes of one path.
-struct Line {
+struct PathLine {
     /// The first node that no earlier path holds.
     start: NodeId,
     nodes: Vec<NodeId>,
 }
 
 /// All lines of a forest, and the first path that holds each node.
-struct Walk {
-    lines: Vec<Line>,
+struct ForestWalk {
+    lines: Vec<PathLine>,
     first_paths: PerNode<PathId>,
 }
 
-impl Walk {
+impl ForestWalk {
     fn new(forest: &Forest<'_>, descendants: &Descendants) -> Self {
-        let mut lines: Vec<Line> = Vec::new();
+        let mut lines: Vec<PathLine> = Vec::new();
         let mut first_paths = PerNode::filled(forest.nodes.len(), PathId(0));
         let mut starts: Vec<NodeId> = descendants.roots.iter().rev().copied().collect();
 
@@ -74,7 +74,7 @@ impl Walk {
                 let others = children.iter().skip(usize::from(next.is_some()));
                 starts.extend(others.rev());
             }
-            lines.push(Line { start, nodes });
+            lines.push(PathLine { start, nodes });
         }
         Self { lines, first_paths }
     }

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_read_in_one_pass_says_what_it_says_when_it_is_read_whole() {
+    fn one_pass_over_a_body_finds_what_a_whole_reading_finds() {
         let tools = r#""tools":[{"type":"function","function":{"name":"f"}}]"#;
         let bodies = [
             r#"{"messages":[{"role":"system","content":"s"},{"role":"user","content":"a"}]}"#,

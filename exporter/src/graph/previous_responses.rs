@@ -71,7 +71,7 @@ mod tests {
         call
     }
 
-    fn said(messages: &[crate::rows::messages::Message]) -> Vec<(&str, &str)> {
+    fn said(messages: &[crate::rows::messages::RowMessage]) -> Vec<(&str, &str)> {
         messages.iter().map(|m| (m.role.as_str(), m.content.as_deref().unwrap())).collect()
     }
 

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_was_just_started_inherits_from_the_one_that_started_it() {
+    fn a_new_agent_inherits_from_the_one_that_started_it() {
         let mut child = by("c", call(3, &[1, 2, 3], &[&[4]]));
         child.begun.lineage.parent = Some("a".to_owned());
         let calls = [by("a", call(1, &[1], &[&[2]])), by("b", call(2, &[1], &[&[2]])), child];
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_tokens_for_other_pictures_are_told_apart_by_the_messages() {
+    fn messages_tell_equal_tokens_of_other_pictures_apart() {
         let answer = json!({ "role": "assistant", "content": "x" });
         let next = json!({ "role": "user", "content": "more" });
         let calls = [
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn of_choices_of_one_call_that_are_alike_the_lowest_is_continued() {
+    fn of_equal_choices_of_one_call_the_lowest_is_continued() {
         let calls = [call(1, &[1], &[&[2], &[3], &[3]]), call(2, &[1, 3, 4], &[&[5]])];
         let (found, notes) = choice_links(&calls);
         assert_eq!(found[3].parent, Some((calls[0].begun.call_id, 1)));

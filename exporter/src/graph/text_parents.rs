@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_names_the_path_that_its_words_left_and_not_only_the_main_one() {
+    fn a_row_names_the_path_that_its_words_left() {
         let calls = [
             worded(1, (&[1], &[2]), &["a"], "b"),
             worded(2, (&[1, 2, 3], &[4]), &["a", "b", "c"], "d"),

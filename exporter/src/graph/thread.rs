@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_continues_the_longest_path_that_its_prompt_starts_with() {
+    fn a_call_continues_the_longest_prefix_of_its_prompt() {
         let calls = [
             call(1, &[1], &[&[2]]),
             call(2, &[1, 2, 3], &[&[4]]),
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_paths_the_one_that_ended_last_before_the_child_is_continued() {
+    fn of_equal_paths_the_last_to_end_before_is_continued() {
         let mut calls = vec![
             call(1, &[1], &[&[2]]),
             call(2, &[1], &[&[2]]),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_may_continue_either_of_two_do_not_make_ids_unclear() {
+    fn ambiguous_words_do_not_make_ids_unclear() {
         // The third call has ids that say that it continues neither.
         let mut calls =
             vec![in_words(1, &["a"], "b"), in_words(2, &["a"], "b"), call(3, &[1], &[&[2]])];
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_words_those_with_the_same_tools_and_instructions_come_first() {
+    fn of_equal_words_the_same_tools_and_instructions_win() {
         let mut other = in_words(2, &["a"], "b");
         other.begun.request = b"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}"[..].into();
         let calls = [in_words(1, &["a"], "b"), other, in_words(3, &["a", "b", "c"], "d")];

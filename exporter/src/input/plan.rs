@@ -10,10 +10,10 @@ use std::fmt;
 use episode::Micros;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use store::AttemptRecord;
+use store::{AttemptRecord, Selection, Snapshot, SnapshotError};
 
-use crate::graph::scan::ScoredAttempt;
 use crate::notes::Omissions;
+use crate::rewards::scored_attempt::ScoredAttempt;
 
 /// Numbers of one attempt among all that are exported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -125,6 +125,20 @@ pub(crate) struct SelectionRules {
 
 /// Folder of rows that belong to no group or task, by Hive's name for it.
 const NO_VALUE: &str = "__HIVE_DEFAULT_PARTITION__";
+
+/// Lists the selected attempts, sorted as their rows will be: by group (none last), episode,
+/// attempt.
+pub(crate) async fn selected_attempts(
+    snapshot: &mut Snapshot,
+    selection: &Selection,
+) -> Result<Vec<AttemptRecord>, SnapshotError> {
+    let mut records = snapshot.episodes(selection).await?;
+    records.sort_by(|a, b| {
+        let key = |r: &AttemptRecord| (r.group.is_none(), r.group.clone());
+        key(a).cmp(&key(b)).then_with(|| (&a.id, a.attempt).cmp(&(&b.id, b.attempt)))
+    });
+    Ok(records)
+}
 
 /// Applies the rules to the attempts, numbers those that remain, and sorts them by partition.
 /// Attempts come sorted by group, so those of a group stay together.
@@ -293,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_part_the_selection_keep_groups_whole_and_share_no_number() {
+    fn shards_keep_groups_whole_and_share_no_number() {
         let groups = ["g1", "g2", "g3", "g4"];
         let all = || {
             let of = |g| ["a", "b", "c"].map(|e| record(&format!("{g}{e}"), Some(g)));

@@ -3,8 +3,8 @@
 //! Without it, `load_dataset` reads manifests of JSON lines along with the rows. It also takes a
 //! partition whose name contains `test` or `train` for a split and leaves out the others.
 
-use crate::formats::Format;
-use crate::output::encode::Encoding;
+use crate::options::encoding::Encoding;
+use crate::options::format::Format;
 
 /// The file that `datasets` looks for, beside a `README.md` that a user may have written.
 pub(crate) const NAME: &str = ".huggingface.yaml";

@@ -114,7 +114,7 @@ mod tests {
     use crate::rows::columns::batch;
     use crate::rows::row::Row;
     use crate::rows::schema::schema;
-    use crate::rows::side_arrays::{Experts, Ragged, SideArrays};
+    use crate::rows::token_data::{Experts, Ragged, TokenData};
     use crate::tests::fixture::{call, episode, rows_of, with_bodies};
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
         row.advantage = Some(0.5);
         let (reward_mean, reward_std) = (Some(0.5), Some(0.5));
         row.group = Some(GroupSummary { reward_mean, reward_std, ..GroupSummary::default() });
-        row.side_arrays = SideArrays {
+        row.token_data = TokenData {
             top_ids: each([Some(1), None, Some(3)]),
             top_tokens: each([Some("a".to_owned()), None, Some("c".to_owned())]),
             top_logprobs: each([-0.5, -1.5, -2.5]),

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::formats::Format;
 use crate::input::plan::Shard;
-use crate::output::encode::Encoding;
+use crate::options::encoding::Encoding;
+use crate::options::format::Format;
 use crate::output::target::WriteError;
 
 /// Names of the files of an export.

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::formats::Format;
 use crate::input::plan::Numbering;
 use crate::notes::Omissions;
-use crate::output::encode::Encoding;
+use crate::options::encoding::Encoding;
+use crate::options::format::Format;
 use crate::rows::schema::{SCHEMA_VERSION, created_by};
 
 /// Version of the manifest's own form.

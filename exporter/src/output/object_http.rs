@@ -23,9 +23,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Makes clients.
 #[derive(Debug)]
-pub(crate) struct Connector;
+pub(crate) struct ObjectConnector;
 
-impl HttpConnector for Connector {
+impl HttpConnector for ObjectConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let tls = tls_config().map_err(|source| object_store::Error::Generic {
             store: "HTTP",

@@ -16,19 +16,11 @@ use object_store::{
 };
 use url::Url;
 
-use crate::output::object_http::Connector;
+use crate::options::destination::Bucket;
+use crate::output::object_http::ObjectConnector;
 
 /// Bytes of one part. S3 takes 10,000 parts of at least 5 MiB, so files have up to 160 GB.
 const PART_BYTES: usize = 16 << 20;
-
-/// A place in an object store.
-#[derive(Debug, Clone)]
-pub struct Bucket {
-    /// URL, such as `s3://bucket/folder`.
-    pub url: String,
-    /// Keys, regions and the like, under the names of environment variables (`aws_region`).
-    pub options: Vec<(String, String)>,
-}
 
 /// An object store below a prefix.
 #[derive(Debug, Clone)]
@@ -66,7 +58,7 @@ impl Bucket {
                     // Variables of the environment that are not about the store.
                     Err(_) => builder,
                 });
-                Arc::new(configured.with_http_connector(Connector).build()?)
+                Arc::new(configured.with_http_connector(ObjectConnector).build()?)
             }};
         }
         let store: Arc<dyn ObjectStore> = match scheme {

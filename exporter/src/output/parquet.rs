@@ -51,7 +51,7 @@ mod tests {
 
     use super::*;
     use crate::input::plan::AttemptNumbers;
-    use crate::output::sink::{ManifestNotes, Sink};
+    use crate::output::sink::{ExportSink, ManifestNotes};
     use crate::rows::row::Row;
     use crate::rows::schema::schema;
     use crate::tests::fixture::{call, episode, rows_of, text_call, with_bodies};
@@ -73,7 +73,7 @@ mod tests {
     #[tokio::main(flavor = "current_thread")]
     async fn write(out: &Path, overwrite: bool) -> Result<Vec<PathBuf>, WriteError> {
         let options = Options { out: out.to_owned().into(), overwrite, ..Options::default() };
-        let mut sink = Sink::create(&options).await?;
+        let mut sink = ExportSink::create(&options).await?;
         sink.start_attempt(&episode(Vec::new()), Vec::new(), "").await?;
         for row in sample_rows() {
             sink.add_row(row, AttemptNumbers::default()).await?;

@@ -15,7 +15,7 @@ use episode::AttemptId;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::formats::Format;
+use crate::options::format::Format;
 use crate::output::layout::Layout;
 use crate::output::manifest::{FORMAT_VERSION, Manifest};
 

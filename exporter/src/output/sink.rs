@@ -11,19 +11,21 @@ use serde_json::Value;
 
 use crate::forks::Fork;
 use crate::forks::table::{self, forks_schema};
-use crate::formats::Format;
 use crate::formats::records::{RecordBuilder, record_builder};
 use crate::graph::scan::RecordedAttempt;
 use crate::input::plan::{AttemptNumbers, Numbering, PlannedAttempt, attempt_name};
 use crate::notes::Omissions;
 use crate::options::Options;
+use crate::options::destination::Destination;
+use crate::options::encoding::Encoding;
+use crate::options::format::Format;
 use crate::output::card::{self, CardEntry};
-use crate::output::encode::{Encoder, Encoding};
+use crate::output::encode::Encoder;
 use crate::output::layout::Layout;
 use crate::output::manifest::{FORMAT_VERSION, Manifest};
 use crate::output::objects::{ObjectTarget, as_io};
 use crate::output::open_file::{FileWriter, FinishedFile, OpenFile};
-use crate::output::target::{Destination, Target, WriteError, io_error};
+use crate::output::target::{FileTarget, WriteError, io_error};
 use crate::rows::row::Row;
 use crate::weigh::model_filter::ModelFilter;
 
@@ -33,8 +35,8 @@ const BATCH_BYTES: usize = 4 << 20;
 const BATCH_FORKS: usize = 4096;
 
 /// The files of an export while they are written.
-pub(crate) struct Sink {
-    target: Target,
+pub(crate) struct ExportSink {
+    target: FileTarget,
     layout: Layout,
     format: Format,
     overwrite: bool,
@@ -75,7 +77,7 @@ pub(crate) struct ManifestNotes {
     pub(crate) omissions: Omissions,
 }
 
-impl Sink {
+impl ExportSink {
     /// Reads what is at the target, and makes its folder. Changes no file.
     pub(crate) async fn create(options: &Options) -> Result<Self, WriteError> {
         let (target, layout) = open_target(options)?;
@@ -105,7 +107,7 @@ impl Sink {
         // Everything that can be refused is refused before a file is begun.
         sink.read_previous().await?;
         sink.continue_numbers(options)?;
-        if sink.format == Format::Trajectories && !matches!(sink.target, Target::Stream(_)) {
+        if sink.format == Format::Trajectories && !matches!(sink.target, FileTarget::Stream(_)) {
             let name = sink.layout.forks(sink.addition());
             sink.forks = Some(sink.new_file(name, "", &forks_schema()).await?);
         }
@@ -248,7 +250,7 @@ impl Sink {
         for FinishedFile { entry, file } in std::mem::take(&mut self.finished) {
             paths.push(self.target.publish(file, &entry.path).await?);
         }
-        if matches!(self.target, Target::Stream(_)) {
+        if matches!(self.target, FileTarget::Stream(_)) {
             return Ok(Vec::new());
         }
 
@@ -380,13 +382,13 @@ impl Sink {
 }
 
 /// Opens the destination, and names the files in it.
-fn open_target(options: &Options) -> Result<(Target, Layout), WriteError> {
+fn open_target(options: &Options) -> Result<(FileTarget, Layout), WriteError> {
     let Options { format, encoding, shard, .. } = *options;
     match &options.out {
         // A folder, or a file whose folder it is.
         Destination::Path(path) => {
             let (folder, layout) = Layout::new(path, format, encoding, shard)?;
-            Ok((Target::folder(folder, options.file_mode)?, layout))
+            Ok((FileTarget::folder(folder, options.file_mode)?, layout))
         }
 
         Destination::Bucket(bucket) => {
@@ -394,7 +396,7 @@ fn open_target(options: &Options) -> Result<(Target, Layout), WriteError> {
             let (store, path) = bucket.open().map_err(failed)?;
             let root = bucket.root(&path);
             let (prefix, layout) = Layout::new(&path, format, encoding, shard)?;
-            Ok((Target::Objects(ObjectTarget::new(store, prefix, root)), layout))
+            Ok((FileTarget::Objects(ObjectTarget::new(store, prefix, root)), layout))
         }
 
         Destination::Stream(stream) => {
@@ -402,13 +404,17 @@ fn open_target(options: &Options) -> Result<(Target, Layout), WriteError> {
             let default = if format.is_document() { Encoding::Jsonl } else { Encoding::Arrow };
             let name = PathBuf::from(format!("-.{}", encoding.unwrap_or(default).as_str()));
             let (_, layout) = Layout::new(&name, format, None, None)?;
-            Ok((Target::Stream(stream.clone()), layout))
+            Ok((FileTarget::Stream(stream.clone()), layout))
         }
     }
 }
 
 /// Checks that the format and the target support what is asked for.
-fn check_supported(options: &Options, target: &Target, layout: &Layout) -> Result<(), WriteError> {
+fn check_supported(
+    options: &Options,
+    target: &FileTarget,
+    layout: &Layout,
+) -> Result<(), WriteError> {
     if options.new && options.format.is_of_groups() {
         return Err(WriteError::Pairs { format: options.format.as_str() });
     }

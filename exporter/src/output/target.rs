@@ -6,14 +6,14 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use tempfile::{NamedTempFile, TempPath};
 use thiserror::Error;
 
+use crate::options::destination::OutputStream;
+use crate::options::file_mode::FileMode;
 use crate::output::encode::EncodeError;
-use crate::output::mode::FileMode;
-use crate::output::objects::{Bucket, ObjectTarget, ObjectUpload, as_io};
+use crate::output::objects::{ObjectTarget, ObjectUpload, as_io};
 
 /// Reason why files could not be written.
 #[derive(Debug, Error)]
@@ -86,57 +86,9 @@ pub enum WriteError {
     },
 }
 
-/// Destination of an export.
-#[derive(Debug, Clone)]
-pub enum Destination {
-    /// A file whose name ends in that of an encoding, or a folder.
-    Path(PathBuf),
-    /// A stream, such as a pipe. It gets the records of one file and no manifest.
-    Stream(OutputStream),
-    /// An object store.
-    Bucket(Bucket),
-}
-
-impl Default for Destination {
-    fn default() -> Self {
-        Self::Path(PathBuf::new())
-    }
-}
-
-impl From<PathBuf> for Destination {
-    fn from(path: PathBuf) -> Self {
-        Self::Path(path)
-    }
-}
-
-/// A stream to write to.
-#[derive(Clone)]
-pub struct OutputStream(Arc<Mutex<Box<dyn Write + Send>>>);
-
-impl OutputStream {
-    /// Makes a stream of a writer.
-    pub fn new(to: impl Write + Send + 'static) -> Self {
-        Self(Arc::new(Mutex::new(Box::new(to))))
-    }
-
-    fn put(&self, bytes: &[u8]) -> io::Result<()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(bytes)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).flush()
-    }
-}
-
-impl std::fmt::Debug for OutputStream {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("OutputStream")
-    }
-}
-
 /// A place for files.
 #[derive(Debug, Clone)]
-pub(crate) enum Target {
+pub(crate) enum FileTarget {
     Folder(PathBuf, FileMode),
     Stream(OutputStream),
     Objects(ObjectTarget),
@@ -159,7 +111,7 @@ pub(crate) enum UnpublishedFile {
     Upload(ObjectUpload),
 }
 
-impl Target {
+impl FileTarget {
     /// Returns a folder, which is made if need be, and the mode of its files.
     pub(crate) fn folder(folder: PathBuf, mode: FileMode) -> Result<Self, WriteError> {
         mode.make_folder(&folder).map_err(io_error(&folder))?;

@@ -39,13 +39,13 @@ impl Advantage {
     }
 }
 
-/// Returns the mean of rewards; none for an empty list.
-pub(crate) fn mean(rewards: &[f64]) -> Option<f64> {
+/// Returns the mean; none for an empty list.
+pub fn mean(rewards: &[f64]) -> Option<f64> {
     (!rewards.is_empty()).then(|| rewards.iter().sum::<f64>() / rewards.len() as f64)
 }
 
 /// Returns the standard deviation with [`STD_DDOF`]; none for fewer than two rewards.
-pub(crate) fn std(rewards: &[f64]) -> Option<f64> {
+pub fn std(rewards: &[f64]) -> Option<f64> {
     let mean = mean(rewards).filter(|_| rewards.len() > STD_DDOF as usize)?;
     let squares: f64 = rewards.iter().map(|reward| (reward - mean).powi(2)).sum();
     Some((squares / (rewards.len() - STD_DDOF as usize) as f64).sqrt())

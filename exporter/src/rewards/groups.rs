@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use store::AttemptRecord;
 
-use crate::graph::scan::ScoredAttempt;
 use crate::rewards::advantage::{Advantage, advantages, mean, std};
+use crate::rewards::scored_attempt::ScoredAttempt;
 
 /// The rewards of one group. It counts the selected attempts only, with those that make no row.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -44,12 +44,12 @@ pub(crate) struct RewardGroups {
     /// Groups in the order of the rows; episodes without a group are last.
     pub(crate) summaries: Vec<GroupSummary>,
     /// Attempts by the store's key.
-    members: BTreeMap<i64, Member>,
+    members: BTreeMap<i64, GroupMember>,
 }
 
 /// One attempt of a group.
 #[derive(Debug, Clone, Copy)]
-struct Member {
+struct GroupMember {
     /// Index in `summaries`.
     group: usize,
     advantage: Option<f64>,
@@ -74,7 +74,7 @@ impl RewardGroups {
             let rule = if name.is_some() { rule } else { Advantage::None };
             let group = groups.summaries.len();
             for (attempt, advantage) in attempts.iter().zip(advantages(rule, &rewards)) {
-                groups.members.insert(attempt.record.key, Member { group, advantage });
+                groups.members.insert(attempt.record.key, GroupMember { group, advantage });
             }
             let failed = attempts.iter().filter(|a| a.is_infrastructure_failed).count() as u64;
             let summary = summary(name, &rewards);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_the_infrastructure_failed_is_compared_with_nothing() {
+    fn a_failure_of_the_infrastructure_is_compared_with_nothing() {
         let failed =
             ScoredAttempt { is_infrastructure_failed: true, ..attempt(3, Some("g"), Some(0.0)) };
         let attempts = [attempt(1, Some("g"), Some(1.0)), attempt(2, Some("g"), Some(0.5)), failed];

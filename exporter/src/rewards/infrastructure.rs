@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_call_decides_unless_the_harness_says_that_the_attempt_ended_well() {
+    fn the_last_call_decides_unless_the_harness_does() {
         let failures = [
             LastCall::Ended(Outcome::UpstreamFailed),
             LastCall::Ended(Outcome::Capped),

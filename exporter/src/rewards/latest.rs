@@ -33,7 +33,7 @@ pub(crate) struct TurnSpan {
 }
 
 /// A score that falls on one token of a row.
-struct TokenScore {
+struct ScoredToken {
     token: usize,
     score: Score,
 }
@@ -65,13 +65,13 @@ impl LatestRewards {
 
     /// Returns the scores of spans of a turn's tokens, each on the last token of its span. A span
     /// that is longer than the turn belongs to other tokens.
-    fn span_scores(&self, turn: TurnSpan) -> impl Iterator<Item = TokenScore> + '_ {
+    fn span_scores(&self, turn: TurnSpan) -> impl Iterator<Item = ScoredToken> + '_ {
         let TurnSpan { call, choice, start, end } = turn;
         let first = RewardScope::Tokens { call, choice, start: 0, end: 0 };
         let last = RewardScope::Tokens { call, choice, start: u32::MAX, end: u32::MAX };
         self.0.range(first..=last).filter_map(move |(scope, score)| {
             let span_end = start + scope.tokens()?.1 as usize;
-            (span_end <= end).then(|| TokenScore { token: span_end - 1, score: *score })
+            (span_end <= end).then(|| ScoredToken { token: span_end - 1, score: *score })
         })
     }
 
@@ -86,8 +86,8 @@ impl LatestRewards {
         let mut is_any_given = false;
         for turn in turns.iter().filter(|turn| turn.start < turn.end) {
             let score = self.score(RewardScope::Call(turn.call));
-            let of_call = score.is_given().then_some(TokenScore { token: turn.end - 1, score });
-            for TokenScore { token, score } in of_call.into_iter().chain(self.span_scores(*turn)) {
+            let of_call = score.is_given().then_some(ScoredToken { token: turn.end - 1, score });
+            for ScoredToken { token, score } in of_call.into_iter().chain(self.span_scores(*turn)) {
                 is_any_given = true;
                 if let Score::Value(value) = score {
                     *rewards[token].get_or_insert(0.0) += value;
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn what_no_path_holds_is_counted() {
         let calls = [crate::tests::fixture::call(1, &[9], &[&[1, 2, 3], &[4]])];
-        let (forest, _) = crate::graph::thread::thread(crate::graph::scan::choice_nodes(&calls).0);
+        let forest = crate::graph::derive::derive(&calls).forest;
         let leaf = |choice| RewardScope::Trajectory { call: CALL, choice };
         let other = RewardScope::Tokens { call: CALL, choice: 1, start: 0, end: 2 };
         let placed = [RewardScope::Episode, RewardScope::Call(CALL), leaf(1), span(0, 3)];

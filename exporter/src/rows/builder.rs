@@ -6,9 +6,9 @@ use episode::{Fidelity, INFRASTRUCTURE_FAILED, Outcome, RewardScope, Trajectory,
 use serde_json::json;
 use store::AttemptRecord;
 
-use crate::graph::forest::Forest;
+use crate::graph::derive::Derived;
 use crate::graph::node::Node;
-use crate::graph::paths::{Path, PathId, Paths};
+use crate::graph::paths::{Path, PathId};
 use crate::graph::scan::RecordedAttempt;
 use crate::rewards::groups::GroupSummary;
 use crate::rewards::infrastructure::{LastCall, failed_by_infrastructure};
@@ -16,7 +16,8 @@ use crate::rewards::latest::{LatestRewards, TurnSpan, history};
 use crate::rewards::score::{Score, returns};
 use crate::rows::messages::{answer_positions, dialogue};
 use crate::rows::row::{Row, Tokens, TurnRow};
-use crate::rows::side_arrays::side_arrays;
+use crate::rows::token_data::token_data;
+use crate::rows::trajectory::trajectory;
 use crate::rows::verdict::{Verdicts, verdict};
 use crate::weigh::TokenShares;
 use crate::weigh::versions::row_version;
@@ -38,25 +39,23 @@ pub(crate) struct RowExtras<'a> {
     pub(crate) answers: bool,
 }
 
-/// Makes the rows of one episode, one at a time. Branches of a long history share its tokens in the
+/// Makes the rows of one attempt, one at a time. Branches of a long history share its tokens in the
 /// forest but not in the rows.
 pub(crate) fn rows<'a>(
-    episode: &'a RecordedAttempt,
-    forest: &'a Forest<'a>,
-    paths: &'a Paths,
+    attempt: &'a RecordedAttempt,
+    derived: &'a Derived<'a>,
     shares: &'a TokenShares<'a>,
     extras: RowExtras<'a>,
 ) -> impl Iterator<Item = Row> + 'a {
-    let verdicts = Verdicts::new(episode, forest, paths);
+    let verdicts = Verdicts::new(attempt, derived);
     let builder = RowBuilder {
-        episode,
-        forest,
-        paths,
+        attempt,
+        derived,
         shares,
         extras,
-        latest: LatestRewards::new(&episode.rewards),
-        rewards: history(&episode.rewards),
-        metadata: metadata(&episode.record),
+        latest: LatestRewards::new(&attempt.rewards),
+        rewards: history(&attempt.rewards),
+        metadata: metadata(&attempt.record),
         episode_verdict: verdicts.of_episode().0,
         verdicts,
     };
@@ -65,9 +64,8 @@ pub(crate) fn rows<'a>(
 
 /// All that rows are made of, and the values that the rows of one episode share.
 struct RowBuilder<'a> {
-    episode: &'a RecordedAttempt,
-    forest: &'a Forest<'a>,
-    paths: &'a Paths,
+    attempt: &'a RecordedAttempt,
+    derived: &'a Derived<'a>,
     shares: &'a TokenShares<'a>,
     extras: RowExtras<'a>,
     latest: LatestRewards,
@@ -79,13 +77,14 @@ struct RowBuilder<'a> {
 
 impl RowBuilder<'_> {
     fn row(&self, id: PathId) -> Row {
-        let record = &self.episode.record;
-        let path = &self.paths[id];
-        let nodes: Vec<&Node<'_>> = path.nodes.iter().map(|n| &self.forest.nodes[*n]).collect();
+        let record = &self.attempt.record;
+        let path = &self.derived.paths[id];
+        let nodes: Vec<&Node<'_>> =
+            path.nodes.iter().map(|n| &self.derived.forest.nodes[*n]).collect();
         let (root, leaf) = (nodes[0], nodes[nodes.len() - 1]);
         let retokenized = path.retokenized.as_ref();
 
-        let trajectory = self.paths.trajectory(self.forest, self.shares, id);
+        let trajectory = trajectory(self.derived, self.shares, id);
         let spans = turn_spans(&trajectory);
         let tokens = self.tokens(&trajectory, path, &spans);
         let trained = tokens.trained();
@@ -99,7 +98,7 @@ impl RowBuilder<'_> {
             attempt: int(record.attempt as usize),
             trajectory_id: self.trajectory_id(id),
             trajectory_index: int(id.0),
-            num_trajectories: int(self.paths.len()),
+            num_trajectories: int(self.derived.paths.len()),
             parent_trajectory_id: path.branch.map(|b| self.trajectory_id(PathId(b.parent))),
             fork_position: path.branch.map(|branch| int(branch.position)),
             kind: path.kind.as_str(),
@@ -115,7 +114,7 @@ impl RowBuilder<'_> {
             turns: self.turns(id, &trajectory, &spans, trajectory_score),
             mixed_versions: self.shares.versions(id).mixed(),
             staleness: self.extras.at_version.zip(trained_from).map(|(at, from)| at - from),
-            side_arrays: side_arrays(&nodes, tokens.input_ids.len()),
+            token_data: token_data(&nodes, tokens.input_ids.len()),
 
             // Its rewards.
             reward: self.latest.value(RewardScope::Episode),
@@ -144,15 +143,15 @@ impl RowBuilder<'_> {
 
     /// The status of the attempt, or of a path whose attempt was closed without one.
     fn status(&self, leaf: &Node<'_>) -> String {
-        let record = &self.episode.record;
-        if failed_by_infrastructure(record, LastCall::of(&self.episode.calls)) {
+        let record = &self.attempt.record;
+        if failed_by_infrastructure(record, LastCall::of(&self.attempt.calls)) {
             return INFRASTRUCTURE_FAILED.to_owned();
         }
         record.status.clone().unwrap_or_else(|| status(leaf).to_owned())
     }
 
     fn trajectory_id(&self, path: PathId) -> String {
-        let record = &self.episode.record;
+        let record = &self.attempt.record;
         format!("{}/{}/{}", record.id, record.attempt, path.0)
     }
 
@@ -181,7 +180,7 @@ impl RowBuilder<'_> {
             .iter()
             .zip(spans)
             .filter(|(_, span)| loss_mask[span.start..span.end].contains(&1))
-            .filter_map(|(node, _)| self.forest.nodes[*node].version_change())
+            .filter_map(|(node, _)| self.derived.forest.nodes[*node].version_change())
             .flat_map(|change| [change.start, change.end])
             .filter_map(row_version)
             .map(i64::from)
@@ -191,10 +190,10 @@ impl RowBuilder<'_> {
     /// Returns the score of the trajectory of any choice that this path is the first to hold, the
     /// last of them first.
     fn trajectory_score(&self, id: PathId) -> Score {
-        let nodes = self.paths[id].nodes.iter().rev();
-        let own = nodes.take_while(|node| self.paths.first_of(**node) == id);
+        let nodes = self.derived.paths[id].nodes.iter().rev();
+        let own = nodes.take_while(|node| self.derived.paths.first_of(**node) == id);
         self.latest.trajectory_score(own.map(|node| {
-            let node = &self.forest.nodes[*node];
+            let node = &self.derived.forest.nodes[*node];
             (node.call_id(), node.index)
         }))
     }
@@ -206,7 +205,7 @@ impl RowBuilder<'_> {
         spans: &[TurnSpan],
         trajectory_score: Score,
     ) -> Vec<TurnRow> {
-        let path = &self.paths[id];
+        let path = &self.derived.paths[id];
         // Rewards of later turns count for earlier ones only where that is asked for.
         let scores = self.latest.turn_scores(spans, trajectory_score);
         let returns = match self.extras.gamma {
@@ -217,7 +216,7 @@ impl RowBuilder<'_> {
 
         let rows = trajectory.turns.iter().enumerate().map(|(at, turn)| {
             let id_of_node = path.nodes[at];
-            let node = &self.forest.nodes[id_of_node];
+            let node = &self.derived.forest.nodes[id_of_node];
             let versions = turn_versions(turn, node);
             TurnRow {
                 call_id: turn.call_id.to_string(),
@@ -229,7 +228,7 @@ impl RowBuilder<'_> {
                 version_end: versions.end,
                 temperature: turn.temperature,
                 reward: self.latest.value(RewardScope::Call(turn.call_id)),
-                continued: self.paths.nodes[id_of_node].continued,
+                continued: self.derived.paths.nodes[id_of_node].continued,
                 mc_return: returns[at],
                 model: node.model().to_owned(),
                 own: self.shares.trains(id, id_of_node),
@@ -245,7 +244,8 @@ impl RowBuilder<'_> {
         if !self.extras.answers {
             return vec![None; path.nodes.len()];
         }
-        let nodes: Vec<&Node<'_>> = path.nodes.iter().map(|n| &self.forest.nodes[*n]).collect();
+        let nodes: Vec<&Node<'_>> =
+            path.nodes.iter().map(|n| &self.derived.forest.nodes[*n]).collect();
         answer_positions(&nodes)
     }
 }
@@ -328,7 +328,7 @@ mod tests {
     use episode::{Call, Reward};
 
     use super::*;
-    use crate::rows::messages::Message;
+    use crate::rows::messages::RowMessage;
     use crate::tests::fixture::{beside, call, episode, reply, rows_of, text_call, with_bodies};
 
     fn one(calls: Vec<Call>) -> Row {
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_changed_while_a_turn_ran_is_among_the_versions() {
+    fn a_change_of_version_during_a_turn_is_among_the_versions() {
         let stamped = |n, prompt: &[u32], sampled: &[&[u32]], labels: [&str; 2]| {
             let mut call = call(n, prompt, sampled);
             reply(&mut call).choices[0].versions.clear();
@@ -637,7 +637,7 @@ mod tests {
         assert!(row.tokens.input_ids.is_empty());
         assert_eq!((row.verdict, row.fidelity, row.row_weight), ("unusable", None, 0.0));
         assert_eq!(reasons(&row), ["no_token_ids"]);
-        let texts = |m: &Message| m.content.clone().unwrap();
+        let texts = |m: &RowMessage| m.content.clone().unwrap();
         assert_eq!(row.dialogue.prompt.iter().map(texts).collect::<Vec<_>>(), ["hi"]);
         let completion: Vec<_> = row.dialogue.completion.iter().map(texts).collect();
         assert_eq!(completion, ["yo", "go", "ok"]);

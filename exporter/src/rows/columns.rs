@@ -10,10 +10,10 @@ use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use arrow::error::ArrowError;
 
-use crate::rows::messages::Message;
+use crate::rows::messages::RowMessage;
 use crate::rows::row::{Row, TurnRow};
 use crate::rows::schema::{SCHEMA_VERSION, message_fields, turn_fields};
-use crate::rows::side_arrays::{Experts, Ragged};
+use crate::rows::token_data::{Experts, Ragged};
 
 /// Makes one batch of the given rows, in the schema's order of columns.
 ///
@@ -135,7 +135,7 @@ fn token_rewards(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
 
 /// Makes a column with a list for each token, of values that the server reported beside it.
 fn ragged_column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
-    let arrays = || rows.iter().map(|row| &row.side_arrays);
+    let arrays = || rows.iter().map(|row| &row.token_data);
     match field.name().as_str() {
         "top_logprob_ids" => ragged(field, arrays().map(|a| a.top_ids.as_ref()), |ids| {
             Ok(Arc::new(Int32Array::from_iter(ids.copied())))
@@ -154,7 +154,7 @@ fn ragged_column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
 }
 
 fn experts_column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
-    let experts = || rows.iter().map(|row| row.side_arrays.experts.as_ref());
+    let experts = || rows.iter().map(|row| row.token_data.experts.as_ref());
     match field.name().as_str() {
         "routed_experts_shape" => {
             let shapes: Vec<Option<Vec<i32>>> = experts().map(|e| e.map(shape)).collect();
@@ -283,8 +283,8 @@ fn turns(turns: &[&TurnRow]) -> Result<StructArray, ArrowError> {
     StructArray::try_new(turn_fields(), columns, None)
 }
 
-pub(crate) fn messages(messages: &[&Message]) -> Result<StructArray, ArrowError> {
-    let text = |of: fn(&Message) -> Option<&str>| strings(messages.iter().map(move |m| of(m)));
+pub(crate) fn messages(messages: &[&RowMessage]) -> Result<StructArray, ArrowError> {
+    let text = |of: fn(&RowMessage) -> Option<&str>| strings(messages.iter().map(move |m| of(m)));
     let fields = message_fields();
     let calls = &fields[fields.len() - 1];
     let columns = vec![

@@ -7,7 +7,7 @@ use crate::graph::node::Node;
 
 /// One message of a conversation, as exported.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Message {
+pub(crate) struct RowMessage {
     pub(crate) role: String,
     /// Plain text, or the JSON text of the parts where they are not all plain text.
     pub(crate) content: Option<String>,
@@ -23,9 +23,9 @@ pub(crate) struct Message {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Dialogue {
     /// Messages of the first call.
-    pub(crate) prompt: Vec<Message>,
+    pub(crate) prompt: Vec<RowMessage>,
     /// Messages behind those, the last answer included.
-    pub(crate) completion: Vec<Message>,
+    pub(crate) completion: Vec<RowMessage>,
     /// One JSON document each.
     pub(crate) tools: Vec<String>,
 }
@@ -124,10 +124,10 @@ pub(crate) fn sent_conversation(node: &Node<'_>) -> Conversation {
     sent
 }
 
-fn message(value: &Value) -> Message {
+fn message(value: &Value) -> RowMessage {
     let text = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
     let calls = value.get("tool_calls").and_then(Value::as_array).filter(|c| !c.is_empty());
-    Message {
+    RowMessage {
         role: text("role").unwrap_or_default(),
         content: wire::content_text(value.get("content")),
         name: text("name"),

@@ -17,9 +17,9 @@ use template::{
 use thiserror::Error;
 
 use crate::graph::assessment::Assessment;
-use crate::graph::forest::Forest;
+use crate::graph::derive::Derived;
 use crate::graph::node::{Node, NodeId};
-use crate::graph::paths::{Paths, Retokenized};
+use crate::graph::paths::Retokenized;
 use crate::notes::{Notes, Reason};
 use crate::rows::messages::{answer, full_conversation};
 
@@ -50,18 +50,15 @@ pub enum RetokenizeError {
     Tokenizer(#[from] TokenizerError),
     /// A message has a form that no template takes.
     #[error(transparent)]
-    Message(#[from] MessageError),
+    RowMessage(#[from] MessageError),
     /// The template refuses the conversation.
     #[error(transparent)]
     Render(#[from] RenderError),
 }
 
 /// Makes ids for the paths without any, and assesses which of their tokens may be trained.
-pub(crate) fn retokenize(
-    forest: &Forest<'_>,
-    paths: &mut Paths,
-    retokenizer: &Retokenizer,
-) -> Notes {
+pub(crate) fn retokenize(derived: &mut Derived<'_>, retokenizer: &Retokenizer) -> Notes {
+    let Derived { forest, paths, .. } = derived;
     let mut notes = Notes::default();
     for id in paths.ids() {
         let nodes: Vec<NodeId> = paths[id].nodes.clone();
@@ -231,13 +228,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::graph::merge::merge;
+    use crate::graph::derive::derive;
     use crate::graph::scan::choice_nodes;
-    use crate::graph::thread::thread;
     use crate::rows::builder::{RowExtras, rows};
     use crate::rows::row::Row;
     use crate::tests::fixture::{call, episode, reply, text_call, with_bodies};
-    use crate::weigh::versions::trainable_versions;
     use crate::weigh::{PathFilter, weigh};
 
     fn tiny() -> PathBuf {
@@ -282,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_the_template_shows_otherwise_later_is_not_trained() {
+    fn a_turn_that_renders_otherwise_later_is_not_trained() {
         let by = with_template(FORGETFUL);
         let found = by.ids(&talk(), &[], &[1, 3, 9]).unwrap();
         assert_eq!(texts(&by, &found), [None, Some("(hm)four<end>".to_owned()), None]);
@@ -309,12 +304,10 @@ mod tests {
 
     fn rows_by(by: &Retokenizer, calls: Vec<episode::Call>) -> Vec<Row> {
         let episode = episode(calls);
-        let (forest, _) = thread(choice_nodes(&episode.calls).0);
-        let (mut paths, _) = merge(&forest);
-        retokenize(&forest, &mut paths, by);
-        let versions = trainable_versions(&forest, &paths);
-        let (shares, _) = weigh(&paths, versions, &PathFilter::default());
-        rows(&episode, &forest, &paths, &shares, RowExtras::default()).collect()
+        let mut derived = derive(&episode.calls);
+        retokenize(&mut derived, by);
+        let (shares, _) = weigh(&derived, &PathFilter::default());
+        rows(&episode, &derived, &shares, RowExtras::default()).collect()
     }
 
     fn trained(by: &Retokenizer, row: &Row) -> String {
@@ -347,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_end_well_and_what_is_shown_otherwise_is_not_trained() {
+    fn a_cut_or_differently_rendered_turn_is_not_trained() {
         let by = with_template(PLAIN);
         let rows = rows_by(&by, in_words(Outcome::ClientGone));
         assert_eq!(trained(&by, &rows[0]), "four<end>");

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use crate::notes::Reason;
 use crate::rewards::groups::GroupSummary;
-use crate::rows::messages::{Dialogue, Message};
-use crate::rows::side_arrays::SideArrays;
+use crate::rows::messages::{Dialogue, RowMessage};
+use crate::rows::token_data::TokenData;
 
 /// Bytes of one token over all token columns.
 const TOKEN_BYTES: usize = 4 + 1 + 4 + 4;
@@ -54,7 +54,7 @@ pub(crate) struct Row {
     pub(crate) status: String,
     pub(crate) dialogue: Dialogue,
     pub(crate) metadata: String,
-    pub(crate) side_arrays: SideArrays,
+    pub(crate) token_data: TokenData,
 }
 
 /// The token columns of a row. All have one length.
@@ -131,7 +131,7 @@ impl TurnRow {
 
 impl Row {
     /// Returns the messages of the prompt followed by the completion.
-    pub(crate) fn messages(&self) -> impl Iterator<Item = &Message> {
+    pub(crate) fn messages(&self) -> impl Iterator<Item = &RowMessage> {
         self.dialogue.prompt.iter().chain(&self.dialogue.completion)
     }
 
@@ -157,12 +157,12 @@ impl Row {
             + messages
             + texts.map(String::len).sum::<usize>()
             + self.token_rewards.as_ref().map_or(0, |rewards| rewards.len() * REWARD_BYTES)
-            + self.side_arrays.bytes()
+            + self.token_data.bytes()
     }
 }
 
-fn message_bytes(message: &Message) -> usize {
-    let Message { content, name, tool_call_id, reasoning, tool_calls, .. } = message;
+fn message_bytes(message: &RowMessage) -> usize {
+    let RowMessage { content, name, tool_call_id, reasoning, tool_calls, .. } = message;
     let texts = [content, name, tool_call_id, reasoning].into_iter().flatten();
     MESSAGE_BYTES + texts.chain(tool_calls.iter().flatten()).map(String::len).sum::<usize>()
 }

@@ -3,45 +3,43 @@
 use episode::{SampledTokens, Trajectory, Turn};
 
 use crate::graph::assessment::{is_missing, temperature};
-use crate::graph::forest::Forest;
+use crate::graph::derive::Derived;
 use crate::graph::node::Node;
-use crate::graph::paths::{PathId, Paths};
+use crate::graph::paths::PathId;
 use crate::weigh::TokenShares;
 use crate::weigh::versions::row_version;
 
-impl Paths {
-    /// Makes the trajectory of a path. Logprobs are NaN where the server gave none.
-    pub(crate) fn trajectory(
-        &self,
-        forest: &Forest<'_>,
-        shares: &TokenShares<'_>,
-        id: PathId,
-    ) -> Trajectory {
-        let path = &self[id];
-        let mut turns = Vec::with_capacity(path.nodes.len());
-        // Tokens of the path before the turn, which its prompt repeats.
-        let mut inherited = 0;
+/// Makes the trajectory of a path. Logprobs are NaN where the server gave none.
+pub(crate) fn trajectory(
+    derived: &Derived<'_>,
+    shares: &TokenShares<'_>,
+    id: PathId,
+) -> Trajectory {
+    let Derived { forest, paths, .. } = derived;
+    let path = &paths[id];
+    let mut turns = Vec::with_capacity(path.nodes.len());
+    // Tokens of the path before the turn, which its prompt repeats.
+    let mut inherited = 0;
 
-        for (at, node_id) in path.nodes.iter().enumerate() {
-            let node = &forest.nodes[*node_id];
-            let (new_prompt, sampled) = match &path.retokenized {
-                Some(made) => made.turn(at),
-                None => (node.prompt[inherited..].to_vec(), reported(node)),
-            };
-            inherited = node.path_len();
+    for (at, node_id) in path.nodes.iter().enumerate() {
+        let node = &forest.nodes[*node_id];
+        let (new_prompt, sampled) = match &path.retokenized {
+            Some(made) => made.turn(at),
+            None => (node.prompt[inherited..].to_vec(), reported(node)),
+        };
+        inherited = node.path_len();
 
-            turns.push(Turn {
-                call_id: node.call_id(),
-                choice: node.index,
-                new_prompt,
-                sampled,
-                trained: self.nodes[*node_id].assessment.trainable && shares.trains(id, *node_id),
-                finish_reason: node.choice.and_then(|choice| choice.finish_reason.clone()),
-                temperature: temperature(node),
-            });
-        }
-        Trajectory { turns, branch: path.branch, kind: path.kind }
+        turns.push(Turn {
+            call_id: node.call_id(),
+            choice: node.index,
+            new_prompt,
+            sampled,
+            trained: paths.nodes[*node_id].assessment.trainable && shares.trains(id, *node_id),
+            finish_reason: node.choice.and_then(|choice| choice.finish_reason.clone()),
+            temperature: temperature(node),
+        });
     }
+    Trajectory { turns, branch: path.branch, kind: path.kind }
 }
 
 /// Returns the sampled tokens as the server reported them; none without ids.

@@ -8,9 +8,10 @@ use std::collections::BTreeSet;
 use episode::Call;
 use serde_json::Value;
 
+use crate::graph::derive::Derived;
 use crate::graph::forest::Forest;
 use crate::graph::node::{Node, NodeId};
-use crate::graph::paths::{Path, Paths};
+use crate::graph::paths::Path;
 use crate::graph::scan::RecordedAttempt;
 use crate::notes::Reason;
 
@@ -28,8 +29,7 @@ pub(crate) fn verdict(trained: usize, reasons: &BTreeSet<Reason>) -> &'static st
 
 /// Judges the paths of one episode.
 pub(crate) struct Verdicts<'a> {
-    forest: &'a Forest<'a>,
-    paths: &'a Paths,
+    derived: &'a Derived<'a>,
     lost_call: bool,
     call_without_ids: bool,
     /// True where the server reported the version of any token.
@@ -39,12 +39,12 @@ pub(crate) struct Verdicts<'a> {
 }
 
 impl<'a> Verdicts<'a> {
-    pub(crate) fn new(episode: &RecordedAttempt, forest: &'a Forest<'a>, paths: &'a Paths) -> Self {
-        let lost: Vec<&Call> = episode.calls.iter().filter(|call| is_lost(call)).collect();
-        let lost_call = episode.record.may_lack_calls || !lost.is_empty();
+    pub(crate) fn new(attempt: &RecordedAttempt, derived: &'a Derived<'a>) -> Self {
+        let forest = &derived.forest;
+        let lost: Vec<&Call> = attempt.calls.iter().filter(|call| is_lost(call)).collect();
+        let lost_call = attempt.record.may_lack_calls || !lost.is_empty();
         Self {
-            forest,
-            paths,
+            derived,
             lost_call,
             call_without_ids: forest.nodes.iter().any(|node| !node.has_ids),
             versioned: forest.nodes.iter().any(has_version),
@@ -59,8 +59,8 @@ impl<'a> Verdicts<'a> {
 
     /// Returns the reasons why a path is less than exact.
     pub(crate) fn of_path(&self, path: &Path) -> BTreeSet<Reason> {
-        let leaf = &self.forest.nodes[path.leaf()];
-        let mut models = path.nodes.iter().map(|node| self.forest.nodes[*node].model());
+        let leaf = &self.derived.forest.nodes[path.leaf()];
+        let mut models = path.nodes.iter().map(|node| self.derived.forest.nodes[*node].model());
         let by_place = [
             (Reason::ModelsDiffer, models.any(|model| model != leaf.model())),
             (Reason::LostCall, self.lost_call),
@@ -73,20 +73,23 @@ impl<'a> Verdicts<'a> {
     /// Returns the reasons of one choice, by itself and by its place.
     pub(crate) fn of_node(&self, id: NodeId) -> BTreeSet<Reason> {
         let by_place = [
-            (Reason::AmbiguousParent, self.forest.is_ambiguous(id)),
-            (Reason::VersionMissing, self.versioned && lacks_versions(&self.forest.nodes[id])),
+            (Reason::AmbiguousParent, self.derived.forest.is_ambiguous(id)),
+            (
+                Reason::VersionMissing,
+                self.versioned && lacks_versions(&self.derived.forest.nodes[id]),
+            ),
             (Reason::HoleAfterLostCall, self.holes.contains(&id)),
         ];
-        let by_itself = self.paths.nodes[id].assessment.reasons.iter().copied();
+        let by_itself = self.derived.paths.nodes[id].assessment.reasons.iter().copied();
         by_itself.chain(those_that_hold(by_place)).collect()
     }
 
     /// Returns the verdict on all paths of the episode, exported or not, and its reasons.
     pub(crate) fn of_episode(&self) -> (&'static str, BTreeSet<Reason>) {
-        let of_paths = self.paths.iter().flat_map(|path| self.of_path(path));
+        let of_paths = self.derived.paths.iter().flat_map(|path| self.of_path(path));
         // An episode without paths can still have lost a call.
         let reasons = of_paths.chain(self.lost_call.then_some(Reason::LostCall)).collect();
-        let tokens = self.paths.nodes.iter().map(|node| node.assessment.tokens).sum();
+        let tokens = self.derived.paths.nodes.iter().map(|node| node.assessment.tokens).sum();
         (verdict(tokens, &reasons), reasons)
     }
 }

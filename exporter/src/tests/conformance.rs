@@ -124,7 +124,7 @@ fn tokens(row: &Row) -> String {
 
 fn texts(row: &Row) -> String {
     let messages = row.dialogue.prompt.iter().chain(&row.dialogue.completion);
-    let text = |m: &crate::rows::messages::Message| {
+    let text = |m: &crate::rows::messages::RowMessage| {
         format!("{}: {}", m.role, m.content.as_deref().unwrap_or_default())
     };
     messages.map(text).collect::<Vec<_>>().join(" | ")

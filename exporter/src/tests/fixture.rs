@@ -8,12 +8,10 @@ use episode::{
 use serde_json::{Value, json};
 use store::AttemptRecord;
 
-use crate::graph::merge::merge;
-use crate::graph::scan::{RecordedAttempt, choice_nodes};
-use crate::graph::thread::thread;
+use crate::graph::derive::derive;
+use crate::graph::scan::RecordedAttempt;
 use crate::rows::builder::{RowExtras, rows};
 use crate::rows::row::Row;
-use crate::weigh::versions::trainable_versions;
 use crate::weigh::{PathFilter, SharedTokens, weigh};
 
 /// Call number `n`, begun at time 10 n and ended at 10 n + 5, with what each choice sampled.
@@ -60,7 +58,7 @@ pub(crate) fn choice(index: u32, ids: &[u32]) -> Choice {
         stop_reason: None,
         versions: vec![VersionSpan { version: "7".to_owned(), start: 0, end: ids.len() as u32 }],
         fidelity: episode::Fidelity::Exact,
-        sides: Vec::new(),
+        token_columns: Vec::new(),
     }
 }
 
@@ -113,10 +111,9 @@ pub(crate) fn rows_of(episode: &RecordedAttempt) -> Vec<Row> {
 
 /// The rows of an episode with what they say when they are asked to.
 pub(crate) fn beside(episode: &RecordedAttempt, beside: RowExtras<'_>) -> Vec<Row> {
-    let (forest, _) = thread(choice_nodes(&episode.calls).0);
-    let (paths, _) = merge(&forest);
-    let (shares, _) = weigh(&paths, trainable_versions(&forest, &paths), &PathFilter::default());
-    rows(episode, &forest, &paths, &shares, beside).collect()
+    let derived = derive(&episode.calls);
+    let (shares, _) = weigh(&derived, &PathFilter::default());
+    rows(episode, &derived, &shares, beside).collect()
 }
 
 /// The rows of an episode that are of these kinds (none: of all).
@@ -125,13 +122,12 @@ pub(crate) fn chosen(
     kinds: &[TrajectoryKind],
     shared: SharedTokens,
 ) -> Vec<Row> {
-    let (forest, _) = thread(choice_nodes(&episode.calls).0);
-    let (paths, _) = merge(&forest);
+    let derived = derive(&episode.calls);
     let kinds = kinds.iter().copied().collect();
     let wanted = PathFilter { kinds, shared, ..PathFilter::default() };
-    let (shares, _) = weigh(&paths, trainable_versions(&forest, &paths), &wanted);
+    let (shares, _) = weigh(&derived, &wanted);
     let beside = RowExtras { answers: true, ..RowExtras::default() };
-    rows(episode, &forest, &paths, &shares, beside).collect()
+    rows(episode, &derived, &shares, beside).collect()
 }
 
 /// Ids, loss mask and kind of each row.

@@ -316,7 +316,7 @@ fn check_fork(fork: &Fork, calls: &[Call]) {
 
 proptest! {
     #[test]
-    fn forks_are_places_where_prompts_part_and_verdicts_are_those_of_all_rows(plans in plans()) {
+    fn forks_part_prompts_and_verdicts_cover_all_rows(plans in plans()) {
         let calls = recorded(&plans);
         let rows = rows_of(&episode(calls.clone()));
         let found = diagnose(episode(Vec::new()).record, calls.clone());
@@ -344,7 +344,7 @@ proptest! {
     }
 
     #[test]
-    fn every_choice_stands_in_a_row_and_below_the_deepest_path_it_starts_with(plans in plans()) {
+    fn every_choice_is_in_a_row_below_its_longest_prefix(plans in plans()) {
         let calls = recorded(&plans);
         let (links, _) = choice_links(&calls);
         check_links(&links, &calls);

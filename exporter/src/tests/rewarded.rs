@@ -6,7 +6,7 @@ use std::path::Path;
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{Float32Type, Float64Type, Int8Type, Int32Type, Int64Type, UInt16Type};
 use episode::{
-    AttemptId, Call, CallEnd, CallId, EpisodeId, Micros, Reward, RewardScope, SideColumn,
+    AttemptId, Call, CallEnd, CallId, EpisodeId, Micros, Reward, RewardScope, TokenColumn,
 };
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::{Value, json};
@@ -154,8 +154,8 @@ async fn arrays_read_back_as_they_were_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let mut calls = one_turn();
     let side =
-        |name: &str, json: Value| SideColumn { name: name.to_owned(), json: json.to_string() };
-    reply(&mut calls[0]).choices[0].sides = vec![
+        |name: &str, json: Value| TokenColumn { name: name.to_owned(), json: json.to_string() };
+    reply(&mut calls[0]).choices[0].token_columns = vec![
         side(
             "top_logprobs",
             json!([[{ "token": "token_id:3", "logprob": -0.5 }],
@@ -168,7 +168,7 @@ async fn arrays_read_back_as_they_were_recorded() {
     let store = stored(folder.path(), &told).await;
     let options = Options { out: folder.path().join("out").into(), ..Options::default() };
     let (report, batch, _) = exported(&store, &options).await;
-    assert_eq!(report.notes.sides_unread, 0);
+    assert_eq!(report.notes.token_data_unread, 0);
     let inner = |name: &str, token: usize| {
         batch[name].as_list::<i32>().value(0).as_list::<i32>().value(token)
     };
@@ -194,7 +194,7 @@ async fn arrays_read_back_as_they_were_recorded() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_the_infrastructure_failed_is_counted_and_can_be_left_out() {
+async fn an_infrastructure_failure_is_counted_and_can_be_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let mut failed = one_turn();
     reply(&mut failed[0]).outcome = episode::Outcome::UpstreamFailed;

@@ -103,9 +103,7 @@ mod tests {
     use episode::Call;
 
     use super::*;
-    use crate::graph::merge::merge;
-    use crate::graph::scan::choice_nodes;
-    use crate::graph::thread::thread;
+    use crate::graph::derive::derive;
     use crate::tests::fixture::{call, reply};
 
     fn by(model: &str, mut call: Call) -> Call {
@@ -114,8 +112,7 @@ mod tests {
     }
 
     fn found(calls: &[Call]) -> Option<String> {
-        let (forest, _) = thread(choice_nodes(calls).0);
-        policy(&merge(&forest).0).map(str::to_owned)
+        policy(&derive(calls).paths).map(str::to_owned)
     }
 
     #[test]

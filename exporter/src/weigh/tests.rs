@@ -6,15 +6,13 @@ use episode::{Call, VersionSpan};
 use proptest::prelude::*;
 
 use super::{PathFilter, weigh};
-use crate::graph::merge::merge;
-use crate::graph::scan::choice_nodes;
-use crate::graph::thread::thread;
+use crate::graph::derive::derive;
 use crate::notes::{Notes, VersionMismatch};
 use crate::rows::builder::{RowExtras, rows};
 use crate::rows::row::Row;
 use crate::tests::fixture::{call, episode, reply, rows_of};
 use crate::tests::properties::{Place, plans, recorded, trainable, trained};
-use crate::weigh::versions::{VersionFilter, trainable_versions};
+use crate::weigh::versions::VersionFilter;
 
 /// One episode of a group: its reward, and its calls.
 type Played = (&'static str, f64, Vec<Call>);
@@ -190,11 +188,10 @@ fn of_versions(labels: &[&[&str]], filter: VersionFilter) -> (Vec<Row>, Notes) {
         reply(call).choices[0].versions = labels.iter().map(span).collect();
     }
     let episode = episode(calls);
-    let (forest, _) = thread(choice_nodes(&episode.calls).0);
-    let (paths, _) = merge(&forest);
+    let derived = derive(&episode.calls);
     let wanted = PathFilter { versions: filter, ..PathFilter::default() };
-    let (shares, notes) = weigh(&paths, trainable_versions(&forest, &paths), &wanted);
-    (rows(&episode, &forest, &paths, &shares, RowExtras::default()).collect(), notes)
+    let (shares, notes) = weigh(&derived, &wanted);
+    (rows(&episode, &derived, &shares, RowExtras::default()).collect(), notes)
 }
 
 fn shown(rows: &[Row]) -> Vec<(&str, Vec<i8>, f64)> {
@@ -203,7 +200,7 @@ fn shown(rows: &[Row]) -> Vec<(&str, Vec<i8>, f64)> {
 }
 
 #[test]
-fn a_path_that_is_left_out_trains_nothing_and_what_it_shares_is_trained_where_it_fits() {
+fn a_path_left_out_gives_its_shared_tokens_to_others() {
     let filter = VersionFilter { max: Some(5), ..VersionFilter::default() };
     let (rows, notes) = of_versions(&[&["5"], &["6"], &["4"]], filter);
     assert_eq!(shown(&rows), [("e/0/1", vec![0, 1, 0, 1], 1.0)]);
@@ -258,12 +255,10 @@ proptest! {
         let filter = VersionFilter { min: Some(bounds.0), span_max: Some(bounds.1),
             ..VersionFilter::default() };
         let episode = episode(calls);
-        let (forest, _) = thread(choice_nodes(&episode.calls).0);
-        let (paths, _) = merge(&forest);
+        let derived = derive(&episode.calls);
         let wanted = PathFilter { versions: filter, ..PathFilter::default() };
-        let versions = trainable_versions(&forest, &paths);
-        let (shares, _) = weigh(&paths, versions, &wanted);
-        let rows: Vec<_> = rows(&episode, &forest, &paths, &shares, RowExtras::default()).collect();
+        let (shares, _) = weigh(&derived, &wanted);
+        let rows: Vec<_> = rows(&episode, &derived, &shares, RowExtras::default()).collect();
         for row in &rows {
             let least = row.tokens.trained_versions().min().unwrap();
             let most = row.tokens.trained_versions().max().unwrap();

@@ -6,9 +6,8 @@ use episode::version_number;
 use serde::Serialize;
 
 use crate::graph::assessment::is_missing;
-use crate::graph::forest::Forest;
+use crate::graph::derive::Derived;
 use crate::graph::node::{Node, PerNode, VersionChange};
-use crate::graph::paths::Paths;
 use crate::notes::VersionMismatch;
 
 /// Takes rows by the policy versions that sampled the tokens they train.
@@ -102,7 +101,8 @@ impl VersionSet {
 }
 
 /// Collects the versions of the tokens that each node may train.
-pub(crate) fn trainable_versions(forest: &Forest<'_>, paths: &Paths) -> PerNode<VersionSet> {
+pub(crate) fn trainable_versions(derived: &Derived<'_>) -> PerNode<VersionSet> {
+    let Derived { forest, paths, .. } = derived;
     let versions = forest.nodes.entries().map(|(id, node)| {
         let trainable = paths.nodes[id].assessment.trainable;
         if trainable { VersionSet::of(node) } else { VersionSet::default() }

@@ -1,30 +1,44 @@
 //! Percent escapes in paths and queries.
 
+use percent_encoding::{percent_decode, percent_decode_str};
+
+/// Bytes of an escape.
+const ESCAPE_BYTES: usize = 3;
+
 /// The bytes of a text without its escapes, each with whether it was escaped. A percent sign that
 /// begins no escape stands for itself.
 pub fn decoded(text: &str) -> impl Iterator<Item = (u8, bool)> {
     let mut rest = text.as_bytes();
     std::iter::from_fn(move || {
-        let (first, after) = rest.split_first()?;
-        let escaped = escaped_byte(after).filter(|_| *first == b'%');
-        rest = if escaped.is_some() { &after[2..] } else { after };
-        Some((escaped.unwrap_or(*first), escaped.is_some()))
+        let escaped = rest.get(..ESCAPE_BYTES).and_then(escaped_byte);
+        let (byte, length) = match escaped {
+            Some(byte) => (byte, ESCAPE_BYTES),
+            None => (*rest.first()?, 1),
+        };
+        rest = &rest[length..];
+        Some((byte, escaped.is_some()))
     })
+}
+
+/// The byte of an escape. `None` if the bytes are more than one.
+fn escaped_byte(escape: &[u8]) -> Option<u8> {
+    let mut bytes = percent_decode(escape);
+    bytes.next().filter(|_| bytes.next().is_none())
 }
 
 /// A text without its escapes. Bytes that are not UTF-8 are replaced.
 pub fn unescaped(text: &str) -> String {
-    if !text.contains('%') {
-        return text.to_owned();
-    }
-    let bytes: Vec<u8> = decoded(text).map(|(byte, _)| byte).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
-/// The byte of the escape whose digits `rest` begins with.
-fn escaped_byte(rest: &[u8]) -> Option<u8> {
-    let digits = rest.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))?;
-    u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+/// A name or a value as a form writes it: a plus sign stands for a space. A text that is not UTF-8
+/// then stays as it is.
+pub fn form_decoded(text: &str) -> String {
+    let spaced = text.replace('+', " ");
+    match percent_decode_str(&spaced).decode_utf8() {
+        Ok(decoded) => decoded.into_owned(),
+        Err(_) => text.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -48,5 +62,14 @@ mod tests {
         }
         let told: Vec<_> = decoded("%%25").collect();
         assert_eq!(told, [(b'%', false), (b'%', true)]);
+    }
+
+    #[test]
+    fn a_form_writes_spaces_as_plus_signs() {
+        for (text, expected) in
+            [("a+b%2Bc", "a b+c"), ("%zz%4%+1", "%zz%4% 1"), ("a+%ff", "a+%ff"), ("", "")]
+        {
+            assert_eq!(form_decoded(text), expected, "{text}");
+        }
     }
 }

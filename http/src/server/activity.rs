@@ -16,7 +16,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::{Request, Version};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::body::{BoxError, ReplyBody};
+use crate::body::BoxError;
 use crate::bounds::{IDLE_AGE_MIN, SILENT_AGE_MIN, STREAM_PIECE_BYTES_MAX};
 
 /// The value of a time that is not set.
@@ -302,24 +302,30 @@ pub fn mark_read(extensions: &mut hyper::http::Extensions) {
 /// Over HTTP/2 it is given in small pieces, each of which is asked for when the agent has taken the
 /// one before: so it shows whether the agent reads, and no stream holds more than a piece. The last
 /// piece keeps the request open until it is sent.
-pub(super) struct OpenBody {
-    body: ReplyBody,
+pub(super) struct OpenBody<B> {
+    body: B,
     open: Arc<OpenRequest>,
     is_http2: bool,
     /// Rest of a frame, still to be sent.
     left: Bytes,
 }
 
-impl OpenBody {
-    pub(super) fn new(body: ReplyBody, open: Arc<OpenRequest>) -> Self {
+impl<B> OpenBody<B> {
+    pub(super) fn new(body: B, open: Arc<OpenRequest>) -> Self {
         let is_http2 = open.activity.is_http2();
         Self { body, open, is_http2, left: Bytes::new() }
+    }
+}
+
+impl<B: Body> OpenBody<B> {
+    fn has_ended(&self) -> bool {
+        self.left.is_empty() && self.body.is_end_stream()
     }
 
     /// The next piece of what is left of a frame.
     fn next_piece(&mut self) -> Bytes {
         let piece = self.left.split_to(self.left.len().min(STREAM_PIECE_BYTES_MAX));
-        match self.is_end_stream() {
+        match self.has_ended() {
             true => Bytes::from_owner(LastPiece { piece, _open: Arc::clone(&self.open) }),
             false => piece,
         }
@@ -338,7 +344,10 @@ impl AsRef<[u8]> for LastPiece {
     }
 }
 
-impl Body for OpenBody {
+impl<B> Body for OpenBody<B>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
+{
     type Data = Bytes;
     type Error = BoxError;
 
@@ -347,7 +356,7 @@ impl Body for OpenBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if !self.is_http2 {
-            return Pin::new(&mut self.body).poll_frame(cx);
+            return Pin::new(&mut self.body).poll_frame(cx).map_err(Into::into);
         }
         if self.left.is_empty() {
             let polled = Pin::new(&mut self.body).poll_frame(cx);
@@ -356,7 +365,7 @@ impl Body for OpenBody {
                 Some(Ok(frame)) if frame.data_ref().is_some_and(|data| !data.is_empty()) => {
                     self.left = frame.into_data().unwrap_or_default();
                 }
-                other => return Poll::Ready(other),
+                other => return Poll::Ready(other.map(|frame| frame.map_err(Into::into))),
             }
         } else {
             self.open.set_unread(true);
@@ -366,7 +375,7 @@ impl Body for OpenBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.left.is_empty() && self.body.is_end_stream()
+        self.has_ended()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -5,7 +5,8 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 
-use hyper::body::Incoming;
+use bytes::Bytes;
+use hyper::body::{Body, Incoming};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -13,8 +14,9 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_rustls::TlsAcceptor;
+use tower::{Service, ServiceExt};
 
-use crate::body::ReplyBody;
+use crate::body::BoxError;
 use crate::bounds::{
     EXPIRY_CHECK, HANDSHAKE_WAIT, HEAD_BYTES_MAX, PING_INTERVAL, PING_WAIT, REFUSED_PAUSE,
     ROOM_CHECK,
@@ -35,12 +37,12 @@ pub struct Listener {
     pub bounds: ConnectionBounds,
 }
 
-/// Accepts connections until `shutdown` and answers each request with `answer`. Requests that are
+/// Accepts connections until `shutdown` and answers each request by `service`. Requests that are
 /// under way then have until the instant that `shutdown` returns.
-pub async fn serve<A, F>(listener: Listener, answer: A, shutdown: impl Future<Output = Instant>)
+pub async fn serve<S, B>(listener: Listener, service: S, shutdown: impl Future<Output = Instant>)
 where
-    A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
-    F: Future<Output = Result<Response<ReplyBody>, Infallible>> + Send + 'static,
+    S: Answers<B>,
+    B: Answer,
 {
     let Listener { socket: listener, tls, bounds } = listener;
     let graceful = GracefulShutdown::new();
@@ -64,7 +66,7 @@ where
         match accepted {
             Ok((socket, peer)) if connections.make_room(peer) => {
                 let activity = Arc::new(Activity::new());
-                let served = Served { answer: answer.clone(), activity: Arc::clone(&activity) };
+                let served = Served { service: service.clone(), activity: Arc::clone(&activity) };
                 let served = serve_socket(socket, tls.clone(), served, graceful.watcher());
                 connections.add(peer, activity, served);
             }
@@ -88,25 +90,47 @@ where
     connections.shutdown().await;
 }
 
+/// A service of requests. It must be ready at any time.
+pub trait Answers<B>:
+    Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send>
+    + Clone
+    + Send
+    + 'static
+{
+}
+
+impl<S, B> Answers<B> for S where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + 'static
+{
+}
+
+/// The body of an answer.
+pub trait Answer: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static {}
+
+impl<B> Answer for B where B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static {}
+
 /// The service of one connection.
-struct Served<A> {
-    answer: A,
+struct Served<S> {
+    service: S,
     activity: Arc<Activity>,
 }
 
-impl<A, F> Served<A>
-where
-    A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
-    F: Future<Output = Result<Response<ReplyBody>, Infallible>> + Send + 'static,
-{
+impl<S> Served<S> {
     /// Answers a request, which stays open until the reply's body is dropped. It is open from here
     /// on, not from the first poll: the socket may see the end of the agent's bytes before that.
-    fn answer(
+    fn answer<B>(
         &self,
         mut request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<OpenBody>, Infallible>> + use<A, F> {
+    ) -> impl Future<Output = Result<Response<OpenBody<B>>, Infallible>> + use<S, B>
+    where
+        S: Answers<B>,
+        B: Answer,
+    {
         let open = OpenRequest::begin(&self.activity, &mut request);
-        let reply = (self.answer)(request);
+        let reply = self.service.clone().oneshot(request);
         async move {
             let reply = reply.await?;
             open.set_replying();
@@ -116,15 +140,12 @@ where
 }
 
 /// Serves one socket, after a TLS handshake if the listener speaks TLS.
-async fn serve_socket<A, F>(
+async fn serve_socket<S: Answers<B>, B: Answer>(
     socket: AgentStream,
     tls: Option<TlsAcceptor>,
-    served: Served<A>,
+    served: Served<S>,
     graceful: Watcher,
-) where
-    A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
-    F: Future<Output = Result<Response<ReplyBody>, Infallible>> + Send + 'static,
-{
+) {
     socket.prepare();
     let Some(tls) = tls else { return serve_connection(socket, served, graceful).await };
     match tokio::time::timeout(HANDSHAKE_WAIT, tls.accept(socket)).await {
@@ -135,14 +156,11 @@ async fn serve_socket<A, F>(
 }
 
 /// Serves one connection: HTTP/1.1, or HTTP/2 if the client starts with its preface.
-async fn serve_connection<A, F>(
+async fn serve_connection<S: Answers<B>, B: Answer>(
     io: impl AsyncRead + AsyncWrite + Peer + Unpin + Send + 'static,
-    served: Served<A>,
+    served: Served<S>,
     graceful: Watcher,
-) where
-    A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
-    F: Future<Output = Result<Response<ReplyBody>, Infallible>> + Send + 'static,
-{
+) {
     let mut http = auto::Builder::new(TokioExecutor::new());
     // The listener bounds the time of a head. hyper's own bound would also end a connection that
     // is idle between two calls.
@@ -163,27 +181,62 @@ async fn serve_connection<A, F>(
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
     use std::time::Duration;
 
-    use bytes::Bytes;
-    use http_body_util::Empty;
-    use hyper::client::conn::http2;
+    use http_body_util::{BodyExt, Empty};
+    use hyper::client::conn::{http1, http2};
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::body::full;
+    use crate::body::{ReplyBody, full};
     use crate::server::activity::AgentWaits;
+    use crate::server::edge;
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    /// A listener without TLS.
+    async fn listener(stall: Duration) -> (Listener, SocketAddr) {
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = socket.local_addr().unwrap();
+        let waits = AgentWaits { head: LONG, idle: LONG, stall };
+        let bounds = ConnectionBounds { connections_max: 8, per_peer_max: 8, waits };
+        (Listener { socket: socket.into(), tls: None, bounds }, address)
+    }
+
+    fn failed() -> Response<ReplyBody> {
+        let mut reply = Response::new(full(Bytes::from_static(b"failed")));
+        *reply.status_mut() = hyper::StatusCode::INTERNAL_SERVER_ERROR;
+        reply
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_panics_is_a_500_and_the_connection_goes_on() {
+        let (listener, address) = listener(LONG).await;
+        let answer = |request: Request<Incoming>| async move {
+            let secret = format!("{:?}", request.headers()["authorization"]);
+            assert_ne!(request.uri().path(), "/panic", "a panic on purpose");
+            Ok(Response::new(full(Bytes::from(secret))))
+        };
+        tokio::spawn(serve(listener, edge::service(answer, failed), std::future::pending()));
+
+        let agent = TokioIo::new(TcpStream::connect(address).await.unwrap());
+        let (mut asks, connection) = http1::handshake(agent).await.unwrap();
+        tokio::spawn(connection);
+        for (path, status, text) in [("/panic", 500, "failed"), ("/", 200, "Sensitive")] {
+            let request = Request::get(path).header("authorization", "Bearer k");
+            let request = request.body(Empty::<Bytes>::new()).unwrap();
+            let reply = asks.send_request(request).await.unwrap();
+            assert_eq!(reply.status(), status, "{path}");
+            assert_eq!(reply.into_body().collect().await.unwrap().to_bytes(), text);
+        }
+    }
 
     #[tokio::test]
     async fn a_stream_without_a_window_does_not_keep_its_reply_for_ever() {
-        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = socket.local_addr().unwrap();
-        let (long, stall) = (Duration::from_secs(600), Duration::from_secs(1));
-        let waits = AgentWaits { head: long, idle: long, stall };
-        let bounds = ConnectionBounds { connections_max: 8, per_peer_max: 8, waits };
+        let (listener, address) = listener(Duration::from_secs(1)).await;
         let answer = |_| async { Ok(Response::new(full(Bytes::from_static(b"unread")))) };
-        let listener = Listener { socket: socket.into(), tls: None, bounds };
-        tokio::spawn(serve(listener, answer, std::future::pending()));
+        tokio::spawn(serve(listener, edge::service(answer, failed), std::future::pending()));
 
         let agent = TokioIo::new(TcpStream::connect(address).await.unwrap());
         let mut builder = http2::Builder::new(TokioExecutor::new());

@@ -6,12 +6,12 @@
 use std::ops::Range;
 
 use super::Cpu;
-use super::matrix::Matrix;
+use super::matrix::CpuMatrix;
 use crate::op::{LowRank, OpError, Ops, check_index, check_len, check_multiple, check_slots};
 
 /// Low-rank additions to a matrix of parts, one below another.
 #[derive(Debug)]
-pub struct Adapters {
+pub struct CpuAdapters {
     /// For each slot, the additions to all parts.
     slots: Vec<Vec<Option<Addition>>>,
     /// The rows of each part.
@@ -22,13 +22,13 @@ pub struct Adapters {
 /// The addition of one adapter to one part.
 #[derive(Debug)]
 struct Addition {
-    down: Matrix,
-    up: Matrix,
+    down: CpuMatrix,
+    up: CpuMatrix,
     scale: f32,
 }
 
-impl Adapters {
-    pub(super) fn new(slots: usize, parts: &[usize], columns: usize) -> Adapters {
+impl CpuAdapters {
+    pub(super) fn new(slots: usize, parts: &[usize], columns: usize) -> CpuAdapters {
         let mut end = 0;
         let rows_of_part = |rows: &usize| {
             end += rows;
@@ -36,7 +36,7 @@ impl Adapters {
         };
         let empty = |_| parts.iter().map(|_| None).collect();
         let slots = (0..slots).map(empty).collect();
-        Adapters { slots, parts: parts.iter().map(rows_of_part).collect(), columns }
+        CpuAdapters { slots, parts: parts.iter().map(rows_of_part).collect(), columns }
     }
 
     /// Replaces the addition of a slot to one part; `None` empties it.
@@ -72,7 +72,7 @@ impl Cpu {
         &self,
         slots: &[Option<usize>],
         x: &[f32],
-        adapters: &Adapters,
+        adapters: &CpuAdapters,
         out: &mut [f32],
     ) -> Result<(), OpError> {
         let (op, width) = ("add_low_rank", adapters.rows());
@@ -163,7 +163,7 @@ mod tests {
     }
 
     /// Adapters in slots, each with an addition to the second of [`PARTS`], and an empty slot.
-    fn filled(cpu: &Cpu, lows: &[&Low]) -> Adapters {
+    fn filled(cpu: &Cpu, lows: &[&Low]) -> CpuAdapters {
         let mut adapters = cpu.adapters(lows.len() + 1, &PARTS, COLUMNS).unwrap();
         for (slot, low) in lows.iter().enumerate() {
             cpu.set_adapter(&mut adapters, slot, 1, Some(low.view())).unwrap();

@@ -9,7 +9,7 @@ use super::Cpu;
 use super::shared::SharedSlice;
 use super::simd::tile::Element;
 use crate::op::{Heads, LayerPages, OpError, PAGE, Span, check_index};
-use pages::{KvPages, KvView, Pages};
+use pages::{CpuPages, KvPages, KvView};
 use task::{AttentionTask, LINES};
 
 /// Checks that the layer exists, that every span lies within the `rows` of the step, and its
@@ -18,7 +18,7 @@ pub(super) fn check_spans(
     op: &'static str,
     spans: &[Span<'_>],
     rows: usize,
-    layer: &LayerPages<&Pages>,
+    layer: &LayerPages<&CpuPages>,
 ) -> Result<(), OpError> {
     let shape = layer.pages.shape();
     check_index(op, layer.layer, shape.layers)?;

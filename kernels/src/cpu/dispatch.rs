@@ -12,7 +12,7 @@ use super::recurrent::convolution::{self, ConvolutionTask};
 use super::recurrent::delta::{self, DeltaTask};
 use super::simd::loops;
 use crate::cpu::attention::task::AttentionTask;
-use crate::cpu::matmul::Product;
+use crate::cpu::matmul::PanelProduct;
 #[cfg(target_arch = "aarch64")]
 use crate::cpu::simd::neon::Neon;
 use crate::cpu::simd::vector::Portable;
@@ -110,7 +110,7 @@ macro_rules! levels {
 }
 
 levels! {
-    vector matmul::product<> as product(product: &Product<'_, f32>, groups: Range<usize>);
+    vector matmul::product<> as product(product: &PanelProduct<'_, f32>, groups: Range<usize>);
     vector attention::attend<f32> as attend_f32(task: &AttentionTask<'_, f32>);
     vector attention::attend<u16> as attend_bf16(task: &AttentionTask<'_, u16>);
     vector delta::delta_rule<> as delta_rule(task: &DeltaTask<'_>);
@@ -126,11 +126,15 @@ levels! {
 
 /// Computes the products of bf16 pairs with some groups of panels; does nothing where
 /// [`SimdLevel::has_dots`] is false.
-pub(super) fn product_dots(level: SimdLevel, product: &Product<'_, u32>, groups: Range<usize>) {
+pub(super) fn product_dots(
+    level: SimdLevel,
+    product: &PanelProduct<'_, u32>,
+    groups: Range<usize>,
+) {
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx512f,avx512bf16")]
-        fn avx512(product: &Product<'_, u32>, groups: Range<usize>) {
+        fn avx512(product: &PanelProduct<'_, u32>, groups: Range<usize>) {
             matmul::product_dots::<Avx512>(product, groups);
         }
         if level.has_dots() {

@@ -4,17 +4,18 @@
 //! of panels of all experts are shared by the threads. Each row then adds up the results of its
 //! experts in the order in which it chose them, so its bits do not depend on other rows.
 
-use super::matmul::{Product, bf16_pairs};
-use super::matrix::Matrix;
+use super::matmul::{PanelProduct, bf16_pairs};
+use super::matrix::CpuMatrix;
 use super::shared::SharedSlice;
 use super::{Cpu, dispatch};
 use crate::op::{
-    ExpertChoice, ExpertMatrices, OpError, Ops, check_index, check_len, check_multiple,
+    ExpertChoice, ExpertMatrices, LayerRouting, OpError, Ops, check_index, check_len,
+    check_multiple,
 };
 
 /// The experts of the rows of a step, and room for what they compute.
 #[derive(Debug)]
-pub struct Routing {
+pub struct CpuRouting {
     choice: ExpertChoice,
     /// For each layer, the experts of each row, likeliest first; empty if a layer has none.
     chosen: Vec<Vec<u16>>,
@@ -63,10 +64,10 @@ impl ExpertOrder {
     }
 }
 
-impl Routing {
+impl CpuRouting {
     /// Room for `layers` layers.
-    pub(super) fn new(layers: usize, choice: ExpertChoice) -> Routing {
-        Routing {
+    pub(super) fn new(layers: usize, choice: ExpertChoice) -> CpuRouting {
+        CpuRouting {
             choice,
             chosen: vec![Vec::new(); layers],
             weights: Vec::new(),
@@ -116,12 +117,12 @@ impl Cpu {
         &self,
         logits: &[f32],
         layer: usize,
-        routing: &mut Routing,
+        routing: &mut CpuRouting,
     ) -> Result<(), OpError> {
         let ExpertChoice { experts, chosen: count, normed } = routing.choice;
         check_multiple("route", "logits", logits.len(), experts)?;
         check_index("route", layer, routing.chosen.len())?;
-        let Routing { chosen, weights, probabilities, .. } = routing;
+        let CpuRouting { chosen, weights, probabilities, .. } = routing;
         probabilities.clear();
         probabilities.extend_from_slice(logits);
         self.share_rows(probabilities, experts, |rows, _| {
@@ -148,9 +149,8 @@ impl Cpu {
     pub(super) fn run_experts(
         &self,
         x: &[f32],
-        layer: usize,
-        experts: ExpertMatrices<'_, Matrix>,
-        routing: &mut Routing,
+        experts: ExpertMatrices<'_, CpuMatrix>,
+        LayerRouting { routing, layer }: LayerRouting<&mut CpuRouting>,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
         let ExpertChoice { experts: count, chosen: width, .. } = routing.choice;
@@ -160,7 +160,7 @@ impl Cpu {
         check_index("mix_experts", layer, routing.chosen.len())?;
         let [hidden, inner] = [gate_up[0].columns(), down[0].columns()];
         let rows = check_multiple("mix_experts", "x", x.len(), hidden)?;
-        let Routing { chosen, weights, order, inputs, .. } = routing;
+        let CpuRouting { chosen, weights, order, inputs, .. } = routing;
         check_len("mix_experts", "routing", chosen[layer].len(), rows * width)?;
         check_len("mix_experts", "weights", weights.len(), rows * width)?;
 
@@ -190,7 +190,7 @@ impl Cpu {
         &self,
         x: &[f32],
         used: &[(usize, usize)],
-        matrices: &[Matrix],
+        matrices: &[CpuMatrix],
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
         let (height, depth) = (matrices[0].rows(), matrices[0].columns());
@@ -202,7 +202,7 @@ impl Cpu {
         out.resize(pairs * height, 0.0);
 
         // All experts decide, not those that this step uses: bits must not depend on the batch.
-        if self.is_fast() && matrices.iter().all(Matrix::is_bf16) {
+        if self.is_fast() && matrices.iter().all(CpuMatrix::is_bf16) {
             let x = bf16_pairs(x, depth);
             let products = products(&x, depth.div_ceil(2), used, matrices, out);
             self.share_products(&products, |product, groups| {
@@ -220,8 +220,8 @@ impl Cpu {
     /// Runs the groups of panels of all products on all threads.
     fn share_products<T: Sync>(
         &self,
-        products: &[Product<'_, T>],
-        work: impl Fn(&Product<'_, T>, std::ops::Range<usize>) + Sync,
+        products: &[PanelProduct<'_, T>],
+        work: impl Fn(&PanelProduct<'_, T>, std::ops::Range<usize>) + Sync,
     ) {
         let groups = products.iter().map(|product| product.w.groups()).sum();
         let operations = products.iter().map(|one| one.rows * one.w.rows() * one.w.columns()).sum();
@@ -244,16 +244,16 @@ fn products<'a, T>(
     x: &'a [T],
     stride: usize,
     used: &[(usize, usize)],
-    matrices: &'a [Matrix],
+    matrices: &'a [CpuMatrix],
     out: &'a mut [f32],
-) -> Vec<Product<'a, T>> {
+) -> Vec<PanelProduct<'a, T>> {
     let (mut x, mut out) = (x, out);
     let mut products = Vec::with_capacity(used.len());
     for &(expert, rows) in used {
         let w = &matrices[expert];
         let (own, other) = x.split_at(rows * stride);
         let (results, rest) = out.split_at_mut(rows * w.rows());
-        products.push(Product { x: own, rows, w, out: SharedSlice::new(results) });
+        products.push(PanelProduct { x: own, rows, w, out: SharedSlice::new(results) });
         (x, out) = (other, rest);
     }
     products

@@ -5,7 +5,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use crate::cpu::matrix::{GROUP, Matrix, PanelGroup};
+use crate::cpu::matrix::{CpuMatrix, GROUP, PanelGroup};
 use crate::cpu::shared::SharedSlice;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::simd::tile::tile_dots;
@@ -15,10 +15,10 @@ use crate::cpu::simd::vector::Dot;
 use crate::cpu::simd::vector::{LANES, Vector};
 
 /// A product: x `[rows, columns of w]`, out `[rows, rows of w]`.
-pub(super) struct Product<'a, T> {
+pub(super) struct PanelProduct<'a, T> {
     pub(super) x: &'a [T],
     pub(super) rows: usize,
-    pub(super) w: &'a Matrix,
+    pub(super) w: &'a CpuMatrix,
     pub(super) out: SharedSlice<'a>,
 }
 
@@ -126,7 +126,7 @@ impl<V: Vector, F: Factor<V>, const P: usize> Block<V> for Panels<'_, V, F, P> {
 /// Multiplies all rows with one group, four panels at a time if the registers allow it.
 #[inline(always)]
 fn group_product<V: Vector, T>(
-    product: &Product<'_, T>,
+    product: &PanelProduct<'_, T>,
     index: usize,
     panels: usize,
     factor: &impl Factor<V>,
@@ -151,7 +151,7 @@ fn group_product<V: Vector, T>(
 
 /// Computes the products with some groups of panels.
 #[inline(always)]
-pub(super) fn product<V: Vector>(product: &Product<'_, f32>, groups: Range<usize>) {
+pub(super) fn product<V: Vector>(product: &PanelProduct<'_, f32>, groups: Range<usize>) {
     let depth = product.w.columns();
     let lines = Lines { values: product.x, stride: depth, depth };
     for index in groups {
@@ -168,7 +168,7 @@ pub(super) fn product<V: Vector>(product: &Product<'_, f32>, groups: Range<usize
 /// As [`product`], for an input of bf16 pairs and a matrix of bf16 numbers.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(super) fn product_dots<V: Dot>(product: &Product<'_, u32>, groups: Range<usize>) {
+pub(super) fn product_dots<V: Dot>(product: &PanelProduct<'_, u32>, groups: Range<usize>) {
     let depth = product.w.columns().div_ceil(2);
     let lines = Lines { values: product.x, stride: depth, depth };
     for index in groups {

@@ -12,8 +12,8 @@ pub(super) const GROUP: usize = 4;
 /// A weight matrix `[rows, columns]` in panels of sixteen rows, four of them interleaved. The last
 /// panel is filled up with rows of zeros, and an odd last column with a column of zeros.
 #[derive(Debug)]
-pub struct Matrix {
-    elements: Elements,
+pub struct CpuMatrix {
+    elements: PanelElements,
     rows: usize,
     columns: usize,
 }
@@ -21,7 +21,7 @@ pub struct Matrix {
 /// Group after group. A group of `g` panels holds, for every column, `g * 16` numbers: those of
 /// its rows in order. The last group may have fewer than four panels.
 #[derive(Debug)]
-enum Elements {
+enum PanelElements {
     F32(Vec<f32>),
     /// As above by pairs of columns, the two numbers of a row side by side.
     Bf16(Vec<u16>),
@@ -34,30 +34,30 @@ pub(super) struct PanelGroup<'a, T> {
     pub(super) panels: usize,
 }
 
-impl Matrix {
+impl CpuMatrix {
     /// Packs parts that together have `rows * columns` elements; as bf16 if all parts are.
     pub(super) fn pack(
         parts: &[Values<'_>],
         rows: usize,
         columns: usize,
-    ) -> Result<Matrix, OpError> {
+    ) -> Result<CpuMatrix, OpError> {
         if parts.iter().all(|part| matches!(part, Values::Bf16(_))) {
-            Matrix::pack_bf16(parts, rows, columns)
+            CpuMatrix::pack_bf16(parts, rows, columns)
         } else {
-            Matrix::pack_f32(parts, rows, columns)
+            CpuMatrix::pack_f32(parts, rows, columns)
         }
     }
 
-    fn pack_bf16(parts: &[Values<'_>], rows: usize, columns: usize) -> Result<Matrix, OpError> {
+    fn pack_bf16(parts: &[Values<'_>], rows: usize, columns: usize) -> Result<CpuMatrix, OpError> {
         let len = rows.next_multiple_of(LANES) * columns.next_multiple_of(2);
-        let elements = Elements::Bf16(zeros("matrix", len)?);
-        let mut matrix = Matrix { elements, rows, columns };
+        let elements = PanelElements::Bf16(zeros("matrix", len)?);
+        let mut matrix = CpuMatrix { elements, rows, columns };
         let mut index = 0;
         for part in parts {
             let Values::Bf16(values) = part else { continue };
             for row in values.chunks_exact(columns) {
                 let offsets = matrix.offsets(index);
-                let Elements::Bf16(to) = &mut matrix.elements else { continue };
+                let PanelElements::Bf16(to) = &mut matrix.elements else { continue };
                 write_row(row, offsets, to);
                 index += 1;
             }
@@ -65,10 +65,10 @@ impl Matrix {
         Ok(matrix)
     }
 
-    fn pack_f32(parts: &[Values<'_>], rows: usize, columns: usize) -> Result<Matrix, OpError> {
+    fn pack_f32(parts: &[Values<'_>], rows: usize, columns: usize) -> Result<CpuMatrix, OpError> {
         let len = rows.next_multiple_of(LANES) * columns;
-        let elements = Elements::F32(zeros("matrix", len)?);
-        let mut matrix = Matrix { elements, rows, columns };
+        let elements = PanelElements::F32(zeros("matrix", len)?);
+        let mut matrix = CpuMatrix { elements, rows, columns };
         let mut index = 0;
         for part in parts {
             let wide = match part {
@@ -77,7 +77,7 @@ impl Matrix {
             };
             for row in wide.chunks_exact(columns) {
                 let offsets = matrix.offsets(index);
-                let Elements::F32(to) = &mut matrix.elements else { continue };
+                let PanelElements::F32(to) = &mut matrix.elements else { continue };
                 write_row(row, offsets, to);
                 index += 1;
             }
@@ -96,7 +96,7 @@ impl Matrix {
     }
 
     pub(super) fn is_bf16(&self) -> bool {
-        matches!(self.elements, Elements::Bf16(_))
+        matches!(self.elements, PanelElements::Bf16(_))
     }
 
     /// Number of groups of panels.
@@ -111,7 +111,7 @@ impl Matrix {
 
     /// Returns one group of 32-bit floats; empty if the matrix is bf16.
     pub(super) fn f32_group(&self, index: usize) -> PanelGroup<'_, f32> {
-        let Elements::F32(values) = &self.elements else {
+        let PanelElements::F32(values) = &self.elements else {
             return PanelGroup { values: &[], panels: 0 };
         };
         let panels = self.panels(index);
@@ -121,7 +121,7 @@ impl Matrix {
 
     /// Returns one group of bf16 numbers; empty if the matrix is not bf16.
     pub(super) fn bf16_group(&self, index: usize) -> PanelGroup<'_, u16> {
-        let Elements::Bf16(values) = &self.elements else {
+        let PanelElements::Bf16(values) = &self.elements else {
             return PanelGroup { values: &[], panels: 0 };
         };
         let panels = self.panels(index);
@@ -144,8 +144,8 @@ impl Matrix {
     pub(super) fn copy_row(&self, row: usize, out: &mut Vec<f32>) {
         let offsets = self.offsets(row);
         match &self.elements {
-            Elements::F32(values) => out.extend(offsets.iter().map(|at| values[at])),
-            Elements::Bf16(values) => out.extend(offsets.iter().map(|at| widen(values[at]))),
+            PanelElements::F32(values) => out.extend(offsets.iter().map(|at| values[at])),
+            PanelElements::Bf16(values) => out.extend(offsets.iter().map(|at| widen(values[at]))),
         }
     }
 }

@@ -2,28 +2,28 @@
 
 use std::ops::Range;
 
-use super::adapters::Adapters;
-use super::attention::pages::{PageStorage, Pages, PagesShape};
+use super::adapters::CpuAdapters;
+use super::attention::pages::{CpuPages, PageStorage, PagesShape};
 use super::attention::{AttentionStep, check_spans};
-use super::experts::Routing;
-use super::matmul::{Product, bf16_pairs};
-use super::matrix::Matrix;
-use super::recurrent::states::States;
+use super::experts::CpuRouting;
+use super::matmul::{PanelProduct, bf16_pairs};
+use super::matrix::CpuMatrix;
+use super::recurrent::states::CpuStates;
 use super::shared::SharedSlice;
 use super::{Cpu, dispatch};
 use crate::op::{
-    DeltaGates, DeltaHeads, EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, LayerPages,
-    LayerStates, LowRank, OpError, Ops, Residual, RmsNorm, Rotation, Step, Values, check_index,
-    check_len, check_multiple,
+    ConvolutionInputs, DeltaHeads, DeltaInputs, EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads,
+    LayerPages, LayerRouting, LayerStates, LowRank, OpError, Ops, Residual, RmsNorm, Rotation,
+    Step, Values, check_index, check_len, check_multiple,
 };
 
 impl Ops for Cpu {
     type Buffer = Vec<f32>;
-    type Matrix = Matrix;
-    type Pages = Pages;
-    type Adapters = Adapters;
-    type Routing = Routing;
-    type States = States;
+    type Matrix = CpuMatrix;
+    type Pages = CpuPages;
+    type Adapters = CpuAdapters;
+    type Routing = CpuRouting;
+    type States = CpuStates;
 
     fn loader(&self) -> Result<Cpu, OpError> {
         Ok(self.clone())
@@ -67,19 +67,24 @@ impl Ops for Cpu {
         Ok(())
     }
 
-    fn matrix(&self, parts: &[Values<'_>], rows: usize, columns: usize) -> Result<Matrix, OpError> {
+    fn matrix(
+        &self,
+        parts: &[Values<'_>],
+        rows: usize,
+        columns: usize,
+    ) -> Result<CpuMatrix, OpError> {
         let found = parts.iter().map(Values::len).sum();
         check_len("matrix", "parts", found, rows * columns)?;
         check_multiple("matrix", "columns", columns, columns)?;
         for part in parts {
             check_multiple("matrix", "parts", part.len(), columns)?;
         }
-        Matrix::pack(parts, rows, columns)
+        CpuMatrix::pack(parts, rows, columns)
     }
 
     fn read_matrix(
         &self,
-        matrix: &Matrix,
+        matrix: &CpuMatrix,
         rows: Range<usize>,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
@@ -91,20 +96,25 @@ impl Ops for Cpu {
         Ok(())
     }
 
-    fn replace_matrix(&self, live: &mut Matrix, staged: &mut Matrix) -> Result<(), OpError> {
+    fn replace_matrix(&self, live: &mut CpuMatrix, staged: &mut CpuMatrix) -> Result<(), OpError> {
         check_len("replace_matrix", "staged", staged.rows(), live.rows())?;
         check_len("replace_matrix", "staged", staged.columns(), live.columns())?;
         std::mem::swap(live, staged);
         Ok(())
     }
 
-    fn adapters(&self, slots: usize, parts: &[usize], columns: usize) -> Result<Adapters, OpError> {
-        Ok(Adapters::new(slots, parts, columns))
+    fn adapters(
+        &self,
+        slots: usize,
+        parts: &[usize],
+        columns: usize,
+    ) -> Result<CpuAdapters, OpError> {
+        Ok(CpuAdapters::new(slots, parts, columns))
     }
 
     fn set_adapter(
         &self,
-        adapters: &mut Adapters,
+        adapters: &mut CpuAdapters,
         slot: usize,
         part: usize,
         addition: Option<LowRank<'_>>,
@@ -113,22 +123,22 @@ impl Ops for Cpu {
     }
 
     fn page_bytes(&self, heads: Heads) -> usize {
-        Pages::bytes(heads, self.is_fast())
+        CpuPages::bytes(heads, self.is_fast())
     }
 
-    fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<Pages, OpError> {
-        Pages::new(PagesShape { heads, layers, count }, self.is_fast())
+    fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<CpuPages, OpError> {
+        CpuPages::new(PagesShape { heads, layers, count }, self.is_fast())
     }
 
     fn state_bytes(&self, heads: DeltaHeads) -> usize {
-        States::bytes(heads)
+        CpuStates::bytes(heads)
     }
 
-    fn states(&self, heads: DeltaHeads, layers: usize, slots: usize) -> Result<States, OpError> {
-        States::new(heads, layers, slots)
+    fn states(&self, heads: DeltaHeads, layers: usize, slots: usize) -> Result<CpuStates, OpError> {
+        CpuStates::new(heads, layers, slots)
     }
 
-    fn embed(&self, step: &Step<'_>, table: &Matrix, out: &mut Vec<f32>) -> Result<(), OpError> {
+    fn embed(&self, step: &Step<'_>, table: &CpuMatrix, out: &mut Vec<f32>) -> Result<(), OpError> {
         out.clear();
         for id in step.ids {
             check_index("embed", *id as usize, table.rows())?;
@@ -165,7 +175,7 @@ impl Ops for Cpu {
         self.rms_norm(&gathered, &norm, out)
     }
 
-    fn matmul(&self, x: &Vec<f32>, w: &Matrix, out: &mut Vec<f32>) -> Result<(), OpError> {
+    fn matmul(&self, x: &Vec<f32>, w: &CpuMatrix, out: &mut Vec<f32>) -> Result<(), OpError> {
         let rows = check_multiple("matmul", "x", x.len(), w.columns())?;
         out.resize(rows * w.rows(), 0.0);
         let (groups, operations) = (w.groups(), x.len() * w.rows());
@@ -173,12 +183,12 @@ impl Ops for Cpu {
 
         if self.is_fast() && w.is_bf16() {
             // The processor multiplies pairs, so the input is rounded once for all groups.
-            let pairs = Product { x: &bf16_pairs(x, w.columns()), rows, w, out };
+            let pairs = PanelProduct { x: &bf16_pairs(x, w.columns()), rows, w, out };
             self.share(groups, operations, |groups| {
                 dispatch::product_dots(self.simd, &pairs, groups);
             });
         } else {
-            let product = Product { x, rows, w, out };
+            let product = PanelProduct { x, rows, w, out };
             self.share(groups, operations, |groups| {
                 dispatch::product(self.simd, &product, groups);
             });
@@ -190,7 +200,7 @@ impl Ops for Cpu {
         &self,
         step: &Step<'_>,
         x: &Vec<f32>,
-        adapters: &Adapters,
+        adapters: &CpuAdapters,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
         self.add_adapters(step.adapters, x, adapters, out)
@@ -209,7 +219,7 @@ impl Ops for Cpu {
         step: &Step<'_>,
         qkv: &mut Vec<f32>,
         rotation: &Rotation<'_, Vec<f32>>,
-        to: LayerPages<&mut Pages>,
+        to: LayerPages<&mut CpuPages>,
     ) -> Result<(), OpError> {
         let LayerPages { pages, layer } = to;
         let heads = pages.shape().heads;
@@ -233,7 +243,7 @@ impl Ops for Cpu {
         &self,
         step: &Step<'_>,
         qkv: &Vec<f32>,
-        past: LayerPages<&Pages>,
+        past: LayerPages<&CpuPages>,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
         let heads = past.pages.shape().heads;
@@ -269,6 +279,17 @@ impl Ops for Cpu {
         Ok(())
     }
 
+    fn gated_matmul(
+        &self,
+        x: &Vec<f32>,
+        w: &CpuMatrix,
+        wide: &mut Vec<f32>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        self.matmul(x, w, wide)?;
+        self.silu_mul(wide, w.rows() / 2, out)
+    }
+
     fn sigmoid_mul(&self, gate: &Vec<f32>, x: &mut Vec<f32>) -> Result<(), OpError> {
         check_len("sigmoid_mul", "gate", gate.len(), x.len())?;
         self.share_rows(x, 1, |part, first| dispatch::sigmoid_mul(self.simd, &gate[first..], part));
@@ -278,24 +299,21 @@ impl Ops for Cpu {
     fn convolve(
         &self,
         step: &Step<'_>,
-        projected: &Vec<f32>,
-        kernel: &Vec<f32>,
-        to: LayerStates<&mut States>,
+        inputs: ConvolutionInputs<'_, Vec<f32>>,
+        to: LayerStates<&mut CpuStates>,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
-        self.convolve_rows(step, projected, kernel, to, out)
+        self.convolve_rows(step, &inputs, to, out)
     }
 
     fn delta_rule(
         &self,
         step: &Step<'_>,
-        projected: &Vec<f32>,
-        convolved: &mut Vec<f32>,
-        gates: DeltaGates<'_, Vec<f32>>,
-        to: LayerStates<&mut States>,
+        inputs: DeltaInputs<'_, Vec<f32>>,
+        to: LayerStates<&mut CpuStates>,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
-        self.run_delta_rule(step, (projected, convolved), gates, to, out)
+        self.run_delta_rule(step, inputs, to, out)
     }
 
     fn gated_norm(
@@ -314,32 +332,31 @@ impl Ops for Cpu {
         choice: ExpertChoice,
         _: usize,
         _: usize,
-    ) -> Result<Routing, OpError> {
+    ) -> Result<CpuRouting, OpError> {
         let ExpertChoice { experts, chosen, .. } = choice;
         check_index("routing", 0, chosen)?;
         check_index("routing", chosen, experts + 1)?;
         check_index("routing", experts, EXPERTS_MAX + 1)?;
-        Ok(Routing::new(layers, choice))
+        Ok(CpuRouting::new(layers, choice))
     }
 
-    fn route(&self, logits: &Vec<f32>, layer: usize, routing: &mut Routing) -> Result<(), OpError> {
-        self.choose_experts(logits, layer, routing)
+    fn route(&self, logits: &Vec<f32>, to: LayerRouting<&mut CpuRouting>) -> Result<(), OpError> {
+        self.choose_experts(logits, to.layer, to.routing)
     }
 
     fn mix_experts(
         &self,
         x: &Vec<f32>,
-        layer: usize,
-        experts: ExpertMatrices<'_, Matrix>,
-        routing: &mut Routing,
+        experts: ExpertMatrices<'_, CpuMatrix>,
+        chosen: LayerRouting<&mut CpuRouting>,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
-        self.run_experts(x, layer, experts, routing, out)
+        self.run_experts(x, experts, chosen, out)
     }
 
     fn take_routing(
         &self,
-        routing: &mut Routing,
+        routing: &mut CpuRouting,
         rows: usize,
         out: &mut Vec<u16>,
     ) -> Result<(), OpError> {

@@ -11,12 +11,12 @@ pub(super) mod states;
 use super::simd::loops;
 use super::{Cpu, dispatch};
 use crate::op::{
-    DeltaGates, DeltaHeads, LayerStates, OpError, RmsNorm, Step, check_index, check_len,
-    check_multiple, check_span_states,
+    ConvolutionInputs, DeltaHeads, DeltaInputs, LayerStates, OpError, RmsNorm, Step, check_index,
+    check_len, check_multiple, check_span_states,
 };
 use convolution::{BLOCK, ConvolutionTask};
 use delta::{DeltaTask, PANELS};
-use states::States;
+use states::CpuStates;
 
 /// Operations for one element of a convolution and of its activation.
 const TAP_OPERATIONS: usize = 4;
@@ -26,11 +26,11 @@ impl Cpu {
     pub(super) fn convolve_rows(
         &self,
         step: &Step<'_>,
-        projected: &[f32],
-        kernel: &[f32],
-        to: LayerStates<&mut States>,
+        inputs: &ConvolutionInputs<'_, Vec<f32>>,
+        to: LayerStates<&mut CpuStates>,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
+        let ConvolutionInputs { projected, kernel } = inputs;
         let LayerStates { states, layer } = to;
         let heads = states.heads();
         let channels = heads.channels();
@@ -72,24 +72,24 @@ impl Cpu {
     pub(super) fn run_delta_rule(
         &self,
         step: &Step<'_>,
-        (projected, convolved): (&[f32], &mut [f32]),
-        gates: DeltaGates<'_, Vec<f32>>,
-        to: LayerStates<&mut States>,
+        inputs: DeltaInputs<'_, Vec<f32>>,
+        to: LayerStates<&mut CpuStates>,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
+        let DeltaInputs { projected, convolved, decay, bias } = inputs;
         let LayerStates { states, layer } = to;
         let heads = states.heads();
         let rows = check_multiple("delta_rule", "projected", projected.len(), heads.row())?;
         check_len("delta_rule", "convolved", convolved.len(), rows * heads.channels())?;
-        check_len("delta_rule", "decay", gates.decay.len(), heads.value)?;
-        check_len("delta_rule", "bias", gates.bias.len(), heads.value)?;
+        check_len("delta_rule", "decay", decay.len(), heads.value)?;
+        check_len("delta_rule", "bias", bias.len(), heads.value)?;
         check_index("delta_rule", layer, states.layers())?;
         check_span_states("delta_rule", step, rows, states.slots())?;
         out.clear();
         out.resize(rows * heads.value_width(), 0.0);
 
         self.unit_queries_and_keys(convolved, heads);
-        let updates = self.updates(projected, heads, &gates);
+        let updates = self.updates(projected, heads, [decay, bias]);
         let operations = rows * heads.value_width() * heads.key_dim * TAP_OPERATIONS;
         let out = super::shared::SharedSlice::new(out);
         let slots = states.delta_slots(layer);
@@ -135,7 +135,7 @@ impl Cpu {
         &self,
         projected: &[f32],
         heads: DeltaHeads,
-        gates: &DeltaGates<'_, Vec<f32>>,
+        [rates, biases]: [&[f32]; 2],
     ) -> Vec<f32> {
         let mut updates = vec![0.0; projected.len() / heads.row() * 2 * heads.value];
         self.share_rows(&mut updates, 2 * heads.value, |rows, first| {
@@ -144,8 +144,8 @@ impl Cpu {
                 let (strengths, decays) =
                     row[heads.row() - 2 * heads.value..].split_at(heads.value);
                 for (head, to) in to.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-                    let a = decays[head] + gates.bias[head];
-                    *to = loops::delta_gates(gates.decay[head], a, strengths[head]);
+                    let a = decays[head] + biases[head];
+                    *to = loops::delta_gates(rates[head], a, strengths[head]);
                 }
             }
         });

@@ -210,7 +210,7 @@ fn rotation(table: &Vec<f32>, width: usize) -> Rotation<'_, Vec<f32>> {
 fn write_and_attend(
     cpu: &Cpu,
     qkv: &Vec<f32>,
-    (pages, layer): (&mut Pages, usize),
+    (pages, layer): (&mut CpuPages, usize),
     spans: &[Span<'_>],
     out: &mut Vec<f32>,
 ) -> Result<(), OpError> {
@@ -240,7 +240,7 @@ fn attention(cpu: &Cpu, qkv: &[f32], heads: Heads, chunks: &[usize], order: &[u3
 }
 
 #[test]
-fn attention_agrees_with_a_plain_loop_at_every_level_in_any_chunks_and_pages() {
+fn attention_agrees_with_a_plain_loop_in_any_chunks_and_pages() {
     for heads in [Heads { query: 4, kv: 2, dim: 20 }, Heads { query: 3, kv: 3, dim: 16 }] {
         let rows = 37;
         let qkv = numbers(10, rows * heads.row());

@@ -7,7 +7,7 @@
 
 pub(super) mod checksum;
 pub(super) mod intake;
-#[cfg(test)]
+#[cfg(all(test, feature = "emulated"))]
 mod tests;
 
 use std::ops::Range;
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::device::memory::{Memory, Pod};
 use super::error::CudaError;
 use super::tensor::ElementType;
-use crate::op::Values;
+use crate::op::{DeviceValues, HostValues, OpError};
 
 /// The bytes of several tensors, all in the memory of the device or all in that of the host.
 #[derive(Debug)]
@@ -60,25 +60,6 @@ impl Arrival {
         let moved = bytes.len();
         *home = Home::Host(bytes);
         Ok(moved)
-    }
-}
-
-/// Elements in the host's memory, as they arrived.
-#[derive(Debug, PartialEq)]
-pub enum HostValues {
-    /// 32-bit floats.
-    F32(Vec<f32>),
-    /// bf16 numbers.
-    Bf16(Vec<u16>),
-}
-
-impl HostValues {
-    /// Borrows the elements.
-    pub fn view(&self) -> Values<'_> {
-        match self {
-            HostValues::F32(values) => Values::F32(values),
-            HostValues::Bf16(values) => Values::Bf16(values),
-        }
     }
 }
 
@@ -162,5 +143,15 @@ impl ArrivedValues {
 
     fn bytes(&self) -> Range<usize> {
         self.start..self.start + self.len * self.element.size()
+    }
+}
+
+impl DeviceValues for ArrivedValues {
+    fn count(&self) -> usize {
+        self.len
+    }
+
+    fn to_host(&self) -> Result<HostValues, OpError> {
+        self.read().map_err(|error| error.of("matrix"))
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! A check makes random inputs, fills the output with NaN, launches the kernel, and compares each
 //! number with the reference's. Tests run the checks, and so does `rolltape doctor --gpu` on a real
-//! device.
+//! device. Therefore they are part of the product: a user with a GPU has nothing but the binary.
 //!
 //! - [`CHECKS`]: all checks. [`Checker`]: the kernels, the inputs and the findings.
-//! - [`Finding`]: the largest difference. [`Speed`]: the time of a launch.
+//! - [`CheckFinding`]: the largest difference. [`Speed`]: the time of a launch.
 //!
 //! References round to bf16 where the kernel writes bf16, and add up in wider numbers than it does.
 
@@ -59,7 +59,7 @@ pub type Check = fn(&mut Checker<'_>) -> Result<(), CudaError>;
 
 /// The largest difference between a kernel and its reference in one shape.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Finding {
+pub struct CheckFinding {
     /// The kernel and the shape.
     pub what: String,
     /// The difference as a part of the tolerance: the kernel is right if it is at most one.
@@ -90,7 +90,7 @@ pub struct Checker<'a> {
     /// Source of inputs.
     pub random: Random,
     /// Differences, one for each shape.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<CheckFinding>,
     /// Times; `None` on an emulated device, which has none.
     pub speeds: Option<Vec<Speed>>,
 }
@@ -127,7 +127,7 @@ impl<'a> Checker<'a> {
 
     /// Compares numbers. The tolerance is relative to the expected number, and absolute below one.
     pub fn compare(&mut self, what: &str, found: &[f32], expected: &[f32], tolerance: f64) {
-        let mut finding = Finding { what: what.to_owned(), worst: 0.0, at: 0 };
+        let mut finding = CheckFinding { what: what.to_owned(), worst: 0.0, at: 0 };
         if found.len() != expected.len() {
             finding.worst = f64::INFINITY;
         }
@@ -145,7 +145,11 @@ impl<'a> Checker<'a> {
         let different = found.iter().zip(expected).position(|(a, b)| a != b);
         let equal = found.len() == expected.len() && different.is_none();
         let worst = if equal { 0.0 } else { f64::INFINITY };
-        self.findings.push(Finding { what: what.to_owned(), worst, at: different.unwrap_or(0) });
+        self.findings.push(CheckFinding {
+            what: what.to_owned(),
+            worst,
+            at: different.unwrap_or(0),
+        });
     }
 
     /// Times a launch that moves `bytes`, if times are wanted.

@@ -127,6 +127,7 @@ impl CublasLt {
     fn start(&self, algorithm: &Algorithm, addresses: ProductAddresses) -> Result<(), CudaError> {
         let (alpha, beta) = (1.0_f32, 0.0_f32);
         let out = addresses.out as *mut c_void;
+
         // The library computes `outᵀ = w · xᵀ` column-major, which is `out` row-major.
         // SAFETY: layouts are of the shape, and the caller promises the addresses.
         let code = unsafe {
@@ -149,6 +150,7 @@ impl CublasLt {
                 self.device.inner.stream.cast(),
             )
         };
+
         check("cublasLtMatmul", code)
     }
 
@@ -186,6 +188,7 @@ impl CublasLt {
         // SAFETY: the library fills plain numbers in, for which zeros are values.
         let mut result: sys::cublasLtMatmulHeuristicResult_t = unsafe { std::mem::zeroed() };
         let mut count = 0;
+
         // SAFETY: all handles live, and there is room for one result.
         let code = unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
@@ -201,6 +204,7 @@ impl CublasLt {
                 &mut count,
             )
         };
+
         if code == cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED {
             return Ok(None);
         }
@@ -255,5 +259,5 @@ fn check(call: &'static str, code: cublasStatus_t) -> Result<(), CudaError> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "emulated"))]
 mod tests;

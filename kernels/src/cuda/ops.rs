@@ -17,27 +17,28 @@ use super::grid;
 use super::kernels::Arg;
 use super::params::SampleParams;
 use super::step::Cuda;
-use super::tensor::{Buffer, ElementType, Matrix, Pages, Storage};
+use super::tensor::{CudaBuffer, CudaMatrix, CudaPages, ElementType, Storage};
 use crate::op::{
-    DeltaGates, DeltaHeads, DeviceLimits, DrawnToken, ExpertChoice, ExpertMatrices, Heads,
-    LayerPages, LayerStates, LowRank, OpError, Ops, Part, Placement, Residual, RmsNorm, Rotation,
-    Step, TOP_MAX, Values, check_len,
+    AttentionRows, ConvolutionInputs, DeltaHeads, DeltaInputs, DeviceLimits, DrawnToken,
+    ExpertChoice, ExpertMatrices, Heads, LayerPages, LayerRouting, LayerStates, LowRank,
+    MatrixPart, OpError, Ops, Placement, Residual, RmsNorm, Rotation, Step, TOP_MAX, Values,
+    check_len,
 };
-use adapters::Adapters;
-use experts::Routing;
+use adapters::CudaAdapters;
+use experts::CudaRouting;
 use launch::{op_error, optional_pointer, pointer, row_width};
-use recurrent::States;
+use recurrent::CudaStates;
 
 /// Columns of a product's operands are a multiple of this.
 const DEPTH_UNIT: usize = 8;
 
 impl Ops for Cuda {
-    type Buffer = Buffer;
-    type Matrix = Matrix;
-    type Pages = Pages;
-    type Adapters = Adapters;
-    type Routing = Routing;
-    type States = States;
+    type Buffer = CudaBuffer;
+    type Matrix = CudaMatrix;
+    type Pages = CudaPages;
+    type Adapters = CudaAdapters;
+    type Routing = CudaRouting;
+    type States = CudaStates;
 
     fn loader(&self) -> Result<Cuda, OpError> {
         self.with_new_stream().map_err(op_error("twin"))
@@ -72,21 +73,21 @@ impl Ops for Cuda {
         self.free_scratch().map_err(op_error("give_back"))
     }
 
-    fn upload(&self, values: &[f32]) -> Result<Buffer, OpError> {
-        Buffer::of(&self.device, values, self.spills).map_err(op_error("upload"))
+    fn upload(&self, values: &[f32]) -> Result<CudaBuffer, OpError> {
+        CudaBuffer::of(&self.device, values, self.spills).map_err(op_error("upload"))
     }
 
-    fn scratch(&self, rows: usize, width: usize) -> Result<Buffer, OpError> {
+    fn scratch(&self, rows: usize, width: usize) -> Result<CudaBuffer, OpError> {
         self.buffer(ElementType::Bf16, Cuda::padded(rows) * width)
     }
 
-    fn logits(&self, rows: usize, width: usize) -> Result<Buffer, OpError> {
+    fn logits(&self, rows: usize, width: usize) -> Result<CudaBuffer, OpError> {
         self.buffer(ElementType::F32, Cuda::padded(rows) * width)
     }
 
     fn read_rows(
         &self,
-        buffer: &mut Buffer,
+        buffer: &mut CudaBuffer,
         width: usize,
         rows: &[usize],
         to: &mut Vec<f32>,
@@ -107,58 +108,76 @@ impl Ops for Cuda {
         Ok(())
     }
 
-    fn read_buffer(&self, buffer: &Buffer, out: &mut Vec<f32>) -> Result<(), OpError> {
+    fn read_buffer(&self, buffer: &CudaBuffer, out: &mut Vec<f32>) -> Result<(), OpError> {
         self.read_vector(buffer, out)
     }
 
-    fn replace_buffer(&self, live: &mut Buffer, staged: &mut Buffer) -> Result<(), OpError> {
+    fn replace_buffer(
+        &self,
+        live: &mut CudaBuffer,
+        staged: &mut CudaBuffer,
+    ) -> Result<(), OpError> {
         self.replace(&mut live.storage, &mut staged.storage, "replace_buffer")
     }
 
-    fn move_buffer(&self, buffer: &mut Buffer, to: Placement) -> Result<(), OpError> {
+    fn move_buffer(&self, buffer: &mut CudaBuffer, to: Placement) -> Result<(), OpError> {
         self.move_storage(&mut buffer.storage, to, "move_buffer")
     }
 
-    fn matrix(&self, parts: &[Values<'_>], rows: usize, columns: usize) -> Result<Matrix, OpError> {
-        let parts: Vec<Part<'_>> = parts.iter().copied().map(Part::Host).collect();
+    fn matrix(
+        &self,
+        parts: &[Values<'_>],
+        rows: usize,
+        columns: usize,
+    ) -> Result<CudaMatrix, OpError> {
+        let parts: Vec<MatrixPart<'_>> = parts.iter().copied().map(MatrixPart::Host).collect();
         self.matrix_of(&parts, rows, columns)
     }
 
     fn matrix_of(
         &self,
-        parts: &[Part<'_>],
+        parts: &[MatrixPart<'_>],
         rows: usize,
         columns: usize,
-    ) -> Result<Matrix, OpError> {
-        check_len("matrix", "parts", parts.iter().map(Part::len).sum(), rows * columns)?;
+    ) -> Result<CudaMatrix, OpError> {
+        check_len("matrix", "parts", parts.iter().map(MatrixPart::len).sum(), rows * columns)?;
         check_len("matrix", "columns", columns % DEPTH_UNIT, 0)?;
-        Matrix::new(&self.device, parts, rows, columns, self.spills).map_err(op_error("matrix"))
+        CudaMatrix::new(&self.device, parts, rows, columns, self.spills)
     }
 
     fn read_matrix(
         &self,
-        matrix: &Matrix,
+        matrix: &CudaMatrix,
         rows: Range<usize>,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
         self.read_matrix_rows(matrix, rows, out)
     }
 
-    fn replace_matrix(&self, live: &mut Matrix, staged: &mut Matrix) -> Result<(), OpError> {
+    fn replace_matrix(
+        &self,
+        live: &mut CudaMatrix,
+        staged: &mut CudaMatrix,
+    ) -> Result<(), OpError> {
         self.replace(&mut live.storage, &mut staged.storage, "replace_matrix")
     }
 
-    fn move_matrix(&self, matrix: &mut Matrix, to: Placement) -> Result<(), OpError> {
+    fn move_matrix(&self, matrix: &mut CudaMatrix, to: Placement) -> Result<(), OpError> {
         self.move_storage(&mut matrix.storage, to, "move_matrix")
     }
 
-    fn adapters(&self, slots: usize, parts: &[usize], columns: usize) -> Result<Adapters, OpError> {
-        Adapters::new(&self.device, slots, parts, columns).map_err(op_error("adapters"))
+    fn adapters(
+        &self,
+        slots: usize,
+        parts: &[usize],
+        columns: usize,
+    ) -> Result<CudaAdapters, OpError> {
+        CudaAdapters::new(&self.device, slots, parts, columns).map_err(op_error("adapters"))
     }
 
     fn set_adapter(
         &self,
-        adapters: &mut Adapters,
+        adapters: &mut CudaAdapters,
         slot: usize,
         part: usize,
         addition: Option<LowRank<'_>>,
@@ -167,18 +186,18 @@ impl Ops for Cuda {
     }
 
     fn page_bytes(&self, heads: Heads) -> usize {
-        2 * Pages::side_bytes(heads)
+        2 * CudaPages::side_bytes(heads)
     }
 
-    fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<Pages, OpError> {
+    fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<CudaPages, OpError> {
         check_len("pages", "heads", heads.row(), self.heads.row())?;
-        let bytes = Pages::side_bytes(heads) * layers * count;
+        let bytes = CudaPages::side_bytes(heads) * layers * count;
         let keys = Storage::new(&self.device, bytes).map_err(op_error("pages"))?;
         let values = Storage::new(&self.device, bytes).map_err(op_error("pages"))?;
         // Kernels multiply positions beyond the end by a weight of zero, which must give zero.
         keys.memory().fill(0).map_err(op_error("pages"))?;
         values.memory().fill(0).map_err(op_error("pages"))?;
-        Ok(Pages { keys, values, heads, layers, count })
+        Ok(CudaPages { keys, values, heads, layers, count })
     }
 
     fn run(
@@ -193,7 +212,7 @@ impl Ops for Cuda {
         self.draws.take().map_err(op_error("drawn"))
     }
 
-    fn embed(&self, _: &Step<'_>, table: &Matrix, out: &mut Buffer) -> Result<(), OpError> {
+    fn embed(&self, _: &Step<'_>, table: &CudaMatrix, out: &mut CudaBuffer) -> Result<(), OpError> {
         let rows = self.shape().rows;
         self.set_bounds(|bounds| bounds.vocab = table.rows);
         out.resize(rows * table.columns).map_err(op_error("embed"))?;
@@ -212,10 +231,10 @@ impl Ops for Cuda {
 
     fn add_rms_norm(
         &self,
-        sum: &mut Buffer,
-        delta: Option<&Buffer>,
-        norm: RmsNorm<'_, Buffer>,
-        out: &mut Buffer,
+        sum: &mut CudaBuffer,
+        delta: Option<&CudaBuffer>,
+        norm: RmsNorm<'_, CudaBuffer>,
+        out: &mut CudaBuffer,
     ) -> Result<(), OpError> {
         let (rows, hidden) = (self.shape().rows, norm.weight.len);
         check_len("add_norm", "sum", sum.len, rows * hidden)?;
@@ -237,9 +256,9 @@ impl Ops for Cuda {
     fn gather_rms_norm(
         &self,
         step: &Step<'_>,
-        residual: Residual<'_, Buffer>,
-        norm: RmsNorm<'_, Buffer>,
-        out: &mut Buffer,
+        residual: Residual<'_, CudaBuffer>,
+        norm: RmsNorm<'_, CudaBuffer>,
+        out: &mut CudaBuffer,
     ) -> Result<(), OpError> {
         let Residual { sum, delta } = residual;
         let RmsNorm { weight, offset, eps } = norm;
@@ -263,18 +282,18 @@ impl Ops for Cuda {
         self.launch("gather_norm", grid::norm(wanted, hidden), &args)
     }
 
-    fn matmul(&self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), OpError> {
+    fn matmul(&self, x: &CudaBuffer, w: &CudaMatrix, out: &mut CudaBuffer) -> Result<(), OpError> {
         self.run_product(x, w, out)
     }
 
     fn gated_matmul(
         &self,
-        x: &Buffer,
-        w: &Matrix,
-        width: usize,
-        wide: &mut Buffer,
-        out: &mut Buffer,
+        x: &CudaBuffer,
+        w: &CudaMatrix,
+        wide: &mut CudaBuffer,
+        out: &mut CudaBuffer,
     ) -> Result<(), OpError> {
+        let width = w.rows / 2;
         if self.run_gated_product(x, w, width, out)? {
             return Ok(());
         }
@@ -285,14 +304,14 @@ impl Ops for Cuda {
     fn add_lora(
         &self,
         step: &Step<'_>,
-        x: &Buffer,
-        adapters: &Adapters,
-        out: &mut Buffer,
+        x: &CudaBuffer,
+        adapters: &CudaAdapters,
+        out: &mut CudaBuffer,
     ) -> Result<(), OpError> {
         self.launch_lora(step, x, adapters, out)
     }
 
-    fn add_bias(&self, x: &mut Buffer, bias: &Buffer) -> Result<(), OpError> {
+    fn add_bias(&self, x: &mut CudaBuffer, bias: &CudaBuffer) -> Result<(), OpError> {
         let (rows, width) = (self.shape().rows, bias.len);
         check_len("add_bias", "x", x.len, rows * width)?;
         let args = [pointer(&x.storage), pointer(&bias.storage), Arg::from(width)];
@@ -302,9 +321,9 @@ impl Ops for Cuda {
     fn rope_and_cache(
         &self,
         _: &Step<'_>,
-        qkv: &mut Buffer,
-        rotation: &Rotation<'_, Buffer>,
-        to: LayerPages<&mut Pages>,
+        qkv: &mut CudaBuffer,
+        rotation: &Rotation<'_, CudaBuffer>,
+        to: LayerPages<&mut CudaPages>,
     ) -> Result<(), OpError> {
         self.launch_rope(qkv, rotation, &LayerPages { pages: &*to.pages, layer: to.layer })
     }
@@ -312,9 +331,9 @@ impl Ops for Cuda {
     fn attend(
         &self,
         _: &Step<'_>,
-        qkv: &Buffer,
-        past: LayerPages<&Pages>,
-        out: &mut Buffer,
+        qkv: &CudaBuffer,
+        past: LayerPages<&CudaPages>,
+        out: &mut CudaBuffer,
     ) -> Result<(), OpError> {
         self.run_attention(qkv, &past, out)
     }
@@ -322,11 +341,11 @@ impl Ops for Cuda {
     fn rope_and_attend(
         &self,
         _: &Step<'_>,
-        qkv: &mut Buffer,
-        rotation: &Rotation<'_, Buffer>,
-        to: LayerPages<&mut Pages>,
-        out: &mut Buffer,
+        rows: AttentionRows<'_, CudaBuffer>,
+        rotation: &Rotation<'_, CudaBuffer>,
+        to: LayerPages<&mut CudaPages>,
     ) -> Result<(), OpError> {
+        let AttentionRows { qkv, out } = rows;
         let to = LayerPages { pages: &*to.pages, layer: to.layer };
         if self.rotates_in_attention(rotation) {
             return self.run_rotating_attention(qkv, rotation, &to, out);
@@ -335,7 +354,12 @@ impl Ops for Cuda {
         self.run_attention(qkv, &to, out)
     }
 
-    fn silu_mul(&self, gate_up: &Buffer, width: usize, out: &mut Buffer) -> Result<(), OpError> {
+    fn silu_mul(
+        &self,
+        gate_up: &CudaBuffer,
+        width: usize,
+        out: &mut CudaBuffer,
+    ) -> Result<(), OpError> {
         let rows = self.shape().rows;
         check_len("silu_mul", "gate_up", gate_up.len, rows * 2 * width)?;
         out.resize(rows * width).map_err(op_error("silu_mul"))?;
@@ -343,7 +367,7 @@ impl Ops for Cuda {
         self.launch("silu_mul", grid::wide(rows, width), &args)
     }
 
-    fn sigmoid_mul(&self, gate: &Buffer, x: &mut Buffer) -> Result<(), OpError> {
+    fn sigmoid_mul(&self, gate: &CudaBuffer, x: &mut CudaBuffer) -> Result<(), OpError> {
         let (op, rows) = ("sigmoid_mul", self.shape().rows);
         check_len(op, "gate", gate.len, x.len)?;
         let width = row_width(op, "x", x.len, rows)?;
@@ -355,39 +379,41 @@ impl Ops for Cuda {
         Cuda::bytes_of_state(heads)
     }
 
-    fn states(&self, heads: DeltaHeads, layers: usize, slots: usize) -> Result<States, OpError> {
+    fn states(
+        &self,
+        heads: DeltaHeads,
+        layers: usize,
+        slots: usize,
+    ) -> Result<CudaStates, OpError> {
         self.new_states(heads, layers, slots)
     }
 
     fn convolve(
         &self,
         _: &Step<'_>,
-        projected: &Buffer,
-        kernel: &Buffer,
-        to: LayerStates<&mut States>,
-        out: &mut Buffer,
+        inputs: ConvolutionInputs<'_, CudaBuffer>,
+        to: LayerStates<&mut CudaStates>,
+        out: &mut CudaBuffer,
     ) -> Result<(), OpError> {
-        self.convolve_rows(projected, kernel, &to, out)
+        self.convolve_rows(&inputs, &to, out)
     }
 
     fn delta_rule(
         &self,
         _: &Step<'_>,
-        projected: &Buffer,
-        convolved: &mut Buffer,
-        gates: DeltaGates<'_, Buffer>,
-        to: LayerStates<&mut States>,
-        out: &mut Buffer,
+        inputs: DeltaInputs<'_, CudaBuffer>,
+        to: LayerStates<&mut CudaStates>,
+        out: &mut CudaBuffer,
     ) -> Result<(), OpError> {
-        self.run_delta_rule((projected, convolved), &gates, &to, out)
+        self.run_delta_rule(&inputs, &to, out)
     }
 
     fn gated_norm(
         &self,
-        x: &mut Buffer,
-        projected: &Buffer,
+        x: &mut CudaBuffer,
+        projected: &CudaBuffer,
         heads: DeltaHeads,
-        norm: RmsNorm<'_, Buffer>,
+        norm: RmsNorm<'_, CudaBuffer>,
     ) -> Result<(), OpError> {
         self.norm_and_gate(x, projected, heads, &norm)
     }
@@ -398,39 +424,42 @@ impl Ops for Cuda {
         choice: ExpertChoice,
         rows: usize,
         width: usize,
-    ) -> Result<Routing, OpError> {
+    ) -> Result<CudaRouting, OpError> {
         self.new_routing(layers, choice, rows, width)
     }
 
-    fn route(&self, logits: &Buffer, layer: usize, routing: &mut Routing) -> Result<(), OpError> {
-        self.choose_experts(logits, layer, routing)
+    fn route(
+        &self,
+        logits: &CudaBuffer,
+        to: LayerRouting<&mut CudaRouting>,
+    ) -> Result<(), OpError> {
+        self.choose_experts(logits, to.layer, to.routing)
     }
 
     fn mix_experts(
         &self,
-        x: &Buffer,
-        layer: usize,
-        experts: ExpertMatrices<'_, Matrix>,
-        routing: &mut Routing,
-        out: &mut Buffer,
+        x: &CudaBuffer,
+        experts: ExpertMatrices<'_, CudaMatrix>,
+        chosen: LayerRouting<&mut CudaRouting>,
+        out: &mut CudaBuffer,
     ) -> Result<(), OpError> {
-        self.run_experts(x, layer, experts, routing, out)
+        self.run_experts(x, experts, chosen, out)
     }
 
-    fn fetch_routing(&self, routing: &mut Routing) -> Result<(), OpError> {
+    fn fetch_routing(&self, routing: &mut CudaRouting) -> Result<(), OpError> {
         routing.fetch(self.shape().rows)
     }
 
     fn take_routing(
         &self,
-        routing: &mut Routing,
+        routing: &mut CudaRouting,
         rows: usize,
         out: &mut Vec<u16>,
     ) -> Result<(), OpError> {
         routing.take(rows, out)
     }
 
-    fn draw(&self, _: &Step<'_>, logits: &Buffer, vocab: usize) -> Result<(), OpError> {
+    fn draw(&self, _: &Step<'_>, logits: &CudaBuffer, vocab: usize) -> Result<(), OpError> {
         let shape = self.shape();
         if !shape.draws {
             return Ok(());

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::cublaslt::ProductShape;
 use super::device::Device;
-use super::device::event::Event;
+use super::device::event::CudaEvent;
 use super::device::memory::Memory;
 use super::error::CudaError;
 use super::grid;
 use super::kernels::{Arg, Kernels};
-use super::step::plan::{Plan, StepShape};
+use super::step::plan::{StepPlan, StepShape};
 use super::variant::Variant;
 use crate::op::{ExpertChoice, Heads};
 use crate::random::Random;
@@ -54,7 +54,7 @@ struct ProfilerState {
     /// True if whole steps are timed, as they are recorded.
     whole: bool,
     /// One event more than operations; kept from step to step.
-    events: Vec<Event>,
+    events: Vec<CudaEvent>,
     /// The label and the bytes of each operation of the step.
     marked: Vec<(String, usize)>,
     lead: LeadMemory,
@@ -190,7 +190,7 @@ impl ProfilerState {
     /// Records an event, which is created when it is first needed.
     fn record_event(&mut self, index: usize) -> Result<(), CudaError> {
         while self.events.len() <= index {
-            self.events.push(Event::timed(&self.device)?);
+            self.events.push(CudaEvent::timed(&self.device)?);
         }
         self.events[index].record()
     }
@@ -237,7 +237,12 @@ pub(super) fn silu_cost(rows: usize, width: usize) -> (String, usize) {
 
 /// The label of a kernel of a step that only decodes, or has prompts only, and the bytes that it
 /// moves.
-pub(super) fn kernel_cost(name: &str, args: &[Arg], plan: &Plan, heads: Heads) -> (String, usize) {
+pub(super) fn kernel_cost(
+    name: &str,
+    args: &[Arg],
+    plan: &StepPlan,
+    heads: Heads,
+) -> (String, usize) {
     let StepShape { rows, wanted, tiles, spans, decodes, .. } = plan.shape;
     let at = |index| int_arg(args, index);
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::cublaslt::CublasLt;
-use super::device::event::Event;
+use super::device::event::CudaEvent;
 use super::device::graph::Graph;
 use super::device::memory::Pinned;
 use super::device::{Device, DeviceOptions};
@@ -25,7 +25,7 @@ use super::tensor::Storage;
 use super::variant::Variant;
 use crate::op::{Heads, OpError, PAGE, Span, Step, check_index, check_slots, check_span_states};
 use draws::Draws;
-use plan::{Plan, StepShape, padded};
+use plan::{StepPlan, StepShape, padded};
 use tiles::TileRules;
 
 /// Maximum number of elements of a head, and the number of which it is a multiple.
@@ -65,7 +65,7 @@ pub struct Cuda {
     /// True if weights may stay on the host for want of memory on the device.
     pub(super) spills: bool,
     /// The running step, and its words on the device.
-    pub(super) plan: Plan,
+    pub(super) plan: StepPlan,
     pub(super) words: Storage,
     /// Two buffers from which words are copied in turn.
     uploads: [Upload; 2],
@@ -91,7 +91,7 @@ pub struct Cuda {
 #[derive(Debug)]
 struct Upload {
     words: Pinned<i32>,
-    copied: Event,
+    copied: CudaEvent,
 }
 
 /// The record of a step shape that came up before.
@@ -172,6 +172,7 @@ impl Cuda {
     ) -> Result<Cuda, CudaError> {
         let is_free = !options.deterministic;
         let variant = if is_free { options.variant } else { options.variant.deterministic() };
+
         Ok(Cuda {
             library: None,
             heads,
@@ -179,7 +180,7 @@ impl Cuda {
             eager: options.eager,
             deterministic: options.deterministic,
             spills: false,
-            plan: Plan::default(),
+            plan: StepPlan::default(),
             words: Storage::new(&device, 0)?,
             uploads: [Upload::new(&device)?, Upload::new(&device)?],
             next_upload: 0,
@@ -236,7 +237,7 @@ impl Cuda {
         }
 
         self.variant = self.profiler.as_ref().map_or(self.usual, Profiler::variant);
-        self.plan = Plan::of(step, self.heads.group(), self.tile_rules());
+        self.plan = StepPlan::of(step, self.heads.group(), self.tile_rules());
         self.upload_plan().map_err(|error| error.of("run"))?;
         self.begin_profile().map_err(|error| error.of("run"))?;
         self.walk_or_replay(walk)?;
@@ -399,7 +400,7 @@ fn check_span(span: &Span<'_>, rows: usize, pages: usize) -> Result<(), OpError>
 
 impl Upload {
     fn new(device: &Device) -> Result<Upload, CudaError> {
-        Ok(Upload { words: Pinned::new(device, 0)?, copied: Event::new(device)? })
+        Ok(Upload { words: Pinned::new(device, 0)?, copied: CudaEvent::new(device)? })
     }
 }
 

@@ -1,13 +1,15 @@
 //! The tensors of the GPU: buffers, weight matrices, and pages of keys and values.
 
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::bf16::narrow;
+use crate::cuda::arrival::ArrivedValues;
 use crate::cuda::device::Device;
 use crate::cuda::device::memory::Memory;
 use crate::cuda::error::CudaError;
 use crate::cuda::kernels::Arg;
-use crate::op::{Heads, LayerPages, OpError, PAGE, Part, Values, check_index};
+use crate::op::{Heads, LayerPages, MatrixPart, OpError, PAGE, Values, check_index};
 
 /// Elements that are converted at a time.
 const CHUNK: usize = 1 << 20;
@@ -120,27 +122,31 @@ impl ElementType {
 
 /// A row-major tensor.
 #[derive(Debug)]
-pub struct Buffer {
+pub struct CudaBuffer {
     pub(crate) storage: Storage,
     pub(crate) element: ElementType,
     /// Elements that are in use.
     pub(crate) len: usize,
 }
 
-impl Buffer {
+impl CudaBuffer {
     /// Allocates a buffer for `elements` elements, none of them in use.
     pub(crate) fn new(
         device: &Device,
         element: ElementType,
         elements: usize,
-    ) -> Result<Buffer, CudaError> {
+    ) -> Result<CudaBuffer, CudaError> {
         let storage = Storage::new(device, elements * element.size())?;
-        Ok(Buffer { storage, element, len: 0 })
+        Ok(CudaBuffer { storage, element, len: 0 })
     }
 
     /// Copies 32-bit floats to the device. They stay on the host if they may `spill` and the device
     /// has no room.
-    pub(crate) fn of(device: &Device, values: &[f32], spill: bool) -> Result<Buffer, CudaError> {
+    pub(crate) fn of(
+        device: &Device,
+        values: &[f32],
+        spill: bool,
+    ) -> Result<CudaBuffer, CudaError> {
         let storage = match Memory::of(device, values) {
             Ok(memory) => Storage::from_memory(memory),
             Err(CudaError::Memory { .. }) if spill => {
@@ -149,7 +155,7 @@ impl Buffer {
             }
             Err(error) => return Err(error),
         };
-        Ok(Buffer { storage, element: ElementType::F32, len: values.len() })
+        Ok(CudaBuffer { storage, element: ElementType::F32, len: values.len() })
     }
 
     /// Sets the number of elements in use, and grows if necessary.
@@ -164,32 +170,33 @@ impl Buffer {
 
 /// A weight matrix of bf16 numbers, row-major.
 #[derive(Debug)]
-pub struct Matrix {
+pub struct CudaMatrix {
     pub(crate) storage: Storage,
     pub(crate) rows: usize,
     pub(crate) columns: usize,
 }
 
-impl Matrix {
+impl CudaMatrix {
     /// Copies a `[rows, columns]` matrix to the device: parts one below another, rounded to bf16.
     /// It stays on the host if it may `spill` and the device has no room.
     pub(crate) fn new(
         device: &Device,
-        parts: &[Part<'_>],
+        parts: &[MatrixPart<'_>],
         rows: usize,
         columns: usize,
         spill: bool,
-    ) -> Result<Matrix, CudaError> {
+    ) -> Result<CudaMatrix, OpError> {
+        let failed = |error: CudaError| error.of("matrix");
         let storage = match room_for(device, parts, rows * columns * 2) {
             Err(CudaError::Memory { .. }) if spill => {
                 let mut bytes = Vec::with_capacity(rows * columns * 2);
                 for part in parts {
                     bytes.extend(part_to_bf16(*part)?.into_iter().flat_map(u16::to_ne_bytes));
                 }
-                let storage = Storage::on_host(device, bytes)?;
-                return Ok(Matrix { storage, rows, columns });
+                let storage = Storage::on_host(device, bytes).map_err(failed)?;
+                return Ok(CudaMatrix { storage, rows, columns });
             }
-            storage => storage?,
+            storage => storage.map_err(failed)?,
         };
 
         let mut offset = 0;
@@ -198,21 +205,21 @@ impl Matrix {
             offset += 2 * part.len();
         }
         // Copies within the device may be under way, and other streams will read the matrix.
-        device.synchronize()?;
-        Ok(Matrix { storage, rows, columns })
+        device.synchronize().map_err(failed)?;
+        Ok(CudaMatrix { storage, rows, columns })
     }
 }
 
 /// Allocates the memory of a matrix. If the device has no room, parts that arrived there move to
 /// the host, with all that arrived beside them, and make room.
-fn room_for(device: &Device, parts: &[Part<'_>], bytes: usize) -> Result<Storage, CudaError> {
+fn room_for(device: &Device, parts: &[MatrixPart<'_>], bytes: usize) -> Result<Storage, CudaError> {
     let full = match Storage::new(device, bytes) {
         Err(error @ CudaError::Memory { .. }) => error,
         storage => return storage,
     };
     let mut moved = 0;
     for part in parts {
-        if let Part::Arrived(values) = part {
+        if let Some(values) = arrived(*part) {
             moved += values.arrival().move_to_host()?;
         }
     }
@@ -220,22 +227,34 @@ fn room_for(device: &Device, parts: &[Part<'_>], bytes: usize) -> Result<Storage
 }
 
 /// Brings a part to the host, converted to bf16.
-fn part_to_bf16(part: Part<'_>) -> Result<Vec<u16>, CudaError> {
+fn part_to_bf16(part: MatrixPart<'_>) -> Result<Vec<u16>, OpError> {
     match part {
-        Part::Host(values) => Ok(to_bf16(values)),
-        Part::Arrived(values) => Ok(to_bf16(values.read()?.view())),
+        MatrixPart::Host(values) => Ok(to_bf16(values)),
+        MatrixPart::Device(values) => Ok(to_bf16(values.to_host()?.view())),
+    }
+}
+
+/// The elements of a part that was broadcast to a GPU.
+fn arrived(part: MatrixPart<'_>) -> Option<&ArrivedValues> {
+    match part {
+        MatrixPart::Host(_) => None,
+        MatrixPart::Device(values) => (values as &dyn Any).downcast_ref(),
     }
 }
 
 /// Writes a part as bf16, from byte `offset` on.
-fn write_part(to: &Memory, offset: usize, part: Part<'_>) -> Result<(), CudaError> {
+fn write_part(to: &Memory, offset: usize, part: MatrixPart<'_>) -> Result<(), OpError> {
+    let failed = |error: CudaError| error.of("matrix");
+    let is_copied = match arrived(part) {
+        Some(values) => values.copy_bf16(to, offset).map_err(failed)?,
+        None => false,
+    };
     match part {
-        Part::Host(values) => write_bf16(to, offset, values),
-        Part::Arrived(values) => match values.copy_bf16(to, offset)? {
-            true => Ok(()),
-            false => write_bf16(to, offset, values.read()?.view()),
-        },
+        MatrixPart::Device(_) if is_copied => Ok(()),
+        MatrixPart::Device(values) => write_bf16(to, offset, values.to_host()?.view()),
+        MatrixPart::Host(values) => write_bf16(to, offset, values),
     }
+    .map_err(failed)
 }
 
 /// Converts numbers to bf16.
@@ -263,7 +282,7 @@ fn write_bf16(to: &Memory, offset: usize, values: Values<'_>) -> Result<(), Cuda
 /// Keys and values of all sequences and layers, bf16: the keys of each layer are `[pages, kv heads,
 /// 16, dim]`, and so are the values.
 #[derive(Debug)]
-pub struct Pages {
+pub struct CudaPages {
     pub(crate) keys: Storage,
     pub(crate) values: Storage,
     pub(crate) heads: Heads,
@@ -272,19 +291,19 @@ pub struct Pages {
     pub(crate) count: usize,
 }
 
-impl Pages {
+impl CudaPages {
     /// Bytes of the keys of one page in one layer, and of the values.
     pub(crate) fn side_bytes(heads: Heads) -> usize {
         heads.kv * heads.dim * PAGE * 2
     }
 }
 
-impl LayerPages<&Pages> {
+impl LayerPages<&CudaPages> {
     /// Returns the addresses of the keys and of the values of the layer.
     pub(crate) fn addresses(&self) -> Result<[Arg; 2], OpError> {
         let LayerPages { pages, layer } = *self;
         check_index("attention", layer, pages.layers)?;
-        let offset = (Pages::side_bytes(pages.heads) * pages.count * layer) as u64;
+        let offset = (CudaPages::side_bytes(pages.heads) * pages.count * layer) as u64;
         let sides = [&pages.keys, &pages.values];
         Ok(sides.map(|side| Arg::Pointer(side.address() + offset)))
     }

@@ -1,5 +1,5 @@
 //! Kernels that can take each other's place. [`Variant::SERVING`] is what serves, by the times of
-//! the profiles in `docs/benchmarks`; the others are there for comparison.
+//! the profiles in `benches/results`; the others are there for comparison.
 
 use super::grid::gemm::SMALL_ROWS;
 

@@ -1,7 +1,9 @@
 //! The operands of operations, other than the tensors of a device.
 
+use std::any::Any;
+use std::fmt::Debug;
+
 use super::error::OpError;
-use crate::cuda::{ArrivedValues, HostValues};
 
 /// Attention heads of a model: a row is `[q0..qn | k0..km | v0..vm]`, each head of `dim` elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,21 +69,52 @@ impl Values<'_> {
     }
 }
 
-/// A part of a matrix, in the memory of the host or of a GPU.
-#[derive(Clone, Copy, Debug)]
-pub enum Part<'a> {
-    /// On the host.
-    Host(Values<'a>),
-    /// As it was broadcast to a GPU.
-    Arrived(&'a ArrivedValues),
+/// Elements in the host's memory, in the type in which they were stored.
+#[derive(Debug, PartialEq)]
+pub enum HostValues {
+    /// 32-bit floats.
+    F32(Vec<f32>),
+    /// bf16 numbers.
+    Bf16(Vec<u16>),
 }
 
-impl Part<'_> {
+impl HostValues {
+    /// Borrows the elements.
+    pub fn view(&self) -> Values<'_> {
+        match self {
+            HostValues::F32(values) => Values::F32(values),
+            HostValues::Bf16(values) => Values::Bf16(values),
+        }
+    }
+}
+
+/// Elements in the memory of a device.
+pub trait DeviceValues: Any + Debug {
+    /// Number of elements.
+    fn count(&self) -> usize;
+
+    /// Copies the elements to the host.
+    ///
+    /// # Errors
+    /// An error of the copy.
+    fn to_host(&self) -> Result<HostValues, OpError>;
+}
+
+/// A part of a matrix, in the memory of the host or of a device.
+#[derive(Clone, Copy, Debug)]
+pub enum MatrixPart<'a> {
+    /// On the host.
+    Host(Values<'a>),
+    /// On a device, which need not be the one that the matrix is made for.
+    Device(&'a (dyn DeviceValues + 'static)),
+}
+
+impl MatrixPart<'_> {
     /// Number of elements.
     pub fn len(&self) -> usize {
         match self {
-            Part::Host(values) => values.len(),
-            Part::Arrived(values) => values.len(),
+            MatrixPart::Host(values) => values.len(),
+            MatrixPart::Device(values) => values.count(),
         }
     }
 
@@ -91,21 +124,21 @@ impl Part<'_> {
     }
 }
 
-/// Calls `make` with parts of which all are on the host: those of a GPU are copied.
+/// Calls `make` with parts of which all are on the host: those of a device are copied.
 pub(crate) fn with_host_parts<T>(
-    parts: &[Part<'_>],
+    parts: &[MatrixPart<'_>],
     make: impl FnOnce(&[Values<'_>]) -> Result<T, OpError>,
 ) -> Result<T, OpError> {
     let mut copies = Vec::with_capacity(parts.len());
     for part in parts {
         copies.push(match part {
-            Part::Host(_) => None,
-            Part::Arrived(values) => Some(values.read().map_err(|error| error.of("matrix"))?),
+            MatrixPart::Host(_) => None,
+            MatrixPart::Device(values) => Some(values.to_host()?),
         });
     }
     let on_host = parts.iter().zip(&copies).filter_map(|(part, copy)| match part {
-        Part::Host(values) => Some(*values),
-        Part::Arrived(_) => copy.as_ref().map(HostValues::view),
+        MatrixPart::Host(values) => Some(*values),
+        MatrixPart::Device(_) => copy.as_ref().map(HostValues::view),
     });
     make(&on_host.collect::<Vec<_>>())
 }
@@ -180,6 +213,24 @@ pub struct ExpertMatrices<'a, M> {
     pub gate_up: &'a [M],
     /// For each expert `[H, width]`.
     pub down: &'a [M],
+}
+
+/// The choice of experts of one layer: `R` is a reference to that of all layers.
+#[derive(Debug)]
+pub struct LayerRouting<R> {
+    /// The experts of the rows in all layers.
+    pub routing: R,
+    /// Index of the layer.
+    pub layer: usize,
+}
+
+/// The rows of attention.
+#[derive(Debug)]
+pub struct AttentionRows<'a, B> {
+    /// Queries, keys and values, `[T, heads.row()]`. Their contents are unspecified afterwards.
+    pub qkv: &'a mut B,
+    /// Results, `[T, heads.query_width()]`.
+    pub out: &'a mut B,
 }
 
 /// The memory in which weights are.

@@ -43,9 +43,22 @@ pub struct LayerStates<S> {
     pub layer: usize,
 }
 
-/// The weights of the decay of a state, one number for each value head.
+/// The rows that are convolved, and the weights of the convolution.
 #[derive(Debug)]
-pub struct DeltaGates<'a, B> {
+pub struct ConvolutionInputs<'a, B> {
+    /// Projected rows, `[T, heads.row()]`.
+    pub projected: &'a B,
+    /// Weights, `[channels, taps]`.
+    pub kernel: &'a B,
+}
+
+/// The rows of a gated delta rule, and the weights of the decay of its state.
+#[derive(Debug)]
+pub struct DeltaInputs<'a, B> {
+    /// Projected rows, `[T, heads.row()]`.
+    pub projected: &'a B,
+    /// Convolved rows, `[T, channels]`. Their contents are unspecified afterwards.
+    pub convolved: &'a mut B,
     /// Logarithm of the rate of decay, `[value]`.
     pub decay: &'a B,
     /// Addend of `a`, `[value]`.

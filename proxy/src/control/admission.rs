@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use episode::{EpisodeId, Micros};
+use http::api::json::parse;
+use http::api::reply::{JsonReply, bad_request, done, ok};
 use http::clock::now;
 use serde_json::{Value, json};
 use store::AdmissionRule;
@@ -11,8 +13,7 @@ use crate::bounds::{
     ADMISSION_BATCH_MAX, ADMISSION_IDLE, ADMISSION_WAIT, ADMISSION_WAIT_S_MAX, GROUP_SIZE_MAX,
     LEASE_S_MAX,
 };
-use crate::control::body::parse;
-use crate::control::reply::{JsonReply, bad_request, commit_error, done, ok, snapshot_error};
+use crate::control::error::{commit_error, snapshot_error};
 use crate::control::requests::AdmissionBody;
 use crate::proxy::Proxy;
 use crate::record::admission::AdmissionStatus;

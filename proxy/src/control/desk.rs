@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::api::query::Query;
+use http::api::reply::{JsonReply, bad_request, error};
 use http::body::{ChannelBody, ReplyBody, full};
 use http_body_util::BodyExt;
 use hyper::header::{
@@ -17,8 +19,6 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use crate::bounds::{EVENT_BEAT, EVENT_LOOK_EVERY, EVENT_STREAMS_MAX, READS_MAX};
-use crate::control::body::Query;
-use crate::control::reply::{JsonReply, bad_request, error};
 use crate::control::routes::ControlRoute;
 use crate::reading::{ChangeReader, PageFile, ReadError, ReadReply, ReadView, Reader};
 
@@ -116,7 +116,7 @@ fn parameters(
     query: Option<&str>,
 ) -> Result<Vec<(String, String)>, JsonReply> {
     let query = Query::parse(query)?;
-    query.check_known(route.query)?;
+    query.check_known(&route.query_names())?;
     Ok(query.rest().to_vec())
 }
 

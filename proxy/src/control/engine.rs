@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use episode::{Micros, Route};
+use http::api::reply::JsonReply;
 use http::body::ReplyBody;
 use http::body::outgoing::OutgoingBody;
 use http::clock::now;
@@ -17,7 +18,7 @@ use store::VersionRecord;
 use wire::Dialect;
 
 use crate::bounds::WEIGHT_INFO_WAIT;
-use crate::control::reply::{JsonReply, call_error};
+use crate::control::error::call_error;
 use crate::proxy::Proxy;
 use crate::upstream::trailers;
 

@@ -6,6 +6,8 @@ use episode::{
     AttemptId, CLOSE_STATUSES, EpisodeId, GroupId, Reward, RewardScope, ScopeParts, Tag, TagSource,
     TaskId,
 };
+use http::api::json::parse;
+use http::api::reply::{JsonReply, bad_request, done, ok};
 use http::clock::now;
 use serde_json::{Value, json};
 use store::{Announcement, Budget, CommitError, Selection};
@@ -14,8 +16,7 @@ use wire::ForcedSampling;
 use crate::bounds::{
     CUT_PAUSE, CUT_WAIT, GROUP_SIZE_MAX, LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX,
 };
-use crate::control::body::parse;
-use crate::control::reply::{JsonReply, bad_request, commit_error, done, ok, snapshot_error};
+use crate::control::error::{commit_error, snapshot_error};
 use crate::control::requests::{AnnounceBody, CloseBody, RewardBody};
 use crate::proxy::Proxy;
 

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use episode::Route;
+use http::api::reply::{JsonReply, bad_request, error};
 use http::body::outgoing::OutgoingBody;
+use http::body::read::read_whole;
 use http::body::{ReplyBody, full};
 use http::headers;
 use http_body_util::{BodyExt, Limited};
@@ -20,9 +22,8 @@ use hyper::{Method, Request, Response, StatusCode, Uri};
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
-use crate::accept;
 use crate::bounds::{DOCUMENT_BYTES_MAX, FAN_OUT_BODY_BYTES_MAX};
-use crate::control::reply::{JsonReply, bad_request, call_error, error};
+use crate::control::error::body_error;
 use crate::fleet::engine::Engine;
 use crate::fleet::health::served_label;
 use crate::fleet::members::PushState;
@@ -139,8 +140,8 @@ async fn read(
     request: Request<Incoming>,
 ) -> Result<ControlRequest, JsonReply> {
     let wait = proxy.config().body_wait;
-    let read = accept::read_whole(request, FAN_OUT_BODY_BYTES_MAX, wait).await;
-    let (mut head, body) = read.map_err(call_error)?;
+    let read = read_whole(request, FAN_OUT_BODY_BYTES_MAX, wait).await;
+    let (mut head, body) = read.map_err(body_error)?;
     headers::prepare_request(&mut head.headers, Route::Other);
     headers::remove(&mut head.headers, &[CONTENT_ENCODING.as_str()]);
     if proxy.config().control_token.is_some() {

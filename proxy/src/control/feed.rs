@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use episode::{AttemptId, EpisodeId, Micros};
+use http::api::json::{parse, parse_value};
+use http::api::query::Query;
+use http::api::reply::{JsonReply, bad_request, done, error, ok};
 use http::body::{ReplyBody, full};
 use http::clock::now;
 use http_body_util::BodyExt;
@@ -17,11 +20,8 @@ use store::{
 use crate::bounds::{
     FEED_LIMIT_MAX, FEED_WAIT_S_MAX, GROUP_SIZE_MAX, GROUP_WAIT_S_MAX, LEASE_S_MAX,
 };
-use crate::control::body::{Query, parse, parse_value};
 use crate::control::episodes::named_attempt;
-use crate::control::reply::{
-    JsonReply, bad_request, commit_error, done, error, ok, snapshot_error,
-};
+use crate::control::error::{commit_error, snapshot_error};
 use crate::control::requests::{AckBody, AttemptBody, NackBody, RenewBody};
 use crate::feed::delivery::Delivery;
 use crate::feed::rows::FeedError;

@@ -2,14 +2,14 @@
 
 use std::sync::atomic::Ordering;
 
+use http::api::json::parse;
+use http::api::reply::{JsonReply, bad_request, done, error, ok};
 use http::path::escapes::unescaped;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use crate::config::address::Upstream;
 use crate::config::spec::{EngineSpec, dialect};
-use crate::control::body::parse;
-use crate::control::reply::{JsonReply, bad_request, done, error, ok};
 use crate::control::requests::UpstreamBody;
 use crate::fleet::engine::Engine;
 use crate::fleet::members::ChangeError;

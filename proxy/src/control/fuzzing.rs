@@ -1,13 +1,14 @@
 //! Entrances for the fuzz targets in `tests/fuzz`: bodies and queries of the control listener.
 
+use http::api::json::parse;
+use http::api::query::Query;
+use http::api::reply::JsonReply;
+use http::api::schema::fields_of;
 use serde::de::DeserializeOwned;
 
-use crate::control::body::{Query, parse};
-use crate::control::reply::JsonReply;
 use crate::control::requests::{
     AckBody, AnnounceBody, CloseBody, KeyBody, NackBody, RenewBody, RewardBody, VersionBody,
 };
-use crate::control::schema::fields_of;
 
 /// A body that a route of the control listener takes.
 #[derive(Debug)]

@@ -1,14 +1,15 @@
 //! API keys that name an attempt: made, revoked, and signed with a new secret.
 
 use episode::AttemptId;
+use http::api::json::parse;
+use http::api::reply::{JsonReply, bad_request, done, error, ok};
 use http::clock::now;
 use hyper::StatusCode;
 use serde_json::json;
 use store::{ApiKeyRecord, Budget};
 
 use crate::bounds::KEY_LIFE_S_MAX;
-use crate::control::body::parse;
-use crate::control::reply::{JsonReply, bad_request, commit_error, done, error, ok};
+use crate::control::error::commit_error;
 use crate::control::requests::{KeyBody, RevokeBody, RotateBody};
 use crate::proxy::Proxy;
 

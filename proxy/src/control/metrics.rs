@@ -3,6 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use http::api::auth::Gate;
+use http::api::reply::{JsonReply, error};
 use http::body::{ReplyBody, full};
 use http::clock::now;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -10,9 +12,8 @@ use hyper::{Response, StatusCode};
 use prometheus::{Encoder, GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
 use store::ConsumerCounts;
 
-use crate::control::door::Door;
+use crate::control::error::snapshot_error;
 use crate::control::feed::{dropped, oldest_age_s, total};
-use crate::control::reply::{JsonReply, error, snapshot_error};
 use crate::fleet::engine::EngineState;
 use crate::proxy::Proxy;
 use crate::record::admission::AdmissionStatus;
@@ -20,13 +21,13 @@ use crate::record::admission::AdmissionStatus;
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Returns all metrics.
-pub(super) async fn page(proxy: &Proxy, door: &Door) -> Result<Response<ReplyBody>, JsonReply> {
+pub(super) async fn page(proxy: &Proxy, gate: &Gate) -> Result<Response<ReplyBody>, JsonReply> {
     let consumers = proxy.feed.consumers(proxy.store(), &proxy.tracker).await;
     let (consumers, at) = (consumers.map_err(snapshot_error)?, now());
     let admission = proxy.admission.status(proxy.store()).await.map_err(snapshot_error)?;
 
     let feed = FeedCounts { consumers, at, admission };
-    let page = encoded(proxy, door, &feed).map_err(|why| {
+    let page = encoded(proxy, gate, &feed).map_err(|why| {
         error(StatusCode::INTERNAL_SERVER_ERROR, &format!("metrics cannot be encoded: {why}"))
     })?;
     let mut reply = Response::new(full(page));
@@ -43,7 +44,7 @@ struct FeedCounts {
     admission: Option<AdmissionStatus>,
 }
 
-fn encoded(proxy: &Proxy, door: &Door, feed: &FeedCounts) -> Result<Bytes, prometheus::Error> {
+fn encoded(proxy: &Proxy, gate: &Gate, feed: &FeedCounts) -> Result<Bytes, prometheus::Error> {
     let page = Page(Registry::new());
     add_calls(&page, proxy)?;
     add_upstreams(&page, proxy)?;
@@ -51,7 +52,7 @@ fn encoded(proxy: &Proxy, door: &Door, feed: &FeedCounts) -> Result<Bytes, prome
     if let Some(status) = &feed.admission {
         add_admission(&page, status)?;
     }
-    add_refused(&page, door)?;
+    add_refused(&page, gate)?;
     let mut text = Vec::new();
     TextEncoder::new().encode(&page.0.gather(), &mut text)?;
     Ok(Bytes::from(text))
@@ -200,10 +201,10 @@ fn add_store(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
     Ok(())
 }
 
-fn add_refused(page: &Page, door: &Door) -> Result<(), prometheus::Error> {
+fn add_refused(page: &Page, gate: &Gate) -> Result<(), prometheus::Error> {
     let help = "Requests refused at the control listener, by the reason.";
     let refused = page.counter("rolltape_control_refused_total", help, &["reason"])?;
-    for (refusal, count) in door.refused() {
+    for (refusal, count) in gate.refused() {
         refused.with_label_values(&[refusal.name()]).inc_by(count);
     }
     Ok(())

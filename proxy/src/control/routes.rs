@@ -1,6 +1,8 @@
 //! The routes of the control listener, in one table: the dispatch, the 404 and 405 replies, the
 //! tables of `docs/control.md` and the OpenAPI document are made from it.
 
+use http::api::route::{self, Lookup, Route};
+use http::api::schema::{Field, fields_of};
 use http::path::escapes::unescaped;
 use hyper::Method;
 
@@ -8,32 +10,17 @@ use crate::control::requests::{
     AckBody, AdmissionBody, AnnounceBody, CloseBody, KeyBody, NackBody, RenewBody, RevokeBody,
     RewardBody, RotateBody, UpstreamBody, VersionBody,
 };
-use crate::control::schema::{Field, fields_of};
-use crate::control::suggest::nearest;
 use crate::reading::ReadView as R;
 use crate::reading::ReadView;
 use Handler::{Changes, Feed, Health, Json, Metrics, Models, Read};
 use JsonHandler as J;
 
 /// A route of the control listener.
-pub(crate) struct ControlRoute {
-    pub(super) method: &'static str,
-    /// The path. A part in braces is a parameter.
-    pub(super) path: &'static str,
-    pub(super) handler: Handler,
-    /// One sentence for the docs.
-    pub(super) summary: &'static str,
-    /// Names of the query parameters.
-    pub(super) query: &'static [&'static str],
-    /// Fields of the JSON body, if the route takes one.
-    pub(super) body: Option<fn() -> Vec<Field>>,
-    /// The content of a 200 reply, for the docs.
-    pub(super) reply: &'static str,
-}
+pub(crate) type ControlRoute = Route<Handler>;
 
 /// The function that answers a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Handler {
+pub(crate) enum Handler {
     /// Returns at once, to anybody.
     Health,
     /// Reads a small body and returns a JSON document.
@@ -54,7 +41,7 @@ pub(super) enum Handler {
 
 /// A handler that returns a JSON document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum JsonHandler {
+pub(crate) enum JsonHandler {
     Ready,
     OpenApi,
     AnnounceEpisode,
@@ -81,7 +68,7 @@ pub(super) enum JsonHandler {
 
 /// A server that has a control route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EngineServer {
+pub(crate) enum EngineServer {
     Vllm,
     Sglang,
     Trainer,
@@ -89,7 +76,7 @@ pub(super) enum EngineServer {
 
 impl EngineServer {
     /// The name for the docs.
-    pub(super) fn name(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Vllm => "vLLM, rolltape's engine",
             Self::Sglang => "SGLang",
@@ -99,11 +86,13 @@ impl EngineServer {
 }
 
 const OK: &str = "`{status: \"ok\"}`, once it is on disk";
-const GET: &str = "GET";
-const POST: &str = "POST";
-const ATTEMPT: &[&str] = &["attempt"];
+const GET: &[&str] = &["GET"];
+const POST: &[&str] = &["POST"];
+/// The group of rolltape's own routes in the documents.
+pub(super) const OWN: &str = "rolltape";
+const ATTEMPT: &[Field] = &[Field::any("attempt")];
 /// Parameters that select attempts.
-const LIST: &[&str] = &[
+const LIST: &[Field] = &Field::any_of([
     "name",
     "group",
     "task",
@@ -116,8 +105,8 @@ const LIST: &[&str] = &[
     "sort",
     "limit",
     "offset",
-];
-const STATS: &[&str] = &[
+]);
+const STATS: &[Field] = &Field::any_of([
     "name",
     "group",
     "task",
@@ -129,8 +118,8 @@ const STATS: &[&str] = &[
     "max_reward",
     "buckets",
     "solved_at",
-];
-const SEARCH: &[&str] = &[
+]);
+const SEARCH: &[Field] = &Field::any_of([
     "q",
     "name",
     "group",
@@ -143,9 +132,9 @@ const SEARCH: &[&str] = &[
     "max_reward",
     "limit",
     "cursor",
-];
+]);
 /// Parameters of the feed itself, then those of its rows.
-const FEED: &[&str] = &[
+const FEED: &[Field] = &Field::any_of([
     "consumer",
     "cursor",
     "limit",
@@ -173,67 +162,70 @@ const FEED: &[&str] = &[
     "model",
     "min_reward",
     "no_infrastructure_failed",
-];
+]);
 
 const fn get(path: &'static str, handler: Handler, summary: &'static str) -> ControlRoute {
-    ControlRoute { method: GET, path, handler, summary, query: &[], body: None, reply: "" }
+    Route { group: OWN, ..Route::new(GET, path, handler, summary) }
 }
 
 const fn post(path: &'static str, handler: JsonHandler, summary: &'static str) -> ControlRoute {
-    let handler = Handler::Json(handler);
-    ControlRoute { method: POST, path, handler, summary, query: &[], body: None, reply: OK }
+    Route { methods: POST, reply: OK, ..get(path, Handler::Json(handler), summary) }
 }
 
-impl ControlRoute {
-    const fn query(self, query: &'static [&'static str]) -> Self {
-        Self { query, ..self }
-    }
-
-    const fn body(self, fields: fn() -> Vec<Field>) -> Self {
-        Self { body: Some(fields), ..self }
-    }
-
-    const fn reply(self, reply: &'static str) -> Self {
-        Self { reply, ..self }
-    }
-}
-
+/// The reply of the feed without rows.
+const FEED_EMPTY: &[(u16, &str)] = &[(204, "nothing became ready in time")];
 const ENGINE_REPLY: &str = "the reply of the upstream";
 
 /// A control route of the upstream. Some servers take a GET where it changes something; here it is
 /// the method of the table.
 const fn engine(
     server: EngineServer,
-    method: &'static str,
+    methods: &'static [&'static str],
     path: &'static str,
     summary: &'static str,
 ) -> ControlRoute {
     let handler = Handler::Engine { server, changes_weights: false };
-    ControlRoute { method, path, handler, summary, query: &[], body: None, reply: ENGINE_REPLY }
+    Route {
+        group: server.name(),
+        reply: ENGINE_REPLY,
+        ..Route::new(methods, path, handler, summary)
+    }
 }
 
-const fn vllm(method: &'static str, path: &'static str, summary: &'static str) -> ControlRoute {
-    engine(EngineServer::Vllm, method, path, summary)
+const fn vllm(
+    methods: &'static [&'static str],
+    path: &'static str,
+    summary: &'static str,
+) -> ControlRoute {
+    engine(EngineServer::Vllm, methods, path, summary)
 }
 
-const fn sglang(method: &'static str, path: &'static str, summary: &'static str) -> ControlRoute {
-    engine(EngineServer::Sglang, method, path, summary)
+const fn sglang(
+    methods: &'static [&'static str],
+    path: &'static str,
+    summary: &'static str,
+) -> ControlRoute {
+    engine(EngineServer::Sglang, methods, path, summary)
 }
 
-const fn trainer(method: &'static str, path: &'static str, summary: &'static str) -> ControlRoute {
-    engine(EngineServer::Trainer, method, path, summary)
+const fn trainer(
+    methods: &'static [&'static str],
+    path: &'static str,
+    summary: &'static str,
+) -> ControlRoute {
+    engine(EngineServer::Trainer, methods, path, summary)
 }
 
 /// A control route after which the upstream may serve other weights.
 const fn vllm_weights(path: &'static str, summary: &'static str) -> ControlRoute {
     let handler = Handler::Engine { server: EngineServer::Vllm, changes_weights: true };
-    ControlRoute { handler, ..vllm(POST, path, summary) }
+    Route { handler, ..vllm(POST, path, summary) }
 }
 
 /// A control route after which the upstream may serve other weights.
 const fn sglang_weights(path: &'static str, summary: &'static str) -> ControlRoute {
     let handler = Handler::Engine { server: EngineServer::Sglang, changes_weights: true };
-    ControlRoute { handler, ..sglang(POST, path, summary) }
+    Route { handler, ..sglang(POST, path, summary) }
 }
 
 /// All routes: rolltape's own, then those of the upstream.
@@ -255,23 +247,23 @@ pub(super) static ROUTES: [ControlRoute; 91] = [
     get("/episodes/{id}/tree", Read(R::Tree), "Returns an attempt as turns.")
         .query(ATTEMPT).reply("the turns, with verdict, forks and rewards"),
     get("/calls/{id}", Read(R::Call), "Returns what was said in a call.")
-        .query(&["arrays"]).reply("the call, with its messages"),
+        .query(&[Field::any("arrays")]).reply("the call, with its messages"),
     get("/calls/{id}/tokens", Read(R::Tokens),
         "Returns the tokens of a call, with texts, logprobs, mask and versions.")
-        .query(&["choice", "from", "count"]).reply("arrays of one length"),
+        .query(&Field::any_of(["choice", "from", "count"])).reply("arrays of one length"),
     get("/calls/{id}/request", Read(R::Request), "Returns the body that the agent sent.")
         .reply("the body, as text"),
     get("/calls/{id}/reply", Read(R::Reply), "Returns the body that the agent received.")
         .reply("the body, as text"),
     get("/groups", Read(R::Groups), "Lists groups in numbers.")
-        .query(&["name", "since", "until", "sort", "limit", "offset"])
+        .query(&Field::any_of(["name", "since", "until", "sort", "limit", "offset"]))
         .reply("`{total, groups}`"),
     get("/stats", Read(R::Stats), "Returns numbers over time and by policy version.")
         .query(STATS).reply("sums, buckets and versions"),
     get("/search", Read(R::Search), "Looks for a text in what was said.")
         .query(SEARCH).reply("`{hits, searched, total, next}`"),
     get("/events", Changes, "Returns a stream of what changes in the recording.")
-        .query(&["episode", "group", "task", "text"]).reply("server-sent events"),
+        .query(&Field::any_of(["episode", "group", "task", "text"])).reply("server-sent events"),
 
     post("/episodes", J::AnnounceEpisode,
         "Announces an episode: its group, task, labels and budget are those that are given here.")
@@ -299,7 +291,7 @@ pub(super) static ROUTES: [ControlRoute; 91] = [
         .query(ATTEMPT).body(fields_of::<CloseBody>),
 
     // A lease changes what others are handed out, so it is no GET.
-    ControlRoute { method: POST, ..get("/feed", Feed, "Hands out finished episodes as rows.") }
+    Route { methods: POST, other_replies: FEED_EMPTY, ..get("/feed", Feed, "Hands out finished episodes as rows.") }
         .query(FEED).reply("rows; 204 if none became ready in time"),
     get("/feed/consumers", Json(J::ListConsumers),
         "Returns the backlog of each consumer of the feed.")
@@ -318,7 +310,7 @@ pub(super) static ROUTES: [ControlRoute; 91] = [
     get("/admission", Json(J::ShowAdmission), "Returns the rule of admission, and what it counts.")
         .reply("`{admission: null or {consumer, batch_attempts, max_versions, unit, group_size, \
             wait_s, idle_s, limit, taken, open, finished, idle, waiting, admitted, refused}}`"),
-    ControlRoute { method: "DELETE", ..post("/admission", J::LiftAdmission,
+    Route { methods: &["DELETE"], ..post("/admission", J::LiftAdmission,
         "Lifts the rule of admission.") },
 
     post("/version", J::DeclareVersion, "Declares the policy version that samples from now on.")
@@ -336,7 +328,7 @@ pub(super) static ROUTES: [ControlRoute; 91] = [
     post("/upstreams/{name}/drain", J::DrainUpstream,
         "Gives an upstream no new calls; those in flight end by themselves.")
         .reply("`{status: \"ok\", calls}`"),
-    ControlRoute { method: "DELETE", ..post("/upstreams/{name}", J::RemoveUpstream,
+    Route { methods: &["DELETE"], ..post("/upstreams/{name}", J::RemoveUpstream,
         "Removes an upstream; its calls in flight end by themselves.") }
         .reply("`{status: \"ok\"}`"),
 
@@ -403,53 +395,28 @@ pub(super) static ROUTES: [ControlRoute; 91] = [
     trainer(POST, "/areal_{name}", "Any control route of AReaL."),
 ];
 
-/// The route for a request.
-pub(super) enum Lookup {
-    Found {
-        route: &'static ControlRoute,
-        /// The value of the path's parameter; empty if it has none.
-        parameter: String,
-    },
-    /// The path has other methods.
-    WrongMethod(String),
-    /// The path is unknown. It may be a misspelling of another.
-    Unknown(Option<String>),
-}
-
-impl Lookup {
-    /// True for the route that needs no token, because health checks of a load balancer carry none.
-    pub(super) fn is_health(&self) -> bool {
-        matches!(self, Self::Found { route, .. } if route.handler == Health)
-    }
-}
-
 /// Looks up the route for a request to the control listener.
-pub(super) fn find(method: &Method, path: &str) -> Lookup {
-    let mut other_methods: Vec<&str> = Vec::new();
-    for route in ROUTES.iter().filter(|route| !route.is_engine()) {
-        let Some(parameter) = route.parameter(path) else { continue };
-        if method == route.method {
-            return Lookup::Found { route, parameter: parameter.to_owned() };
-        }
-        other_methods.push(route.method);
+pub(super) fn lookup(method: &Method, path: &str) -> Lookup<'static, Handler> {
+    let own = route::find(ROUTES.iter().filter(|route| !is_engine(route)), method, path);
+    let Some(of_engine) = engine_route(path).filter(|_| !matches!(own, Lookup::Found { .. }))
+    else {
+        return own;
+    };
+    if of_engine.takes(method) || (of_engine.takes(&Method::GET) && *method == Method::HEAD) {
+        return Lookup::Found { route: of_engine, parameter: String::new() };
     }
-    if let Some(route) = engine_route(path) {
-        if method == route.method || (route.method == GET && *method == Method::HEAD) {
-            return Lookup::Found { route, parameter: String::new() };
-        }
-        other_methods.push(route.method);
-    }
-    match other_methods.is_empty() {
-        false => Lookup::WrongMethod(other_methods.join(", ")),
-        true => Lookup::Unknown(similar_path(path)),
-    }
+    let own_methods = match own {
+        Lookup::WrongMethod(methods) => methods,
+        _ => Vec::new(),
+    };
+    Lookup::WrongMethod(own_methods.into_iter().chain(of_engine.methods.iter().copied()).collect())
 }
 
 /// The control route of the upstream that a path names in any spelling. `path` may have a query.
 pub(crate) fn engine_route(path: &str) -> Option<&'static ControlRoute> {
     let path = normalized(path.split('?').next().unwrap_or(path));
     let path = path.strip_prefix(INFERENCE_PREFIX).unwrap_or(&path);
-    ROUTES.iter().filter(|route| route.is_engine()).find(|route| {
+    ROUTES.iter().filter(|route| is_engine(route)).find(|route| {
         match route.path.strip_suffix("{name}") {
             None => route.path == path,
             Some(prefix) => path.starts_with(prefix),
@@ -460,51 +427,8 @@ pub(crate) fn engine_route(path: &str) -> Option<&'static ControlRoute> {
 /// The path prefix of servers that have all routes behind it.
 const INFERENCE_PREFIX: &str = "/inference/v1";
 
-impl ControlRoute {
-    pub(super) fn is_engine(&self) -> bool {
-        matches!(self.handler, Handler::Engine { .. })
-    }
-
-    /// The value of the parameter in `path`, or an empty one; `None` if the path is another one.
-    fn parameter<'a>(&self, path: &'a str) -> Option<&'a str> {
-        let mut parameter = "";
-        let mut segments = path.trim_matches('/').split('/');
-        for template in self.segments() {
-            let segment = segments.next()?;
-            if is_parameter(template) {
-                parameter = segment;
-            } else if template != segment {
-                return None;
-            }
-        }
-        segments.next().is_none().then_some(parameter)
-    }
-
-    fn segments(&self) -> impl Iterator<Item = &'static str> {
-        self.path.trim_start_matches('/').split('/')
-    }
-}
-
-fn is_parameter(segment: &str) -> bool {
-    segment.starts_with('{')
-}
-
-/// The known path that is most similar to `path`, with the parameter of `path` in its place.
-fn similar_path(path: &str) -> Option<String> {
-    let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
-    let known: Vec<String> = ROUTES
-        .iter()
-        .filter(|route| route.segments().count() == segments.len())
-        .map(|route| {
-            let filled = route
-                .segments()
-                .zip(&segments)
-                .map(|(template, segment)| if is_parameter(template) { segment } else { template });
-            filled.fold(String::new(), |path, segment| format!("{path}/{segment}"))
-        })
-        .collect();
-    let names: Vec<&str> = known.iter().map(String::as_str).collect();
-    nearest(path, &names).map(str::to_owned)
+pub(super) fn is_engine(route: &ControlRoute) -> bool {
+    matches!(route.handler, Handler::Engine { .. })
 }
 
 /// The path as a server behind the upstream's load balancer may see it: escapes are decoded, and
@@ -588,17 +512,17 @@ mod tests {
             let path_only = path.split('?').next().unwrap();
             for method in [Method::GET, Method::HEAD, Method::PUT, Method::OPTIONS, Method::DELETE]
             {
-                let found = find(&method, path_only);
+                let found = lookup(&method, path_only);
                 let is_refused = matches!(found, Lookup::WrongMethod(allowed) if allowed == POST);
                 assert!(is_refused, "{method} {path}");
             }
-            assert!(matches!(find(&Method::POST, path_only), Lookup::Found { .. }), "{path}");
+            assert!(matches!(lookup(&Method::POST, path_only), Lookup::Found { .. }), "{path}");
         }
     }
 
     #[test]
     fn a_path_stands_in_the_table_once() {
-        let mut paths: Vec<_> = ROUTES.iter().map(|route| (route.path, route.method)).collect();
+        let mut paths: Vec<_> = ROUTES.iter().map(|route| (route.path, route.methods)).collect();
         paths.sort_unstable();
         let count = paths.len();
         paths.dedup();
@@ -607,10 +531,12 @@ mod tests {
 
     #[test]
     fn a_request_finds_its_route_or_is_told_which_one_may_be_meant() {
-        let find = |method: Method, path: &str| match find(&method, path) {
+        let find = |method: Method, path: &str| match lookup(&method, path) {
             Lookup::Found { route, parameter } => format!("{} {parameter}", route.path),
-            Lookup::WrongMethod(method) => format!("use {method}"),
-            Lookup::Unknown(similar) => format!("like {}", similar.unwrap_or_default()),
+            Lookup::WrongMethod(methods) => format!("use {}", methods.join(", ")),
+            Lookup::Unknown => {
+                format!("like {}", route::similar_path(&ROUTES, path).unwrap_or_default())
+            }
         };
         assert_eq!(find(Method::POST, "/episodes/a/rewards"), "/episodes/{id}/rewards a");
         assert_eq!(find(Method::GET, "/feed/consumers/"), "/feed/consumers ");

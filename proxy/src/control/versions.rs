@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use episode::version_number;
+use http::api::json::parse;
+use http::api::reply::{JsonReply, bad_request, done, ok};
 use http::clock::now;
 use serde_json::{Value, json};
 use store::VersionRecord;
 
 use crate::bounds::VERSION_TEXT_BYTES_MAX;
-use crate::control::body::parse;
-use crate::control::reply::{JsonReply, bad_request, commit_error, done, ok, snapshot_error};
+use crate::control::error::{commit_error, snapshot_error};
 use crate::control::requests::VersionBody;
 use crate::proxy::Proxy;
 

@@ -86,8 +86,9 @@ impl KeyMask {
     fn hide_in_choice(&self, choice: &mut Choice) {
         let reasons = [&mut choice.finish_reason, &mut choice.stop_reason];
         let versions = choice.versions.iter_mut().map(|span| &mut span.version);
-        let sides = choice.sides.iter_mut().flat_map(|side| [&mut side.name, &mut side.json]);
-        let texts = reasons.into_iter().flatten().chain(versions).chain(sides);
+        let columns =
+            choice.token_columns.iter_mut().flat_map(|column| [&mut column.name, &mut column.json]);
+        let texts = reasons.into_iter().flatten().chain(versions).chain(columns);
         texts.for_each(|text| self.hide_in_text(text));
     }
 
@@ -119,7 +120,7 @@ impl KeyMask {
 
 #[cfg(test)]
 mod tests {
-    use episode::{CallId, Outcome, Route, SideColumn, TagSource, VersionSpan};
+    use episode::{CallId, Outcome, Route, TagSource, TokenColumn, VersionSpan};
     use uuid::Uuid;
 
     use super::*;
@@ -180,7 +181,7 @@ mod tests {
             finish_reason: said(),
             stop_reason: said(),
             versions: vec![VersionSpan { version: text(), start: 0, end: 1 }],
-            sides: vec![SideColumn { name: text(), json: text() }],
+            token_columns: vec![TokenColumn { name: text(), json: text() }],
             ..Choice::default()
         };
         let mut end = CallEnd {

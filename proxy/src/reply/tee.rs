@@ -10,6 +10,7 @@ use http::body::coding::{Coding, DecodeError, decoded_bytes_max};
 use http::body::outgoing::OutgoingBody;
 use http::body::request_body::RequestLimits;
 use http::body::{BoxError, ReplyBody, full};
+use http::bounds::BODY_COPIES;
 use http::clock::now;
 use http::headers::{AcceptedCodings, CALL_ID, is_event_stream, remove, remove_hop_by_hop};
 use http::memory::{MemoryFull, MemoryLease, RoomWait};
@@ -22,7 +23,7 @@ use store::CommitError;
 use tokio::time::Sleep;
 use wire::{ReplyDocument, Splitter};
 
-use crate::bounds::{BODY_COPIES, STALLED_EVENT_BYTES_MAX};
+use crate::bounds::STALLED_EVENT_BYTES_MAX;
 use crate::config::Config;
 use crate::error::CallError;
 use crate::record::open_call::{Commit, OpenCall, committed};

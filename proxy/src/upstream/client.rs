@@ -202,7 +202,7 @@ impl UpstreamClient {
                 !cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_user);
             // The agent's body exceeded its limit, or its time, while it was sent.
             if let Some(error) = cause.downcast_ref::<BodyError>() {
-                return (*error).into();
+                return error.clone().into();
             }
         }
         match is_upstreams {

@@ -133,7 +133,7 @@ fn ended(
         stop_reason: None,
         versions: Vec::new(),
         fidelity: Fidelity::Exact,
-        sides: Vec::new(),
+        token_columns: Vec::new(),
     };
     CallEnd {
         first_byte_at: Some(begun.started_at + 50_000),

@@ -1,6 +1,6 @@
 //! The end of a call, with all that was sampled, inside the write transaction.
 
-use episode::{CallEnd, Choice, Route, SideColumn, VersionSpan};
+use episode::{CallEnd, Choice, Route, TokenColumn, VersionSpan};
 
 use crate::commit::body::{add_body, add_segment};
 use crate::commit::seal::seal;
@@ -153,13 +153,13 @@ impl EndStatements {
             .bind(versions_json(&choice.versions))
             .bind(choice.fidelity.as_str());
 
-        for side in &choice.sides {
+        for side in &choice.token_columns {
             self.add_side(choice.index, side);
         }
     }
 
     /// Inserts an array that stands beside the ids of a choice.
-    fn add_side(&mut self, choice_index: u32, side: &SideColumn) {
+    fn add_side(&mut self, choice_index: u32, side: &TokenColumn) {
         let packed = pack(side.json.as_bytes(), &[]);
         self.batch
             .then(

@@ -76,6 +76,6 @@ impl Record {
 }
 
 fn choice_bytes(choice: &Choice) -> usize {
-    let sides: usize = choice.sides.iter().map(|side| side.json.len()).sum();
+    let sides: usize = choice.token_columns.iter().map(|side| side.json.len()).sum();
     4 * (choice.logprobs.len() + choice.token_ids.as_ref().map_or(0, Vec::len)) + sides
 }

@@ -69,7 +69,7 @@ impl SealedBytes {
         }
         self.text(Some(choice.fidelity.as_str()));
 
-        let mut sides: Vec<_> = choice.sides.iter().collect();
+        let mut sides: Vec<_> = choice.token_columns.iter().collect();
         sides.sort_by_key(|side| &side.name);
         for side in sides {
             self.text(Some(&side.name));
@@ -141,7 +141,7 @@ mod tests {
             |ended| ended.choices[1].token_ids = Some(Vec::new()),
             |ended| ended.choices[0].finish_reason = None,
             |ended| ended.choices[0].versions[0].end = 1,
-            |ended| ended.choices[0].sides[0].json.push(' '),
+            |ended| ended.choices[0].token_columns[0].json.push(' '),
         ];
         for (at, change) in changes.into_iter().enumerate() {
             assert_ne!(seal(&first), changed(change), "change {at}");

@@ -201,7 +201,7 @@ async fn choices(
     for row in rows.sides {
         let (index, side) = side_of(row, call_id)?;
         if let Some(choice) = choices.iter_mut().find(|choice| choice.index == index) {
-            choice.sides.push(side);
+            choice.token_columns.push(side);
         }
     }
     Ok(choices)

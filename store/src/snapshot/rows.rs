@@ -5,7 +5,7 @@ use std::str::FromStr;
 use bytes::Bytes;
 use episode::{
     CallEnd, CallId, CallKind, CallStart, Choice, Fidelity, Lineage, Outcome, Reward, RewardScope,
-    Route, ScopeError, ScopeParts, SideColumn, Tag, TagSource, TokenCounts, VersionSpan,
+    Route, ScopeError, ScopeParts, Tag, TagSource, TokenColumn, TokenCounts, VersionSpan,
     VersionStamps,
 };
 
@@ -131,7 +131,7 @@ pub(crate) fn choice_of(row: &Row, call: CallId) -> Result<Choice, SnapshotError
         versions: versions.map_or(Ok(Vec::new()), |text| spans_of(&text))?,
         fidelity: Fidelity::from_word(&fidelity)
             .ok_or_else(|| SnapshotError::Word(fidelity.clone(), "fidelity"))?,
-        sides: Vec::new(),
+        token_columns: Vec::new(),
     })
 }
 
@@ -151,13 +151,13 @@ pub(crate) fn spans_of(text: &str) -> Result<Vec<VersionSpan>, SnapshotError> {
 }
 
 /// A side array and the index of its choice.
-pub(crate) fn side_of(row: &Row, call: CallId) -> Result<(u32, SideColumn), SnapshotError> {
+pub(crate) fn side_of(row: &Row, call: CallId) -> Result<(u32, TokenColumn), SnapshotError> {
     let packed = Packed { encoding: row.try_get("encoding")?, data: row.try_get("data")? };
     let bytes = unpack(packed, row.try_get("length")?, &[])
         .map_err(|error| ReadError::from(error).of_call(call))?;
     let name: String = row.try_get("name")?;
     let json = String::from_utf8(bytes).map_err(|_| SnapshotError::Word(name.clone(), "text"))?;
-    Ok((row.try_get("choice_index")?, SideColumn { name, json }))
+    Ok((row.try_get("choice_index")?, TokenColumn { name, json }))
 }
 
 /// A reward.

@@ -316,7 +316,7 @@ impl EpisodeCheck<'_> {
                 Ok((index, side)) => {
                     // Choices that do not decode are not in the list, and were reported.
                     if let Some(choice) = choices.iter_mut().find(|choice| choice.index == index) {
-                        choice.sides.push(side);
+                        choice.token_columns.push(side);
                     }
                 }
             }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::{DEFAULT, TOOL_USE, TemplateError};
 
 /// The chat templates and special tokens of a folder.
-pub(super) struct Sources {
+pub(super) struct TemplateSources {
     pub(super) default: Option<String>,
     pub(super) tool_use: Option<String>,
     pub(super) special_tokens: Map<String, Value>,
@@ -16,7 +16,7 @@ pub(super) struct Sources {
 
 /// Reads `chat_template.jinja` and `additional_chat_templates/tool_use.jinja`, or else the
 /// templates in `tokenizer_config.json`, as `transformers` does.
-pub(super) fn read(folder: &Path) -> Result<Sources, TemplateError> {
+pub(super) fn read(folder: &Path) -> Result<TemplateSources, TemplateError> {
     let path = folder.join("tokenizer_config.json");
     let config = match text(&path)? {
         None => Value::Null,
@@ -29,7 +29,7 @@ pub(super) fn read(folder: &Path) -> Result<Sources, TemplateError> {
         Some(source) => (Some(source), text(&tool_use)?),
         None => embedded(&config).map_err(|()| TemplateError::Form { path })?,
     };
-    Ok(Sources { default, tool_use, special_tokens: special_tokens(&config) })
+    Ok(TemplateSources { default, tool_use, special_tokens: special_tokens(&config) })
 }
 
 /// Reads a file; `None` if it is absent.

@@ -8,7 +8,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::operators;
 use super::text::{repr, string};
-use crate::json::{self, Layout};
+use crate::json::{self, JsonLayout};
 
 /// Creates an environment with the settings of `transformers`.
 pub(super) fn environment() -> Environment<'static> {
@@ -35,6 +35,7 @@ pub(super) fn environment() -> Environment<'static> {
 /// Adds the filters that give generators in Jinja2, which have no length and end with one reading.
 fn add_generators(environment: &mut Environment<'static>) {
     type Name<'a> = Cow<'a, str>;
+
     environment.add_filter("map", |state: &State, value: Jinja, more: Rest<Jinja>| {
         filters::map(state, value, more).map(generator)
     });
@@ -50,6 +51,7 @@ fn add_generators(environment: &mut Environment<'static>) {
             filters::reject(state, value, test, more).map(generator)
         },
     );
+
     environment.add_filter(
         "selectattr",
         |state: &State, value: Jinja, name: Name, test: Option<Name>, more: Rest<Jinja>| {
@@ -76,11 +78,11 @@ fn raise_exception(message: String) -> Result<Jinja, Error> {
 /// escapes nothing for HTML.
 fn tojson(value: &Jinja, options: Kwargs) -> Result<Jinja, Error> {
     let separators: Option<Vec<String>> = options.get("separators")?;
-    let mut layout = Layout {
+    let mut layout = JsonLayout {
         indent: options.get("indent")?,
         ascii: options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
         sorted: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
-        ..Layout::default()
+        ..JsonLayout::default()
     };
     options.assert_all_used()?;
 

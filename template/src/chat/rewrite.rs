@@ -20,7 +20,8 @@ use super::operators::{ADD, EACH, JOIN};
 pub(super) fn with_calls(source: &str) -> Result<String, Error> {
     let whitespace = WhitespaceConfig::default();
     let tokens = tokenize(source, false, SyntaxConfig, whitespace);
-    let mut rewrite = Rewrite { tokens: tokens.collect::<Result<_, _>>()?, edits: Vec::new() };
+    let mut rewrite =
+        TemplateRewrite { tokens: tokens.collect::<Result<_, _>>()?, edits: Vec::new() };
     rewrite.stmt(&parse(source, "chat template", SyntaxConfig, whitespace)?);
 
     // The sort is stable: of two calls that open at one place, the outer one was noted first.
@@ -74,12 +75,12 @@ impl Operator {
     }
 }
 
-struct Rewrite<'a> {
+struct TemplateRewrite<'a> {
     tokens: Vec<(Token<'a>, Span)>,
     edits: Vec<Edit>,
 }
 
-impl<'a> Rewrite<'a> {
+impl<'a> TemplateRewrite<'a> {
     fn stmts(&mut self, stmts: &[Stmt<'a>]) {
         for stmt in stmts {
             self.stmt(stmt);
@@ -96,6 +97,7 @@ impl<'a> Rewrite<'a> {
                 self.stmts(&cond.true_body);
                 self.stmts(&cond.false_body);
             }
+
             Stmt::WithBlock(with) => {
                 for (_, value) in &with.assignments {
                     self.expr(value);
@@ -112,12 +114,14 @@ impl<'a> Rewrite<'a> {
                 self.expr(&block.filter);
                 self.stmts(&block.body);
             }
+
             Stmt::Macro(declared) => self.declared(declared),
             Stmt::CallBlock(block) => {
                 self.args(&block.call.args);
                 self.declared(&block.macro_decl);
             }
             Stmt::Do(call) => self.args(&call.call.args),
+
             // Blocks and files of other templates, which a chat template does not have, are left
             // as they are.
             _ => {}
@@ -173,6 +177,7 @@ impl<'a> Rewrite<'a> {
                 self.expr(&slice.expr);
                 self.exprs([&slice.start, &slice.stop, &slice.step].into_iter().flatten());
             }
+
             Expr::UnaryOp(unary) => self.expr(&unary.expr),
             Expr::BinOp(binary) => self.binary(binary),
             Expr::Compare(compare) => {
@@ -183,6 +188,7 @@ impl<'a> Rewrite<'a> {
                 self.exprs([&choice.test_expr, &choice.true_expr]);
                 self.exprs(&choice.false_expr);
             }
+
             Expr::Filter(filter) => {
                 self.exprs(&filter.expr);
                 self.args(&filter.args);
@@ -197,6 +203,7 @@ impl<'a> Rewrite<'a> {
                 self.expr(&call.expr);
                 self.args(&call.args);
             }
+
             Expr::List(list) => self.exprs(&list.items),
             Expr::Map(map) => {
                 self.exprs(&map.keys);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::json_call::JsonCall;
-use super::progress::Progress;
+use super::progress::CallProgress;
 use super::tagged_call::TaggedCall;
 use super::{ToolEvent, ToolFormat, ToolTypes};
 
@@ -32,7 +32,7 @@ impl PartialCall {
     }
 
     /// Takes a piece of text and returns the parts of the call that are certain.
-    pub(super) fn push(&mut self, piece: &str, out: &mut Vec<ToolEvent>) -> Progress {
+    pub(super) fn push(&mut self, piece: &str, out: &mut Vec<ToolEvent>) -> CallProgress {
         match self {
             PartialCall::Json(call) => call.push(piece, out),
             PartialCall::Tagged(call) => call.push(piece, out),

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::ToolEvent;
-use super::progress::Progress;
+use super::progress::CallProgress;
 use super::scan::JsonScanner;
 
 /// The keys of a call. An object with any other key is not a call.
@@ -56,23 +56,23 @@ impl JsonCall {
     }
 
     /// Takes a piece of text and returns the parts of the call that are certain.
-    pub(super) fn push(&mut self, piece: &str, out: &mut Vec<ToolEvent>) -> Progress {
+    pub(super) fn push(&mut self, piece: &str, out: &mut Vec<ToolEvent>) -> CallProgress {
         for (index, byte) in piece.bytes().enumerate() {
             let at = self.raw.len() + index;
             if !self.push_byte(byte, at, piece) {
                 self.raw.push_str(&piece[..index]);
                 self.emit(out);
-                return Progress::Bad(piece[index..].to_owned());
+                return CallProgress::Bad(piece[index..].to_owned());
             }
             if self.scanner.is_done() {
                 self.raw.push_str(&piece[..=index]);
                 self.emit(out);
-                return Progress::Done(piece[index + 1..].to_owned());
+                return CallProgress::Done(piece[index + 1..].to_owned());
             }
         }
         self.raw.push_str(piece);
         self.emit(out);
-        Progress::Open
+        CallProgress::Open
     }
 
     /// Takes one byte of `piece`, at byte `at` of the text. Returns false if this is not a call.

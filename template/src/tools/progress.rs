@@ -2,7 +2,7 @@
 
 /// The result of a piece of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum CallProgress {
     /// The call goes on.
     Open,
     /// The call ended before this text.

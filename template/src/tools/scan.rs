@@ -18,7 +18,7 @@ enum Expect {
 
 /// The token that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Token {
+enum OpenToken {
     None,
     /// A string.
     Text {
@@ -56,12 +56,12 @@ enum Number {
 pub(super) struct JsonScanner {
     brackets: Vec<u8>,
     expect: Expect,
-    token: Token,
+    token: OpenToken,
 }
 
 impl Default for JsonScanner {
     fn default() -> Self {
-        JsonScanner { brackets: Vec::new(), expect: Expect::Value, token: Token::None }
+        JsonScanner { brackets: Vec::new(), expect: Expect::Value, token: OpenToken::None }
     }
 }
 
@@ -73,74 +73,74 @@ impl JsonScanner {
 
     /// Returns true if a bracketed value is complete.
     pub(super) fn is_done(&self) -> bool {
-        self.brackets.is_empty() && self.token == Token::None && self.expect == Expect::Nothing
+        self.brackets.is_empty() && self.token == OpenToken::None && self.expect == Expect::Nothing
     }
 
     /// Returns true if the next byte that is not white space starts a value.
     pub(super) fn awaits_value(&self) -> bool {
-        self.token == Token::None && matches!(self.expect, Expect::Value | Expect::FirstValue)
+        self.token == OpenToken::None && matches!(self.expect, Expect::Value | Expect::FirstValue)
     }
 
     /// Returns true if the next byte that is not white space starts a key.
     pub(super) fn awaits_key(&self) -> bool {
-        self.token == Token::None && matches!(self.expect, Expect::Key | Expect::FirstKey)
+        self.token == OpenToken::None && matches!(self.expect, Expect::Key | Expect::FirstKey)
     }
 
     /// Returns true if a key has just ended.
     pub(super) fn awaits_colon(&self) -> bool {
-        self.token == Token::None && self.expect == Expect::Colon
+        self.token == OpenToken::None && self.expect == Expect::Colon
     }
 
     /// Returns true if no token is open.
     pub(super) fn is_between(&self) -> bool {
-        self.token == Token::None
+        self.token == OpenToken::None
     }
 
     /// Takes a byte. Returns false if the text is then not the start of any JSON.
     pub(super) fn push(&mut self, byte: u8) -> bool {
         match self.token {
-            Token::None => self.start(byte),
-            Token::Text { is_key } => match byte {
+            OpenToken::None => self.start(byte),
+            OpenToken::Text { is_key } => match byte {
                 b'"' => self.end(is_key),
-                b'\\' => self.open(Token::Escape { is_key }),
+                b'\\' => self.open(OpenToken::Escape { is_key }),
                 0..0x20 => false,
                 _ => true,
             },
 
             // Escapes stay inside of their string.
-            Token::Escape { is_key } => match byte {
-                b'u' => self.open(Token::Unicode { is_key, missing: 4 }),
+            OpenToken::Escape { is_key } => match byte {
+                b'u' => self.open(OpenToken::Unicode { is_key, missing: 4 }),
                 b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => {
-                    self.open(Token::Text { is_key })
+                    self.open(OpenToken::Text { is_key })
                 }
                 _ => false,
             },
-            Token::Unicode { is_key, missing } => {
+            OpenToken::Unicode { is_key, missing } => {
                 let next = match missing {
-                    1 => Token::Text { is_key },
-                    _ => Token::Unicode { is_key, missing: missing - 1 },
+                    1 => OpenToken::Text { is_key },
+                    _ => OpenToken::Unicode { is_key, missing: missing - 1 },
                 };
                 byte.is_ascii_hexdigit() && self.open(next)
             }
 
-            Token::Word(rest) => match rest.split_first() {
+            OpenToken::Word(rest) => match rest.split_first() {
                 Some((first, [])) if *first == byte => self.end(false),
-                Some((first, rest)) if *first == byte => self.open(Token::Word(rest)),
+                Some((first, rest)) if *first == byte => self.open(OpenToken::Word(rest)),
                 _ => false,
             },
-            Token::Number(number) => self.number(number, byte),
+            OpenToken::Number(number) => self.number(number, byte),
         }
     }
 
     /// Enters a token.
-    fn open(&mut self, token: Token) -> bool {
+    fn open(&mut self, token: OpenToken) -> bool {
         self.token = token;
         true
     }
 
     /// Leaves a token. It was a value if it was not a key.
     fn end(&mut self, is_key: bool) -> bool {
-        self.token = Token::None;
+        self.token = OpenToken::None;
         self.expect = match (is_key, self.brackets.is_empty()) {
             (true, _) => Expect::Colon,
             (false, true) => Expect::Nothing,
@@ -161,7 +161,7 @@ impl JsonScanner {
                 self.expect = if inner == Some(b'{') { Expect::Key } else { Expect::Value };
                 true
             }
-            (Expect::FirstKey | Expect::Key, b'"') => self.open(Token::Text { is_key: true }),
+            (Expect::FirstKey | Expect::Key, b'"') => self.open(OpenToken::Text { is_key: true }),
             (Expect::Colon, b':') => {
                 self.expect = Expect::Value;
                 true
@@ -179,13 +179,13 @@ impl JsonScanner {
                 self.expect = if byte == b'{' { Expect::FirstKey } else { Expect::FirstValue };
                 true
             }
-            b'"' => self.open(Token::Text { is_key: false }),
-            b't' => self.open(Token::Word(b"rue")),
-            b'f' => self.open(Token::Word(b"alse")),
-            b'n' => self.open(Token::Word(b"ull")),
-            b'-' => self.open(Token::Number(Number::Minus)),
-            b'0' => self.open(Token::Number(Number::Zero)),
-            b'1'..=b'9' => self.open(Token::Number(Number::Whole)),
+            b'"' => self.open(OpenToken::Text { is_key: false }),
+            b't' => self.open(OpenToken::Word(b"rue")),
+            b'f' => self.open(OpenToken::Word(b"alse")),
+            b'n' => self.open(OpenToken::Word(b"ull")),
+            b'-' => self.open(OpenToken::Number(Number::Minus)),
+            b'0' => self.open(OpenToken::Number(Number::Zero)),
+            b'1'..=b'9' => self.open(OpenToken::Number(Number::Whole)),
             _ => false,
         }
     }
@@ -211,7 +211,7 @@ impl JsonScanner {
             (Zero | Whole | Fraction | Exponent, _) => return self.end(false) && self.start(byte),
             _ => return false,
         };
-        self.open(Token::Number(next))
+        self.open(OpenToken::Number(next))
     }
 }
 

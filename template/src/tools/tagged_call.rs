@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::progress::Progress;
+use super::progress::CallProgress;
 use super::types::{ToolTypes, ValueTypes, quoted};
 use super::{ToolEvent, partial_tag_len};
 
@@ -20,7 +20,7 @@ const VALUE_END: &str = "\n</parameter>";
 
 /// The place in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum CallPlace {
     /// Before the name.
     Start,
     /// Between parameters.
@@ -32,7 +32,7 @@ enum Place {
 }
 
 /// One step through the text.
-enum Step {
+enum ReadStep {
     /// There may be another.
     Next,
     /// More text is needed.
@@ -44,7 +44,7 @@ enum Step {
 }
 
 /// The start of a text that may be a tag with a name.
-enum Tag<'a> {
+enum FoundTag<'a> {
     /// A name, and the bytes of its tag.
     Named(&'a str, usize),
     /// It may become one.
@@ -61,7 +61,7 @@ pub(super) struct TaggedCall {
     raw: String,
     /// The bytes of it that were read.
     read: usize,
-    place: Place,
+    place: CallPlace,
     name: String,
     keys: Vec<String>,
     /// True once the name was returned.
@@ -75,7 +75,7 @@ impl TaggedCall {
             types: Arc::clone(types),
             read: markup.len(),
             raw: markup,
-            place: Place::Start,
+            place: CallPlace::Start,
             name: String::new(),
             keys: Vec::new(),
             has_emitted: false,
@@ -88,20 +88,20 @@ impl TaggedCall {
     }
 
     /// Takes a piece of text and returns the parts of the call that are certain.
-    pub(super) fn push(&mut self, piece: &str, out: &mut Vec<ToolEvent>) -> Progress {
+    pub(super) fn push(&mut self, piece: &str, out: &mut Vec<ToolEvent>) -> CallProgress {
         self.raw.push_str(piece);
         loop {
             let step = match self.place {
-                Place::Start => self.read_name(),
-                Place::Between => self.read_between(out),
-                Place::ValueStart(types) => self.read_line_break(types),
-                Place::Value(types) => self.read_value(types, out),
+                CallPlace::Start => self.read_name(),
+                CallPlace::Between => self.read_between(out),
+                CallPlace::ValueStart(types) => self.read_line_break(types),
+                CallPlace::Value(types) => self.read_value(types, out),
             };
             match step {
-                Step::Next => {}
-                Step::Wait => return Progress::Open,
-                Step::Done => return Progress::Done(self.raw.split_off(self.read)),
-                Step::Bad(at) => return Progress::Bad(self.raw.split_off(self.read + at)),
+                ReadStep::Next => {}
+                ReadStep::Wait => return CallProgress::Open,
+                ReadStep::Done => return CallProgress::Done(self.raw.split_off(self.read)),
+                ReadStep::Bad(at) => return CallProgress::Bad(self.raw.split_off(self.read + at)),
             }
         }
     }
@@ -112,7 +112,7 @@ impl TaggedCall {
         if !self.has_emitted {
             return;
         }
-        if let Place::Value(types) = self.place
+        if let CallPlace::Value(types) = self.place
             && !types.is_text()
         {
             let value = &self.rest()[..self.rest().len() - held_bytes(self.rest())];
@@ -138,22 +138,22 @@ impl TaggedCall {
     }
 
     /// Reads the tag with the name of the tool.
-    fn read_name(&mut self) -> Step {
+    fn read_name(&mut self) -> ReadStep {
         let blank = self.blank();
         match tag_with_name(&self.rest()[blank..], FUNCTION) {
-            Tag::Named(name, bytes) => {
+            FoundTag::Named(name, bytes) => {
                 self.name = name.to_owned();
                 self.read += blank + bytes;
-                self.place = Place::Between;
-                Step::Next
+                self.place = CallPlace::Between;
+                ReadStep::Next
             }
-            Tag::Open => Step::Wait,
-            Tag::Other(bytes) => Step::Bad(blank + bytes),
+            FoundTag::Open => ReadStep::Wait,
+            FoundTag::Other(bytes) => ReadStep::Bad(blank + bytes),
         }
     }
 
     /// Reads the tag of a parameter, or the end of the call.
-    fn read_between(&mut self, out: &mut Vec<ToolEvent>) -> Step {
+    fn read_between(&mut self, out: &mut Vec<ToolEvent>) -> ReadStep {
         let blank = self.blank();
         let tag = &self.rest()[blank..];
         if tag.starts_with(FUNCTION_END) {
@@ -161,21 +161,24 @@ impl TaggedCall {
             let end = if self.keys.is_empty() { "{}" } else { "}" };
             out.push(ToolEvent::Arguments(end.to_owned()));
             self.read += blank + FUNCTION_END.len();
-            return Step::Done;
+            return ReadStep::Done;
         }
+
         match tag_with_name(tag, PARAMETER) {
             // A second value of a parameter could not take the place of the first, which may have
             // been returned.
-            Tag::Named(key, _) if self.keys.iter().any(|known| known == key) => Step::Bad(blank),
-            Tag::Named(key, bytes) => {
+            FoundTag::Named(key, _) if self.keys.iter().any(|known| known == key) => {
+                ReadStep::Bad(blank)
+            }
+            FoundTag::Named(key, bytes) => {
                 let key = key.to_owned();
                 self.read += blank + bytes;
                 self.begin_value(key, out);
-                Step::Next
+                ReadStep::Next
             }
-            Tag::Open => Step::Wait,
-            Tag::Other(_) if FUNCTION_END.starts_with(tag) => Step::Wait,
-            Tag::Other(bytes) => Step::Bad(blank + bytes),
+            FoundTag::Open => ReadStep::Wait,
+            FoundTag::Other(_) if FUNCTION_END.starts_with(tag) => ReadStep::Wait,
+            FoundTag::Other(bytes) => ReadStep::Bad(blank + bytes),
         }
     }
 
@@ -187,19 +190,19 @@ impl TaggedCall {
         let mark = if types.is_text() { "\"" } else { "" };
         out.push(ToolEvent::Arguments(format!("{lead}{}: {mark}", quoted(&key))));
         self.keys.push(key);
-        self.place = Place::ValueStart(types);
+        self.place = CallPlace::ValueStart(types);
     }
 
     /// Skips the line break before a value.
-    fn read_line_break(&mut self, types: ValueTypes) -> Step {
-        let Some(first) = self.rest().bytes().next() else { return Step::Wait };
+    fn read_line_break(&mut self, types: ValueTypes) -> ReadStep {
+        let Some(first) = self.rest().bytes().next() else { return ReadStep::Wait };
         self.read += usize::from(first == b'\n');
-        self.place = Place::Value(types);
-        Step::Next
+        self.place = CallPlace::Value(types);
+        ReadStep::Next
     }
 
     /// Reads a value, or of a string the part that is certain.
-    fn read_value(&mut self, types: ValueTypes, out: &mut Vec<ToolEvent>) -> Step {
+    fn read_value(&mut self, types: ValueTypes, out: &mut Vec<ToolEvent>) -> ReadStep {
         let rest = self.rest();
         let Some(end) = rest.find(PARAMETER_END) else {
             if types.is_text() {
@@ -207,7 +210,7 @@ impl TaggedCall {
                 self.read += certain.len();
                 emit_inside(&certain, out);
             }
-            return Step::Wait;
+            return ReadStep::Wait;
         };
 
         let value = rest[..end].strip_suffix('\n').unwrap_or(&rest[..end]);
@@ -218,8 +221,8 @@ impl TaggedCall {
             out.push(ToolEvent::Arguments(types.json(value)));
         }
         self.read += end + PARAMETER_END.len();
-        self.place = Place::Between;
-        Step::Next
+        self.place = CallPlace::Between;
+        ReadStep::Next
     }
 
     fn emit_name(&mut self, out: &mut Vec<ToolEvent>) {
@@ -231,16 +234,16 @@ impl TaggedCall {
 }
 
 /// Reads a tag that begins with `open` and ends with a name and `>`. A name is on one line.
-fn tag_with_name<'a>(text: &'a str, open: &str) -> Tag<'a> {
+fn tag_with_name<'a>(text: &'a str, open: &str) -> FoundTag<'a> {
     let Some(rest) = text.strip_prefix(open) else {
-        return if open.starts_with(text) { Tag::Open } else { Tag::Other(0) };
+        return if open.starts_with(text) { FoundTag::Open } else { FoundTag::Other(0) };
     };
-    let Some(end) = rest.find(['>', '<', '\n']) else { return Tag::Open };
+    let Some(end) = rest.find(['>', '<', '\n']) else { return FoundTag::Open };
     let name = rest[..end].trim();
     if name.is_empty() || !rest[end..].starts_with('>') {
-        return Tag::Other(open.len() + end);
+        return FoundTag::Other(open.len() + end);
     }
-    Tag::Named(name, open.len() + end + 1)
+    FoundTag::Named(name, open.len() + end + 1)
 }
 
 /// Returns the bytes at the end of a value that may be the start of its end.

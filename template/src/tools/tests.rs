@@ -257,7 +257,7 @@ fn the_form_is_the_one_that_the_template_shows() {
 }
 
 #[test]
-fn a_call_that_was_cut_has_its_arguments_so_far_where_a_call_is_demanded() {
+fn a_demanded_call_that_was_cut_has_its_arguments_so_far() {
     let whole = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"b";
     let expected = [call("f", "{\"a\": \"b")];
     let (content, calls) = ToolParser::new(ToolFormat::Hermes).read(whole, true);

@@ -68,7 +68,7 @@ fn consistent(facts: &Facts, taken: usize) {
         if let Some(ids) = &choice.token_ids {
             assert_eq!(ids.len(), choice.logprobs.len());
         }
-        for side in &choice.sides {
+        for side in &choice.token_columns {
             // Deeper JSON than `serde_json` parses is passed over without being parsed.
             let list = serde_json::from_str::<Vec<&serde_json::value::RawValue>>(&side.json);
             assert!(list.is_ok(), "{side:?}");

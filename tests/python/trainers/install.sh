@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes `.venv` with the trainers that read exports: 6 GB, most of it torch, whose wheels all carry
-# CUDA. Left alone while the lists and this script are as they were. Needs Python 3.12 or newer;
-# where there is none, or no room, the tests are skipped and `.skipped` says why.
+# CUDA; vLLM's environment has the same files, through uv's cache. Left alone while the lists and
+# this script are as they were. Needs Python 3.12 or newer; where there is none, or no room, the
+# tests are skipped and `.skipped` says why.
 set -euo pipefail
 cd "$(dirname "$0")"
 

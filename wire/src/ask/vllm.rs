@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn only_its_own_engine_is_asked_for_experts_and_only_if_they_are_wanted() {
+    fn only_rolltape_is_asked_for_experts_if_wanted() {
         const FIELD: &str = "return_routed_experts";
         for (dialect, wanted, expected) in [
             (Dialect::Rolltape, true, true),

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_put_behind_the_conversation_that_it_goes_on_from() {
+    fn a_request_follows_the_conversation_it_continues() {
         let first = br#"{"model":"m","instructions":"old","input":"a"}"#;
         let reply = br#"{"id":"resp_1","output":[
             {"type":"function_call","call_id":"c","name":"f","arguments":"{}"}]}"#;

@@ -71,6 +71,7 @@ impl<'a> ChoiceLists<'a> {
         let json = document.bytes();
         let (mut token_ids, mut prompt_ids, mut content) = (None, None, None);
         let mut cut = Vec::new();
+
         for member in members(document, &place).ok()? {
             let value = &json[member.value.clone()];
             let is_new = match member.name(json).as_ref() {
@@ -86,6 +87,7 @@ impl<'a> ChoiceLists<'a> {
             is_new.then_some(())?;
             cut.push(member.value);
         }
+
         let mut found = Self::default();
         if let Some(list) = token_ids {
             found.token_ids = Capped::of_ids(list).ok()?;
@@ -433,8 +435,8 @@ impl Collector {
             let stop = filled(part.stop_reason).or(filled(part.matched_stop));
             let stop = stop.map(|stop| short_value(stop, STOP_BYTES_MAX));
             choice.set_finish(part.finish_reason, stop);
-            add_side(choice, "routed_experts", part.routed_experts);
-            add_side(choice, "sampling_mask", part.sampling_mask);
+            add_column(choice, "routed_experts", part.routed_experts);
+            add_column(choice, "sampling_mask", part.sampling_mask);
         })
     }
 
@@ -483,7 +485,7 @@ impl Collector {
             self.note_cut(is_cut.unwrap_or(true));
         }
         if let Some(raw) = sglext.routed_experts {
-            self.change(0, |choice| add_side(choice, "routed_experts", Some(raw)));
+            self.change(0, |choice| add_column(choice, "routed_experts", Some(raw)));
         }
     }
 }
@@ -512,7 +514,7 @@ impl Logprobs<'_> {
             }
         }));
         if let Some(tops) = self.top_logprobs.filter(|_| keeps_alternatives) {
-            choice.add_side("top_logprobs", tops.items.into_iter().map(RawValue::get));
+            choice.add_column("top_logprobs", tops.items.into_iter().map(RawValue::get));
         }
     }
 }
@@ -541,9 +543,9 @@ impl MetaInfo<'_> {
             choice.add_pairs(triples.items.into_iter().map(|(logprob, id, _)| (id, logprob)));
         }
         choice.set_count(self.completion_tokens);
-        add_side(choice, "sampling_mask", self.output_token_sampling_mask);
-        add_side(choice, "sampling_logprobs", self.output_token_sampling_logprobs);
-        add_side(choice, "routed_experts", self.routed_experts);
+        add_column(choice, "sampling_mask", self.output_token_sampling_mask);
+        add_column(choice, "sampling_logprobs", self.output_token_sampling_logprobs);
+        add_column(choice, "routed_experts", self.routed_experts);
     }
 }
 
@@ -556,22 +558,22 @@ fn add_entries(
 ) {
     if keeps_alternatives && !entries.is_empty() {
         let tops = entries.iter().map(|entry| entry.top_logprobs.unwrap_or("[]"));
-        choice.add_side("top_logprobs", tops);
+        choice.add_column("top_logprobs", tops);
     }
     choice.add_tokens(entries.iter().map(|entry| entry.sampled(keeps_bytes)));
 }
 
 /// Adds a value that covers the whole choice, or a list with an element for each new token.
-fn add_side(choice: &mut ChoiceDraft, name: &'static str, raw: Option<&RawValue>) {
+fn add_column(choice: &mut ChoiceDraft, name: &'static str, raw: Option<&RawValue>) {
     let Some(value) = filled(raw) else { return };
     let added = if value.get().starts_with('[') {
-        choice.add_side(name, []);
+        choice.add_column(name, []);
         each(value, |element: &RawValue| {
-            choice.add_side(name, [element.get()]);
+            choice.add_column(name, [element.get()]);
             true
         })
     } else {
-        choice.add_side(name, [value.get()]);
+        choice.add_column(name, [value.get()]);
         Ok(false)
     };
     debug_assert!(added.is_ok(), "the value was read as JSON before");

@@ -1,6 +1,6 @@
 //! A choice as it grows out of chunks, and the ids and logprobs that it ends with.
 
-use episode::{Choice, Fidelity, SideColumn, VersionSpan};
+use episode::{Choice, Fidelity, TokenColumn, VersionSpan};
 use serde_json::Value;
 
 use super::list::{Capped, short};
@@ -53,12 +53,12 @@ pub(super) struct ChoiceDraft {
     has_gap: bool,
     /// The model's end token stopped it, whether or not the server reports that token.
     stopped_by_end_token: bool,
-    /// Elements of side arrays by name, in the server's spelling, joined by commas.
-    sides: Vec<(&'static str, String)>,
+    /// Elements of token columns by name, in the server's spelling, joined by commas.
+    token_columns: Vec<(&'static str, String)>,
     /// Bytes that ids, logprobs and spans occupy.
     token_bytes: usize,
-    /// Bytes that the side arrays occupy.
-    side_bytes: usize,
+    /// Bytes that the token columns occupy.
+    column_bytes: usize,
     /// A list of the choice was longer than its bound.
     is_cut: bool,
 }
@@ -92,22 +92,22 @@ impl ChoiceDraft {
         self.token_bytes
     }
 
-    /// Bytes that the side arrays occupy.
-    pub(super) fn side_bytes(&self) -> usize {
-        self.side_bytes
+    /// Bytes that the token columns occupy.
+    pub(super) fn column_bytes(&self) -> usize {
+        self.column_bytes
     }
 
     /// Forgets what was sampled, and goes on to notice how the choice ends.
     pub(super) fn drop_tokens(&mut self) {
         self.has_gap = true;
         self.drop_lists();
-        self.drop_sides();
+        self.drop_columns();
         self.versions = Vec::new();
     }
 
-    /// Forgets the side arrays.
-    pub(super) fn drop_sides(&mut self) {
-        (self.sides, self.side_bytes) = (Vec::new(), 0);
+    /// Forgets the token columns.
+    pub(super) fn drop_columns(&mut self) {
+        (self.token_columns, self.column_bytes) = (Vec::new(), 0);
     }
 
     fn drop_lists(&mut self) {
@@ -197,18 +197,18 @@ impl ChoiceDraft {
         self.versions = versions;
     }
 
-    /// Appends elements to the side array of this name.
-    pub(super) fn add_side<'e>(
+    /// Appends elements to the token column of this name.
+    pub(super) fn add_column<'e>(
         &mut self,
         name: &'static str,
         elements: impl IntoIterator<Item = &'e str>,
     ) {
-        let known = self.sides.iter().position(|(known, _)| *known == name);
-        let at = known.unwrap_or(self.sides.len());
+        let known = self.token_columns.iter().position(|(known, _)| *known == name);
+        let at = known.unwrap_or(self.token_columns.len());
         if known.is_none() {
-            self.sides.push((name, String::new()));
+            self.token_columns.push((name, String::new()));
         }
-        let list = &mut self.sides[at].1;
+        let list = &mut self.token_columns[at].1;
         let before = list.len();
         for element in elements {
             if !list.is_empty() {
@@ -216,7 +216,7 @@ impl ChoiceDraft {
             }
             list.push_str(element);
         }
-        self.side_bytes += list.len() - before;
+        self.column_bytes += list.len() - before;
     }
 
     /// The finished choice.
@@ -224,7 +224,7 @@ impl ChoiceDraft {
         // After a gap, lists of tokens no longer match each other.
         if self.has_gap {
             self.drop_lists();
-            self.drop_sides();
+            self.drop_columns();
         }
 
         // Ids that no vocabulary has are as good as none.
@@ -253,7 +253,11 @@ impl ChoiceDraft {
             stop_reason: self.stop_reason.map(text_of),
             versions,
             fidelity,
-            sides: self.sides.into_iter().map(|(name, elements)| side(name, &elements)).collect(),
+            token_columns: self
+                .token_columns
+                .into_iter()
+                .map(|(name, elements)| column(name, &elements))
+                .collect(),
         }
     }
 
@@ -326,8 +330,8 @@ fn extend_counted(
     list[before..].iter().map(|token| size_of::<SampledToken>() + bytes_of(token)).sum()
 }
 
-fn side(name: &str, elements: &str) -> SideColumn {
-    SideColumn { name: name.to_owned(), json: format!("[{elements}]") }
+fn column(name: &str, elements: &str) -> TokenColumn {
+    TokenColumn { name: name.to_owned(), json: format!("[{elements}]") }
 }
 
 fn text_of(stop: Value) -> String {

@@ -158,6 +158,7 @@ impl<'a> EntryReader<'a> {
         if self.takes(b'.') && !self.digits() {
             return None;
         }
+
         let has_exponent = self.takes(b'e') || self.takes(b'E');
         if has_exponent {
             let _sign = self.takes(b'-') || self.takes(b'+');
@@ -165,6 +166,7 @@ impl<'a> EntryReader<'a> {
                 return None;
             }
         }
+
         let text = &self.json[start..self.at];
         let is_finite = || text.parse().is_ok_and(f64::is_finite);
         let is_small = !has_exponent && text.len() < f64::MAX_10_EXP as usize;

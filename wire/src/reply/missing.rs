@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chat_is_rendered_and_tokenized_and_believed_where_the_count_agrees() {
+    fn a_tokenized_chat_is_believed_where_the_count_agrees() {
         let mut prompts =
             PromptLookup::for_request(Route::Chat, &request(r#"{"messages":[]}"#)).unwrap();
         let (path, body) = prompts.template_request().unwrap();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_token_that_was_not_told_has_no_logprob_and_is_not_called_exact() {
+    fn an_untold_end_token_has_no_logprob_and_is_not_exact() {
         let choice = |index| Choice {
             index,
             token_ids: Some(vec![7]),

@@ -8,10 +8,10 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::forced::ForcedSampling;
-use super::parameters::{Parameter, SHAPING, masks};
 use super::server::ServerSampling;
 use crate::dialect::Dialect;
 use crate::json::tree;
+use crate::parameters::{Parameter, SHAPING, masks};
 use crate::request::Request;
 use crate::sse::documents;
 

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use serde_json::Value;
 use thiserror::Error;
 
-use super::parameters;
 use crate::dialect::Dialect;
+use crate::parameters;
 use crate::request::Request;
 
 /// Sampling parameters with the values that every request gets.

@@ -4,9 +4,9 @@
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::parameters::is_shaping;
 use crate::dialect::Dialect;
 use crate::json::tree;
+use crate::parameters::is_shaping;
 use crate::reply::missing::{tokenize_request, tokens_of_answer};
 
 /// A server's own sampling, as far as the server reports it.
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_reads_the_models_own_file_does_not_tell_its_defaults() {
+    fn a_server_with_the_model_s_file_does_not_tell_its_defaults() {
         let vllm = sampling_of(Dialect::Vllm, VLLM);
         assert_eq!((vllm.logprob_kind(), vllm.source()), (Some("raw"), Some("auto")));
         let sglang = sampling_of(Dialect::Sglang, SGLANG);

@@ -4,8 +4,8 @@ use viewer::{CallView, EpisodeTree, FindingView, OtherCall, TurnView};
 
 use super::super::episodes::state_style;
 use super::super::message::Paper;
+use super::super::numbers::{grouped, reward};
 use super::super::source::Source;
-use super::super::table::{grouped, reward};
 use super::turn::{self, answer, heading, new_messages};
 use crate::exit::Failure;
 use crate::print;

@@ -3,11 +3,11 @@
 use viewer::{EpisodeTree, TokensView};
 
 use super::super::source::Source;
-use super::super::table::{plain, table};
 use super::turn::label;
 use crate::exit::Failure;
 use crate::print;
 use crate::terminal::layout::width_of;
+use crate::terminal::table::{plain, table};
 use crate::terminal::{self, Line, Style};
 
 /// Columns of text for a reader that has no width.
@@ -168,7 +168,7 @@ fn rows(tokens: &[Token]) -> Vec<Line> {
             plain(known(token.version.clone())),
         ]
     };
-    table(&columns, tokens.iter().map(row).collect())
+    table(columns, tokens.iter().map(row).collect(), terminal::width())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use serde_json::json;
 use viewer::{CallView, EpisodeTree, OtherCall, TurnView};
 
 use super::super::message::{Message, Paper};
-use super::super::table::milliseconds;
+use super::super::numbers::milliseconds;
 use super::versions::versions_suffix;
 use crate::exit::Failure;
 use crate::print;

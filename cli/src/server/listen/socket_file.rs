@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::UnixListener;
 
-use super::{BACKLOG, Opened};
+use super::{BACKLOG, OpenListener};
 use crate::exit::Failure;
 use crate::options::address::ListenAddress;
 
@@ -49,7 +49,7 @@ impl BoundFile {
     }
 
     /// Puts the socket in its place and opens it.
-    pub(crate) fn open(mut self) -> Result<Opened, Failure> {
+    pub(crate) fn open(mut self) -> Result<OpenListener, Failure> {
         check_free(&self.place, self.option)?;
         self.socket.listen(BACKLOG as i32)?;
         fs::rename(&self.file.path, &self.place)?;
@@ -58,7 +58,7 @@ impl BoundFile {
         self.socket.set_nonblocking(true)?;
         let endpoint = UnixListener::from_std(self.socket.into())?.into();
         let address = ListenAddress::Unix(self.place);
-        Ok(Opened { endpoint, address, file: Some(self.file) })
+        Ok(OpenListener { endpoint, address, file: Some(self.file) })
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
 
     const MODE: u32 = 0o600;
 
-    fn open(place: &Path) -> Result<Opened, Failure> {
+    fn open(place: &Path) -> Result<OpenListener, Failure> {
         BoundFile::bind(place, MODE, "--listen")?.open()
     }
 

@@ -22,7 +22,7 @@ fn alone(requests: &[TestRequest]) -> Vec<ChoiceResult> {
 }
 
 #[test]
-fn a_hybrid_has_the_same_bits_in_any_batch_and_however_steps_are_cut() {
+fn bits_are_the_same_in_any_batch_and_in_any_chunks() {
     let mut requests = numbered(24);
     requests[3].scored = true;
     let expected = alone(&requests);
@@ -110,7 +110,7 @@ fn a_hybrid_s_weights_change_while_it_replies() {
     let changed = || {
         let file = WeightFiles::open(&hybrid()).unwrap();
         let config = ModelFolder::open(&hybrid()).unwrap().model;
-        Parameters::load(&Cpu::default(), &Louder(file), &config).unwrap()
+        ModelParameters::load(&Cpu::default(), &Louder(file), &config).unwrap()
     };
     let requests = numbered(12);
     let before = alone(&requests);
@@ -168,7 +168,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_comes_and_goes_states_come_back_and_bits_are_the_same(
+    fn states_come_back_and_bits_are_the_same_whatever_comes(
         acts in proptest::collection::vec(act(), 1..30),
         sequences in 1..9_usize,
         tokens in 1..80_usize,

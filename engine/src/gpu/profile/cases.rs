@@ -3,8 +3,8 @@
 use kernels::PAGE;
 
 use super::ProfileOptions;
+use crate::model::cache::{SequenceCache, SequenceState};
 use crate::options::CacheBytes;
-use crate::schedule::cache::{SequenceCache, SequenceState};
 
 /// The divisor of the context that gives the shortest of uneven sequences.
 const SHORTEST_DIVISOR: usize = 10;

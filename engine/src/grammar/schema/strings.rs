@@ -13,7 +13,7 @@ pub(super) fn other_than(texts: &[&str]) -> Option<String> {
     if texts.is_empty() || letters > LETTERS_MAX {
         return None;
     }
-    let mut root = Node::default();
+    let mut root = PrefixNode::default();
     for text in texts {
         let node =
             text.chars().fold(&mut root, |node, letter| node.next.entry(letter).or_default());
@@ -24,12 +24,12 @@ pub(super) fn other_than(texts: &[&str]) -> Option<String> {
 
 /// The texts that begin alike.
 #[derive(Default)]
-struct Node {
+struct PrefixNode {
     is_end: bool,
-    next: BTreeMap<char, Node>,
+    next: BTreeMap<char, PrefixNode>,
 }
 
-impl Node {
+impl PrefixNode {
     /// The pattern of what may follow without making one of the texts.
     fn others(&self) -> String {
         let letters: String = self.next.keys().map(|letter| escaped(*letter)).collect();

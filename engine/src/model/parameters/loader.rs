@@ -1,6 +1,6 @@
 //! Places tensors by name.
 
-use kernels::{Ops, Part};
+use kernels::{MatrixPart, Ops};
 
 use crate::error::LoadError;
 use crate::weights::{Elements, TensorSource};
@@ -46,8 +46,8 @@ impl<O: Ops, T: TensorSource + ?Sized> Loader<'_, O, T> {
 
     /// One matrix of several with the same columns, one under another.
     pub(super) fn stack(&self, parts: &[Elements], columns: usize) -> Result<O::Matrix, LoadError> {
-        let parts: Vec<Part<'_>> = parts.iter().map(Elements::part).collect();
-        let rows = parts.iter().map(Part::len).sum::<usize>() / columns;
+        let parts: Vec<MatrixPart<'_>> = parts.iter().map(Elements::part).collect();
+        let rows = parts.iter().map(MatrixPart::len).sum::<usize>() / columns;
         Ok(self.ops.matrix_of(&parts, rows, columns)?)
     }
 }

@@ -7,9 +7,9 @@ use kernels::Cpu;
 use tempfile::TempDir;
 
 use super::*;
+use crate::model::cache::SequenceCache;
 use crate::model::forward::{LogitRows, SequenceChunk};
 use crate::model::tests::made;
-use crate::schedule::cache::SequenceCache;
 use crate::{Engine, EngineOptions};
 
 pub(crate) fn config(changes: Value) -> (TempDir, PathBuf) {

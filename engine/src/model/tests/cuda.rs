@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::super::forward::LogitRows;
 use super::*;
-use crate::double::exclusive_gpu;
+use crate::emulated::exclusive_gpu;
 use crate::model::random::tests::config;
 
 /// The tolerance of logprobs in bf16 for such a small model: the worst of 70,000, and the mean.
@@ -28,7 +28,7 @@ fn shape() -> (TempDir, PathBuf) {
 
 fn model(options: &CudaOptions) -> Model<Cuda> {
     let (_keep, path) = shape();
-    made(crate::double::open(options, HEADS), &path)
+    made(crate::emulated::open(options, HEADS), &path)
 }
 
 fn logprobs(logits: &[f32]) -> Vec<f32> {
@@ -121,7 +121,7 @@ fn check_chunks(model: &mut Model<Cuda>, count: u32, sizes: [usize; 3]) {
 
 #[test]
 fn logits_of_the_gpu_are_near_those_of_the_cpu() {
-    let _double = exclusive_gpu();
+    let _emulated = exclusive_gpu();
     let (_keep, path) = shape();
     let ids: Vec<u32> = (0..37).map(|i| i * 53 % 1999).collect();
     let mut cpu = made(Cpu::default(), &path);
@@ -151,28 +151,28 @@ fn logits_of<O: Ops>(model: &mut Model<O>, ids: &[u32], size: usize) -> Vec<f32>
 
 #[test]
 fn recorded_steps_give_the_bits_of_steps_that_are_asked_for() {
-    let double = exclusive_gpu();
+    let emulated = exclusive_gpu();
     let prompts = prompts(5);
     let eager =
         decode(&mut model(&CudaOptions { eager: true, ..CudaOptions::default() }), &prompts, 12);
     let mut recorded = model(&CudaOptions::default());
-    let before = double.get("graph_launches");
+    let before = emulated.get("graph_launches");
     assert_eq!(decode(&mut recorded, &prompts, 12), eager);
     assert!(recorded.ops.recorded() > 0);
-    assert!(double.get("graph_launches") > before);
+    assert!(emulated.get("graph_launches") > before);
 }
 
 #[test]
-fn kernels_that_take_each_others_place_give_the_same_bits_on_cuda() {
-    let double = exclusive_gpu();
+fn kernels_that_take_each_others_place_give_the_same_bits() {
+    let emulated = exclusive_gpu();
     let prompts = prompts(5);
     let mut launches = Vec::new();
     let mut run = |variant| {
         let options = CudaOptions { deterministic: true, variant, ..CudaOptions::default() };
         let mut gpu = model(&options);
-        let before = double.get("launches");
+        let before = emulated.get("launches");
         let found = decode(&mut gpu, &prompts, 12);
-        launches.push(double.get("launches") - before);
+        launches.push(emulated.get("launches") - before);
         found
     };
     let serving = Variant::SERVING;
@@ -197,16 +197,16 @@ const EARLY_STEPS: usize = 5;
 /// Checks that a model gives the same bits when its kernels begin early: launched and recorded,
 /// with products by the library and without, and with attention that rotates.
 fn check_early(model: impl Fn(&CudaOptions) -> Model<Cuda>, prompts: &[Vec<u32>]) {
-    let double = exclusive_gpu();
+    let emulated = exclusive_gpu();
     for (eager, deterministic) in [(true, false), (false, false), (false, true)] {
         let run = |early| {
             let variant = Variant { early, rotating: deterministic, ..Variant::SERVING };
             let options = CudaOptions { eager, deterministic, variant, ..CudaOptions::default() };
-            let before = [double.get("launches"), double.get("early_launches")];
+            let before = [emulated.get("launches"), emulated.get("early_launches")];
             let mut gpu = model(&options);
             let found = decode(&mut gpu, prompts, EARLY_STEPS);
             assert_eq!(gpu.ops.recorded() > 0, !eager);
-            let counts = [double.get("launches"), double.get("early_launches")];
+            let counts = [emulated.get("launches"), emulated.get("early_launches")];
             (found, [counts[0] - before[0], counts[1] - before[1]])
         };
         let ((expected, usual), (found, early)) = (run(false), run(true));
@@ -218,14 +218,14 @@ fn check_early(model: impl Fn(&CudaOptions) -> Model<Cuda>, prompts: &[Vec<u32>]
 }
 
 #[test]
-fn kernels_that_begin_early_give_the_same_bits_on_cuda() {
+fn kernels_that_begin_early_give_the_same_bits() {
     // The library multiplies the first rows, where it may.
     check_early(model, &prompts(5));
 }
 
 #[test]
-fn a_deterministic_gpu_gives_the_same_bits_in_any_batch_and_chunks() {
-    let _double = exclusive_gpu();
+fn bits_are_the_same_in_any_batch_and_chunks() {
+    let _emulated = exclusive_gpu();
     let mut gpu = model(&CudaOptions { deterministic: true, ..CudaOptions::default() });
     let prompts = prompts(5);
     let together = decode(&mut gpu, &prompts, 6);
@@ -239,7 +239,7 @@ fn a_deterministic_gpu_gives_the_same_bits_in_any_batch_and_chunks() {
 
 #[test]
 fn a_token_that_nobody_has_read_is_taken_from_the_step_before() {
-    let _double = exclusive_gpu();
+    let _emulated = exclusive_gpu();
     let mut gpu = model(&CudaOptions::default());
     let prompt = prompts(1);
     let expected = decode(&mut gpu, &prompt, 3);
@@ -261,7 +261,7 @@ fn a_token_that_nobody_has_read_is_taken_from_the_step_before() {
 
 #[test]
 fn a_gpu_without_room_says_so_and_goes_on() {
-    let _double = exclusive_gpu();
+    let _emulated = exclusive_gpu();
     let mut gpu = model(&CudaOptions::default());
     let expected = decode(&mut gpu, &prompts(2), 2);
     let error = gpu.ops.pages(HEADS, 1 << 10, 1 << 20).unwrap_err();

@@ -9,7 +9,7 @@
 use kernels::{PAGE, StateMark};
 
 use super::PagePool;
-use crate::schedule::cache::{SequenceCache, SequenceState};
+use crate::model::cache::{SequenceCache, SequenceState};
 
 impl PagePool {
     /// Gives a sequence with a prompt of so many tokens a slot of its own, if the model has states.
@@ -56,6 +56,7 @@ impl PagePool {
                 cache.state.written.push((position, slot));
                 continue;
             }
+
             let index = position / PAGE - 1;
             if index < cache.published {
                 let page = cache.pages[index];
@@ -70,6 +71,7 @@ impl PagePool {
                 self.states.release(slot);
             }
         }
+
         let left = cache.state.left.take();
         left.into_iter().for_each(|slot| self.states.release(slot));
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::super::cache::CacheScope;
 use super::*;
+use crate::model::cache::CacheScope;
 
 fn scope(weights: u64, salt: Option<&str>) -> Arc<CacheScope> {
     Arc::new(CacheScope { weights, adapter: None, salt: salt.map(Into::into) })
@@ -29,7 +29,7 @@ fn ids(count: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_second_sequence_takes_the_full_pages_of_the_first_but_not_the_last_token() {
+fn a_second_sequence_takes_full_pages_but_not_the_last_token() {
     let mut pages = PagePool::new(16, true);
     let (mut first, mut second, mut third) = (cache(), cache(), cache());
     assert_eq!(compute(&mut pages, &mut first, &ids(48)), 0);
@@ -66,7 +66,7 @@ fn other_tokens_versions_and_salts_share_nothing() {
 }
 
 #[test]
-fn the_longest_unused_go_first_and_the_end_of_a_chain_before_its_beginning() {
+fn the_longest_unused_go_first_from_the_end_of_a_chain() {
     let mut pages = PagePool::new(6, true);
     let (mut old, mut new) = (cache(), cache());
     compute(&mut pages, &mut old, &ids(48));

@@ -7,9 +7,9 @@ use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{self, Receiver};
 
 use super::*;
+use crate::model::cache::SequenceCache;
 use crate::sample::SamplingParams;
 use crate::sample::tests::plain;
-use crate::schedule::cache::SequenceCache;
 use crate::schedule::pace::{QueuePace, QueuePlace};
 use crate::schedule::request::{Output, OutputSender, StopRules};
 

@@ -1,7 +1,7 @@
 //! Experts by pages, and the forms in which they are sent.
 
 use super::*;
-use crate::model::experts::ExpertConfig;
+use crate::config::experts::ExpertConfig;
 use kernels::ExpertChoice;
 
 fn config(experts: usize) -> ExpertConfig {

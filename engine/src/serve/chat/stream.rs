@@ -7,7 +7,7 @@ use super::ChatCall;
 use super::message::{MessageParser, ToolCallDelta};
 use crate::schedule::request::{Output, ReplyEnd};
 use crate::serve::generation::{
-    ChatLogprobs, ChoiceDecoder, ChoiceDelta, StopReason, Usage, WeightVersion,
+    ChatLogprobs, ChoiceDecoder, ChoiceDelta, ReportedVersion, StopReason, Usage,
 };
 use crate::serve::http::{EventQueue, Events};
 use crate::serve::prefix::PrefixReport;
@@ -45,7 +45,7 @@ struct ChatChunkChoice {
     #[serde(skip_serializing_if = "Option::is_none")]
     token_ids: Option<Option<Vec<u32>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    weight_versions: Option<Option<Vec<WeightVersion>>>,
+    weight_versions: Option<Option<Vec<ReportedVersion>>>,
     /// In the last chunk of a choice. vLLM sends them in whole replies only.
     #[serde(skip_serializing_if = "Option::is_none")]
     routed_experts: Option<String>,
@@ -144,6 +144,7 @@ impl ChatEvents {
                 prefix: self.call.prefix,
                 ..self.chunk(vec![ChatChunkChoice::without_tokens(index, delta)])
             });
+
             if !self.call.echo.is_empty() {
                 let content = Some(Some(self.call.echo.clone()));
                 let delta = ChatDelta { content, ..ChatDelta::default() };

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::CompletionCall;
 use crate::schedule::request::{Output, ReplyEnd};
 use crate::serve::generation::{
-    ChoiceDecoder, ChoiceDelta, StopReason, TextLogprobs, Usage, WeightVersion,
+    ChoiceDecoder, ChoiceDelta, ReportedVersion, StopReason, TextLogprobs, Usage,
 };
 use crate::serve::http::{EventQueue, Events};
 
@@ -34,7 +34,7 @@ struct CompletionChunkChoice<'a> {
     stop_reason: Option<StopReason>,
     prompt_token_ids: Option<&'a [u32]>,
     token_ids: Option<Vec<u32>>,
-    weight_versions: Option<Vec<WeightVersion>>,
+    weight_versions: Option<Vec<ReportedVersion>>,
     /// In the last chunk of a choice. vLLM sends them in whole replies only.
     #[serde(skip_serializing_if = "Option::is_none")]
     routed_experts: Option<String>,

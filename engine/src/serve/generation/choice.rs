@@ -153,7 +153,7 @@ pub(crate) enum StopReason {
 
 /// The weights that sampled the tokens `start..end` of a choice.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct WeightVersion {
+pub(crate) struct ReportedVersion {
     version: String,
     /// The label of the model's own weights, where `version` is that of an adapter.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -191,15 +191,15 @@ impl ReplyEnd {
     }
 
     /// Returns the `weight_versions` of a reply, if the request asks for them.
-    pub(crate) fn reported_versions(&self, options: &ReplyOptions) -> Option<Vec<WeightVersion>> {
+    pub(crate) fn reported_versions(&self, options: &ReplyOptions) -> Option<Vec<ReportedVersion>> {
         options.weight_versions.then(|| self.weight_versions())
     }
 
     /// Returns the weights that sampled each span of tokens.
-    pub(crate) fn weight_versions(&self) -> Vec<WeightVersion> {
+    pub(crate) fn weight_versions(&self) -> Vec<ReportedVersion> {
         self.versions
             .iter()
-            .map(|span| WeightVersion {
+            .map(|span| ReportedVersion {
                 version: span.version.to_string(),
                 base_version: span.base.as_deref().map(str::to_owned),
                 start: span.start,

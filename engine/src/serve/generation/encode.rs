@@ -89,7 +89,7 @@ fn encode_in_room(
     let encoded = match text.len() {
         0..=SHORT_TEXT_BYTES => encode(),
         bytes => run_blocking(|| {
-            let _place = model.text_room.enter(bytes);
+            let _permit = model.text_work.acquire(bytes);
             encode()
         }),
     };

@@ -75,6 +75,7 @@ fn tree_bytes(text: &[u8]) -> usize {
             }
             continue;
         }
+
         match byte {
             b'"' => in_string = true,
             b',' | b'[' => bytes += VALUE_BYTES,

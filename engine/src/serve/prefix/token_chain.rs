@@ -8,10 +8,10 @@ const MAX_SEGMENTS: usize = 64;
 
 /// A list of ids that shares its start with the lists that it continues.
 #[derive(Clone, Debug)]
-pub(in crate::serve) struct TokenChain(Arc<Segment>);
+pub(in crate::serve) struct TokenChain(Arc<ChainSegment>);
 
 #[derive(Debug)]
-struct Segment {
+struct ChainSegment {
     before: Option<TokenChain>,
     ids: Box<[u32]>,
     /// Ids of the chain up to here.
@@ -22,7 +22,7 @@ struct Segment {
 
 impl TokenChain {
     pub(in crate::serve) fn new(ids: &[u32]) -> TokenChain {
-        let segment = Segment { before: None, len: ids.len(), ids: ids.into(), segments: 1 };
+        let segment = ChainSegment { before: None, len: ids.len(), ids: ids.into(), segments: 1 };
         TokenChain(Arc::new(segment))
     }
 
@@ -31,7 +31,7 @@ impl TokenChain {
         if self.0.segments == MAX_SEGMENTS {
             return TokenChain::new(&[self.to_vec().as_slice(), more].concat());
         }
-        TokenChain(Arc::new(Segment {
+        TokenChain(Arc::new(ChainSegment {
             before: Some(self.clone()),
             len: self.len() + more.len(),
             ids: more.into(),

@@ -5,34 +5,34 @@
 pub(super) struct Trie<T> {
     /// The nodes by number; the first is the root. They are not nested, so that dropping a long
     /// chain of them needs no deep stack.
-    nodes: Vec<Node<T>>,
+    nodes: Vec<TrieNode<T>>,
     bytes: usize,
 }
 
 /// The number of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NodeId(usize);
+pub(super) struct TrieNodeId(usize);
 
-const ROOT: NodeId = NodeId(0);
+const ROOT: TrieNodeId = TrieNodeId(0);
 
 #[derive(Debug)]
-struct Node<T> {
+struct TrieNode<T> {
     /// The text that this node adds to that of its parent.
     edge: Box<[u8]>,
     /// Children by the first bytes of their edges, ascending.
-    children: Vec<(u8, NodeId)>,
+    children: Vec<(u8, TrieNodeId)>,
     values: Vec<T>,
 }
 
 impl<T> Default for Trie<T> {
     fn default() -> Self {
-        Trie { nodes: vec![Node::new(&[])], bytes: 0 }
+        Trie { nodes: vec![TrieNode::new(&[])], bytes: 0 }
     }
 }
 
-impl<T> Node<T> {
-    fn new(edge: &[u8]) -> Node<T> {
-        Node { edge: edge.into(), children: Vec::new(), values: Vec::new() }
+impl<T> TrieNode<T> {
+    fn new(edge: &[u8]) -> TrieNode<T> {
+        TrieNode { edge: edge.into(), children: Vec::new(), values: Vec::new() }
     }
 
     /// Finds the child whose edge starts with `first`: its index, or the index to insert it at.
@@ -50,7 +50,7 @@ impl<T> Trie<T> {
     /// Returns the most bytes that a text adds: one node at its end, and one in the middle of an
     /// edge.
     pub(super) fn max_bytes_of(text: &[u8]) -> usize {
-        text.len() + 2 * size_of::<Node<T>>()
+        text.len() + 2 * size_of::<TrieNode<T>>()
     }
 
     /// Counts the bytes of a value.
@@ -59,17 +59,17 @@ impl<T> Trie<T> {
     }
 
     /// Returns the values at a node, oldest first.
-    pub(super) fn values(&self, node: NodeId) -> &[T] {
+    pub(super) fn values(&self, node: TrieNodeId) -> &[T] {
         &self.node(node).values
     }
 
     /// Returns the values at a node for changes.
-    pub(super) fn values_mut(&mut self, node: NodeId) -> &mut Vec<T> {
+    pub(super) fn values_mut(&mut self, node: TrieNodeId) -> &mut Vec<T> {
         &mut self.node_mut(node).values
     }
 
     /// Lists the nodes with values whose texts `text` starts with, and the lengths of these texts.
-    pub(super) fn prefixes_of(&self, text: &[u8]) -> Vec<(usize, NodeId)> {
+    pub(super) fn prefixes_of(&self, text: &[u8]) -> Vec<(usize, TrieNodeId)> {
         let mut found = Vec::new();
         let mut node = ROOT;
         let mut len = 0;
@@ -89,7 +89,7 @@ impl<T> Trie<T> {
     }
 
     /// Returns the node of `text`, and makes it if there is none.
-    pub(super) fn insert(&mut self, text: &[u8]) -> NodeId {
+    pub(super) fn insert(&mut self, text: &[u8]) -> TrieNodeId {
         let mut node = ROOT;
         let mut rest = text;
         while let Some(&first) = rest.first() {
@@ -115,22 +115,22 @@ impl<T> Trie<T> {
         node
     }
 
-    fn node(&self, NodeId(index): NodeId) -> &Node<T> {
+    fn node(&self, TrieNodeId(index): TrieNodeId) -> &TrieNode<T> {
         &self.nodes[index]
     }
 
-    fn node_mut(&mut self, NodeId(index): NodeId) -> &mut Node<T> {
+    fn node_mut(&mut self, TrieNodeId(index): TrieNodeId) -> &mut TrieNode<T> {
         &mut self.nodes[index]
     }
 
-    fn push_node(&mut self, edge: &[u8]) -> NodeId {
-        self.bytes += edge.len() + size_of::<Node<T>>();
-        self.nodes.push(Node::new(edge));
-        NodeId(self.nodes.len() - 1)
+    fn push_node(&mut self, edge: &[u8]) -> TrieNodeId {
+        self.bytes += edge.len() + size_of::<TrieNode<T>>();
+        self.nodes.push(TrieNode::new(edge));
+        TrieNodeId(self.nodes.len() - 1)
     }
 
     /// Makes a node behind the first `count` bytes of the edge to `node`, with `node` as its child.
-    fn split_edge(&mut self, node: NodeId, count: usize) -> NodeId {
+    fn split_edge(&mut self, node: TrieNodeId, count: usize) -> TrieNodeId {
         let edge = std::mem::take(&mut self.node_mut(node).edge);
         let (head, tail) = edge.split_at(count);
         let middle = self.push_node(head);

@@ -13,7 +13,7 @@ use crate::serve::http::ApiError;
 
 /// A request and its reply: a document, or the events of a stream.
 #[derive(Clone, Debug)]
-pub(in crate::serve) struct Turn {
+pub(in crate::serve) struct StoredTurn {
     pub(in crate::serve) request: Bytes,
     pub(in crate::serve) reply: Bytes,
 }
@@ -26,7 +26,7 @@ pub(in crate::serve) struct ResponseStore {
 
 #[derive(Debug, Default)]
 pub(in crate::serve) struct Kept {
-    pub(in crate::serve) turns: HashMap<String, Turn>,
+    pub(in crate::serve) turns: HashMap<String, StoredTurn>,
     oldest: VecDeque<String>,
     bytes: usize,
     /// Replies that are made in the background.
@@ -34,7 +34,7 @@ pub(in crate::serve) struct Kept {
 }
 
 impl Kept {
-    pub(in crate::serve) fn add(&mut self, id: String, turn: Turn) {
+    pub(in crate::serve) fn add(&mut self, id: String, turn: StoredTurn) {
         self.bytes += turn.request.len() + turn.reply.len();
         match self.turns.insert(id.clone(), turn) {
             Some(old) => self.bytes -= old.request.len() + old.reply.len(),
@@ -62,7 +62,7 @@ impl ResponseStore {
     /// Keeps a reply under its id, unless it has none.
     pub(in crate::serve) fn keep(&self, request: Bytes, reply: Bytes) {
         if let Some(id) = wire::response_id(Route::Responses, &reply) {
-            self.kept().add(id, Turn { request, reply });
+            self.kept().add(id, StoredTurn { request, reply });
         }
     }
 

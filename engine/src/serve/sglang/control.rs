@@ -12,7 +12,7 @@ use crate::serve::http::{
     ApiError, Field, HttpCall, HttpReply, json_reply, raw_json_reply, text_reply, to_json,
 };
 use crate::serve::state::ServerState;
-use crate::serve::{lora, rl};
+use crate::serve::{lora, trainer};
 
 /// The fields of `/abort_request`.
 pub(crate) const ABORT_FIELDS: &[Field] = &[Field::string(RID), Field::boolean("abort_all")];
@@ -61,7 +61,7 @@ pub(crate) async fn pause(state: &Arc<ServerState>, call: HttpCall) -> Result<Ht
             return Err(ApiError::bad_field("mode", message));
         }
     };
-    rl::pause_generation(&state.engine, mode, clear_cache).await?;
+    trainer::pause_generation(&state.engine, mode, clear_cache).await?;
     Ok(json_reply(&json!({"message": "Generation paused successfully.", "status": "ok"})))
 }
 
@@ -107,7 +107,7 @@ pub(crate) async fn update_from_disk(
 
     // SGLang answers a refusal with 400 and a body of the same form.
     let label = fields.text("weight_version")?.map(str::to_owned);
-    match rl::push_folder(state, folder.to_owned(), label).await {
+    match trainer::push_folder(state, folder.to_owned(), label).await {
         Ok(_) => Ok(json_reply(&update_result(true, "Succeeded to update model weights."))),
         Err(error) => {
             let body = to_json(&update_result(false, error.message()));

@@ -103,7 +103,7 @@ async fn sample(state: &Arc<ServerState>, fields: &Fields) -> Result<HttpReply, 
 
     // A stream has no place for the index of a prompt, so it is for one.
     let started = Instant::now();
-    let batch = Batch::parse(fields)?;
+    let batch = PromptBatch::parse(fields)?;
     let stream = fields.flag("stream", false)?;
     if stream && batch.prompts.len() > 1 {
         return Err(ApiError::bad_field("stream", "is for one prompt; send a call for each"));
@@ -145,7 +145,7 @@ async fn whole_replies(
 }
 
 /// The prompts of a call, and the fields that hold for all of them or for each.
-struct Batch<'a> {
+struct PromptBatch<'a> {
     fields: &'a Fields,
     prompts: Vec<&'a Value>,
     /// The field that the prompts are in.
@@ -154,8 +154,8 @@ struct Batch<'a> {
     is_list: bool,
 }
 
-impl<'a> Batch<'a> {
-    fn parse(fields: &'a Fields) -> Result<Batch<'a>, ApiError> {
+impl<'a> PromptBatch<'a> {
+    fn parse(fields: &'a Fields) -> Result<PromptBatch<'a>, ApiError> {
         let (field, given) = match (fields.get("input_ids"), fields.get("text")) {
             (Some(_), Some(_)) => {
                 return Err(ApiError::bad_field("text", "and `input_ids` cannot both be given"));
@@ -176,7 +176,7 @@ impl<'a> Batch<'a> {
             let message = format!("must hold 1 to {PROMPTS_MAX} prompts, got {}", prompts.len());
             return Err(ApiError::bad_field(field, message));
         }
-        Ok(Batch { fields, prompts, field, is_list: list.is_some() })
+        Ok(PromptBatch { fields, prompts, field, is_list: list.is_some() })
     }
 
     /// Returns a field's value for one prompt: the value for all, or the entry of a list.

@@ -10,8 +10,8 @@ use crate::schedule::request::Output;
 use crate::schedule::request::ReplyEnd;
 use crate::schedule::request::StopRules;
 use crate::serve::generation::{
-    Alternative, ChoiceDecoder, ChoiceDelta, PromptTokens, ReplyOptions, ScoredToken,
-    WeightVersion, require_end,
+    Alternative, ChoiceDecoder, ChoiceDelta, PromptTokens, ReplyOptions, ReportedVersion,
+    ScoredToken, require_end,
 };
 use crate::serve::http::{ApiError, EventQueue, Events};
 use crate::serve::state::ServerState;
@@ -36,10 +36,10 @@ pub(super) struct SglangCall {
 }
 
 /// A logprob, the token id, and its text if texts are reported.
-type TokenScore = (Option<f64>, u32, Option<String>);
+type SglangTokenScore = (Option<f64>, u32, Option<String>);
 
 /// The likeliest tokens of each position of a prompt; none for the first.
-type PromptAlternatives = Vec<Option<Vec<TokenScore>>>;
+type PromptAlternatives = Vec<Option<Vec<SglangTokenScore>>>;
 
 /// The reply of one choice.
 #[derive(Debug, Serialize)]
@@ -62,7 +62,7 @@ struct MetaInfo {
     /// The label of the weights that sampled the last token, present at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     weight_version: Option<String>,
-    weight_versions: Option<Vec<WeightVersion>>,
+    weight_versions: Option<Vec<ReportedVersion>>,
     /// Present at the end, if the request asks for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     routed_experts: Option<String>,
@@ -73,18 +73,18 @@ struct MetaInfo {
 
 #[derive(Debug, Serialize)]
 struct SglangLogprobs {
-    input_token_logprobs: Vec<TokenScore>,
-    output_token_logprobs: Vec<TokenScore>,
+    input_token_logprobs: Vec<SglangTokenScore>,
+    output_token_logprobs: Vec<SglangTokenScore>,
     #[serde(skip_serializing_if = "Option::is_none")]
     input_top_logprobs: Option<PromptAlternatives>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    output_top_logprobs: Option<Vec<Vec<TokenScore>>>,
+    output_top_logprobs: Option<Vec<Vec<SglangTokenScore>>>,
 }
 
 /// The scores of a prompt from the first scored position on.
 #[derive(Default)]
 struct PromptScores {
-    tokens: Vec<TokenScore>,
+    tokens: Vec<SglangTokenScore>,
     top: PromptAlternatives,
 }
 
@@ -123,6 +123,7 @@ impl SglangCall {
     /// Makes the reply of a choice from all that it has.
     fn reply_so_far(&self, index: usize, choice: &ChoiceDelta) -> SglangReply {
         let end = choice.end.as_ref();
+
         SglangReply {
             text: choice.text.clone(),
             output_ids: choice.ids.clone(),
@@ -201,12 +202,12 @@ impl SglangCall {
         Some(scores)
     }
 
-    fn score(&self, token: &ScoredToken) -> TokenScore {
+    fn score(&self, token: &ScoredToken) -> SglangTokenScore {
         (Some(token.logprob), token.id, self.reported_text(&token.text))
     }
 
     /// Returns the `count` likeliest tokens.
-    fn top(&self, token: &ScoredToken, count: usize) -> Vec<TokenScore> {
+    fn top(&self, token: &ScoredToken, count: usize) -> Vec<SglangTokenScore> {
         let mut likeliest: Vec<&Alternative> = token.top.iter().collect();
         // The token itself comes first in the list, whatever its rank.
         likeliest.sort_by_key(|one| one.rank);

@@ -198,7 +198,7 @@ async fn there_are_no_more_adapters_than_the_server_has_room_for() {
 }
 
 #[tokio::test]
-async fn an_adapter_that_gave_way_says_what_it_said_under_the_same_label() {
+async fn an_adapter_that_gave_way_says_the_same_under_its_label() {
     let two = EngineOptions { max_loras: 2, ..EngineOptions::default() };
     let server = Server::start(two).await;
     let mut alone = Vec::new();

@@ -24,7 +24,7 @@ struct Peaks {
 
 impl Peaks {
     /// Watches the gauges until it is dropped.
-    async fn watch(self: Arc<Self>, stats: Arc<Stats>) {
+    async fn watch(self: Arc<Self>, stats: Arc<EngineStats>) {
         loop {
             let see = |peak: &AtomicUsize, gauge: &AtomicUsize| {
                 peak.fetch_max(gauge.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -76,7 +76,7 @@ async fn a_thousand_streams_at_once_are_all_complete() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_short_queue_turns_some_of_a_thousand_away_and_says_when_to_come_back() {
+async fn a_short_queue_turns_calls_away_and_says_when_to_come_back() {
     assert!(crowd(40).await > 0, "a queue of 40 took a thousand calls");
 }
 

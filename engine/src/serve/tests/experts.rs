@@ -67,7 +67,7 @@ async fn every_route_has_the_experts_of_all_tokens_but_the_last() {
 }
 
 #[tokio::test]
-async fn a_prompt_from_the_cache_has_the_experts_that_were_computed_before() {
+async fn a_prompt_from_the_cache_has_the_experts_of_the_first_one() {
     let server = mixture().await;
     let prompt: Vec<u32> = (0..70).map(|i| i * 7 % 380).collect();
     let ask = json!({"prompt": prompt, "n": 2, "temperature": 1.0});

@@ -9,11 +9,11 @@ mod memory;
 mod nccl;
 mod sleep;
 
-use super::rl::waiting_calls;
+use super::trainer::waiting_calls;
 use super::*;
 use crate::DeviceChoice;
-use crate::double::EmulatedGpu;
-use crate::double::{exclusive_gpu_async, kernel_cache};
+use crate::emulated::ExclusiveGpu;
+use crate::emulated::{exclusive_gpu_async, kernel_cache};
 
 /// Options of a small engine whose results do not depend on the batch.
 fn deterministic() -> EngineOptions {
@@ -78,6 +78,6 @@ async fn checked(server: &Server) -> Value {
 }
 
 /// Counts the steps that were recorded, and the runs of recorded steps.
-fn recordings(double: &EmulatedGpu) -> (i64, i64) {
-    (double.get("recordings"), double.get("graph_launches"))
+fn recordings(emulated: &ExclusiveGpu) -> (i64, i64) {
+    (emulated.get("recordings"), emulated.get("graph_launches"))
 }

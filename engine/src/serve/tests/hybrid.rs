@@ -47,7 +47,7 @@ fn asked(changes: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_folder_of_a_model_that_also_sees_is_served_as_its_language_model() {
+async fn a_model_that_also_sees_is_served_as_its_language_model() {
     let plain = hybrid().await;
     let expected = plain.text(asked(json!({}))).await.json()["choices"].clone();
     let checksum = plain.get("/weight_info").await.json()["checksum"].clone();
@@ -109,7 +109,7 @@ async fn a_hybrid_s_weights_are_pushed_under_both_kinds_of_names() {
 }
 
 #[tokio::test]
-async fn a_hybrid_says_the_same_after_sleep_and_begins_anew_after_a_reset() {
+async fn a_sleep_changes_no_reply_and_a_reset_begins_anew() {
     let server = hybrid().await;
     let prompt: Vec<u32> = (0..70).map(|i| i * 7 % 380).collect();
     let ask = asked(json!({"prompt": prompt, "n": 2, "temperature": 1.0}));

@@ -155,7 +155,7 @@ async fn a_reply_can_go_on_with_the_last_message() {
 }
 
 #[tokio::test]
-async fn a_reply_with_an_echo_begins_with_the_last_message_of_the_assistant() {
+async fn a_reply_with_an_echo_begins_with_the_assistant_s_message() {
     let server = Server::plain().await;
     let open = json!({"messages": [user("Hello"), {"role": "assistant", "content": "So the"}],
         "continue_final_message": true, "add_generation_prompt": false, "max_tokens": 4, "n": 2});

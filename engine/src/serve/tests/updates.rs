@@ -112,7 +112,7 @@ async fn weights_that_come_by_another_way_end_what_was_begun() {
 }
 
 #[tokio::test]
-async fn a_label_stands_for_an_adapter_or_for_the_model_and_keeps_its_checksum() {
+async fn a_label_of_an_adapter_or_the_model_keeps_its_checksum() {
     let server = Server::plain().await;
     let version = async |model: &str| {
         let asked = json!({"model": model, "max_tokens": 2, "return_weight_versions": true});

@@ -13,10 +13,10 @@ use kernels::cuda::{self, ArrivedTensor, ArrivingType, IntakeOrder};
 use safetensors::Dtype;
 
 use super::{IncomingWeights, NOT_FINITE, ServedPlace, wrong_type};
-use crate::model::hybrid;
 use crate::update::error::UpdateError;
-use crate::update::manifest::{ElementType, TensorDigest};
 use crate::weights::Elements;
+use crate::weights::manifest::{ServedType, TensorDigest};
+use crate::weights::names;
 
 /// A tensor of a broadcast.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,31 +61,27 @@ impl IncomingWeights {
         plan: &mut ArrivalPlan,
     ) -> Result<(), UpdateError> {
         let DeviceTensor { name, dtype, shape, bytes } = tensor;
-        let name = &*hybrid::plain_name(name);
+        let name = &*names::plain_name(name);
         if self.is_unused(name) {
             return Ok(());
         }
         let Some(parts) = self.expert_parts(name, shape)? else {
-            return self.order(name, *dtype, shape, bytes.clone(), plan);
+            return self.order(&DeviceTensor { name, bytes: bytes.clone(), ..*tensor }, plan);
         };
         let element = dtype.bitsize() / 8;
         for part in parts {
             let (first, end) = (part.elements.start * element, part.elements.end * element);
             let bytes = bytes.start + first..bytes.start + end;
-            self.order(&part.name, *dtype, &part.shape, bytes, plan)?;
+            let (name, shape, dtype) = (&*part.name, &part.shape[..], *dtype);
+            self.order(&DeviceTensor { name, dtype, shape, bytes }, plan)?;
         }
         Ok(())
     }
 
-    fn order(
-        &self,
-        name: &str,
-        dtype: Dtype,
-        shape: &[usize],
-        bytes: Range<usize>,
-        plan: &mut ArrivalPlan,
-    ) -> Result<(), UpdateError> {
-        let from = match dtype {
+    /// Orders a tensor of the model.
+    fn order(&self, tensor: &DeviceTensor<'_>, plan: &mut ArrivalPlan) -> Result<(), UpdateError> {
+        let DeviceTensor { name, dtype, shape, bytes } = tensor;
+        let from = match *dtype {
             Dtype::F32 => ArrivingType::F32,
             Dtype::BF16 => ArrivingType::Bf16,
             Dtype::F16 => ArrivingType::F16,
@@ -93,12 +89,12 @@ impl IncomingWeights {
         };
         let place = self.place(name, shape)?;
         let to = match place.element_type {
-            ElementType::F32 => cuda::ElementType::F32,
-            ElementType::Bf16 => cuda::ElementType::Bf16,
+            ServedType::F32 => cuda::ElementType::F32,
+            ServedType::Bf16 => cuda::ElementType::Bf16,
         };
         let head = TensorDigest::head(place.name(name), place.element_type, shape).into_bytes();
-        plan.orders.push(IntakeOrder { bytes, from, to, head });
-        plan.tensors.push(OrderedTensor { name: name.to_owned(), shape: shape.to_vec(), place });
+        plan.orders.push(IntakeOrder { bytes: bytes.clone(), from, to, head });
+        plan.tensors.push(OrderedTensor { name: (*name).to_owned(), shape: shape.to_vec(), place });
         Ok(())
     }
 

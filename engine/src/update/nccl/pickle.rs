@@ -2,6 +2,10 @@
 //!
 //! Nothing is unpickled. The opcodes are skipped one by one, so that bytes which only look like a
 //! byte string are not mistaken for one. An opcode that such a value cannot have ends the search.
+//!
+//! The crate `serde-pickle` cannot replace this. The name of a group is an argument of a call of
+//! `_ctypes._unpickle`, and the crate drops the arguments of calls that it does not know. It also
+//! recurses as deep as the bytes of another process say.
 
 /// Finds the only byte string of `N` bytes in a pickle of protocol 4 or 5.
 pub(super) fn bytes_of<const N: usize>(pickle: &[u8]) -> Option<[u8; N]> {

@@ -101,7 +101,7 @@ fn the_name_of_the_group_comes_from_the_trainer_s_store() {
 }
 
 #[test]
-fn a_store_that_is_not_there_yet_is_waited_for_and_one_that_never_is_is_named() {
+fn a_store_is_waited_for_and_named_if_it_never_comes() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);

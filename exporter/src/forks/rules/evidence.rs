@@ -5,7 +5,7 @@ use std::ops::{Range, RangeInclusive};
 use serde_json::{Map, Value};
 
 use crate::forks::rules::messages::instruction_count;
-use crate::forks::token_texts::TokenTexts;
+use crate::forks::token_texts::ForkTexts;
 
 /// Maximum number of tokens of the end of a turn, or of the header of the next one.
 pub(super) const SEAM_TOKENS: usize = 4;
@@ -22,7 +22,7 @@ pub(crate) struct ForkCase<'a> {
     /// Ids of both; none where one of them has none.
     pub(crate) ids: Option<ForkIds<'a>>,
     pub(crate) relation: CallRelation,
-    pub(crate) texts: &'a TokenTexts,
+    pub(crate) texts: &'a ForkTexts,
 }
 
 /// One side of a fork.

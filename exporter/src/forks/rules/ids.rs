@@ -2,7 +2,7 @@
 
 use super::evidence::{AGREE_TOKENS, ForkIds, SEAM_TOKENS, SampledSpan};
 use super::volatile;
-use crate::forks::token_texts::TokenTexts;
+use crate::forks::token_texts::ForkTexts;
 
 /// Number of tokens at the end of what was sampled that belong to the seam.
 const END_TOKENS: usize = 2;
@@ -56,7 +56,7 @@ fn rejoins(ids: &ForkIds<'_>, at_end: bool) -> bool {
 
 /// Returns true where sampled text was split into other tokens; none where the texts of these
 /// tokens are not known, or the position is not in sampled tokens.
-pub(super) fn is_same_text(ids: &ForkIds<'_>, texts: &TokenTexts) -> Option<bool> {
+pub(super) fn is_same_text(ids: &ForkIds<'_>, texts: &ForkTexts) -> Option<bool> {
     ids.near_span().filter(|span| span.tokens.contains(&ids.at))?;
     let [known, sent] = [ids.known_rest(), ids.sent_rest()].map(resplit_window);
     texts.of(known.get(..1)?)?;
@@ -68,7 +68,7 @@ pub(super) fn is_same_text(ids: &ForkIds<'_>, texts: &TokenTexts) -> Option<bool
 }
 
 /// Returns the texts of the first token, the first two tokens, and so on.
-fn heads<'a>(ids: &'a [u32], texts: &'a TokenTexts) -> impl Iterator<Item = String> + 'a {
+fn heads<'a>(ids: &'a [u32], texts: &'a ForkTexts) -> impl Iterator<Item = String> + 'a {
     (1..=ids.len()).filter_map(|count| texts.of(&ids[..count]))
 }
 
@@ -90,7 +90,7 @@ fn resplit_window(rest: &[u32]) -> &[u32] {
 }
 
 /// Returns true where the prompts, as text, differ only in volatile words from the position on.
-pub(super) fn differs_only_in_volatile_words(ids: &ForkIds<'_>, texts: &TokenTexts) -> bool {
+pub(super) fn differs_only_in_volatile_words(ids: &ForkIds<'_>, texts: &ForkTexts) -> bool {
     let known = texts.of(resplit_window(ids.known_rest()));
     let sent = texts.of(resplit_window(ids.sent_rest()));
     let Some((known, sent)) = known.zip(sent) else { return false };

@@ -5,17 +5,17 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::volatile::differ_only_in_volatile_words;
-use crate::forks::cause::Cause;
+use crate::notes::cause::Cause;
 
 /// A difference between two histories, and its cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Difference {
+pub(crate) struct ForkDifference {
     pub(crate) cause: Cause,
     /// Index of the message that differs, instructions included; none for what is no message.
     pub(crate) message: Option<usize>,
 }
 
-impl Difference {
+impl ForkDifference {
     pub(super) fn new(cause: Cause) -> Self {
         Self { cause, message: None }
     }
@@ -33,16 +33,16 @@ pub(super) fn differences(
     known: &[Value],
     sent: &[Value],
     inherited: Option<usize>,
-) -> Vec<Difference> {
+) -> Vec<ForkDifference> {
     let mut found = Vec::new();
     let [known_head, sent_head] = [known, sent].map(instruction_count);
     for at in 0..known_head.max(sent_head) {
         let (Some(old), Some(new)) = (known[..known_head].get(at), sent[..sent_head].get(at))
         else {
-            found.push(Difference::at(at, Cause::InstructionsChanged));
+            found.push(ForkDifference::at(at, Cause::InstructionsChanged));
             return found;
         };
-        found.extend(instruction_cause(old, new).map(|cause| Difference::at(at, cause)));
+        found.extend(instruction_cause(old, new).map(|cause| ForkDifference::at(at, cause)));
     }
     conversation_differences(known, sent, inherited, found)
 }
@@ -52,25 +52,25 @@ fn conversation_differences(
     known: &[Value],
     sent: &[Value],
     inherited: Option<usize>,
-    mut found: Vec<Difference>,
-) -> Vec<Difference> {
+    mut found: Vec<ForkDifference>,
+) -> Vec<ForkDifference> {
     for at in instruction_count(known)..known.len() {
         let is_edited = found.iter().any(|earlier| earlier.cause == Cause::MessageEdited);
         let Some(new) = sent.get(at) else {
             if !is_edited {
-                found.push(Difference::at(at, Cause::Branched));
+                found.push(ForkDifference::at(at, Cause::Branched));
             }
             return found;
         };
         let Some(cause) = difference(&known[at], new) else { continue };
         if cause != Cause::MessageEdited || is_edited {
-            found.push(Difference::at(at, cause));
+            found.push(ForkDifference::at(at, cause));
             continue;
         }
 
         // The first edit may be a dropped message, a summary or a branch.
         let edit = edit_cause(known, sent, at, inherited);
-        found.push(Difference::at(at, edit));
+        found.push(ForkDifference::at(at, edit));
         if edit != Cause::MessageEdited || role(&known[at]) != role(new) {
             return found;
         }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::forks::rules::evidence::{CallRelation, SampledSpan};
-use crate::forks::token_texts::TokenTexts;
+use crate::forks::token_texts::ForkTexts;
 
 /// Messages from `role: text`.
 fn messages(lines: &[&str]) -> Vec<Value> {
@@ -35,7 +35,7 @@ const CONTINUES: CallRelation =
 
 /// The causes of a fork of which no ids are known.
 fn of_words(known: &HistorySide, sent: &HistorySide, relation: CallRelation) -> Vec<Cause> {
-    let texts = TokenTexts::default();
+    let texts = ForkTexts::default();
     causes(&ForkCase { known, sent, ids: None, relation, texts: &texts })
 }
 
@@ -147,7 +147,7 @@ fn other_tools_models_and_arguments_to_the_template_are_told() {
 }
 
 #[test]
-fn a_message_that_is_gone_is_told_from_one_that_says_something_else() {
+fn a_dropped_message_is_told_from_an_edited_one() {
     let known = said(&["user: a", "assistant: b", "user: c", "assistant: d", "user: e"]);
     let dropped = said(&["user: a", "user: c", "assistant: d", "user: e"]);
     assert_eq!(of_words(&known, &dropped, CONTINUES), [Cause::MessageDropped]);
@@ -212,7 +212,7 @@ fn spans(turns: &[(usize, usize)], thinks: bool, calls: bool) -> Vec<SampledSpan
 }
 
 /// The likely cause where the messages are an extension of what was known.
-fn of_ids(known: &[u32], sent: &[u32], spans: &[SampledSpan], texts: &TokenTexts) -> Cause {
+fn of_ids(known: &[u32], sent: &[u32], spans: &[SampledSpan], texts: &ForkTexts) -> Cause {
     of_ids_and_words(known, sent, spans, texts, "user: a")
 }
 
@@ -220,7 +220,7 @@ fn of_ids_and_words(
     known: &[u32],
     sent: &[u32],
     spans: &[SampledSpan],
-    texts: &TokenTexts,
+    texts: &ForkTexts,
     first: &str,
 ) -> Cause {
     let at = known.iter().zip(sent).take_while(|(a, b)| a == b).count();
@@ -232,7 +232,7 @@ fn of_ids_and_words(
 
 #[test]
 fn tokens_at_the_end_of_a_turn_are_a_seam() {
-    let none = TokenTexts::default();
+    let none = ForkTexts::default();
     let turns = spans(&[(20, 30), (40, 50)], false, false);
     let known: Vec<u32> = (0..50).collect();
     let with = |at: usize, ids: &[u32], skip: usize| {
@@ -251,7 +251,7 @@ fn tokens_at_the_end_of_a_turn_are_a_seam() {
 
 #[test]
 fn reasoning_that_only_the_prompt_lacks_was_cut_by_the_template() {
-    let none = TokenTexts::default();
+    let none = ForkTexts::default();
     let known: Vec<u32> = (0..50).collect();
     let sent = [&known[..20], &known[32..50], &[90, 91]].concat();
     let of = |thinks| of_ids(&known, &sent, &spans(&[(20, 50)], thinks, false), &none);
@@ -265,15 +265,15 @@ fn reasoning_that_only_the_prompt_lacks_was_cut_by_the_template() {
     assert_eq!(of_ids(&known, &other, &turns, &none), Cause::Unknown);
 }
 
-fn texts(of: &[(u32, &str)]) -> TokenTexts {
-    TokenTexts::Known(
+fn texts(of: &[(u32, &str)]) -> ForkTexts {
+    ForkTexts::Known(
         of.iter().map(|(id, text)| (*id, (*text).to_owned())).collect::<HashMap<_, _>>(),
     )
 }
 
 #[test]
 fn the_same_text_in_other_ids_was_retokenized() {
-    let none = TokenTexts::default();
+    let none = ForkTexts::default();
     let known: Vec<u32> = (0..50).collect();
     let sent = [&known[..30], &[77], &known[32..], &[90]].concat();
     let turns = spans(&[(20, 50)], false, false);
@@ -304,7 +304,7 @@ fn a_clock_of_the_template_shows_in_its_text() {
 
 #[test]
 fn a_difference_elsewhere_is_not_the_cause() {
-    let none = TokenTexts::default();
+    let none = ForkTexts::default();
     let known: Vec<u32> = (0..50).collect();
     let turns = spans(&[(20, 30), (40, 50)], false, false);
     let of = |at: usize| {

@@ -4,7 +4,7 @@
 //! repairs), the same conversation continues in a row of its own, whose messages hold all of it.
 
 use crate::formats::conversations::trained_messages::is_cut_off;
-use crate::rows::messages::Message;
+use crate::rows::messages::RowMessage;
 use crate::rows::row::{Row, TurnRow};
 
 /// Kind reasons of a row that continues a conversation of another row.
@@ -45,7 +45,7 @@ impl MainConversation {
         self.others.last().unwrap_or(&self.first)
     }
 
-    pub(crate) fn prompt(&self) -> &[Message] {
+    pub(crate) fn prompt(&self) -> &[RowMessage] {
         &self.first.dialogue.prompt
     }
 
@@ -60,7 +60,7 @@ impl MainConversation {
     }
 
     /// Returns the messages behind the prompt.
-    pub(crate) fn completion(&self) -> Vec<Message> {
+    pub(crate) fn completion(&self) -> Vec<RowMessage> {
         self.last().messages().skip(self.prompt().len()).cloned().collect()
     }
 

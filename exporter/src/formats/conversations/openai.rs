@@ -5,22 +5,25 @@ use serde_json::{Map, Value, json};
 use crate::formats::chat_json::{chat, tools_if_any};
 use crate::formats::conversations::preference::PreferencePair;
 use crate::formats::sample::Sample;
-use crate::formats::table::{Column, Getter};
-use crate::rows::messages::Message;
+use crate::formats::table::{Getter, RecordColumn};
+use crate::rows::messages::RowMessage;
 
 /// Columns of a conversation. An answer has the weight 1 in the one line that trains it and 0 in
 /// all others. What the agent wrote itself has the weight 0.
-pub(crate) const COLUMNS: &[Column<Sample>] = &[
-    Column::new("messages", Getter::Jsons(|s| Some(weighted(s)))),
-    Column::optional("tools", Getter::Jsons(|s| tools_if_any(&s.row.dialogue.tools))),
-    Column::optional("parallel_tool_calls", Getter::Bool(|s| parallel(&s.row.dialogue.tools))),
+pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
+    RecordColumn::new("messages", Getter::Jsons(|s| Some(weighted(s)))),
+    RecordColumn::optional("tools", Getter::Jsons(|s| tools_if_any(&s.row.dialogue.tools))),
+    RecordColumn::optional(
+        "parallel_tool_calls",
+        Getter::Bool(|s| parallel(&s.row.dialogue.tools)),
+    ),
 ];
 
 /// Columns of a preference, whose sides are one message of the assistant each.
-pub(crate) const PREFERENCE: &[Column<PreferencePair>] = &[
-    Column::new("input", Getter::Json(|p| Some(input(p)))),
-    Column::new("preferred_output", Getter::Jsons(|p| Some(lines(&p.chosen.messages)))),
-    Column::new("non_preferred_output", Getter::Jsons(|p| Some(lines(&p.rejected.messages)))),
+pub(crate) const PREFERENCE: &[RecordColumn<PreferencePair>] = &[
+    RecordColumn::new("input", Getter::Json(|p| Some(input(p)))),
+    RecordColumn::new("preferred_output", Getter::Jsons(|p| Some(lines(&p.chosen.messages)))),
+    RecordColumn::new("non_preferred_output", Getter::Jsons(|p| Some(lines(&p.rejected.messages)))),
 ];
 
 fn weighted(sample: &Sample) -> Vec<String> {
@@ -36,7 +39,7 @@ fn weighted(sample: &Sample) -> Vec<String> {
     written.collect()
 }
 
-fn lines(messages: &[Message]) -> Vec<String> {
+fn lines(messages: &[RowMessage]) -> Vec<String> {
     messages.iter().map(|message| Value::Object(line(message)).to_string()).collect()
 }
 
@@ -53,7 +56,7 @@ fn input(pair: &PreferencePair) -> String {
 }
 
 /// Writes a message for a fine-tuning file, whose schema has no developer.
-fn line(message: &Message) -> Map<String, Value> {
+fn line(message: &RowMessage) -> Map<String, Value> {
     let mut object = chat(message);
     if message.role == "developer" {
         object.insert("role".to_owned(), json!("system"));

@@ -1,13 +1,13 @@
 //! `preference`: a better and a worse answer to one prompt, as TRL's DPOTrainer reads them.
 
-use crate::formats::table::{Column, Getter};
-use crate::rows::messages::Message;
+use crate::formats::table::{Getter, RecordColumn};
+use crate::rows::messages::RowMessage;
 use crate::rows::row::TurnRow;
 
 /// A better and a worse answer.
 #[derive(Debug, Clone)]
 pub(crate) struct PreferencePair {
-    pub(crate) prompt: Vec<Message>,
+    pub(crate) prompt: Vec<RowMessage>,
     pub(crate) chosen: PairSide,
     pub(crate) rejected: PairSide,
     pub(crate) tools: Vec<String>,
@@ -22,7 +22,7 @@ pub(crate) struct PreferencePair {
 /// One side of a pair.
 #[derive(Debug, Clone)]
 pub(crate) struct PairSide {
-    pub(crate) messages: Vec<Message>,
+    pub(crate) messages: Vec<RowMessage>,
     pub(crate) score: Option<f64>,
     pub(crate) trajectory_id: String,
 }
@@ -47,16 +47,22 @@ impl TurnKey {
     }
 }
 
-pub(crate) const COLUMNS: &[Column<PreferencePair>] = &[
-    Column::new("prompt", Getter::Messages(|p| Some(p.prompt.clone()))),
-    Column::new("chosen", Getter::Messages(|p| Some(p.chosen.messages.clone()))),
-    Column::new("rejected", Getter::Messages(|p| Some(p.rejected.messages.clone()))),
-    Column::new("tools", Getter::Jsons(|p| Some(p.tools.clone()))),
-    Column::optional("score_chosen", Getter::Float(|p| p.chosen.score)),
-    Column::optional("score_rejected", Getter::Float(|p| p.rejected.score)),
-    Column::new("source", Getter::Text(|p| Some(p.source.to_owned()))),
-    Column::optional("group_id", Getter::Text(|p| p.group_id.clone())),
-    Column::new("model", Getter::Text(|p| Some(p.model.clone()))),
-    Column::new("chosen_trajectory_id", Getter::Text(|p| Some(p.chosen.trajectory_id.clone()))),
-    Column::new("rejected_trajectory_id", Getter::Text(|p| Some(p.rejected.trajectory_id.clone()))),
+pub(crate) const COLUMNS: &[RecordColumn<PreferencePair>] = &[
+    RecordColumn::new("prompt", Getter::Messages(|p| Some(p.prompt.clone()))),
+    RecordColumn::new("chosen", Getter::Messages(|p| Some(p.chosen.messages.clone()))),
+    RecordColumn::new("rejected", Getter::Messages(|p| Some(p.rejected.messages.clone()))),
+    RecordColumn::new("tools", Getter::Jsons(|p| Some(p.tools.clone()))),
+    RecordColumn::optional("score_chosen", Getter::Float(|p| p.chosen.score)),
+    RecordColumn::optional("score_rejected", Getter::Float(|p| p.rejected.score)),
+    RecordColumn::new("source", Getter::Text(|p| Some(p.source.to_owned()))),
+    RecordColumn::optional("group_id", Getter::Text(|p| p.group_id.clone())),
+    RecordColumn::new("model", Getter::Text(|p| Some(p.model.clone()))),
+    RecordColumn::new(
+        "chosen_trajectory_id",
+        Getter::Text(|p| Some(p.chosen.trajectory_id.clone())),
+    ),
+    RecordColumn::new(
+        "rejected_trajectory_id",
+        Getter::Text(|p| Some(p.rejected.trajectory_id.clone())),
+    ),
 ];

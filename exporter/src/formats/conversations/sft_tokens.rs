@@ -3,21 +3,24 @@
 //! A label is the id itself, since the models shift labels, and -100 where nothing is trained.
 
 use crate::formats::sample::Sample;
-use crate::formats::table::{Column, Getter};
+use crate::formats::table::{Getter, RecordColumn};
 
 /// Label that losses ignore.
 const IGNORED: i32 = -100;
 
-pub(crate) const COLUMNS: &[Column<Sample>] = &[
-    Column::new("input_ids", Getter::Ints(|s| Some(s.row.tokens.input_ids.clone()))),
-    Column::new("attention_mask", Getter::Int8s(|s| Some(vec![1; s.row.tokens.input_ids.len()]))),
-    Column::new("labels", Getter::Ints(|s| Some(labels(s)))),
-    Column::new("trajectory_id", Getter::Text(|s| Some(s.row.trajectory_id.clone()))),
-    Column::optional("group_id", Getter::Text(|s| s.row.group_id.clone())),
-    Column::optional("task_id", Getter::Text(|s| s.row.task_id.clone())),
-    Column::new("model", Getter::Text(|s| Some(s.row.model.clone()))),
-    Column::optional("reward", Getter::Float(|s| s.row.reward)),
-    Column::new("row_weight", Getter::Float(|s| Some(s.row.row_weight))),
+pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
+    RecordColumn::new("input_ids", Getter::Ints(|s| Some(s.row.tokens.input_ids.clone()))),
+    RecordColumn::new(
+        "attention_mask",
+        Getter::Int8s(|s| Some(vec![1; s.row.tokens.input_ids.len()])),
+    ),
+    RecordColumn::new("labels", Getter::Ints(|s| Some(labels(s)))),
+    RecordColumn::new("trajectory_id", Getter::Text(|s| Some(s.row.trajectory_id.clone()))),
+    RecordColumn::optional("group_id", Getter::Text(|s| s.row.group_id.clone())),
+    RecordColumn::optional("task_id", Getter::Text(|s| s.row.task_id.clone())),
+    RecordColumn::new("model", Getter::Text(|s| Some(s.row.model.clone()))),
+    RecordColumn::optional("reward", Getter::Float(|s| s.row.reward)),
+    RecordColumn::new("row_weight", Getter::Float(|s| Some(s.row.row_weight))),
 ];
 
 fn labels(sample: &Sample) -> Vec<i32> {

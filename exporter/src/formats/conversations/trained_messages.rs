@@ -6,6 +6,7 @@
 
 use crate::formats::sample::MessageSpan;
 use crate::notes::{Omission, Omissions};
+use crate::options::format::MessageTraining;
 use crate::rows::row::{Row, TurnRow};
 
 /// Finish reasons of replies that left their answer unfinished, in the words of all wires.
@@ -19,23 +20,6 @@ const CUT_OFF: [&str; 8] = [
     "max_tokens",
     "model_context_window_exceeded",
 ];
-
-/// Way in which a format trains the turns of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MessageTraining {
-    /// By their tokens and the loss mask.
-    Tokens,
-    /// By their tokens, which stand beside their messages.
-    Shown,
-    /// By their texts, each message with a mark of its own. A cut-off answer is not trained, since
-    /// a trainer would end it as if it were finished.
-    Texts,
-    /// By their texts, where all answers behind the first are trained. A row becomes one record for
-    /// each stretch of trained answers.
-    Stretches,
-    /// By all of their tokens.
-    Choices,
-}
 
 /// The messages that a row trains.
 pub(crate) struct TrainedMessages {
@@ -169,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_of_which_a_token_has_no_logprob_is_not_trained_whole() {
+    fn a_choice_that_lacks_a_logprob_is_not_trained_whole() {
         let row = row(|calls| reply(&mut calls[0]).choices[0].logprobs[1] = f32::NAN);
         assert_eq!(
             of(MessageTraining::Choices, &row),

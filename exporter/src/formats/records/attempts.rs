@@ -1,9 +1,9 @@
 //! Records that are attempts, with all of their rows.
 
 use super::{PendingRecords, RecordBuilder};
-use crate::formats::refusals::Refusal;
+use crate::formats::refusals::RowRefusal;
 use crate::formats::sample::{MessageSpan, Sample};
-use crate::formats::table::{Column, Table};
+use crate::formats::table::{RecordColumn, Table};
 use crate::input::plan::AttemptNumbers;
 use crate::notes::{Omission, Omissions};
 use crate::rows::row::Row;
@@ -27,7 +27,7 @@ impl AttemptRecord {
 /// Makes records of attempts.
 pub(crate) struct AttemptRecords {
     table: Table<AttemptRecord>,
-    refusal: Refusal,
+    refusal: RowRefusal,
     label_above: f64,
     /// Rows of the attempt so far.
     rows: Vec<Sample>,
@@ -37,8 +37,8 @@ pub(crate) struct AttemptRecords {
 
 impl AttemptRecords {
     pub(crate) fn new(
-        columns: &'static [Column<AttemptRecord>],
-        refusal: Refusal,
+        columns: &'static [RecordColumn<AttemptRecord>],
+        refusal: RowRefusal,
         label_above: f64,
     ) -> Self {
         Self {

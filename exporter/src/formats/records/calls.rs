@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use store::AttemptRecord;
 
 use super::{PendingRecords, RecordBuilder};
-use crate::formats::table::{Column, Getter, Table};
+use crate::formats::table::{Getter, RecordColumn, Table};
 use crate::input::plan::AttemptNumbers;
 use crate::rows::row::Row;
 
@@ -16,31 +16,37 @@ pub(crate) struct CallRecord {
     call: Call,
 }
 
-const COLUMNS: &[Column<CallRecord>] = &[
-    Column::new("call_id", Getter::Text(|c| Some(c.call.begun.call_id.to_string()))),
-    Column::new("episode_id", Getter::Text(|c| Some(c.episode.id.to_string()))),
-    Column::new("attempt", Getter::Int(|c| Some(c.episode.attempt.into()))),
-    Column::optional("group_id", Getter::Text(|c| c.episode.group.as_ref().map(|g| g.to_string()))),
-    Column::optional("task_id", Getter::Text(|c| c.episode.task.as_ref().map(|t| t.to_string()))),
+const COLUMNS: &[RecordColumn<CallRecord>] = &[
+    RecordColumn::new("call_id", Getter::Text(|c| Some(c.call.begun.call_id.to_string()))),
+    RecordColumn::new("episode_id", Getter::Text(|c| Some(c.episode.id.to_string()))),
+    RecordColumn::new("attempt", Getter::Int(|c| Some(c.episode.attempt.into()))),
+    RecordColumn::optional(
+        "group_id",
+        Getter::Text(|c| c.episode.group.as_ref().map(|g| g.to_string())),
+    ),
+    RecordColumn::optional(
+        "task_id",
+        Getter::Text(|c| c.episode.task.as_ref().map(|t| t.to_string())),
+    ),
     // Microseconds since 1970, UTC.
-    Column::new("started_at", Getter::Int(|c| Some(c.call.begun.started_at))),
-    Column::optional("first_byte_at", Getter::Int(|c| c.call.ended.as_ref()?.first_byte_at)),
-    Column::optional("ended_at", Getter::Int(|c| Some(c.call.ended.as_ref()?.ended_at))),
-    Column::new("method", Getter::Text(|c| Some(c.call.begun.method.clone()))),
-    Column::new("path", Getter::Text(|c| Some(c.call.begun.path.clone()))),
-    Column::optional("model", Getter::Text(CallRecord::model)),
-    Column::optional("status", Getter::Int(|c| c.call.ended.as_ref()?.status.map(i64::from))),
+    RecordColumn::new("started_at", Getter::Int(|c| Some(c.call.begun.started_at))),
+    RecordColumn::optional("first_byte_at", Getter::Int(|c| c.call.ended.as_ref()?.first_byte_at)),
+    RecordColumn::optional("ended_at", Getter::Int(|c| Some(c.call.ended.as_ref()?.ended_at))),
+    RecordColumn::new("method", Getter::Text(|c| Some(c.call.begun.method.clone()))),
+    RecordColumn::new("path", Getter::Text(|c| Some(c.call.begun.path.clone()))),
+    RecordColumn::optional("model", Getter::Text(CallRecord::model)),
+    RecordColumn::optional("status", Getter::Int(|c| c.call.ended.as_ref()?.status.map(i64::from))),
     // Null for a call whose end was never recorded.
-    Column::optional("outcome", Getter::Text(CallRecord::outcome)),
-    Column::optional("error", Getter::Text(|c| c.call.ended.as_ref()?.error.clone())),
-    Column::optional("sampling", Getter::Json(|c| c.call.begun.sampling.clone())),
+    RecordColumn::optional("outcome", Getter::Text(CallRecord::outcome)),
+    RecordColumn::optional("error", Getter::Text(|c| c.call.ended.as_ref()?.error.clone())),
+    RecordColumn::optional("sampling", Getter::Json(|c| c.call.begun.sampling.clone())),
     // Null where the bytes are not text.
-    Column::optional("request", Getter::Text(|c| text(&c.call.begun.request))),
-    Column::optional("reply", Getter::Text(|c| text(&c.call.ended.as_ref()?.reply))),
+    RecordColumn::optional("request", Getter::Text(|c| text(&c.call.begun.request))),
+    RecordColumn::optional("reply", Getter::Text(|c| text(&c.call.ended.as_ref()?.reply))),
     // Of the first prompt, where there are several; the others are in `choices`.
-    Column::optional("prompt_token_ids", Getter::Ints(CallRecord::prompt)),
-    Column::new("choices", Getter::Jsons(|c| Some(c.choices()))),
-    Column::optional("logprob_kind", Getter::Text(CallRecord::logprob_kind)),
+    RecordColumn::optional("prompt_token_ids", Getter::Ints(CallRecord::prompt)),
+    RecordColumn::new("choices", Getter::Jsons(|c| Some(c.choices()))),
+    RecordColumn::optional("logprob_kind", Getter::Text(CallRecord::logprob_kind)),
 ];
 
 /// Approximate bytes of one record, without its bodies and tokens.

@@ -15,10 +15,10 @@ use crate::formats::conversations::main_conversation::MainConversation;
 use crate::formats::conversations::preference::{PairSide, PreferencePair, TurnKey};
 use crate::formats::conversations::trained_messages::is_cut_off;
 use crate::formats::refusals::RefusalReason;
-use crate::formats::table::{Column, Table};
+use crate::formats::table::{RecordColumn, Table};
 use crate::input::plan::AttemptNumbers;
 use crate::notes::{Omission, Omissions};
-use crate::rows::messages::Message;
+use crate::rows::messages::RowMessage;
 use crate::rows::row::{Row, TurnRow};
 
 /// Approximate bytes of one pair, without its messages.
@@ -43,7 +43,7 @@ pub(crate) struct PairRecords {
 }
 
 impl PairRecords {
-    pub(crate) fn new(columns: &'static [Column<PreferencePair>], single: bool) -> Self {
+    pub(crate) fn new(columns: &'static [RecordColumn<PreferencePair>], single: bool) -> Self {
         Self {
             table: Table::new(columns),
             single,
@@ -198,7 +198,7 @@ struct Rival<'r> {
     turn: &'r TurnRow,
     side: PairSide,
     /// Messages before the answer.
-    history: Vec<Message>,
+    history: Vec<RowMessage>,
 }
 
 /// Compares the answer of `sibling` with that of `parent` to the same prompt.
@@ -240,7 +240,7 @@ fn pair_of_choices(parent: &Row, sibling: &Row) -> Option<PreferencePair> {
 
 /// Returns the answer at `position` of a row; none where the message there is not the assistant's.
 fn rival<'r>(row: &Row, turn: &'r TurnRow, position: usize) -> Option<Rival<'r>> {
-    let mut history: Vec<Message> = row.messages().take(position + 1).cloned().collect();
+    let mut history: Vec<RowMessage> = row.messages().take(position + 1).cloned().collect();
     if history.len() != position + 1 {
         return None;
     }

@@ -1,21 +1,21 @@
 //! Records that are samples: a row, or a part of a row that trains some of its messages.
 
 use super::{PendingRecords, RecordBuilder};
-use crate::formats::Format;
 use crate::formats::conversations::trained_messages::{
-    MessageTraining, TrainedMessages, stretches, trained_messages,
+    TrainedMessages, stretches, trained_messages,
 };
-use crate::formats::refusals::{Refusal, without_messages};
+use crate::formats::refusals::{RowRefusal, without_messages};
 use crate::formats::sample::{MessageSpan, Sample};
-use crate::formats::table::{Column, Table};
+use crate::formats::table::{RecordColumn, Table};
 use crate::input::plan::{AttemptNumbers, Shard};
 use crate::notes::{Omission, Omissions, add_omissions};
+use crate::options::format::{Format, MessageTraining};
 use crate::rows::row::Row;
 
 /// Makes samples of rows.
 pub(crate) struct SampleRecords {
     table: Table<Sample>,
-    refusal: Refusal,
+    refusal: RowRefusal,
     training: MessageTraining,
     label_above: f64,
     /// True where an attempt has one row at most: the one that trains most, the first of equals.
@@ -34,8 +34,8 @@ pub(crate) struct SampleRecords {
 impl SampleRecords {
     pub(crate) fn new(
         format: Format,
-        columns: &'static [Column<Sample>],
-        refusal: Refusal,
+        columns: &'static [RecordColumn<Sample>],
+        refusal: RowRefusal,
         label_above: f64,
     ) -> Self {
         Self {

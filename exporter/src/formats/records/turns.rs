@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::{PendingRecords, RecordBuilder};
-use crate::formats::table::{Column, Getter, Table};
+use crate::formats::table::{Getter, RecordColumn, Table};
 use crate::input::plan::AttemptNumbers;
 use crate::rows::row::{Row, TurnRow};
 
@@ -29,27 +29,27 @@ pub(crate) struct TurnRecord {
     episode_reward: Option<f64>,
 }
 
-const COLUMNS: &[Column<TurnRecord>] = &[
-    Column::new("episode_id", Getter::Text(|t| Some(t.episode_id.clone()))),
-    Column::new("attempt", Getter::Int(|t| Some(t.attempt.into()))),
-    Column::new("trajectory_id", Getter::Text(|t| Some(t.trajectory_id.clone()))),
-    Column::new("turn_index", Getter::Int(|t| Some(t.index as i64))),
-    Column::new("call_id", Getter::Text(|t| Some(t.turn.call_id.clone()))),
-    Column::new("choice", Getter::Int(|t| Some(t.turn.choice.into()))),
-    Column::new("kind", Getter::Text(|t| Some(t.kind.to_owned()))),
-    Column::optional("group_id", Getter::Text(|t| t.group_id.clone())),
-    Column::optional("task_id", Getter::Text(|t| t.task_id.clone())),
-    Column::new("model", Getter::Text(|t| Some(t.model.clone()))),
-    Column::new("prompt_ids", Getter::Ints(|t| Some(t.prompt_ids.clone()))),
-    Column::new("completion_ids", Getter::Ints(|t| Some(t.completion_ids.clone()))),
-    Column::new("loss_mask", Getter::Int8s(|t| Some(t.loss_mask.clone()))),
-    Column::new("logprobs", Getter::Float32s(|t| Some(t.logprobs.clone()))),
-    Column::new("versions", Getter::Ints(|t| Some(t.versions.clone()))),
-    Column::optional("finish_reason", Getter::Text(|t| t.turn.finish_reason.clone())),
-    Column::optional("temperature", Getter::Float(|t| t.turn.temperature)),
-    Column::optional("continued", Getter::Bool(|t| t.turn.continued)),
-    Column::optional("reward", Getter::Float(|t| t.turn.reward)),
-    Column::optional("episode_reward", Getter::Float(|t| t.episode_reward)),
+const COLUMNS: &[RecordColumn<TurnRecord>] = &[
+    RecordColumn::new("episode_id", Getter::Text(|t| Some(t.episode_id.clone()))),
+    RecordColumn::new("attempt", Getter::Int(|t| Some(t.attempt.into()))),
+    RecordColumn::new("trajectory_id", Getter::Text(|t| Some(t.trajectory_id.clone()))),
+    RecordColumn::new("turn_index", Getter::Int(|t| Some(t.index as i64))),
+    RecordColumn::new("call_id", Getter::Text(|t| Some(t.turn.call_id.clone()))),
+    RecordColumn::new("choice", Getter::Int(|t| Some(t.turn.choice.into()))),
+    RecordColumn::new("kind", Getter::Text(|t| Some(t.kind.to_owned()))),
+    RecordColumn::optional("group_id", Getter::Text(|t| t.group_id.clone())),
+    RecordColumn::optional("task_id", Getter::Text(|t| t.task_id.clone())),
+    RecordColumn::new("model", Getter::Text(|t| Some(t.model.clone()))),
+    RecordColumn::new("prompt_ids", Getter::Ints(|t| Some(t.prompt_ids.clone()))),
+    RecordColumn::new("completion_ids", Getter::Ints(|t| Some(t.completion_ids.clone()))),
+    RecordColumn::new("loss_mask", Getter::Int8s(|t| Some(t.loss_mask.clone()))),
+    RecordColumn::new("logprobs", Getter::Float32s(|t| Some(t.logprobs.clone()))),
+    RecordColumn::new("versions", Getter::Ints(|t| Some(t.versions.clone()))),
+    RecordColumn::optional("finish_reason", Getter::Text(|t| t.turn.finish_reason.clone())),
+    RecordColumn::optional("temperature", Getter::Float(|t| t.turn.temperature)),
+    RecordColumn::optional("continued", Getter::Bool(|t| t.turn.continued)),
+    RecordColumn::optional("reward", Getter::Float(|t| t.turn.reward)),
+    RecordColumn::optional("episode_reward", Getter::Float(|t| t.episode_reward)),
 ];
 
 /// Approximate bytes of one record, without its tokens.

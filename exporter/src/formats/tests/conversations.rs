@@ -95,7 +95,7 @@ fn what_the_agent_wrote_itself_is_not_taught() {
 }
 
 #[test]
-fn an_answer_that_is_sent_back_in_other_letters_is_still_its_turn() {
+fn an_answer_sent_back_in_other_letters_is_still_its_turn() {
     let mut made = rewritten(1, 1.0);
     made.calls =
         vec![turn(1, (&[1], 2), &["a"], "b "), turn(2, (&[1, 2, 3], 4), &["a", "b", "c"], "d")];

@@ -5,7 +5,7 @@ use arrow::array::{Array, AsArray};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::rows::side_arrays::{Experts, Ragged};
+use crate::rows::token_data::{Experts, Ragged};
 
 /// The first row is 1 2 [3] 6 [7 8]; the reply of its second turn is trained in its last token.
 fn half_trained(row: &mut Row) {
@@ -69,7 +69,7 @@ fn all<'a>(values: &'a [Value], of: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn formats_that_cut_rows_into_parts_train_what_the_contract_trains() {
+fn parts_of_rows_train_what_the_contract_trains() {
     for change in [|_: &mut Row| {}, half_trained, in_parts] {
         let expected = contract(change);
         let episodes = changed(Format::Rllm, change);
@@ -143,7 +143,7 @@ fn routed(known: usize) -> impl Fn(&mut Row) {
         let values = (0..tokens * 2).map(|n| if n < known * 2 { n as u16 + 300 } else { 0 });
         let known = (0..tokens).map(|at| i8::from(at < known)).collect();
         let shape = vec![2, 1];
-        row.side_arrays.experts = Some(Experts { shape, values: values.collect(), known });
+        row.token_data.experts = Some(Experts { shape, values: values.collect(), known });
     }
 }
 
@@ -188,7 +188,7 @@ fn experts_that_lack_where_they_are_needed_are_none() {
         assert_eq!(main_rows(format, routed(4))[0][name], Value::Null, "{format:?}");
         let flat = |row: &mut Row| {
             routed(5)(row);
-            row.side_arrays.experts.as_mut().unwrap().shape = vec![2];
+            row.token_data.experts.as_mut().unwrap().shape = vec![2];
         };
         assert_eq!(main_rows(format, flat)[0][name], Value::Null, "{format:?}");
     }
@@ -201,7 +201,7 @@ fn what_sampling_left_is_cut_at_the_tokens_of_the_response() {
     let kept = |row: &mut Row| {
         let lengths = row.tokens.loss_mask.iter().map(|m| usize::from(*m == 1) * 2).collect();
         let values = (10..10 + 2 * row.tokens.trained() as i32).collect();
-        row.side_arrays.kept = Some(Ragged { lengths, values });
+        row.token_data.kept = Some(Ragged { lengths, values });
     };
     let row = &main_rows(Format::Slime, kept)[0];
     assert_eq!(row["rollout_top_p_token_ids"], json!([10, 11, 12, 13, 14, 15]));

@@ -7,25 +7,25 @@ use serde_json::{Value, json};
 
 use crate::formats::chat_json::{chat, tools_if_any};
 use crate::formats::sample::Sample;
-use crate::formats::table::{Column, Getter};
-use crate::rows::messages::Message;
+use crate::formats::table::{Getter, RecordColumn};
+use crate::rows::messages::RowMessage;
 use crate::rows::row::TurnRow;
 
-pub(crate) const COLUMNS: &[Column<Sample>] = &[
-    Column::new("messages_and_choices", Getter::Jsons(|s| Some(messages_and_choices(s)))),
-    Column::optional("tools", Getter::Jsons(|s| tools_if_any(&s.row.dialogue.tools))),
-    Column::new("reward", Getter::Float(|s| s.row.reward)),
-    Column::optional(
+pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
+    RecordColumn::new("messages_and_choices", Getter::Jsons(|s| Some(messages_and_choices(s)))),
+    RecordColumn::optional("tools", Getter::Jsons(|s| tools_if_any(&s.row.dialogue.tools))),
+    RecordColumn::new("reward", Getter::Float(|s| s.row.reward)),
+    RecordColumn::optional(
         "initial_policy_version",
         Getter::Int(|s| s.row.tokens.trained_versions().min()),
     ),
-    Column::optional(
+    RecordColumn::optional(
         "final_policy_version",
         Getter::Int(|s| s.row.tokens.trained_versions().max()),
     ),
-    Column::new("metrics", Getter::Json(|s| Some(metrics(s)))),
-    Column::new("metadata", Getter::Json(|s| Some(metadata(s)))),
-    Column::new("logs", Getter::Texts(|_| Some(Vec::new()))),
+    RecordColumn::new("metrics", Getter::Json(|s| Some(metrics(s)))),
+    RecordColumn::new("metadata", Getter::Json(|s| Some(metadata(s)))),
+    RecordColumn::new("logs", Getter::Texts(|_| Some(Vec::new()))),
 ];
 
 fn messages_and_choices(sample: &Sample) -> Vec<String> {
@@ -38,7 +38,7 @@ fn messages_and_choices(sample: &Sample) -> Vec<String> {
     written.map(|value| value.to_string()).collect()
 }
 
-fn choice(sample: &Sample, message: &Message, turn: &TurnRow) -> Value {
+fn choice(sample: &Sample, message: &RowMessage, turn: &TurnRow) -> Value {
     let tokens = &sample.row.tokens;
     let ids = &tokens.input_ids[turn.span()];
     let logprobs = &tokens.logprobs[turn.span()];

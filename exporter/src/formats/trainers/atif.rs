@@ -6,18 +6,18 @@
 use serde_json::{Map, Value, json};
 
 use crate::formats::sample::Sample;
-use crate::formats::table::{Column, Getter};
-use crate::rows::messages::Message;
+use crate::formats::table::{Getter, RecordColumn};
+use crate::rows::messages::RowMessage;
 use crate::rows::row::TurnRow;
 
-pub(crate) const COLUMNS: &[Column<Sample>] = &[
-    Column::new("schema_version", Getter::Text(|_| Some("ATIF-v1.7".to_owned()))),
-    Column::new("session_id", Getter::Text(|s| Some(session(s)))),
-    Column::new("trajectory_id", Getter::Text(|s| Some(s.row.trajectory_id.clone()))),
-    Column::new("agent", Getter::Json(|s| Some(agent(s)))),
-    Column::new("steps", Getter::Jsons(|s| Some(steps(s)))),
-    Column::new("final_metrics", Getter::Json(|s| Some(final_metrics(s)))),
-    Column::new("extra", Getter::Json(|s| Some(extra(s)))),
+pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
+    RecordColumn::new("schema_version", Getter::Text(|_| Some("ATIF-v1.7".to_owned()))),
+    RecordColumn::new("session_id", Getter::Text(|s| Some(session(s)))),
+    RecordColumn::new("trajectory_id", Getter::Text(|s| Some(s.row.trajectory_id.clone()))),
+    RecordColumn::new("agent", Getter::Json(|s| Some(agent(s)))),
+    RecordColumn::new("steps", Getter::Jsons(|s| Some(steps(s)))),
+    RecordColumn::new("final_metrics", Getter::Json(|s| Some(final_metrics(s)))),
+    RecordColumn::new("extra", Getter::Json(|s| Some(extra(s)))),
 ];
 
 fn session(sample: &Sample) -> String {
@@ -76,7 +76,7 @@ fn steps(sample: &Sample) -> Vec<String> {
 fn step(
     sample: &Sample,
     id: usize,
-    message: &Message,
+    message: &RowMessage,
     turn: Option<&TurnRow>,
 ) -> Map<String, Value> {
     let source = match message.role.as_str() {
@@ -96,7 +96,7 @@ fn step(
 }
 
 /// Adds the reasoning and the tool calls of an answer.
-fn add_answer(step: &mut Map<String, Value>, message: &Message) {
+fn add_answer(step: &mut Map<String, Value>, message: &RowMessage) {
     if let Some(reasoning) = &message.reasoning {
         step.insert("reasoning_content".to_owned(), json!(reasoning));
     }
@@ -149,7 +149,7 @@ fn tool_call(text: &str) -> Value {
 }
 
 /// Adds a tool's result to the step that called it. A result may name only calls of its step.
-fn add_observation(step: &mut Map<String, Value>, message: &Message) {
+fn add_observation(step: &mut Map<String, Value>, message: &RowMessage) {
     let id = message.tool_call_id.as_deref();
     let mut calls = step.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
     let is_of_step = id.is_some() && calls.any(|call| call["tool_call_id"] == json!(id));

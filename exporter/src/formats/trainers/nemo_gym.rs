@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 
 use crate::formats::chat_json::plain_tool;
 use crate::formats::sample::Sample;
-use crate::formats::table::{Column, Getter};
-use crate::rows::messages::Message;
+use crate::formats::table::{Getter, RecordColumn};
+use crate::rows::messages::RowMessage;
 use crate::rows::row::TurnRow;
 
-pub(crate) const COLUMNS: &[Column<Sample>] = &[
-    Column::new("_ng_task_index", Getter::Int(|s| Some(s.numbers.group))),
-    Column::new("_ng_rollout_index", Getter::Int(|s| Some(s.index))),
-    Column::new("agent_ref", Getter::Json(|_| Some(AGENT.to_owned()))),
-    Column::new("responses_create_params", Getter::Json(|s| Some(create_params(s)))),
-    Column::new("response", Getter::Json(|s| Some(response(s)))),
-    Column::new("reward", Getter::Float(|s| s.row.reward)),
-    Column::new("info", Getter::Json(|s| Some(s.metadata().to_string()))),
+pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
+    RecordColumn::new("_ng_task_index", Getter::Int(|s| Some(s.numbers.group))),
+    RecordColumn::new("_ng_rollout_index", Getter::Int(|s| Some(s.index))),
+    RecordColumn::new("agent_ref", Getter::Json(|_| Some(AGENT.to_owned()))),
+    RecordColumn::new("responses_create_params", Getter::Json(|s| Some(create_params(s)))),
+    RecordColumn::new("response", Getter::Json(|s| Some(response(s)))),
+    RecordColumn::new("reward", Getter::Float(|s| s.row.reward)),
+    RecordColumn::new("info", Getter::Json(|s| Some(s.metadata().to_string()))),
 ];
 
 /// Agent of all rollouts, whose name is not recorded.
@@ -100,7 +100,7 @@ fn output(sample: &Sample) -> Vec<Value> {
 }
 
 /// Returns true for an answer that makes an item.
-fn has_items(message: &Message) -> bool {
+fn has_items(message: &RowMessage) -> bool {
     message.role == "assistant"
         && (message.content.is_some()
             || message.reasoning.is_some()
@@ -118,7 +118,7 @@ impl<'a> Items<'a> {
         Self { sample, list: Vec::new() }
     }
 
-    fn add(&mut self, message: &Message) {
+    fn add(&mut self, message: &RowMessage) {
         match message.role.as_str() {
             "assistant" => self.add_answer(message),
             "tool" | "function" => self.list.push(json!({
@@ -134,7 +134,7 @@ impl<'a> Items<'a> {
         }
     }
 
-    fn add_answer(&mut self, message: &Message) {
+    fn add_answer(&mut self, message: &RowMessage) {
         if let Some(reasoning) = &message.reasoning {
             let summary = [json!({ "type": "summary_text", "text": reasoning })];
             let id = self.next_id();

@@ -1,31 +1,34 @@
 //! `prime-rl`: TrainingSample, the trainer's input (as of August 2026).
 
-use super::replay::Routing;
+use super::replay::ExpertRouting;
 use crate::formats::sample::Sample;
-use crate::formats::table::{Column, Getter};
+use crate::formats::table::{Getter, RecordColumn};
 
-pub(crate) const COLUMNS: &[Column<Sample>] = &[
-    Column::new("token_ids", Getter::Ints(|s| Some(s.row.tokens.input_ids.clone()))),
-    Column::new("mask", Getter::Bools(|s| Some(mask(s)))),
-    Column::new("logprobs", Getter::Float32s(|s| Some(s.row.tokens.logprobs.clone()))),
-    Column::new("temperatures", Getter::Float32s(|s| Some(s.temperatures()))),
-    Column::new("env_name", Getter::Text(|s| Some(s.row.task_id.clone().unwrap_or_default()))),
-    Column::optional("routed_experts", Getter::StructIf(|s| s.routing().is_some(), EXPERTS)),
-    Column::optional("advantages", Getter::Float32s(Sample::token_advantages)),
+pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
+    RecordColumn::new("token_ids", Getter::Ints(|s| Some(s.row.tokens.input_ids.clone()))),
+    RecordColumn::new("mask", Getter::Bools(|s| Some(mask(s)))),
+    RecordColumn::new("logprobs", Getter::Float32s(|s| Some(s.row.tokens.logprobs.clone()))),
+    RecordColumn::new("temperatures", Getter::Float32s(|s| Some(s.temperatures()))),
+    RecordColumn::new(
+        "env_name",
+        Getter::Text(|s| Some(s.row.task_id.clone().unwrap_or_default())),
+    ),
+    RecordColumn::optional("routed_experts", Getter::StructIf(|s| s.routing().is_some(), EXPERTS)),
+    RecordColumn::optional("advantages", Getter::Float32s(Sample::token_advantages)),
 ];
 
 /// Columns of RoutedExperts: the experts of every token, as raw bytes.
-const EXPERTS: &[Column<Sample>] = &[
-    Column::optional("data", Getter::Bytes(|s| s.routing_of_all().map(|r| bytes(&r)))),
-    Column::optional("shape", Getter::Ints(|s| s.routing_of_all().map(|r| shape(&r)))),
-    Column::optional("dtype", Getter::Text(|s| s.routing().map(|_| "uint16".to_owned()))),
+const EXPERTS: &[RecordColumn<Sample>] = &[
+    RecordColumn::optional("data", Getter::Bytes(|s| s.routing_of_all().map(|r| bytes(&r)))),
+    RecordColumn::optional("shape", Getter::Ints(|s| s.routing_of_all().map(|r| shape(&r)))),
+    RecordColumn::optional("dtype", Getter::Text(|s| s.routing().map(|_| "uint16".to_owned()))),
 ];
 
-fn bytes(routing: &Routing) -> Vec<u8> {
+fn bytes(routing: &ExpertRouting) -> Vec<u8> {
     routing.values.iter().flat_map(|expert| expert.to_le_bytes()).collect()
 }
 
-fn shape(routing: &Routing) -> Vec<i32> {
+fn shape(routing: &ExpertRouting) -> Vec<i32> {
     [routing.tokens(), routing.layers, routing.experts]
         .map(|n| i32::try_from(n).unwrap_or(i32::MAX))
         .to_vec()

@@ -2,11 +2,11 @@
 //! truncated sampling could choose from.
 
 use crate::formats::sample::Sample;
-use crate::rows::side_arrays::Experts;
+use crate::rows::token_data::Experts;
 
 /// Experts of the leading tokens of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Routing {
+pub(crate) struct ExpertRouting {
     pub(crate) layers: usize,
     /// Number of experts of a layer.
     pub(crate) experts: usize,
@@ -14,7 +14,7 @@ pub(crate) struct Routing {
     pub(crate) values: Vec<u16>,
 }
 
-impl Routing {
+impl ExpertRouting {
     /// Returns the number of tokens.
     pub(crate) fn tokens(&self) -> usize {
         self.values.len() / self.width().max(1)
@@ -35,8 +35,8 @@ impl Sample {
     /// Returns the experts of the leading tokens. Gives none where one of them lacks that a trained
     /// token depends on, since a replay would take the zeros for experts, and where the server does
     /// not report the number of layers.
-    pub(crate) fn routing(&self) -> Option<Routing> {
-        let recorded = self.row.side_arrays.experts.as_ref()?;
+    pub(crate) fn routing(&self) -> Option<ExpertRouting> {
+        let recorded = self.row.token_data.experts.as_ref()?;
         let &[layers, experts] = recorded.shape.as_slice() else { return None };
         let known = known_tokens(recorded);
         let last_trained = self.row.tokens.loss_mask.iter().rposition(|mask| *mask == 1)?;
@@ -44,17 +44,17 @@ impl Sample {
             return None;
         }
         let values = recorded.values[..known * recorded.width()].to_vec();
-        Some(Routing { layers, experts, values })
+        Some(ExpertRouting { layers, experts, values })
     }
 
     /// Returns the experts of every token. The last ones, after which nothing was sampled, are
     /// zeros.
-    pub(crate) fn routing_of_all(&self) -> Option<Routing> {
+    pub(crate) fn routing_of_all(&self) -> Option<ExpertRouting> {
         Some(self.routing()?.resized(self.row.tokens.input_ids.len()))
     }
 
     /// Returns the experts of every token but the last; none where one of them has none.
-    pub(crate) fn routing_of_inputs(&self) -> Option<Routing> {
+    pub(crate) fn routing_of_inputs(&self) -> Option<ExpertRouting> {
         let inputs = self.row.tokens.input_ids.len().saturating_sub(1);
         let routing = self.routing().filter(|routing| routing.tokens() >= inputs)?;
         Some(routing.resized(inputs))
@@ -63,14 +63,14 @@ impl Sample {
     /// Returns the ids that sampling could choose from, of all tokens of the completion in one
     /// list.
     pub(crate) fn kept_ids(&self) -> Option<Vec<i32>> {
-        let kept = self.row.side_arrays.kept.as_ref()?;
+        let kept = self.row.token_data.kept.as_ref()?;
         let before: usize = kept.lengths[..self.prompt_len()].iter().sum();
         Some(kept.values[before..].to_vec())
     }
 
     /// Returns the offset in [`Self::kept_ids`] of each token of the completion, and the end.
     pub(crate) fn kept_offsets(&self) -> Option<Vec<i32>> {
-        let kept = self.row.side_arrays.kept.as_ref()?;
+        let kept = self.row.token_data.kept.as_ref()?;
         let mut offsets = vec![0];
         let mut end = 0;
         for length in &kept.lengths[self.prompt_len()..] {

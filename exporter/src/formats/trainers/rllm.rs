@@ -10,19 +10,25 @@ use serde_json::{Value, json};
 use crate::formats::chat_json::chat_with_reasoning;
 use crate::formats::records::attempts::AttemptRecord;
 use crate::formats::sample::Sample;
-use crate::formats::table::{Column, Getter};
-use crate::rows::messages::Message;
+use crate::formats::table::{Getter, RecordColumn};
+use crate::rows::messages::RowMessage;
 use crate::rows::row::TurnRow;
 
-pub(crate) const COLUMNS: &[Column<AttemptRecord>] = &[
-    Column::new("id", Getter::Text(|a| Some(id(a)))),
-    Column::new("task", Getter::Json(|a| Some(task(a)))),
-    Column::new("termination_reason", Getter::Text(|a| Some(termination_reason(a).to_owned()))),
-    Column::new("is_correct", Getter::Bool(|a| Some(a.main().is_good))),
-    Column::new("session_id", Getter::Text(|a| Some(session(a)))),
-    Column::new("trajectories", Getter::Jsons(|a| Some(a.rows.iter().map(trajectory).collect()))),
-    Column::new("metrics", Getter::Json(|a| Some(metrics(a)))),
-    Column::new("info", Getter::Json(|a| Some(a.main().metadata().to_string()))),
+pub(crate) const COLUMNS: &[RecordColumn<AttemptRecord>] = &[
+    RecordColumn::new("id", Getter::Text(|a| Some(id(a)))),
+    RecordColumn::new("task", Getter::Json(|a| Some(task(a)))),
+    RecordColumn::new(
+        "termination_reason",
+        Getter::Text(|a| Some(termination_reason(a).to_owned())),
+    ),
+    RecordColumn::new("is_correct", Getter::Bool(|a| Some(a.main().is_good))),
+    RecordColumn::new("session_id", Getter::Text(|a| Some(session(a)))),
+    RecordColumn::new(
+        "trajectories",
+        Getter::Jsons(|a| Some(a.rows.iter().map(trajectory).collect())),
+    ),
+    RecordColumn::new("metrics", Getter::Json(|a| Some(metrics(a)))),
+    RecordColumn::new("info", Getter::Json(|a| Some(a.main().metadata().to_string()))),
 ];
 
 /// Returns the comparison key and the number in it. rLLM splits them at the first colon.
@@ -79,7 +85,7 @@ fn step(sample: &Sample, turn: &TurnRow, run: Range<usize>) -> Value {
     let tokens = &sample.row.tokens;
     let (prompt, answer) = sample.messages_of_turn(turn);
     let messages = prompt.into_iter().chain(answer).map(chat_with_reasoning);
-    let Message { reasoning, content, .. } = answer.cloned().unwrap_or_default();
+    let RowMessage { reasoning, content, .. } = answer.cloned().unwrap_or_default();
     json!({
         "prompt_ids": tokens.input_ids[..run.start],
         "response_ids": tokens.input_ids[run.clone()],

@@ -3,25 +3,28 @@
 use serde_json::json;
 
 use crate::formats::sample::Sample;
-use crate::formats::table::{Column, Getter};
+use crate::formats::table::{Getter, RecordColumn};
 
-pub(crate) const COLUMNS: &[Column<Sample>] = &[
-    Column::new("prompt_token_ids", Getter::Ints(|s| Some(s.prompt_ids()))),
-    Column::new("response_ids", Getter::Ints(|s| Some(s.completion_ids()))),
-    Column::new("rewards", Getter::Float(|s| s.row.reward)),
-    Column::new("loss_masks", Getter::Int8s(|s| Some(s.completion_mask()))),
-    Column::new("stop_reasons", Getter::Text(|s| Some(s.finish_reason().unwrap_or_default()))),
-    Column::new("rollout_logprobs", Getter::Float32s(|s| Some(s.completion_logprobs()))),
-    Column::optional("rollout_expert_indices", Getter::Routing(Sample::routing)),
-    Column::new("trajectory_ids", Getter::Struct(TRAJECTORY_ID)),
-    Column::new("is_last_step", Getter::Bool(|s| Some(s.is_last))),
-    Column::new("env_metrics", Getter::Json(|s| Some(metrics(s)))),
+pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
+    RecordColumn::new("prompt_token_ids", Getter::Ints(|s| Some(s.prompt_ids()))),
+    RecordColumn::new("response_ids", Getter::Ints(|s| Some(s.completion_ids()))),
+    RecordColumn::new("rewards", Getter::Float(|s| s.row.reward)),
+    RecordColumn::new("loss_masks", Getter::Int8s(|s| Some(s.completion_mask()))),
+    RecordColumn::new(
+        "stop_reasons",
+        Getter::Text(|s| Some(s.finish_reason().unwrap_or_default())),
+    ),
+    RecordColumn::new("rollout_logprobs", Getter::Float32s(|s| Some(s.completion_logprobs()))),
+    RecordColumn::optional("rollout_expert_indices", Getter::ExpertRouting(Sample::routing)),
+    RecordColumn::new("trajectory_ids", Getter::Struct(TRAJECTORY_ID)),
+    RecordColumn::new("is_last_step", Getter::Bool(|s| Some(s.is_last))),
+    RecordColumn::new("env_metrics", Getter::Json(|s| Some(metrics(s)))),
 ];
 
 /// Columns of a trajectory's id. Rows with one id are one trajectory, and instances make groups.
-const TRAJECTORY_ID: &[Column<Sample>] = &[
-    Column::new("instance_id", Getter::Text(|s| Some(s.comparison_key()))),
-    Column::new("repetition_id", Getter::Int(|s| Some(s.numbers.repetition))),
+const TRAJECTORY_ID: &[RecordColumn<Sample>] = &[
+    RecordColumn::new("instance_id", Getter::Text(|s| Some(s.comparison_key()))),
+    RecordColumn::new("repetition_id", Getter::Int(|s| Some(s.numbers.repetition))),
 ];
 
 fn metrics(sample: &Sample) -> String {

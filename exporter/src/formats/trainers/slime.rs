@@ -1,29 +1,32 @@
 //! `slime`: Sample, for slime and miles (as of August 2026). `Sample.from_dict` takes a row.
 
 use crate::formats::sample::Sample;
-use crate::formats::table::{Column, Getter};
+use crate::formats::table::{Getter, RecordColumn};
 
-pub(crate) const COLUMNS: &[Column<Sample>] = &[
-    Column::new("group_index", Getter::Int(|s| Some(s.numbers.group))),
-    Column::new("index", Getter::Int(|s| Some(s.index))),
+pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
+    RecordColumn::new("group_index", Getter::Int(|s| Some(s.numbers.group))),
+    RecordColumn::new("index", Getter::Int(|s| Some(s.index))),
     // Rows of one rollout share this id, so the loss is averaged over rollouts.
-    Column::new("rollout_id", Getter::Int(|s| Some(s.numbers.attempt))),
-    Column::new("prompt", Getter::Messages(|s| Some(s.row.dialogue.prompt.clone()))),
-    Column::new("tokens", Getter::Ints(|s| Some(s.row.tokens.input_ids.clone()))),
-    Column::new("response", Getter::Text(|s| Some(response(s)))),
-    Column::new("response_length", Getter::Int(|s| Some(s.completion_ids().len() as i64))),
-    Column::optional("label", Getter::Text(|_| None)),
-    Column::new("reward", Getter::Float(|s| s.row.reward)),
-    Column::new("loss_mask", Getter::Int8s(|s| Some(s.completion_mask()))),
-    Column::new("weight_versions", Getter::Texts(|s| Some(versions(s)))),
-    Column::new("rollout_log_probs", Getter::Float32s(|s| Some(s.completion_logprobs()))),
-    Column::optional("rollout_top_p_token_ids", Getter::Ints(Sample::kept_ids)),
-    Column::optional("rollout_top_p_token_offsets", Getter::Ints(Sample::kept_offsets)),
-    Column::optional("rollout_routed_experts", Getter::Routing(Sample::routing_of_inputs)),
-    Column::new("remove_sample", Getter::Bool(|_| Some(false))),
-    Column::new("status", Getter::Text(|s| Some(s.row.status.clone()))),
-    Column::new("metadata", Getter::Json(|s| Some(s.metadata().to_string()))),
-    Column::new("session_id", Getter::Text(|s| Some(s.row.trajectory_id.clone()))),
+    RecordColumn::new("rollout_id", Getter::Int(|s| Some(s.numbers.attempt))),
+    RecordColumn::new("prompt", Getter::Messages(|s| Some(s.row.dialogue.prompt.clone()))),
+    RecordColumn::new("tokens", Getter::Ints(|s| Some(s.row.tokens.input_ids.clone()))),
+    RecordColumn::new("response", Getter::Text(|s| Some(response(s)))),
+    RecordColumn::new("response_length", Getter::Int(|s| Some(s.completion_ids().len() as i64))),
+    RecordColumn::optional("label", Getter::Text(|_| None)),
+    RecordColumn::new("reward", Getter::Float(|s| s.row.reward)),
+    RecordColumn::new("loss_mask", Getter::Int8s(|s| Some(s.completion_mask()))),
+    RecordColumn::new("weight_versions", Getter::Texts(|s| Some(versions(s)))),
+    RecordColumn::new("rollout_log_probs", Getter::Float32s(|s| Some(s.completion_logprobs()))),
+    RecordColumn::optional("rollout_top_p_token_ids", Getter::Ints(Sample::kept_ids)),
+    RecordColumn::optional("rollout_top_p_token_offsets", Getter::Ints(Sample::kept_offsets)),
+    RecordColumn::optional(
+        "rollout_routed_experts",
+        Getter::ExpertRouting(Sample::routing_of_inputs),
+    ),
+    RecordColumn::new("remove_sample", Getter::Bool(|_| Some(false))),
+    RecordColumn::new("status", Getter::Text(|s| Some(s.row.status.clone()))),
+    RecordColumn::new("metadata", Getter::Json(|s| Some(s.metadata().to_string()))),
+    RecordColumn::new("session_id", Getter::Text(|s| Some(s.row.trajectory_id.clone()))),
 ];
 
 /// Returns the model's answers, without the messages between them.

@@ -7,35 +7,38 @@
 use serde_json::json;
 
 use crate::formats::sample::Sample;
-use crate::formats::table::{Column, Getter};
+use crate::formats::table::{Getter, RecordColumn};
 
 /// Columns of a `rollout_func`, one element of each returned list a row. The last six are for
 /// reward functions.
-pub(crate) const COLUMNS: &[Column<Sample>] = &[
-    Column::new("prompt", Getter::Messages(|s| Some(s.row.dialogue.prompt.clone()))),
-    Column::new("prompt_ids", Getter::Ints(|s| Some(s.prompt_ids()))),
-    Column::new("completion_ids", Getter::Ints(|s| Some(s.completion_ids()))),
-    Column::new("logprobs", Getter::Float32s(|s| Some(s.completion_logprobs()))),
-    Column::new("env_mask", Getter::Int8s(|s| Some(s.completion_mask()))),
-    Column::optional("reward", Getter::Float(|s| s.row.reward)),
-    Column::new("trajectory_id", Getter::Text(|s| Some(s.row.trajectory_id.clone()))),
-    Column::optional("group_id", Getter::Text(|s| s.row.group_id.clone())),
-    Column::optional("task_id", Getter::Text(|s| s.row.task_id.clone())),
-    Column::new("model", Getter::Text(|s| Some(s.row.model.clone()))),
-    Column::optional("policy_version", Getter::Int(|s| s.row.tokens.trained_versions().min())),
+pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
+    RecordColumn::new("prompt", Getter::Messages(|s| Some(s.row.dialogue.prompt.clone()))),
+    RecordColumn::new("prompt_ids", Getter::Ints(|s| Some(s.prompt_ids()))),
+    RecordColumn::new("completion_ids", Getter::Ints(|s| Some(s.completion_ids()))),
+    RecordColumn::new("logprobs", Getter::Float32s(|s| Some(s.completion_logprobs()))),
+    RecordColumn::new("env_mask", Getter::Int8s(|s| Some(s.completion_mask()))),
+    RecordColumn::optional("reward", Getter::Float(|s| s.row.reward)),
+    RecordColumn::new("trajectory_id", Getter::Text(|s| Some(s.row.trajectory_id.clone()))),
+    RecordColumn::optional("group_id", Getter::Text(|s| s.row.group_id.clone())),
+    RecordColumn::optional("task_id", Getter::Text(|s| s.row.task_id.clone())),
+    RecordColumn::new("model", Getter::Text(|s| Some(s.row.model.clone()))),
+    RecordColumn::optional(
+        "policy_version",
+        Getter::Int(|s| s.row.tokens.trained_versions().min()),
+    ),
 ];
 
 /// Columns of a `RolloutSample`, whose token arrays are int64, int64 and float32 there.
-pub(crate) const ASYNC: &[Column<Sample>] = &[
-    Column::new("prompt", Getter::Messages(|s| Some(s.row.dialogue.prompt.clone()))),
-    Column::new("completion", Getter::Messages(|s| Some(s.row.dialogue.completion.clone()))),
-    Column::new("input_ids", Getter::Ints(|s| Some(s.row.tokens.input_ids.clone()))),
-    Column::new("completion_mask", Getter::Int8s(|s| Some(s.row.tokens.loss_mask.clone()))),
-    Column::new("old_log_probs", Getter::Float32s(|s| Some(s.row.tokens.logprobs.clone()))),
-    Column::optional("advantage", Getter::Float(|s| s.row.advantage)),
-    Column::optional("model_version", Getter::Int(|s| s.row.tokens.trained_versions().min())),
-    Column::new("group_id", Getter::Int(|s| Some(s.numbers.group))),
-    Column::new("metrics", Getter::Json(|s| Some(metrics(s)))),
+pub(crate) const ASYNC: &[RecordColumn<Sample>] = &[
+    RecordColumn::new("prompt", Getter::Messages(|s| Some(s.row.dialogue.prompt.clone()))),
+    RecordColumn::new("completion", Getter::Messages(|s| Some(s.row.dialogue.completion.clone()))),
+    RecordColumn::new("input_ids", Getter::Ints(|s| Some(s.row.tokens.input_ids.clone()))),
+    RecordColumn::new("completion_mask", Getter::Int8s(|s| Some(s.row.tokens.loss_mask.clone()))),
+    RecordColumn::new("old_log_probs", Getter::Float32s(|s| Some(s.row.tokens.logprobs.clone()))),
+    RecordColumn::optional("advantage", Getter::Float(|s| s.row.advantage)),
+    RecordColumn::optional("model_version", Getter::Int(|s| s.row.tokens.trained_versions().min())),
+    RecordColumn::new("group_id", Getter::Int(|s| Some(s.numbers.group))),
+    RecordColumn::new("metrics", Getter::Json(|s| Some(metrics(s)))),
 ];
 
 /// Writes numbers by name. A number that is not known has no key.

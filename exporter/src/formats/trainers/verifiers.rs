@@ -8,29 +8,32 @@ use serde_json::{Map, Value, json};
 use crate::formats::chat_json::{chat_with_reasoning, plain_tool};
 use crate::formats::records::attempts::AttemptRecord;
 use crate::formats::sample::Sample;
-use crate::formats::table::{Column, Getter};
+use crate::formats::table::{Getter, RecordColumn};
 use crate::notes::Reason;
-use crate::rows::messages::Message;
+use crate::rows::messages::RowMessage;
 use crate::rows::row::TurnRow;
 
-pub(crate) const COLUMNS: &[Column<AttemptRecord>] = &[
-    Column::new("example_id", Getter::Int(|a| Some(a.main().numbers.group))),
-    Column::new("prompt", Getter::Jsons(|a| Some(texts(&a.main().row.dialogue.prompt)))),
-    Column::new("completion", Getter::Jsons(|a| Some(texts(&a.main().row.dialogue.completion)))),
-    Column::new("reward", Getter::Float(|a| a.main().row.reward)),
+pub(crate) const COLUMNS: &[RecordColumn<AttemptRecord>] = &[
+    RecordColumn::new("example_id", Getter::Int(|a| Some(a.main().numbers.group))),
+    RecordColumn::new("prompt", Getter::Jsons(|a| Some(texts(&a.main().row.dialogue.prompt)))),
+    RecordColumn::new(
+        "completion",
+        Getter::Jsons(|a| Some(texts(&a.main().row.dialogue.completion))),
+    ),
+    RecordColumn::new("reward", Getter::Float(|a| a.main().row.reward)),
     // Spans, which verifiers fills with zeros.
-    Column::new("timing", Getter::Json(|_| Some("{}".to_owned()))),
-    Column::new("is_completed", Getter::Bool(|a| Some(failure(a).is_none()))),
-    Column::new("is_truncated", Getter::Bool(|a| Some(a.main().row.status == "truncated"))),
-    Column::new("metrics", Getter::Json(|a| Some(metrics(a)))),
-    Column::new("info", Getter::Json(|a| Some(a.main().metadata().to_string()))),
-    Column::optional("error", Getter::Json(error)),
-    Column::new("trajectory", Getter::Jsons(|a| Some(steps(a)))),
-    Column::new("tool_defs", Getter::Jsons(|a| Some(tools(a)))),
-    Column::new("token_usage", Getter::Json(|a| Some(usage(a)))),
+    RecordColumn::new("timing", Getter::Json(|_| Some("{}".to_owned()))),
+    RecordColumn::new("is_completed", Getter::Bool(|a| Some(failure(a).is_none()))),
+    RecordColumn::new("is_truncated", Getter::Bool(|a| Some(a.main().row.status == "truncated"))),
+    RecordColumn::new("metrics", Getter::Json(|a| Some(metrics(a)))),
+    RecordColumn::new("info", Getter::Json(|a| Some(a.main().metadata().to_string()))),
+    RecordColumn::optional("error", Getter::Json(error)),
+    RecordColumn::new("trajectory", Getter::Jsons(|a| Some(steps(a)))),
+    RecordColumn::new("tool_defs", Getter::Jsons(|a| Some(tools(a)))),
+    RecordColumn::new("token_usage", Getter::Json(|a| Some(usage(a)))),
 ];
 
-fn texts(messages: &[Message]) -> Vec<String> {
+fn texts(messages: &[RowMessage]) -> Vec<String> {
     messages.iter().map(|message| chat_with_reasoning(message).to_string()).collect()
 }
 

@@ -3,19 +3,19 @@
 use serde_json::json;
 
 use crate::formats::sample::Sample;
-use crate::formats::table::{Column, Getter};
+use crate::formats::table::{Getter, RecordColumn};
 
-pub(crate) const COLUMNS: &[Column<Sample>] = &[
-    Column::new("prompt_ids", Getter::Ints(|s| Some(s.prompt_ids()))),
-    Column::new("response_ids", Getter::Ints(|s| Some(s.completion_ids()))),
-    Column::new("response_mask", Getter::Int8s(|s| Some(s.completion_mask()))),
-    Column::new("response_logprobs", Getter::Float32s(|s| Some(s.completion_logprobs()))),
-    Column::optional("routed_experts", Getter::Routing(Sample::routing)),
-    Column::optional("reward_score", Getter::Float(|s| s.row.reward)),
-    Column::new("num_turns", Getter::Int(|s| Some(turns(s)))),
+pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
+    RecordColumn::new("prompt_ids", Getter::Ints(|s| Some(s.prompt_ids()))),
+    RecordColumn::new("response_ids", Getter::Ints(|s| Some(s.completion_ids()))),
+    RecordColumn::new("response_mask", Getter::Int8s(|s| Some(s.completion_mask()))),
+    RecordColumn::new("response_logprobs", Getter::Float32s(|s| Some(s.completion_logprobs()))),
+    RecordColumn::optional("routed_experts", Getter::ExpertRouting(Sample::routing)),
+    RecordColumn::optional("reward_score", Getter::Float(|s| s.row.reward)),
+    RecordColumn::new("num_turns", Getter::Int(|s| Some(turns(s)))),
     // Timings, which verl fills with zeros.
-    Column::new("metrics", Getter::Json(|_| Some("{}".to_owned()))),
-    Column::new("extra_fields", Getter::Json(|s| Some(extra(s)))),
+    RecordColumn::new("metrics", Getter::Json(|_| Some("{}".to_owned()))),
+    RecordColumn::new("extra_fields", Getter::Json(|s| Some(extra(s)))),
 ];
 
 /// Counts the messages of the user, the assistant and tools.

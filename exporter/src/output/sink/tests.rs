@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::input::plan::{Partition, Shard};
-use crate::output::target::OutputStream;
+use crate::options::destination::OutputStream;
 use crate::tests::fixture::{call, with_bodies};
 use crate::tests::stored::{Stored, stored};
 use crate::{ExportError, Report};
@@ -502,7 +502,7 @@ async fn an_export_that_fails_or_is_given_up_changes_nothing() {
     let given_up = tokio::task::LocalSet::new();
     let ended = given_up.spawn_local(async move {
         let stop = |done, _| assert!(done < 3, "given up on purpose");
-        crate::export_telling(snapshot, &whole, stop).await.is_ok()
+        crate::export_with_progress(snapshot, &whole, stop).await.is_ok()
     });
     given_up.await;
     assert!(ended.await.unwrap_err().is_panic());

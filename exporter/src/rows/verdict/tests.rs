@@ -5,9 +5,7 @@ use episode::{Call, Outcome, VersionSpan};
 use serde_json::json;
 
 use super::*;
-use crate::graph::merge::merge;
-use crate::graph::scan::choice_nodes;
-use crate::graph::thread::thread;
+use crate::graph::derive::derive;
 use crate::tests::fixture::{call, episode, reply, rows_of, text_call, with_bodies};
 
 /// The reasons of each row, and the verdict on the episode.
@@ -15,9 +13,8 @@ fn found(calls: Vec<Call>) -> (Vec<Vec<&'static str>>, &'static str) {
     let episode = episode(calls);
     let rows = rows_of(&episode);
     let words = |reasons: &BTreeSet<Reason>| reasons.iter().map(|r| r.as_str()).collect();
-    let (forest, _) = thread(choice_nodes(&episode.calls).0);
-    let (paths, _) = merge(&forest);
-    let (verdict, _) = Verdicts::new(&episode, &forest, &paths).of_episode();
+    let derived = derive(&episode.calls);
+    let (verdict, _) = Verdicts::new(&episode, &derived).of_episode();
     assert!(rows.iter().all(|row| row.episode_verdict == verdict));
     (rows.iter().map(|row| words(&row.reasons)).collect(), verdict)
 }
@@ -52,9 +49,8 @@ fn an_episode_is_as_good_as_all_its_paths() {
 #[test]
 fn an_episode_without_a_row_has_a_verdict_too() {
     let episode = episode(vec![lost(call(1, &[1], &[&[2]]))]);
-    let (forest, _) = thread(choice_nodes(&episode.calls).0);
-    let (paths, _) = merge(&forest);
-    let verdicts = Verdicts::new(&episode, &forest, &paths);
+    let derived = derive(&episode.calls);
+    let verdicts = Verdicts::new(&episode, &derived);
     assert_eq!(verdicts.of_episode(), ("unusable", [Reason::LostCall].into()));
 }
 
@@ -72,7 +68,7 @@ fn a_reply_that_was_tried_again_may_not_have_arrived() {
 }
 
 #[test]
-fn an_answer_that_nobody_recorded_is_a_hole_where_a_call_was_lost() {
+fn an_unrecorded_answer_is_a_hole_where_a_call_was_lost() {
     let first = worded(1, (&[1], &[2]), &["a"], "b");
     let second = || lost(worded(2, (&[], &[]), &["a", "b", "c"], ""));
     let third = worded(3, (&[1, 2, 3, 4, 5], &[6]), &["a", "b", "c", "d", "e"], "f");
@@ -100,7 +96,7 @@ fn what_was_sent_to_a_lost_call_is_not_its_answer() {
 }
 
 #[test]
-fn fewer_ids_than_counted_in_a_reply_that_a_parser_read_are_a_bug_of_that_parser() {
+fn fewer_ids_than_counted_were_lost_by_a_parser() {
     let said = |message: Value, counted: u64| {
         let mut call = call(1, &[1], &[&[2, 3]]);
         reply(&mut call).usage.completion = Some(counted);

@@ -3,15 +3,15 @@
 use arrow::array::AsArray;
 use arrow::datatypes::Int32Type;
 use bytes::Bytes;
-use episode::{Call, CallKind, Outcome, Reward, RewardScope, SideColumn, VersionSpan};
+use episode::{Call, CallKind, Outcome, Reward, RewardScope, TokenColumn, VersionSpan};
 use serde_json::json;
 
 use super::{
     check, check_causes, messages, said, said_without_ids, with_messages, with_tools, without_ids,
 };
-use crate::formats::Format;
 use crate::formats::records::record_builder;
 use crate::input::plan::AttemptNumbers;
+use crate::options::format::Format;
 use crate::rows::builder::RowExtras;
 use crate::rows::row::Row;
 use crate::tests::fixture::{beside, call, choice, chosen, episode, reply, rows_of};
@@ -34,7 +34,7 @@ fn ended(outcome: Outcome, mut call: Call) -> Call {
 }
 
 #[test]
-fn row_01_reasoning_that_is_left_out_of_the_history_makes_a_row_of_its_own() {
+fn row_01_reasoning_left_out_makes_a_row_of_its_own() {
     // 30 and 31 are the reasoning, 9 the end of the turn.
     let calls = vec![
         said(1, (&[1, 2], &[30, 31, 3, 9]), &["a"], "b"),
@@ -53,7 +53,7 @@ fn row_01_reasoning_that_is_left_out_of_the_history_makes_a_row_of_its_own() {
 }
 
 #[test]
-fn row_01_reasoning_that_the_agent_drops_is_told_from_what_the_template_cuts() {
+fn row_01_dropped_reasoning_is_told_from_cut_reasoning() {
     let thought = json!({ "role": "assistant", "content": "b", "reasoning_content": "hm" });
     let first = || with_messages(call(1, &[1, 2], &[&[30, 31, 3, 9]]), &messages(&["a"]), &thought);
     let next = |answer: &serde_json::Value| {
@@ -118,7 +118,7 @@ fn row_03_respelled_arguments_do_not_fork() {
 }
 
 #[test]
-fn row_03_arguments_that_are_written_as_other_tokens_are_the_cause() {
+fn row_03_arguments_in_other_tokens_are_the_cause() {
     let [first, mut next] = respelled("{\"x\": 1, \"y\": 2}", "{\"y\":2,\"x\":1}");
     reply(&mut next).prompts[0] = vec![1, 20, 3];
     check_causes(vec![first, next], &[("arguments_reserialized", Some(1))]);
@@ -223,7 +223,7 @@ fn row_09_the_server_says_where_sampling_began() {
 }
 
 #[test]
-fn row_10_a_turn_that_was_cut_by_its_length_says_so_and_may_go_on() {
+fn row_10_a_turn_cut_by_its_length_says_so_and_may_go_on() {
     let mut cut = call(1, &[1], &[&[2, 3]]);
     reply(&mut cut).choices[0].finish_reason = Some("length".to_owned());
     let calls = vec![cut.clone(), call(2, &[1, 2, 3], &[&[4, 9]])];
@@ -239,7 +239,7 @@ fn row_10_a_turn_that_was_cut_by_its_length_says_so_and_may_go_on() {
 }
 
 #[test]
-fn row_11_all_choices_are_kept_and_the_one_that_was_continued_is_marked() {
+fn row_11_all_choices_are_kept_the_continued_one_is_marked() {
     let calls = vec![call(1, &[1], &[&[2], &[3], &[4]]), call(2, &[1, 3, 5], &[&[6]])];
     check(
         calls.clone(),
@@ -256,7 +256,7 @@ fn row_11_all_choices_are_kept_and_the_one_that_was_continued_is_marked() {
 }
 
 #[test]
-fn row_12_one_prompt_asked_many_times_on_purpose_is_not_deduplicated() {
+fn row_12_one_prompt_asked_many_times_is_not_deduplicated() {
     let same = || vec![call(1, &[1], &[&[2]]), call(2, &[1], &[&[2]]), call(3, &[1], &[&[4]])];
     check(
         same(),
@@ -349,7 +349,7 @@ fn row_14_a_client_that_starts_over_is_not_refused() {
 }
 
 #[test]
-fn row_15_what_a_client_did_not_wait_for_is_kept_and_not_trained() {
+fn row_15_an_unawaited_reply_is_kept_and_not_trained() {
     let gone = ended(Outcome::ClientGone, call(2, &[1, 2, 3], &[&[4]]));
     let calls = vec![call(1, &[1], &[&[2]]), gone];
     check(
@@ -361,7 +361,7 @@ fn row_15_what_a_client_did_not_wait_for_is_kept_and_not_trained() {
 }
 
 #[test]
-fn row_16_a_reply_that_may_not_have_arrived_is_told_by_what_quotes_it() {
+fn row_16_quotes_tell_which_reply_arrived() {
     let calls = vec![call(1, &[1], &[&[2]]), call(2, &[1, 2, 3], &[&[4]])];
     let continued: Vec<_> = rows(calls)[0].turns.iter().map(|turn| turn.continued).collect();
     assert_eq!(continued, [Some(true), Some(false)]);
@@ -400,7 +400,7 @@ fn compacted() -> Vec<Call> {
 }
 
 #[test]
-fn row_21_a_summary_is_a_path_beside_and_what_follows_is_the_main_one_again() {
+fn row_21_a_summary_is_a_path_beside_the_main_one() {
     check(
         compacted(),
         "0 main (first_conversation), weighs 0.40, exact
@@ -422,7 +422,7 @@ fn row_21_a_summary_is_a_path_beside_and_what_follows_is_the_main_one_again() {
 }
 
 #[test]
-fn row_21_a_trainer_with_one_place_a_prompt_gets_the_row_that_trains_most() {
+fn row_21_one_place_a_prompt_gets_the_row_that_trains_most() {
     let mut builder = record_builder(Format::Trl, 0.0);
     for attempt in 0..8 {
         let plain = || vec![said(1, (&[1], &[2]), &["a"], "b")];
@@ -445,7 +445,7 @@ fn row_21_a_trainer_with_one_place_a_prompt_gets_the_row_that_trains_most() {
 }
 
 #[test]
-fn row_22_a_subagent_is_told_by_its_headers_or_by_its_instructions() {
+fn row_22_headers_or_instructions_tell_a_subagent() {
     let main = || said(1, (&[1], &[2]), &["system: lead", "a"], "b");
     let sub = said(2, (&[5], &[6]), &["system: search", "c"], "d");
     check(
@@ -473,7 +473,7 @@ fn row_22_a_subagent_is_told_by_its_headers_or_by_its_instructions() {
 }
 
 #[test]
-fn row_23_a_subagent_that_inherits_the_history_trains_only_its_own_tokens() {
+fn row_23_a_subagent_with_history_trains_its_own_tokens() {
     check(
         vec![
             call(1, &[1], &[&[2]]),
@@ -610,7 +610,7 @@ fn row_28_a_clock_of_digits_is_named_as_the_cause() {
 }
 
 #[test]
-fn row_29_a_system_message_in_the_middle_is_exported_where_it_stands() {
+fn row_29_a_system_message_is_exported_where_it_stands() {
     let note = json!({ "role": "system", "content": "be brief" });
     let first = messages(&["a"]);
     let history =
@@ -749,7 +749,7 @@ fn row_37_an_answer_of_a_lost_call_is_a_hole_in_what_follows() {
 }
 
 #[test]
-fn row_37_a_turn_without_ids_in_the_middle_is_prompt_to_what_follows() {
+fn row_37_a_turn_without_ids_is_prompt_to_what_follows() {
     let calls = vec![
         said(1, (&[1], &[2]), &["a"], "b"),
         without_ids(said(2, (&[], &[]), &["a", "b", "c"], "d")),
@@ -803,8 +803,8 @@ fn row_43_an_empty_reply_is_kept_and_nothing_of_it_is_trained() {
 #[test]
 fn row_44_experts_have_one_row_less_than_tokens_and_are_padded() {
     let with = |mut call: Call, experts: serde_json::Value| {
-        let side = SideColumn { name: "routed_experts".to_owned(), json: experts.to_string() };
-        reply(&mut call).choices[0].sides.push(side);
+        let side = TokenColumn { name: "routed_experts".to_owned(), json: experts.to_string() };
+        reply(&mut call).choices[0].token_columns.push(side);
         call
     };
     // Of 1 2 and of 1 2 3 4: the last token of the first turn is read by the second call.
@@ -812,7 +812,7 @@ fn row_44_experts_have_one_row_less_than_tokens_and_are_padded() {
         with(call(1, &[1], &[&[2, 3]]), json!([[[5]], [[6]]])),
         with(call(2, &[1, 2, 3], &[&[4, 0]]), json!([[[5]], [[6]], [[7]], [[8]]])),
     ];
-    let experts = rows(calls).remove(0).side_arrays.experts.unwrap();
+    let experts = rows(calls).remove(0).token_data.experts.unwrap();
     assert_eq!((experts.values, experts.known), (vec![5, 6, 7, 8, 0], vec![1, 1, 1, 1, 0]));
 }
 
@@ -866,7 +866,7 @@ fn row_47_what_a_judge_did_not_score_is_null_wherever_it_counts() {
 }
 
 #[test]
-fn row_48_a_field_that_an_agent_does_not_send_back_is_told_as_a_rewritten_history() {
+fn row_48_a_field_not_sent_back_is_a_rewritten_history() {
     let thought = json!({ "role": "assistant", "content": "b", "reasoning_content": "hm" });
     let again = json!({ "role": "assistant", "content": "d", "reasoning_content": "so" });
     let calls = vec![

@@ -6,12 +6,12 @@ use crate::op::{Heads, OpError, PAGE};
 
 /// Keys and values of all sequences and layers.
 #[derive(Debug)]
-pub struct Pages {
+pub struct CpuPages {
     shape: PagesShape,
     pub(in crate::cpu) storage: PageStorage,
 }
 
-/// The dimensions of [`Pages`].
+/// The dimensions of [`CpuPages`].
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cpu) struct PagesShape {
     pub(in crate::cpu) heads: Heads,
@@ -48,15 +48,15 @@ pub(in crate::cpu) struct KvPages<T> {
     shape: PagesShape,
 }
 
-impl Pages {
+impl CpuPages {
     /// Allocates pages of bf16 numbers, or else of 32-bit floats.
-    pub(in crate::cpu) fn new(shape: PagesShape, bf16: bool) -> Result<Pages, OpError> {
+    pub(in crate::cpu) fn new(shape: PagesShape, bf16: bool) -> Result<CpuPages, OpError> {
         let storage = if bf16 {
             PageStorage::Bf16(KvPages::new(shape)?)
         } else {
             PageStorage::F32(KvPages::new(shape)?)
         };
-        Ok(Pages { shape, storage })
+        Ok(CpuPages { shape, storage })
     }
 
     /// Bytes of one page in one layer.

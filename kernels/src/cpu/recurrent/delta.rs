@@ -56,7 +56,7 @@ pub(in crate::cpu) fn delta_rule<V: Vector>(task: &DeltaTask<'_>) {
 }
 
 /// A row of a panel.
-type Lanes = [f32; PANEL];
+type PanelLanes = [f32; PANEL];
 
 impl DeltaTask<'_> {
     /// Runs all rows over `P` panels from `panel` on. Returns `P`.
@@ -110,9 +110,9 @@ impl DeltaTask<'_> {
 /// key, times the strength.
 #[inline(always)]
 fn deltas<V: Vector, const P: usize>(
-    lines: &[Lanes],
+    lines: &[PanelLanes],
     key: &[f32],
-    values: &[Lanes],
+    values: &[PanelLanes],
     [decay, strength]: [f32; 2],
 ) -> [V; P] {
     let mut sums = [V::splat(0.0); P];
@@ -137,7 +137,7 @@ fn deltas<V: Vector, const P: usize>(
 /// query with the result.
 #[inline(always)]
 fn update_and_read<V: Vector, const P: usize>(
-    lines: &mut [Lanes],
+    lines: &mut [PanelLanes],
     [query, key]: [&[f32]; 2],
     decay: f32,
     deltas: [V; P],

@@ -11,7 +11,7 @@ use crate::op::{DeltaHeads, OpError, check_index, check_multiple};
 /// A slot of a layer has the last rows of the convolution's input, `[taps - 1][channels]`, and the
 /// state of every value head, `[value heads][value_dim / 16][key_dim][16]`.
 #[derive(Debug)]
-pub struct States {
+pub struct CpuStates {
     heads: DeltaHeads,
     layers: usize,
     slots: usize,
@@ -50,19 +50,19 @@ impl<'a> Slots<'a> {
     }
 }
 
-impl States {
+impl CpuStates {
     pub(in crate::cpu) fn new(
         heads: DeltaHeads,
         layers: usize,
         slots: usize,
-    ) -> Result<States, OpError> {
+    ) -> Result<CpuStates, OpError> {
         check_multiple("states", "value_dim", heads.value_dim, PANEL)?;
         check_multiple("states", "value", heads.value, heads.key)?;
         check_index("states", 0, heads.taps)?;
         let all = layers.saturating_mul(slots);
         let convolution = zeros("states", all.saturating_mul(convolution_size(heads)))?;
         let delta = zeros("states", all.saturating_mul(delta_size(heads)))?;
-        Ok(States { heads, layers, slots, convolution, delta })
+        Ok(CpuStates { heads, layers, slots, convolution, delta })
     }
 
     /// Bytes of one state in one layer.

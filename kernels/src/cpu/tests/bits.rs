@@ -32,7 +32,7 @@ fn cut(seed: u64, rows: usize) -> Vec<std::ops::Range<usize>> {
 fn product(
     cpu: &Cpu,
     x: &[f32],
-    matrix: &Matrix,
+    matrix: &CpuMatrix,
     (depth, runs): (usize, &[std::ops::Range<usize>]),
 ) -> Vec<f32> {
     let (mut whole, mut parts, mut out) = (Vec::new(), Vec::new(), Vec::new());

@@ -2,7 +2,7 @@
 
 use super::bits::devices;
 use super::*;
-use crate::op::{ExpertChoice, ExpertMatrices};
+use crate::op::{ExpertChoice, ExpertMatrices, LayerRouting};
 
 const HIDDEN: usize = 24;
 const WIDTH: usize = 40;
@@ -32,15 +32,16 @@ fn run(cpu: &Cpu, x: &[f32], choice: ExpertChoice) -> (Vec<f32>, Vec<u16>) {
         cpu.matrix(&[Values::F32(values)], rows, columns).unwrap()
     };
     let router = matrix(&router, choice.experts, HIDDEN);
-    let gate_up: Vec<Matrix> = gate_up.iter().map(|w| matrix(w, 2 * WIDTH, HIDDEN)).collect();
-    let down: Vec<Matrix> = down.iter().map(|w| matrix(w, HIDDEN, WIDTH)).collect();
+    let gate_up: Vec<CpuMatrix> = gate_up.iter().map(|w| matrix(w, 2 * WIDTH, HIDDEN)).collect();
+    let down: Vec<CpuMatrix> = down.iter().map(|w| matrix(w, HIDDEN, WIDTH)).collect();
 
     let mut routing = cpu.routing(3, choice, 0, 0).unwrap();
     let (mut logits, mut out, mut chosen) = (Vec::new(), Vec::new(), Vec::new());
     cpu.matmul(&x.to_vec(), &router, &mut logits).unwrap();
-    cpu.route(&logits, 1, &mut routing).unwrap();
+    cpu.route(&logits, LayerRouting { routing: &mut routing, layer: 1 }).unwrap();
     let experts = ExpertMatrices { gate_up: &gate_up, down: &down };
-    cpu.mix_experts(&x.to_vec(), 1, experts, &mut routing, &mut out).unwrap();
+    let chosen_in = LayerRouting { routing: &mut routing, layer: 1 };
+    cpu.mix_experts(&x.to_vec(), experts, chosen_in, &mut out).unwrap();
     cpu.take_routing(&mut routing, x.len() / HIDDEN, &mut chosen).unwrap();
     (out, chosen)
 }
@@ -109,12 +110,12 @@ fn a_mixture_has_the_same_bits_everywhere_and_in_any_batch() {
 }
 
 #[test]
-fn equal_experts_are_chosen_from_the_lowest_on_whatever_the_numbers() {
+fn equal_experts_are_chosen_from_the_lowest_on() {
     let cpu = Cpu::default();
     let choice = ExpertChoice { experts: 5, chosen: 3, normed: true };
     let mut routing = cpu.routing(1, choice, 0, 0).unwrap();
     let rows = [[0.0; 5], [1.0, 2.0, 1.0, 2.0, 1.0], [f32::NAN; 5], [f32::INFINITY; 5]].concat();
-    cpu.route(&rows, 0, &mut routing).unwrap();
+    cpu.route(&rows, LayerRouting { routing: &mut routing, layer: 0 }).unwrap();
     let mut chosen = Vec::new();
     cpu.take_routing(&mut routing, 4, &mut chosen).unwrap();
     assert_eq!(chosen[..6], [0, 1, 2, 1, 3, 0]);

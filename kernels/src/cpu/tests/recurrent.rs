@@ -3,7 +3,7 @@
 
 use super::bits::devices;
 use super::*;
-use crate::op::{DeltaGates, DeltaHeads, LayerStates, SpanState, StateMark};
+use crate::op::{ConvolutionInputs, DeltaHeads, DeltaInputs, LayerStates, SpanState, StateMark};
 
 const HEADS: [DeltaHeads; 4] = [
     DeltaHeads { key: 1, value: 1, key_dim: 3, value_dim: 16, taps: 1 },
@@ -38,7 +38,7 @@ struct Part<'a> {
 }
 
 /// Runs a step of some sequences through layer 1.
-fn step(cpu: &Cpu, states: &mut States, parts: &[Part<'_>]) -> Result<Vec<f32>, OpError> {
+fn step(cpu: &Cpu, states: &mut CpuStates, parts: &[Part<'_>]) -> Result<Vec<f32>, OpError> {
     let heads = states.heads();
     let Weights { kernel, decay, bias, norm } = weights(heads);
     let projected: Vec<f32> = parts.iter().flat_map(|part| part.projected).copied().collect();
@@ -52,12 +52,14 @@ fn step(cpu: &Cpu, states: &mut States, parts: &[Part<'_>]) -> Result<Vec<f32>, 
     let step = Step { spans: &spans, states: &kept, ..Step::default() };
     let (mut convolved, mut out) = (Vec::new(), Vec::new());
     let to = LayerStates { states: &mut *states, layer: 1 };
-    cpu.convolve(&step, &projected, &kernel, to, &mut convolved)?;
-    let gates = DeltaGates { decay: &decay, bias: &bias };
+    let inputs = ConvolutionInputs { projected: &projected, kernel: &kernel };
+    cpu.convolve(&step, inputs, to, &mut convolved)?;
+    let (projected, convolved) = (&projected, &mut convolved);
+    let inputs = DeltaInputs { projected, convolved, decay: &decay, bias: &bias };
     let to = LayerStates { states, layer: 1 };
-    cpu.delta_rule(&step, &projected, &mut convolved, gates, to, &mut out)?;
+    cpu.delta_rule(&step, inputs, to, &mut out)?;
     let norm = RmsNorm { weight: &norm, offset: 0.0, eps: 1e-6 };
-    cpu.gated_norm(&mut out, &projected, heads, norm)?;
+    cpu.gated_norm(&mut out, projected, heads, norm)?;
     Ok(out)
 }
 
@@ -257,7 +259,7 @@ fn a_gate_multiplies_by_its_sigmoid() {
 }
 
 #[test]
-fn a_norm_adds_its_offset_to_weights_and_a_rotation_leaves_the_rest_of_a_head() {
+fn a_norm_adds_its_offset_and_a_rotation_leaves_the_rest() {
     let cpu = Cpu::default();
     let (x, weight) = (numbers(62, 40), numbers(63, 20));
     let shifted: Vec<f32> = weight.iter().map(|weight| weight + 1.0).collect();

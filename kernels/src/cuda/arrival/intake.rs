@@ -61,7 +61,7 @@ pub struct IntakeOrder {
 }
 
 /// The kernel that takes elements in.
-enum Step {
+enum IntakeKernel {
     /// It only reads them.
     Check(&'static str),
     /// It writes converted ones.
@@ -74,14 +74,14 @@ impl IntakeOrder {
         self.bytes.len() / self.from.size()
     }
 
-    fn step(&self) -> Step {
+    fn kernel(&self) -> IntakeKernel {
         match (self.from, self.to) {
-            (ArrivingType::F32, ElementType::F32) => Step::Check("check_f32"),
-            (ArrivingType::Bf16, ElementType::Bf16) => Step::Check("check_bf16"),
-            (ArrivingType::F32, ElementType::Bf16) => Step::Convert("round_f32"),
-            (ArrivingType::F16, ElementType::Bf16) => Step::Convert("round_f16"),
-            (ArrivingType::F16, ElementType::F32) => Step::Convert("widen_f16"),
-            (ArrivingType::Bf16, ElementType::F32) => Step::Convert("widen_bf16"),
+            (ArrivingType::F32, ElementType::F32) => IntakeKernel::Check("check_f32"),
+            (ArrivingType::Bf16, ElementType::Bf16) => IntakeKernel::Check("check_bf16"),
+            (ArrivingType::F32, ElementType::Bf16) => IntakeKernel::Convert("round_f32"),
+            (ArrivingType::F16, ElementType::Bf16) => IntakeKernel::Convert("round_f16"),
+            (ArrivingType::F16, ElementType::F32) => IntakeKernel::Convert("widen_f16"),
+            (ArrivingType::Bf16, ElementType::F32) => IntakeKernel::Convert("widen_bf16"),
         }
     }
 
@@ -113,14 +113,14 @@ struct Workspace {
 }
 
 /// The places of the elements of tensors: among those that arrived, or among the converted ones.
-struct Places {
-    places: Vec<Place>,
+struct ElementPlaces {
+    places: Vec<ElementPlace>,
     /// Bytes of the converted elements.
     converted: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum ElementPlace {
     Arrived(usize),
     Converted(usize),
 }
@@ -145,14 +145,14 @@ impl Intake {
     /// [`CudaError::Bounds`] if an order exceeds the memory; an error of the driver.
     pub fn take(&mut self, memory: &Memory, orders: &[IntakeOrder]) -> Result<TakenIn, CudaError> {
         orders.iter().try_for_each(|order| order.check(memory.bytes()))?;
-        let places = Places::of(orders);
+        let places = ElementPlaces::of(orders);
         let converted = Memory::new(self.kernels.device(), places.converted)?;
         let workspace = self.prepare(orders)?;
         for (index, order) in orders.iter().enumerate() {
             let report = self.workspace.address() + (index * REPORT_WORDS * 4) as u64;
             let address = match places.places[index] {
-                Place::Arrived(start) => memory.address() + start as u64,
-                Place::Converted(start) => converted.address() + start as u64,
+                ElementPlace::Arrived(start) => memory.address() + start as u64,
+                ElementPlace::Converted(start) => converted.address() + start as u64,
             };
             self.launch_step(order, report, memory.address(), address)?;
             let head = self.workspace.address() + workspace.heads[index] as u64;
@@ -186,9 +186,11 @@ impl Intake {
         let grid = grid::flat(order.len());
         // SAFETY: the bytes of the order were checked, and there is room for the results.
         unsafe {
-            match order.step() {
-                Step::Check(kernel) => self.kernels.launch(kernel, grid, &[report, from, count]),
-                Step::Convert(kernel) => {
+            match order.kernel() {
+                IntakeKernel::Check(kernel) => {
+                    self.kernels.launch(kernel, grid, &[report, from, count])
+                }
+                IntakeKernel::Convert(kernel) => {
                     self.kernels.launch(kernel, grid, &[report, Arg::Pointer(to), from, count])
                 }
             }
@@ -229,19 +231,19 @@ impl Workspace {
     }
 }
 
-impl Places {
-    fn of(orders: &[IntakeOrder]) -> Places {
+impl ElementPlaces {
+    fn of(orders: &[IntakeOrder]) -> ElementPlaces {
         let mut converted = 0_usize;
-        let mut place = |order: &IntakeOrder| match order.step() {
-            Step::Check(_) => Place::Arrived(order.bytes.start),
-            Step::Convert(_) => {
+        let mut place = |order: &IntakeOrder| match order.kernel() {
+            IntakeKernel::Check(_) => ElementPlace::Arrived(order.bytes.start),
+            IntakeKernel::Convert(_) => {
                 let start = converted.next_multiple_of(BORDER);
                 converted = start + order.len() * order.to.size();
-                Place::Converted(start)
+                ElementPlace::Converted(start)
             }
         };
         let places = orders.iter().map(&mut place).collect();
-        Places { places, converted }
+        ElementPlaces { places, converted }
     }
 }
 
@@ -250,7 +252,7 @@ impl Places {
 pub struct TakenIn {
     /// The reports of the device.
     words: Vec<u32>,
-    places: Vec<Place>,
+    places: Vec<ElementPlace>,
     /// The type and the number of the elements of each.
     elements: Vec<(ElementType, usize)>,
     converted: Memory,
@@ -277,8 +279,8 @@ impl TakenIn {
         tensors
             .map(|(([bad, digest @ ..], place), (element, len))| {
                 let (arrival, start) = match place {
-                    Place::Arrived(start) => (&arrived, *start),
-                    Place::Converted(start) => (&converted, *start),
+                    ElementPlace::Arrived(start) => (&arrived, *start),
+                    ElementPlace::Converted(start) => (&converted, *start),
                 };
                 let mut hash = [0; DIGEST_WORDS * 4];
                 for (bytes, word) in hash.as_chunks_mut().0.iter_mut().zip(digest) {

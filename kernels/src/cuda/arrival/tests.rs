@@ -6,9 +6,9 @@ use super::intake::{ArrivedTensor, ArrivingType, Intake, IntakeOrder};
 use super::*;
 use crate::bf16::narrow;
 use crate::cuda::Device;
-use crate::cuda::double::tests::device;
-use crate::cuda::tensor::Matrix;
-use crate::op::Part;
+use crate::cuda::emulated::tests::device;
+use crate::cuda::tensor::CudaMatrix;
+use crate::op::{MatrixPart, Values};
 use crate::random::Random;
 
 /// A broadcast with tensors of all types, odd numbers of elements, and the orders for it.
@@ -76,9 +76,9 @@ fn taken_in(device: &Device, bytes: &[u8], orders: &[IntakeOrder]) -> Vec<Arrive
 }
 
 #[test]
-fn tensors_of_all_types_are_what_the_host_makes_of_them_here_and_there() {
-    let (_guard, double, device) = device();
-    let before = double.get("used");
+fn tensors_of_all_types_are_what_the_host_makes_of_them() {
+    let (_guard, emulated, device) = device();
+    let before = emulated.get("used");
     let (bytes, orders) = broadcast();
     let tensors = taken_in(&device, &bytes, &orders);
     assert_eq!(tensors.len(), orders.len());
@@ -94,8 +94,8 @@ fn tensors_of_all_types_are_what_the_host_makes_of_them_here_and_there() {
         assert_eq!(moved > bytes.len(), turn == "on the device");
         assert_eq!(tensors[0].values.arrival().device_bytes(), 0);
     }
-    assert_eq!(double.get("used"), before);
-    assert_eq!(double.get("faults"), 0);
+    assert_eq!(emulated.get("used"), before);
+    assert_eq!(emulated.get("faults"), 0);
 }
 
 #[test]
@@ -132,15 +132,19 @@ fn an_order_beyond_the_memory_is_refused() {
 }
 
 /// A matrix of parts in both memories, as the device has it.
-fn matrix(device: &Device, tensors: &[ArrivedTensor], host: &[f32], spill: bool) -> Matrix {
+fn matrix(device: &Device, tensors: &[ArrivedTensor], host: &[f32], spill: bool) -> CudaMatrix {
     let runs: Vec<ArrivedValues> = tensors[7].values.runs(1024).step_by(2).collect();
-    let parts = [Part::Arrived(&runs[0]), Part::Host(Values::F32(host)), Part::Arrived(&runs[1])];
-    Matrix::new(device, &parts, 3, 1024, spill).unwrap()
+    let parts = [
+        MatrixPart::Device(&runs[0]),
+        MatrixPart::Host(Values::F32(host)),
+        MatrixPart::Device(&runs[1]),
+    ];
+    CudaMatrix::new(device, &parts, 3, 1024, spill).unwrap()
 }
 
 #[test]
-fn a_matrix_of_arrived_parts_is_made_without_the_host_while_there_is_room() {
-    let (_guard, double, device) = device();
+fn arrived_parts_become_a_matrix_without_the_host_if_they_fit() {
+    let (_guard, emulated, device) = device();
     let (bytes, orders) = broadcast();
     let HostValues::Bf16(values) = on_host(&bytes, &orders[7]) else { panic!("they are bf16") };
     let host = Random::new(4).floats(1024, 1.0);
@@ -148,20 +152,20 @@ fn a_matrix_of_arrived_parts_is_made_without_the_host_while_there_is_room() {
     let expected = [&values[..1024], &narrowed, &values[2048..3072]].concat();
 
     let tensors = taken_in(&device, &bytes, &orders);
-    let before = double.get("bytes_to_host");
+    let before = emulated.get("bytes_to_host");
     let made = matrix(&device, &tensors, &host, false);
-    assert_eq!(double.get("bytes_to_host"), before);
+    assert_eq!(emulated.get("bytes_to_host"), before);
     assert_eq!(made.storage.memory().to_vec::<u16>().unwrap(), expected);
 
     // Without room for both, what arrived goes to the host first.
-    double.set("fail_allocation", 1);
+    emulated.set("fail_allocation", 1);
     let made = matrix(&device, &tensors, &host, true);
     assert_eq!(tensors[7].values.arrival().device_bytes(), 0);
     assert_eq!(made.storage.memory().to_vec::<u16>().unwrap(), expected);
     // And then the matrix itself.
-    double.set("fail_allocation", 1);
+    emulated.set("fail_allocation", 1);
     let made = matrix(&device, &tensors, &host, true);
     let kept: Vec<u8> = expected.iter().flat_map(|value| value.to_ne_bytes()).collect();
     assert_eq!(made.storage.offloaded(), Some(&*kept));
-    assert_eq!(double.get("faults"), 0);
+    assert_eq!(emulated.get("faults"), 0);
 }

@@ -150,7 +150,10 @@ fn compare(
     let source = checker.upload(&bytes)?;
     let bad = checker.upload(&[0_u32])?;
     let out = checker.poisoned(count * to)?;
-    launch(checker, case, &bad, &out, source.address() + offset as u64, count)?;
+    let from = Arg::Pointer(source.address() + offset as u64);
+    let args = case.args(&bad, &out, from, count);
+    // SAFETY: there are so many elements, and room for so many.
+    unsafe { checker.kernels.launch(kernel, grid::flat(count), &args)? };
 
     let what = format!("{kernel} {count} at {offset}, {what}");
     let results: Vec<(u32, bool)> = bits.iter().map(|bits| expected(*bits)).collect();
@@ -162,21 +165,14 @@ fn compare(
     Ok(())
 }
 
-fn launch(
-    checker: &Checker<'_>,
-    case: &Case,
-    bad: &Memory,
-    out: &Memory,
-    from: u64,
-    count: usize,
-) -> Result<(), CudaError> {
-    let (bad, from, number) = (bad.into(), Arg::Pointer(from), Arg::Long(count as u64));
-    let args = match case.to {
-        0 => vec![bad, from, number],
-        _ => vec![bad, out.into(), from, number],
-    };
-    // SAFETY: there are so many elements, and room for so many.
-    unsafe { checker.kernels.launch(case.kernel, grid::flat(count), &args) }
+impl Case {
+    /// The arguments of the kernel, for `count` elements.
+    fn args(&self, bad: &Memory, out: &Memory, from: Arg, count: usize) -> Vec<Arg> {
+        let mut args = vec![bad.into()];
+        args.extend((self.to > 0).then(|| Arg::from(out)));
+        args.extend([from, Arg::Long(count as u64)]);
+        args
+    }
 }
 
 fn time(checker: &mut Checker<'_>, case: &Case) -> Result<(), CudaError> {
@@ -187,10 +183,7 @@ fn time(checker: &mut Checker<'_>, case: &Case) -> Result<(), CudaError> {
     let source = Memory::new(checker.kernels.device(), count * case.from)?;
     source.fill(0x3C)?;
     let (bad, out) = (checker.upload(&[0_u32])?, checker.poisoned(count * case.to)?);
-    let args = match case.to {
-        0 => vec![Arg::from(&bad), (&source).into(), Arg::Long(count as u64)],
-        _ => vec![Arg::from(&bad), (&out).into(), (&source).into(), Arg::Long(count as u64)],
-    };
+    let args = case.args(&bad, &out, Arg::from(&source), count);
     let what = format!("{} {} million", case.kernel, count >> 20);
     // SAFETY: there are so many elements, and room for so many.
     checker.time(&what, count * (case.from + case.to), |kernels| unsafe {
@@ -208,18 +201,21 @@ pub(super) fn checksum(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         // Whole chunks, and a byte less and more.
         around(count * 1024)
     }));
+
     for (index, size) in sizes.enumerate() {
         let heads = [0, 1 + index % 70, 1024 + index];
         for (turn, head) in heads.into_iter().enumerate() {
             compare_hash(checker, size, head, (index + turn) % 4)?;
         }
     }
+
     // Every place of the elements beside words, and of a chunk's border within the elements.
     for offset in 0..4 {
         for head in 0..4 {
             compare_hash(checker, 3000, 60 + head, offset)?;
         }
     }
+
     for count in [1, 2, 3, 255, 256, 257, 511, 513, 700, 65_537] {
         compare_nodes(checker, count)?;
     }

@@ -56,9 +56,11 @@ struct LaunchSpan {
 }
 
 /// The memory that `attention` writes.
-struct Outputs {
+struct AttentionMemory {
     out: Memory,
     partial_sums: Memory,
+    /// Counters of the blocks of each row, if the last block adds the splits up.
+    arrived: Option<Memory>,
 }
 
 /// Rows that are decoded, as the kernels take them.
@@ -201,10 +203,11 @@ impl AttentionCase {
     }
 
     /// Allocates the outputs of a launch with this number of tiles.
-    fn outputs(&self, checker: &Checker<'_>, tiles: usize) -> Result<Outputs, CudaError> {
-        Ok(Outputs {
+    fn outputs(&self, checker: &Checker<'_>, tiles: usize) -> Result<AttentionMemory, CudaError> {
+        Ok(AttentionMemory {
             out: checker.poisoned(self.rows() * self.heads.query_width() * 2)?,
             partial_sums: checker.poisoned(grid::partial_bytes(tiles, self.heads))?,
+            arrived: None,
         })
     }
 
@@ -236,13 +239,15 @@ impl AttentionCase {
     fn launch(
         &self,
         checker: &Checker<'_>,
-        spans: &[LaunchSpan],
-        tiles: &[Tile],
-        to: &Outputs,
-        arrived: Option<&Memory>,
+        (spans, tiles): (&[LaunchSpan], &[Tile]),
+        to: &AttentionMemory,
     ) -> Result<(), CudaError> {
         let lists = AttentionCase::lists(checker, spans, tiles)?;
-        let args = self.args(&to.out, &lists, &[Arg::from(&to.partial_sums), Arg::opt(arrived)]);
+        let args = self.args(
+            &to.out,
+            &lists,
+            &[Arg::from(&to.partial_sums), Arg::opt(to.arrived.as_ref())],
+        );
         let grid = grid::grid(tiles.len(), self.heads);
         // SAFETY: tiles name spans and rows that exist, and pages are within keys and values.
         unsafe { checker.kernels.launch("attention", grid, &args)? };
@@ -278,7 +283,8 @@ impl AttentionCase {
     fn decode(&self, checker: &Checker<'_>, rule: SplitRule) -> Result<Vec<u16>, CudaError> {
         let Decodes { spans, tiles, first_tiles, tile_counts } = self.decodes(rule);
         let to = self.outputs(checker, tiles.len())?;
-        self.launch(checker, &spans, &tiles, &to, None)?;
+        self.launch(checker, (&spans, &tiles), &to)?;
+
         let lists = [
             checker.upload(&first_tiles)?,
             checker.upload(&tile_counts)?,
@@ -304,15 +310,18 @@ impl AttentionCase {
     /// twice: the counters of the blocks must be zero again behind the first launch.
     fn decode_joined(&self, checker: &Checker<'_>, rule: SplitRule) -> Result<Joined, CudaError> {
         let Decodes { spans, tiles, .. } = self.decodes(rule);
-        let to = self.outputs(checker, tiles.len())?;
-        let arrived =
+        let zeros =
             Memory::new(checker.kernels.device(), grid::arrived_bytes(tiles.len(), self.heads))?;
-        arrived.fill(0)?;
-        self.launch(checker, &spans, &tiles, &to, Some(&arrived))?;
-        let first = to.out.to_vec()?;
-        let to = self.outputs(checker, tiles.len())?;
-        self.launch(checker, &spans, &tiles, &to, Some(&arrived))?;
-        Ok(Joined { first, second: to.out.to_vec()?, arrived: arrived.to_vec()? })
+        zeros.fill(0)?;
+
+        let once = AttentionMemory { arrived: Some(zeros), ..self.outputs(checker, tiles.len())? };
+        self.launch(checker, (&spans, &tiles), &once)?;
+        let again =
+            AttentionMemory { arrived: once.arrived, ..self.outputs(checker, tiles.len())? };
+        self.launch(checker, (&spans, &tiles), &again)?;
+
+        let arrived = again.arrived.as_ref().map(Memory::to_vec).transpose()?.unwrap_or_default();
+        Ok(Joined { first: once.out.to_vec()?, second: again.out.to_vec()?, arrived })
     }
 
     /// Computes every span by `attention`, in tiles of at most `most` rows.
@@ -324,11 +333,12 @@ impl AttentionCase {
             .enumerate()
             .flat_map(|(span, (_, rows))| grid::prefill(span, *rows, most))
             .collect();
-        let to = Outputs {
+        let to = AttentionMemory {
             out: checker.poisoned(self.rows() * self.heads.query_width() * 2)?,
             partial_sums: checker.poisoned(0)?,
+            arrived: None,
         };
-        self.launch(checker, &self.launch_spans(), &tiles, &to, None)?;
+        self.launch(checker, (&self.launch_spans(), &tiles), &to)?;
         to.out.to_vec()
     }
 
@@ -367,6 +377,7 @@ pub(super) fn attention(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         let decoded = case.decode(checker, SplitRule::FIXED)?;
         checker.compare_bf16(&what, &decoded, &reference, TOLERANCE);
         check_joined(checker, &case, SplitRule::FIXED, &decoded, &what)?;
+
         // Splits that fill a device with many multiprocessors, and one with few.
         for processors in [132, 1] {
             let rule = SplitRule::filling(processors, kv);
@@ -375,6 +386,7 @@ pub(super) fn attention(checker: &mut Checker<'_>) -> Result<(), CudaError> {
             checker.compare_bf16(&what, &fitted, &reference, TOLERANCE);
             check_joined(checker, &case, rule, &fitted, &what)?;
         }
+
         for most in [64, 3, 1] {
             let found = case.prefill(checker, most)?;
             checker.equal(&format!("{what}, {most} rows a tile"), &found, &decoded);

@@ -165,6 +165,7 @@ pub(super) fn sort_pairs(checker: &mut Checker<'_>) -> Result<(), CudaError> {
             let memories = launch_sort(checker, &chosen, width, experts, tiles)?;
             let expected = Sorted::new(&chosen, experts, tiles);
             let places = expected.pairs.len();
+
             let [found_rows, found_places, found_tiles] = &memories;
             let rows_of_places = found_rows.to_vec::<i32>()?;
             checker.equal(&what, &rows_of_places[..places], &expected.rows(width));
@@ -218,6 +219,16 @@ struct ExpertCase {
     k: usize,
 }
 
+/// The launch of a product.
+#[derive(Clone, Copy)]
+struct ExpertLaunch<'a> {
+    sorted: &'a Sorted,
+    /// The row of x of each place; that of its number if absent.
+    rows: Option<&'a [i32]>,
+    tiles: ExpertTiles,
+    processors: usize,
+}
+
 impl ExpertCase {
     /// Random numbers for `rows` rows of x and for all experts.
     fn new(
@@ -239,12 +250,9 @@ impl ExpertCase {
     fn launch(
         &self,
         checker: &Checker<'_>,
-        sorted: &Sorted,
-        rows: Option<&[i32]>,
-        tiles: ExpertTiles,
-        processors: usize,
+        launch: &ExpertLaunch<'_>,
     ) -> Result<Vec<u16>, CudaError> {
-        self.launch_as(checker, tiles.kernel, self.n, (sorted, rows, tiles, processors))
+        self.launch_as(checker, launch.tiles.kernel, self.n, launch)
     }
 
     /// As [`ExpertCase::launch`], by a kernel that writes `width` elements for each place.
@@ -253,8 +261,9 @@ impl ExpertCase {
         checker: &Checker<'_>,
         kernel: &str,
         width: usize,
-        (sorted, rows, tiles, processors): (&Sorted, Option<&[i32]>, ExpertTiles, usize),
+        launch: &ExpertLaunch<'_>,
     ) -> Result<Vec<u16>, CudaError> {
+        let ExpertLaunch { sorted, rows, tiles, processors } = *launch;
         let out = checker.poisoned(sorted.pairs.len() * width * 2)?;
         let rows = rows.map(|rows| checker.upload(rows)).transpose()?;
         let tiles_on_device = checker.upload(&sorted.tiles.concat())?;
@@ -323,15 +332,15 @@ pub(super) fn expert_gemm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
                     })
                     .collect();
                 // Few blocks walk over many slabs.
-                let found = case.launch(checker, &sorted, input, tiles, 1)?;
+                let few = ExpertLaunch { sorted: &sorted, rows: input, tiles, processors: 1 };
+                let found = case.launch(checker, &few)?;
                 checker.compare_bf16(&what, &found, &case.reference(&places), HALF_UNIT + SUM_F32);
-                let more = case.launch(checker, &sorted, input, tiles, 132)?;
+                let more = case.launch(checker, &ExpertLaunch { processors: 132, ..few })?;
                 checker.equal(&format!("{what}, with more blocks"), &more, &found);
 
                 // The upper half of a matrix as its gate.
                 if n % 16 == 0 {
-                    let case_of = (&sorted, input, tiles, 1);
-                    let gated = case.launch_as(checker, tiles.gated(), n / 2, case_of)?;
+                    let gated = case.launch_as(checker, tiles.gated(), n / 2, &few)?;
                     check_gated(checker, &format!("{what}, gated"), &gated, &found, n / 2)?;
                 }
 
@@ -404,6 +413,7 @@ fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
             let rows_on_device = checker.upload(&sorted.rows(width))?;
             let tiles_on_device = checker.upload(&sorted.tiles.concat())?;
             let out = checker.poisoned(pairs * n * 2)?;
+
             let args = [
                 Arg::from(&out),
                 (&case.x_on_device).into(),

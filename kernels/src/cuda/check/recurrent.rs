@@ -6,13 +6,14 @@
 
 use super::elementwise::HALF_UNIT;
 use super::{Checker, widened};
-use crate::cpu::{Cpu, States};
+use crate::cpu::{Cpu, CpuStates};
 use crate::cuda::grid::recurrent as grid;
-use crate::cuda::step::plan::Plan;
+use crate::cuda::step::plan::StepPlan;
 use crate::cuda::step::tiles::TileRules;
 use crate::cuda::{Arg, CudaError, Grid, Kernels, Memory};
 use crate::op::{
-    DeltaGates, DeltaHeads, LayerStates, Ops, RmsNorm, Span, SpanState, StateMark, Step,
+    ConvolutionInputs, DeltaHeads, DeltaInputs, LayerStates, Ops, RmsNorm, Span, SpanState,
+    StateMark, Step,
 };
 
 const EPS: f32 = 1e-6;
@@ -52,17 +53,17 @@ impl Weights {
 
 /// A sequence in a step: its rows, the slot that it begins with, and those that it writes.
 #[derive(Clone)]
-struct Part {
+struct SpanCase {
     rows: usize,
     from: Option<u32>,
     marks: Vec<StateMark>,
 }
 
-impl Part {
-    fn new(from: Option<u32>, marks: &[(usize, u32)]) -> Part {
+impl SpanCase {
+    fn new(from: Option<u32>, marks: &[(usize, u32)]) -> SpanCase {
         let rows = marks.last().map_or(0, |mark| mark.0);
         let marks = marks.iter().map(|(rows, slot)| StateMark { rows: *rows, slot: *slot });
-        Part { rows, from, marks: marks.collect() }
+        SpanCase { rows, from, marks: marks.collect() }
     }
 }
 
@@ -103,10 +104,10 @@ impl OnDevice {
         &self,
         checker: &Checker<'_>,
         heads: DeltaHeads,
-        parts: &[Part],
+        parts: &[SpanCase],
         projected: &[u16],
     ) -> Result<StepOnDevice, CudaError> {
-        let plan = with_step(parts, |step| Plan::of(step, 1, TileRules::FIXED));
+        let plan = with_step(parts, |step| StepPlan::of(step, 1, TileRules::FIXED));
         let (shape, offsets) = (plan.shape, plan.shape.offsets());
         let words = checker.upload(&plan.words)?;
         let words_at = |offset: usize| Arg::Pointer(words.address() + 4 * offset as u64);
@@ -153,7 +154,7 @@ impl OnDevice {
         &self,
         checker: &Checker<'_>,
         heads: DeltaHeads,
-        parts: &[Part],
+        parts: &[SpanCase],
         projected: &[u16],
     ) -> Result<Outputs<u16>, CudaError> {
         let step = self.step(checker, heads, parts, projected)?;
@@ -195,11 +196,11 @@ impl StepOnDevice {
 }
 
 /// Calls `use_step` with the step of these parts.
-fn with_step<R>(parts: &[Part], use_step: impl FnOnce(&Step<'_>) -> R) -> R {
+fn with_step<R>(parts: &[SpanCase], use_step: impl FnOnce(&Step<'_>) -> R) -> R {
     let rows: usize = parts.iter().map(|part| part.rows).sum();
     let pages = vec![0; rows.div_ceil(crate::PAGE)];
     let (mut spans, mut states, mut start) = (Vec::new(), Vec::new(), 0);
-    for Part { rows, from, marks } in parts {
+    for SpanCase { rows, from, marks } in parts {
         spans.push(Span { rows: start..start + rows, start: 0, pages: &pages });
         states.push(SpanState { from: *from, marks });
         start += rows;
@@ -217,8 +218,8 @@ fn with_step<R>(parts: &[Part], use_step: impl FnOnce(&Step<'_>) -> R) -> R {
 /// The same on the CPU. The rule gets the convolved rows of the device, and the norm its results.
 fn on_cpu(
     weights: &Weights,
-    states: &mut States,
-    parts: &[Part],
+    states: &mut CpuStates,
+    parts: &[SpanCase],
     (projected, found): (&[u16], &Outputs<u16>),
 ) -> Outputs<f32> {
     const FITS: &str = "all sizes are those of the shape";
@@ -226,11 +227,17 @@ fn on_cpu(
     let (mut convolved, mut results) = (Vec::new(), Vec::new());
     with_step(parts, |step| {
         let to = LayerStates { states: &mut *states, layer: 0 };
-        cpu.convolve(step, &projected, &weights.kernel, to, &mut convolved).expect(FITS);
-        let gates = DeltaGates { decay: &weights.decay, bias: &weights.bias };
+        let inputs = ConvolutionInputs { projected: &projected, kernel: &weights.kernel };
+        cpu.convolve(step, inputs, to, &mut convolved).expect(FITS);
+
         let to = LayerStates { states, layer: 0 };
-        let mut own = widened(&found.convolved);
-        cpu.delta_rule(step, &projected, &mut own, gates, to, &mut results).expect(FITS);
+        let inputs = DeltaInputs {
+            projected: &projected,
+            convolved: &mut widened(&found.convolved),
+            decay: &weights.decay,
+            bias: &weights.bias,
+        };
+        cpu.delta_rule(step, inputs, to, &mut results).expect(FITS);
     });
     let mut normed = widened(&found.results);
     let norm = RmsNorm { weight: &weights.norm, offset: OFFSET, eps: EPS };
@@ -239,21 +246,21 @@ fn on_cpu(
 }
 
 /// Two steps: from nothing with a state kept on the way and at the end, then from those.
-fn steps() -> [Vec<Part>; 2] {
+fn steps() -> [Vec<SpanCase>; 2] {
     [
         vec![
-            Part::new(None, &[(1, 3)]),
-            Part::new(None, &[(2, 0), (16, 1), (21, 2)]),
-            Part::new(None, &[(3, 4)]),
-            Part::new(None, &[(33, 5)]),
+            SpanCase::new(None, &[(1, 3)]),
+            SpanCase::new(None, &[(2, 0), (16, 1), (21, 2)]),
+            SpanCase::new(None, &[(3, 4)]),
+            SpanCase::new(None, &[(33, 5)]),
         ],
         vec![
             // One begins with the slot that it writes first, two with one that nobody writes.
-            Part::new(Some(3), &[(1, 3), (2, 6)]),
-            Part::new(Some(1), &[(19, 7)]),
-            Part::new(Some(1), &[(1, 2)]),
-            Part::new(Some(4), &[(1, 4)]),
-            Part::new(Some(5), &[(5, 0), (40, 5)]),
+            SpanCase::new(Some(3), &[(1, 3), (2, 6)]),
+            SpanCase::new(Some(1), &[(19, 7)]),
+            SpanCase::new(Some(1), &[(1, 2)]),
+            SpanCase::new(Some(4), &[(1, 4)]),
+            SpanCase::new(Some(5), &[(5, 0), (40, 5)]),
         ],
     ]
 }
@@ -287,14 +294,14 @@ fn chunks(checker: &mut Checker<'_>, weights: &Weights) -> Result<(), CudaError>
     let heads = weights.heads;
     let device = OnDevice::new(checker, weights)?;
     let projected = checker.random.halves(ROWS * heads.row(), 3.0);
-    let whole = device.run(checker, heads, &[Part::new(None, &[(ROWS, 0)])], &projected)?;
+    let whole = device.run(checker, heads, &[SpanCase::new(None, &[(ROWS, 0)])], &projected)?;
     for size in [1, 2, 7, 16] {
         let (mut normed, mut from) = (Vec::new(), None);
         for (index, rows) in projected.chunks(size * heads.row()).enumerate() {
             // The state stays in a slot, and moves to the other one at times. Another sequence has
             // the same rows.
             let (slot, count) = (1 + index as u32 % 3 / 2, rows.len() / heads.row());
-            let parts = [Part::new(None, &[(count, 7)]), Part::new(from, &[(count, slot)])];
+            let parts = [SpanCase::new(None, &[(count, 7)]), SpanCase::new(from, &[(count, slot)])];
             let both = device.run(checker, heads, &parts, &[rows, rows].concat())?.normed;
             normed.extend_from_slice(&both[count * heads.value_width()..]);
             from = Some(slot);
@@ -309,17 +316,19 @@ fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     if checker.speeds.is_none() {
         return Ok(());
     }
+
     let heads = DeltaHeads { key: 16, value: 16, key_dim: 128, value_dim: 128, taps: 4 };
-    let decodes = (0..SLOTS as u32).map(|slot| Part::new(Some(slot), &[(1, slot)])).collect();
+    let decodes = (0..SLOTS as u32).map(|slot| SpanCase::new(Some(slot), &[(1, slot)])).collect();
     let state = heads.value_width() * heads.key_dim * 4;
-    let cases: [(&str, Vec<Part>, usize); 2] = [
+    let cases: [(&str, Vec<SpanCase>, usize); 2] = [
         ("8 decodes", decodes, 2 * SLOTS * state),
-        ("2048 rows", vec![Part::new(None, &[(2048, 0)])], state),
+        ("2048 rows", vec![SpanCase::new(None, &[(2048, 0)])], state),
     ];
     let weights = Weights::new(checker, heads);
     let device = OnDevice::new(checker, &weights)?;
     device.delta.fill(0)?;
     device.convolution.fill(0)?;
+
     for (what, parts, states) in cases {
         let rows: usize = parts.iter().map(|part| part.rows).sum();
         let projected = checker.random.halves(rows * heads.row(), 1.0);

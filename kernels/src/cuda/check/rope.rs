@@ -36,14 +36,17 @@ struct RopeOutput {
     values: Vec<u16>,
 }
 
+/// The shape of a launch.
+struct RopeShape {
+    rows: usize,
+    /// Heads of queries, and of keys.
+    heads: (usize, usize),
+    has_norms: bool,
+}
+
 impl RopeCase {
-    fn new(
-        checker: &mut Checker<'_>,
-        rows: usize,
-        (query_heads, kv_heads): (usize, usize),
-        has_norms: bool,
-        width: usize,
-    ) -> RopeCase {
+    fn new(checker: &mut Checker<'_>, shape: &RopeShape, width: usize) -> RopeCase {
+        let RopeShape { rows, heads: (query_heads, kv_heads), has_norms } = *shape;
         let dim = checker.head_dim;
         // Every row has a slot of its own: 7 and 16 * PAGES have no common divisor.
         let mut slots: Vec<i32> = (0..rows).map(|row| (row * 7 % (PAGE * PAGES)) as i32).collect();
@@ -188,7 +191,8 @@ pub(super) fn rope_write(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     for (rows, heads, has_norms) in shapes {
         let dim = checker.head_dim;
         for width in [dim, dim / 4, dim - 2] {
-            let case = RopeCase::new(checker, rows, heads, has_norms, width);
+            let shape = RopeShape { rows, heads, has_norms };
+            let case = RopeCase::new(checker, &shape, width);
             let norms = if has_norms { " with norms" } else { "" };
             let what = format!("rope_write of {width}, {rows} rows of {heads:?}{norms}");
             let found = case.launch(checker)?;

@@ -262,7 +262,7 @@ struct Compared<T> {
 
 /// The results of a batch and those of the reference.
 #[derive(Default)]
-struct Comparison {
+struct DrawComparison {
     /// Rows whose id the reference does not allow.
     wrong: Vec<usize>,
     logprobs: Compared<f32>,
@@ -270,7 +270,7 @@ struct Comparison {
     top: Compared<i32>,
 }
 
-impl Comparison {
+impl DrawComparison {
     /// Adds the logprobs of an id, if there is a distribution.
     fn add_logprobs(&mut self, reference: &Reference<'_>, found: &SampleScores) {
         if let Ok(id) = usize::try_from(found.id)
@@ -294,7 +294,7 @@ fn compare(
     let ids = batch.ids.to_vec::<i32>()?;
     let (scores, top) = (read_scores(&batch.scores)?, read_scores(&batch.top)?);
 
-    let mut all = Comparison::default();
+    let mut all = DrawComparison::default();
     for (index, (logits, params)) in rows.iter().enumerate() {
         let reference = Reference::new(logits, params);
         let id = usize::try_from(ids[index]).ok().filter(|id| *id < logits.len());
@@ -318,7 +318,7 @@ fn compare(
         likeliest.iter().for_each(|scores| all.add_logprobs(&reference, scores));
     }
 
-    let Comparison { wrong, logprobs, ranks, top } = all;
+    let DrawComparison { wrong, logprobs, ranks, top } = all;
     let logprob_label = format!("{what}, logprobs");
     checker.equal(&format!("{what}, rows with a wrong id"), &wrong, &[]);
     checker.compare(&logprob_label, &logprobs.found, &logprobs.expected, LOGPROB_TOLERANCE);

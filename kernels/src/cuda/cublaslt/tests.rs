@@ -1,8 +1,8 @@
-//! The choice of an algorithm, on the double of the library.
+//! The choice of an algorithm, on the emulated library.
 
 use super::*;
 use crate::bf16::widen;
-use crate::cuda::double::tests::device;
+use crate::cuda::emulated::tests::device;
 use crate::random::Random;
 
 #[test]

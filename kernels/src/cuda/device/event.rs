@@ -7,33 +7,33 @@ use crate::cuda::error::CudaError;
 
 /// A point in the order of a device's work, which the host can wait for.
 #[derive(Debug)]
-pub(crate) struct Event {
+pub(crate) struct CudaEvent {
     device: Device,
     handle: sys::CUevent,
     recorded: bool,
 }
 
 // SAFETY: the driver's handles may be used from any thread.
-unsafe impl Send for Event {}
+unsafe impl Send for CudaEvent {}
 
-impl Event {
+impl CudaEvent {
     /// Creates an event. Until it is recorded, waiting for it returns at once.
-    pub(crate) fn new(device: &Device) -> Result<Event, CudaError> {
-        Event::with_flags(device, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    pub(crate) fn new(device: &Device) -> Result<CudaEvent, CudaError> {
+        CudaEvent::with_flags(device, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
 
-    /// As [`Event::new`], for an event whose time the device notes.
-    pub(crate) fn timed(device: &Device) -> Result<Event, CudaError> {
-        Event::with_flags(device, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    /// As [`CudaEvent::new`], for an event whose time the device notes.
+    pub(crate) fn timed(device: &Device) -> Result<CudaEvent, CudaError> {
+        CudaEvent::with_flags(device, sys::CUevent_flags::CU_EVENT_DEFAULT)
     }
 
-    fn with_flags(device: &Device, flags: sys::CUevent_flags) -> Result<Event, CudaError> {
+    fn with_flags(device: &Device, flags: sys::CUevent_flags) -> Result<CudaEvent, CudaError> {
         device.bind()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the driver writes a handle.
         let code = unsafe { sys::cuEventCreate(&mut handle, flags as u32) };
         CudaError::check("cuEventCreate", code)?;
-        Ok(Event { device: device.clone(), handle, recorded: false })
+        Ok(CudaEvent { device: device.clone(), handle, recorded: false })
     }
 
     /// Places the event behind all work that was started until now.
@@ -56,7 +56,7 @@ impl Event {
     }
 
     /// Returns the seconds from another timed event to this one. The device has reached both.
-    pub(crate) fn seconds_since(&self, first: &Event) -> Result<f64, CudaError> {
+    pub(crate) fn seconds_since(&self, first: &CudaEvent) -> Result<f64, CudaError> {
         let mut milliseconds = 0.0;
         // SAFETY: both handles live, and the driver writes a number.
         let code =
@@ -66,7 +66,7 @@ impl Event {
     }
 }
 
-impl Drop for Event {
+impl Drop for CudaEvent {
     fn drop(&mut self) {
         self.device.bind().ok();
         // SAFETY: it was created, and is destroyed once; the driver waits where it has to.

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_rows_are_those_that_read_the_weights_once_or_fill_the_device() {
+    fn few_rows_read_the_weights_once_or_fill_the_device() {
         for (m, kernel) in [(1, "gemm_small"), (17, "gemm_small_32"), (64, "gemm_small_64")] {
             let few = FewRows::of(m, 99_999, 132).unwrap();
             assert_eq!((few.kernel, few.grid(m, 4096, 132).blocks[1]), (kernel, 1));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn two_blocks_of_few_rows_fit_on_a_multiprocessor_and_one_anywhere() {
+    fn two_blocks_of_few_rows_fit_on_a_multiprocessor() {
         // A multiprocessor of compute capability 9.0 has 227 KiB for blocks; a block may have 99
         // on the smallest device.
         let few = FEW_ROWS.map(|few| few.grid(1, 32, 132).shared);

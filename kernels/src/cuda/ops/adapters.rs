@@ -10,7 +10,7 @@ use crate::cuda::grid;
 use crate::cuda::kernels::Arg;
 use crate::cuda::params::LoraPart;
 use crate::cuda::step::Cuda;
-use crate::cuda::tensor::{Buffer, Storage, to_bf16};
+use crate::cuda::tensor::{CudaBuffer, Storage, to_bf16};
 use crate::op::{LowRank, OpError, Step, check_index, check_len, check_slots};
 
 /// Ranks are padded to a multiple of this.
@@ -18,12 +18,12 @@ const RANK_UNIT: usize = 8;
 
 /// The additions to a matrix of parts, one below another.
 #[derive(Debug)]
-pub struct Adapters {
+pub struct CudaAdapters {
     device: Device,
     /// One [`LoraPart`] for each slot and part.
     table: Storage,
     /// For each slot, the additions to all parts.
-    slots: Vec<Vec<Option<Adapter>>>,
+    slots: Vec<Vec<Option<PlacedAddition>>>,
     /// Rows of each part.
     parts: Vec<usize>,
     columns: usize,
@@ -35,25 +35,25 @@ pub struct Adapters {
 /// An addition on the device: down `[rank, columns]`, up `[rows, rank]`, the rank padded. Kernels
 /// get the addresses from the table, so recordings stay valid when a slot changes.
 #[derive(Debug)]
-struct Adapter {
+struct PlacedAddition {
     down: Memory,
     up: Memory,
     rank: usize,
     scale: f32,
 }
 
-impl Adapters {
+impl CudaAdapters {
     /// Allocates empty slots for additions to the parts of a matrix.
     pub(crate) fn new(
         device: &Device,
         slots: usize,
         parts: &[usize],
         columns: usize,
-    ) -> Result<Adapters, CudaError> {
+    ) -> Result<CudaAdapters, CudaError> {
         let table = Storage::new(device, slots * parts.len() * LoraPart::WORDS * 4)?;
         let slots = (0..slots).map(|_| parts.iter().map(|_| None).collect()).collect();
         let (device, parts) = (device.clone(), parts.to_vec());
-        let adapters = Adapters { device, table, slots, parts, columns, rank: 0 };
+        let adapters = CudaAdapters { device, table, slots, parts, columns, rank: 0 };
         adapters.write_table()?;
         Ok(adapters)
     }
@@ -82,7 +82,7 @@ impl Adapters {
     }
 
     /// Copies an addition to the device, padded with zeros to a multiple of [`RANK_UNIT`].
-    fn upload(&self, part: usize, addition: LowRank<'_>) -> Result<Adapter, OpError> {
+    fn upload(&self, part: usize, addition: LowRank<'_>) -> Result<PlacedAddition, OpError> {
         let LowRank { down, up, rank, scale } = addition;
         let rows = self.parts[part];
         check_factor("down", down.len(), rank * self.columns)?;
@@ -100,7 +100,7 @@ impl Adapters {
 
         let [down, up] = [down, padded_up].map(|values| Memory::of(&self.device, &values));
         let op = op_error("set_adapter");
-        Ok(Adapter { down: down.map_err(&op)?, up: up.map_err(&op)?, rank: padded, scale })
+        Ok(PlacedAddition { down: down.map_err(&op)?, up: up.map_err(&op)?, rank: padded, scale })
     }
 
     /// Writes the whole table.
@@ -110,7 +110,7 @@ impl Adapters {
     }
 
     /// The words of one slot.
-    fn entries(&self, slot: &[Option<Adapter>]) -> Vec<u32> {
+    fn entries(&self, slot: &[Option<PlacedAddition>]) -> Vec<u32> {
         let mut first = 0;
         let mut words = Vec::with_capacity(slot.len() * LoraPart::WORDS);
         for (adapter, rows) in slot.iter().zip(&self.parts) {
@@ -147,9 +147,9 @@ impl Cuda {
     pub(crate) fn launch_lora(
         &self,
         step: &Step<'_>,
-        x: &Buffer,
-        adapters: &Adapters,
-        out: &mut Buffer,
+        x: &CudaBuffer,
+        adapters: &CudaAdapters,
+        out: &mut CudaBuffer,
     ) -> Result<(), OpError> {
         let op = "add_low_rank";
         let (rows, rank, parts) = (self.shape().rows, adapters.rank, adapters.parts.len());

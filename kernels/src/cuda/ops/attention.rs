@@ -5,7 +5,7 @@ use super::launch::{op_error, optional_pointer, pointer};
 use crate::cuda::grid;
 use crate::cuda::kernels::Arg;
 use crate::cuda::step::Cuda;
-use crate::cuda::tensor::{Buffer, Pages};
+use crate::cuda::tensor::{CudaBuffer, CudaPages};
 use crate::cuda::variant::{JOINED_ROWS, ROTATING_ROWS};
 use crate::op::{Heads, LayerPages, OpError, Rotation, check_index, check_len, check_multiple};
 
@@ -14,7 +14,7 @@ type Operands = [Arg; 9];
 
 impl Cuda {
     /// True if rotation and attention of this step are one launch.
-    pub(super) fn rotates_in_attention(&self, rotation: &Rotation<'_, Buffer>) -> bool {
+    pub(super) fn rotates_in_attention(&self, rotation: &Rotation<'_, CudaBuffer>) -> bool {
         let is_one = self.plan.records && self.shape().rows <= ROTATING_ROWS;
         self.variant.rotating && is_one && rotation.width == self.heads.dim
     }
@@ -22,9 +22,9 @@ impl Cuda {
     /// Launches `rope_write`, or `rope_write_part`; see [`crate::Ops::rope_and_cache`].
     pub(super) fn launch_rope(
         &self,
-        qkv: &Buffer,
-        rotation: &Rotation<'_, Buffer>,
-        to: &LayerPages<&Pages>,
+        qkv: &CudaBuffer,
+        rotation: &Rotation<'_, CudaBuffer>,
+        to: &LayerPages<&CudaPages>,
     ) -> Result<(), OpError> {
         self.check_rotation(qkv, rotation, to)?;
         let (heads, offsets) = (to.pages.heads, self.offsets());
@@ -56,9 +56,9 @@ impl Cuda {
     /// Checks the operands of a rotation, and sets the bounds of the step's indexes.
     fn check_rotation(
         &self,
-        qkv: &Buffer,
-        rotation: &Rotation<'_, Buffer>,
-        to: &LayerPages<&Pages>,
+        qkv: &CudaBuffer,
+        rotation: &Rotation<'_, CudaBuffer>,
+        to: &LayerPages<&CudaPages>,
     ) -> Result<(), OpError> {
         let (op, heads, width) = ("rope_write", to.pages.heads, rotation.width);
         check_len(op, "qkv", qkv.len, self.shape().rows * heads.row())?;
@@ -76,9 +76,9 @@ impl Cuda {
     /// last ones leave free.
     pub(super) fn run_attention(
         &self,
-        qkv: &Buffer,
-        past: &LayerPages<&Pages>,
-        out: &mut Buffer,
+        qkv: &CudaBuffer,
+        past: &LayerPages<&CudaPages>,
+        out: &mut CudaBuffer,
     ) -> Result<(), OpError> {
         self.resize_attended(qkv, past, out)?;
         let (shape, heads) = (self.shape(), past.pages.heads);
@@ -94,10 +94,10 @@ impl Cuda {
     /// Rotation and attention of a step that only decodes; see [`crate::Ops::rope_and_attend`].
     pub(super) fn run_rotating_attention(
         &self,
-        qkv: &Buffer,
-        rotation: &Rotation<'_, Buffer>,
-        to: &LayerPages<&Pages>,
-        out: &mut Buffer,
+        qkv: &CudaBuffer,
+        rotation: &Rotation<'_, CudaBuffer>,
+        to: &LayerPages<&CudaPages>,
+        out: &mut CudaBuffer,
     ) -> Result<(), OpError> {
         self.check_rotation(qkv, rotation, to)?;
         self.resize_attended(qkv, to, out)?;
@@ -116,9 +116,9 @@ impl Cuda {
     /// Checks the rows that attend, and makes room for their results.
     fn resize_attended(
         &self,
-        qkv: &Buffer,
-        past: &LayerPages<&Pages>,
-        out: &mut Buffer,
+        qkv: &CudaBuffer,
+        past: &LayerPages<&CudaPages>,
+        out: &mut CudaBuffer,
     ) -> Result<(), OpError> {
         let (rows, heads) = (self.shape().rows, past.pages.heads);
         check_len("attention", "qkv", qkv.len, rows * heads.row())?;
@@ -129,9 +129,9 @@ impl Cuda {
     fn operands(
         &self,
         tiles: usize,
-        qkv: &Buffer,
-        past: &LayerPages<&Pages>,
-        out: &Buffer,
+        qkv: &CudaBuffer,
+        past: &LayerPages<&CudaPages>,
+        out: &CudaBuffer,
     ) -> Result<Operands, OpError> {
         let offsets = self.offsets();
         let [keys, values] = past.addresses()?;
@@ -171,7 +171,7 @@ impl Cuda {
     }
 
     /// Adds up the sums of the splits of spans that decode, unless attention has done it.
-    fn combine_splits(&self, out: &Buffer, heads: Heads) -> Result<(), OpError> {
+    fn combine_splits(&self, out: &CudaBuffer, heads: Heads) -> Result<(), OpError> {
         let (shape, offsets) = (self.shape(), self.offsets());
         if self.joins_splits() || shape.decodes == 0 {
             return Ok(());
@@ -190,7 +190,7 @@ impl Cuda {
 }
 
 /// The weights of the norms of queries and of keys. Kernels norm heads only if they get them.
-fn norm_args(rotation: &Rotation<'_, Buffer>) -> [Arg; 2] {
+fn norm_args(rotation: &Rotation<'_, CudaBuffer>) -> [Arg; 2] {
     [
         optional_pointer(rotation.norms.map(|(query, _)| query)),
         optional_pointer(rotation.norms.map(|(_, key)| key)),

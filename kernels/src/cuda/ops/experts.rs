@@ -12,9 +12,9 @@ use crate::cuda::grid::experts::ExpertTiles;
 use crate::cuda::kernels::Arg;
 use crate::cuda::profiler::{expert_product_cost, silu_cost};
 use crate::cuda::step::Cuda;
-use crate::cuda::tensor::{Buffer, ElementType, Matrix};
-use crate::op::{ExpertChoice, ExpertMatrices, OpError, check_index, check_len};
-pub use routing::Routing;
+use crate::cuda::tensor::{CudaBuffer, CudaMatrix, ElementType};
+use crate::op::{ExpertChoice, ExpertMatrices, LayerRouting, OpError, check_index, check_len};
+pub use routing::CudaRouting;
 
 /// Maximum number of blocks of a grid in y.
 const GRID_ROWS_MAX: usize = 65_535;
@@ -39,21 +39,21 @@ impl Cuda {
         choice: ExpertChoice,
         rows: usize,
         width: usize,
-    ) -> Result<Routing, OpError> {
+    ) -> Result<CudaRouting, OpError> {
         let (op, ExpertChoice { experts, chosen, .. }) = ("routing", choice);
         check_index(op, 0, chosen)?;
         check_index(op, chosen, experts + 1)?;
         check_index(op, experts, grid::experts::EXPERTS_MAX + 1)?;
         let rows = Cuda::padded(rows);
-        Routing::new(&self.device, choice, layers, rows, width).map_err(op_error(op))
+        CudaRouting::new(&self.device, choice, layers, rows, width).map_err(op_error(op))
     }
 
     /// Computes [`crate::Ops::route`].
     pub(crate) fn choose_experts(
         &self,
-        logits: &Buffer,
+        logits: &CudaBuffer,
         layer: usize,
-        routing: &mut Routing,
+        routing: &mut CudaRouting,
     ) -> Result<(), OpError> {
         let (op, rows) = ("route", self.shape().rows);
         let ExpertChoice { experts, chosen, normed } = routing.choice;
@@ -79,11 +79,10 @@ impl Cuda {
     /// Computes [`crate::Ops::mix_experts`].
     pub(crate) fn run_experts(
         &self,
-        x: &Buffer,
-        layer: usize,
-        experts: ExpertMatrices<'_, Matrix>,
-        routing: &mut Routing,
-        out: &mut Buffer,
+        x: &CudaBuffer,
+        experts: ExpertMatrices<'_, CudaMatrix>,
+        LayerRouting { routing, layer }: LayerRouting<&mut CudaRouting>,
+        out: &mut CudaBuffer,
     ) -> Result<(), OpError> {
         let (op, rows) = ("mix_experts", self.shape().rows);
         let (hidden, inner) = check_matrices(&experts, routing.choice)?;
@@ -129,7 +128,7 @@ impl Cuda {
     }
 
     /// Sorts the pairs of a layer by expert, and returns the tiles of their products.
-    fn sort_pairs(&self, layer: usize, routing: &Routing) -> Result<ExpertTiles, OpError> {
+    fn sort_pairs(&self, layer: usize, routing: &CudaRouting) -> Result<ExpertTiles, OpError> {
         let (rows, ExpertChoice { experts, chosen, .. }) = (self.shape().rows, routing.choice);
         let tiles = ExpertTiles::new(rows * chosen, experts);
         let pointers = [
@@ -149,7 +148,7 @@ impl Cuda {
         &self,
         product: &ExpertProduct,
         tiles: ExpertTiles,
-        routing: &Routing,
+        routing: &CudaRouting,
         out: Arg,
     ) -> Result<(), OpError> {
         let ExpertProduct { kernel, x, rows, matrices, n, k } = *product;
@@ -170,7 +169,7 @@ impl Cuda {
     }
 
     /// Applies the gate to all places.
-    fn activate(&self, routing: &Routing, inner: usize) -> Result<(), OpError> {
+    fn activate(&self, routing: &CudaRouting, inner: usize) -> Result<(), OpError> {
         let pairs = self.shape().rows * routing.choice.chosen;
         let (from, to) = (routing.wide.address(), routing.activated.address());
         for first in (0..pairs).step_by(GRID_ROWS_MAX) {
@@ -187,7 +186,7 @@ impl Cuda {
 
 /// Checks that all experts have one shape. Returns the width of rows, and that of an expert.
 fn check_matrices(
-    experts: &ExpertMatrices<'_, Matrix>,
+    experts: &ExpertMatrices<'_, CudaMatrix>,
     choice: ExpertChoice,
 ) -> Result<(usize, usize), OpError> {
     let (op, ExpertMatrices { gate_up, down }) = ("mix_experts", experts);

@@ -7,7 +7,7 @@ use crate::cuda::kernels::{Arg, Grid};
 use crate::cuda::profiler::{Profiler, kernel_cost};
 use crate::cuda::step::plan::{StepShape, WordOffsets};
 use crate::cuda::step::{Bounds, Cuda};
-use crate::cuda::tensor::{Buffer, ElementType, Pages, Storage};
+use crate::cuda::tensor::{CudaBuffer, CudaPages, ElementType, Storage};
 use crate::op::OpError;
 use crate::random::Random;
 
@@ -38,7 +38,7 @@ pub(crate) fn pointer(storage: &Storage) -> Arg {
 }
 
 /// The address of a buffer that may be absent, as an argument.
-pub(crate) fn optional_pointer(buffer: Option<&Buffer>) -> Arg {
+pub(crate) fn optional_pointer(buffer: Option<&CudaBuffer>) -> Arg {
     Arg::Pointer(buffer.map_or(0, |buffer| buffer.storage.address()))
 }
 
@@ -59,8 +59,12 @@ impl Cuda {
     }
 
     /// Allocates a buffer for results.
-    pub(crate) fn buffer(&self, element: ElementType, elements: usize) -> Result<Buffer, OpError> {
-        Buffer::new(&self.device, element, elements).map_err(op_error("scratch"))
+    pub(crate) fn buffer(
+        &self,
+        element: ElementType,
+        elements: usize,
+    ) -> Result<CudaBuffer, OpError> {
+        CudaBuffer::new(&self.device, element, elements).map_err(op_error("scratch"))
     }
 
     /// Launches a kernel. Its pointers are to buffers whose shapes were checked.
@@ -131,7 +135,7 @@ impl Cuda {
     ///
     /// # Errors
     /// An error of the driver.
-    pub fn randomize(&self, pages: &Pages) -> Result<(), CudaError> {
+    pub fn randomize(&self, pages: &CudaPages) -> Result<(), CudaError> {
         for memory in [pages.keys.memory(), pages.values.memory()] {
             let elements = FILL_ELEMENTS.min(memory.bytes() / 2);
             let random = Memory::of(&self.device, &Random::new(2).halves(elements, 1.0))?;

@@ -6,16 +6,16 @@ use crate::cuda::grid::gemm::{self, FewRows, SMALL_ROWS, SPREAD_GATED, Spread};
 use crate::cuda::kernels::{Arg, Grid};
 use crate::cuda::profiler::product_cost;
 use crate::cuda::step::Cuda;
-use crate::cuda::tensor::{Buffer, ElementType, Matrix};
+use crate::cuda::tensor::{CudaBuffer, CudaMatrix, ElementType};
 use crate::op::{OpError, check_len};
 
 impl Cuda {
     /// Computes [`crate::Ops::matmul`].
     pub(crate) fn run_product(
         &self,
-        x: &Buffer,
-        w: &Matrix,
-        out: &mut Buffer,
+        x: &CudaBuffer,
+        w: &CudaMatrix,
+        out: &mut CudaBuffer,
     ) -> Result<(), OpError> {
         let shape = product_shape(x, w, out)?;
         out.resize(shape.m * shape.n).map_err(op_error("matmul"))?;
@@ -34,10 +34,10 @@ impl Cuda {
     /// and does nothing, if cuBLASLt makes this product or kernels are not to be joined.
     pub(crate) fn run_gated_product(
         &self,
-        x: &Buffer,
-        w: &Matrix,
+        x: &CudaBuffer,
+        w: &CudaMatrix,
         width: usize,
-        out: &mut Buffer,
+        out: &mut CudaBuffer,
     ) -> Result<bool, OpError> {
         check_len("gated_matmul", "w", w.rows, 2 * width)?;
         let shape = product_shape(x, w, out)?;
@@ -95,9 +95,9 @@ impl Cuda {
     fn multiply_by_library(
         &self,
         shape: ProductShape,
-        x: &Buffer,
-        w: &Matrix,
-        out: &Buffer,
+        x: &CudaBuffer,
+        w: &CudaMatrix,
+        out: &CudaBuffer,
     ) -> Result<bool, OpError> {
         let op = "matmul";
         let Some(library) = self.library.as_ref().filter(|_| self.is_for_library(shape.m)) else {
@@ -119,7 +119,11 @@ impl Cuda {
 }
 
 /// The shape of `x · wᵀ`.
-fn product_shape(x: &Buffer, w: &Matrix, out: &Buffer) -> Result<ProductShape, OpError> {
+fn product_shape(
+    x: &CudaBuffer,
+    w: &CudaMatrix,
+    out: &CudaBuffer,
+) -> Result<ProductShape, OpError> {
     let (m, n, k) = (x.len / w.columns, w.rows, w.columns);
     check_len("matmul", "x", x.len, m * k)?;
     Ok(ProductShape { m, n, k, f32_out: out.element == ElementType::F32 })

@@ -9,8 +9,11 @@ use crate::cuda::error::CudaError;
 use crate::cuda::grid::recurrent as grid;
 use crate::cuda::kernels::Arg;
 use crate::cuda::step::Cuda;
-use crate::cuda::tensor::{Buffer, ElementType, Storage};
-use crate::op::{DeltaGates, DeltaHeads, LayerStates, OpError, RmsNorm, check_index, check_len};
+use crate::cuda::tensor::{CudaBuffer, ElementType, Storage};
+use crate::op::{
+    ConvolutionInputs, DeltaHeads, DeltaInputs, LayerStates, OpError, RmsNorm, check_index,
+    check_len,
+};
 
 /// The recurrent states of all layers that have one, each in as many slots.
 ///
@@ -18,7 +21,7 @@ use crate::op::{DeltaGates, DeltaHeads, LayerStates, OpError, RmsNorm, check_ind
 /// channels]`, and the state of every value head in 32-bit floats, `[value heads, value_dim,
 /// key_dim]`.
 #[derive(Debug)]
-pub struct States {
+pub struct CudaStates {
     heads: DeltaHeads,
     layers: usize,
     slots: usize,
@@ -26,17 +29,17 @@ pub struct States {
     delta: Storage,
 }
 
-impl States {
+impl CudaStates {
     /// Allocates the slots. Their contents are unspecified.
     fn new(
         device: &Device,
         heads: DeltaHeads,
         layers: usize,
         slots: usize,
-    ) -> Result<States, CudaError> {
+    ) -> Result<CudaStates, CudaError> {
         let [convolution, delta] = slot_bytes(heads)
             .map(|bytes| Storage::new(device, bytes.saturating_mul(layers).saturating_mul(slots)));
-        Ok(States { heads, layers, slots, convolution: convolution?, delta: delta? })
+        Ok(CudaStates { heads, layers, slots, convolution: convolution?, delta: delta? })
     }
 
     /// The addresses of both parts of a layer.
@@ -68,13 +71,13 @@ impl Cuda {
         heads: DeltaHeads,
         layers: usize,
         slots: usize,
-    ) -> Result<States, OpError> {
+    ) -> Result<CudaStates, OpError> {
         let op = "states";
         if !grid::takes(heads) {
             let reason = format!("the kernels take {}", grid::SHAPES);
             return Err(OpError::Device { op, reason });
         }
-        States::new(&self.device, heads, layers, slots).map_err(op_error(op))
+        CudaStates::new(&self.device, heads, layers, slots).map_err(op_error(op))
     }
 
     /// Checks that a layer with a state, and the states of the running step, are there, and bounds
@@ -82,7 +85,7 @@ impl Cuda {
     fn check_states(
         &self,
         op: &'static str,
-        to: &LayerStates<&mut States>,
+        to: &LayerStates<&mut CudaStates>,
     ) -> Result<DeltaHeads, OpError> {
         check_index(op, to.layer, to.states.layers)?;
         // Every span has a mark.
@@ -95,11 +98,11 @@ impl Cuda {
     /// Computes [`crate::Ops::convolve`].
     pub(crate) fn convolve_rows(
         &self,
-        projected: &Buffer,
-        kernel: &Buffer,
-        to: &LayerStates<&mut States>,
-        out: &mut Buffer,
+        inputs: &ConvolutionInputs<'_, CudaBuffer>,
+        to: &LayerStates<&mut CudaStates>,
+        out: &mut CudaBuffer,
     ) -> Result<(), OpError> {
+        let ConvolutionInputs { projected, kernel } = inputs;
         let (op, rows, offsets) = ("convolve", self.shape().rows, self.offsets());
         let heads = self.check_states(op, to)?;
         check_len(op, "projected", projected.len, rows * heads.row())?;
@@ -125,17 +128,17 @@ impl Cuda {
     /// Computes [`crate::Ops::delta_rule`].
     pub(crate) fn run_delta_rule(
         &self,
-        (projected, convolved): (&Buffer, &Buffer),
-        gates: &DeltaGates<'_, Buffer>,
-        to: &LayerStates<&mut States>,
-        out: &mut Buffer,
+        inputs: &DeltaInputs<'_, CudaBuffer>,
+        to: &LayerStates<&mut CudaStates>,
+        out: &mut CudaBuffer,
     ) -> Result<(), OpError> {
+        let DeltaInputs { projected, convolved, decay, bias } = inputs;
         let (op, shape, offsets) = ("delta_rule", self.shape(), self.offsets());
         let heads = self.check_states(op, to)?;
         check_len(op, "projected", projected.len, shape.rows * heads.row())?;
         check_len(op, "convolved", convolved.len, shape.rows * heads.channels())?;
-        check_len(op, "decay", gates.decay.len, heads.value)?;
-        check_len(op, "bias", gates.bias.len, heads.value)?;
+        check_len(op, "decay", decay.len, heads.value)?;
+        check_len(op, "bias", bias.len, heads.value)?;
         out.resize(shape.rows * heads.value_width()).map_err(op_error(op))?;
 
         let [_, states] = to.states.addresses(to.layer);
@@ -143,8 +146,8 @@ impl Cuda {
             pointer(&out.storage),
             pointer(&convolved.storage),
             pointer(&projected.storage),
-            pointer(&gates.decay.storage),
-            pointer(&gates.bias.storage),
+            pointer(&decay.storage),
+            pointer(&bias.storage),
             states,
             self.words_at(offsets.states),
             self.words_at(offsets.marks),
@@ -160,10 +163,10 @@ impl Cuda {
     /// Computes [`crate::Ops::gated_norm`].
     pub(crate) fn norm_and_gate(
         &self,
-        x: &Buffer,
-        projected: &Buffer,
+        x: &CudaBuffer,
+        projected: &CudaBuffer,
         heads: DeltaHeads,
-        norm: &RmsNorm<'_, Buffer>,
+        norm: &RmsNorm<'_, CudaBuffer>,
     ) -> Result<(), OpError> {
         let (op, rows) = ("gated_norm", self.shape().rows);
         check_len(op, "projected", projected.len, rows * heads.row())?;

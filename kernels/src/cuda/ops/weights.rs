@@ -7,14 +7,14 @@ use std::ops::Range;
 use super::launch::op_error;
 use crate::bf16::widen;
 use crate::cuda::step::Cuda;
-use crate::cuda::tensor::{Buffer, ElementType, Matrix, Storage};
+use crate::cuda::tensor::{CudaBuffer, CudaMatrix, ElementType, Storage};
 use crate::op::{OpError, Placement};
 
 impl Cuda {
     /// Appends `rows` of a matrix to `out`, as 32-bit floats.
     pub(crate) fn read_matrix_rows(
         &self,
-        matrix: &Matrix,
+        matrix: &CudaMatrix,
         rows: Range<usize>,
         out: &mut Vec<f32>,
     ) -> Result<(), OpError> {
@@ -37,7 +37,11 @@ impl Cuda {
     }
 
     /// Appends a vector of weights to `out`.
-    pub(crate) fn read_vector(&self, buffer: &Buffer, out: &mut Vec<f32>) -> Result<(), OpError> {
+    pub(crate) fn read_vector(
+        &self,
+        buffer: &CudaBuffer,
+        out: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
         let op = "read_buffer";
         if buffer.element != ElementType::F32 {
             return Err(OpError::Shape { op, operand: "buffer", expected: 4, found: 2 });

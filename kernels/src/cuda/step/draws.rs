@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-use super::plan::{Plan, StepShape};
+use super::plan::{StepPlan, StepShape};
 use crate::cuda::device::Device;
-use crate::cuda::device::event::Event;
+use crate::cuda::device::event::CudaEvent;
 use crate::cuda::device::memory::Pinned;
 use crate::cuda::error::CudaError;
 use crate::cuda::grid::sample_scratch;
@@ -33,7 +33,7 @@ pub(crate) struct Draws {
     pub(crate) tiles: RefCell<Storage>,
     readbacks: Vec<Readback>,
     next: usize,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingDraws>,
 }
 
 /// Pinned memory for the tokens of one step.
@@ -42,12 +42,12 @@ struct Readback {
     ids: Pinned<i32>,
     scores: Pinned<u32>,
     top: Pinned<u32>,
-    copied: Event,
+    copied: CudaEvent,
 }
 
 /// A step whose tokens were not taken yet.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingDraws {
     /// Index of its readback.
     readback: usize,
     requested: RequestedScores,
@@ -102,7 +102,7 @@ impl Draws {
     /// Starts the copies of a step's draws to the host.
     pub(crate) fn fetch(
         &mut self,
-        plan: &Plan,
+        plan: &StepPlan,
         requested: RequestedScores,
     ) -> Result<(), CudaError> {
         let (wanted, rows, index) = (requested.len(), self.rows(), self.next);
@@ -126,7 +126,7 @@ impl Draws {
         readback.copied.record()?;
 
         self.next = (index + 1) % STEPS;
-        self.waiting.push_back(Waiting { readback: index, requested });
+        self.waiting.push_back(WaitingDraws { readback: index, requested });
         Ok(())
     }
 
@@ -151,7 +151,7 @@ impl Readback {
             ids: Pinned::new(device, rows)?,
             scores: Pinned::new(device, rows * SCORE_WORDS)?,
             top: Pinned::new(device, rows * TOP_MAX * SCORE_WORDS)?,
-            copied: Event::new(device)?,
+            copied: CudaEvent::new(device)?,
         })
     }
 

@@ -85,6 +85,7 @@ impl StepShape {
         let mut words = WordCounter::default();
         let [stateful_spans, stateful_rows] =
             [self.spans, self.rows].map(|count| if self.marks > 0 { count } else { 0 });
+
         // In the order of their alignment: kernels read tiles and states by 16 bytes, marks and
         // draws by 8, all else by 4.
         WordOffsets {
@@ -112,7 +113,7 @@ impl StepShape {
 
 /// The words of one step.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Plan {
+pub(crate) struct StepPlan {
     pub(crate) words: Vec<i32>,
     pub(crate) shape: StepShape,
     /// True if steps of this shape are recorded: all rows decode.
@@ -139,9 +140,9 @@ fn padded_tiles(count: usize) -> usize {
     if power >= 16 && count <= power / 4 * 3 { power / 4 * 3 } else { power }
 }
 
-impl Plan {
+impl StepPlan {
     /// Plans a step for groups of `group` query heads.
-    pub(crate) fn of(step: &Step<'_>, group: usize, rules: TileRules) -> Plan {
+    pub(crate) fn of(step: &Step<'_>, group: usize, rules: TileRules) -> StepPlan {
         // Spans that decode come first, so that they alone have partial sums.
         let of_rows = |fits: fn(usize) -> bool| -> Vec<usize> {
             (0..step.spans.len()).filter(|index| fits(step.spans[*index].rows.len())).collect()
@@ -180,7 +181,8 @@ impl Plan {
 
         let top = step.draws.iter().flatten().filter_map(|draw| draw.top).max().unwrap_or(0);
         let positions = spans.iter().map(|span| span.start + span.rows.len()).sum();
-        let mut plan = Plan { words: Vec::new(), shape, records, top: top.min(TOP_MAX), positions };
+        let mut plan =
+            StepPlan { words: Vec::new(), shape, records, top: top.min(TOP_MAX), positions };
         plan.write_rows(step, &tiles);
         plan.write_spans(&spans, &splits);
         plan.write_states(&spans, &states);
@@ -321,7 +323,7 @@ mod tests {
             draws: &[None, Some(draw())],
             ..Step::default()
         };
-        let plan = Plan::of(&step, 2, TileRules::FIXED);
+        let plan = StepPlan::of(&step, 2, TileRules::FIXED);
         assert!(!plan.records);
         let shape = StepShape {
             rows: 80,
@@ -377,7 +379,7 @@ mod tests {
             wanted: &[3],
             ..Step::default()
         };
-        let plan = Plan::of(&step, 2, TileRules::FIXED);
+        let plan = StepPlan::of(&step, 2, TileRules::FIXED);
         let (offsets, words) = (plan.shape.offsets(), &plan.words);
         assert_eq!((plan.shape.marks, offsets.states % 4, offsets.marks % 2), (3, 0, 0));
         assert_eq!(words[offsets.states..][..8], [3, 1, 5, 0, 0, 3, NONE, 1]);
@@ -390,7 +392,7 @@ mod tests {
             (0..3).map(|row| Span { rows: row..row + 1, start: 9, pages: &pages }).collect();
         let own = [SpanState { from: None, marks: &marks[2..] }; 3];
         (step.spans, step.states, step.wanted) = (&decodes, &own, &[0, 1, 2]);
-        let plan = Plan::of(&step, 2, TileRules::FIXED);
+        let plan = StepPlan::of(&step, 2, TileRules::FIXED);
         let (offsets, words) = (plan.shape.offsets(), &plan.words);
         assert_eq!((plan.records, plan.shape.marks, plan.shape.spans), (true, 4, 4));
         assert_eq!(words[offsets.states + 8..][..8], [2, 1, NONE, 2, NONE, NONE, NONE, NONE]);
@@ -412,7 +414,7 @@ mod tests {
                 wanted: &wanted,
                 ..Step::default()
             };
-            Plan::of(&step, 4, TileRules::FIXED)
+            StepPlan::of(&step, 4, TileRules::FIXED)
         };
         let (a, b) = (plan(9, 100), plan(16, 511));
         assert!(a.records && b.records);

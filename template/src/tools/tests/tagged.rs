@@ -173,7 +173,7 @@ fn strings_in_tags_come_out_as_they_are_written() {
 }
 
 #[test]
-fn tags_that_broke_after_they_were_given_out_are_told_with_the_rest() {
+fn tags_that_break_late_are_returned_with_the_rest() {
     let text = "<tool_call>\n<function=f>\n<parameter=text>\na\n</parameter>\noops";
     let broken =
         ToolEvent::Broken { raw: text.strip_suffix("oops").unwrap().to_owned(), rest: "\n".into() };
@@ -187,7 +187,7 @@ fn tags_that_broke_after_they_were_given_out_are_told_with_the_rest() {
 }
 
 #[test]
-fn a_demanded_call_in_tags_that_was_cut_has_its_arguments_so_far() {
+fn a_demanded_call_in_tags_has_its_arguments_so_far() {
     let text = "<tool_call>\n<function=f>\n<parameter=text>\nab";
     assert_eq!(parser().read(text, true), (String::new(), vec![call("f", "{\"text\": \"ab")]));
     let number = "<tool_call>\n<function=f>\n<parameter=n>\n12\n</para";

@@ -193,12 +193,12 @@ impl ResponseBuilder {
             filled_text(message, "reasoning").or_else(|| filled_text(message, "reasoning_content"));
         let texts = [
             (TextKind::Reasoning, reasoning),
-            (TextKind::Answer, filled_text(message, "content")),
+            (TextKind::ReplyAnswer, filled_text(message, "content")),
             (TextKind::Refusal, filled_text(message, "refusal")),
         ];
         for (kind, text) in texts {
             let Some(text) = text else { continue };
-            let has_logprobs = self.wants_logprobs && kind == TextKind::Answer;
+            let has_logprobs = self.wants_logprobs && kind == TextKind::ReplyAnswer;
             let logprobs = if has_logprobs { object::logprobs(choice) } else { Vec::new() };
             self.take_text(TextPiece { kind, text, logprobs });
         }

@@ -38,7 +38,7 @@ impl EventWriter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TextKind {
     Reasoning,
-    Answer,
+    ReplyAnswer,
     Refusal,
 }
 
@@ -47,7 +47,7 @@ impl TextKind {
     fn part_type(self) -> &'static str {
         match self {
             Self::Reasoning => "reasoning_text",
-            Self::Answer => "output_text",
+            Self::ReplyAnswer => "output_text",
             Self::Refusal => "refusal",
         }
     }
@@ -55,7 +55,7 @@ impl TextKind {
     /// The key of the part's text.
     fn text_key(self) -> &'static str {
         match self {
-            Self::Reasoning | Self::Answer => "text",
+            Self::Reasoning | Self::ReplyAnswer => "text",
             Self::Refusal => "refusal",
         }
     }
@@ -79,7 +79,7 @@ struct TextPart {
 impl TextPart {
     fn value(&self) -> Value {
         let mut part = json!({ "type": self.kind.part_type(), self.kind.text_key(): self.text });
-        if self.kind == TextKind::Answer {
+        if self.kind == TextKind::ReplyAnswer {
             part["annotations"] = json!([]);
             part["logprobs"] = json!(self.logprobs);
         }
@@ -233,7 +233,7 @@ impl OutputItem {
         let Some(part) = parts.last_mut() else { return };
         part.text.push_str(piece.text);
         let mut event = json!({ "content_index": index, "delta": piece.text });
-        if piece.kind == TextKind::Answer {
+        if piece.kind == TextKind::ReplyAnswer {
             event["logprobs"] = json!(piece.logprobs);
         }
         part.logprobs.extend(piece.logprobs);
@@ -253,7 +253,7 @@ impl OutputItem {
         let Some(part) = parts.last() else { return };
         let index = parts.len() - 1;
         let mut done = json!({ "content_index": index, part.kind.text_key(): part.text });
-        if part.kind == TextKind::Answer {
+        if part.kind == TextKind::ReplyAnswer {
             done["logprobs"] = json!(part.logprobs);
         }
         let whole = json!({ "content_index": index, "part": part.value() });

@@ -13,7 +13,7 @@ fn mixture() -> (TempDir, PathBuf) {
 
 fn model(options: &CudaOptions) -> Model<Cuda> {
     let (_keep, path) = mixture();
-    made(crate::double::open(options, HEADS), &path)
+    made(crate::emulated::open(options, HEADS), &path)
 }
 
 fn prompts(count: u32) -> Vec<Vec<u32>> {
@@ -40,8 +40,8 @@ fn routed(
 }
 
 #[test]
-fn logits_and_experts_of_a_mixture_on_cuda_are_near_those_of_the_cpu() {
-    let _double = exclusive_gpu();
+fn logits_and_experts_are_near_those_of_the_cpu() {
+    let _emulated = exclusive_gpu();
     let (_keep, path) = mixture();
     let ids: Vec<u32> = (0..37).map(|i| i * 53 % 299).collect();
     let mut cpu = made(Cpu::default(), &path);
@@ -73,21 +73,21 @@ fn logits_and_experts_of_a_mixture_on_cuda_are_near_those_of_the_cpu() {
 }
 
 #[test]
-fn kernels_of_a_mixture_that_begin_early_give_the_same_bits_on_cuda() {
+fn kernels_that_begin_early_give_the_same_bits() {
     check_early(model, &prompts(5));
 }
 
 #[test]
-fn recorded_steps_of_a_mixture_give_the_bits_and_experts_of_eager_ones_on_cuda() {
-    let double = exclusive_gpu();
+fn recorded_steps_give_the_bits_and_experts_of_eager_ones() {
+    let emulated = exclusive_gpu();
     let prompts = prompts(5);
     let eager = CudaOptions { eager: true, ..CudaOptions::default() };
     let expected = routed(&mut model(&eager), &prompts, 8);
     let mut recorded = model(&CudaOptions::default());
-    let before = double.get("graph_launches");
+    let before = emulated.get("graph_launches");
     assert_eq!(routed(&mut recorded, &prompts, 8), expected);
     assert!(recorded.ops.recorded() > 0);
-    assert!(double.get("graph_launches") > before);
+    assert!(emulated.get("graph_launches") > before);
     for (_, experts) in &expected {
         for row in experts.chunks(6) {
             assert!(row[0] != row[1] && row[4] != row[5], "{row:?}");
@@ -97,8 +97,8 @@ fn recorded_steps_of_a_mixture_give_the_bits_and_experts_of_eager_ones_on_cuda()
 }
 
 #[test]
-fn a_deterministic_mixture_on_cuda_has_the_same_bits_and_experts_in_any_batch_and_chunks() {
-    let _double = exclusive_gpu();
+fn bits_and_experts_are_the_same_in_any_batch_and_chunks() {
+    let _emulated = exclusive_gpu();
     let mut gpu = model(&CudaOptions { deterministic: true, ..CudaOptions::default() });
     let prompts = prompts(5);
     let together = routed(&mut gpu, &prompts, 4);
@@ -117,8 +117,8 @@ fn a_deterministic_mixture_on_cuda_has_the_same_bits_and_experts_in_any_batch_an
 }
 
 #[test]
-fn experts_are_taken_step_by_step_on_cuda() {
-    let _double = exclusive_gpu();
+fn experts_are_taken_step_by_step() {
+    let _emulated = exclusive_gpu();
     let mut gpu = model(&CudaOptions::default());
     assert!(gpu.take_routing(1).unwrap_err().to_string().contains("of no step were fetched"));
     let (mut caches, mut tokens) = (caches(1), prompts(1));

@@ -23,7 +23,7 @@ fn hybrid() -> (TempDir, PathBuf) {
 
 fn model(options: &CudaOptions) -> Model<Cuda> {
     let (_keep, path) = hybrid();
-    made(crate::double::open(options, HEADS), &path)
+    made(crate::emulated::open(options, HEADS), &path)
 }
 
 fn prompts(count: u32) -> Vec<Vec<u32>> {
@@ -32,8 +32,8 @@ fn prompts(count: u32) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn logits_of_a_hybrid_on_cuda_are_near_those_of_the_cpu() {
-    let _double = exclusive_gpu();
+fn logits_are_near_those_of_the_cpu() {
+    let _emulated = exclusive_gpu();
     let (_keep, path) = hybrid();
     let ids: Vec<u32> = (0..37).map(|i| i * 53 % 299).collect();
     let expected = logits_of(&mut made(Cpu::default(), &path), &ids, ids.len());
@@ -54,26 +54,26 @@ fn logits_of_a_hybrid_on_cuda_are_near_those_of_the_cpu() {
 }
 
 #[test]
-fn kernels_of_a_hybrid_that_begin_early_give_the_same_bits_on_cuda() {
+fn kernels_that_begin_early_give_the_same_bits() {
     check_early(model, &prompts(5));
 }
 
 #[test]
-fn recorded_steps_of_a_hybrid_give_the_bits_of_eager_ones_on_cuda() {
-    let double = exclusive_gpu();
+fn recorded_steps_give_the_bits_of_eager_ones() {
+    let emulated = exclusive_gpu();
     let prompts = prompts(5);
     let eager = CudaOptions { eager: true, ..CudaOptions::default() };
     let expected = decode(&mut model(&eager), &prompts, 8);
     let mut recorded = model(&CudaOptions::default());
-    let before = double.get("graph_launches");
+    let before = emulated.get("graph_launches");
     assert_eq!(decode(&mut recorded, &prompts, 8), expected);
     assert!(recorded.ops.recorded() > 0);
-    assert!(double.get("graph_launches") > before);
+    assert!(emulated.get("graph_launches") > before);
 }
 
 #[test]
-fn a_deterministic_hybrid_on_cuda_has_the_same_bits_in_any_batch_and_chunks() {
-    let _double = exclusive_gpu();
+fn bits_are_the_same_in_any_batch_and_chunks() {
+    let _emulated = exclusive_gpu();
     let mut gpu = model(&CudaOptions { deterministic: true, ..CudaOptions::default() });
     let prompts = prompts(5);
     let together = decode(&mut gpu, &prompts, 4);
@@ -86,8 +86,8 @@ fn a_deterministic_hybrid_on_cuda_has_the_same_bits_in_any_batch_and_chunks() {
 }
 
 #[test]
-fn a_state_that_is_kept_on_the_way_begins_others_on_cuda() {
-    let _double = exclusive_gpu();
+fn a_state_that_is_kept_on_the_way_begins_others() {
+    let _emulated = exclusive_gpu();
     let mut gpu = model(&CudaOptions { deterministic: true, ..CudaOptions::default() });
     let ids: Vec<u32> = (0..40).map(|i| i * 7 % 61).collect();
     let whole = bits(&logits_of(&mut gpu, &ids, ids.len()));
@@ -116,24 +116,24 @@ fn a_state_that_is_kept_on_the_way_begins_others_on_cuda() {
 }
 
 #[test]
-fn the_states_of_a_hybrid_take_the_bytes_on_cuda_that_are_counted() {
-    let double = exclusive_gpu();
+fn states_take_the_bytes_that_are_counted() {
+    let emulated = exclusive_gpu();
     let gpu = model(&CudaOptions::default());
     let heads = gpu.config().hybrid.as_ref().unwrap().heads;
-    let before = double.get("used");
+    let before = emulated.get("used");
     let states = gpu.ops.states(heads, 3, 11).unwrap();
     let bytes = (gpu.ops.state_bytes(heads) * 3 * 11) as i64;
     // Memory is given in blocks of 256 bytes.
-    assert!((bytes..bytes + 512).contains(&(double.get("used") - before)));
+    assert!((bytes..bytes + 512).contains(&(emulated.get("used") - before)));
     drop(states);
-    assert_eq!(double.get("used"), before);
+    assert_eq!(emulated.get("used"), before);
     let error = gpu.ops.states(heads, 1 << 10, 1 << 20).map(drop).unwrap_err().to_string();
     assert!(error.starts_with("`states`: no memory for"), "{error}");
 }
 
 #[test]
-fn a_step_that_would_read_a_slot_which_another_sequence_writes_is_refused_on_cuda() {
-    let _double = exclusive_gpu();
+fn a_step_that_reads_a_slot_of_another_sequence_is_refused() {
+    let _emulated = exclusive_gpu();
     let mut gpu = model(&CudaOptions::default());
     // The first step tells how many slots there are.
     decode(&mut gpu, &prompts(2), 1);

@@ -15,7 +15,7 @@ const SHORT: usize = 70;
 /// A model for more positions than a split has.
 fn long_model(options: &CudaOptions) -> Model<Cuda> {
     let (_keep, path) = config(json!({"max_position_embeddings": 1024}));
-    made(crate::double::open(options, HEADS), &path)
+    made(crate::emulated::open(options, HEADS), &path)
 }
 
 /// The logits after the last rows of both sequences, in steps of [`CHUNKS`].
@@ -43,15 +43,15 @@ fn logits_of_steps(model: &mut Model<Cuda>) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn prompts_by_tall_tiles_have_the_same_bits_on_cuda() {
-    let double = exclusive_gpu();
+fn prompts_by_tall_tiles_have_the_same_bits() {
+    let emulated = exclusive_gpu();
     let mut launches = Vec::new();
     let mut run = |variant| {
         let options = CudaOptions { deterministic: true, variant, ..CudaOptions::default() };
         let mut gpu = long_model(&options);
-        let before = [double.get("launches"), double.get("early_launches")];
+        let before = [emulated.get("launches"), emulated.get("early_launches")];
         let found = logits_of_steps(&mut gpu);
-        let after = [double.get("launches"), double.get("early_launches")];
+        let after = [emulated.get("launches"), emulated.get("early_launches")];
         launches.push([after[0] - before[0], after[1] - before[1]]);
         found
     };
@@ -67,8 +67,8 @@ fn prompts_by_tall_tiles_have_the_same_bits_on_cuda() {
 }
 
 #[test]
-fn chunks_by_tall_tiles_have_the_bits_of_a_whole_prompt_on_cuda() {
-    let _double = exclusive_gpu();
+fn chunks_by_tall_tiles_have_the_bits_of_a_whole_prompt() {
+    let _emulated = exclusive_gpu();
     let options = CudaOptions { deterministic: true, ..CudaOptions::default() };
     // 65 rows are tall tiles, nine are not.
     check_chunks(&mut model(&options), 140, [70, 65, 9]);

@@ -52,7 +52,7 @@ pub(super) fn rules(index: usize, tool: &Tool) -> Result<String, GrammarError> {
         let value = format!("value_{index}_{position}");
         let open = literal(&format!("<parameter={}>\n", property.name));
         rules.push_str(&format!("{rule}: {open} {value} \"\\n\"\n"));
-        rules.push_str(&Values { root: &tool.schema }.rules(&value, property.schema)?);
+        rules.push_str(&ArgumentValues { root: &tool.schema }.rules(&value, property.schema)?);
     }
     Ok(format!("{call} \"</function>\"\n{rules}"))
 }
@@ -121,11 +121,11 @@ enum ValueForm {
 }
 
 /// The values of one tool's arguments.
-struct Values<'a> {
+struct ArgumentValues<'a> {
     root: &'a Value,
 }
 
-impl Values<'_> {
+impl ArgumentValues<'_> {
     /// Writes the rule `name` of a value and the end of its tag.
     fn rules(&self, name: &str, schema: &Value) -> Result<String, GrammarError> {
         let mut forms = self.forms(schema, DEPTH_MAX)?;

@@ -32,7 +32,7 @@ pub(super) fn scores(choices: &Value) -> Vec<f64> {
 
 #[tokio::test]
 async fn adapters_say_the_same_alone_and_side_by_side() {
-    let double = exclusive_gpu_async().await;
+    let emulated = exclusive_gpu_async().await;
     let server = with_both(deterministic()).await;
     let expected = alone(&server, &bodies()).await;
     assert_eq!(together(&server, &bodies()).await, expected);
@@ -42,40 +42,40 @@ async fn adapters_say_the_same_alone_and_side_by_side() {
     // recorded again.
     assert_eq!(alone(&server, &bodies()).await, expected);
     // One more adapter changes neither those that are there nor what was recorded.
-    let (recorded, _) = recordings(&double);
+    let (recorded, _) = recordings(&emulated);
     assert!(recorded > 0);
     let again = merged(named("policy-v1", "some"), json!({"load_inplace": true}));
     assert_eq!(server.post(LOAD, &again).await.status, 200);
     assert_eq!(alone(&server, &[bodies()[2].clone()]).await, expected[2..3]);
     assert_ne!(alone(&server, &[bodies()[1].clone()]).await, expected[1..2]);
     assert_eq!(alone(&server, &[numbered(1)]).await, plain[..1]);
-    assert_eq!(recordings(&double).0, recorded, "steps were recorded anew");
+    assert_eq!(recordings(&emulated).0, recorded, "steps were recorded anew");
     server.stop().await;
 }
 
 #[tokio::test]
 async fn steps_with_adapters_are_recorded_with_the_same_bits() {
-    let double = exclusive_gpu_async().await;
+    let emulated = exclusive_gpu_async().await;
     let eager = with_both(EngineOptions { eager: true, ..deterministic() }).await;
-    let before = recordings(&double);
+    let before = recordings(&emulated);
     let expected = together(&eager, &bodies()).await;
-    assert_eq!(recordings(&double), before);
+    assert_eq!(recordings(&emulated), before);
     eager.stop().await;
 
     let server = with_both(deterministic()).await;
     assert_eq!(together(&server, &bodies()).await, expected);
-    let (recorded, replayed) = recordings(&double);
+    let (recorded, replayed) = recordings(&emulated);
     // One shape with three rows or fewer after another, each recorded in its second step.
     assert!(recorded > before.0 && replayed > before.1, "{recorded}, {replayed}");
     // What is recorded reads its adapters from the table.
     assert_eq!(together(&server, &bodies()).await, expected);
-    assert!(recordings(&double).1 > replayed);
+    assert!(recordings(&emulated).1 > replayed);
     server.stop().await;
 }
 
 #[tokio::test]
 async fn adapters_on_a_gpu_are_near_those_on_the_cpu() {
-    let _double = exclusive_gpu_async().await;
+    let _emulated = exclusive_gpu_async().await;
     let scored = |body: &Value| {
         let mut prompt = numbered(8)["prompt"].as_array().unwrap().clone();
         prompt.extend(body["prompt"].as_array().unwrap().iter().cloned());
@@ -109,7 +109,7 @@ async fn adapters_on_a_gpu_are_near_those_on_the_cpu() {
 
 #[tokio::test]
 async fn an_adapter_without_room_ends_its_own_reply_only() {
-    let double = exclusive_gpu_async().await;
+    let emulated = exclusive_gpu_async().await;
     let server = with_both(deterministic()).await;
     let bodies = bodies();
     let plain = alone(&server, &bodies[..1]).await;
@@ -120,25 +120,25 @@ async fn an_adapter_without_room_ends_its_own_reply_only() {
         let calls: Vec<_> =
             bodies[..2].iter().map(|body| server.begin("/v1/completions", body)).collect();
         waiting_calls(&server, 2).await;
-        double.fail_allocation(n);
+        emulated.fail_allocation(n);
         server.post_text("/resume", "").await;
         let mut answers = Vec::new();
         for call in calls {
             answers.push(call.await.unwrap());
         }
-        assert_eq!(double.get("fail_allocation"), 0);
+        assert_eq!(emulated.get("fail_allocation"), 0);
         assert_eq!(said(&answers[0]), plain[0]);
         let message = answers[1].json()["error"]["message"].as_str().unwrap().to_owned();
         assert!(answers[1].status == 500 && message.contains("adapter `policy-v1`"), "{message}");
         assert!(message.contains("no memory for"), "{message}");
-        used.push(double.get("used"));
+        used.push(emulated.get("used"));
     }
     assert!(used.iter().all(|one| *one == used[0]), "what was begun is kept: {used:?}");
     // With room, it comes.
     let both = alone(&server, &bodies[..2]).await;
     assert_eq!(both[0], plain[0]);
     assert_ne!(both[1], plain[0]);
-    assert!(double.get("used") > used[0]);
+    assert!(emulated.get("used") > used[0]);
     server.stop().await;
 }
 

@@ -10,7 +10,7 @@ const PAGE_BYTES: u64 = 2 * 3 * 16 * 32 * 2;
 
 #[tokio::test]
 async fn a_reply_is_the_same_alone_in_company_and_after_it_gave_way() {
-    let _double = exclusive_gpu_async().await;
+    let _emulated = exclusive_gpu_async().await;
     let bodies: Vec<Value> =
         (1..4).map(|n| merged(numbered(n), json!({"max_tokens": 12}))).collect();
     // Four pages for three replies that need one each at first, and two in the end.
@@ -31,7 +31,7 @@ async fn a_reply_is_the_same_alone_in_company_and_after_it_gave_way() {
 
 #[tokio::test]
 async fn what_is_known_of_a_prompt_changes_no_bit_of_its_reply() {
-    let _double = exclusive_gpu_async().await;
+    let _emulated = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let system: Vec<u32> = (0..50).map(|i| i * 31 % 380).collect();
     let body = |n: u32| {
@@ -60,8 +60,8 @@ async fn what_is_known_of_a_prompt_changes_no_bit_of_its_reply() {
 }
 
 #[tokio::test]
-async fn tokens_that_the_host_and_the_device_choose_come_from_one_step() {
-    let _double = exclusive_gpu_async().await;
+async fn tokens_of_the_host_and_of_the_device_come_from_one_step() {
+    let _emulated = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     // Those in between are chosen by the host: a bias, a form, a penalty, scores of the prompt.
     let bodies = [
@@ -98,7 +98,7 @@ fn model_of(number: u32) -> tempfile::TempDir {
 
 #[tokio::test]
 async fn checksums_are_those_of_what_the_gpu_computes_with() {
-    let _double = exclusive_gpu_async().await;
+    let _emulated = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let first = checked(&server).await;
     let info = server.get("/server_info?config_format=json").await.json();
@@ -126,8 +126,8 @@ async fn checksums_are_those_of_what_the_gpu_computes_with() {
 }
 
 #[tokio::test]
-async fn recorded_steps_compute_with_new_weights_without_being_recorded_anew() {
-    let double = exclusive_gpu_async().await;
+async fn recorded_steps_compute_with_new_weights() {
+    let emulated = exclusive_gpu_async().await;
     let bodies: Vec<Value> = (0..3).map(numbered).collect();
     let other = model_of(1);
     let server = Server::of(other.path(), deterministic()).await;
@@ -139,7 +139,7 @@ async fn recorded_steps_compute_with_new_weights_without_being_recorded_anew() {
     // What came up once is recorded when it comes again.
     server.post_text("/reset_prefix_cache", "").await;
     assert_eq!(together(&server, &bodies).await, before);
-    let (recorded, launched) = recordings(&double);
+    let (recorded, launched) = recordings(&emulated);
     assert!(recorded > 0);
     for number in [1, 0, 1] {
         let folder = folder_of(&variant(number));
@@ -148,7 +148,7 @@ async fn recorded_steps_compute_with_new_weights_without_being_recorded_anew() {
         let found = together(&server, &bodies).await;
         assert_eq!(found, if number == 1 { expected.clone() } else { before.clone() });
     }
-    let after = recordings(&double);
+    let after = recordings(&emulated);
     assert_eq!(after.0, recorded, "steps were recorded anew");
     assert!(after.1 >= launched + 3 * 3, "{after:?} after {launched}");
     server.stop().await;

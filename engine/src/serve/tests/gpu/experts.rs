@@ -43,7 +43,7 @@ fn spoken(reply: &Value) -> (Value, Vec<f64>, Vec<u8>) {
 
 #[tokio::test]
 async fn a_mixture_says_on_a_gpu_what_it_says_on_the_cpu() {
-    let _double = exclusive_gpu_async().await;
+    let _emulated = exclusive_gpu_async().await;
     let server = mixture(on_cpu()).await;
     let expected = spoken(&server.post("/v1/chat/completions", &game(1)).await.json());
     server.stop().await;
@@ -63,18 +63,18 @@ async fn a_mixture_says_on_a_gpu_what_it_says_on_the_cpu() {
 }
 
 #[tokio::test]
-async fn experts_are_the_same_alone_together_and_from_the_cache_on_a_gpu() {
-    let double = exclusive_gpu_async().await;
+async fn experts_are_the_same_alone_together_and_from_the_cache() {
+    let emulated = exclusive_gpu_async().await;
     let server = mixture(deterministic()).await;
     let routed = |number| merged(numbered(number), json!({"return_routed_experts": true}));
     let bodies: Vec<Value> = (0..4).map(routed).collect();
     let expected = alone(&server, &bodies).await;
     assert!(expected.iter().all(|choices| choices[0]["routed_experts"].is_string()));
-    let (before, _) = recordings(&double);
+    let (before, _) = recordings(&emulated);
     assert_eq!(together(&server, &bodies).await, expected);
     server.post_text("/reset_prefix_cache", "").await;
     assert_eq!(together(&server, &bodies).await, expected);
-    assert!(recordings(&double).0 > before, "no step was recorded");
+    assert!(recordings(&emulated).0 > before, "no step was recorded");
 
     // The second reply takes the prompt's pages, and their experts, from the cache.
     let prompt: Vec<u32> = (0..50).map(|i| i * 7 % 380).collect();
@@ -86,8 +86,8 @@ async fn experts_are_the_same_alone_together_and_from_the_cache_on_a_gpu() {
 }
 
 #[tokio::test]
-async fn experts_are_replaced_and_put_to_sleep_on_a_gpu() {
-    let _double = exclusive_gpu_async().await;
+async fn experts_are_replaced_and_put_to_sleep() {
+    let _emulated = exclusive_gpu_async().await;
     let server = mixture(deterministic()).await;
     let bodies: Vec<Value> = (0..2).map(numbered).collect();
     let first = together(&server, &bodies).await;
@@ -128,8 +128,8 @@ fn adapter_of(matrix: &str, rows: usize) -> tempfile::TempDir {
 }
 
 #[tokio::test]
-async fn an_adapter_adds_to_attention_on_a_gpu_and_one_for_experts_is_refused_by_name() {
-    let _double = exclusive_gpu_async().await;
+async fn an_adapter_adds_to_attention_and_one_for_experts_is_refused() {
+    let _emulated = exclusive_gpu_async().await;
     let prompt: Vec<u32> = (0..30).map(|i| i * 7 % 380).collect();
     let scored = json!({"prompt": prompt, "prompt_logprobs": 0, "max_tokens": 1});
     let (attention, experts) =

@@ -34,7 +34,7 @@ fn cached(reply: &Value) -> u64 {
 
 #[tokio::test]
 async fn a_hybrid_says_on_a_gpu_what_it_says_on_the_cpu() {
-    let _double = exclusive_gpu_async().await;
+    let _emulated = exclusive_gpu_async().await;
     let on_cpu = EngineOptions { device: DeviceChoice::Cpu, ..deterministic() };
     let server = hybrid(on_cpu).await;
     let expected = spoken(&server.post("/v1/chat/completions", &game()).await.json());
@@ -52,16 +52,16 @@ async fn a_hybrid_says_on_a_gpu_what_it_says_on_the_cpu() {
 }
 
 #[tokio::test]
-async fn a_hybrid_has_the_same_bits_alone_together_and_from_kept_states_on_a_gpu() {
-    let double = exclusive_gpu_async().await;
+async fn bits_are_the_same_alone_together_and_from_kept_states() {
+    let emulated = exclusive_gpu_async().await;
     let server = hybrid(deterministic()).await;
     let bodies: Vec<Value> = (0..4).map(numbered).collect();
     let expected = alone(&server, &bodies).await;
-    let (before, _) = recordings(&double);
+    let (before, _) = recordings(&emulated);
     assert_eq!(together(&server, &bodies).await, expected);
     server.post_text("/reset_prefix_cache", "").await;
     assert_eq!(together(&server, &bodies).await, expected);
-    assert!(recordings(&double).0 > before, "no step was recorded");
+    assert!(recordings(&emulated).0 > before, "no step was recorded");
 
     // The prompt goes through two chunks, and its last full page has a state.
     let prompt: Vec<u32> = (0..70).map(|i| i * 7 % 380).collect();
@@ -86,8 +86,8 @@ async fn a_hybrid_has_the_same_bits_alone_together_and_from_kept_states_on_a_gpu
 }
 
 #[tokio::test]
-async fn a_hybrid_s_weights_are_replaced_and_put_to_sleep_on_a_gpu() {
-    let _double = exclusive_gpu_async().await;
+async fn a_hybrid_s_weights_are_replaced_and_put_to_sleep() {
+    let _emulated = exclusive_gpu_async().await;
     let server = hybrid(deterministic()).await;
     let prompt: Vec<u32> = (0..40).map(|i| i * 7 % 380).collect();
     let mut bodies: Vec<Value> = (0..2).map(numbered).collect();

@@ -6,14 +6,14 @@ use crate::update::tests::{file_of, tiny, variant};
 
 #[tokio::test]
 async fn a_start_without_room_is_one_line_and_leaves_nothing_behind() {
-    let double = exclusive_gpu_async().await;
+    let emulated = exclusive_gpu_async().await;
     let mut n = 0;
     let engine = loop {
         n += 1;
-        double.fail_allocation(n);
+        emulated.fail_allocation(n);
         let loaded = Engine::load(&tiny(), deterministic());
-        let left = double.get("fail_allocation");
-        double.fail_allocation(0);
+        let left = emulated.get("fail_allocation");
+        emulated.fail_allocation(0);
         match loaded {
             Ok(engine) => {
                 assert!(left > 0, "an allocation failed, and nobody was told");
@@ -24,23 +24,23 @@ async fn a_start_without_room_is_one_line_and_leaves_nothing_behind() {
                 let text = error.to_string();
                 assert!(room && !text.contains('\n'), "allocation {n}: {text}");
                 assert!(text.contains("--device cpu"), "{text}");
-                assert_eq!(double.get("used"), 0, "allocation {n} leaves memory behind");
+                assert_eq!(emulated.get("used"), 0, "allocation {n} leaves memory behind");
             }
         }
     };
     assert!(n > 25, "{n} allocations make an engine");
     drop(engine);
-    assert_eq!(double.get("used"), 0);
-    assert_eq!(double.get("faults"), 0);
+    assert_eq!(emulated.get("used"), 0);
+    assert_eq!(emulated.get("faults"), 0);
 }
 
 #[tokio::test]
-async fn a_step_without_room_ends_its_replies_with_the_reason_and_the_next_ones_come() {
-    let double = exclusive_gpu_async().await;
+async fn a_step_without_room_ends_its_replies_with_the_reason() {
+    let emulated = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let bodies: Vec<Value> = (0..2).map(numbered).collect();
     let expected = together(&server, &bodies).await;
-    let awake = double.get("used");
+    let awake = emulated.get("used");
     let mut failed = 0;
     loop {
         // What steps need beside weights and pages is taken anew after a sleep.
@@ -50,7 +50,7 @@ async fn a_step_without_room_ends_its_replies_with_the_reason_and_the_next_ones_
         let calls: Vec<_> =
             bodies.iter().map(|body| server.begin("/v1/completions", body)).collect();
         waiting_calls(&server, bodies.len()).await;
-        double.fail_allocation(failed + 1);
+        emulated.fail_allocation(failed + 1);
         server.post_text("/resume", "").await;
         let mut refused = 0;
         for (call, expected) in calls.into_iter().zip(&expected) {
@@ -65,10 +65,10 @@ async fn a_step_without_room_ends_its_replies_with_the_reason_and_the_next_ones_
             assert!(message.contains("no memory for"), "{message}");
             refused += 1;
         }
-        let left = double.get("fail_allocation");
-        double.fail_allocation(0);
+        let left = emulated.get("fail_allocation");
+        emulated.fail_allocation(0);
         assert_eq!(together(&server, &bodies).await, expected);
-        assert_eq!(double.get("used"), awake, "memory is lost at allocation {}", failed + 1);
+        assert_eq!(emulated.get("used"), awake, "memory is lost at allocation {}", failed + 1);
         if left > 0 {
             assert_eq!(refused, 0);
             break;
@@ -80,58 +80,58 @@ async fn a_step_without_room_ends_its_replies_with_the_reason_and_the_next_ones_
     // What is said as it comes ends with the same words.
     server.post_text("/sleep", "").await;
     server.post_text("/wake_up", "").await;
-    double.fail_allocation(1);
+    emulated.fail_allocation(1);
     let stream = merged(bodies[0].clone(), json!({"stream": true}));
     let events = server.post("/v1/completions", &stream).await.events();
     let message = events.last().unwrap()["error"]["message"].as_str().unwrap();
     assert!(message.contains("no memory for"), "{message}");
     assert_eq!(together(&server, &bodies).await, expected);
-    assert_eq!(double.get("faults"), 0);
+    assert_eq!(emulated.get("faults"), 0);
     server.stop().await;
-    assert_eq!(double.get("used"), 0);
+    assert_eq!(emulated.get("used"), 0);
 }
 
 #[tokio::test]
 async fn steps_that_cannot_be_recorded_are_asked_for_launch_by_launch() {
-    let double = exclusive_gpu_async().await;
+    let emulated = exclusive_gpu_async().await;
     let bodies: Vec<Value> = (0..2).map(numbered).collect();
     let eager = EngineOptions { eager: true, ..deterministic() };
     let server = Server::start(eager).await;
     let expected = together(&server, &bodies).await;
     server.stop().await;
     let server = Server::start(deterministic()).await;
-    let before = recordings(&double);
-    assert!(double.set("fail_recording", 1));
+    let before = recordings(&emulated);
+    assert!(emulated.set("fail_recording", 1));
     assert_eq!(together(&server, &bodies).await, expected);
-    assert_eq!(double.get("fail_recording"), 0, "nothing was recorded");
+    assert_eq!(emulated.get("fail_recording"), 0, "nothing was recorded");
     // The shape that failed is not tried again; another one is.
     assert_eq!(together(&server, &bodies).await, expected);
-    let first = recordings(&double);
+    let first = recordings(&emulated);
     assert_eq!(alone(&server, &bodies[..1]).await, expected[..1]);
-    assert!(recordings(&double).0 > first.0, "{before:?}, {first:?}");
+    assert!(recordings(&emulated).0 > first.0, "{before:?}, {first:?}");
     server.stop().await;
 }
 
 #[tokio::test]
 async fn new_weights_that_find_no_room_wait_on_the_host() {
-    let double = exclusive_gpu_async().await;
+    let emulated = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let bodies: Vec<Value> = (0..2).map(numbered).collect();
     let files = [0, 1].map(|number| file_of(&variant(number), safetensors::Dtype::F32));
     let mut sums = vec![checked(&server).await];
     let mut replies = vec![together(&server, &bodies).await];
-    let awake = double.get("used");
+    let awake = emulated.get("used");
     assert_eq!(server.post_bytes("/update_weights", &files[1]).await.status, 200);
     sums.push(checked(&server).await);
     replies.push(together(&server, &bodies).await);
     assert!(sums[0] != sums[1] && replies[0] != replies[1]);
     let mut failed = 0;
     loop {
-        double.fail_allocation(failed + 1);
+        emulated.fail_allocation(failed + 1);
         let which = failed as usize % 2;
         let answer = server.post_bytes("/update_weights", &files[which]).await;
-        let left = double.get("fail_allocation");
-        double.fail_allocation(0);
+        let left = emulated.get("fail_allocation");
+        emulated.fail_allocation(0);
         assert_eq!(answer.status, 200, "{}", answer.body);
         assert_eq!(checked(&server).await, sums[which]);
         if left > 0 {
@@ -141,15 +141,15 @@ async fn new_weights_that_find_no_room_wait_on_the_host() {
         failed += 1;
     }
     assert!(failed > 20, "{failed} allocations failed");
-    assert_eq!(double.get("used"), awake);
+    assert_eq!(emulated.get("used"), awake);
     // They come to the device where no others are: at a place that is free by then, or not at all.
     server.post_text("/sleep?level=2", "").await;
     server.post_text("/wake_up", "").await;
-    double.fail_allocation(3);
+    emulated.fail_allocation(3);
     assert_eq!(server.post_bytes("/update_weights", &files[1]).await.status, 200);
-    assert_eq!(double.get("fail_allocation"), 0);
+    assert_eq!(emulated.get("fail_allocation"), 0);
     assert_eq!(together(&server, &bodies).await, replies[1]);
-    assert_eq!(double.get("used"), awake);
-    assert_eq!(double.get("faults"), 0);
+    assert_eq!(emulated.get("used"), awake);
+    assert_eq!(emulated.get("faults"), 0);
     server.stop().await;
 }

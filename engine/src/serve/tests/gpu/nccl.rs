@@ -1,4 +1,4 @@
-//! Weights that a trainer broadcasts through doubles of the driver and of NCCL, by the calls and in
+//! Weights that a trainer broadcasts through an emulated driver and NCCL, by the calls and in
 //! the packing of TRL's and vLLM's clients.
 //!
 //! The trainer is member 0 of a group of two and calls the same library as the engine. Trainers
@@ -144,8 +144,8 @@ async fn served_from_a_body(number: u32, dtype: Dtype, label: &str) -> (Value, V
 }
 
 #[tokio::test]
-async fn what_a_trainer_broadcasts_is_served_as_if_it_had_come_as_a_body() {
-    let _double = exclusive_gpu_async().await;
+async fn what_a_trainer_broadcasts_is_served_like_a_body() {
+    let _emulated = exclusive_gpu_async().await;
     let expected = [
         served_from_a_body(1, Dtype::F32, "a").await,
         served_from_a_body(2, Dtype::BF16, "b").await,
@@ -174,7 +174,7 @@ async fn what_a_trainer_broadcasts_is_served_as_if_it_had_come_as_a_body() {
 
 #[tokio::test]
 async fn what_does_not_fit_is_refused_and_the_group_stays_in_step() {
-    let _double = exclusive_gpu_async().await;
+    let _emulated = exclusive_gpu_async().await;
     let expected = served_from_a_body(1, Dtype::F32, "a").await;
     let server = Server::start(deterministic()).await;
     let before = served(&server).await;
@@ -225,7 +225,7 @@ async fn the_next_one_is_served(server: Server) {
 
 #[tokio::test]
 async fn a_trainer_that_never_comes_is_not_waited_for_for_ever() {
-    let _double = exclusive_gpu_async().await;
+    let _emulated = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let before = served(&server).await;
     // Its store is there, but it never joins; and nobody is there at all.
@@ -246,8 +246,8 @@ async fn a_trainer_that_never_comes_is_not_waited_for_for_ever() {
 }
 
 #[tokio::test]
-async fn a_trainer_that_dies_between_two_broadcasts_is_told_of_at_once() {
-    let _double = exclusive_gpu_async().await;
+async fn a_trainer_that_dies_between_broadcasts_is_told_of_at_once() {
+    let _emulated = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let before = served(&server).await;
     let trainer = Trainer::join(&server, json!({})).await;
@@ -267,7 +267,7 @@ async fn a_trainer_that_dies_between_two_broadcasts_is_told_of_at_once() {
 
 #[tokio::test]
 async fn a_trainer_that_stalls_is_given_up_after_its_time() {
-    let _double = exclusive_gpu_async().await;
+    let _emulated = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let before = served(&server).await;
     let trainer = Trainer::join(&server, json!({"timeout": 600})).await;
@@ -284,8 +284,8 @@ async fn a_trainer_that_stalls_is_given_up_after_its_time() {
 }
 
 #[tokio::test]
-async fn while_a_trainer_stalls_the_engine_serves_and_the_next_one_takes_over() {
-    let _double = exclusive_gpu_async().await;
+async fn the_engine_serves_while_a_trainer_stalls() {
+    let _emulated = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let bodies: Vec<Value> = (0..3).map(numbered).collect();
     let expected = alone(&server, &bodies).await;
@@ -308,7 +308,7 @@ async fn while_a_trainer_stalls_the_engine_serves_and_the_next_one_takes_over() 
 
 #[tokio::test]
 async fn an_engine_that_stops_does_not_wait_for_a_trainer() {
-    let _double = exclusive_gpu_async().await;
+    let _emulated = exclusive_gpu_async().await;
     for caller_leaves in [false, true] {
         let server = Server::start(deterministic()).await;
         let trainer = Trainer::join(&server, json!({})).await;

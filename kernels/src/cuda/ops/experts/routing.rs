@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 use crate::cuda::device::Device;
-use crate::cuda::device::event::Event;
+use crate::cuda::device::event::CudaEvent;
 use crate::cuda::device::memory::Pinned;
 use crate::cuda::error::CudaError;
 use crate::cuda::grid::experts::ExpertTiles;
-use crate::cuda::tensor::{Matrix, Storage};
+use crate::cuda::tensor::{CudaMatrix, Storage};
 use crate::op::{ExpertChoice, ExpertMatrices, OpError};
 
 /// Maximum number of steps whose experts are being copied.
@@ -17,7 +17,7 @@ const TILE_BYTES: usize = 16;
 
 /// The experts of the rows of a step, and room for what they compute.
 #[derive(Debug)]
-pub struct Routing {
+pub struct CudaRouting {
     pub(super) choice: ExpertChoice,
     /// The matrices of each layer; `None` if it has no experts.
     tables: Vec<Option<MatrixTable>>,
@@ -59,10 +59,10 @@ struct ExpertCopy {
     experts: Pinned<i32>,
     /// Rows of the step, padded.
     rows: usize,
-    copied: Event,
+    copied: CudaEvent,
 }
 
-impl Routing {
+impl CudaRouting {
     /// Allocates room for `layers` layers and steps of `rows` rows, whose pairs have results of
     /// `width` elements.
     pub(super) fn new(
@@ -71,10 +71,11 @@ impl Routing {
         layers: usize,
         rows: usize,
         width: usize,
-    ) -> Result<Routing, CudaError> {
+    ) -> Result<CudaRouting, CudaError> {
         let empty = || Storage::new(device, 0);
         let copies = (0..STEPS).map(|_| ExpertCopy::new(device, layers * rows * choice.chosen));
-        let mut routing = Routing {
+
+        let mut routing = CudaRouting {
             choice,
             tables: (0..layers).map(|_| None).collect(),
             chosen: empty()?,
@@ -90,6 +91,7 @@ impl Routing {
                 waiting: VecDeque::new(),
             },
         };
+
         routing.reserve(rows)?;
         routing.reserve_results(rows, width, width / 2)?;
         Ok(routing)
@@ -135,7 +137,7 @@ impl Routing {
         &mut self,
         device: &Device,
         layer: usize,
-        experts: &ExpertMatrices<'_, Matrix>,
+        experts: &ExpertMatrices<'_, CudaMatrix>,
     ) -> Result<[u64; 2], CudaError> {
         let matrices = experts.gate_up.iter().chain(experts.down);
         let addresses: Vec<u64> = matrices.map(|matrix| matrix.storage.address()).collect();
@@ -205,7 +207,7 @@ impl ExpertCopy {
         Ok(ExpertCopy {
             experts: Pinned::new(device, count)?,
             rows: 0,
-            copied: Event::new(device)?,
+            copied: CudaEvent::new(device)?,
         })
     }
 

@@ -100,7 +100,7 @@ fn a_thought_a_text_and_two_calls_stream_in_order() {
 }
 
 #[test]
-fn a_whole_call_ends_when_something_else_begins_and_takes_nothing_more() {
+fn a_whole_call_ends_when_something_else_begins() {
     let two = [
         call(0, "c0", "f", "{\"a\":"),
         call(0, "", "", "\"}\"}"),

@@ -198,7 +198,7 @@ fn parts_of_a_message_translate() {
 }
 
 #[test]
-fn the_local_shell_is_a_function_and_the_providers_tools_leave_no_trace() {
+fn the_shell_is_a_function_hosted_tools_are_left_out() {
     let action = json!({ "type": "exec", "command": ["ls"] });
     assert_eq!(
         messages(json!([

@@ -83,14 +83,14 @@ impl Trainer {
     /// who uses the same device, are made before.
     async fn call_without_room(
         self,
-        (server, double): (&Server, &EmulatedGpu),
+        (server, emulated): (&Server, &ExclusiveGpu),
         cargo: &Cargo,
         n: i64,
     ) -> (Trainer, Answer) {
         let device = self.device.clone();
         let memories: Vec<Memory> =
             cargo.parts(true).iter().map(|part| Memory::of(&device, part).unwrap()).collect();
-        double.fail_allocation(n);
+        emulated.fail_allocation(n);
         let updating = server.begin(UPDATE, &json!({"update_info": cargo.info(true)}));
         let mut trainer = self;
         let sending = spawn_blocking(move || {
@@ -124,12 +124,12 @@ fn halves(number: u32) -> [Named; 2] {
 
 #[tokio::test]
 async fn no_matrix_passes_through_the_host() {
-    let double = exclusive_gpu_async().await;
+    let emulated = exclusive_gpu_async().await;
     let expected = served_from_a_body(1, Dtype::F32, "a").await;
     let server = Server::start(deterministic()).await;
     let mut trainer = Trainer::join(&server, json!({})).await;
     for (types, packed) in [(&TYPES[..1], true), (&TYPES[1..2], true), (&TYPES[1..2], false)] {
-        let before = double.get("bytes_to_host");
+        let before = emulated.get("bytes_to_host");
         trainer = {
             started(&server).await;
             let (trainer, answer) =
@@ -138,21 +138,21 @@ async fn no_matrix_passes_through_the_host() {
             trainer
         };
         finished(&server, if types[0].0 == Dtype::F32 { "a" } else { "b" }).await;
-        let copied = double.get("bytes_to_host") - before;
+        let copied = emulated.get("bytes_to_host") - before;
         assert!(copied < SMALLEST_MATRIX, "{copied} bytes came to the host");
         if types[0].0 == Dtype::F32 {
             assert_eq!(served(&server).await, expected);
         }
     }
-    assert_eq!(double.get("faults"), 0);
+    assert_eq!(emulated.get("faults"), 0);
     drop(trainer);
     server.stop().await;
-    assert_eq!(double.get("used"), 0);
+    assert_eq!(emulated.get("used"), 0);
 }
 
 #[tokio::test]
 async fn types_and_packings_mix_in_one_update() {
-    let double = exclusive_gpu_async().await;
+    let emulated = exclusive_gpu_async().await;
     let [first, second] = halves(3).map(|named| Cargo::of(&named, &TYPES));
     let whole = Cargo::of(&variant(3), &TYPES);
     let server = Server::start(deterministic()).await;
@@ -169,13 +169,13 @@ async fn types_and_packings_mix_in_one_update() {
     let server = Server::start(deterministic()).await;
     let trainer = Trainer::join(&server, json!({})).await;
     started(&server).await;
-    let before = double.get("bytes_to_host");
+    let before = emulated.get("bytes_to_host");
     let (trainer, answer) = trainer.call(&server, &first, true).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     let (trainer, answer) = trainer.call(&server, &second, false).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     finished(&server, "mixed").await;
-    let copied = double.get("bytes_to_host") - before;
+    let copied = emulated.get("bytes_to_host") - before;
     assert!(copied < SMALLEST_MATRIX, "{copied} bytes came to the host");
     assert_eq!(served(&server).await, expected);
     drop(trainer);
@@ -184,7 +184,7 @@ async fn types_and_packings_mix_in_one_update() {
 
 #[tokio::test]
 async fn an_infinite_element_is_refused_by_name_as_in_a_body() {
-    let _double = exclusive_gpu_async().await;
+    let _emulated = exclusive_gpu_async().await;
     let server = Server::start(deterministic()).await;
     let before = served(&server).await;
     let mut trainer = Trainer::join(&server, json!({})).await;
@@ -217,7 +217,7 @@ async fn an_infinite_element_is_refused_by_name_as_in_a_body() {
 
 #[tokio::test]
 async fn what_arrived_makes_room_for_what_comes() {
-    let double = exclusive_gpu_async().await;
+    let emulated = exclusive_gpu_async().await;
     let labels = ["a", "b"];
     let mut expected = Vec::new();
     for (number, label) in (1..).zip(labels) {
@@ -234,18 +234,18 @@ async fn what_arrived_makes_room_for_what_comes() {
         let answer;
         (trainer, answer) = trainer.call(&server, &first, true).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
-        let before = double.get("bytes_to_host");
+        let before = emulated.get("bytes_to_host");
         let answer;
         (trainer, answer) =
-            trainer.call_without_room((&server, &double), &second, failed + 1).await;
+            trainer.call_without_room((&server, &emulated), &second, failed + 1).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
         if failed == 0 {
             let matrices = 2 * first.tensors.iter().map(|one| one.1.len() as i64 / 4).sum::<i64>();
-            assert!(double.get("bytes_to_host") - before >= matrices, "nothing made room");
+            assert!(emulated.get("bytes_to_host") - before >= matrices, "nothing made room");
         }
         let finish = server.post(FINISH, &json!({"weight_version": labels[which]})).await;
-        let left = double.get("fail_allocation");
-        double.fail_allocation(0);
+        let left = emulated.get("fail_allocation");
+        emulated.fail_allocation(0);
         assert_eq!(finish.status, 200, "{}", finish.body);
         assert_eq!(checked(&server).await, expected[which].1);
         if left > 0 {
@@ -255,15 +255,15 @@ async fn what_arrived_makes_room_for_what_comes() {
         failed += 1;
     }
     assert!(failed > 25, "{failed} allocations failed");
-    assert_eq!(double.get("faults"), 0);
+    assert_eq!(emulated.get("faults"), 0);
     drop(trainer);
     server.stop().await;
-    assert_eq!(double.get("used"), 0);
+    assert_eq!(emulated.get("used"), 0);
 }
 
 #[tokio::test]
-async fn what_is_given_up_leaves_no_memory_behind_and_a_sleep_has_none() {
-    let double = exclusive_gpu_async().await;
+async fn what_is_given_up_leaves_no_memory_behind_nor_a_sleep() {
+    let emulated = exclusive_gpu_async().await;
     let expected = served_from_a_body(2, Dtype::BF16, "b").await;
     let server = Server::start(deterministic()).await;
     served(&server).await;
@@ -273,43 +273,43 @@ async fn what_is_given_up_leaves_no_memory_behind_and_a_sleep_has_none() {
     // The first call makes scratch memory, which stays.
     started(&server).await;
     let (trainer, _) = trainer.call(&server, &first, true).await;
-    let full = double.get("used");
+    let full = emulated.get("used");
     started(&server).await;
-    let empty = double.get("used");
+    let empty = emulated.get("used");
     assert!((arriving..2 * arriving).contains(&(full - empty)), "{full} and then {empty}");
 
     // Asleep there is nothing of an open update, neither of before nor of now.
     server.post_text("/sleep?level=1", "").await;
-    let asleep = double.get("used");
+    let asleep = emulated.get("used");
     server.post_text("/wake_up", "").await;
-    let awake = double.get("used");
+    let awake = emulated.get("used");
     let (trainer, _) = trainer.call(&server, &first, true).await;
-    assert!(double.get("used") >= awake + arriving);
+    assert!(emulated.get("used") >= awake + arriving);
     server.post_text("/sleep?level=1", "").await;
-    assert_eq!(double.get("used"), asleep);
+    assert_eq!(emulated.get("used"), asleep);
     let (trainer, answer) = trainer.call(&server, &second, true).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
-    assert_eq!(double.get("used"), asleep);
+    assert_eq!(emulated.get("used"), asleep);
     server.post_text("/wake_up", "").await;
     finished(&server, "b").await;
     assert_eq!(served(&server).await, expected);
 
     // A trainer that dies in the middle of a call takes along what it sent.
-    let awake = double.get("used");
+    let awake = emulated.get("used");
     started(&server).await;
     let updating = server.begin(UPDATE, &json!({"update_info": first.info(false)}));
     drop(trainer.send(first.parts(false)[..5].to_vec()).await);
     let answer = said_of(updating).await;
     assert_eq!(answer.status, 504, "{}", answer.body);
-    assert!(double.get("used") <= awake);
-    assert_eq!(double.get("faults"), 0);
+    assert!(emulated.get("used") <= awake);
+    assert_eq!(emulated.get("faults"), 0);
     server.stop().await;
-    assert_eq!(double.get("used"), 0);
+    assert_eq!(emulated.get("used"), 0);
 }
 
 /// Pushes `named` to a model of `folder` by a broadcast, and as a body, and compares.
 async fn pushed_both_ways(folder: &Path, options: EngineOptions, named: &Named) -> i64 {
-    let double = exclusive_gpu_async().await;
+    let emulated = exclusive_gpu_async().await;
     let cargo = Cargo::of(named, &TYPES[1..2]);
     let server = Server::of(folder, options.clone()).await;
     let push = server.post_bytes(&format!("{UPDATE}?weight_version=a"), &cargo.file()).await;
@@ -320,15 +320,15 @@ async fn pushed_both_ways(folder: &Path, options: EngineOptions, named: &Named) 
     let server = Server::of(folder, options).await;
     let trainer = Trainer::join(&server, json!({})).await;
     started(&server).await;
-    let before = double.get("bytes_to_host");
+    let before = emulated.get("bytes_to_host");
     let (trainer, answer) = trainer.call(&server, &cargo, true).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     finished(&server, "a").await;
-    let copied = double.get("bytes_to_host") - before;
+    let copied = emulated.get("bytes_to_host") - before;
     assert_eq!(served(&server).await, expected);
     drop(trainer);
     server.stop().await;
-    assert_eq!(double.get("used"), 0);
+    assert_eq!(emulated.get("used"), 0);
     copied
 }
 
@@ -347,7 +347,7 @@ async fn experts_and_gates_are_cut_apart_where_they_are() {
 }
 
 #[tokio::test]
-async fn an_engine_on_the_cpu_takes_what_arrives_on_a_gpu() {
+async fn an_engine_on_the_cpu_takes_what_arrives() {
     let folder = crate::update::tests::tiny();
     let options = EngineOptions { device: DeviceChoice::Cpu, ..deterministic() };
     pushed_both_ways(&folder, options, &variant(1)).await;

@@ -1,0 +1,72 @@
+//! The help texts: topics, order and length.
+
+use clap::{Command, CommandFactory};
+
+use crate::{Cli, with_short_help};
+
+/// Columns of a terminal on which each option takes one line of `-h`.
+const COLUMNS: usize = 100;
+const GLOBAL: &str = "Global options";
+
+/// The command line as it is parsed, with the options that every subcommand gets.
+fn built() -> Command {
+    let mut cli = Cli::command();
+    cli.build();
+    cli
+}
+
+#[test]
+fn every_option_is_below_a_topic() {
+    let cli = built();
+    let global: Vec<_> = cli.get_arguments().map(|option| option.get_id().clone()).collect();
+    let mut seen = 0;
+    for command in cli.get_subcommands().filter(|command| command.get_name() != "help") {
+        for option in command.get_arguments() {
+            let name = format!("{} {}", command.get_name(), option.get_id());
+            let heading = option.get_help_heading();
+            let is_global = global.contains(option.get_id());
+            assert_eq!(heading.is_none(), option.is_positional(), "{name}");
+            assert_eq!(heading == Some(GLOBAL), is_global, "{name}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 300, "{seen}");
+}
+
+#[test]
+fn global_options_are_the_last_topic() {
+    for command in built().get_subcommands().filter(|command| command.get_name() != "help") {
+        let help = command.clone().render_help().to_string();
+        let topics = help.lines().filter(|line| line.ends_with(':') && !line.starts_with(' '));
+        assert_eq!(topics.last(), Some("Global options:"), "{}", command.get_name());
+    }
+}
+
+#[test]
+fn the_short_help_is_one_line_an_option() {
+    let mut cli = with_short_help(Cli::command()).term_width(COLUMNS);
+    cli.build();
+    for command in cli.get_subcommands().filter(|command| command.get_name() != "help") {
+        let help = command.clone().render_help().to_string();
+        let (_, topics) = help.split_once("\n\n").unwrap();
+        let lines = topics.lines().filter(|line| line.starts_with(' '));
+        let wrapped: Vec<&str> = lines.filter(|line| line.starts_with("          ")).collect();
+        assert_eq!(wrapped, [""; 0], "{}", command.get_name());
+    }
+}
+
+/// The first paragraph is a phrase; what follows are sentences.
+#[test]
+fn texts_end_as_phrases_and_sentences_do() {
+    for command in built().get_subcommands() {
+        for option in command.get_arguments() {
+            let name = format!("{} {}", command.get_name(), option.get_id());
+            let short = option.get_help().map(ToString::to_string).unwrap_or_default();
+            assert!(!short.is_empty() && !short.ends_with('.'), "{name}: {short}");
+            let long = option.get_long_help().map(ToString::to_string).unwrap_or_default();
+            let details = long.strip_prefix(&short).unwrap_or_default().trim();
+            let is_whole = details.is_empty() || details.ends_with(['.', ']']);
+            assert!(is_whole, "{name}: {details}");
+        }
+    }
+}

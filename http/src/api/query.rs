@@ -1,0 +1,172 @@
+//! Queries: parameters behind the path of a request.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use crate::api::BadRequest;
+use crate::api::suggest::unknown_name;
+use crate::path::escapes::form_decoded;
+
+/// The decoded parameters of a query, in their order.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// Decodes a query. Each parameter may be there once.
+    ///
+    /// # Errors
+    /// [`BadRequest`] that names a parameter that is there twice.
+    pub fn parse(query: Option<&str>) -> Result<Self, BadRequest> {
+        Self::with_lists(query, &[])
+    }
+
+    /// Decodes a query in which the parameters `lists` may be repeated, and no other.
+    ///
+    /// # Errors
+    /// [`BadRequest`] that names another parameter that is there twice.
+    pub fn with_lists(query: Option<&str>, lists: &[&str]) -> Result<Self, BadRequest> {
+        let mut parameters: Vec<(String, String)> = Vec::new();
+        for pair in query.unwrap_or("").split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (name, value) = (form_decoded(name), form_decoded(value));
+            let is_repeated = parameters.iter().any(|(other, _)| *other == name);
+            if is_repeated && !lists.contains(&name.as_str()) {
+                return Err(BadRequest(format!("`{name}` is given twice")));
+            }
+            parameters.push((name, value));
+        }
+        Ok(Self(parameters))
+    }
+
+    /// Refuses a parameter that is not among `known`.
+    ///
+    /// # Errors
+    /// [`BadRequest`] with the known name that may be meant.
+    pub fn check_known(&self, known: &[&str]) -> Result<(), BadRequest> {
+        match self.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
+            Some((name, _)) => Err(BadRequest(unknown_name("a parameter", name, known))),
+            None => Ok(()),
+        }
+    }
+
+    /// The value of a parameter.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
+    }
+
+    /// All values of a parameter that may be repeated.
+    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(other, _)| other == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The value of a flag, or `default` if it is absent.
+    ///
+    /// # Errors
+    /// As those of [`flag`].
+    pub fn flag(&self, name: &str, default: bool) -> Result<bool, BadRequest> {
+        self.get(name).map_or(Ok(default), |text| flag(name, text))
+    }
+
+    /// Removes a parameter.
+    pub fn take(&mut self, name: &str) -> Option<String> {
+        let at = self.0.iter().position(|(other, _)| other == name)?;
+        Some(self.0.remove(at).1)
+    }
+
+    /// Removes an id.
+    ///
+    /// # Errors
+    /// [`BadRequest`] if it is not valid.
+    pub fn take_id<T: FromStr<Err: Display>>(
+        &mut self,
+        name: &str,
+    ) -> Result<Option<T>, BadRequest> {
+        let id = self.take(name).map(|id| id.parse()).transpose();
+        id.map_err(|error: T::Err| BadRequest(format!("`{name}`: {error}")))
+    }
+
+    /// Removes a number from `least` to `most`.
+    ///
+    /// # Errors
+    /// [`BadRequest`] if it is no such number.
+    pub fn take_number(
+        &mut self,
+        name: &str,
+        least: u32,
+        most: u32,
+    ) -> Result<Option<u32>, BadRequest> {
+        let Some(text) = self.take(name) else { return Ok(None) };
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        number.map(Some).ok_or_else(|| BadRequest(format!("`{name}` is not {least} to {most}")))
+    }
+
+    /// Removes a flag; false if it is absent.
+    ///
+    /// # Errors
+    /// As those of [`flag`].
+    pub fn take_flag(&mut self, name: &str) -> Result<bool, BadRequest> {
+        self.take(name).map_or(Ok(false), |text| flag(name, &text))
+    }
+
+    /// The parameters that are left, as pairs of name and value.
+    pub fn rest(&self) -> &[(String, String)] {
+        &self.0
+    }
+}
+
+/// Reads the flag `name`: true for nothing, `true` and `1`, false for `false` and `0`.
+///
+/// # Errors
+/// [`BadRequest`] for any other text.
+pub fn flag(name: &str, text: &str) -> Result<bool, BadRequest> {
+    match text {
+        "" | "true" | "1" => Ok(true),
+        "false" | "0" => Ok(false),
+        _ => Err(BadRequest(format!("`{name}` is not true or false"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_decoded_and_name_a_parameter_once() {
+        let read = |query| Query::parse(Some(query)).unwrap().0;
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(
+            read("kind=main%2Cfork&a=b+c&d"),
+            [pair("kind", "main,fork"), pair("a", "b c"), pair("d", "")]
+        );
+        assert_eq!(read("a=%zz%4"), [pair("a", "%zz%4")]);
+        assert_eq!(Query::parse(None).unwrap(), Query::default());
+        assert!(Query::parse(Some("a=1&%61=2")).unwrap_err().0.contains("given twice"));
+    }
+
+    #[test]
+    fn only_a_list_may_be_repeated() {
+        let query = Query::with_lists(Some("tags=a&tags=b&x=1"), &["tags"]).unwrap();
+        assert_eq!(query.all("tags").collect::<Vec<_>>(), ["a", "b"]);
+        assert!(Query::with_lists(Some("x=1&x=1"), &["tags"]).is_err());
+    }
+
+    #[test]
+    fn a_flag_is_true_or_false_and_nothing_else() {
+        let query = Query::parse(Some("a&b=true&c=1&d=false&e=0&f=yes&g=True")).unwrap();
+        let flag = |name| query.flag(name, false);
+        assert_eq!(
+            ["a", "b", "c", "d", "e"].map(|n| flag(n) == Ok(true)),
+            [true, true, true, false, false]
+        );
+        assert!(flag("f").is_err() && flag("g").is_err());
+        assert_eq!((flag("h"), query.flag("h", true)), (Ok(false), Ok(true)));
+    }
+
+    #[test]
+    fn an_unknown_parameter_is_refused_with_the_one_that_may_be_meant() {
+        let query = |text| Query::parse(Some(text)).unwrap();
+        assert!(query("attempt=2").check_known(&["attempt"]).is_ok());
+        let misspelled = query("atempt=2").check_known(&["attempt"]);
+        assert!(misspelled.unwrap_err().0.contains("did you mean `attempt`?"));
+    }
+}

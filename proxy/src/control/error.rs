@@ -1,0 +1,80 @@
+//! Errors of the recorder and its store as replies.
+
+use http::api::auth::{NotLetIn, Refusal};
+use http::api::reply::{JsonReply, error};
+use http::body::BodyError;
+use hyper::StatusCode;
+use store::{CommitError, SnapshotError};
+
+use crate::error::CallError;
+
+/// The reply to a request that the store refuses.
+pub(super) fn commit_error(reason: CommitError) -> JsonReply {
+    let status = match reason {
+        CommitError::Unknown(..) | CommitError::UnknownCall(..) | CommitError::UnknownKey(_) => {
+            StatusCode::NOT_FOUND
+        }
+        CommitError::Closed(..)
+        | CommitError::Announced(..)
+        | CommitError::Taken
+        | CommitError::NoLease(_) => StatusCode::CONFLICT,
+        CommitError::TooManyLabels(_) => StatusCode::BAD_REQUEST,
+        CommitError::NotBegun(_)
+        | CommitError::NeedsKey(_)
+        | CommitError::Revoked
+        | CommitError::Spent(..)
+        | CommitError::Unavailable(_)
+        | CommitError::Database(_)
+        | CommitError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    error(status, &reason.to_string())
+}
+
+/// The reply if the store cannot be read.
+pub(super) fn snapshot_error(reason: SnapshotError) -> JsonReply {
+    error(StatusCode::SERVICE_UNAVAILABLE, &reason.to_string())
+}
+
+/// The reply to a request that cannot be read or forwarded.
+pub(super) fn call_error(reason: CallError) -> JsonReply {
+    error(reason.status(), &reason.detail())
+}
+
+/// The reply to a request whose body cannot be read.
+pub(super) fn body_error(reason: BodyError) -> JsonReply {
+    error(reason.status(), &reason.to_string())
+}
+
+/// The reply to a request that is not let in.
+pub(super) fn not_let_in(reason: NotLetIn) -> JsonReply {
+    match reason {
+        NotLetIn::Refused(refusal) => refused(refusal),
+        NotLetIn::TooManyWrongTokens => {
+            error(StatusCode::TOO_MANY_REQUESTS, "too many requests with a wrong token")
+        }
+    }
+}
+
+/// The reply to a request that a check of the gate refuses.
+pub(super) fn refused(refusal: Refusal) -> JsonReply {
+    match refusal {
+        Refusal::Host => error(
+            StatusCode::FORBIDDEN,
+            "the control listener is not addressed by this name; use its address, or name it \
+             with `rolltape serve --control-host NAME`",
+        ),
+        Refusal::Origin => error(
+            StatusCode::FORBIDDEN,
+            "the control listener takes no requests of web pages of another origin",
+        ),
+        Refusal::NoToken | Refusal::WrongToken => {
+            let given = if refusal == Refusal::NoToken { "gives none" } else { "gives another" };
+            let message = format!(
+                "the control listener requires its token, and this request {given}: \
+                 authorization: Bearer TOKEN; `rolltape serve` says at its start which file holds \
+                 it, STORE-token beside its store by default"
+            );
+            error(StatusCode::UNAUTHORIZED, &message)
+        }
+    }
+}
