@@ -132,7 +132,7 @@ impl Client {
             decoded: request.body.clone(),
             ..RequestBody::default()
         };
-        let class = RequestClass::of(None, request.route, json.as_ref());
+        let class = RequestClass::new(None, request.route, json.as_ref());
         let mut outgoing = AgentRequest { head, path: request.path, body, class };
         let (reply, rewrite) = self.server.exchange.send(&mut outgoing, &plan).await?;
         let asked = rewrite.asks;
@@ -210,7 +210,7 @@ impl ReplyReader {
         loop {
             let step = match body.frame().await {
                 None => transform.end(recording),
-                Some(Err(error)) => transform.cut(error.to_string(), recording),
+                Some(Err(error)) => transform.break_off(error.to_string(), recording),
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(bytes) => transform.push(bytes, recording),
                     Err(_) => continue,

@@ -5,8 +5,8 @@
 //!   protocols.
 //! - `tag`: the episode of a call, from its path, headers, API key, session or conversation.
 //! - `record`: the recording of a call, which reaches the store however the call ends.
-//! - `upstream`: the rewritten request, the connections, and what the upstream is asked besides.
 //! - `fleet`: which of several upstreams gets the call.
+//! - `upstream`: the plan of the request, its exchange, and what the upstream is asked besides.
 //! - `reply`: the reply on its way to the agent. Its end waits for the disk.
 //!
 //! `bounds` names what anybody may cost the proxy. `error` is the one place where an error becomes

@@ -122,6 +122,7 @@ impl Engine {
     /// The same engine with another weight or limit.
     pub(super) fn with_spec(&self, spec: EngineSpec) -> Self {
         let copy = |flag: &AtomicBool| AtomicBool::new(flag.load(Ordering::SeqCst));
+
         Self {
             id: self.id,
             name_hash: self.name_hash,

@@ -26,6 +26,7 @@ pub(crate) async fn watch(fleet: &Arc<Fleet>, shutdown: impl Future<Output = ()>
                 true => look_at_all(fleet).await,
                 false => look_for_one(fleet).await,
             }
+
             if resolved_at.elapsed() >= RESOLVE_EVERY {
                 resolved_at = Instant::now();
                 if let Err(error) = fleet.refresh().await {

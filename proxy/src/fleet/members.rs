@@ -101,6 +101,7 @@ impl Fleet {
             named.push(EngineSpec { dialect: config.dialect, ..only });
         }
         check_all(&named)?;
+
         let fleet = Self {
             config: config.clone(),
             tls: client_tls(&config.upstream_ca)?,
@@ -243,6 +244,7 @@ impl Fleet {
             true => LoadBound::MOVED,
             false => LoadBound::NEW,
         };
+
         while !open.is_empty() {
             let candidates: Vec<Candidate> = open
                 .iter()
@@ -257,6 +259,7 @@ impl Fleet {
                 true => for_thread(thread.key(), &candidates, bound),
                 false => least_loaded(&candidates),
             };
+
             let Some(index) = chosen else { return Choice::None };
             let engine = open.swap_remove(index);
             let Some(call) = self.begin(engine, routed.to_owned()) else { continue };

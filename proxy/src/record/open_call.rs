@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use episode::{AttemptId, CallEnd, CallId, CallStart, Micros, Outcome};
-use http::body::cut::CutHandle;
+use http::body::cancel::CancelHandle;
 use http::body::heartbeat::{Promise, Pulse};
 use http::body::request_body::RequestBody;
 use http::clock::now;
@@ -82,15 +82,15 @@ struct CallOpening<'a> {
     start: CallStart,
     /// The id of the API key that it came with.
     key: Option<String>,
-    cut: Option<&'a CutHandle>,
+    cancel: Option<&'a CancelHandle>,
     permit: CallPermit,
 }
 
 impl CallOpening<'_> {
-    /// A call without a key that nothing cuts.
+    /// A call without a key that nothing cancels.
     #[cfg(test)]
     fn plain(start: CallStart) -> Self {
-        Self { start, key: None, cut: None, permit: None }
+        Self { start, key: None, cancel: None, permit: None }
     }
 }
 
@@ -139,9 +139,9 @@ impl OpenCall {
         let (conversation, key) = (tagged.conversation.take(), tagged.key_id.take());
         let start = arrival.start(tagged);
         let pending_response = PendingResponse::of(&start, &arrival.head.headers);
-        let cut = arrival.head.extensions.get::<CutHandle>();
+        let cancel = arrival.head.extensions.get::<CancelHandle>();
         let pulse = arrival.pulse(services.names_call, &start);
-        let mut call = Self::queue(services, CallOpening { start, key, cut, permit }).await;
+        let mut call = Self::queue(services, CallOpening { start, key, cancel, permit }).await;
         call.conversation = conversation;
         call.pending_response = pending_response;
         if let Some(pulse) = pulse {
@@ -152,8 +152,8 @@ impl OpenCall {
 
     /// Queues the start record, which rides with the commit under way.
     async fn queue(services: RecordingServices<'_>, opening: CallOpening<'_>) -> Self {
-        let CallOpening { mut start, key, cut, permit } = opening;
-        let (attempt, cut) = (AttemptId::from(&start.tag), cut.and_then(CutHandle::take));
+        let CallOpening { mut start, key, cancel, permit } = opening;
+        let (attempt, cancel) = (AttemptId::from(&start.tag), cancel.and_then(CancelHandle::take));
         services.tracker.count_start();
         services.mask.hide_in_start(&mut start);
         let recording = Recording::new(start.call_id, start.route, services.reply_bytes_max);
@@ -166,7 +166,7 @@ impl OpenCall {
             mask: services.mask.clone(),
             start: None,
             unstarted: None,
-            unwritten_end: Some(services.tracker.expect_end(start.call_id, attempt, cut)),
+            unwritten_end: Some(services.tracker.expect_end(start.call_id, attempt, cancel)),
             words: words_of(&start, key.as_deref()),
             recording: Some(recording.charged_to(services.memory.lease())),
             start_stamp: services.tracker.versions.declared(),
