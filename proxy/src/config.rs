@@ -1,4 +1,14 @@
 //! Settings of a proxy, validated.
+//!
+//! - `address`: an inference server. `spec`: one of several, as a user names it.
+//! - `allowed`: paths that agents may use. `tag_segments`: the part of a path that tags a call.
+//! - `signing_secrets`: the place of what signs API keys.
+
+pub(crate) mod address;
+pub(crate) mod allowed;
+pub(crate) mod signing_secrets;
+pub(crate) mod spec;
+pub(crate) mod tag_segments;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,16 +19,16 @@ use http::server::listen::ConnectionBounds;
 use store::Budget;
 use wire::{Dialect, ForcedSampling, Vocabulary};
 
-use crate::agent::allowed::AllowedPath;
 use crate::bounds::{
     BODY_WAIT, CONNECTIONS_MAX, CONTROL_CONNECTIONS_MAX, CONTROL_STALL_WAIT, DESCRIPTORS_KEPT,
     HEAD_WAIT, IDLE_WAIT, PEER_PART, STALL_WAIT,
 };
+use crate::config::address::Upstream;
+use crate::config::allowed::AllowedPath;
+use crate::config::signing_secrets::SigningSecretPlace;
+use crate::config::spec::FleetSettings;
 use crate::feed::rows::RowSource;
-use crate::fleet::spec::FleetSettings;
 use crate::reading::Reader;
-use crate::tag::api_key::SigningSecretPlace;
-use crate::upstream::address::Upstream;
 
 /// Settings of a proxy.
 #[derive(Debug, Clone)]

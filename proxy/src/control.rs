@@ -21,13 +21,13 @@ mod requests;
 pub(crate) mod routes;
 mod versions;
 
-use episode::AttemptId;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use episode::AttemptId;
 use http::api::auth::{Gate, Tokens};
 use http::api::query::Query;
 use http::api::reply::{JsonReply, done, error, ok};
@@ -350,7 +350,7 @@ async fn ready(proxy: &Proxy) -> Result<JsonReply, JsonReply> {
     }
     let only = proxy.fleet.any();
     let upstream = only.spec.upstream.to_string();
-    if let Err(reason) = only.forward.try_reach().await {
+    if let Err(reason) = only.server.client.try_reach().await {
         let message = format!("the upstream at {upstream} could not be reached: {reason}");
         return Err(unavailable(&message));
     }

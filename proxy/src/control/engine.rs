@@ -17,10 +17,10 @@ use serde_json::Value;
 use store::VersionRecord;
 use wire::Dialect;
 
-use crate::agent::trailers;
 use crate::bounds::WEIGHT_INFO_WAIT;
 use crate::control::error::call_error;
 use crate::proxy::Proxy;
+use crate::upstream::trailers;
 
 /// Forwards a request unchanged, and the reply.
 pub(super) async fn forward(
@@ -37,10 +37,10 @@ pub(super) async fn forward(
 
     let engine = proxy.fleet.any();
     let body = OutgoingBody::streamed(Bytes::new(), trailers::cleaned(body), u64::MAX);
-    let reply = engine.forward.control(head, body).await.map_err(call_error)?;
+    let reply = engine.server.client.control(head, body).await.map_err(call_error)?;
     if reply.status().is_success() && changes_weights {
         proxy.tracker.versions.request_check();
-        engine.forward.weights_changed();
+        engine.server.lookups.weights_changed();
     }
     let (mut head, body) = reply.into_parts();
     headers::remove_hop_by_hop(&mut head.headers);
@@ -59,7 +59,7 @@ struct WeightInfo {
 pub(super) async fn record_versions(proxy: Arc<Proxy>) {
     loop {
         let labels = proxy.tracker.versions.next_check().await;
-        let is_own_engine = proxy.fleet.any().forward.known_dialect() == Some(Dialect::Rolltape);
+        let is_own_engine = proxy.fleet.any().server.probe.known() == Some(Dialect::Rolltape);
         let mut recorded = Vec::new();
         for (label, seen_at) in labels {
             let checksum = match is_own_engine {
@@ -110,7 +110,7 @@ async fn checksum_of(proxy: &Proxy, label: &str) -> Option<String> {
 /// Reads a page that describes weights.
 async fn weight_info(proxy: &Proxy, page: &str) -> Option<WeightInfo> {
     let engine = proxy.fleet.any();
-    let reply = tokio::time::timeout(WEIGHT_INFO_WAIT, engine.forward.get(page)).await;
+    let reply = tokio::time::timeout(WEIGHT_INFO_WAIT, engine.server.client.get(page)).await;
     let (status, body) = reply.ok()?.ok()?;
     let info: Value = serde_json::from_slice(&body).ok().filter(|_| status.is_success())?;
     let text = |name: &str| info.get(name).and_then(Value::as_str).map(str::to_owned);

@@ -108,7 +108,7 @@ pub(super) async fn close(
 
 /// Ends the calls of a closed attempt. Those whose agents do not read are ended in the store.
 fn end_calls(proxy: &Proxy, attempt: &AttemptId) {
-    let running = proxy.tracker.cut(attempt);
+    let running = proxy.tracker.cancel(attempt);
     if running.is_empty() {
         return;
     }

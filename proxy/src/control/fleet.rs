@@ -8,12 +8,12 @@ use http::path::escapes::unescaped;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
+use crate::config::address::Upstream;
+use crate::config::spec::{EngineSpec, dialect};
 use crate::control::requests::UpstreamBody;
 use crate::fleet::engine::Engine;
 use crate::fleet::members::ChangeError;
-use crate::fleet::spec::{EngineSpec, dialect};
 use crate::proxy::Proxy;
-use crate::upstream::address::Upstream;
 
 /// Lists the upstreams and their states.
 pub(super) fn list(proxy: &Proxy) -> JsonReply {
@@ -23,7 +23,7 @@ pub(super) fn list(proxy: &Proxy) -> JsonReply {
 }
 
 fn shown(proxy: &Proxy, engine: &Engine) -> Value {
-    let dialect = engine.spec.dialect.or(engine.forward.known_dialect());
+    let dialect = engine.spec.dialect.or(engine.server.probe.known());
     let count = |number: &std::sync::atomic::AtomicU64| number.load(Ordering::Relaxed);
     json!({
         "name": engine.name(),

@@ -108,12 +108,12 @@ fn add_calls(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
     let help = "Calls whose added fields the upstream refused, and that were answered without.";
     page.counter("rolltape_asks_refused_total", help, &NONE)?
         .with_label_values(&NONE)
-        .inc_by(proxy.fleet.all().iter().map(|one| one.forward.refusals.count()).sum());
+        .inc_by(proxy.fleet.all().iter().map(|one| one.server.exchange.refusals.count()).sum());
 
     let help = "1 if the last attempt to reach the upstream, or one of several, succeeded.";
     page.gauge("rolltape_upstream_up", help, &NONE)?
         .with_label_values(&NONE)
-        .set(flag(proxy.fleet.all().iter().any(|one| one.forward.lost_because().is_none())));
+        .set(flag(proxy.fleet.all().iter().any(|one| one.server.client.lost_because().is_none())));
     let memory = proxy.memory.counts();
     for (name, help, bytes) in [
         ("rolltape_memory_bytes", "Memory of requests and replies.", memory.held),

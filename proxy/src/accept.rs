@@ -1,4 +1,9 @@
 //! Requests of agents, read whole within bounds of size and time.
+//!
+//! - `gate`: the requests that are served at all. `upgrade`: requests for other protocols.
+
+pub(crate) mod gate;
+pub(crate) mod upgrade;
 
 use std::sync::Arc;
 
@@ -9,10 +14,10 @@ use hyper::Request;
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
 
-use crate::agent::trailers;
 use crate::config::Config;
 use crate::error::CallError;
 use crate::tag;
+use crate::upstream::trailers;
 
 /// Reads a request of an agent, whole or up to the bound of what is kept.
 ///

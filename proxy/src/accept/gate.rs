@@ -10,10 +10,10 @@ use hyper::http::uri::Authority;
 use hyper::{HeaderMap, Method, Request, Uri};
 use wire::Access;
 
-use crate::agent::allowed::AllowedPath;
-use crate::agent::upgrade;
+use crate::accept::upgrade;
 use crate::bounds::REFUSED_PATHS_MAX;
 use crate::config::Config;
+use crate::config::allowed::AllowedPath;
 use crate::error::CallError;
 use crate::tag;
 use crate::upstream::stray;

@@ -15,57 +15,57 @@ use tokio::sync::oneshot;
 
 use crate::body::{BoxError, ReplyBody};
 
-/// The end of a cut that the recording of a call takes. A request carries it as an extension.
+/// The handle that cancels a call. Its recording takes it; a request carries it as an extension.
 #[derive(Debug, Clone)]
-pub struct CutHandle(Arc<Mutex<Option<oneshot::Sender<()>>>>);
+pub struct CancelHandle(Arc<Mutex<Option<oneshot::Sender<()>>>>);
 
-/// The end of a cut that the call listens to.
+/// The signal of the handle, to which the call listens.
 #[derive(Debug)]
-pub struct CutSignal(Option<oneshot::Receiver<()>>);
+pub struct CancelSignal(Option<oneshot::Receiver<()>>);
 
-/// Both ends of a cut.
-pub fn channel() -> (CutHandle, CutSignal) {
+/// A handle and its signal.
+pub fn channel() -> (CancelHandle, CancelSignal) {
     let (sender, receiver) = oneshot::channel();
-    (CutHandle(Arc::new(Mutex::new(Some(sender)))), CutSignal(Some(receiver)))
+    (CancelHandle(Arc::new(Mutex::new(Some(sender)))), CancelSignal(Some(receiver)))
 }
 
-impl CutHandle {
-    /// The sender of the cut, once.
+impl CancelHandle {
+    /// The sender that cancels, once.
     pub fn take(&self) -> Option<oneshot::Sender<()>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-impl CutSignal {
-    /// Waits for the cut. It never comes once the call has ended.
-    pub async fn cut(&mut self) {
-        std::future::poll_fn(|cx| self.poll_cut(cx)).await;
+impl CancelSignal {
+    /// Waits until the call is cancelled, which never happens once it has ended.
+    pub async fn cancelled(&mut self) {
+        std::future::poll_fn(|cx| self.poll_cancelled(cx)).await;
     }
 
-    fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_cancelled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(receiver) = &mut self.0 else { return Poll::Pending };
-        let is_cut = ready!(Pin::new(receiver).poll(cx)).is_ok();
+        let is_cancelled = ready!(Pin::new(receiver).poll(cx)).is_ok();
         // It must not be asked again.
         self.0 = None;
-        if is_cut { Poll::Ready(()) } else { Poll::Pending }
+        if is_cancelled { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// The body of a reply that breaks off at the cut.
+    /// The body of a reply that breaks off when the call is cancelled.
     pub fn guard(self, body: ReplyBody) -> ReplyBody {
         match self.0.is_some() && !body.is_end_stream() {
-            true => CutBody { body: Some(body), signal: self }.boxed_unsync(),
+            true => CancellableBody { body: Some(body), signal: self }.boxed_unsync(),
             false => body,
         }
     }
 }
 
-/// A body that is dropped at the cut.
-struct CutBody {
+/// A body that is dropped when the call is cancelled.
+struct CancellableBody {
     body: Option<ReplyBody>,
-    signal: CutSignal,
+    signal: CancelSignal,
 }
 
-impl Body for CutBody {
+impl Body for CancellableBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -73,7 +73,7 @@ impl Body for CutBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if self.signal.poll_cut(cx).is_ready() {
+        if self.signal.poll_cancelled(cx).is_ready() {
             self.body = None;
             return Poll::Ready(Some(Err("the episode was closed".into())));
         }
@@ -98,7 +98,7 @@ mod tests {
     use crate::body::full;
 
     #[tokio::test]
-    async fn a_body_breaks_off_at_the_cut_and_not_because_its_call_ended() {
+    async fn a_cancelled_body_breaks_off_and_that_of_an_ended_call_does_not() {
         let (handle, signal) = channel();
         let sender = handle.take().unwrap();
         assert!(handle.take().is_none());
@@ -110,7 +110,7 @@ mod tests {
 
         let (handle, mut signal) = channel();
         handle.take().unwrap().send(()).unwrap();
-        signal.cut().await;
+        signal.cancelled().await;
         let error = signal.guard(full(Bytes::from("the episode was closed")));
         assert_eq!(error.collect().await.unwrap().to_bytes(), "the episode was closed");
 

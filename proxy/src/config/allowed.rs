@@ -7,7 +7,7 @@ use http::path::target::normal_path;
 use hyper::Method;
 use thiserror::Error;
 
-use crate::tag::path::tag_length;
+use crate::config::tag_segments::tag_length;
 
 /// A method and path that agents may use beside those on the list.
 #[derive(Debug, Clone, PartialEq, Eq)]

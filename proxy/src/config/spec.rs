@@ -9,7 +9,7 @@ use thiserror::Error;
 use wire::Dialect;
 
 use crate::bounds::{ENGINE_NAME_BYTES_MAX, ENGINE_WEIGHT_MAX, ENGINES_MAX};
-use crate::upstream::address::{InvalidUpstream, Upstream};
+use crate::config::address::{InvalidUpstream, Upstream};
 
 /// One of several upstreams.
 #[derive(Debug, Clone, PartialEq, Eq)]
