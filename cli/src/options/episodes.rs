@@ -8,7 +8,7 @@ use super::store::StoreArgs;
 /// A store and filters on its episodes.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Episodes")]
-pub(crate) struct EpisodeFilter {
+pub(crate) struct SelectionArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
     /// Only this episode
@@ -22,7 +22,7 @@ pub(crate) struct EpisodeFilter {
     task: Option<TaskId>,
 }
 
-impl EpisodeFilter {
+impl SelectionArgs {
     /// The same filters as the store takes them.
     pub(crate) fn selection(&self) -> Selection {
         Selection {

@@ -63,7 +63,7 @@ struct ToolUse {
 
 /// A message, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct ReadableMessage {
     role: String,
     /// The tool that a result is of.
     tool: Option<String>,
@@ -72,7 +72,7 @@ pub(super) struct Message {
     uses: Vec<ToolUse>,
 }
 
-impl Message {
+impl ReadableMessage {
     /// Reads the messages of a conversation in OpenAI's form.
     pub(super) fn all(messages: &[Value]) -> Vec<Self> {
         let mut names = HashMap::new();
@@ -259,7 +259,7 @@ mod tests {
 
     fn page(message: &Value, width: usize) -> Vec<String> {
         let paper = Paper { width: Some(width), more: None };
-        Message::of(message).lines(&paper).iter().map(Line::text).collect()
+        ReadableMessage::of(message).lines(&paper).iter().map(Line::text).collect()
     }
 
     #[test]
@@ -299,7 +299,7 @@ mod tests {
             json!({ "role": "tool", "tool_call_id": "1", "content": parts }),
         ];
         let paper = Paper { width: Some(60), more: None };
-        let lines = Message::all(&messages)[1].lines(&paper);
+        let lines = ReadableMessage::all(&messages)[1].lines(&paper);
         let lines: Vec<String> = lines.iter().map(Line::text).collect();
         assert_eq!(lines, ["  tool look", "    a", "    [image, 29 bytes]"]);
     }
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn a_long_message_is_cut_and_says_where_the_rest_is() {
         let text = vec!["line"; 40].join("\n");
-        let message = Message::of(&json!({ "role": "user", "content": text }));
+        let message = ReadableMessage::of(&json!({ "role": "user", "content": text }));
         let paper = Paper { width: Some(60), more: Some("rolltape show e --turn 1".to_owned()) };
         let lines = message.lines(&paper);
         assert_eq!(lines.len(), ROWS_MAX + 1);

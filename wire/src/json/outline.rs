@@ -33,6 +33,7 @@ impl Brackets {
         let mut brackets: Vec<(usize, usize)> = Vec::with_capacity(room);
         // The places in `brackets` of those that must still close.
         let mut open = Vec::with_capacity(OPEN_ROOM);
+
         each_bracket(doc, |at, bracket| {
             match bracket {
                 b'{' | b'[' if open.len() == DEPTH_MAX => return Err(Malformed),

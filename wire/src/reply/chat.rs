@@ -86,6 +86,7 @@ impl<'a> ChoiceLists<'a> {
             is_new.then_some(())?;
             cut.push(member.value);
         }
+
         let mut found = Self::default();
         if let Some(list) = token_ids {
             found.token_ids = Capped::of_ids(list).ok()?;

@@ -165,6 +165,7 @@ impl<'a> EntryReader<'a> {
                 return None;
             }
         }
+
         let text = &self.json[start..self.at];
         let is_finite = || text.parse().is_ok_and(f64::is_finite);
         let is_small = !has_exponent && text.len() < f64::MAX_10_EXP as usize;

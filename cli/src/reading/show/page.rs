@@ -16,12 +16,12 @@ use crate::time::{date, rough};
 const CALLS_MAX: usize = 8;
 
 /// A part of the page.
-enum Part<'a> {
+enum PagePart<'a> {
     Turn(&'a TurnView),
     Other(&'a OtherCall),
 }
 
-impl Part<'_> {
+impl PagePart<'_> {
     fn place(&self) -> (u32, u32) {
         match self {
             Self::Turn(turn) => (turn.number, turn.choice),
@@ -46,12 +46,12 @@ pub(super) async fn print(
             return Ok(());
         }
         let turn = match part {
-            Part::Other(other) => {
+            PagePart::Other(other) => {
                 let line = turn::other(other);
                 goes_on = print::styled_lines(&[Line::default(), line])?;
                 continue;
             }
-            Part::Turn(turn) => turn,
+            PagePart::Turn(turn) => turn,
         };
         let is_first = call.as_ref().is_none_or(|call| call.call_id != turn.call_id);
         let read = match call.take().filter(|_| !is_first) {
@@ -73,10 +73,10 @@ pub(super) async fn print(
     Ok(())
 }
 
-fn parts(tree: &EpisodeTree) -> Vec<Part<'_>> {
-    let turns = tree.turns.iter().map(Part::Turn);
-    let mut parts: Vec<_> = turns.chain(tree.others.iter().map(Part::Other)).collect();
-    parts.sort_by_key(Part::place);
+fn parts(tree: &EpisodeTree) -> Vec<PagePart<'_>> {
+    let turns = tree.turns.iter().map(PagePart::Turn);
+    let mut parts: Vec<_> = turns.chain(tree.others.iter().map(PagePart::Other)).collect();
+    parts.sort_by_key(PagePart::place);
     parts
 }
 

@@ -3,7 +3,7 @@
 use serde_json::json;
 use viewer::{CallView, EpisodeTree, OtherCall, TurnView};
 
-use super::super::message::{Message, Paper};
+use super::super::message::{Paper, ReadableMessage};
 use super::super::numbers::milliseconds;
 use super::versions::versions_suffix;
 use crate::exit::Failure;
@@ -120,7 +120,7 @@ fn trouble(turn: &TurnView) -> Vec<String> {
 
 /// The messages that are new in a turn.
 pub(super) fn new_messages(turn: &TurnView, call: &CallView, paper: &Paper) -> Vec<Line> {
-    let messages = Message::all(&call.messages);
+    let messages = ReadableMessage::all(&call.messages);
     let new = messages.iter().skip(turn.new_from as usize);
     new.flat_map(|message| message.lines(paper)).collect()
 }
@@ -129,7 +129,7 @@ pub(super) fn new_messages(turn: &TurnView, call: &CallView, paper: &Paper) -> V
 pub(super) fn answer(turn: &TurnView, call: &CallView, paper: &Paper) -> Vec<Line> {
     let choice = call.choices.iter().find(|choice| choice.index == turn.choice);
     match choice.map(|choice| &choice.message).filter(|message| !message.is_null()) {
-        Some(message) => Message::of(message).lines(paper),
+        Some(message) => ReadableMessage::of(message).lines(paper),
         None => vec![Line::styled(Style::Dim, "  no answer")],
     }
 }
@@ -194,10 +194,10 @@ fn other_in_full(tree: &EpisodeTree, call: &CallView, paper: &Paper) -> Vec<Line
     let mut lines = about(tree, call, paper);
     let others = tree.others.iter().filter(|one| one.call_id == call.call_id);
     lines.extend(others.map(other));
-    let messages = Message::all(&call.messages);
+    let messages = ReadableMessage::all(&call.messages);
     lines.extend(messages.iter().flat_map(|message| message.lines(paper)));
     let answers = call.choices.iter().filter(|choice| !choice.message.is_null());
-    lines.extend(answers.flat_map(|choice| Message::of(&choice.message).lines(paper)));
+    lines.extend(answers.flat_map(|choice| ReadableMessage::of(&choice.message).lines(paper)));
     let number = tree.others.iter().find(|one| one.call_id == call.call_id);
     let number = number.map_or(0, |one| one.number);
     let hint = format!("  --turn {number} --raw prints what was sent and received");
