@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use viewer::{CallView, EpisodeTree, TurnView};
 
-use super::message::{Paper, ReadableMessage};
+use super::message::{ReadableMessage, TextRoom};
 use super::numbers::{grouped, milliseconds};
 use super::source::{Source, SourceArgs};
 use crate::exit::{CommandResult, Failure};
@@ -266,6 +266,6 @@ fn side_lines(side: &str, said: Option<&SaidMessage>, numbers: &EpisodeNumbers) 
     let whose = if said.is_answer { "the model says" } else { "the model is told" };
     let mut lines = vec![heading(&format!("in turn #{} {whose}", said.turn))];
     let more = format!("rolltape show {name} --turn {}", said.turn);
-    lines.extend(said.message.lines(&Paper::short(more)));
+    lines.extend(said.message.lines(&TextRoom::short(more)));
     lines
 }

@@ -1,6 +1,6 @@
 //! Tables that fit a width.
 
-use super::layout::{cut, width_of};
+use super::layout::{shortened, width_of};
 use super::style::{Line, Style};
 
 /// Fewest columns that a column is shortened to.
@@ -96,7 +96,7 @@ fn whole_width(layouts: &[ColumnLayout]) -> usize {
 fn line(cells: impl Iterator<Item = TableCell>, layouts: &[ColumnLayout]) -> Line {
     let mut line = Line::default();
     for (at, ((style, text), layout)) in cells.zip(layouts).enumerate() {
-        let text = cut(&text, layout.width);
+        let text = shortened(&text, layout.width);
         let pad = " ".repeat(layout.width.saturating_sub(width_of(&text)));
         let gap = if at > 0 { " ".repeat(GAP) } else { String::new() };
         line = match layout.aligns_right {
