@@ -17,19 +17,19 @@ use crate::terminal;
 
 /// Serve a model folder, without recording
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Engine")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelSource,
     #[command(flatten)]
     listener: EngineListenerArgs,
-    /// Numbers that are reported as logprobs
+    /// Kind of the reported logprobs
     #[arg(long, value_enum, value_name = "MODE", default_value = "processed_logprobs")]
+    #[arg(help_heading = "Engine")]
     logprobs_mode: ReportedLogprobsName,
     /// Let requests overtake others by their `priority`
     ///
     /// Without it, priorities have no effect.
-    #[arg(long, env = "ROLLTAPE_ALLOW_PRIORITY")]
+    #[arg(long, env = "ROLLTAPE_ALLOW_PRIORITY", help_heading = "Engine")]
     allow_priority: bool,
     #[command(flatten)]
     engine: EngineArgs,

@@ -60,8 +60,6 @@ pub(crate) struct Args {
     /// Then this consumer does not get it again.
     #[arg(long, requires = "consumer")]
     ack: bool,
-    #[command(flatten)]
-    query: FeedArgs,
     /// The server's control listener
     #[arg(
         long,
@@ -71,6 +69,8 @@ pub(crate) struct Args {
         help_heading = CONTROL_HEADING
     )]
     control: String,
+    #[command(flatten)]
+    query: FeedArgs,
     #[command(flatten)]
     token: ControlToken,
     #[command(flatten)]

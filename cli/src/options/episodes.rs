@@ -9,8 +9,6 @@ use super::store::StoreArgs;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Episodes")]
 pub(crate) struct SelectionArgs {
-    #[command(flatten)]
-    pub(crate) store: StoreArgs,
     /// Only this episode
     #[arg(long, value_name = "ID")]
     episode: Option<EpisodeId>,
@@ -20,6 +18,8 @@ pub(crate) struct SelectionArgs {
     /// Only episodes of this task
     #[arg(long, value_name = "ID")]
     task: Option<TaskId>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
 }
 
 impl SelectionArgs {

@@ -24,11 +24,11 @@ pub(crate) struct Args {
     /// Another one
     #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
     b: AttemptName,
-    #[command(flatten)]
-    source: SourceArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    source: SourceArgs,
 }
 
 /// The comparison, as a document.

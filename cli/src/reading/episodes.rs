@@ -32,13 +32,9 @@ const ROWS: usize = 24;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Args {
-    #[command(flatten)]
-    source: SourceArgs,
     /// Only this episode
     #[arg(long, value_name = "ID", help_heading = FILTER_HEADING)]
     episode: Option<EpisodeId>,
-    #[command(flatten)]
-    filter: FilterArgs,
     /// Order: opened, closed, name, reward, calls, tokens
     ///
     /// - in front turns it around, as in --sort=-reward.
@@ -55,6 +51,10 @@ pub(crate) struct Args {
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    filter: FilterArgs,
 }
 
 /// Filters that lists and numbers share.

@@ -29,14 +29,14 @@ pub(crate) struct Args {
     /// The question, such as "SELECT role, content FROM messages"
     #[arg(help_heading = None::<&str>)]
     question: String,
-    #[command(flatten)]
-    filter: SelectionArgs,
     /// Most rows that are printed
     #[arg(long, value_name = "ROWS", default_value_t = ROWS)]
     limit: usize,
     /// Print one JSON object per row
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    filter: SelectionArgs,
 }
 
 /// Prints the answer.

@@ -38,11 +38,11 @@ pub(crate) struct Args {
     /// Print what would be removed, and change nothing
     #[arg(long, help_heading = "Output")]
     dry_run: bool,
-    #[command(flatten)]
-    store: StoreArgs,
     /// Print one JSON object
     #[arg(long, help_heading = "Output")]
     json: bool,
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 /// Prunes the store, or prints the plan.
