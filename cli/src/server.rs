@@ -3,10 +3,8 @@
 
 pub(crate) mod changes;
 pub(crate) mod engine;
-mod feed_rows;
 pub(crate) mod listen;
 pub(crate) mod passed;
-pub(crate) mod reading;
 pub(crate) mod signals;
 mod spans;
 mod upstreams;
@@ -18,19 +16,18 @@ use std::time::Duration;
 
 use ::engine::EngineOptions;
 use clap::ValueEnum;
+use control::Settings;
 use http::server::endpoint::Endpoint;
-use proxy::{Config, EngineSpec, Proxy, Upstream};
+use proxy::{Config, EngineSpec, Proxy, Recorder, Upstream};
 use store::{Durability, Location, Store, Writer};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use viewer::{TokenTexts, Viewer};
 
 use self::engine::{LoadedEngine, StartedBackend};
-use self::feed_rows::ExportedRows;
 use self::listen::BoundSocket;
 use self::listen::socket_file::SocketFile;
 use self::passed::PassedSockets;
-use self::reading::reader;
 use self::spans::SpanExport;
 use self::upstreams::Upstreams;
 use crate::exit::Failure;
@@ -113,17 +110,23 @@ pub(crate) struct ServerOptions {
 
 impl ServerOptions {
     /// The configuration of a proxy in front of an upstream.
-    fn proxy_config(
-        &self,
-        upstream: Upstream,
-        has_engine: bool,
-        viewer: Viewer,
-    ) -> Result<Config, Failure> {
+    fn proxy_config(&self, upstream: Upstream, has_engine: bool) -> Result<Config, Failure> {
         let mut config = self.proxy.config(upstream, has_engine, &self.store)?;
-        config.rows = Some(Arc::new(ExportedRows));
-        config.reader = Some(reader(viewer));
         config.descriptors_max = self.descriptors_max;
         Ok(config)
+    }
+
+    /// The settings of the control listener, beside those of the proxy.
+    fn control_settings(&self, proxy: &Config, viewer: Viewer, token: Option<String>) -> Settings {
+        Settings {
+            token,
+            hosts: self.proxy.control.hosts(),
+            head_wait: proxy.head_wait,
+            body_wait: proxy.body_wait,
+            idle_wait: proxy.idle_wait,
+            descriptors_max: self.descriptors_max,
+            ..Settings::new(viewer)
+        }
     }
 
     /// A server for this process alone: free ports on loopback, the engine's defaults, and the
@@ -241,9 +244,9 @@ impl RunningServer {
 
         let StartedBackend { upstream, name, engine, key } = started;
         let viewer = options.viewer();
-        let mut config = options.proxy_config(upstream, engine.is_some(), viewer.clone())?;
+        let mut config = options.proxy_config(upstream, engine.is_some())?;
         upstreams.set(&mut config)?;
-        config.control_token = control_token;
+        let settings = options.control_settings(&config, viewer.clone(), control_token);
         config.upstream_key = key.or(config.upstream_key);
         let scheme = if config.tls.is_some() { "https" } else { "http" };
         let drain_wait = config.drain_wait;
@@ -255,7 +258,7 @@ impl RunningServer {
         let mut data_tasks = JoinSet::new();
         let agents = proxy::serve_data(Arc::clone(&proxy), data.endpoint, stopped(data_stop));
         data_tasks.spawn(agents);
-        let mut control_tasks = serve_control(Arc::clone(&proxy), control.endpoint, &others_stop);
+        let mut control_tasks = serve_control(&proxy, settings, control.endpoint, &others_stop);
         upstreams.serve(&proxy, &mut control_tasks, stopped(others_stop)).await?;
         let weak_proxy = Arc::downgrade(&proxy);
 
@@ -335,13 +338,15 @@ impl RunningServer {
 
 /// Serves the control listener, and watches the upstreams.
 fn serve_control(
-    proxy: Arc<Proxy>,
+    proxy: &Arc<Proxy>,
+    settings: Settings,
     listener: Endpoint,
     stop: &watch::Receiver<bool>,
 ) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    tasks.spawn(proxy::watch_upstream(Arc::clone(&proxy), stopped(stop.clone())));
-    tasks.spawn(proxy::serve_control(proxy, listener, stopped(stop.clone())));
+    tasks.spawn(proxy::watch_upstream(Arc::clone(proxy), stopped(stop.clone())));
+    let recorder = Recorder::new(Arc::clone(proxy));
+    tasks.spawn(control::serve_control(recorder, settings, listener, stopped(stop.clone())));
     tasks
 }
 

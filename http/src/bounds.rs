@@ -36,6 +36,19 @@ pub(crate) const LEAVE_WAIT: Duration = Duration::from_millis(300);
 /// Bytes that the system may hold for an agent that does not read.
 pub(crate) const AGENT_SEND_BYTES_MAX: usize = 256 << 10;
 
+/// The part of a listener's connections that one address may have: one in so many. Loopback may
+/// have all.
+pub const PEER_PART: usize = 2;
+/// Longest time of a head, unless another is set.
+pub const HEAD_WAIT: Duration = Duration::from_secs(30);
+/// Longest wait for a piece of a body, unless another is set.
+pub const BODY_WAIT: Duration = Duration::from_secs(60);
+/// Longest time without a request, unless another is set.
+pub const IDLE_WAIT: Duration = Duration::from_secs(900);
+/// Descriptors kept for the store, the control listener and what else is not a call: an eighth of
+/// those that the process may have, at least and at most so many.
+pub(crate) const DESCRIPTORS_KEPT: std::ops::RangeInclusive<usize> = 64..=1024;
+
 // Tokens.
 
 /// Time after which a request with a wrong token is answered.

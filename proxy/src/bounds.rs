@@ -1,5 +1,5 @@
-//! Every bound of the proxy on what an agent, a trainer or the upstream may cost it. Sizes that a
-//! user may change are in [`Config`](crate::Config).
+//! Every bound of the proxy on what an agent or the upstream may cost it. Sizes that a user
+//! may change are in [`Config`](crate::Config).
 
 use std::time::Duration;
 
@@ -8,28 +8,9 @@ use std::time::Duration;
 /// Connections of the data listener, if the system has descriptors for them. For a further one, one
 /// that waits for its agent gives way; if there is none, it is accepted when one has ended.
 pub(crate) const CONNECTIONS_MAX: usize = 65_536;
-/// Connections of the control listener, if the system has descriptors for them.
-pub(crate) const CONTROL_CONNECTIONS_MAX: usize = 1024;
-/// The part of a listener's connections that one address may have: one in so many. Loopback may
-/// have all.
-pub(crate) const PEER_PART: usize = 2;
-/// Descriptors kept for the store, the control listener and what else is not a call: an eighth of
-/// those that the process may have, at least and at most so many.
-pub(crate) const DESCRIPTORS_KEPT: std::ops::RangeInclusive<usize> = 64..=1024;
 
-/// Longest time of a head, unless another is set.
-pub(crate) const HEAD_WAIT: Duration = Duration::from_secs(30);
-/// Longest wait for a piece of a body, unless another is set.
-pub(crate) const BODY_WAIT: Duration = Duration::from_secs(60);
-/// Longest time without a request, unless another is set.
-pub(crate) const IDLE_WAIT: Duration = Duration::from_secs(900);
 /// Longest time that an agent may leave its reply unread.
 pub(crate) const STALL_WAIT: Duration = Duration::from_secs(900);
-/// Longest time that a trainer may leave rows of the feed unread: the longest lease.
-pub(crate) const CONTROL_STALL_WAIT: Duration = Duration::from_secs(86_400);
-/// Time that control requests under way have at least when the calls have ended after a shutdown
-/// request.
-pub(crate) const CONTROL_DRAIN_WAIT: Duration = Duration::from_secs(1);
 /// Most bytes of an upstream's error that is read after the head of its reply was sent.
 pub(crate) const LATE_ERROR_BYTES_MAX: usize = 64 << 10;
 
@@ -90,8 +71,6 @@ pub(crate) const ABSORBED_CALLS_MAX: usize = 10_000;
 pub(crate) const ABSORB_PAUSE: Duration = Duration::from_millis(500);
 /// Longest such pause, unless the upstream asks for a longer one.
 pub(crate) const ABSORB_PAUSE_MAX: Duration = Duration::from_secs(8);
-/// Longest body of a control request that goes to several engines, in bytes.
-pub(crate) const FAN_OUT_BODY_BYTES_MAX: usize = 512 << 20;
 
 // What is asked of the upstream beside calls.
 
@@ -166,9 +145,9 @@ pub(crate) const RESPONSE_TURNS_MAX: usize = 10_000;
 /// Labels of one call.
 pub(crate) const CALL_LABELS_MAX: usize = 32;
 /// Longest name of a label, in bytes.
-pub(crate) const LABEL_NAME_BYTES_MAX: usize = 200;
+pub const LABEL_NAME_BYTES_MAX: usize = 200;
 /// Longest value of a label, in bytes.
-pub(crate) const LABEL_VALUE_BYTES_MAX: usize = 2048;
+pub const LABEL_VALUE_BYTES_MAX: usize = 2048;
 /// Longest body without a JSON object that counts as a probe, in bytes.
 pub(crate) const PROBE_BYTES_MAX: usize = 64 << 10;
 /// Secrets that verify API keys: the one that signs, and earlier ones that have not ended.
@@ -180,60 +159,13 @@ pub(crate) const CUT_WAIT: Duration = Duration::from_millis(1500);
 /// Pause between two looks at calls that are to end.
 pub(crate) const CUT_PAUSE: Duration = Duration::from_millis(20);
 
-// The control listener.
-
-/// Longest JSON body, in bytes.
-pub(crate) const CONTROL_BODY_BYTES_MAX: usize = 1 << 20;
-/// Requests that are served at once; further ones wait.
-pub(crate) const CONTROL_REQUESTS_MAX: usize = 256;
-/// Longest life of an API key, in seconds.
-pub(crate) const KEY_LIFE_S_MAX: i64 = 31_536_000;
-/// Largest group.
-pub(crate) const GROUP_SIZE_MAX: u32 = 100_000;
-/// Longest label and checksum of a version, in bytes.
-pub(crate) const VERSION_TEXT_BYTES_MAX: usize = 256;
-
-// The feed.
-
-/// Readers that are served at once.
-pub(crate) const FEED_READERS_MAX: usize = 128;
-/// Consumers whose last query is remembered.
-pub(crate) const FEED_ASKED_MAX: usize = 1024;
-/// Items of one reply.
-pub(crate) const FEED_LIMIT_MAX: u32 = 1024;
-/// Longest wait for an item, in seconds.
-pub(crate) const FEED_WAIT_S_MAX: u32 = 600;
-/// Longest lease, in seconds.
-pub(crate) const LEASE_S_MAX: u32 = 86_400;
-/// Longest wait for the rest of a group, in seconds.
-pub(crate) const GROUP_WAIT_S_MAX: u32 = 31_536_000;
-
 // Admission by version.
 
-/// Attempts that a batch of a rule may have, and versions between beginning and training.
-pub(crate) const ADMISSION_BATCH_MAX: u32 = 1_000_000;
 /// First calls that wait for their attempt to begin; further ones get a 503 at once.
 pub(crate) const ADMISSION_WAITING_MAX: usize = 10_000;
-/// Longest such wait, unless the rule has another.
-pub(crate) const ADMISSION_WAIT: Duration = Duration::from_secs(60);
-/// Longest such wait that a rule may have, in seconds.
-pub(crate) const ADMISSION_WAIT_S_MAX: u32 = 600;
-/// Time without a call after which an open attempt no longer counts, unless the rule has another.
-pub(crate) const ADMISSION_IDLE: Duration = Duration::from_secs(3600);
 /// Pause between two looks for places that other processes made.
 pub(crate) const ADMISSION_LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Shortest pause between two looks.
 pub(crate) const ADMISSION_PAUSE: Duration = Duration::from_millis(20);
 /// Seconds after which a refused first call may be sent again.
 pub(crate) const ADMISSION_RETRY_AFTER_S: u16 = 5;
-
-// Reading.
-
-/// Questions about a recording that are answered at once; further ones wait.
-pub(crate) const READS_MAX: usize = 4;
-/// Streams of events at a time.
-pub(crate) const EVENT_STREAMS_MAX: usize = 32;
-/// Pause between two looks of a stream of events.
-pub(crate) const EVENT_LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Longest silence of a stream of events: then a comment is sent.
-pub(crate) const EVENT_BEAT: Duration = Duration::from_secs(15);

@@ -14,21 +14,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::body::request_body::RequestLimits;
+use http::bounds::{BODY_WAIT, HEAD_WAIT, IDLE_WAIT, PEER_PART};
 use http::server::activity::AgentWaits;
-use http::server::listen::ConnectionBounds;
+use http::server::listen::{ConnectionBounds, descriptors_kept};
 use store::Budget;
 use wire::{Dialect, ForcedSampling, Vocabulary};
 
-use crate::bounds::{
-    BODY_WAIT, CONNECTIONS_MAX, CONTROL_CONNECTIONS_MAX, CONTROL_STALL_WAIT, DESCRIPTORS_KEPT,
-    HEAD_WAIT, IDLE_WAIT, PEER_PART, STALL_WAIT,
-};
+use crate::bounds::{CONNECTIONS_MAX, STALL_WAIT};
 use crate::config::address::Upstream;
 use crate::config::allowed::AllowedPath;
 use crate::config::signing_secrets::SigningSecretPlace;
 use crate::config::spec::FleetSettings;
-use crate::feed::rows::RowSource;
-use crate::reading::Reader;
 
 /// Settings of a proxy.
 #[derive(Debug, Clone)]
@@ -75,16 +71,8 @@ pub struct Config {
     pub signing_secrets: Option<Arc<dyn SigningSecretPlace>>,
     /// The budget of every attempt that was announced without one.
     pub budget: Budget,
-    /// The token that the control listener requires, if any.
-    pub control_token: Option<String>,
-    /// Names by which the control listener may be addressed, besides loopback and its own address.
-    pub control_hosts: Vec<String>,
     /// True if replies name their call in the header `x-rolltape-call-id`.
     pub call_id_header: bool,
-    /// The source of the feed's rows.
-    pub rows: Option<Arc<dyn RowSource>>,
-    /// The source of what people read of the recording.
-    pub reader: Option<Arc<dyn Reader>>,
     /// Maximum number of calls in flight, each until its reply has ended. Further calls wait.
     pub calls_max: usize,
     /// Longest request body that is held and recorded whole, in bytes. Of a longer one the
@@ -158,11 +146,7 @@ impl Config {
             require_key: false,
             signing_secrets: None,
             budget: Budget::default(),
-            control_token: None,
-            control_hosts: Vec::new(),
             call_id_header: false,
-            rows: None,
-            reader: None,
 
             // Bounds. A request beyond what is kept is forwarded, and recorded in part.
             calls_max: 10_000,
@@ -189,17 +173,11 @@ impl Config {
         RequestLimits { kept: self.request_bytes_kept, max: self.request_bytes_max }
     }
 
-    /// Descriptors that are not for calls; more than the process needs if its limit is not known.
-    fn descriptors_kept(&self) -> usize {
-        let part = self.descriptors_max.map_or(usize::MAX, |max| max / 8);
-        part.clamp(*DESCRIPTORS_KEPT.start(), *DESCRIPTORS_KEPT.end())
-    }
-
     /// Calls for which there are descriptors: each needs one to its agent and one to the upstream,
     /// unless all share a connection there.
     fn calls_with_descriptors(&self) -> usize {
         let Some(max) = self.descriptors_max else { return usize::MAX };
-        let for_calls = max.saturating_sub(self.descriptors_kept());
+        let for_calls = max.saturating_sub(descriptors_kept(Some(max)));
         let per_call = if self.upstream_http2 { 1 } else { 2 };
         (for_calls / per_call).max(1)
     }
@@ -216,20 +194,6 @@ impl Config {
             connections_max,
             per_peer_max: connections_max.div_ceil(PEER_PART),
             waits: AgentWaits { head: self.head_wait, idle: self.idle_wait, stall: STALL_WAIT },
-        }
-    }
-
-    /// The bounds of connections to the control listener: half of the descriptors that are kept.
-    pub(crate) fn control_bounds(&self) -> ConnectionBounds {
-        let connections_max = CONTROL_CONNECTIONS_MAX.min(self.descriptors_kept() / 2);
-        ConnectionBounds {
-            connections_max,
-            per_peer_max: connections_max.div_ceil(PEER_PART),
-            waits: AgentWaits {
-                head: self.head_wait,
-                idle: self.idle_wait,
-                stall: CONTROL_STALL_WAIT,
-            },
         }
     }
 }

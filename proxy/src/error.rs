@@ -112,6 +112,27 @@ impl From<BodyError> for CallError {
     }
 }
 
+/// The reason for which a request of the control listener was not read or not answered.
+#[derive(Debug, Clone, Error)]
+#[error("{detail}")]
+pub struct RequestError {
+    status: StatusCode,
+    detail: String,
+}
+
+impl RequestError {
+    /// The status for whoever asked.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+}
+
+impl From<CallError> for RequestError {
+    fn from(error: CallError) -> Self {
+        Self { status: error.status(), detail: error.detail() }
+    }
+}
+
 impl From<MemoryFull> for CallError {
     fn from(_: MemoryFull) -> Self {
         Self::Overloaded
@@ -157,7 +178,7 @@ impl CallError {
         }
     }
 
-    /// The error as the user reads it, in the store and on the control listener. It names the
+    /// The error as the user reads it, in the store and for the operator. It names the
     /// upstream, which agents are not told.
     pub(crate) fn detail(&self) -> String {
         match self {

@@ -11,8 +11,6 @@ use hyper::{HeaderMap, Method, Uri};
 use crate::tag::api_key::KeySigner;
 use crate::tag::{self, TagContext};
 
-pub use crate::control::fuzzing::{BodyKind, body_kinds, read_query};
-
 /// The secret that signs keys here.
 const SECRET: [u8; 32] = [7; 32];
 

@@ -10,40 +10,41 @@
 //! - `reply`: the reply on its way to the agent. Its end waits for the disk.
 //!
 //! `bounds` names what anybody may cost the proxy. `error` is the one place where an error becomes
-//! an HTTP response. `body`, `outgoing`, `coding` and `headers` handle the parts of HTTP messages.
+//! an HTTP response.
 //!
-//! `control` is the other listener: episodes, rewards, versions and engine control. It serves the
-//! `feed`, which hands finished episodes out to trainers, and what people read of a recording
-//! (`reading`). `client` sends calls of rolltape itself.
+//! `recorder` is the handle of whoever stands above: episodes, rewards, keys, versions, upstreams.
+//! `client` sends calls of rolltape itself.
 #![forbid(unsafe_code)]
 
 mod accept;
 mod bounds;
 mod client;
 mod config;
-mod control;
 mod error;
-mod feed;
 mod fleet;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod proxy;
-mod reading;
 mod record;
+mod recorder;
 mod reply;
 mod serve;
 mod tag;
 mod upstream;
 
+pub use bounds::{LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX};
 pub use client::{Client, ClientError, ClientReply, ClientRequest};
 pub use config::address::{InvalidUpstream, Upstream};
 pub use config::allowed::{AllowedPath, InvalidAllowedPath};
 pub use config::signing_secrets::{SecretChange, SigningSecretPlace};
 pub use config::spec::{EngineSpec, FleetSettings, InvalidEngine};
 pub use config::{Config, TokenExtras, TranslateMode};
-pub use control::{serve_control, serve_reading};
-pub use feed::rows::{ItemRows, RowSource, RowStream};
+pub use error::RequestError;
+pub use fleet::engine::EngineState;
+pub use fleet::members::ChangeError;
 pub use proxy::{Proxy, StartError, watch_upstream};
-pub use reading::{ChangeReader, PageFile, ReadError, ReadReply, ReadView, Reader};
+pub use record::admission::AdmissionStatus;
+pub use record::tracker::CallCounts;
+pub use recorder::{EngineAnswer, Recorder, SignedKey, UpstreamStatus, Upstreams};
 pub use serve::serve_data;
 pub use upstream::connect::{InvalidSetting, client_tls, server_tls};

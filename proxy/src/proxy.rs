@@ -1,7 +1,7 @@
 //! A proxy: its upstreams, one store, and its state in memory.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use episode::{AttemptId, Micros};
 use http::clock::now;
@@ -11,14 +11,13 @@ use hyper::Request;
 use hyper::http::request::Parts;
 use store::{Budget, CommitError, Selection, Snapshot, SnapshotError, Store};
 use thiserror::Error;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use wire::{ForcedSampling, ForcedSamplingError};
 
 use crate::config::Config;
 use crate::config::spec::{EngineSpec, InvalidEngine};
 use crate::error::CallError;
-use crate::feed::Feed;
 use crate::fleet::health;
 use crate::fleet::members::{ChangeError, Fleet};
 use crate::record::admission::Admission;
@@ -34,7 +33,7 @@ use crate::upstream::connect::InvalidSetting;
 #[derive(Debug)]
 pub struct Proxy {
     config: Config,
-    store: Store,
+    pub(crate) store: Store,
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) memory: Arc<MemoryAccount>,
     /// Bounds the calls in flight.
@@ -43,10 +42,11 @@ pub struct Proxy {
     pub(crate) tags: Arc<TagContext>,
     pub(crate) tracker: Arc<CallTracker>,
     pub(crate) mask: KeyMask,
-    pub(crate) feed: Arc<Feed>,
+    /// Counts the events after which an item of the feed may be ready, or an attempt may begin.
+    pub(crate) changes: watch::Sender<u64>,
     pub(crate) admission: Admission,
     /// The end of the drain, once one has begun.
-    drain_until: OnceLock<Instant>,
+    pub(crate) drain_until: watch::Sender<Option<Instant>>,
     default_force: Arc<ForcedSampling>,
     /// Sampling parameters of the attempts that have their own.
     attempt_force: Mutex<HashMap<AttemptId, Arc<ForcedSampling>>>,
@@ -119,9 +119,9 @@ impl Proxy {
             store,
             open_attempts,
             tracker: Arc::new(tracker),
-            feed: Arc::default(),
+            changes: watch::Sender::new(0),
             admission,
-            drain_until: OnceLock::new(),
+            drain_until: watch::Sender::new(None),
             tags: Arc::new(TagContext::new(signer)),
             attempt_force: Mutex::new(attempt_force),
         })
@@ -196,22 +196,22 @@ impl Proxy {
     /// # Errors
     /// [`CallError::NotAdmitted`] if it may not begin in time.
     pub(crate) async fn admit(&self, tagged: &RequestTag, at: Micros) -> Result<Micros, CallError> {
-        let passed = self.admission.pass(&self.store, &self.feed, tagged.route, &tagged.tag).await;
+        let changes = self.changes.subscribe();
+        let passed = self.admission.pass(&self.store, changes, tagged.route, &tagged.tag).await;
         passed.map(|has_waited| if has_waited { now() } else { at })
     }
 
     /// Begins the drain: readers of the feed and first calls that wait are sent away, and calls in
     /// flight have until the instant that is returned. Later calls return the same instant.
     pub(crate) fn begin_drain(&self) -> Instant {
-        let until = *self.drain_until.get_or_init(|| Instant::now() + self.config.drain_wait);
-        self.feed.stop();
+        let mut until = Instant::now() + self.config.drain_wait;
+        self.drain_until.send_if_modified(|begun| {
+            let is_first = begun.is_none();
+            until = *begun.get_or_insert(until);
+            is_first
+        });
         self.admission.stop();
         until
-    }
-
-    /// True once the drain has begun.
-    pub(crate) fn is_draining(&self) -> bool {
-        self.drain_until.get().is_some()
     }
 
     /// What the recording of a call uses of this proxy.

@@ -23,13 +23,13 @@ use wire::Request;
 use crate::bounds::{
     CALL_LABELS_MAX, LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, PROBE_BYTES_MAX,
 };
-use crate::control::routes;
 use crate::error::CallError;
 use crate::tag::api_key::KeySigner;
 use crate::tag::conversations::{ConversationTurn, Conversations};
 use crate::tag::owner::owner;
 use crate::tag::path::TaggedPath;
 use crate::tag::responses::ResponseChains;
+use http::path::escapes::normalized;
 
 const EPISODE: &str = "x-episode-id";
 const SESSION: &str = "x-session-id";
@@ -175,7 +175,7 @@ pub(crate) fn route_of(method: &Method, path: &str) -> Route {
 
 /// True if a request, tagged or not, is for one of the upstream's control routes.
 pub(crate) fn is_engine_route(path: &str) -> bool {
-    TaggedPath::parse(path).is_ok_and(|path| routes::engine_route(path.rest).is_some())
+    TaggedPath::parse(path).is_ok_and(|path| wire::engine_route(&normalized(path.rest)).is_some())
 }
 
 /// The path for the upstream of a request, tagged or not. All of it if the tag cannot be read.

@@ -182,9 +182,10 @@ fn the_steps_of_ci_are_listed_where_people_look() {
 }
 
 /// The files in which bounds are named.
-const BOUNDS: [&str; 5] = [
+const BOUNDS: [&str; 6] = [
     "proxy/src/bounds.rs",
     "http/src/bounds.rs",
+    "control/src/bounds.rs",
     "wire/src/bounds.rs",
     "engine/src/bounds.rs",
     "viewer/src/bounds.rs",

@@ -100,9 +100,8 @@ async fn engine_control_is_for_trainers_and_not_for_agents() {
 #[tokio::test]
 async fn a_token_is_asked_for_and_goes_no_further() {
     let server = upstream().await;
-    let mut config = config(&server);
-    config.control_token = Some("s3cret".to_owned());
-    let world = World::start_with(config).await;
+    let (folder, token) = (tempfile::tempdir().unwrap(), Some("s3cret".to_owned()));
+    let world = World::start_guarded(folder, config(&server), token).await;
     let ask = async |path: &str, token: &str| {
         let headers = [("authorization", token)];
         exchange(world.control, ("GET", path), &headers, b"").await.status

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kit::{Reply, Rows, Step, Upstream, World, connect, exchange, post, request, tape};
-use proxy::Config;
+use kit::{Reply, Step, Upstream, World, connect, exchange, post, request, tape};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -134,11 +133,7 @@ async fn a_waiting_reader_wakes_at_a_close_and_leaves_at_the_end() {
 async fn a_slow_reader_is_waited_for_and_what_it_leaves_is_given_back() {
     const EPISODES: usize = 240;
     const BYTES: usize = 200_000;
-    let rows = Rows::default();
-    let upstream = upstream().await;
-    let mut config = Config::new(format!("http://{}", upstream.address).parse().unwrap());
-    config.rows = Some(Arc::new(rows.clone()));
-    let world = World::start_with(config).await;
+    let world = World::start(upstream().await.address).await;
 
     for at in 0..EPISODES {
         play(&world, &format!("e{at}"), BYTES).await;
@@ -153,8 +148,8 @@ async fn a_slow_reader_is_waited_for_and_what_it_leaves_is_given_back() {
     // pause that is mistaken for it makes the numbers below easier to reach, not harder.
     let mut made = 0;
 
-    while rows.items() > made {
-        made = rows.items();
+    while world.items() > made {
+        made = world.items();
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kit::{ScriptedEngine, post, try_post};
 use postgres_kit::Server;
-use proxy::Proxy;
+use proxy::{Proxy, Recorder};
 use serde_json::{Value, json};
 use store::{Durability, Location, Selection, Snapshot, Store, Writer};
 use tokio::net::TcpListener;
@@ -42,20 +42,22 @@ impl Twin {
         for (engine, name) in config.fleet.engines.iter_mut().zip(NAMES) {
             name.clone_into(&mut engine.name);
         }
+        let settings = kit::settings(&config, &store);
         let proxy = Arc::new(Proxy::start(config, store).await.unwrap());
         let (stop, stopped) = watch::channel(false);
         let when = |mut stopped: watch::Receiver<bool>| async move {
             let _ = stopped.wait_for(|stop| *stop).await;
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let control = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (data, control_at) = (listener.local_addr().unwrap(), control.local_addr().unwrap());
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (data, control_at) = (listener.local_addr().unwrap(), socket.local_addr().unwrap());
         let watching = proxy::watch_upstream(Arc::clone(&proxy), when(stopped.clone()));
         let serving = proxy::serve_data(Arc::clone(&proxy), listener, when(stopped.clone()));
+        let recorder = Recorder::new(proxy);
         let listeners = vec![
             tokio::spawn(watching),
             tokio::spawn(serving),
-            tokio::spawn(proxy::serve_control(proxy, control, when(stopped))),
+            tokio::spawn(control::serve_control(recorder, settings, socket, when(stopped))),
         ];
         Self { data, control: control_at, stop, listeners, writer }
     }

@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
-use kit::Rows;
 use proxy::{Config, Proxy};
 use store::{Durability, Location, Store};
 use tokio::net::TcpListener;
@@ -141,12 +140,12 @@ async fn process() {
     let at: Location = store.parse().unwrap();
     let (store, writer) = Store::open(at, mode).await.unwrap();
 
-    let mut config = Config::new(format!("http://{upstream}").parse().unwrap());
-    config.rows = Some(Arc::new(Rows::default()));
+    let config = Config::new(format!("http://{upstream}").parse().unwrap());
+    let settings = kit::settings(&config, &store);
     let proxy = Arc::new(Proxy::start(config, store).await.unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let control = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    println!("\n{READY}{} {}", listener.local_addr().unwrap(), control.local_addr().unwrap());
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    println!("\n{READY}{} {}", listener.local_addr().unwrap(), socket.local_addr().unwrap());
 
     // The end of the input stops both listeners.
     let (stop, mut stopped) = watch::channel(());
@@ -163,7 +162,7 @@ async fn process() {
     let stopped = async move { drop(stopped.changed().await) };
     tokio::join!(
         proxy::serve_data(Arc::clone(&proxy), listener, ended),
-        proxy::serve_control(proxy, control, stopped),
+        control::serve_control(proxy::Recorder::new(proxy), settings, socket, stopped),
     );
     writer.finish().await;
 }

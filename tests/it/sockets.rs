@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use episode::{Call, Outcome};
 use kit::{Step, Upstream, request, tape};
-use proxy::{Config, Proxy};
+use proxy::{Config, Proxy, Recorder};
 use store::{Durability, Selection, Snapshot, Store, Writer};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -28,11 +28,14 @@ impl Place {
         let config = Config::new(format!("http://{}", upstream.address).parse().unwrap());
         let at = folder.path().join("test.db");
         let (store, writer) = Store::open(at.as_path(), Durability::Power).await.unwrap();
+        let settings = kit::settings(&config, &store);
         let proxy = Arc::new(Proxy::start(config, store).await.unwrap());
         let data = UnixListener::bind(folder.path().join("data.sock")).unwrap();
-        let control = UnixListener::bind(folder.path().join("control.sock")).unwrap();
+        let control_socket = UnixListener::bind(folder.path().join("control.sock")).unwrap();
         tokio::spawn(proxy::serve_data(Arc::clone(&proxy), data, std::future::pending()));
-        tokio::spawn(proxy::serve_control(proxy, control, std::future::pending()));
+        let recorder = Recorder::new(proxy);
+        let end = std::future::pending();
+        tokio::spawn(control::serve_control(recorder, settings, control_socket, end));
         Self { folder, _writer: writer }
     }
 

@@ -9,8 +9,12 @@ const FILE_LINES_MAX: usize = 600;
 const LINE_COLUMNS_MAX: usize = 100;
 
 /// Each crate with the crates of ours that it may use.
-pub(crate) const ARROWS: [(&str, &[&str]); 13] = [
-    ("cli", &["viewer", "proxy", "exporter", "engine", "store", "http", "wire", "episode"]),
+pub(crate) const ARROWS: [(&str, &[&str]); 14] = [
+    (
+        "cli",
+        &["control", "viewer", "proxy", "exporter", "engine", "store", "http", "wire", "episode"],
+    ),
+    ("control", &["viewer", "proxy", "exporter", "store", "http", "wire", "episode"]),
     ("viewer", &["exporter", "store", "wire", "template", "episode"]),
     ("proxy", &["store", "http", "wire", "episode"]),
     ("exporter", &["store", "wire", "template", "episode"]),
@@ -25,8 +29,8 @@ pub(crate) const ARROWS: [(&str, &[&str]); 13] = [
     (
         "tests",
         &[
-            "viewer", "proxy", "exporter", "engine", "store", "wire", "episode", "kernels",
-            "template",
+            "control", "viewer", "proxy", "exporter", "engine", "store", "wire", "episode",
+            "kernels", "template",
         ],
     ),
 ];

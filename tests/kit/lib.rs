@@ -6,7 +6,6 @@
 //! - [`Server`], [`Agent`]: a server and a client that speak HTTP/1.1 and HTTP/2 by the book, with
 //!   or without TLS, for which an [`Authority`] makes certificates.
 //! - [`World`]: a proxy with its store in a folder of its own, in front of any upstream.
-//! - [`Rows`]: the rows of its feed, made by the exporter.
 //! - [`start_engine`]: the real engine with the tiny model.
 //! - [`sql`]: a connection to a store behind its writer's back.
 //! - [`Relay`], [`converse`]: lines that break as a [`FaultPlan`] says.
@@ -18,7 +17,6 @@ mod agent;
 mod client;
 mod engine;
 mod relay;
-mod rows;
 mod server;
 mod silence;
 mod tls;
@@ -29,9 +27,8 @@ pub use agent::{Agent, Got, Sending, ask, sending, spaces, trailed};
 pub use client::{Reply, connect, exchange, post, read_some, replies, request, try_get, try_post};
 pub use engine::ScriptedEngine;
 pub use relay::{Exchange, Fault, FaultPlan, Relay, converse};
-pub use rows::Rows;
 pub use server::{Answer, Heard, Manner, Server};
 pub use silence::cut_after_silence;
 pub use tls::Authority;
 pub use upstream::{Seen, Step, Upstream};
-pub use world::{World, sql, start_engine, tape};
+pub use world::{World, settings, sql, start_engine, tape};

@@ -3,19 +3,20 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use control::Settings;
 use engine::{Engine, EngineOptions};
 use episode::{Call, Reward};
-use proxy::{Config, Proxy};
+use proxy::{Config, Proxy, Recorder};
 use rusqlite::Connection;
 use store::{AttemptRecord, Durability, Selection, Snapshot, Store, Writer};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-
-use crate::rows::Rows;
+use viewer::Viewer;
 
 /// How long a second connection waits for the writer.
 const BUSY_WAIT: Duration = Duration::from_secs(2);
@@ -27,6 +28,8 @@ pub struct World {
     pub data: SocketAddr,
     /// Where harnesses call.
     pub control: SocketAddr,
+    /// Items of the feed of which rows were made.
+    items: Arc<AtomicUsize>,
     folder: TempDir,
     stop: watch::Sender<bool>,
     listeners: Vec<JoinHandle<()>>,
@@ -48,11 +51,18 @@ impl World {
     }
 
     /// The same with the store that is in `folder`, where there is one.
-    pub async fn start_in(folder: TempDir, mut config: Config) -> Self {
-        config.rows.get_or_insert_with(|| Arc::new(Rows::default()));
+    pub async fn start_in(folder: TempDir, config: Config) -> Self {
+        Self::start_guarded(folder, config, None).await
+    }
+
+    /// The same with a token that the control listener requires, where there is one.
+    pub async fn start_guarded(folder: TempDir, config: Config, token: Option<String>) -> Self {
         let (store, writer) = Store::open(&folder.path().join("test.db"), Durability::Power)
             .await
             .expect("a new store opens");
+        let items = Arc::new(AtomicUsize::new(0));
+        let settings =
+            Settings { token, feed_items: Arc::clone(&items), ..settings(&config, &store) };
         let is_fleet = !config.fleet.engines.is_empty();
         let proxy = Proxy::start(config, store).await.expect("a good configuration");
         let proxy = Arc::new(proxy);
@@ -65,8 +75,14 @@ impl World {
             let watch = proxy::watch_upstream(Arc::clone(&proxy), when(stopped.clone()));
             listeners.push(tokio::spawn(watch));
         }
-        listeners.push(tokio::spawn(proxy::serve_control(proxy, control, when(stopped))));
-        Self { data: data_at, control: control_at, folder, stop, listeners, writer }
+        let served = control::serve_control(Recorder::new(proxy), settings, control, when(stopped));
+        listeners.push(tokio::spawn(served));
+        Self { data: data_at, control: control_at, items, folder, stop, listeners, writer }
+    }
+
+    /// Items of the feed of which rows were made so far.
+    pub fn items(&self) -> usize {
+        self.items.load(Ordering::Relaxed)
     }
 
     /// Where the store is.
@@ -115,6 +131,17 @@ impl World {
         }
         self.writer.finish().await;
         self.folder
+    }
+}
+
+/// The settings of the control listener of a proxy.
+pub fn settings(config: &Config, store: &Store) -> Settings {
+    Settings {
+        head_wait: config.head_wait,
+        body_wait: config.body_wait,
+        idle_wait: config.idle_wait,
+        descriptors_max: config.descriptors_max,
+        ..Settings::new(Viewer::new(store.location().clone(), None))
     }
 }
 

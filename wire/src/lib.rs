@@ -17,6 +17,7 @@
 //! - [`alternatives`], [`sampling_mask`] and [`routing`]: the arrays beside the tokens.
 //! - [`conversation`](conversation()) and [`answers`]: the messages of a recorded call, for the
 //!   exporter.
+//! - [`engine_route`]: the control routes of engines.
 //! - [`ServerInfo`], [`Probe`] and [`compare`]: what an upstream is and reports, for the doctor.
 #![forbid(unsafe_code)]
 
@@ -25,6 +26,7 @@ mod bounds;
 mod conversation;
 mod dialect;
 mod document;
+mod engine_routes;
 mod error;
 mod hide;
 mod json;
@@ -53,6 +55,7 @@ pub use conversation::{
 };
 pub use dialect::{Dialect, dialect_of_models};
 pub use document::ReplyDocument;
+pub use engine_routes::{ENGINE_ROUTES, EngineRoute, EngineServer, engine_route};
 pub use error::{error_body, error_event, error_text};
 pub use hide::ReplyFilter;
 pub use lineage::lineage;

@@ -10,7 +10,7 @@ use arrow::ipc::writer::StreamWriter;
 use bytes::Bytes;
 use clap::ValueEnum;
 use episode::AttemptId;
-use exporter::{Feed, FeedOptions};
+use exporter::{Encoding, Feed, FeedOptions};
 use serde::Deserialize;
 
 use crate::exit::Failure;
@@ -228,8 +228,7 @@ impl RowEncoder {
 
 /// A stream of Arrow that has no row.
 fn no_rows() -> Result<Vec<u8>, Failure> {
-    let format = ("format".to_owned(), "arrow".to_owned());
-    let options = FeedOptions::from_query(&[format]).map_err(Failure::new)?;
+    let options = FeedOptions { encoding: Encoding::Arrow, ..FeedOptions::default() };
     let empty = Feed::new(options).and_then(|mut feed| feed.finish());
     empty.map_err(|error| Failure::of(&error))
 }

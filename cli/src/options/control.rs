@@ -151,7 +151,7 @@ impl ControlArgs {
     }
 
     /// The names by which the listener may be addressed.
-    pub(super) fn hosts(&self) -> Vec<String> {
+    pub(crate) fn hosts(&self) -> Vec<String> {
         self.control_host.clone()
     }
 }

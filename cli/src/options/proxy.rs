@@ -59,7 +59,6 @@ impl ProxyArgs {
     ) -> Result<Config, Failure> {
         let mut config = self.upstream.config(upstream, own_engine)?;
         self.tls.apply(&mut config)?;
-        config.control_hosts = self.control.hosts();
         self.agents.apply(&mut config, store)?;
         config.budget = self.budget.budget();
         self.fleet.apply(&mut config);

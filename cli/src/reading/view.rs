@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use proxy::Config;
+use control::Settings;
 use store::Snapshot;
 use tokio::sync::watch;
 use viewer::{TokenTexts, Viewer};
@@ -18,7 +18,6 @@ use crate::print;
 use crate::secret_file;
 use crate::server::OWN_SOCKET_MODE;
 use crate::server::listen::BoundSocket;
-use crate::server::reading::reader;
 use crate::server::signals::{StopSignals, raise_descriptors};
 use crate::terminal;
 
@@ -61,13 +60,12 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     let address = ListenAddress::Tcp(args.listen);
     let socket = BoundSocket::take(None, &address, OWN_SOCKET_MODE, "--listen")?;
 
-    // Nothing is forwarded: the upstream is a setting of the listener that is not used.
-    let nowhere = "http://127.0.0.1:9".parse().map_err(|e| Failure::of(&e))?;
     let token = secret_file::random()?;
-    let mut config = Config::new(nowhere);
-    config.control_token = Some(token.clone());
-    config.reader = Some(reader(viewer));
-    config.descriptors_max = raise_descriptors();
+    let settings = Settings {
+        token: Some(token.clone()),
+        descriptors_max: raise_descriptors(),
+        ..Settings::new(viewer)
+    };
 
     let opened = socket.open()?;
     let page = opened.address.reachable().url("http");
@@ -75,7 +73,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     terminal::message("open this link in a browser; Ctrl-C ends the page");
 
     let (stop, mut stopped) = watch::channel(false);
-    let page = tokio::spawn(proxy::serve_reading(config, opened.endpoint, async move {
+    let page = tokio::spawn(control::serve_reading(settings, opened.endpoint, async move {
         // An error means that the sender was dropped, which is a stop, too.
         let _ = stopped.wait_for(|stop| *stop).await;
     }));

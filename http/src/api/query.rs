@@ -1,8 +1,5 @@
 //! Queries: parameters behind the path of a request.
 
-use std::fmt::Display;
-use std::str::FromStr;
-
 use crate::api::BadRequest;
 use crate::api::suggest::unknown_name;
 use crate::path::escapes::form_decoded;
@@ -67,49 +64,8 @@ impl Query {
         self.get(name).map_or(Ok(default), |text| flag(name, text))
     }
 
-    /// Removes a parameter.
-    pub fn take(&mut self, name: &str) -> Option<String> {
-        let at = self.0.iter().position(|(other, _)| other == name)?;
-        Some(self.0.remove(at).1)
-    }
-
-    /// Removes an id.
-    ///
-    /// # Errors
-    /// [`BadRequest`] if it is not valid.
-    pub fn take_id<T: FromStr<Err: Display>>(
-        &mut self,
-        name: &str,
-    ) -> Result<Option<T>, BadRequest> {
-        let id = self.take(name).map(|id| id.parse()).transpose();
-        id.map_err(|error: T::Err| BadRequest(format!("`{name}`: {error}")))
-    }
-
-    /// Removes a number from `least` to `most`.
-    ///
-    /// # Errors
-    /// [`BadRequest`] if it is no such number.
-    pub fn take_number(
-        &mut self,
-        name: &str,
-        least: u32,
-        most: u32,
-    ) -> Result<Option<u32>, BadRequest> {
-        let Some(text) = self.take(name) else { return Ok(None) };
-        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-        number.map(Some).ok_or_else(|| BadRequest(format!("`{name}` is not {least} to {most}")))
-    }
-
-    /// Removes a flag; false if it is absent.
-    ///
-    /// # Errors
-    /// As those of [`flag`].
-    pub fn take_flag(&mut self, name: &str) -> Result<bool, BadRequest> {
-        self.take(name).map_or(Ok(false), |text| flag(name, &text))
-    }
-
-    /// The parameters that are left, as pairs of name and value.
-    pub fn rest(&self) -> &[(String, String)] {
+    /// The parameters as pairs of name and value.
+    pub fn pairs(&self) -> &[(String, String)] {
         &self.0
     }
 }

@@ -2,6 +2,8 @@
 
 use percent_encoding::{percent_decode, percent_decode_str};
 
+/// Number of times that escapes within escapes are decoded.
+const ESCAPE_LEVELS_MAX: usize = 4;
 /// Bytes of an escape.
 const ESCAPE_BYTES: usize = 3;
 
@@ -29,6 +31,29 @@ fn escaped_byte(escape: &[u8]) -> Option<u8> {
 /// A text without its escapes. Bytes that are not UTF-8 are replaced.
 pub fn unescaped(text: &str) -> String {
     percent_decode_str(text).decode_utf8_lossy().into_owned()
+}
+
+/// The path as a server behind the upstream's load balancer may see it: escapes are decoded, and
+/// `.`, `..` and empty segments are resolved. `path` may have a query, which is left out.
+pub fn normalized(path: &str) -> String {
+    let mut path = path.split('?').next().unwrap_or(path).to_owned();
+    for _ in 0..ESCAPE_LEVELS_MAX {
+        let decoded = unescaped(&path);
+        if decoded == path {
+            break;
+        }
+        path = decoded;
+    }
+
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in path.split(['/', '\\']) {
+        match segment {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    segments.into_iter().flat_map(|segment| ["/", segment]).collect()
 }
 
 /// A name or a value as a form writes it: a plus sign stands for a space. A text that is not UTF-8

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use tokio::task::{AbortHandle, Id, JoinSet};
 
-use crate::bounds::GIVE_WAY_PART;
+use crate::bounds::{DESCRIPTORS_KEPT, GIVE_WAY_PART};
 use crate::server::activity::{Activity, AgentWaits};
 
 /// Bounds of the connections of a listener.
@@ -21,6 +21,13 @@ pub struct ConnectionBounds {
     pub per_peer_max: usize,
     /// Times that a client has.
     pub waits: AgentWaits,
+}
+
+/// Descriptors that are not for calls, of those that the process may have; more than it needs if
+/// that number is not known.
+pub fn descriptors_kept(descriptors_max: Option<usize>) -> usize {
+    let part = descriptors_max.map_or(usize::MAX, |max| max / 8);
+    part.clamp(*DESCRIPTORS_KEPT.start(), *DESCRIPTORS_KEPT.end())
 }
 
 /// The open connections. Dropping them ends them.

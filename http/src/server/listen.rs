@@ -22,8 +22,8 @@ use crate::bounds::{
     ROOM_CHECK,
 };
 use crate::server::activity::{Activity, OpenBody, OpenRequest};
-pub use crate::server::connections::ConnectionBounds;
 use crate::server::connections::Connections;
+pub use crate::server::connections::{ConnectionBounds, descriptors_kept};
 use crate::server::endpoint::{AgentStream, Endpoint};
 use crate::server::socket::{AgentSocket, Peer};
 

@@ -69,7 +69,7 @@ impl FromStr for EngineSpec {
                 "name" => spec.name = value.to_owned(),
                 "weight" => spec.weight = number(word, value)?,
                 "calls" => spec.calls_max = Some(number(word, value)?),
-                "dialect" => spec.dialect = Some(dialect(value)?),
+                "dialect" => spec.dialect = Some(Self::dialect_named(value)?),
                 _ => return Err(InvalidEngine::Unknown(word.to_owned())),
             }
         }
@@ -81,16 +81,16 @@ fn number<T: FromStr>(word: &str, value: &str) -> Result<T, InvalidEngine> {
     value.parse().map_err(|_| InvalidEngine::Value(word.to_owned(), "a number from 1"))
 }
 
-/// The dialect that a word names.
-///
-/// # Errors
-/// [`InvalidEngine`] if it names none.
-pub(crate) fn dialect(word: &str) -> Result<Dialect, InvalidEngine> {
-    let expected = "vllm, sglang, llamacpp, rolltape or openai";
-    Dialect::from_word(word).ok_or_else(|| InvalidEngine::Value(word.to_owned(), expected))
-}
-
 impl EngineSpec {
+    /// The dialect that a word names.
+    ///
+    /// # Errors
+    /// [`InvalidEngine`] if it names none.
+    pub fn dialect_named(word: &str) -> Result<Dialect, InvalidEngine> {
+        let expected = "vllm, sglang, llamacpp, rolltape or openai";
+        Dialect::from_word(word).ok_or_else(|| InvalidEngine::Value(word.to_owned(), expected))
+    }
+
     /// The same if its values are within their bounds.
     ///
     /// # Errors

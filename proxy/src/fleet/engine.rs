@@ -64,8 +64,10 @@ struct Health {
 
 /// The word for the state of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EngineState {
+pub enum EngineState {
+    /// It takes calls.
     Up,
+    /// It takes no new calls, as somebody asked.
     Draining,
     /// It does not answer, or a call to it failed a moment ago.
     Lost,
@@ -76,10 +78,11 @@ pub(crate) enum EngineState {
 }
 
 impl EngineState {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Up, Self::Draining, Self::Lost, Self::Fenced, Self::Updating];
+    /// All states.
+    pub const ALL: [Self; 5] = [Self::Up, Self::Draining, Self::Lost, Self::Fenced, Self::Updating];
 
-    pub(crate) fn as_str(self) -> &'static str {
+    /// The word in documents and metrics.
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Up => "up",
             Self::Draining => "draining",

@@ -78,13 +78,17 @@ enum Choice {
 
 /// The reason for which the engines are not changed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ChangeError {
+pub enum ChangeError {
+    /// One cannot be used, or not beside the others.
     #[error(transparent)]
     Invalid(#[from] InvalidEngine),
+    /// A setting of one cannot be used.
     #[error(transparent)]
     Setting(#[from] InvalidSetting),
+    /// None has this name.
     #[error("there is no upstream `{0}`")]
     Unknown(String),
+    /// The one of this name is the last.
     #[error("`{0}` is the last upstream; add another one first")]
     Last(String),
 }

@@ -13,12 +13,11 @@ use std::time::Duration;
 use episode::{AttemptId, Route, Tag};
 use http::clock::now;
 use store::{AdmissionCandidate, AdmissionCounts, AdmissionRule, Selection, SnapshotError, Store};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::bounds::{ADMISSION_LOOK_EVERY, ADMISSION_PAUSE, ADMISSION_WAITING_MAX, ATTEMPTS_MAX};
 use crate::error::CallError;
-use crate::feed::Feed;
 
 /// The rule of a proxy, and the calls that wait for it.
 #[derive(Debug, Default)]
@@ -55,12 +54,17 @@ struct Waiter {
 
 /// The numbers of first calls, and of what is under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct AdmissionStatus {
-    pub(crate) rule: AdmissionRule,
-    pub(crate) counts: AdmissionCounts,
-    pub(crate) waiting: usize,
-    pub(crate) admitted: u64,
-    pub(crate) refused: u64,
+pub struct AdmissionStatus {
+    /// The rule.
+    pub rule: AdmissionRule,
+    /// The attempts that it counts.
+    pub counts: AdmissionCounts,
+    /// First calls that wait.
+    pub waiting: usize,
+    /// First calls that waited and were let in, since the process began.
+    pub admitted: u64,
+    /// First calls that were refused, since the process began.
+    pub refused: u64,
 }
 
 /// The place of a call in the queue, which it leaves when this is dropped.
@@ -129,7 +133,7 @@ impl Admission {
     pub(crate) async fn pass(
         &self,
         store: &Store,
-        feed: &Feed,
+        changes: watch::Receiver<u64>,
         route: Route,
         tag: &Tag,
     ) -> Result<bool, CallError> {
@@ -147,7 +151,7 @@ impl Admission {
         let is_held = candidate.is_some();
         if let Some(candidate) = candidate {
             let longest = Duration::from_micros(rule.wait.unsigned_abs());
-            self.wait(store, feed, candidate, longest).await?;
+            self.wait(store, changes, candidate, longest).await?;
             self.counters.admitted.fetch_add(1, Ordering::Relaxed);
         }
         self.remember(attempt);
@@ -175,7 +179,7 @@ impl Admission {
     async fn wait(
         &self,
         store: &Store,
-        feed: &Feed,
+        changes: watch::Receiver<u64>,
         candidate: AdmissionCandidate,
         longest: Duration,
     ) -> Result<(), CallError> {
@@ -185,7 +189,7 @@ impl Admission {
         let may_begin = tokio::select! {
             may_begin = &mut decided => may_begin.unwrap_or(false),
             // Nobody looks, so this call does, for all.
-            _turn = self.turn.lock() => self.look_until(store, feed, &mut decided).await,
+            _turn = self.turn.lock() => self.look_until(store, changes, &mut decided).await,
         };
         match may_begin {
             true => Ok(()),
@@ -209,10 +213,9 @@ impl Admission {
     async fn look_until(
         &self,
         store: &Store,
-        feed: &Feed,
+        mut changes: watch::Receiver<u64>,
         decided: &mut oneshot::Receiver<bool>,
     ) -> bool {
-        let mut changes = feed.changes();
         loop {
             // Marked as seen before the look, so that a change during it is not missed.
             changes.borrow_and_update();

@@ -47,13 +47,15 @@ impl Drop for UnwrittenEnd {
 
 /// Numbers of calls since the process started.
 #[derive(Debug, Default)]
-pub(crate) struct CallCounts {
-    pub(crate) begun: u64,
-    pub(crate) in_flight: i64,
+pub struct CallCounts {
+    /// Calls that have begun.
+    pub begun: u64,
+    /// Calls that have not ended.
+    pub in_flight: i64,
     /// Ended calls, by the word of their outcome.
-    pub(crate) ended: BTreeMap<&'static str, u64>,
+    pub ended: BTreeMap<&'static str, u64>,
     /// Heartbeats that were sent in their replies.
-    pub(crate) heartbeats: u64,
+    pub heartbeats: u64,
 }
 
 /// The tracker of a proxy's calls.

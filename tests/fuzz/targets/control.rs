@@ -4,9 +4,9 @@
 
 use std::sync::LazyLock;
 
+use control::fuzzing::{BodyKind, body_kinds, read_query};
 use fuzz::{parts, text_or_grown};
 use libfuzzer_sys::fuzz_target;
-use proxy::fuzzing::{BodyKind, body_kinds, read_query};
 use serde_json::Value;
 
 /// Longest text of a refusal without what it quotes, in bytes.

@@ -3,10 +3,10 @@
 use http::api::openapi::{self, Interface};
 use serde_json::{Value, json};
 
-use crate::control::routes::ROUTES;
+use crate::routes::ROUTES;
 
 /// The routes as an OpenAPI 3.1 document.
-pub(super) fn document() -> Value {
+pub(crate) fn document() -> Value {
     let message = json!({ "message": { "type": "string" }, "code": { "type": "integer" } });
     let error = json!({ "type": "object", "properties": message });
     let interface = Interface {
@@ -16,32 +16,33 @@ pub(super) fn document() -> Value {
         is_strict: true,
         lists_groups: false,
     };
-    openapi::document(&interface, &ROUTES)
+    openapi::document(&interface, ROUTES.iter())
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
-    use super::*;
-    use crate::control::routes::{EngineServer, is_engine};
+    use wire::EngineServer;
 
-    const SERVERS: [EngineServer; 3] =
-        [EngineServer::Vllm, EngineServer::Sglang, EngineServer::Trainer];
+    use super::*;
+    use crate::routes::{ControlRoute, Handler};
+
     const START: &str = "<!-- routes -->\n";
     const END: &str = "<!-- /routes -->";
 
     /// The tables of the page: rolltape's own routes, and those of the upstream by its server.
     fn tables() -> String {
         let mut tables = "| route | fields of the body | does |\n| --- | --- | --- |\n".to_owned();
-        for route in ROUTES.iter().filter(|route| !is_engine(route)) {
+        let is_own = |route: &&ControlRoute| !matches!(route.handler, Handler::Engine(_));
+        for route in ROUTES.iter().filter(is_own) {
             let fields = route.body.map_or_else(Vec::new, |fields| fields());
             let fields: Vec<_> = fields.iter().map(|field| format!("`{}`", field.name)).collect();
             let (method, path, summary) = (route.methods.join(", "), route.path, route.summary);
             tables += &format!("| `{method} {path}` | {} | {summary} |\n", fields.join(", "));
         }
         tables += "\n| server | control routes that are forwarded |\n| --- | --- |\n";
-        for server in SERVERS {
+        for server in EngineServer::ALL {
             let of_server = ROUTES.iter().filter(|route| route.group == server.name());
             let paths: Vec<_> = of_server.map(|route| format!("`{}`", route.path)).collect();
             tables += &format!("| {} | {} |\n", server.name(), paths.join(", "));
@@ -49,7 +50,7 @@ mod tests {
         tables
     }
 
-    /// `UPDATE_DOCS=1 cargo test -p proxy openapi` writes the tables.
+    /// `UPDATE_DOCS=1 cargo test -p control openapi` writes the tables.
     #[test]
     fn the_page_lists_every_route() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/control.md");
@@ -67,7 +68,7 @@ mod tests {
     #[test]
     fn the_document_has_every_route_with_its_parameters_and_fields() {
         let document = document();
-        for route in &ROUTES {
+        for route in ROUTES.iter() {
             let operation = &document["paths"][route.path][route.methods[0].to_ascii_lowercase()];
             assert_eq!(operation["summary"], route.summary, "{}", route.path);
         }

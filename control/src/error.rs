@@ -4,12 +4,11 @@ use http::api::auth::{NotLetIn, Refusal};
 use http::api::reply::{JsonReply, error};
 use http::body::BodyError;
 use hyper::StatusCode;
+use proxy::RequestError;
 use store::{CommitError, SnapshotError};
 
-use crate::error::CallError;
-
 /// The reply to a request that the store refuses.
-pub(super) fn commit_error(reason: CommitError) -> JsonReply {
+pub(crate) fn commit_error(reason: CommitError) -> JsonReply {
     let status = match reason {
         CommitError::Unknown(..) | CommitError::UnknownCall(..) | CommitError::UnknownKey(_) => {
             StatusCode::NOT_FOUND
@@ -31,22 +30,22 @@ pub(super) fn commit_error(reason: CommitError) -> JsonReply {
 }
 
 /// The reply if the store cannot be read.
-pub(super) fn snapshot_error(reason: SnapshotError) -> JsonReply {
+pub(crate) fn snapshot_error(reason: SnapshotError) -> JsonReply {
     error(StatusCode::SERVICE_UNAVAILABLE, &reason.to_string())
 }
 
 /// The reply to a request that cannot be read or forwarded.
-pub(super) fn call_error(reason: CallError) -> JsonReply {
-    error(reason.status(), &reason.detail())
+pub(crate) fn request_error(reason: RequestError) -> JsonReply {
+    error(reason.status(), &reason.to_string())
 }
 
 /// The reply to a request whose body cannot be read.
-pub(super) fn body_error(reason: BodyError) -> JsonReply {
+pub(crate) fn body_error(reason: BodyError) -> JsonReply {
     error(reason.status(), &reason.to_string())
 }
 
 /// The reply to a request that is not let in.
-pub(super) fn not_let_in(reason: NotLetIn) -> JsonReply {
+pub(crate) fn not_let_in(reason: NotLetIn) -> JsonReply {
     match reason {
         NotLetIn::Refused(refusal) => refused(refusal),
         NotLetIn::TooManyWrongTokens => {
@@ -56,7 +55,7 @@ pub(super) fn not_let_in(reason: NotLetIn) -> JsonReply {
 }
 
 /// The reply to a request that a check of the gate refuses.
-pub(super) fn refused(refusal: Refusal) -> JsonReply {
+pub(crate) fn refused(refusal: Refusal) -> JsonReply {
     match refusal {
         Refusal::Host => error(
             StatusCode::FORBIDDEN,

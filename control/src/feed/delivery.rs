@@ -3,18 +3,20 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use episode::{Micros, version_number};
+use exporter::{Feed, FeedOutcome};
 use http::body::{BoxError, ChannelBody};
 use http::clock::now;
-use store::{CommitError, Disposition, FeedItem, LeasePart, Location, Settlement, Snapshot, Store};
+use proxy::Recorder;
+use store::{CommitError, Disposition, FeedItem, LeasePart, Location, Settlement, Snapshot};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-use crate::feed::rows::{FeedError, ItemRows, RowStream};
-use crate::record::tracker::CallTracker;
+use crate::feed::error::FeedError;
 
 /// Size of a piece of rows, in bytes. A larger item makes a piece of its own.
 const PIECE_BYTES: usize = 256 * 1024;
@@ -28,15 +30,40 @@ pub(crate) struct LeaseTerm {
     pub(crate) until: Micros,
 }
 
+/// A stream of rows, made by the exporter. Its methods block their thread.
+pub(crate) struct RowStream {
+    feed: Feed,
+    /// Counts the items whose rows were made.
+    items: Arc<AtomicUsize>,
+}
+
+impl RowStream {
+    pub(crate) fn new(feed: Feed, items: Arc<AtomicUsize>) -> Self {
+        Self { feed, items }
+    }
+
+    /// The rows of an item's attempts. Staleness is measured from `newest`, the newest policy
+    /// version that is known.
+    fn item(
+        &mut self,
+        snapshot: &mut Snapshot,
+        item: &FeedItem,
+        newest: Option<i64>,
+    ) -> Result<FeedOutcome, FeedError> {
+        self.items.fetch_add(1, Ordering::Relaxed);
+        let made = Handle::current().block_on(self.feed.encode_item(snapshot, item, newest));
+        made.map_err(|error| FeedError::Rows(error.to_string()))
+    }
+}
+
 /// Items on their way to a reader.
 pub(crate) struct Delivery {
-    store: Store,
-    tracker: Arc<CallTracker>,
+    recorder: Recorder,
     lease: Option<LeaseTerm>,
     /// Items whose rows are not made yet.
     pending: VecDeque<FeedItem>,
     /// `None` while a piece is being made.
-    rows: Option<Box<dyn RowStream>>,
+    rows: Option<RowStream>,
     drop_late: bool,
     /// Keys of the attempts whose rows were made and not sent yet.
     unsent: Vec<i64>,
@@ -57,24 +84,14 @@ pub(crate) struct ReadyItems {
 
 impl Delivery {
     /// A delivery of which no rows are made yet.
-    pub(crate) fn new(
-        store: Store,
-        tracker: Arc<CallTracker>,
-        ready: ReadyItems,
-        rows: Box<dyn RowStream>,
-    ) -> Self {
+    pub(crate) fn new(recorder: Recorder, ready: ReadyItems, rows: RowStream) -> Self {
         let ReadyItems { items: pending, lease, drop_late, cursor } = ready;
         let (rows, unsent) = (Some(rows), Vec::new());
-        Self { store, tracker, lease, pending, rows, drop_late, unsent, cursor }
+        Self { recorder, lease, pending, rows, drop_late, unsent, cursor }
     }
 
     pub(crate) fn lease(&self) -> Option<&LeaseTerm> {
         self.lease.as_ref()
-    }
-
-    /// The content type of the rows.
-    pub(crate) fn content_type(&self) -> &'static str {
-        self.rows.as_ref().map_or("application/octet-stream", |rows| rows.content_type())
     }
 
     /// The rows of the next items. `None` if no items remain, or the lease has ended. The items are
@@ -101,11 +118,11 @@ impl Delivery {
     async fn make_piece(&mut self) -> Result<Piece, FeedError> {
         let rows = self.rows.take().ok_or_else(ended_early)?;
         let maker = PieceMaker {
-            location: self.store.location().clone(),
+            location: self.recorder.store().location().clone(),
             pending: std::mem::take(&mut self.pending),
             rows,
             drop_late: self.drop_late,
-            newest: self.tracker.versions.newest().as_deref().and_then(version_number),
+            newest: self.recorder.newest_version().as_deref().and_then(version_number),
         };
         let job = spawn_blocking(move || {
             let mut maker = maker;
@@ -121,11 +138,8 @@ impl Delivery {
     async fn settle(&mut self, keys: Vec<i64>, fate: Disposition) -> Result<(), FeedError> {
         let Some(lease) = &self.lease else { return Ok(()) };
         let (lease, held) = (lease.id.clone(), LeasePart::Keys(keys));
-        match self
-            .store
-            .settle(Settlement { lease, part: held, disposition: fate, at: now() })
-            .await
-        {
+        let settlement = Settlement { lease, part: held, disposition: fate, at: now() };
+        match self.recorder.store().settle(settlement).await {
             // The lease has ended, and another reader has the items.
             Ok(()) | Err(CommitError::NoLease(_)) => Ok(()),
             Err(error) => Err(error.into()),
@@ -150,7 +164,7 @@ impl Delivery {
     }
 
     /// The row stream, if nothing was sent on it.
-    pub(crate) fn into_rows(mut self) -> Result<Box<dyn RowStream>, FeedError> {
+    pub(crate) fn into_rows(mut self) -> Result<RowStream, FeedError> {
         self.rows.take().ok_or_else(ended_early)
     }
 
@@ -186,9 +200,9 @@ impl Delivery {
         let end = self
             .rows
             .as_mut()
-            .map_or(Ok(Vec::new()), |rows| rows.end())
+            .map_or(Ok(Vec::new()), |rows| rows.feed.finish())
             .map(Bytes::from)
-            .map_err(BoxError::from);
+            .map_err(|error| BoxError::from(error.to_string()));
         if end.as_ref().is_ok_and(Bytes::is_empty) {
             return;
         }
@@ -214,7 +228,7 @@ struct Piece {
 struct PieceMaker {
     location: Location,
     pending: VecDeque<FeedItem>,
-    rows: Box<dyn RowStream>,
+    rows: RowStream,
     drop_late: bool,
     /// The newest policy version that is known.
     newest: Option<i64>,
@@ -231,18 +245,18 @@ impl PieceMaker {
             && let Some(item) = self.pending.front()
         {
             let rows = match item.late && self.drop_late {
-                true => Ok(ItemRows::Dropped("group_late")),
+                true => Ok(FeedOutcome::Dropped("group_late")),
                 false => self.rows.item(&mut snapshot, item, self.newest),
             };
             let keys = item.keys.clone();
             match rows {
-                Ok(ItemRows::Rows(bytes)) => {
+                Ok(FeedOutcome::Rows(bytes)) => {
                     piece.bytes.extend(bytes);
                     piece.keys.extend(keys);
                 }
-                Ok(ItemRows::Dropped(reason)) => piece.dropped.push((keys, reason)),
+                Ok(FeedOutcome::Dropped(reason)) => piece.dropped.push((keys, reason)),
                 Err(error) if piece.keys.is_empty() && piece.dropped.is_empty() => {
-                    return Err(FeedError::Rows(error));
+                    return Err(error);
                 }
                 // The next piece meets the error again, with nothing before it.
                 Err(_) => break,
@@ -258,7 +272,7 @@ impl Drop for Delivery {
         let keys = self.take_undelivered();
         let lease = self.lease.take().filter(|_| !keys.is_empty());
         if let (Some(lease), Ok(runtime)) = (lease, Handle::try_current()) {
-            let (store, held, at) = (self.store.clone(), LeasePart::Keys(keys), now());
+            let (store, held, at) = (self.recorder.store().clone(), LeasePart::Keys(keys), now());
             let settlement =
                 Settlement { lease: lease.id, part: held, disposition: Disposition::Unsent, at };
             runtime.spawn(async move { store.settle(settlement).await });

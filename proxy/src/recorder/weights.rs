@@ -1,51 +1,19 @@
-//! The upstream's own control routes, and the versions of the weights that it serves.
+//! The versions of the weights: those that the upstream serves, and those that other processes
+//! declare.
 
-use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::Bytes;
-use episode::{Micros, Route};
-use http::api::reply::JsonReply;
-use http::body::ReplyBody;
-use http::body::outgoing::OutgoingBody;
+use episode::Micros;
 use http::clock::now;
-use http::headers;
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
-use hyper::header::AUTHORIZATION;
-use hyper::{Request, Response};
 use serde_json::Value;
-use store::VersionRecord;
+use store::{SnapshotError, VersionRecord};
 use wire::Dialect;
 
 use crate::bounds::WEIGHT_INFO_WAIT;
-use crate::control::error::call_error;
 use crate::proxy::Proxy;
-use crate::upstream::trailers;
 
-/// Forwards a request unchanged, and the reply.
-pub(super) async fn forward(
-    proxy: &Proxy,
-    request: Request<Incoming>,
-    changes_weights: bool,
-) -> Result<Response<ReplyBody>, JsonReply> {
-    let (mut head, body) = request.into_parts();
-    headers::prepare_request(&mut head.headers, Route::Other);
-    if proxy.config().control_token.is_some() {
-        // The token is for this listener only.
-        headers::remove(&mut head.headers, &[AUTHORIZATION.as_str()]);
-    }
-
-    let engine = proxy.fleet.any();
-    let body = OutgoingBody::streamed(Bytes::new(), trailers::cleaned(body), u64::MAX);
-    let reply = engine.server.client.control(head, body).await.map_err(call_error)?;
-    if reply.status().is_success() && changes_weights {
-        proxy.tracker.versions.request_check();
-        engine.server.lookups.weights_changed();
-    }
-    let (mut head, body) = reply.into_parts();
-    headers::remove_hop_by_hop(&mut head.headers);
-    Ok(Response::from_parts(head, body.map_err(Into::into).boxed_unsync()))
-}
+/// Time between two reads of the versions that other processes declared.
+const READ_EVERY: Duration = Duration::from_secs(1);
 
 /// The weights of rolltape's own engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,22 +24,22 @@ struct WeightInfo {
 
 /// Writes the versions that replies report to the store, with the checksums of rolltape's own
 /// engine.
-pub(super) async fn record_versions(proxy: Arc<Proxy>) {
+pub(super) async fn record_versions(proxy: &Proxy) {
     loop {
         let labels = proxy.tracker.versions.next_check().await;
         let is_own_engine = proxy.fleet.any().server.probe.known() == Some(Dialect::Rolltape);
         let mut recorded = Vec::new();
         for (label, seen_at) in labels {
             let checksum = match is_own_engine {
-                true => checksum_of(&proxy, &label).await,
+                true => checksum_of(proxy, &label).await,
                 false => None,
             };
             let info = WeightInfo { label, checksum };
-            record_version(&proxy, info.clone(), seen_at, None).await;
+            record_version(proxy, info.clone(), seen_at, None).await;
             recorded.push(info);
         }
         if is_own_engine {
-            record_served(&proxy, &recorded).await;
+            record_served(proxy, &recorded).await;
         }
     }
 }
@@ -95,7 +63,7 @@ async fn record_version(
     let WeightInfo { label, checksum } = info;
     let source = "upstream".to_owned();
     let version = VersionRecord { label, checksum, source, first_seen, said_at: None, served_at };
-    if let Err(error) = proxy.store().version(version).await {
+    if let Err(error) = proxy.store.version(version).await {
         tracing::warn!(%error, "a version of the weights was not written down");
     }
 }
@@ -125,6 +93,32 @@ fn percent_encoded(label: &str) -> String {
         _ => format!("%{byte:02X}"),
     });
     encoded.collect()
+}
+
+/// Reads the versions and the rule of admission that other processes declare; ends if no others
+/// share the store.
+pub(super) async fn read_declared(proxy: &Proxy) {
+    loop {
+        match proxy.tracker.read_declared(&proxy.store).await {
+            Ok(true) => read_rule(proxy).await,
+            Ok(false) => return,
+            Err(error) => {
+                tracing::warn!(%error, "the versions that others declared cannot be read");
+            }
+        }
+        tokio::time::sleep(READ_EVERY).await;
+    }
+}
+
+async fn read_rule(proxy: &Proxy) {
+    let rule = async { proxy.store.snapshot().await?.admission_rule().await };
+    match rule.await {
+        Ok(rule) => proxy.admission.set_rule(rule),
+        Err(error) => {
+            let error: SnapshotError = error;
+            tracing::warn!(%error, "the rule of admission cannot be read");
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Entrances for the fuzz targets in `tests/fuzz`: bodies and queries of the control listener.
+//! Entrances for the fuzz targets in `tests/fuzz`: bodies and queries. They exist with the feature
+//! `fuzzing` only.
 
 use http::api::json::parse;
 use http::api::query::Query;
@@ -6,7 +7,7 @@ use http::api::reply::JsonReply;
 use http::api::schema::fields_of;
 use serde::de::DeserializeOwned;
 
-use crate::control::requests::{
+use crate::requests::{
     AckBody, AnnounceBody, CloseBody, KeyBody, NackBody, RenewBody, RewardBody, VersionBody,
 };
 
@@ -45,7 +46,7 @@ fn kind<T: DeserializeOwned>() -> BodyKind {
 pub fn read_query(query: &str, known: &[&str]) -> Result<Vec<(String, String)>, String> {
     let query = Query::parse(Some(query)).map_err(text)?;
     query.check_known(known).map_err(text)?;
-    Ok(query.rest().to_vec())
+    Ok(query.pairs().to_vec())
 }
 
 fn text(reply: JsonReply) -> String {

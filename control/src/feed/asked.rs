@@ -9,11 +9,11 @@ use crate::bounds::FEED_ASKED_MAX;
 
 /// The last query of each consumer.
 #[derive(Debug, Default)]
-pub(super) struct LastQueries(Mutex<BTreeMap<String, FeedQuery>>);
+pub(crate) struct LastQueries(Mutex<BTreeMap<String, FeedQuery>>);
 
 impl LastQueries {
     /// Remembers the query of a reader, if it has a name.
-    pub(super) fn remember(&self, asked: &FeedQuery) {
+    pub(crate) fn remember(&self, asked: &FeedQuery) {
         let Some(consumer) = &asked.consumer else { return };
         let mut queries = self.queries();
         if queries.len() >= FEED_ASKED_MAX && !queries.contains_key(consumer) {
@@ -23,7 +23,7 @@ impl LastQueries {
     }
 
     /// The last query of a consumer; `None` if it has not asked, or is forgotten.
-    pub(super) fn of(&self, consumer: &str) -> Option<FeedQuery> {
+    pub(crate) fn of(&self, consumer: &str) -> Option<FeedQuery> {
         self.queries().get(consumer).cloned()
     }
 

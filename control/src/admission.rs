@@ -6,6 +6,7 @@ use episode::{EpisodeId, Micros};
 use http::api::json::parse;
 use http::api::reply::{JsonReply, bad_request, done, ok};
 use http::clock::now;
+use proxy::{AdmissionStatus, Recorder};
 use serde_json::{Value, json};
 use store::AdmissionRule;
 
@@ -13,29 +14,25 @@ use crate::bounds::{
     ADMISSION_BATCH_MAX, ADMISSION_IDLE, ADMISSION_WAIT, ADMISSION_WAIT_S_MAX, GROUP_SIZE_MAX,
     LEASE_S_MAX,
 };
-use crate::control::error::{commit_error, snapshot_error};
-use crate::control::requests::AdmissionBody;
-use crate::proxy::Proxy;
-use crate::record::admission::AdmissionStatus;
+use crate::error::{commit_error, snapshot_error};
+use crate::requests::AdmissionBody;
 
 /// Sets the rule. Attempts that began before count.
-pub(super) async fn set(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, JsonReply> {
+pub(crate) async fn set(recorder: &Recorder, body: &[u8]) -> Result<JsonReply, JsonReply> {
     let rule = rule(parse(body)?)?;
-    proxy.store().set_admission(Some(rule.clone())).await.map_err(commit_error)?;
-    proxy.admission.set_rule(Some(rule));
-    show(proxy).await
+    recorder.set_admission(Some(rule)).await.map_err(commit_error)?;
+    show(recorder).await
 }
 
 /// Lifts the rule. All that wait may begin.
-pub(super) async fn lift(proxy: &Proxy) -> Result<JsonReply, JsonReply> {
-    proxy.store().set_admission(None).await.map_err(commit_error)?;
-    proxy.admission.set_rule(None);
+pub(crate) async fn lift(recorder: &Recorder) -> Result<JsonReply, JsonReply> {
+    recorder.set_admission(None).await.map_err(commit_error)?;
     Ok(done())
 }
 
 /// Returns the rule and what is under way.
-pub(super) async fn show(proxy: &Proxy) -> Result<JsonReply, JsonReply> {
-    let status = proxy.admission.status(proxy.store()).await.map_err(snapshot_error)?;
+pub(crate) async fn show(recorder: &Recorder) -> Result<JsonReply, JsonReply> {
+    let status = recorder.admission().await.map_err(snapshot_error)?;
     Ok(ok(json!({ "admission": status.as_ref().map(shown) })))
 }
 

@@ -3,15 +3,14 @@
 use episode::AttemptId;
 use http::api::json::parse;
 use http::api::reply::{JsonReply, bad_request, done, error, ok};
-use http::clock::now;
 use hyper::StatusCode;
+use proxy::{Recorder, SignedKey};
 use serde_json::json;
-use store::{ApiKeyRecord, Budget};
+use store::Budget;
 
 use crate::bounds::KEY_LIFE_S_MAX;
-use crate::control::error::commit_error;
-use crate::control::requests::{KeyBody, RevokeBody, RotateBody};
-use crate::proxy::Proxy;
+use crate::error::commit_error;
+use crate::requests::{KeyBody, RevokeBody, RotateBody};
 
 /// Default life of an API key, in seconds: a day.
 const KEY_LIFE_S: i64 = 86_400;
@@ -19,8 +18,8 @@ const KEY_LIFE_S: i64 = 86_400;
 const SECOND: i64 = 1_000_000;
 
 /// Returns an API key for an attempt. Its episode takes only calls with a key from then on.
-pub(super) async fn sign(
-    proxy: &Proxy,
+pub(crate) async fn sign(
+    recorder: &Recorder,
     attempt: AttemptId,
     body: &[u8],
 ) -> Result<JsonReply, JsonReply> {
@@ -30,48 +29,35 @@ pub(super) async fn sign(
         return Err(bad_request(&format!("`ttl_s` is not 1 to {KEY_LIFE_S_MAX}")));
     }
 
-    let made_at = now();
-    let expires_at = made_at + life_s * SECOND;
-    let (key, id) = proxy.tags.signer.sign(&attempt, expires_at);
     let budget = Budget {
         calls: body.calls_max.map(u64::from),
         tokens: body.tokens_max.map(u64::from),
         seconds: None,
     };
-    let record =
-        ApiKeyRecord { id: id.clone(), attempt: attempt.clone(), made_at, expires_at, budget };
-    proxy.store().add_key(record).await.map_err(commit_error)?;
-
-    // Calls without a key must not pass as those before.
-    proxy.open_attempts.forget(&attempt.episode);
-    if budget != Budget::default() {
-        proxy.open_attempts.count(attempt);
-    }
+    let signed = recorder.sign_key(attempt, life_s * SECOND, budget).await;
+    let SignedKey { key, id, expires_at } = signed.map_err(commit_error)?;
     Ok(ok(json!({ "api_key": key, "key_id": id, "expires_at": expires_at / SECOND })))
 }
 
 /// Revokes a key of an attempt, or all of them.
-pub(super) async fn revoke(
-    proxy: &Proxy,
+pub(crate) async fn revoke(
+    recorder: &Recorder,
     attempt: AttemptId,
     body: &[u8],
 ) -> Result<JsonReply, JsonReply> {
     let RevokeBody { key_id } = parse(body)?;
-    let revoked = proxy.store().revoke_keys(attempt.clone(), key_id, now()).await;
-    revoked.map_err(commit_error)?;
-    proxy.open_attempts.forget(&attempt.episode);
+    recorder.revoke_keys(attempt, key_id).await.map_err(commit_error)?;
     Ok(done())
 }
 
 /// Signs keys with a new secret from now on.
-pub(super) fn rotate(proxy: &Proxy, body: &[u8]) -> Result<JsonReply, JsonReply> {
+pub(crate) fn rotate(recorder: &Recorder, body: &[u8]) -> Result<JsonReply, JsonReply> {
     let RotateBody { old_keys_s } = parse(body)?;
     let old_keys_s = old_keys_s.unwrap_or(0);
     if !(0..=KEY_LIFE_S_MAX).contains(&old_keys_s) {
         return Err(bad_request(&format!("`old_keys_s` is not 0 to {KEY_LIFE_S_MAX}")));
     }
-    let at = now();
-    proxy.tags.signer.rotate(at, at + old_keys_s * SECOND).map_err(|why| {
+    recorder.rotate_secrets(old_keys_s * SECOND).map_err(|why| {
         let message = format!("the new signing secret could not be kept: {why}");
         error(StatusCode::SERVICE_UNAVAILABLE, &message)
     })?;

@@ -7,20 +7,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::api::query::Query;
 use http::api::reply::{JsonReply, bad_request, error};
-use http::body::{ChannelBody, ReplyBody, full};
+use http::body::{BoxError, ChannelBody, ReplyBody, full};
 use http_body_util::BodyExt;
 use hyper::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Response, StatusCode};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
+use viewer::{Answer, EventReader, PageFile, View, ViewError, Viewer, page_file};
 
 use crate::bounds::{EVENT_BEAT, EVENT_LOOK_EVERY, EVENT_STREAMS_MAX, READS_MAX};
-use crate::control::routes::ControlRoute;
-use crate::reading::{ChangeReader, PageFile, ReadError, ReadReply, ReadView, Reader};
+use crate::error::snapshot_error;
+use crate::routes::ControlRoute;
 
 /// The policy for browsers: the page loads nothing of another host, and no script in a document.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
@@ -29,9 +31,9 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
 /// A recorded body is text to a browser, whatever it is, and may do nothing.
 const BODY_POLICY: &str = "default-src 'none'; sandbox; frame-ancestors 'none'";
 
-/// The reader of a listener, within bounds.
-pub(super) struct Desk {
-    reader: Option<Arc<dyn Reader>>,
+/// The reading of one recording, within bounds.
+pub(crate) struct Reading {
+    viewer: Viewer,
     /// Bounds the questions that are answered at once; further ones wait.
     reads: Semaphore,
     /// Bounds the streams of events.
@@ -40,10 +42,10 @@ pub(super) struct Desk {
     stopping: watch::Sender<bool>,
 }
 
-impl Desk {
-    pub(super) fn new(reader: Option<Arc<dyn Reader>>) -> Self {
+impl Reading {
+    pub(crate) fn new(viewer: Viewer) -> Self {
         Self {
-            reader,
+            viewer,
             reads: Semaphore::new(READS_MAX),
             streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
             stopping: watch::Sender::new(false),
@@ -51,45 +53,48 @@ impl Desk {
     }
 
     /// Ends the streams of events.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stopping.send_replace(true);
     }
 
     /// Answers a question.
-    pub(super) async fn read(
+    pub(crate) async fn read(
         &self,
         route: &ControlRoute,
-        view: ReadView,
+        view: View,
         id: &str,
         query: Option<&str>,
     ) -> Result<Response<ReplyBody>, JsonReply> {
-        let (reader, parameters) = (self.reader()?, parameters(route, query)?);
+        let parameters = parameters(route, query)?;
         let _permit = self.reads.acquire().await;
-        let id = id.to_owned();
-        let answered = spawn_blocking(move || reader.read(view, &id, &parameters)).await;
-        match answered.map_err(|why| broken(&why))?.map_err(refused)? {
-            ReadReply::Document(text) => {
+        let (viewer, id) = (self.viewer.clone(), id.to_owned());
+        let answered = spawn_blocking(move || {
+            Handle::current().block_on(viewer.answer(view, &id, &parameters))
+        });
+        match answered.await.map_err(|why| broken(&why))?.map_err(refused)? {
+            Answer::Document(text) => {
                 Ok(response(Bytes::from(text), "application/json", BODY_POLICY))
             }
-            ReadReply::Body(body) => Ok(response(body, "text/plain; charset=utf-8", BODY_POLICY)),
+            Answer::Body(body) => Ok(response(body, "text/plain; charset=utf-8", BODY_POLICY)),
         }
     }
 
     /// A stream of what changes from now on.
-    pub(super) async fn changes(
+    pub(crate) async fn changes(
         &self,
         route: &ControlRoute,
         query: Option<&str>,
     ) -> Result<Response<ReplyBody>, JsonReply> {
-        let (reader, parameters) = (self.reader()?, parameters(route, query)?);
+        let parameters = parameters(route, query)?;
         let Ok(permit) = Arc::clone(&self.streams).try_acquire_owned() else {
             let message = format!("at most {EVENT_STREAMS_MAX} streams of events at a time");
             return Err(error(StatusCode::SERVICE_UNAVAILABLE, &message));
         };
-        let mut changes = reader.changes(&parameters).map_err(refused)?;
+        let mut changes = EventReader::new(self.viewer.clone(), &parameters).map_err(refused)?;
         // The first look fixes the moment, before the reply says that the stream has begun.
-        let looked = spawn_blocking(move || changes.look().map(|_| changes)).await;
-        let changes = looked.map_err(|why| broken(&why))?.map_err(refused)?;
+        let looked =
+            spawn_blocking(move || Handle::current().block_on(changes.look()).map(|_| changes));
+        let changes = looked.await.map_err(|why| broken(&why))?.map_err(refused)?;
 
         let (sender, receiver) = mpsc::channel(1);
         let stream = EventStream { changes, _permit: permit, stopping: self.stopping.subscribe() };
@@ -97,17 +102,12 @@ impl Desk {
         let body = ChannelBody(receiver).boxed_unsync();
         Ok(headed(Response::new(body), "text/event-stream", BODY_POLICY))
     }
+}
 
-    /// A file of the page, if the path is one.
-    pub(super) fn page_file(&self, path: &str) -> Option<Response<ReplyBody>> {
-        let PageFile { content_type, content } = self.reader.as_ref()?.page_file(path)?;
-        Some(response(Bytes::from_static(content), content_type, PAGE_POLICY))
-    }
-
-    fn reader(&self) -> Result<Arc<dyn Reader>, JsonReply> {
-        let none = || error(StatusCode::NOT_IMPLEMENTED, "this listener has no reader");
-        self.reader.clone().ok_or_else(none)
-    }
+/// A file of the page, if the path is one.
+pub(crate) fn file(path: &str) -> Option<Response<ReplyBody>> {
+    let PageFile { content_type, content } = page_file(path)?;
+    Some(response(Bytes::from_static(content), content_type, PAGE_POLICY))
 }
 
 /// The parameters of a query, of which the route knows all.
@@ -117,14 +117,14 @@ fn parameters(
 ) -> Result<Vec<(String, String)>, JsonReply> {
     let query = Query::parse(query)?;
     query.check_known(&route.query_names())?;
-    Ok(query.rest().to_vec())
+    Ok(query.pairs().to_vec())
 }
 
-fn refused(why: ReadError) -> JsonReply {
+fn refused(why: ViewError) -> JsonReply {
     match why {
-        ReadError::Parameter(why) => bad_request(&why),
-        ReadError::Missing(why) => error(StatusCode::NOT_FOUND, &why),
-        ReadError::Unreadable(why) => error(StatusCode::SERVICE_UNAVAILABLE, &why),
+        ViewError::Parameter(why) => bad_request(&why),
+        ViewError::Missing(why) => error(StatusCode::NOT_FOUND, &why),
+        ViewError::Store(why) => snapshot_error(why),
     }
 }
 
@@ -160,14 +160,14 @@ fn headed(
 
 /// A stream of changes on its way to a reader.
 struct EventStream {
-    changes: Box<dyn ChangeReader>,
+    changes: EventReader,
     _permit: OwnedSemaphorePermit,
     stopping: watch::Receiver<bool>,
 }
 
 impl EventStream {
     /// Sends what changes until the reader leaves or the listener stops.
-    async fn send_all(mut self, sender: mpsc::Sender<Result<Bytes, http::body::BoxError>>) {
+    async fn send_all(mut self, sender: mpsc::Sender<Result<Bytes, BoxError>>) {
         let mut sent_at = Instant::now();
         // Tells the reader at once that the stream is open.
         let mut next = Bytes::from_static(b": open\n\n");
@@ -186,13 +186,14 @@ impl EventStream {
             }
 
             let mut changes = self.changes;
-            let looked = spawn_blocking(move || (changes.look(), changes)).await;
-            let Ok((found, changes)) = looked else { return };
+            let looked =
+                spawn_blocking(move || (Handle::current().block_on(changes.look()), changes));
+            let Ok((found, changes)) = looked.await else { return };
             self.changes = changes;
             next = match found {
                 Ok(found) => events(&found, sent_at.elapsed()),
                 Err(why) => {
-                    let _ = sender.send(Err(why.into())).await;
+                    let _ = sender.send(Err(BoxError::from(why))).await;
                     return;
                 }
             };

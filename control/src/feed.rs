@@ -1,8 +1,16 @@
 //! The feed over HTTP: items are handed out under leases, and leases are settled.
 
-use std::time::Duration;
+mod asked;
+pub(crate) mod delivery;
+mod error;
+pub(crate) mod parameters;
+pub(crate) mod readers;
 
-use episode::{AttemptId, EpisodeId, Micros};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use episode::{AttemptId, Micros};
+use exporter::Encoding;
 use http::api::json::{parse, parse_value};
 use http::api::query::Query;
 use http::api::reply::{JsonReply, bad_request, done, error, ok};
@@ -11,67 +19,59 @@ use http::clock::now;
 use http_body_util::BodyExt;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
+use proxy::Recorder;
 use serde_json::{Value, json};
-use store::{
-    Backlog, ConsumerCounts, Disposition, FeedQuery, FeedUnit, GroupLimits, LeasePart, Selection,
-    Settlement, WaitingGroup,
-};
+use store::{Backlog, ConsumerCounts, Disposition, FeedQuery, LeasePart, Settlement, WaitingGroup};
 
-use crate::bounds::{
-    FEED_LIMIT_MAX, FEED_WAIT_S_MAX, GROUP_SIZE_MAX, GROUP_WAIT_S_MAX, LEASE_S_MAX,
-};
-use crate::control::episodes::named_attempt;
-use crate::control::error::{commit_error, snapshot_error};
-use crate::control::requests::{AckBody, AttemptBody, NackBody, RenewBody};
+use crate::bounds::LEASE_S_MAX;
+use crate::episodes::named_attempt;
+use crate::error::{commit_error, snapshot_error};
 use crate::feed::delivery::Delivery;
-use crate::feed::rows::FeedError;
-use crate::feed::{FeedReply, FeedRequest};
-use crate::proxy::Proxy;
+use crate::feed::error::FeedError;
+use crate::feed::parameters::{Cursor, FeedRequest, LEASE_S};
+use crate::feed::readers::{FeedReaders, FeedReply};
+use crate::requests::{AckBody, AttemptBody, NackBody, RenewBody};
 
-const LIMIT: u32 = 16;
-/// Length of a lease, in seconds.
-const LEASE_S: u32 = 300;
 const SECOND: Micros = 1_000_000;
 
 /// Hands out the items that are ready.
-pub(super) async fn hand_out(
-    proxy: &Proxy,
+pub(crate) async fn hand_out(
+    recorder: &Recorder,
+    readers: &Arc<FeedReaders>,
     query: Option<&str>,
     body: &[u8],
 ) -> Result<Response<ReplyBody>, JsonReply> {
     if !body.trim_ascii().is_empty() {
         return Err(bad_request(&"the feed takes no body; its parameters stand in the query"));
     }
-    let mut query = Query::parse(query)?;
-    let mut request = feed_request(&mut query)?;
-    let cursor = query.take("cursor");
-    let advantage = query.get("advantage");
-    if request.wanted.unit == FeedUnit::Episode && advantage.is_some_and(|rule| rule != "none") {
-        let message = "`advantage` compares the attempts of a group: give unit=group";
-        return Err(bad_request(&message));
-    }
-    let Some(source) = &proxy.config().rows else {
-        return Err(error(StatusCode::NOT_IMPLEMENTED, "this proxy makes no rows"));
-    };
-    // The source of the rows refuses a parameter that is unknown to it as well.
-    let rows = source.stream(query.rest()).map_err(|why| bad_request(&why))?;
+    let query = Query::parse(query)?;
+    let mut request = FeedRequest::read(query.pairs()).map_err(|why| bad_request(&why))?;
+    let content_type = content_type(request.rows.encoding);
+    let rows = readers.rows(request.rows.clone()).map_err(|why| bad_request(&why))?;
 
     // All parameters are valid: only now is a new consumer written to the store.
-    request.wanted.after = start_position(proxy, &request.wanted, cursor.as_deref()).await?;
-    let feed_reply = proxy.feed.hand_out(proxy.store(), &proxy.tracker, request, rows).await;
+    request.wanted.after = start_position(recorder, &request.wanted, request.cursor).await?;
+    let feed_reply = readers.hand_out(recorder, request, rows).await;
     let mut reply = match feed_reply.map_err(feed_error)? {
-        FeedReply::Items(delivery, first) => items_reply(*delivery, first),
+        FeedReply::Items(delivery, first) => items_reply(*delivery, first, content_type),
         FeedReply::Nothing { cursor, backlog } => nothing_reply(cursor, &backlog),
     };
-    if let Some(label) = proxy.tracker.versions.newest() {
+    if let Some(label) = recorder.newest_version() {
         set_header(&mut reply, "x-rolltape-version", &label);
     }
     Ok(reply)
 }
 
+fn content_type(encoding: Encoding) -> &'static str {
+    match encoding {
+        Encoding::Arrow => "application/vnd.apache.arrow.stream",
+        _ => "application/x-ndjson",
+    }
+}
+
 /// A reply without rows. Its headers say what waits, and for what.
 fn nothing_reply(cursor: i64, backlog: &Backlog) -> Response<ReplyBody> {
-    let mut reply = Response::new(full(bytes::Bytes::new()));
+    let mut reply = Response::new(full(Bytes::new()));
     *reply.status_mut() = StatusCode::NO_CONTENT;
     set_header(&mut reply, "x-rolltape-cursor", &cursor.to_string());
     if backlog.waiting > 0 || backlog.ungrouped > 0 {
@@ -95,10 +95,13 @@ fn group_json(group: &WaitingGroup) -> Value {
     json!({ "group_id": group.group, "have": group.have, "size": group.size })
 }
 
-fn items_reply(delivery: Delivery, first: bytes::Bytes) -> Response<ReplyBody> {
+fn items_reply(
+    delivery: Delivery,
+    first: Bytes,
+    content_type: &'static str,
+) -> Response<ReplyBody> {
     let mut reply = Response::new(());
-    let content_type = HeaderValue::from_static(delivery.content_type());
-    reply.headers_mut().insert(CONTENT_TYPE, content_type);
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     match delivery.lease() {
         Some(lease) => {
             set_header(&mut reply, "x-rolltape-lease", &lease.id);
@@ -125,110 +128,62 @@ fn set_header<T>(reply: &mut Response<T>, name: &'static str, value: &str) {
     }
 }
 
-/// Takes the parameters of the feed from a query. Those about rows remain.
-fn feed_request(query: &mut Query) -> Result<FeedRequest, JsonReply> {
-    let consumer: Option<EpisodeId> = query.take_id("consumer")?;
-    let unit = unit(query)?;
-    let drops_late = drops_late(query)?;
-    if consumer.is_none() && matches!(unit, FeedUnit::Group(GroupLimits { wait: Some(_), .. })) {
-        return Err(bad_request(&"`group_wait_s` needs a `consumer`"));
-    }
-
-    let wanted = FeedQuery {
-        consumer: consumer.map(|consumer| consumer.to_string()),
-        after: 0,
-        unit,
-        selection: Selection {
-            episode: query.take_id("episode")?,
-            group: query.take_id("group")?,
-            task: query.take_id("task")?,
-        },
-        rewarded: query.take_flag("rewarded")?,
-        limit: query.take_number("limit", 1, FEED_LIMIT_MAX)?.unwrap_or(LIMIT),
-        // Set at each look for items.
-        now: 0,
-        open: Vec::new(),
-    };
-    let wait_s = query.take_number("wait_s", 0, FEED_WAIT_S_MAX)?.unwrap_or(0);
-    let lease_s = query.take_number("lease_s", 1, LEASE_S_MAX)?.unwrap_or(LEASE_S);
-    Ok(FeedRequest {
-        drop_late: drops_late && wanted.unit != FeedUnit::Episode,
-        wanted,
-        wait: Duration::from_secs(wait_s.into()),
-        lease: Micros::from(lease_s) * SECOND,
-    })
-}
-
-fn unit(query: &mut Query) -> Result<FeedUnit, JsonReply> {
-    let size = query.take_number("group_size", 1, GROUP_SIZE_MAX)?;
-    let wait_s = query.take_number("group_wait_s", 0, GROUP_WAIT_S_MAX)?;
-    let wait = wait_s.map(|wait_s| Micros::from(wait_s) * SECOND);
-    match query.take("unit").as_deref() {
-        Some("group") => Ok(FeedUnit::Group(GroupLimits { size, wait })),
-        None | Some("episode") if size.is_none() && wait.is_none() => Ok(FeedUnit::Episode),
-        None | Some("episode") => {
-            Err(bad_request(&"`group_size` and `group_wait_s` need unit=group"))
-        }
-        Some(_) => Err(bad_request(&"`unit` is not episode or group")),
-    }
-}
-
-fn drops_late(query: &mut Query) -> Result<bool, JsonReply> {
-    match query.take("group_late").as_deref() {
-        None | Some("deliver") => Ok(false),
-        Some("drop") => Ok(true),
-        Some(_) => Err(bad_request(&"`group_late` is not deliver or drop")),
-    }
-}
-
 /// The position after which a reader begins. A new consumer is written to the store.
 async fn start_position(
-    proxy: &Proxy,
+    recorder: &Recorder,
     wanted: &FeedQuery,
-    cursor: Option<&str>,
+    cursor: Option<Cursor>,
 ) -> Result<i64, JsonReply> {
-    let mut snapshot = proxy.store().snapshot().await.map_err(snapshot_error)?;
+    let mut snapshot = recorder.store().snapshot().await.map_err(snapshot_error)?;
     let position = match cursor {
         None => 0,
-        Some("end") => snapshot.last_position().await.map_err(snapshot_error)?,
-        Some(text) => text
-            .parse()
-            .ok()
-            .filter(|position| *position >= 0)
-            .ok_or_else(|| bad_request(&"`cursor` is not a position from 0, or `end`"))?,
+        Some(Cursor::End) => snapshot.last_position().await.map_err(snapshot_error)?,
+        Some(Cursor::After(position)) => position,
     };
     if let Some(consumer) = &wanted.consumer
         && !snapshot.has_consumer(consumer).await.map_err(snapshot_error)?
     {
-        proxy.store().begin_consumer(consumer, position).await.map_err(commit_error)?;
+        recorder.store().begin_consumer(consumer, position).await.map_err(commit_error)?;
     }
     Ok(position)
 }
 
 /// Acknowledges what a lease holds: it is never handed out to this consumer again.
-pub(super) async fn ack(proxy: &Proxy, lease: &str, body: &[u8]) -> Result<JsonReply, JsonReply> {
+pub(crate) async fn ack(
+    recorder: &Recorder,
+    lease: &str,
+    body: &[u8],
+) -> Result<JsonReply, JsonReply> {
     let AckBody { episodes } = parse(body)?;
-    settle(proxy, lease, episodes, Disposition::Acked).await
+    settle(recorder, lease, episodes, Disposition::Acked).await
 }
 
 /// Gives back what a lease holds.
-pub(super) async fn nack(proxy: &Proxy, lease: &str, body: &[u8]) -> Result<JsonReply, JsonReply> {
+pub(crate) async fn nack(
+    recorder: &Recorder,
+    lease: &str,
+    body: &[u8],
+) -> Result<JsonReply, JsonReply> {
     let NackBody { episodes, delay_s } = parse(body)?;
     let delay_s = delay_s.unwrap_or(0);
     if delay_s > LEASE_S_MAX {
         return Err(bad_request(&format!("`delay_s` is not 0 to {LEASE_S_MAX}")));
     }
-    settle(proxy, lease, episodes, Disposition::Returned(in_seconds(delay_s))).await
+    settle(recorder, lease, episodes, Disposition::Returned(in_seconds(delay_s))).await
 }
 
 /// Extends a lease.
-pub(super) async fn renew(proxy: &Proxy, lease: &str, body: &[u8]) -> Result<JsonReply, JsonReply> {
+pub(crate) async fn renew(
+    recorder: &Recorder,
+    lease: &str,
+    body: &[u8],
+) -> Result<JsonReply, JsonReply> {
     let RenewBody { episodes, lease_s } = parse(body)?;
     let lease_s = lease_s.unwrap_or(LEASE_S);
     if !(1..=LEASE_S_MAX).contains(&lease_s) {
         return Err(bad_request(&format!("`lease_s` is not 1 to {LEASE_S_MAX}")));
     }
-    settle(proxy, lease, episodes, Disposition::Renewed(in_seconds(lease_s))).await
+    settle(recorder, lease, episodes, Disposition::Renewed(in_seconds(lease_s))).await
 }
 
 fn in_seconds(seconds: u32) -> Micros {
@@ -237,7 +192,7 @@ fn in_seconds(seconds: u32) -> Micros {
 
 /// Settles `episodes` of a lease, or all that it holds.
 async fn settle(
-    proxy: &Proxy,
+    recorder: &Recorder,
     lease: &str,
     episodes: Option<Vec<Value>>,
     fate: Disposition,
@@ -250,8 +205,8 @@ async fn settle(
     };
     let settlement =
         Settlement { lease: lease.to_owned(), part: held, disposition: fate, at: now() };
-    proxy.store().settle(settlement).await.map_err(commit_error)?;
-    proxy.feed.changed();
+    recorder.store().settle(settlement).await.map_err(commit_error)?;
+    recorder.note_change();
     Ok(done())
 }
 
@@ -262,15 +217,18 @@ fn attempt(value: Value) -> Result<AttemptId, JsonReply> {
 }
 
 /// Lists the consumers, each with its backlog.
-pub(super) async fn list_consumers(proxy: &Proxy) -> Result<JsonReply, JsonReply> {
-    let counts = proxy.feed.consumers(proxy.store(), &proxy.tracker).await;
+pub(crate) async fn list_consumers(
+    recorder: &Recorder,
+    readers: &FeedReaders,
+) -> Result<JsonReply, JsonReply> {
+    let counts = readers.consumers(recorder).await;
     let (counts, at) = (counts.map_err(snapshot_error)?, now());
     let consumers: Vec<Value> = counts.iter().map(|counts| consumer_json(counts, at)).collect();
     Ok(ok(json!({ "consumers": consumers })))
 }
 
 /// The number of attempts that an event happened to.
-pub(super) fn total(counts: &ConsumerCounts, event: &str) -> u64 {
+pub(crate) fn total(counts: &ConsumerCounts, event: &str) -> u64 {
     counts.tally.get(event).copied().unwrap_or(0)
 }
 
@@ -292,12 +250,12 @@ fn consumer_json(counts: &ConsumerCounts, at: Micros) -> Value {
 }
 
 /// Numbers of dropped attempts, by the reason.
-pub(super) fn dropped(counts: &ConsumerCounts) -> impl Iterator<Item = (&str, u64)> {
+pub(crate) fn dropped(counts: &ConsumerCounts) -> impl Iterator<Item = (&str, u64)> {
     let tally = counts.tally.iter();
     tally.filter_map(|(event, count)| Some((event.strip_prefix("dropped:")?, *count)))
 }
 
 /// Time since the oldest attempt that is ready was finished, in seconds; 0 if none is.
-pub(super) fn oldest_age_s(counts: &ConsumerCounts, at: Micros) -> f64 {
+pub(crate) fn oldest_age_s(counts: &ConsumerCounts, at: Micros) -> f64 {
     counts.backlog.oldest.map_or(0.0, |oldest| (at - oldest).max(0) as f64 / 1e6)
 }

@@ -1,7 +1,5 @@
 //! Metrics, in the text format of Prometheus.
 
-use std::sync::atomic::Ordering;
-
 use bytes::Bytes;
 use http::api::auth::Gate;
 use http::api::reply::{JsonReply, error};
@@ -10,24 +8,27 @@ use http::clock::now;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use prometheus::{Encoder, GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
+use proxy::{AdmissionStatus, EngineState, Recorder, UpstreamStatus};
 use store::ConsumerCounts;
 
-use crate::control::error::snapshot_error;
-use crate::control::feed::{dropped, oldest_age_s, total};
-use crate::fleet::engine::EngineState;
-use crate::proxy::Proxy;
-use crate::record::admission::AdmissionStatus;
+use crate::error::snapshot_error;
+use crate::feed::readers::FeedReaders;
+use crate::feed::{dropped, oldest_age_s, total};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Returns all metrics.
-pub(super) async fn page(proxy: &Proxy, gate: &Gate) -> Result<Response<ReplyBody>, JsonReply> {
-    let consumers = proxy.feed.consumers(proxy.store(), &proxy.tracker).await;
+pub(crate) async fn page(
+    recorder: &Recorder,
+    readers: &FeedReaders,
+    gate: &Gate,
+) -> Result<Response<ReplyBody>, JsonReply> {
+    let consumers = readers.consumers(recorder).await;
     let (consumers, at) = (consumers.map_err(snapshot_error)?, now());
-    let admission = proxy.admission.status(proxy.store()).await.map_err(snapshot_error)?;
+    let admission = recorder.admission().await.map_err(snapshot_error)?;
 
     let feed = FeedCounts { consumers, at, admission };
-    let page = encoded(proxy, gate, &feed).map_err(|why| {
+    let page = encoded(recorder, gate, &feed).map_err(|why| {
         error(StatusCode::INTERNAL_SERVER_ERROR, &format!("metrics cannot be encoded: {why}"))
     })?;
     let mut reply = Response::new(full(page));
@@ -44,10 +45,18 @@ struct FeedCounts {
     admission: Option<AdmissionStatus>,
 }
 
-fn encoded(proxy: &Proxy, gate: &Gate, feed: &FeedCounts) -> Result<Bytes, prometheus::Error> {
+fn encoded(
+    recorder: &Recorder,
+    gate: &Gate,
+    feed: &FeedCounts,
+) -> Result<Bytes, prometheus::Error> {
     let page = Page(Registry::new());
-    add_calls(&page, proxy)?;
-    add_upstreams(&page, proxy)?;
+    let upstreams = recorder.upstreams().all();
+    add_calls(&page, recorder)?;
+    add_reach(&page, &upstreams)?;
+    add_memory(&page, recorder)?;
+    add_store(&page, recorder)?;
+    add_upstreams(&page, &upstreams, recorder.upstreams().waiting())?;
     add_feed(&page, &feed.consumers, feed.at)?;
     if let Some(status) = &feed.admission {
         add_admission(&page, status)?;
@@ -87,8 +96,8 @@ impl Page {
 
 const NONE: [&str; 0] = [];
 
-fn add_calls(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
-    let counts = proxy.tracker.counts();
+fn add_calls(page: &Page, recorder: &Recorder) -> Result<(), prometheus::Error> {
+    let counts = recorder.call_counts();
     page.counter("rolltape_calls_begun_total", "Calls of agents.", &NONE)?
         .with_label_values(&NONE)
         .inc_by(counts.begun);
@@ -104,17 +113,24 @@ fn add_calls(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
     page.counter("rolltape_heartbeats_total", help, &NONE)?
         .with_label_values(&NONE)
         .inc_by(counts.heartbeats);
+    Ok(())
+}
 
+fn add_reach(page: &Page, upstreams: &[UpstreamStatus]) -> Result<(), prometheus::Error> {
     let help = "Calls whose added fields the upstream refused, and that were answered without.";
     page.counter("rolltape_asks_refused_total", help, &NONE)?
         .with_label_values(&NONE)
-        .inc_by(proxy.fleet.all().iter().map(|one| one.server.exchange.refusals.count()).sum());
+        .inc_by(upstreams.iter().map(|one| one.asks_refused).sum());
 
     let help = "1 if the last attempt to reach the upstream, or one of several, succeeded.";
     page.gauge("rolltape_upstream_up", help, &NONE)?
         .with_label_values(&NONE)
-        .set(flag(proxy.fleet.all().iter().any(|one| one.server.client.lost_because().is_none())));
-    let memory = proxy.memory.counts();
+        .set(flag(upstreams.iter().any(|one| one.is_reached)));
+    Ok(())
+}
+
+fn add_memory(page: &Page, recorder: &Recorder) -> Result<(), prometheus::Error> {
+    let memory = recorder.memory_counts();
     for (name, help, bytes) in [
         ("rolltape_memory_bytes", "Memory of requests and replies.", memory.held),
         ("rolltape_memory_bytes_max", "The most that they may take.", memory.bytes_max),
@@ -125,8 +141,7 @@ fn add_calls(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
     page.counter("rolltape_calls_shed_total", help, &NONE)?
         .with_label_values(&NONE)
         .inc_by(memory.shed);
-
-    add_store(page, proxy)
+    Ok(())
 }
 
 fn flag(is_set: bool) -> f64 {
@@ -134,8 +149,12 @@ fn flag(is_set: bool) -> f64 {
 }
 
 /// The metrics of each upstream.
-fn add_upstreams(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
-    let (fleet, label) = (&proxy.fleet, ["upstream"]);
+fn add_upstreams(
+    page: &Page,
+    upstreams: &[UpstreamStatus],
+    waiting_calls: [usize; 2],
+) -> Result<(), prometheus::Error> {
+    let label = ["upstream"];
     let states = page.gauge(
         "rolltape_upstream_state",
         "1 for the state of an upstream, 0 for the others.",
@@ -153,33 +172,33 @@ fn add_upstreams(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
     let failed = page.counter("rolltape_upstream_failures_total", help, &label)?;
     let help = "Replies 429 and 503 of an upstream that were waited for, not passed on.";
     let absorbed = page.counter("rolltape_upstream_absorbed_total", help, &label)?;
-    for engine in fleet.all().iter() {
-        let (name, counts) = ([engine.name()], &engine.counts);
-        let state = engine.state(&fleet.fence);
+    for upstream in upstreams {
+        let name = [upstream.spec.name.as_str()];
         for one in EngineState::ALL {
-            states.with_label_values(&[name[0], one.as_str()]).set(flag(one == state));
+            let is_so = flag(one == upstream.state);
+            states.with_label_values(&[name[0], one.as_str()]).set(is_so);
         }
-        calls.with_label_values(&name).set(engine.calls() as f64);
-        threads.with_label_values(&name).set(fleet.threads_on(engine) as f64);
+        calls.with_label_values(&name).set(upstream.calls as f64);
+        threads.with_label_values(&name).set(upstream.threads as f64);
         for (counter, number) in [
-            (&begun, &counts.begun),
-            (&moved, &counts.moved),
-            (&failed, &counts.failed),
-            (&absorbed, &counts.absorbed),
+            (&begun, upstream.begun),
+            (&moved, upstream.moved),
+            (&failed, upstream.failed),
+            (&absorbed, upstream.absorbed),
         ] {
-            counter.with_label_values(&name).inc_by(number.load(Ordering::Relaxed));
+            counter.with_label_values(&name).inc_by(number);
         }
     }
     let help = "Calls that wait: for an upstream that takes them, or after its 429 or 503.";
     let waiting = page.gauge("rolltape_upstream_calls_waiting", help, &["reason"])?;
-    for (reason, count) in ["room", "refused"].into_iter().zip(fleet.waiting()) {
+    for (reason, count) in ["room", "refused"].into_iter().zip(waiting_calls) {
         waiting.with_label_values(&[reason]).set(count as f64);
     }
     Ok(())
 }
 
-fn add_store(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
-    let counts = proxy.store().record_counts();
+fn add_store(page: &Page, recorder: &Recorder) -> Result<(), prometheus::Error> {
+    let counts = recorder.store().record_counts();
     let help = "Records of calls and of control requests, by what became of them.";
     let records = page.counter("rolltape_store_records_total", help, &["result"])?;
     let results =
@@ -189,7 +208,7 @@ fn add_store(page: &Page, proxy: &Proxy) -> Result<(), prometheus::Error> {
     }
 
     // The queue is bounded: calls wait when it is full.
-    let (queued, queued_max) = proxy.store().queued();
+    let (queued, queued_max) = recorder.store().queued();
     let help = "Records that wait to be written.";
     page.gauge("rolltape_store_queue_records", help, &NONE)?
         .with_label_values(&NONE)

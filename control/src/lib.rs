@@ -1,0 +1,35 @@
+//! The control listener: requests that an agent must not be able to make.
+//!
+//! It stands above the recorder: what it may do to one is the handle [`proxy::Recorder`]. Nothing
+//! below can name this crate, so no route of it is within reach of an agent.
+//!
+//! - `serve`: the listener and the walk of a request; `settings`: who is let in.
+//! - `routes`: all routes in one table; `openapi`: the table as a document; `requests`: the bodies.
+//! - `episodes`, `keys`, `versions`, `admission`, `upstreams`: what is announced, changed, listed.
+//! - `engines`: requests that are forwarded to the control routes of engines.
+//! - `feed`: finished attempts for trainers, as rows of the exporter.
+//! - `reading`: what people read of a recording, as documents of the viewer.
+//! - `metrics`: numbers for Prometheus.
+#![forbid(unsafe_code)]
+
+mod admission;
+mod bounds;
+mod engines;
+mod episodes;
+mod error;
+mod feed;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+mod keys;
+mod metrics;
+mod openapi;
+mod reading;
+mod requests;
+mod routes;
+mod serve;
+mod settings;
+mod upstreams;
+mod versions;
+
+pub use serve::{serve_control, serve_reading};
+pub use settings::Settings;

@@ -1,0 +1,129 @@
+//! The JSON bodies of requests to the control listener.
+
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+
+/// An episode before its first call.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AnnounceBody {
+    pub(crate) episode_id: String,
+    pub(crate) attempt: Option<u32>,
+    pub(crate) group_id: Option<String>,
+    pub(crate) group_size: Option<u32>,
+    pub(crate) task_id: Option<String>,
+    pub(crate) labels: Option<Map<String, Value>>,
+    pub(crate) force_sampling: Option<String>,
+    pub(crate) calls_max: Option<u32>,
+    pub(crate) tokens_max: Option<u32>,
+    pub(crate) seconds_max: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct KeyBody {
+    pub(crate) ttl_s: Option<i64>,
+    pub(crate) calls_max: Option<u32>,
+    pub(crate) tokens_max: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RevokeBody {
+    /// One key; all keys of the attempt if it is absent.
+    pub(crate) key_id: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RotateBody {
+    /// Seconds for which keys of the earlier secrets still hold.
+    pub(crate) old_keys_s: Option<i64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CloseBody {
+    pub(crate) status: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RewardBody {
+    /// Required; null if the episode could not be scored.
+    #[serde(deserialize_with = "number_or_null")]
+    pub(crate) value: Option<f64>,
+    pub(crate) name: Option<String>,
+    pub(crate) source: Option<String>,
+    pub(crate) scope: Option<String>,
+    pub(crate) call_id: Option<String>,
+    pub(crate) choice: Option<u32>,
+    pub(crate) start: Option<u32>,
+    pub(crate) end: Option<u32>,
+}
+
+/// An attempt of those that a lease holds.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AttemptBody {
+    pub(crate) episode_id: String,
+    pub(crate) attempt: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AckBody {
+    /// Each is an [`AttemptBody`].
+    pub(crate) episodes: Option<Vec<Value>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NackBody {
+    pub(crate) episodes: Option<Vec<Value>>,
+    pub(crate) delay_s: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RenewBody {
+    pub(crate) episodes: Option<Vec<Value>>,
+    pub(crate) lease_s: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct VersionBody {
+    /// A label, or a number from 0.
+    pub(crate) version: Value,
+    pub(crate) checksum: Option<String>,
+}
+
+/// A rule by which attempts may begin.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AdmissionBody {
+    pub(crate) consumer: String,
+    pub(crate) batch_attempts: u32,
+    pub(crate) max_versions: u32,
+    pub(crate) unit: Option<String>,
+    pub(crate) group_size: Option<u32>,
+    pub(crate) wait_s: Option<u32>,
+    pub(crate) idle_s: Option<u32>,
+}
+
+/// One of several upstreams.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UpstreamBody {
+    pub(crate) url: String,
+    pub(crate) name: Option<String>,
+    pub(crate) dialect: Option<String>,
+    pub(crate) weight: Option<u32>,
+    pub(crate) calls_max: Option<u32>,
+}
+
+/// Makes a nullable field required.
+fn number_or_null<'de, D: Deserializer<'de>>(value: D) -> Result<Option<f64>, D::Error> {
+    Option::deserialize(value)
+}

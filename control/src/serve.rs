@@ -1,0 +1,343 @@
+//! The control listener, and the walk of a request to it: the page, the route, who asks, the body,
+//! the handler.
+//!
+//! A field or parameter that is unknown is refused by its name. Requests to the upstream's control
+//! routes are forwarded unread. Who asks is checked on every route but `GET /health`.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use episode::AttemptId;
+use http::api::auth::{Gate, Tokens};
+use http::api::query::Query;
+use http::api::reply::{JsonReply, done, error, ok};
+use http::api::route::{Lookup, similar_path};
+use http::body::ReplyBody;
+use http::body::read::read_whole;
+use http::headers;
+use http::server::edge;
+use http::server::endpoint::Endpoint;
+use http::server::listen;
+use http::server::listen::Listener;
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
+use hyper::http::request::Parts;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use proxy::Recorder;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use wire::EngineRoute;
+
+use crate::bounds::{CONTROL_BODY_BYTES_MAX, CONTROL_DRAIN_WAIT, CONTROL_REQUESTS_MAX};
+use crate::error::{body_error, commit_error, not_let_in, refused};
+use crate::feed::readers::FeedReaders;
+use crate::reading::{self, Reading};
+use crate::routes::{self, ControlRoute, Handler, JsonHandler, ROUTES};
+use crate::settings::Settings;
+use crate::{admission, engines, episodes, feed, keys, metrics, openapi, upstreams, versions};
+
+/// Serves the control listener of a recorder until `shutdown`.
+pub async fn serve_control(
+    recorder: Recorder,
+    settings: Settings,
+    listener: impl Into<Endpoint>,
+    shutdown: impl Future<Output = ()>,
+) {
+    // This task holds the store, so it must end with this function however that ends.
+    let mut tasks = JoinSet::new();
+    let followed = recorder.clone();
+    tasks.spawn(async move { followed.follow_versions().await });
+
+    let socket = listener.into();
+    let listener = Listener { tls: None, bounds: settings.connection_bounds(), socket };
+    let control = Arc::new(Control {
+        gate: gate(&settings, &listener.socket),
+        reading: Reading::new(settings.viewer.clone()),
+        readers: Arc::new(FeedReaders::new(Arc::clone(&settings.feed_items))),
+        requests: Semaphore::new(CONTROL_REQUESTS_MAX),
+        recorder: recorder.clone(),
+        settings,
+    });
+    let stopping = Arc::clone(&control);
+    let shutdown = async move {
+        shutdown.await;
+        stopping.reading.stop();
+        // The calls may have used up the time of the drain.
+        recorder.begin_drain().max(Instant::now() + CONTROL_DRAIN_WAIT)
+    };
+    let answer = move |request| answer(Arc::clone(&control), request);
+    listen::serve(listener, edge::service(answer, panicked), shutdown).await;
+    tasks.shutdown().await;
+}
+
+/// Serves what people read of a recording, and nothing else, until `shutdown`.
+pub async fn serve_reading(
+    settings: Settings,
+    listener: impl Into<Endpoint>,
+    shutdown: impl Future<Output = ()>,
+) {
+    let socket = listener.into();
+    let listener = Listener { tls: None, bounds: settings.connection_bounds(), socket };
+    let rooms = Arc::new((gate(&settings, &listener.socket), Reading::new(settings.viewer)));
+    let stopping = Arc::clone(&rooms);
+    let shutdown = async move {
+        shutdown.await;
+        stopping.1.stop();
+        Instant::now() + CONTROL_DRAIN_WAIT
+    };
+    let answer = move |request: Request<Incoming>| {
+        let rooms = Arc::clone(&rooms);
+        async move {
+            let (gate, reading) = &*rooms;
+            let reply = respond_to_reader(gate, reading, &request.into_parts().0).await;
+            Ok(reply.unwrap_or_else(JsonReply::into_response))
+        }
+    };
+    listen::serve(listener, edge::service(answer, panicked), shutdown).await;
+}
+
+/// Without an address no name but loopback's is taken.
+fn gate(settings: &Settings, socket: &Endpoint) -> Gate {
+    let local = socket.ip().unwrap_or(Ipv4Addr::LOCALHOST.into());
+    Gate::new("control", local, settings.hosts.clone(), Tokens::new(settings.token.as_deref()))
+}
+
+/// The reply to a request whose answer panicked.
+fn panicked() -> Response<ReplyBody> {
+    let message = "the request could not be answered; the log of rolltape says why";
+    error(StatusCode::INTERNAL_SERVER_ERROR, message).into_response()
+}
+
+async fn respond_to_reader(
+    gate: &Gate,
+    reading: &Reading,
+    head: &Parts,
+) -> Result<Response<ReplyBody>, JsonReply> {
+    if let Some(file) = page_file(gate, head)? {
+        return Ok(file);
+    }
+    let (route, parameter) = let_in(gate, head).await?;
+    let query = head.uri.query();
+    match route.handler {
+        Handler::Health => Ok(done().into_response()),
+        Handler::Read(view) => reading.read(route, view, &parameter, query).await,
+        Handler::Changes => reading.changes(route, query).await,
+        _ => {
+            let message = "this listener only reads a recording; `rolltape serve` has the rest";
+            Err(error(StatusCode::NOT_FOUND, message))
+        }
+    }
+}
+
+/// A control listener.
+struct Control {
+    recorder: Recorder,
+    settings: Settings,
+    gate: Gate,
+    reading: Reading,
+    readers: Arc<FeedReaders>,
+    /// Bounds the requests that are served at once. Those that the gate refuses take no permit, nor
+    /// do bodies of JSON that are still being read. A request to the upstream's control routes has
+    /// one while its body passes.
+    requests: Semaphore,
+}
+
+async fn answer(
+    control: Arc<Control>,
+    request: Request<Incoming>,
+) -> Result<Response<ReplyBody>, Infallible> {
+    Ok(respond(&control, request).await.unwrap_or_else(JsonReply::into_response))
+}
+
+async fn respond(
+    control: &Control,
+    request: Request<Incoming>,
+) -> Result<Response<ReplyBody>, JsonReply> {
+    let (head, body) = request.into_parts();
+    if let Some(file) = page_file(&control.gate, &head)? {
+        return Ok(file);
+    }
+    let (route, parameter) = let_in(&control.gate, &head).await?;
+
+    let query = head.uri.query();
+    match route.handler {
+        Handler::Health => Ok(done().into_response()),
+        Handler::Read(view) => control.reading.read(route, view, &parameter, query).await,
+        Handler::Changes => control.reading.changes(route, query).await,
+        Handler::Metrics => {
+            let _permit = control.requests.acquire().await;
+            metrics::page(&control.recorder, &control.readers, &control.gate).await
+        }
+        Handler::Engine(of_engine) => {
+            control.forward(Some(of_engine), Request::from_parts(head, body)).await
+        }
+        Handler::Models => control.forward(None, Request::from_parts(head, body)).await,
+        Handler::Feed => {
+            let (head, body) = control.read_json(Request::from_parts(head, body)).await?;
+            let _permit = control.requests.acquire().await;
+            feed::hand_out(&control.recorder, &control.readers, head.uri.query(), &body).await
+        }
+        Handler::Json(handler) => {
+            let (head, body) = control.read_json(Request::from_parts(head, body)).await?;
+            let _permit = control.requests.acquire().await;
+            let query = head.uri.query();
+            let request = JsonRequest { route, handler, parameter: &parameter, query, body: &body };
+            request.answer(control).await.map(JsonReply::into_response)
+        }
+    }
+}
+
+impl Control {
+    /// Forwards a request to the upstream, or one for a control route to all of them.
+    async fn forward(
+        &self,
+        of_engine: Option<&'static EngineRoute>,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<ReplyBody>, JsonReply> {
+        let _permit = self.requests.acquire().await;
+        if self.settings.token.is_some() {
+            // The token is for this listener only.
+            headers::remove(request.headers_mut(), &[AUTHORIZATION.as_str()]);
+        }
+        match of_engine {
+            Some(route) if self.recorder.upstreams().are_many() => {
+                engines::to_all(&self.recorder, route, request, self.settings.body_wait).await
+            }
+            of_engine => {
+                let changes_weights = of_engine.is_some_and(|route| route.changes_weights);
+                engines::forward(&self.recorder, request, changes_weights).await
+            }
+        }
+    }
+
+    /// Reads a request whole, before its permit is taken: a slow one holds up nobody. A body must
+    /// say that it is JSON: a web page cannot send such a one to another origin without asking
+    /// first.
+    async fn read_json(&self, request: Request<Incoming>) -> Result<(Parts, Bytes), JsonReply> {
+        let read = read_whole(request, CONTROL_BODY_BYTES_MAX, self.settings.body_wait).await;
+        let (head, body) = read.map_err(body_error)?;
+        if body.is_empty() || is_json(&head.headers) {
+            return Ok((head, body));
+        }
+        let message = "this route takes JSON; send content-type: application/json";
+        Err(error(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
+    }
+}
+
+/// A file of the page, if the request asks for one. Files have no secret, and a browser sends no
+/// token when it opens a page.
+fn page_file(gate: &Gate, head: &Parts) -> Result<Option<Response<ReplyBody>>, JsonReply> {
+    if head.method != Method::GET {
+        return Ok(None);
+    }
+    let Some(file) = reading::file(head.uri.path()) else { return Ok(None) };
+    gate.check_name(head).map_err(refused)?;
+    Ok(Some(file))
+}
+
+/// Finds the route of a request and checks who asks.
+async fn let_in(gate: &Gate, head: &Parts) -> Result<(&'static ControlRoute, String), JsonReply> {
+    let (method, path) = (&head.method, head.uri.path());
+    let lookup = routes::lookup(method, path);
+    // Health checks of a load balancer carry no token.
+    let is_health =
+        matches!(&lookup, Lookup::Found { route, .. } if route.handler == Handler::Health);
+    if !is_health {
+        gate.check(head).await.map_err(not_let_in)?;
+    }
+    match lookup {
+        Lookup::Found { route, parameter } => Ok((route, parameter)),
+        Lookup::WrongMethod(allowed) => Err(wrong_method(method, path, allowed.join(", "))),
+        Lookup::Unknown => Err(unknown_path(path)),
+    }
+}
+
+/// True if a content type is given, and only that of JSON.
+fn is_json(headers: &HeaderMap) -> bool {
+    let mut types = headers.get_all(CONTENT_TYPE).iter().peekable();
+    types.peek().is_some()
+        && types.all(|value| {
+            let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
+            essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
+        })
+}
+
+fn wrong_method(method: &Method, path: &str, allowed: String) -> JsonReply {
+    let message = format!("`{path}` does not take {method}; use {allowed}");
+    JsonReply { allow: Some(allowed), ..error(StatusCode::METHOD_NOT_ALLOWED, &message) }
+}
+
+fn unknown_path(path: &str) -> JsonReply {
+    let hint = match similar_path(ROUTES.iter(), path) {
+        Some(similar) => format!("did you mean `{similar}`?"),
+        None => "see docs/control.md".to_owned(),
+    };
+    let message = format!("the control listener has no route `{path}`; {hint}");
+    error(StatusCode::NOT_FOUND, &message)
+}
+
+/// A request to a route that takes and returns JSON.
+struct JsonRequest<'a> {
+    route: &'static ControlRoute,
+    handler: JsonHandler,
+    /// The value of the path's parameter; empty if it has none.
+    parameter: &'a str,
+    query: Option<&'a str>,
+    body: &'a [u8],
+}
+
+impl JsonRequest<'_> {
+    async fn answer(&self, control: &Control) -> Result<JsonReply, JsonReply> {
+        let (recorder, body) = (&control.recorder, self.body);
+        match self.handler {
+            JsonHandler::Ready => ready(recorder).await,
+            JsonHandler::OpenApi => Ok(ok(openapi::document())),
+
+            JsonHandler::AnnounceEpisode => episodes::announce(recorder, body).await,
+            JsonHandler::ShowEpisode => episodes::show(recorder, self.attempt()?).await,
+            JsonHandler::SignKey => keys::sign(recorder, self.attempt()?, body).await,
+            JsonHandler::RevokeKeys => keys::revoke(recorder, self.attempt()?, body).await,
+            JsonHandler::RotateSecrets => keys::rotate(recorder, body),
+            JsonHandler::AddReward => episodes::add_reward(recorder, self.attempt()?, body).await,
+            JsonHandler::CloseEpisode => episodes::close(recorder, self.attempt()?, body).await,
+
+            JsonHandler::ListConsumers => feed::list_consumers(recorder, &control.readers).await,
+            JsonHandler::AckLease => feed::ack(recorder, self.parameter, body).await,
+            JsonHandler::NackLease => feed::nack(recorder, self.parameter, body).await,
+            JsonHandler::RenewLease => feed::renew(recorder, self.parameter, body).await,
+
+            JsonHandler::SetAdmission => admission::set(recorder, body).await,
+            JsonHandler::ShowAdmission => admission::show(recorder).await,
+            JsonHandler::LiftAdmission => admission::lift(recorder).await,
+
+            JsonHandler::DeclareVersion => versions::declare(recorder, body).await,
+            JsonHandler::ListVersions => versions::list(recorder).await,
+
+            JsonHandler::ListUpstreams => Ok(upstreams::list(recorder)),
+            JsonHandler::AddUpstream => upstreams::add(recorder, body).await,
+            JsonHandler::DrainUpstream => upstreams::drain(recorder, self.parameter),
+            JsonHandler::RemoveUpstream => upstreams::remove(recorder, self.parameter).await,
+        }
+    }
+
+    /// The attempt that the path and the query name.
+    fn attempt(&self) -> Result<AttemptId, JsonReply> {
+        let query = Query::parse(self.query)?;
+        query.check_known(&self.route.query_names())?;
+        episodes::attempt_key(self.parameter, query.get("attempt"))
+    }
+}
+
+/// Reports whether a call could be forwarded and recorded now, and the address of the upstream.
+async fn ready(recorder: &Recorder) -> Result<JsonReply, JsonReply> {
+    if recorder.drain().borrow().is_some() {
+        let message = "rolltape is draining: it takes no more calls and is about to stop";
+        return Err(error(StatusCode::SERVICE_UNAVAILABLE, message));
+    }
+    recorder.store().probe().await.map_err(commit_error)?;
+    upstreams::ready(recorder).await
+}

@@ -1,0 +1,64 @@
+//! Settings of a control listener.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use http::bounds::{BODY_WAIT, HEAD_WAIT, IDLE_WAIT, PEER_PART};
+use http::server::activity::AgentWaits;
+use http::server::listen::{ConnectionBounds, descriptors_kept};
+use viewer::Viewer;
+
+use crate::bounds::{CONTROL_CONNECTIONS_MAX, CONTROL_STALL_WAIT};
+
+/// Settings of a control listener.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The reader of the recording.
+    pub viewer: Viewer,
+    /// The token that requests must carry, if any.
+    pub token: Option<String>,
+    /// Names by which the listener may be addressed, besides loopback and its own address.
+    pub hosts: Vec<String>,
+    /// Longest time of a head.
+    pub head_wait: Duration,
+    /// Longest wait for a piece of a body.
+    pub body_wait: Duration,
+    /// Longest time without a request.
+    pub idle_wait: Duration,
+    /// File descriptors that the process may have, if that is known.
+    pub descriptors_max: Option<usize>,
+    /// Counts the items of the feed whose rows were made.
+    pub feed_items: Arc<AtomicUsize>,
+}
+
+impl Settings {
+    /// The defaults: an open listener.
+    pub fn new(viewer: Viewer) -> Self {
+        Self {
+            viewer,
+            token: None,
+            hosts: Vec::new(),
+            head_wait: HEAD_WAIT,
+            body_wait: BODY_WAIT,
+            idle_wait: IDLE_WAIT,
+            descriptors_max: None,
+            feed_items: Arc::default(),
+        }
+    }
+
+    /// The bounds of connections: half of the descriptors that are not for calls.
+    pub(crate) fn connection_bounds(&self) -> ConnectionBounds {
+        let connections_max =
+            CONTROL_CONNECTIONS_MAX.min(descriptors_kept(self.descriptors_max) / 2);
+        ConnectionBounds {
+            connections_max,
+            per_peer_max: connections_max.div_ceil(PEER_PART),
+            waits: AgentWaits {
+                head: self.head_wait,
+                idle: self.idle_wait,
+                stall: CONTROL_STALL_WAIT,
+            },
+        }
+    }
+}
