@@ -17,19 +17,19 @@ use crate::terminal;
 
 /// Serve a model folder, without recording
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Engine")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelSource,
     #[command(flatten)]
-    listener: ListenerArgs,
-    /// Numbers that are reported as logprobs
+    listener: EngineListenerArgs,
+    /// Kind of the reported logprobs
     #[arg(long, value_enum, value_name = "MODE", default_value = "processed_logprobs")]
+    #[arg(help_heading = "Engine")]
     logprobs_mode: ReportedLogprobsName,
     /// Let requests overtake others by their `priority`
     ///
     /// Without it, priorities have no effect.
-    #[arg(long, env = "ROLLTAPE_ALLOW_PRIORITY")]
+    #[arg(long, env = "ROLLTAPE_ALLOW_PRIORITY", help_heading = "Engine")]
     allow_priority: bool,
     #[command(flatten)]
     engine: EngineArgs,
@@ -54,7 +54,7 @@ struct ModelSource {
 /// The address, and who may call.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Listener")]
-struct ListenerArgs {
+struct EngineListenerArgs {
     /// Address to listen on
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000", value_parser = address)]
     listen: SocketAddr,
@@ -109,7 +109,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 }
 
 /// Returns who may call the engine: callers with the token, or everybody on this machine.
-fn access(args: &ListenerArgs) -> Result<Access, Failure> {
+fn access(args: &EngineListenerArgs) -> Result<Access, Failure> {
     let token = args.token.read()?;
     if token.is_none() && !args.listen.ip().is_loopback() {
         return Err(Failure::new("the engine needs a token beyond loopback").hint(

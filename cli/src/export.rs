@@ -19,7 +19,7 @@ use self::files::ExportFiles;
 use self::rewards::{ExportRewards, ExportVersions};
 use self::rows::ExportRows;
 use crate::exit::{CommandResult, Failure};
-use crate::options::episodes::EpisodeFilter;
+use crate::options::episodes::SelectionArgs;
 use crate::print;
 use crate::terminal;
 
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     files: ExportFiles,
     #[command(flatten)]
-    filter: EpisodeFilter,
+    filter: SelectionArgs,
     #[command(flatten)]
     rows: ExportRows,
     #[command(flatten)]

@@ -22,9 +22,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use self::client::{FeedClient, next_bytes};
-use self::items::{FeedFormat, FeedItem, ItemSplitter, RowEncoder};
-use self::query::FeedQuery;
-use self::sink::Sink;
+use self::items::{FeedFormat, ItemSplitter, ReceivedItem, RowEncoder};
+use self::query::FeedArgs;
+use self::sink::FeedOutput;
 use crate::exit::{CommandResult, Failure};
 use crate::http;
 use crate::options::control::{CONTROL_HEADING, ControlToken};
@@ -61,8 +61,6 @@ pub(crate) struct Args {
     /// Then this consumer does not get it again.
     #[arg(long, requires = "consumer")]
     ack: bool,
-    #[command(flatten)]
-    query: FeedQuery,
     /// The server's control listener
     #[arg(
         long,
@@ -72,6 +70,8 @@ pub(crate) struct Args {
         help_heading = CONTROL_HEADING
     )]
     control: String,
+    #[command(flatten)]
+    query: FeedArgs,
     #[command(flatten)]
     token: ControlToken,
     #[command(flatten)]
@@ -121,7 +121,7 @@ struct LeasedItems {
 struct FeedReader<'a> {
     args: &'a Args,
     server: &'a FeedClient,
-    sink: Sink,
+    sink: FeedOutput,
     encoder: RowEncoder,
     leased: LeasedItems,
     /// Position of the last item that was written; unused if a consumer is named.
@@ -136,7 +136,7 @@ struct FeedReader<'a> {
 pub(crate) async fn run(args: Args) -> CommandResult {
     let server = FeedClient::new(&args.control, args.token.of_client(&args.store.location)?);
     let mut reader = FeedReader {
-        sink: Sink::open(&args.out)?,
+        sink: FeedOutput::open(&args.out)?,
         encoder: RowEncoder::new(args.format),
         leased: LeasedItems::default(),
         cursor: args.query.lease.cursor.clone(),
@@ -265,7 +265,7 @@ impl FeedReader<'_> {
         Ok(self.sink.settle(self.args.ack).await?)
     }
 
-    async fn write(&mut self, item: FeedItem) -> Result<(), Stop> {
+    async fn write(&mut self, item: ReceivedItem) -> Result<(), Stop> {
         let bytes = self.encoder.encode(item.rows)?;
         self.leased.writing = Some((item.position, item.attempts));
         self.sink.put(bytes).await?;

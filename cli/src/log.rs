@@ -35,7 +35,7 @@ pub(crate) fn start(format: LogFormat, default: &str) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(filter).map_err(|error| not_a_filter(&error.to_string()))?;
 
     let has_colors = format == LogFormat::Text && io::stderr().is_terminal();
-    let writer = move || SafeWriter { out: io::stderr(), has_colors };
+    let writer = move || LogWriter { out: io::stderr(), has_colors };
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     match format {
         LogFormat::Text => log.with_ansi(has_colors).with_target(false).init(),
@@ -47,7 +47,7 @@ pub(crate) fn start(format: LogFormat, default: &str) -> Result<(), Failure> {
 /// Levels of a filter.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// Parts that log: crates of rolltape, then libraries.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 11] = [
     "rolltape",
     "proxy",
     "engine",
@@ -59,7 +59,6 @@ const PARTS: [&str; 12] = [
     "sqlx",
     "sqlx_core",
     "sqlx_postgres",
-    "sqlx_sqlite",
 ];
 
 /// Checks a filter: `LEVEL`, `PART=LEVEL` or `PART`, with commas between. What is none of these
@@ -100,13 +99,13 @@ fn not_a_filter(why: &str) -> Failure {
 }
 
 /// A writer that escapes control characters. Each event is one write.
-struct SafeWriter<W = Stderr> {
+struct LogWriter<W = Stderr> {
     out: W,
     /// True if the event may have colors. The event's own escape characters are escaped before.
     has_colors: bool,
 }
 
-impl<W: Write> Write for SafeWriter<W> {
+impl<W: Write> Write for LogWriter<W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         // The log's own report of an error would go to the same place, and panic there.
         let _ = self.out.write_all(&escaped(event, self.has_colors));
@@ -163,7 +162,7 @@ mod tests {
     #[test]
     fn each_event_is_written_whole() {
         let mut out = Vec::new();
-        let mut writer = SafeWriter { out: &mut out, has_colors: false };
+        let mut writer = LogWriter { out: &mut out, has_colors: false };
         assert_eq!(writer.write(b"a\x00b\n").unwrap(), 4);
         assert_eq!(out, b"a\\u0000b\n");
     }

@@ -142,7 +142,10 @@ fn parsed(words: Vec<OsString>) -> Cli {
 
 /// The command with a help of one line an option: without variables and lists of values.
 fn with_short_help(command: clap::Command) -> clap::Command {
-    let command = command.mut_args(|arg| arg.hide_env(true).hide_possible_values(true));
+    let command = command.mut_args(|arg| {
+        let has_value = arg.get_action().takes_values();
+        arg.hide_env(true).hide_possible_values(has_value)
+    });
     command.mut_subcommands(with_short_help)
 }
 

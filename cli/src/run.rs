@@ -48,7 +48,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     proxy: ProxyArgs,
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required = true, value_name = "COMMAND", help_heading = None::<&str>)]
     command: Vec<String>,
 }
 

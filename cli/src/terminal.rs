@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::ValueEnum;
 
-use self::progress::Progress;
+use self::progress::ProgressSign;
 use self::safe::SafeWriter;
 pub(crate) use self::style::{Line, Style};
 
@@ -99,7 +99,7 @@ pub(crate) fn remark(text: &str) {
 /// Does work under a sign on stderr that shows after a second.
 pub(crate) async fn waiting<T>(what: &str, work: impl Future<Output = T>) -> T {
     let is_shown = io::stderr().is_terminal() && !is_quiet();
-    let _progress = is_shown.then(|| Progress::start(what));
+    let _progress = is_shown.then(|| ProgressSign::start(what));
     work.await
 }
 

@@ -214,8 +214,8 @@ impl GrammarCompiler {
         })
     }
 
-    /// Compiles a form, when it is its turn. Blocks while it does, about a second at most: the bounds
-    /// of forms and the library's own limits hold it there.
+    /// Compiles a form, when it is its turn. Blocks while it does, about a second at most: the
+    /// bounds of forms and the library's own limits hold it there.
     pub(crate) fn compile(
         &self,
         form: GrammarSpec,

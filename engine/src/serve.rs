@@ -61,8 +61,8 @@ use state::ServerState;
 /// Pause after a failed accept, which is mostly a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves the engine on `listener` to the callers of `access` until `shutdown` completes. Replies under way then have five
-/// seconds to finish.
+/// Serves the engine on `listener` to the callers of `access` until `shutdown` completes. Replies
+/// under way then have five seconds to finish.
 ///
 /// # Errors
 /// The engine thread could not be started.

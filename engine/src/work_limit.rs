@@ -33,8 +33,8 @@ impl WorkLimit {
         Self { size, queue: Mutex::default(), moved: Condvar::new() }
     }
 
-    /// Waits until a piece of work of this size may begin. Blocks. One that is larger than the limit
-    /// is done alone.
+    /// Waits until a piece of work of this size may begin. Blocks. One that is larger than the
+    /// limit is done alone.
     pub(crate) fn acquire(&self, size: usize) -> WorkPermit<'_> {
         let size = size.min(self.size);
         let mut queue = self.lock();

@@ -1,7 +1,7 @@
 //! Bodies of requests and replies, and what ends any transfer.
 
+pub mod cancel;
 pub mod coding;
-pub mod cut;
 pub mod heartbeat;
 pub mod outgoing;
 pub mod pace;

@@ -23,6 +23,7 @@ mod arrival;
 pub mod check;
 mod cublaslt;
 mod device;
+mod element_type;
 #[cfg(feature = "emulated")]
 pub mod emulated;
 mod error;
@@ -41,6 +42,7 @@ pub use arrival::{Arrival, ArrivedValues};
 pub use device::library::{LOADS_LIBRARIES, Libraries, LibraryLocation};
 pub use device::memory::{Memory, Pinned, Pod};
 pub use device::{Device, DeviceOptions};
+pub use element_type::ElementType;
 pub use error::{CudaError, NoCuda};
 pub use kernels::{Arg, Grid, KernelLoad, Kernels};
 pub use ops::adapters::CudaAdapters;
@@ -48,6 +50,6 @@ pub use ops::experts::CudaRouting;
 pub use ops::recurrent::CudaStates;
 pub use program::source::{FAMILIES, Family};
 pub use step::{Cuda, CudaOptions};
-pub use tensor::{CudaBuffer, CudaMatrix, CudaPages, ElementType};
+pub use tensor::{CudaBuffer, CudaMatrix, CudaPages};
 
 pub(crate) use device::library::{locate, nccl_package};

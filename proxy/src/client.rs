@@ -1,8 +1,6 @@
 //! Calls of rolltape itself. They take the walk of an agent's call (rewrite, forward, transform,
 //! record) without a listener and without a store.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use episode::{CallEnd, CallId, Outcome, Route};
 use http::body::coding::Coding;
@@ -24,15 +22,17 @@ use crate::record::recording::Recording;
 use crate::reply::tee::{self, read_whole, transform_document};
 use crate::reply::transform::{BodyTransform, EventTransform, TransformStep};
 use crate::upstream::connect::InvalidSetting;
-use crate::upstream::forward::{AgentRequest, Forward};
+use crate::upstream::exchange::AgentRequest;
+use crate::upstream::plan::Plan;
 use crate::upstream::prompts::PromptFetcher;
 use crate::upstream::refusals::RequestClass;
-use crate::upstream::rewrite::{Plan, Rewrite};
+use crate::upstream::rewrite::Rewrite;
+use crate::upstream::server::InferenceServer;
 
 /// A client that speaks to an upstream as the proxy does.
 #[derive(Debug)]
 pub struct Client {
-    forward: Arc<Forward>,
+    server: InferenceServer,
     config: Config,
 }
 
@@ -77,13 +77,13 @@ impl Client {
     /// # Errors
     /// [`InvalidSetting`] if a certificate or the key cannot be used.
     pub fn new(config: Config) -> Result<Self, InvalidSetting> {
-        Ok(Self { forward: Arc::new(Forward::new(&config)?), config })
+        Ok(Self { server: InferenceServer::new(&config)?, config })
     }
 
     /// True if the upstream is the data listener of another rolltape. It refuses engine control
     /// with a sentence of its own, and does not record the request.
     pub async fn is_recorder(&self) -> bool {
-        let reply = self.forward.get("/is_paused").await;
+        let reply = self.server.client.get("/is_paused").await;
         reply.is_ok_and(|(status, body)| {
             let sentence = CallError::EngineRoute.to_string();
             status == CallError::EngineRoute.status()
@@ -96,7 +96,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`] if the upstream cannot be reached.
     pub async fn dialect(&self) -> Result<Dialect, ClientError> {
-        Ok(self.forward.dialect(&HeaderMap::new()).await?)
+        Ok(self.server.probe.dialect(&HeaderMap::new()).await?)
     }
 
     /// The status and body of `GET path`.
@@ -104,7 +104,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`] if there is no reply, or a reply of more than 16 MiB.
     pub async fn get(&self, path: &str) -> Result<(u16, Bytes), ClientError> {
-        let (status, body) = self.forward.get(path).await?;
+        let (status, body) = self.server.client.get(path).await?;
         Ok((status.as_u16(), body))
     }
 
@@ -114,8 +114,8 @@ impl Client {
     /// # Errors
     /// [`ClientError`] if there is no reply that can be read.
     pub async fn call(&self, request: ClientRequest<'_>) -> Result<ClientReply, ClientError> {
-        self.forward.forget_refused();
-        let dialect = self.forward.dialect(&HeaderMap::new()).await?;
+        self.server.exchange.refusals.clear();
+        let dialect = self.server.probe.dialect(&HeaderMap::new()).await?;
         let json = wire::Request::read(request.body);
         let full_plan =
             Plan::new(&self.config, dialect, &self.config.force, request.route, json.as_ref());
@@ -124,31 +124,34 @@ impl Client {
         // Compared with the rewrite that the upstream accepts, to tell what it declined.
         let asks = plan.rewrite(wire::RefusedFields::default(), &head.headers).asks;
         let prompts = plan.prompts().filter(|_| request.asks);
-        let lookup =
-            prompts.map(|prompts| PromptFetcher::start(&self.forward, prompts, &head.headers));
+        let lookup = prompts
+            .map(|prompts| PromptFetcher::start(&self.server.lookups, prompts, &head.headers));
 
         let body = RequestBody {
             raw: request.body.clone(),
             decoded: request.body.clone(),
             ..RequestBody::default()
         };
-        let class = RequestClass::of(None, request.route, json.as_ref());
+        let class = RequestClass::new(None, request.route, json.as_ref());
         let mut outgoing = AgentRequest { head, path: request.path, body, class };
-        let (reply, rewrite) = self.forward.exchange(&mut outgoing, &plan).await?;
+        let (reply, rewrite) = self.server.exchange.send(&mut outgoing, &plan).await?;
         let asked = rewrite.asks;
         let declined = asks && rewrite.refused.loses_ids() && reply.status().is_success();
 
         let bytes_max = self.config.reply_bytes_max;
         let mut recording = Recording::new(CallId(Uuid::nil()), request.route, bytes_max);
         recording.set_logprob_kind(self.config.logprob_kind_of(dialect));
-        recording.expect_reply(plan.collector(&rewrite, &self.config), &rewrite);
+        let collector = plan.collector(&rewrite, &self.config);
+        recording.expect_reply(collector, rewrite.route, rewrite.unasked.clone());
         let (mut ended, owed) =
             ReplyReader { rewrite, recording, route: request.route, bytes_max }.read(reply).await?;
 
         // There is no `OpenCall` to fill in what the upstream reports apart from its reply.
         if let Some(lookup) = lookup {
             lookup.fill(&mut ended, &owed).await;
-            if let Some(end) = self.forward.sampler(dialect, &HeaderMap::new()).await.end_token() {
+            if let Some(end) =
+                self.server.lookups.sampler(dialect, &HeaderMap::new()).await.end_token()
+            {
                 owed.append_end_token(end, &mut ended.choices);
             }
         }
@@ -207,7 +210,7 @@ impl ReplyReader {
         loop {
             let step = match body.frame().await {
                 None => transform.end(recording),
-                Some(Err(error)) => transform.cut(error.to_string(), recording),
+                Some(Err(error)) => transform.break_off(error.to_string(), recording),
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(bytes) => transform.push(bytes, recording),
                     Err(_) => continue,

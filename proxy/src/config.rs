@@ -1,4 +1,14 @@
 //! Settings of a proxy, validated.
+//!
+//! - `address`: an inference server. `spec`: one of several, as a user names it.
+//! - `allowed`: paths that agents may use. `tag_segments`: the part of a path that tags a call.
+//! - `signing_secrets`: the place of what signs API keys.
+
+pub(crate) mod address;
+pub(crate) mod allowed;
+pub(crate) mod signing_secrets;
+pub(crate) mod spec;
+pub(crate) mod tag_segments;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +20,11 @@ use http::server::listen::{ConnectionBounds, descriptors_kept};
 use store::Budget;
 use wire::{Dialect, ForcedSampling, Vocabulary};
 
-use crate::agent::allowed::AllowedPath;
 use crate::bounds::{CONNECTIONS_MAX, STALL_WAIT};
-use crate::fleet::spec::FleetSettings;
-use crate::tag::api_key::SigningSecretPlace;
-use crate::upstream::address::Upstream;
+use crate::config::address::Upstream;
+use crate::config::allowed::AllowedPath;
+use crate::config::signing_secrets::SigningSecretPlace;
+use crate::config::spec::FleetSettings;
 
 /// Settings of a proxy.
 #[derive(Debug, Clone)]

@@ -38,7 +38,7 @@ pub(crate) enum CallError {
     #[error("an API key does not belong in a path; send it as `authorization: Bearer KEY`")]
     KeyInPath,
     #[error("the episode was closed")]
-    Cut,
+    Cancelled,
     /// Holds the body of the reply, in the form of the agent's wire.
     #[error("the request refers to server-side state that the upstream lacks")]
     NeedsServerState(String),
@@ -172,7 +172,7 @@ impl CallError {
             Self::Overloaded | Self::NoEngine(_) | Self::NotAdmitted(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
-            Self::Cut => StatusCode::CONFLICT,
+            Self::Cancelled => StatusCode::CONFLICT,
             Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Unrecorded(error) => status_of_unrecorded(error),
         }
@@ -208,7 +208,7 @@ impl CallError {
             | Self::ReplyTooLong(_)
             | Self::ReplyTooDense(_) => "upstream_error",
             Self::Overloaded | Self::NotAdmitted(_) => "overloaded_error",
-            Self::Cut | Self::Unrecorded(CommitError::Closed(..)) => "episode_closed",
+            Self::Cancelled | Self::Unrecorded(CommitError::Closed(..)) => "episode_closed",
             Self::Unrecorded(CommitError::Spent(..)) => "budget_spent",
             Self::Panicked => "recorder_error",
             Self::Unrecorded(error) if status_of_unrecorded(error).is_server_error() => {

@@ -1,6 +1,6 @@
 //! Several engines behind one address: which of them gets a call, and which may.
 //!
-//! - `spec`: an engine as a user names it. `resolve`: host names with several addresses.
+//! - `resolve`: host names with several addresses.
 //! - `engine`: an engine, its state and its calls.
 //! - `pick`: the choice among engines, as a function. `threads`: where each thread is.
 //! - `fence`: the weights that an engine must have. `members`: all engines, and the choice for a
@@ -15,5 +15,4 @@ pub(crate) mod members;
 mod pick;
 mod resolve;
 pub(crate) mod send;
-pub(crate) mod spec;
 pub(crate) mod threads;

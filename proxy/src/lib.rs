@@ -1,12 +1,12 @@
 //! The transparent recording proxy.
 //!
 //! The walk of a call is one function, `call` in `serve.rs`. It meets these rooms in this order:
-//! - `agent`: connections and whole requests, each within bounds; the paths that agents may use;
-//!   requests for other protocols.
+//! - `accept`: whole requests, within bounds; the paths that agents may use; requests for other
+//!   protocols.
 //! - `tag`: the episode of a call, from its path, headers, API key, session or conversation.
 //! - `record`: the recording of a call, which reaches the store however the call ends.
-//! - `upstream`: the rewritten request, the connections, and what the upstream is asked besides.
 //! - `fleet`: which of several upstreams gets the call.
+//! - `upstream`: the plan of the request, its exchange, and what the upstream is asked besides.
 //! - `reply`: the reply on its way to the agent. Its end waits for the disk.
 //!
 //! `bounds` names what anybody may cost the proxy. `error` is the one place where an error becomes
@@ -16,7 +16,7 @@
 //! `client` sends calls of rolltape itself.
 #![forbid(unsafe_code)]
 
-mod agent;
+mod accept;
 mod bounds;
 mod client;
 mod config;
@@ -32,20 +32,19 @@ mod serve;
 mod tag;
 mod upstream;
 
-pub use agent::allowed::{AllowedPath, InvalidAllowedPath};
 pub use bounds::{LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX};
 pub use client::{Client, ClientError, ClientReply, ClientRequest};
+pub use config::address::{InvalidUpstream, Upstream};
+pub use config::allowed::{AllowedPath, InvalidAllowedPath};
+pub use config::signing_secrets::{SecretChange, SigningSecretPlace};
+pub use config::spec::{EngineSpec, FleetSettings, InvalidEngine};
 pub use config::{Config, TokenExtras, TranslateMode};
 pub use error::RequestError;
 pub use fleet::engine::EngineState;
-pub use fleet::health::watch_upstream;
 pub use fleet::members::ChangeError;
-pub use fleet::spec::{EngineSpec, FleetSettings, InvalidEngine};
-pub use proxy::{Proxy, StartError};
+pub use proxy::{Proxy, StartError, watch_upstream};
 pub use record::admission::AdmissionStatus;
 pub use record::tracker::CallCounts;
 pub use recorder::{EngineAnswer, Recorder, SignedKey, UpstreamStatus, Upstreams};
 pub use serve::serve_data;
-pub use tag::api_key::{SecretChange, SigningSecretPlace};
-pub use upstream::address::{InvalidUpstream, Upstream};
 pub use upstream::connect::{InvalidSetting, client_tls, server_tls};

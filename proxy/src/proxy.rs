@@ -16,12 +16,14 @@ use tokio::time::Instant;
 use wire::{ForcedSampling, ForcedSamplingError};
 
 use crate::config::Config;
+use crate::config::spec::{EngineSpec, InvalidEngine};
 use crate::error::CallError;
+use crate::fleet::health;
 use crate::fleet::members::{ChangeError, Fleet};
-use crate::fleet::spec::{EngineSpec, InvalidEngine};
 use crate::record::admission::Admission;
 use crate::record::attempts::OpenAttempts;
 use crate::record::mask::KeyMask;
+use crate::record::services::RecordingServices;
 use crate::record::tracker::CallTracker;
 use crate::tag::api_key::KeySigner;
 use crate::tag::{self, RequestTag, TagContext};
@@ -212,6 +214,19 @@ impl Proxy {
         until
     }
 
+    /// What the recording of a call uses of this proxy.
+    pub(crate) fn recording(&self) -> RecordingServices<'_> {
+        RecordingServices {
+            store: &self.store,
+            tags: &self.tags,
+            tracker: &self.tracker,
+            mask: &self.mask,
+            memory: &self.memory,
+            reply_bytes_max: self.config.reply_bytes_max,
+            names_call: self.config.call_id_header,
+        }
+    }
+
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }
@@ -238,6 +253,13 @@ impl Proxy {
             all.remove(attempt);
         }
     }
+}
+
+/// Looks for the upstream at the start, and again and again while it is lost, until `shutdown`. So
+/// its absence and its return are noted even if nobody calls. Several upstreams are all looked at,
+/// again and again, and their names are looked up again.
+pub async fn watch_upstream(proxy: Arc<Proxy>, shutdown: impl Future<Output = ()>) {
+    health::watch(&proxy.fleet, shutdown).await;
 }
 
 /// The signer of API keys. A secret that an earlier version kept in the store is moved out of it.

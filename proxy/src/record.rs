@@ -2,8 +2,11 @@
 
 pub(crate) mod admission;
 pub(crate) mod attempts;
+pub(crate) mod end_lookups;
+pub(crate) mod engine_stamp;
 pub(crate) mod mask;
 pub(crate) mod open_call;
 pub(crate) mod recording;
+pub(crate) mod services;
 pub(crate) mod tracker;
 pub(crate) mod versions;

@@ -108,7 +108,7 @@ impl Recorder {
 
     /// Ends the calls of a closed attempt. Those whose agents do not read are ended in the store.
     fn end_calls(&self, attempt: &AttemptId) {
-        let running = self.0.tracker.cut(attempt);
+        let running = self.0.tracker.cancel(attempt);
         if running.is_empty() {
             return;
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use episode::{AttemptId, Route};
 use http::body::ReplyBody;
-use http::body::cut;
+use http::body::cancel;
 use http::body::heartbeat::{self, Pulse};
 use http::clock::now;
 use http::headers::{self, AcceptedCodings};
@@ -17,17 +17,17 @@ use hyper::body::Incoming;
 use hyper::{Request, Response};
 use tokio_rustls::TlsAcceptor;
 
-use crate::agent::accept;
-use crate::agent::gate::Gate;
+use crate::accept;
+use crate::accept::gate::Gate;
 use crate::error::CallError;
-use crate::fleet::send::send;
 use crate::fleet::threads::Thread;
 use crate::proxy::Proxy;
-use crate::record::open_call::{Arrival, OpenCall, PlanInput};
+use crate::record::open_call::{Arrival, OpenCall};
 use crate::reply::late::late_reply;
 use crate::reply::tee::{self, ReplyReceiver};
 use crate::tag;
-use crate::upstream::forward::AgentRequest;
+use crate::upstream::exchange::AgentRequest;
+use crate::upstream::plan::{PlanInput, cache_scope};
 use crate::upstream::refusals::RequestClass;
 
 /// Serves agents on `listener` until `shutdown`, then lets calls in flight end.
@@ -71,8 +71,8 @@ async fn answer(
         return Ok(refused.response(route));
     }
 
-    let (cut, mut cut_signal) = cut::channel();
-    request.extensions_mut().insert(cut);
+    let (handle, mut cancel_signal) = cancel::channel();
+    request.extensions_mut().insert(handle);
     let pulse = proxy.config().heartbeat.map(Pulse::new);
     if let Some(pulse) = &pulse {
         request.extensions_mut().insert(pulse.clone());
@@ -83,9 +83,9 @@ async fn answer(
             // In a box, since a connection keeps the room of this future for as long as it lasts.
             reply = Box::pin(call(&proxy, request)) => reply?,
             // Dropping the call records its end.
-            () = cut_signal.cut() => return Err(CallError::Cut),
+            () = cancel_signal.cancelled() => return Err(CallError::Cancelled),
         };
-        Ok(reply.map(|body| cut_signal.guard(body)))
+        Ok(reply.map(|body| cancel_signal.guard(body)))
     };
     let reply = match pulse {
         Some(pulse) => {
@@ -97,8 +97,8 @@ async fn answer(
     Ok(reply.unwrap_or_else(|error| error.response(route)))
 }
 
-/// The walk of a call: accept, tag, rewrite, forward, tee. The recording starts before the upstream
-/// receives the request.
+/// The walk of a call: accept, tag, begin, then place, plan and exchange, then relay. The recording
+/// starts before the upstream receives the request.
 async fn call(
     proxy: &Proxy,
     incoming: Request<Incoming>,
@@ -112,24 +112,26 @@ async fn call(
     let permit = proxy.call_permit().await;
     let (route, path, attempt) = (tagged.route, tagged.path.clone(), AttemptId::from(&tagged.tag));
     let lineage = tagged.lineage.clone();
+    let cache_scope = cache_scope(proxy.config(), &tagged.tag);
 
     // The start record is queued. An attempt that this process does not know to be open waits for
     // it here, so that a call into a closed episode costs the upstream nothing.
     let force = proxy.force_of(&attempt);
     let arrival = Arrival { head: &head, body: &body, request, force: &force, started_at };
-    let mut call = OpenCall::begin(proxy, arrival, tagged, permit).await;
-    let class = RequestClass::of(Some(&attempt), route, request);
+    let mut call = OpenCall::begin(proxy.recording(), arrival, tagged, permit).await;
+    let class = RequestClass::new(Some(&attempt), route, request);
     let history = proxy.tags.responses.history(proxy.store(), &attempt, route, request).await;
     call.admit(&proxy.open_attempts, &attempt).await?;
 
     // The engine that has the thread's prefix gets the call, rewritten for its dialect.
     let history = history.as_ref();
-    let thread = Thread::of(&attempt, &lineage, route, history.or(request));
-    let input = PlanInput { route, path: &path, request, history, force: &force };
+    let thread = Thread::new(&attempt, &lineage, route, history.or(request));
+    let cache_scope = cache_scope.as_ref();
+    let input = PlanInput { route, path: &path, request, history, force: &force, cache_scope };
     let codings = AcceptedCodings::of(&head.headers);
     headers::prepare_request(&mut head.headers, route);
     let outgoing = AgentRequest { head, path: &path, body, class };
-    let (reply, rewrite) = match send(proxy, &mut call, &thread, input, outgoing).await {
+    let (reply, rewrite) = match proxy.fleet.send(&mut call, &thread, input, outgoing).await {
         Ok(answered) => answered,
         Err(error) => return Err(call.fail(error).await),
     };

@@ -285,6 +285,7 @@ fn labels(headers: &HeaderMap) -> Result<Vec<(String, String)>, CallError> {
             })?;
         let (name, value) = (name.trim(), value.trim());
         check_label(name, value)?;
+
         match labels.iter().find(|(known, _): &&(String, String)| known == name) {
             Some((_, known)) if known != value => return Err(CallError::TwoValues(LABEL)),
             Some(_) => {}

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use episode_of_files::{Turn, turns};
-use sqlx::{Connection, SqliteConnection};
+use rusqlite::Connection;
 use store::{Durability, Selection, Snapshot, Store};
 
 const TURNS: usize = 100;
@@ -25,7 +25,7 @@ async fn main() {
         let (file, naive) = (folder.path().join("store.db"), folder.path().join("naive.db"));
         println!("\n{TURNS} turns, replies as {}", if streamed { "streams" } else { "documents" });
         let sizes = record(&file, &turns).await;
-        let naive = record_naively(&naive, &turns).await;
+        let naive = record_naively(&naive, &turns);
         tell(&sizes, naive, &turns);
         read_back(&file, &turns).await;
     }
@@ -53,14 +53,14 @@ fn ratio(a: u64, b: u64) -> f64 {
 /// Records the episode; the bytes in use after each turn.
 async fn record(path: &Path, turns: &[Turn]) -> Vec<u64> {
     let (store, writer) = Store::open(path, Durability::Power).await.unwrap();
-    let mut sizes = vec![used(path).await];
+    let mut sizes = vec![used(path)];
     let mut took = Duration::ZERO;
     for turn in turns {
         let started = Instant::now();
         store.begin(turn.begun.clone()).await.done().await.unwrap();
         store.end(turn.ended.clone()).await.done().await.unwrap();
         took += started.elapsed();
-        sizes.push(used(path).await);
+        sizes.push(used(path));
     }
     drop(store);
     writer.finish().await;
@@ -70,42 +70,36 @@ async fn record(path: &Path, turns: &[Turn]) -> Vec<u64> {
 }
 
 /// Bytes of the pages in use.
-async fn used(path: &Path) -> u64 {
-    let url = format!("sqlite://{}?mode=ro", path.display());
-    let mut connection = SqliteConnection::connect(&url).await.unwrap();
-    let one = async |pragma: &'static str, connection: &mut SqliteConnection| -> i64 {
-        sqlx::query_scalar(pragma).fetch_one(connection).await.unwrap()
+fn used(path: &Path) -> u64 {
+    let connection = Connection::open(path).unwrap();
+    let number = |pragma: &str| -> i64 {
+        connection.pragma_query_value(None, pragma, |row| row.get(0)).unwrap()
     };
-    let pages = one("PRAGMA page_count", &mut connection).await;
-    let free = one("PRAGMA freelist_count", &mut connection).await;
-    let size = one("PRAGMA page_size", &mut connection).await;
-    (size * (pages - free)) as u64
+    (number("page_size") * (number("page_count") - number("freelist_count"))) as u64
 }
 
 /// Whole request, whole reply, whole token list as JSON in one row a call.
-async fn record_naively(path: &Path, turns: &[Turn]) -> u64 {
-    let url = format!("sqlite://{}?mode=rwc", path.display());
-    let mut connection = SqliteConnection::connect(&url).await.unwrap();
+fn record_naively(path: &Path, turns: &[Turn]) -> u64 {
+    let connection = Connection::open(path).unwrap();
     let table = "CREATE TABLE call (id TEXT, at INTEGER, request TEXT, reply TEXT, tokens TEXT)";
-    sqlx::query(table).execute(&mut connection).await.unwrap();
+    connection.execute(table, ()).unwrap();
     for turn in turns {
         let tokens = serde_json::json!({
             "prompt_token_ids": turn.ended.prompts[0],
             "token_ids": turn.ended.choices[0].token_ids,
             "logprobs": turn.ended.choices[0].logprobs,
         });
-        sqlx::query("INSERT INTO call VALUES (?, ?, ?, ?, ?)")
-            .bind(turn.begun.call_id.to_string())
-            .bind(turn.begun.started_at)
-            .bind(std::str::from_utf8(&turn.begun.request).unwrap())
-            .bind(std::str::from_utf8(&turn.ended.reply).unwrap())
-            .bind(tokens.to_string())
-            .execute(&mut connection)
-            .await
-            .unwrap();
+        let values = (
+            turn.begun.call_id.to_string(),
+            turn.begun.started_at,
+            std::str::from_utf8(&turn.begun.request).unwrap(),
+            std::str::from_utf8(&turn.ended.reply).unwrap(),
+            tokens.to_string(),
+        );
+        connection.execute("INSERT INTO call VALUES ($1, $2, $3, $4, $5)", values).unwrap();
     }
-    connection.close().await.unwrap();
-    used(path).await
+    drop(connection);
+    used(path)
 }
 
 /// Each message's text, each token's id and each logprob once, zstd level 3 in one frame.

@@ -13,37 +13,42 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use episode::{AttemptId, CallId, Micros, Reward};
 
+use crate::attempts::find_attempt;
 use crate::commit::begun::write_begun;
 use crate::commit::cut::cut;
 use crate::commit::ended::write_ended;
-use crate::commit::episode_row::{NamedBy, evict, find_episode, upsert_episode};
+use crate::commit::episode_row::{NamedBy, evict, upsert_episode};
 use crate::commit::keys::{add_key, erase_signing_key, revoke_keys};
+use crate::commit::marks::{mark, unmark};
+use crate::commit::state::CommitState;
 use crate::commit::whole::{WholeCall, write_whole};
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::error::{CommitError, CommitResult};
 use crate::feed::write::{number_closed, write_feed};
-use crate::log::cache::LogCache;
 use crate::types::Announcement;
 use crate::versions::write_version;
-use crate::writer::loss::{mark, unmark};
 
 mod begun;
 mod body;
 mod cut;
 mod ended;
-pub(crate) mod episode_row;
+mod episode_row;
 pub(crate) mod gate;
+mod gates;
 mod keys;
+pub(crate) mod marks;
+mod open_calls;
 mod record;
 pub(crate) mod seal;
+pub(crate) mod state;
 mod whole;
 
 pub(crate) use self::record::Record;
 
 /// Writes `group` in the transaction that has begun on `connection`, and commits it.
 ///
-/// `logs` holds what the writer knows of the episodes in use, to store only the bytes that are new
+/// `state` holds what the writer knows of the episodes in use, to store only the bytes that are new
 /// in a call. It follows the transaction: after an error it forgets what the group added.
 ///
 /// # Errors
@@ -51,27 +56,27 @@ pub(crate) use self::record::Record;
 /// refuse that record; the refusal of a late call is itself on record.
 pub(crate) async fn commit(
     connection: &mut StoreConnection,
-    logs: &mut LogCache,
+    state: &mut CommitState,
     group: &[&Record],
 ) -> Result<Vec<CommitResult>, sqlx::Error> {
-    let written = write_group(connection, logs, group).await;
+    let written = write_group(connection, state, group).await;
 
     match &written {
-        Ok(_) => logs.committed(),
-        Err(_) => logs.rolled_back(),
+        Ok(_) => state.committed(),
+        Err(_) => state.rolled_back(),
     }
     written
 }
 
 async fn write_group(
     connection: &mut StoreConnection,
-    logs: &mut LogCache,
+    state: &mut CommitState,
     group: &[&Record],
 ) -> Result<Vec<CommitResult>, sqlx::Error> {
     let ends = match connection {
         StoreConnection::Local(_) => places_of_ends(group),
         // There the two records of a call are few statements, each a trip.
-        StoreConnection::Sqlite(_) | StoreConnection::Postgres(_) => HashMap::new(),
+        StoreConnection::Offloaded(_) | StoreConnection::Postgres(_) => HashMap::new(),
     };
     let mut results: Vec<Option<CommitResult>> = group.iter().map(|_| None).collect();
     for (place, record) in group.iter().enumerate() {
@@ -82,12 +87,12 @@ async fn write_group(
         let written = match (record, end.map(|place| (*place, group[*place]))) {
             (Record::CallStart(begun, key), Some((place_of_end, Record::CallEnd(ended)))) => {
                 let key = key.as_deref();
-                let written = write_whole(connection, logs, WholeCall { begun, ended, key }).await;
+                let written = write_whole(connection, state, WholeCall { begun, ended, key }).await;
                 let of_end = written.as_ref().map_err(|_| CommitError::NotBegun(ended.call_id));
                 results[place_of_end] = Some(of_end.copied());
                 written
             }
-            _ => write(connection, logs, record).await,
+            _ => write(connection, state, record).await,
         };
         match written {
             // Part of the record may be written, so the transaction cannot be committed.
@@ -114,48 +119,46 @@ fn places_of_ends(group: &[&Record]) -> HashMap<CallId, usize> {
 
 async fn write(
     connection: &mut StoreConnection,
-    logs: &mut LogCache,
+    state: &mut CommitState,
     record: &Record,
 ) -> CommitResult {
     match record {
-        Record::CallStart(begun, key) => write_begun(connection, logs, begun, key.as_deref()).await,
-        Record::FirstCallStart(begun, key) => {
-            write_begun(connection, logs, begun, key.as_deref()).await?;
-            Ok(mark(connection, &AttemptId::from(&begun.tag), logs.writer()).await?)
+        Record::CallStart(begun, key) => {
+            write_begun(connection, state, begun, key.as_deref()).await
         }
-        Record::CallEnd(ended) => write_ended(connection, logs, ended).await,
+        Record::FirstCallStart(begun, key) => {
+            write_begun(connection, state, begun, key.as_deref()).await?;
+            Ok(mark(connection, &AttemptId::from(&begun.tag), state.writer()).await?)
+        }
+        Record::CallEnd(ended) => write_ended(connection, state, ended).await,
+        Record::Cut { calls, at } => cut(connection, state, calls, *at).await,
+
         Record::Open(announcement) => {
-            logs.forget_gate(&AttemptId::from(&announcement.tag));
+            state.gates.forget(&AttemptId::from(&announcement.tag));
             connection.begin_part().await?;
-            match open(connection, logs, announcement).await {
-                Ok(()) => Ok(connection.keep_part().await?),
-                Err(error @ CommitError::Database(_)) => Err(error),
-                Err(refused) => {
-                    connection.undo_part().await?;
-                    Err(refused)
-                }
-            }
+            let opened = open(connection, state, announcement).await;
+            end_part(connection, opened).await
         }
         Record::AddKey(key) => {
-            logs.forget_gates(connection, &key.attempt.episode).await?;
+            state.gates.forget_episode(&key.attempt.episode);
             add_key(connection, key).await
         }
         Record::RevokeKeys { attempt, key_id, at } => {
-            logs.forget_gates(connection, &attempt.episode).await?;
+            state.gates.forget_episode(&attempt.episode);
             revoke_keys(connection, attempt, key_id.as_deref(), *at).await
         }
         Record::EraseSigningKey => Ok(erase_signing_key(connection).await?),
         Record::DefaultBudget(budget) => {
-            logs.set_default_budget(*budget);
+            state.gates.set_default_budget(*budget);
             Ok(())
         }
-        Record::Cut { calls, at } => cut(connection, logs, calls, *at).await,
+
         Record::Close { attempt, at, status } => {
             close(connection, attempt, *at, status.as_deref()).await?;
-            logs.drop_log(attempt);
+            state.drop_attempt(attempt);
             Ok(())
         }
-        Record::Unmark(attempt) => Ok(unmark(connection, attempt, logs.writer()).await?),
+        Record::Unmark(attempt) => Ok(unmark(connection, attempt, state.writer()).await?),
         Record::Reward { attempt, reward } => write_reward(connection, attempt, reward).await,
         Record::Version(version) => write_version(connection, version).await,
         Record::Feed(record) => write_feed(connection, record).await,
@@ -163,9 +166,23 @@ async fn write(
     }
 }
 
+/// Ends a part of the transaction. What the store's rules refused is undone.
+async fn end_part<T>(
+    connection: &mut StoreConnection,
+    written: Result<T, CommitError>,
+) -> Result<T, CommitError> {
+    match written {
+        Ok(_) => connection.keep_part().await?,
+        // Then the transaction is lost anyway.
+        Err(CommitError::Database(_)) => {}
+        Err(_) => connection.undo_part().await?,
+    }
+    written
+}
+
 async fn open(
     connection: &mut StoreConnection,
-    logs: &mut LogCache,
+    state: &mut CommitState,
     announcement: &Announcement,
 ) -> CommitResult {
     let Announcement { tag, at, force, group_size, budget } = announcement;
@@ -176,7 +193,7 @@ async fn open(
 
     if let Some(group) = &tag.group {
         for evicted in evict(connection, group).await? {
-            logs.forget_gate(&evicted);
+            state.gates.forget(&evicted);
         }
     }
     let budget = budget.or(episode.budget);
@@ -213,7 +230,7 @@ async fn close(
     at: Micros,
     status: Option<&str>,
 ) -> CommitResult {
-    let key = find_episode(connection, attempt).await?;
+    let key = find_attempt(connection, attempt).await?;
     query(
         "UPDATE episode SET closed_at = coalesce(closed_at, $1), status = coalesce(status, $2) \
          WHERE episode_key = $3",
@@ -231,7 +248,7 @@ async fn write_reward(
     attempt: &AttemptId,
     reward: &Reward,
 ) -> CommitResult {
-    let key = find_episode(connection, attempt).await?;
+    let key = find_attempt(connection, attempt).await?;
     let scope = reward.scope;
     // `call_id` is no reference in the table, so the database would not refuse it.
     if let Some(call) = scope.call() {

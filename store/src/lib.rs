@@ -17,6 +17,7 @@
 //! The tables are in `migrations/`; what they mean to a reader is in `docs/schema.md`.
 #![forbid(unsafe_code)]
 
+mod attempts;
 mod browse;
 mod commit;
 mod database;

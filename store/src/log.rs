@@ -5,7 +5,8 @@
 //! as the path of an earlier call and the ids that follow it.
 //!
 //! Writing:
-//! - `episode`: [`episode::EpisodeLog`], the writer's side of one log; `cache` holds those in use.
+//! - `episode`: [`episode::EpisodeLog`], the writer's side of one log; `cache` holds those in use,
+//!   and `restore` reads one back.
 //! - `chunk` cuts a body by its content; `extent`: lists of extents; `fold`: streams of events.
 //! - `paths`: the index that finds the longest known beginning of a prompt.
 //!
@@ -24,4 +25,5 @@ pub(crate) mod format;
 pub(crate) mod hashed;
 pub(crate) mod paths;
 pub(crate) mod reader;
+pub(crate) mod restore;
 pub(crate) mod tokens;

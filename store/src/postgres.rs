@@ -7,7 +7,6 @@
 
 use std::time::Duration;
 
-use sqlx::migrate::MigrateError;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, Executor, PgConnection};
 
@@ -15,7 +14,9 @@ use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::error::OpenError;
 use crate::location::Location;
-use crate::migrations::POSTGRES as MIGRATIONS;
+use crate::migrations::{
+    FORMAT, FormatState, POSTGRES as MIGRATIONS, convert_server, migrate_server,
+};
 use crate::types::Durability;
 
 /// The oldest server that makes random keys by itself, as `server_version_num`.
@@ -85,11 +86,6 @@ pub(crate) async fn for_recording(
         return Err(OpenError::Unfit(name, reason.to_owned()));
     }
     Ok((connection, session))
-}
-
-/// Opens the store beside its recorders, to write single records.
-pub(crate) async fn for_editing(options: &PgConnectOptions) -> Result<StoreConnection, OpenError> {
-    for_reading(options).await
 }
 
 /// Opens the store for reading. One of an older format is migrated first.
@@ -174,7 +170,7 @@ async fn server_facts(connection: &mut StoreConnection) -> Result<ServerFacts, s
 
 /// Makes the tables, or changes them to the newest format.
 async fn migrate(connection: &mut StoreConnection, name: &str) -> Result<(), OpenError> {
-    if is_newest(format(connection).await.map_err(database_error(name))?, name)? {
+    if format_state(connection, name).await? == FormatState::Newest {
         return Ok(());
     }
 
@@ -183,23 +179,21 @@ async fn migrate(connection: &mut StoreConnection, name: &str) -> Result<(), Ope
     owned.map_err(|_| OpenError::OlderWriter(name.to_owned()))?;
 
     // Another process may have migrated meanwhile.
-    if !is_newest(format(connection).await.map_err(database_error(name))?, name)? {
-        let create = query("CREATE SCHEMA IF NOT EXISTS rolltape").execute(connection).await;
-        create.map_err(database_error(name))?;
-        if let StoreConnection::Postgres(postgres) = connection {
-            let migrated = Box::pin(MIGRATIONS.run_direct(None, &mut **postgres, false));
-            migrated.await.map_err(|error| migration_error(name, error))?;
-        }
-    }
+    let migrated = match format_state(connection, name).await? {
+        FormatState::Newest => Ok(()),
+        FormatState::Behind => migrate_server(connection).await,
+        FormatState::Former => convert_server(connection).await,
+    };
+    migrated.map_err(database_error(name))?;
     query(FREE_SCHEMA).execute(connection).await.map_err(database_error(name))
 }
 
-fn is_newest(format: Option<i64>, name: &str) -> Result<bool, OpenError> {
-    let newest = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
-    match format {
-        Some(format) if format > newest => Err(OpenError::Newer(name.to_owned(), format)),
-        format => Ok(format == Some(newest)),
-    }
+async fn format_state(
+    connection: &mut StoreConnection,
+    name: &str,
+) -> Result<FormatState, OpenError> {
+    let format = format(connection).await.map_err(database_error(name))?;
+    MIGRATIONS.compare(name, format.unwrap_or(0))
 }
 
 /// The newest migration in the database; `None` where it holds no store.
@@ -208,8 +202,7 @@ async fn format(connection: &mut StoreConnection) -> Result<Option<i64>, sqlx::E
     if !query(has_table).scalar::<bool>(connection).await? {
         return Ok(None);
     }
-    let newest = query("SELECT coalesce(max(version), 0) FROM _sqlx_migrations");
-    newest.scalar(connection).await.map(Some)
+    query(FORMAT).scalar(connection).await.map(Some)
 }
 
 /// The location without its password, for errors.
@@ -220,13 +213,6 @@ fn name(options: &PgConnectOptions) -> String {
 fn database_error(name: &str) -> impl FnOnce(sqlx::Error) -> OpenError {
     let name = name.to_owned();
     |error| OpenError::Database(name, error)
-}
-
-fn migration_error(name: &str, error: MigrateError) -> OpenError {
-    match error {
-        MigrateError::VersionMissing(version) => OpenError::Newer(name.to_owned(), version),
-        other => OpenError::Database(name.to_owned(), sqlx::Error::Migrate(Box::new(other))),
-    }
 }
 
 #[cfg(test)]

@@ -3,11 +3,10 @@
 //! - `open`: pragmas, migrations, refusals; `lock` keeps a second recorder out; `private` keeps
 //!   other users out.
 //! - `checkpoint` keeps the WAL short; `identity` notices that the file was moved.
-//! - `local`: reading in the caller's own thread; `space`: giving free pages back.
+//! - `space` gives free pages back.
 
 pub(crate) mod checkpoint;
 pub(crate) mod identity;
-pub(crate) mod local;
 pub(crate) mod lock;
 pub(crate) mod open;
 pub(crate) mod private;

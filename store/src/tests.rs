@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use crate::database::query::query;
+use crate::open as open_store;
 use crate::site::{Site, on_both};
 use crate::{
     Announcement, Budget, CommitError, Durability, OpenError, Selection, Snapshot, Store,
@@ -134,7 +135,7 @@ async fn calls_come_back_as_they_were_seen() {
 }
 
 #[tokio::test]
-async fn a_very_wide_call_is_written_and_takes_nothing_from_its_neighbors() {
+async fn a_very_wide_call_leaves_its_neighbors_alone() {
     on_both(async |site| {
         let (store, writer) = site.open().await;
         let (wide, small) = (begun("a", 10), begun("b", 11));
@@ -531,4 +532,30 @@ async fn every_probe_is_written() {
         store.probe().await.unwrap();
         assert!(wal() > before, "what writes nothing meets no full disk");
     }
+}
+
+#[tokio::test]
+async fn a_reward_that_was_stored_without_a_scope_has_one() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        let call = begun("a", 1);
+        let scopes = [RewardScope::Episode, RewardScope::Call(call.call_id)];
+        store.begin(call).await.done().await.unwrap();
+        for scope in scopes {
+            let (name, source) = ("reward".into(), "test".into());
+            let reward = Reward { scope, name, value: Some(0.5), source, at: 2 };
+            store.reward(AttemptId { episode: id("a"), attempt: 0 }, reward).await.unwrap();
+        }
+        drop(store);
+        writer.finish().await;
+
+        let mut connection = open_store::for_editing(&site.at).await.unwrap();
+        query("UPDATE reward SET scope = NULL").execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+        let mut snapshot = site.snapshot().await;
+        let found = snapshot.episodes(&Selection::default()).await.unwrap();
+        let rewards = snapshot.rewards(&found[0]).await.unwrap();
+        assert_eq!(rewards.into_iter().map(|reward| reward.scope).collect::<Vec<_>>(), scopes);
+    })
+    .await;
 }

@@ -33,10 +33,9 @@ impl StoreUnavailable {
     /// Classifies an error of the database; `None` where the record itself is at fault.
     pub(crate) fn of(error: &sqlx::Error) -> Option<Self> {
         match error {
-            sqlx::Error::Database(error) => match error.try_downcast_ref::<PgDatabaseError>() {
-                Some(error) => Self::of_sqlstate(error.code()),
-                None => Self::of_result_code(error.code()?.parse().ok()?),
-            },
+            sqlx::Error::Database(error) => {
+                Self::of_sqlstate(error.try_downcast_ref::<PgDatabaseError>()?.code())
+            }
             sqlx::Error::AnyDriverError(error) => {
                 let code = error.downcast_ref::<rusqlite::Error>()?.sqlite_error()?.extended_code;
                 Self::of_result_code(code)
@@ -44,8 +43,6 @@ impl StoreUnavailable {
             // The connection broke. `Error::Protocol` is not listed: sqlx uses it for statements
             // that it refuses to send, and those are the record's own fault.
             sqlx::Error::Io(_) | sqlx::Error::Tls(_) => Some(Self::Gone),
-            // sqlx's thread for the file is gone; the next commit starts a new one.
-            sqlx::Error::WorkerCrashed => Some(Self::Disk),
             _ => None,
         }
     }

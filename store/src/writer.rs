@@ -17,7 +17,6 @@ use crate::error::{CommitError, CommitResult, OpenError, SnapshotError};
 use crate::feed::admission::{AdmissionCandidate, AdmissionRule};
 use crate::feed::types::{FeedRecord, Lease, Settlement};
 use crate::location::Location;
-use crate::open;
 use crate::snapshot::Snapshot;
 use crate::types::{Announcement, ApiKeyRecord, Budget, Durability};
 use crate::versions::VersionRecord;
@@ -25,6 +24,7 @@ use crate::writer::counts::{RecordCounters, RecordCounts};
 use crate::writer::hold::{HeldStarts, PendingRecords, QueuedRecord, StartSignal};
 use crate::writer::loss::LossTracker;
 use crate::writer::run::WriterLoop;
+use crate::writer::session::WriterSession;
 
 pub(crate) mod counts;
 pub(crate) mod edit;
@@ -80,7 +80,7 @@ impl Store {
         durability: Durability,
     ) -> Result<(Self, Writer), OpenError> {
         let at = at.into();
-        let (connection, session) = open::for_recording(&at, durability).await?;
+        let (connection, session) = WriterSession::open(&at, durability).await?;
         let (queue, records) = mpsc::channel(QUEUE_RECORDS_MAX);
         let budget = Arc::new(Semaphore::new(QUEUE_KIB_MAX as usize));
 

@@ -125,8 +125,8 @@ enum ParserState {
 }
 
 impl ToolParser {
-    /// Creates a parser at the start of a reply that knows no tools. Values that are written as text
-    /// are JSON if they can be read as JSON.
+    /// Creates a parser at the start of a reply that knows no tools. Values that are written as
+    /// text are JSON if they can be read as JSON.
     pub fn new(format: ToolFormat) -> ToolParser {
         ToolParser::with_types(format, Arc::default())
     }

@@ -35,4 +35,5 @@ echo "-- kernels and engine on the emulated libraries, compiled by the real NVRT
 # Of the whole workspace, as `.ci/run test` has built it: of one package alone, libraries
 # would be built anew with fewer features. The filters leave those tests that run kernels.
 export ROLLTAPE_TEST_NVRTC="$toolkit/lib"
-cargo test --workspace --features engine/emulated --lib -- cuda:: gpu::
+cargo test --workspace --features engine/emulated --lib -- \
+  cuda:: serve::tests::gpu:: gpu::group:: gpu::profile::

@@ -8,7 +8,6 @@ use std::process::Command;
 
 use episode::Outcome;
 use kit::{Reply, Step, Upstream, World, post, tape};
-use sqlx::Row;
 use store::{Selection, Snapshot};
 
 use crate::recorder::Recorder;
@@ -76,9 +75,9 @@ async fn fill(data: SocketAddr, why: &str) -> Vec<u32> {
 
 /// Every acknowledged call is there, whole.
 async fn assert_kept(store: &Path, acknowledged: &[u32]) {
-    let mut sql = kit::sql(store).await;
-    let check = sqlx::query("PRAGMA integrity_check").fetch_one(&mut sql).await.unwrap();
-    assert_eq!(check.get::<String, _>(0), "ok");
+    let check = "PRAGMA integrity_check";
+    let check: String = kit::sql(store).query_row(check, (), |row| row.get(0)).unwrap();
+    assert_eq!(check, "ok");
     let mut snapshot = Snapshot::open(store).await.unwrap();
     let episode = snapshot.episodes(&Selection::default()).await.unwrap().remove(0);
     let calls = snapshot.calls(&episode).await.unwrap();
@@ -215,12 +214,10 @@ async fn a_damaged_page_is_a_503_that_says_so() {
     let recorder = Recorder::start(&store, "power", upstream.address);
     assert!(is_acknowledged(&post(recorder.data, PATH, &request(0)).await));
     recorder.stop();
-    let mut sql = kit::sql(&store).await;
     let root = "SELECT rootpage, (SELECT page_size FROM pragma_page_size) AS bytes \
                 FROM sqlite_schema WHERE name = 'call'";
-    let row = sqlx::query(root).fetch_one(&mut sql).await.unwrap();
-    let (page, bytes): (i64, i64) = (row.get("rootpage"), row.get("bytes"));
-    sqlx::Connection::close(sql).await.unwrap();
+    let (page, bytes): (i64, i64) =
+        kit::sql(&store).query_row(root, (), |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
     let mut file = std::fs::read(&store).unwrap();
     let (start, bytes) = ((page - 1) as usize * bytes as usize, bytes as usize);
     file[start..start + bytes].fill(0xa5);

@@ -24,7 +24,10 @@ async fn columns() -> Vec<(String, String, String, String)> {
                  JOIN pragma_table_info(m.name) i WHERE m.type IN ('view', 'table') \
                  AND m.name NOT LIKE 'sqlite_%' AND m.name NOT LIKE '\\_sqlx%' ESCAPE '\\' \
                  ORDER BY m.rowid, i.cid";
-    sqlx::query_as(query).fetch_all(&mut kit::sql(&path).await).await.unwrap()
+    let connection = kit::sql(&path);
+    let mut columns = connection.prepare(query).unwrap();
+    let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
+    columns.query_map((), row).unwrap().map(Result::unwrap).collect()
 }
 
 /// The tables with their columns, as a block of the document.

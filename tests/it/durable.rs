@@ -5,24 +5,24 @@ use std::path::Path;
 use std::time::Duration;
 
 use kit::{Step, Upstream, World, connect, post, read_some, request, tape};
-use sqlx::SqliteConnection;
+use rusqlite::Connection;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const PATH: &str = "/e/a/v1/chat/completions";
 
 /// Holds the write lock of a store until it is released.
-struct Lock(SqliteConnection);
+struct Lock(Connection);
 
 impl Lock {
-    async fn take(store: &Path) -> Self {
-        let mut connection = kit::sql(store).await;
-        sqlx::query("BEGIN IMMEDIATE").execute(&mut connection).await.unwrap();
+    fn take(store: &Path) -> Self {
+        let connection = kit::sql(store);
+        connection.execute_batch("BEGIN IMMEDIATE").unwrap();
         Self(connection)
     }
 
-    async fn release(mut self) {
-        sqlx::query("ROLLBACK").execute(&mut self.0).await.unwrap();
+    fn release(self) {
+        self.0.execute_batch("ROLLBACK").unwrap();
     }
 }
 
@@ -57,13 +57,13 @@ async fn the_terminal_event_waits_for_the_disk_and_nothing_else_does() {
     let mut socket = connect(world.data).await;
     socket.write_all(&request("POST", PATH, &[], b"{\"stream\":true}")).await.unwrap();
     read_some(&mut socket, |read| has(read, "\"Hi\"")).await;
-    let lock = Lock::take(&world.store()).await;
+    let lock = Lock::take(&world.store());
     go.send_replace(());
     let end = "\"finish_reason\":\"tool_calls\"";
     let mut held_up = read_some(&mut socket, |read| has(read, end)).await;
     held_up.extend(read_for(&mut socket, Duration::from_millis(500)).await);
     assert!(!has(&held_up, "[DONE]"), "{held_up:?}");
-    lock.release().await;
+    lock.release();
     read_some(&mut socket, |read| has(read, "[DONE]")).await;
     world.stop().await;
 }
@@ -75,13 +75,13 @@ async fn no_byte_of_a_reply_leaves_before_the_begun_record_is_on_disk() {
     // The episode takes calls: from now on they are forwarded while their record is written.
     assert_eq!(post(world.data, PATH, "{\"stream\":true}").await.status, 200);
     upstream.asked().await;
-    let lock = Lock::take(&world.store()).await;
+    let lock = Lock::take(&world.store());
     let mut socket = connect(world.data).await;
     socket.write_all(&request("POST", PATH, &[], b"{\"stream\":true}")).await.unwrap();
     // The upstream works meanwhile.
     upstream.asked().await;
     assert_eq!(read_for(&mut socket, Duration::from_millis(500)).await, b"");
-    lock.release().await;
+    lock.release();
     read_some(&mut socket, |read| has(read, "[DONE]")).await;
     world.stop().await;
 }

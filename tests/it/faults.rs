@@ -216,8 +216,7 @@ async fn a_full_store_is_an_error_not_an_unrecorded_success() {
     let world = World::start(upstream.address).await;
     assert_eq!(post(world.data, PATH, "{}").await.status, 200);
     // Every later insert fails, as on a damaged disk.
-    let mut store = kit::sql(&world.store()).await;
-    sqlx::query("ALTER TABLE call RENAME TO moved").execute(&mut store).await.unwrap();
+    kit::sql(&world.store()).execute_batch("ALTER TABLE call RENAME TO moved").unwrap();
     let reply = post(world.data, PATH, "{}").await;
     assert_eq!(reply.status, 503, "{}", reply.text());
     assert_eq!(reply.json()["error"]["type"], "recorder_error");

@@ -154,14 +154,14 @@ async fn no_heartbeat_leaves_before_the_begun_record_is_on_disk() {
     let world = world(&upstream, Some(BEAT)).await;
     // The episode takes calls: from now on they are forwarded while their record is written.
     assert_eq!(post(world.data, CHAT, DOCUMENT).await.status, 200);
-    let mut connection = kit::sql(&world.store()).await;
-    sqlx::query("BEGIN IMMEDIATE").execute(&mut connection).await.unwrap();
+    let connection = kit::sql(&world.store());
+    connection.execute_batch("BEGIN IMMEDIATE").unwrap();
     let mut socket = connect(world.data).await;
     socket.write_all(&request("POST", CHAT, &[], DOCUMENT.as_bytes())).await.unwrap();
     let mut read = [0; 1];
     let byte = tokio::time::timeout(BEAT * 5, socket.read(&mut read)).await;
     assert!(byte.is_err(), "{byte:?}");
-    sqlx::query("ROLLBACK").execute(&mut connection).await.unwrap();
+    connection.execute_batch("ROLLBACK").unwrap();
     let byte = tokio::time::timeout(Duration::from_secs(30), socket.read(&mut read)).await;
     assert_eq!(byte.expect("a heartbeat's head").unwrap(), 1);
     world.stop().await;

@@ -40,8 +40,7 @@ async fn process() {
         tokio::time::sleep(Duration::from_millis(20)).await;
         if round % 8 == 7 {
             // The WAL is checkpointed as a whole and starts over.
-            let mut sql = kit::sql(Path::new(&path)).await;
-            sqlx::query("PRAGMA wal_checkpoint(PASSIVE)").execute(&mut sql).await.unwrap();
+            kit::sql(Path::new(&path)).execute_batch("PRAGMA wal_checkpoint(PASSIVE)").unwrap();
         }
     }
     drop(store);
@@ -296,9 +295,8 @@ async fn missing(path: &Path, deeds: &[Deed]) -> usize {
     let (store, writer) = Store::open(path, Durability::Power).await.unwrap();
     drop(store);
     writer.finish().await;
-    let mut sql = kit::sql(path).await;
-    let said: String =
-        sqlx::query_scalar("PRAGMA integrity_check").fetch_one(&mut sql).await.unwrap();
+    let check = "PRAGMA integrity_check";
+    let said: String = kit::sql(path).query_row(check, (), |row| row.get(0)).unwrap();
     assert_eq!(said, "ok");
     let mut snapshot = Snapshot::open(path).await.unwrap();
     let mut missing = 0;

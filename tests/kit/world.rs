@@ -10,8 +10,7 @@ use control::Settings;
 use engine::{Engine, EngineOptions};
 use episode::{Call, Reward};
 use proxy::{Config, Proxy, Recorder};
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, SqliteConnection};
+use rusqlite::Connection;
 use store::{AttemptRecord, Durability, Selection, Snapshot, Store, Writer};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -168,9 +167,10 @@ pub async fn start_engine() -> SocketAddr {
 }
 
 /// A connection to the store at `path`, as any other process may have one.
-pub async fn sql(path: &Path) -> SqliteConnection {
-    let options = SqliteConnectOptions::new().filename(path).busy_timeout(BUSY_WAIT);
-    options.connect().await.expect("the store opens")
+pub fn sql(path: &Path) -> Connection {
+    let connection = Connection::open(path).expect("the store opens");
+    connection.busy_timeout(BUSY_WAIT).expect("the store opens");
+    connection
 }
 
 /// A recorded file.

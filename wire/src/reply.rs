@@ -116,14 +116,13 @@ impl Collector {
             choices_per_prompt: request.map_or(1, Request::choices),
             prompts_max: prompt_count(route, request).min(PROMPTS_MAX),
             choices_max: choice_count(route, request),
+            keeps_alternatives: request.is_some_and(|request| request.asks_alternatives(route)),
+            vocabulary,
 
             token_bytes: 0,
             column_bytes: 0,
             is_capped: false,
             lacks_columns: false,
-            keeps_alternatives: request.is_some_and(|request| request.asks_alternatives(route)),
-            vocabulary,
-
             model: None,
             prompts: BTreeMap::new(),
             choices: BTreeMap::new(),

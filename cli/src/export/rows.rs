@@ -36,7 +36,7 @@ pub(crate) struct ExportRows {
     /// formats, else all]
     #[arg(long, value_name = "MODEL,...")]
     model: Option<ModelFilter>,
-    /// Rows that train a sampled token they share: once, keep
+    /// Rows that train a shared sampled token: once, keep
     ///
     /// once: the first row. keep: all of them.
     #[arg(long, value_name = "RULE", default_value = "once", value_parser = shared)]

@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use hyper::{HeaderMap, Method};
 use serde_json::{Value, json};
 
-use super::waiting::Waiting;
+use super::waiting::FeedWaiting;
 use crate::exit::Failure;
 use crate::http::{self, Http};
 
@@ -22,12 +22,12 @@ pub(crate) struct FeedClient {
 }
 
 /// A reply of the feed.
-pub(crate) struct FeedReply {
+pub(crate) struct FeedAnswer {
     /// Rows, as they arrive: see [`next_bytes`]. `None` if nothing is ready.
     pub(crate) rows: Option<Incoming>,
     pub(crate) lease: Option<String>,
     /// The attempts that are not handed out, and the reason.
-    pub(super) waiting: Waiting,
+    pub(super) waiting: FeedWaiting,
     pub(crate) cursor: Option<String>,
 }
 
@@ -38,7 +38,7 @@ impl FeedClient {
     }
 
     /// Asks for items. Returns once the headers have arrived.
-    pub(crate) async fn feed(&self, query: &str) -> Result<FeedReply, Failure> {
+    pub(crate) async fn feed(&self, query: &str) -> Result<FeedAnswer, Failure> {
         let url = format!("{}/feed?{query}", self.control);
         let answer = self.http.begin(Method::POST, &url, &self.headers(), &Value::Null).await;
         let (status, headers, body) = answer.map_err(|failure| {
@@ -52,8 +52,8 @@ impl FeedClient {
         };
         let lease = header(&headers, "x-rolltape-lease");
         let waiting = header(&headers, "x-rolltape-waiting");
-        let waiting = waiting.map_or_else(Waiting::default, |said| Waiting::read(&said));
-        Ok(FeedReply { rows, lease, cursor: header(&headers, "x-rolltape-cursor"), waiting })
+        let waiting = waiting.map_or_else(FeedWaiting::default, |said| FeedWaiting::read(&said));
+        Ok(FeedAnswer { rows, lease, cursor: header(&headers, "x-rolltape-cursor"), waiting })
     }
 
     /// Acks these attempts of a lease. Returns the answer's status.

@@ -27,28 +27,28 @@ pub(crate) enum FeedFormat {
 
 /// One item of the feed with its rows.
 #[derive(Debug, PartialEq)]
-pub(crate) struct FeedItem {
+pub(crate) struct ReceivedItem {
     pub(crate) position: i64,
     pub(crate) attempts: BTreeSet<AttemptId>,
-    pub(crate) rows: ItemRows,
+    pub(crate) rows: ReceivedRows,
 }
 
 /// Rows in the encoding in which they arrived.
 #[derive(Debug, PartialEq)]
-pub(crate) enum ItemRows {
+pub(crate) enum ReceivedRows {
     Lines(Vec<u8>),
     Batches(Vec<RecordBatch>),
 }
 
 /// Splits one reply into its items.
 pub(crate) struct ItemSplitter {
-    decoder: Decoder,
+    decoder: RowDecoder,
     /// The item whose rows are arriving.
-    open: Option<FeedItem>,
+    open: Option<ReceivedItem>,
 }
 
 /// The state of decoding.
-enum Decoder {
+enum RowDecoder {
     /// The beginning of a line that is not complete.
     Lines(Vec<u8>),
     Batches(Box<StreamDecoder>),
@@ -66,14 +66,14 @@ impl ItemSplitter {
     /// A splitter at the start of a reply.
     pub(crate) fn new(format: FeedFormat) -> Self {
         let decoder = match format {
-            FeedFormat::Ndjson => Decoder::Lines(Vec::new()),
-            FeedFormat::Arrow => Decoder::Batches(Box::default()),
+            FeedFormat::Ndjson => RowDecoder::Lines(Vec::new()),
+            FeedFormat::Arrow => RowDecoder::Batches(Box::default()),
         };
         Self { decoder, open: None }
     }
 
     /// Takes the next bytes. Returns the items that are complete with them.
-    pub(crate) fn take(&mut self, bytes: Bytes) -> Result<Vec<FeedItem>, Failure> {
+    pub(crate) fn take(&mut self, bytes: Bytes) -> Result<Vec<ReceivedItem>, Failure> {
         let mut complete = Vec::new();
         for part in self.decoder.parts(bytes)? {
             match &mut self.open {
@@ -85,19 +85,19 @@ impl ItemSplitter {
     }
 
     /// Ends the reply. Returns its last item.
-    pub(crate) fn end(mut self) -> Result<Option<FeedItem>, Failure> {
+    pub(crate) fn end(mut self) -> Result<Option<ReceivedItem>, Failure> {
         match &mut self.decoder {
-            Decoder::Lines(rest) if rest.is_empty() => {}
-            Decoder::Lines(_) => return Err(Failure::new("the reply ended within a row")),
-            Decoder::Batches(decoder) => decoder.finish().map_err(|error| not_rows(&error))?,
+            RowDecoder::Lines(rest) if rest.is_empty() => {}
+            RowDecoder::Lines(_) => return Err(Failure::new("the reply ended within a row")),
+            RowDecoder::Batches(decoder) => decoder.finish().map_err(|error| not_rows(&error))?,
         }
         Ok(self.open)
     }
 }
 
-impl Decoder {
+impl RowDecoder {
     /// The rows that are complete with these bytes, an item for each line or batch.
-    fn parts(&mut self, bytes: Bytes) -> Result<Vec<FeedItem>, Failure> {
+    fn parts(&mut self, bytes: Bytes) -> Result<Vec<ReceivedItem>, Failure> {
         let mut parts = Vec::new();
         match self {
             Self::Lines(rest) => {
@@ -126,25 +126,25 @@ impl Decoder {
     }
 }
 
-impl FeedItem {
+impl ReceivedItem {
     fn join(&mut self, more: Self) {
         self.attempts.extend(more.attempts);
         match (&mut self.rows, more.rows) {
-            (ItemRows::Lines(rows), ItemRows::Lines(more)) => rows.extend(more),
-            (ItemRows::Batches(rows), ItemRows::Batches(more)) => rows.extend(more),
+            (ReceivedRows::Lines(rows), ReceivedRows::Lines(more)) => rows.extend(more),
+            (ReceivedRows::Batches(rows), ReceivedRows::Batches(more)) => rows.extend(more),
             (rows, more) => *rows = more,
         }
     }
 }
 
-fn item_of_line(line: &[u8]) -> Result<FeedItem, Failure> {
+fn item_of_line(line: &[u8]) -> Result<ReceivedItem, Failure> {
     let key: RowKey = serde_json::from_slice(line).map_err(|error| not_rows(&error))?;
     let attempts = [attempt_id(&key.episode_id, key.attempt)?].into();
-    Ok(FeedItem { position: key.feed_item, attempts, rows: ItemRows::Lines(line.to_vec()) })
+    Ok(ReceivedItem { position: key.feed_item, attempts, rows: ReceivedRows::Lines(line.to_vec()) })
 }
 
 /// The item of a batch; a batch has rows of one item only.
-fn item_of_batch(batch: RecordBatch) -> Result<FeedItem, Failure> {
+fn item_of_batch(batch: RecordBatch) -> Result<ReceivedItem, Failure> {
     let items: &Int64Array = column(&batch, "feed_item")?;
     let position = items.value(0);
     if items.values().iter().any(|other| *other != position) {
@@ -156,7 +156,7 @@ fn item_of_batch(batch: RecordBatch) -> Result<FeedItem, Failure> {
     let attempts = (0..batch.num_rows())
         .map(|row| attempt_id(ids.value(row), numbers.value(row).unsigned_abs()))
         .collect::<Result<_, _>>()?;
-    Ok(FeedItem { position, attempts, rows: ItemRows::Batches(vec![batch]) })
+    Ok(ReceivedItem { position, attempts, rows: ReceivedRows::Batches(vec![batch]) })
 }
 
 fn attempt_id(episode: &str, attempt: u32) -> Result<AttemptId, Failure> {
@@ -190,10 +190,10 @@ impl RowEncoder {
     }
 
     /// Encodes rows.
-    pub(crate) fn encode(&mut self, rows: ItemRows) -> Result<Vec<u8>, Failure> {
+    pub(crate) fn encode(&mut self, rows: ReceivedRows) -> Result<Vec<u8>, Failure> {
         match rows {
-            ItemRows::Lines(lines) => Ok(lines),
-            ItemRows::Batches(batches) => {
+            ReceivedRows::Lines(lines) => Ok(lines),
+            ReceivedRows::Batches(batches) => {
                 self.encode_batches(&batches).map_err(|error| Failure::of(&error))
             }
         }
@@ -266,7 +266,7 @@ mod tests {
     }
 
     /// The items of a reply that is read `size` bytes at a time.
-    fn split(format: FeedFormat, reply: &[u8], size: usize) -> Result<Vec<FeedItem>, Failure> {
+    fn split(format: FeedFormat, reply: &[u8], size: usize) -> Result<Vec<ReceivedItem>, Failure> {
         let mut splitter = ItemSplitter::new(format);
         let mut items = Vec::new();
         for piece in reply.chunks(size) {
@@ -286,13 +286,13 @@ mod tests {
         };
         for size in [1, 7, 64, 4096] {
             let found = split(FeedFormat::Ndjson, reply.as_bytes(), size).unwrap();
-            let of = |lines: &[String]| ItemRows::Lines(lines.concat().into_bytes());
+            let of = |lines: &[String]| ReceivedRows::Lines(lines.concat().into_bytes());
             let first = attempts(&["a/0", "b/1"]);
             let last = attempts(&["a/0"]);
             assert_eq!(found[0].rows, of(&lines[..3]));
             assert_eq!(found[1].rows, of(&lines[3..]));
-            let named = |found: &[FeedItem]| {
-                let one = |item: &FeedItem| (item.position, item.attempts.clone());
+            let named = |found: &[ReceivedItem]| {
+                let one = |item: &ReceivedItem| (item.position, item.attempts.clone());
                 found.iter().map(one).collect::<Vec<_>>()
             };
             assert_eq!(named(&found), [(3, first), (5, last)]);

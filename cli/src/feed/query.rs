@@ -4,7 +4,7 @@
 
 /// The parameters of the feed, each under its own name.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct FeedQuery {
+pub(crate) struct FeedArgs {
     #[command(flatten)]
     pub(crate) lease: LeaseQuery,
     #[command(flatten)]
@@ -134,7 +134,7 @@ struct RewardQuery {
     gamma: Option<f64>,
 }
 
-impl FeedQuery {
+impl FeedArgs {
     /// The given parameters as name and value.
     // The names are those of the parameters; the server checks the values.
     pub(crate) fn pairs(&self) -> Vec<Pair> {
@@ -227,11 +227,11 @@ mod tests {
 
     #[test]
     fn every_parameter_has_its_own_name() {
-        let query = FeedQuery {
+        let query = FeedArgs {
             lease: LeaseQuery { consumer: Some("t".into()), ..LeaseQuery::default() },
             rows: RowQuery { min_reward: Some(-0.5), rewarded: true, ..RowQuery::default() },
             versions: VersionQuery { max_staleness: Some(4), ..VersionQuery::default() },
-            ..FeedQuery::default()
+            ..FeedArgs::default()
         };
         let pair = |name, value: &str| (name, value.to_owned());
         let expected = [

@@ -25,10 +25,10 @@ const PIPE_BYTES: usize = 4096;
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(32)];
 
 /// An output that rows are written to.
-pub(crate) struct Sink {
+pub(crate) struct FeedOutput {
     file: File,
     kind: OutputKind,
-    /// The bytes of the last [`Sink::put`].
+    /// The bytes of the last [`FeedOutput::put`].
     last: Vec<u8>,
     /// The number of them that are written.
     written: usize,
@@ -43,7 +43,7 @@ enum OutputKind {
     Other,
 }
 
-impl Sink {
+impl FeedOutput {
     /// Creates or truncates the file at `path`, which nobody but its owner may read if it is new;
     /// `-` is stdout.
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
@@ -66,14 +66,14 @@ impl Sink {
         Ok(Self { file, kind, last: Vec::new(), written: 0 })
     }
 
-    /// Writes these bytes. Cancel safe: [`Sink::flush`] writes what is left.
+    /// Writes these bytes. Cancel safe: [`FeedOutput::flush`] writes what is left.
     pub(crate) async fn put(&mut self, bytes: Vec<u8>) -> io::Result<()> {
         let bytes = if self.kind == OutputKind::Terminal { terminal::shown(&bytes) } else { bytes };
         (self.last, self.written) = (bytes, 0);
         self.flush().await
     }
 
-    /// Writes what is left of the last [`Sink::put`].
+    /// Writes what is left of the last [`FeedOutput::put`].
     pub(crate) async fn flush(&mut self) -> io::Result<()> {
         let mut pause = PAUSES[0];
         while self.written < self.last.len() {
@@ -164,9 +164,9 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
     const SHORT: Duration = Duration::from_millis(200);
 
-    fn pipe() -> (File, Sink) {
+    fn pipe() -> (File, FeedOutput) {
         let (reader, writer) = io::pipe().unwrap();
-        let sink = Sink::new(File::from(OwnedFd::from(writer))).unwrap();
+        let sink = FeedOutput::new(File::from(OwnedFd::from(writer))).unwrap();
         (File::from(OwnedFd::from(reader)), sink)
     }
 

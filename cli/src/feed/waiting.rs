@@ -7,11 +7,11 @@ use crate::print::count;
 /// The header's account of the attempts that are not handed out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(super) struct Waiting {
+pub(super) struct FeedWaiting {
     /// Groups that are not complete.
     groups: u64,
     /// Those of them that lack the fewest members.
-    fullest: Vec<WaitingGroup>,
+    fullest: Vec<IncompleteGroup>,
     /// Attempts without a reward, if one is asked for.
     unrewarded: u64,
     /// Attempts that were given back for later.
@@ -22,13 +22,13 @@ pub(super) struct Waiting {
 
 /// A group that is not complete.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-struct WaitingGroup {
+struct IncompleteGroup {
     group_id: String,
     have: u64,
     size: Option<u64>,
 }
 
-impl Waiting {
+impl FeedWaiting {
     /// Reads what a server says; nothing of what cannot be read.
     pub(super) fn read(header: &str) -> Self {
         serde_json::from_str(header).unwrap_or_default()
@@ -39,7 +39,7 @@ impl Waiting {
         let mut parts = Vec::new();
         if self.groups > 0 {
             let verb = if self.groups == 1 { "waits" } else { "wait" };
-            let named: Vec<String> = self.fullest.iter().map(WaitingGroup::state).collect();
+            let named: Vec<String> = self.fullest.iter().map(IncompleteGroup::state).collect();
             let more = if self.groups > named.len() as u64 { ", ..." } else { "" };
             let groups = count(self.groups, "group");
             parts.push(format!("{groups} {verb}: {}{more}", named.join(", ")));
@@ -63,7 +63,7 @@ impl Waiting {
     }
 }
 
-impl WaitingGroup {
+impl IncompleteGroup {
     fn state(&self) -> String {
         match self.size {
             Some(size) => format!("{} has {} of {size}", self.group_id, self.have),
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn what_is_waited_for_is_said_in_one_sentence() {
-        let of = |header: &str| Waiting::read(header).sentence();
+        let of = |header: &str| FeedWaiting::read(header).sentence();
         let groups = r#"{"attempts":8,"groups":4,"fullest":[
             {"group_id":"g1","have":5,"size":8},{"group_id":"g2","have":1,"size":8}]}"#;
         assert_eq!(of(groups).unwrap(), "4 groups wait: g1 has 5 of 8, g2 has 1 of 8, ...");

@@ -62,7 +62,7 @@ pub(crate) struct ControlArgs {
 
 /// The place of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
+enum TokenPlace {
     Variable(String),
     File(PathBuf),
 }
@@ -107,7 +107,7 @@ impl ControlArgs {
                 .hint("leave one of them out"));
         }
         match self.token.given(&|name| std::env::var_os(name)) {
-            Some(Place::Variable(name)) => read_variable(&name).map(drop),
+            Some(TokenPlace::Variable(name)) => read_variable(&name).map(drop),
             _ => Ok(()),
         }
     }
@@ -131,7 +131,7 @@ impl ControlArgs {
             None => {
                 let file = token_file(store, &get)?;
                 secret_file::create_folder_of(&file, store)?;
-                Place::File(file)
+                TokenPlace::File(file)
             }
         };
         place.read_or_create().map(Some)
@@ -174,7 +174,7 @@ impl ControlToken {
             }
             // Without a folder of states there is no file either.
             None => match token_file(store, &get) {
-                Ok(file) => Place::File(file).read()?,
+                Ok(file) => TokenPlace::File(file).read()?,
                 Err(_) => None,
             },
         };
@@ -182,23 +182,23 @@ impl ControlToken {
     }
 
     /// The place that an option or a variable names.
-    fn given(&self, variable: &dyn Fn(&str) -> Option<OsString>) -> Option<Place> {
+    fn given(&self, variable: &dyn Fn(&str) -> Option<OsString>) -> Option<TokenPlace> {
         let is_set = |name: &&str| variable(name).is_some_and(|value| !value.is_empty());
-        let by_option = self.control_token_file.clone().map(Place::File);
+        let by_option = self.control_token_file.clone().map(TokenPlace::File);
         by_option
-            .or_else(|| self.control_token_env.clone().map(Place::Variable))
+            .or_else(|| self.control_token_env.clone().map(TokenPlace::Variable))
             .or_else(|| {
                 let name = Some(TOKEN_VARIABLE).filter(|name| variable(name).is_some())?;
-                Some(Place::Variable(name.to_owned()))
+                Some(TokenPlace::Variable(name.to_owned()))
             })
             .or_else(|| {
                 let name = Some(TOKEN_FILE_VARIABLE).filter(is_set)?;
-                Some(Place::File(variable(name)?.into()))
+                Some(TokenPlace::File(variable(name)?.into()))
             })
     }
 }
 
-impl Place {
+impl TokenPlace {
     fn name(&self) -> String {
         match self {
             Self::Variable(name) => format!("the variable {name}"),
@@ -289,8 +289,8 @@ mod tests {
             _ => None,
         };
         let file_only = |name: &str| both(name).filter(|_| name == TOKEN_FILE_VARIABLE);
-        let file = |name: &str| Some(Place::File(name.into()));
-        let variable = |name: &str| Some(Place::Variable(name.to_owned()));
+        let file = |name: &str| Some(TokenPlace::File(name.into()));
+        let variable = |name: &str| Some(TokenPlace::Variable(name.to_owned()));
         assert_eq!(options(Some("A"), Some("a")).given(&both), file("a"));
         assert_eq!(options(Some("A"), None).given(&both), variable("A"));
         assert_eq!(options(None, None).given(&both), variable(TOKEN_VARIABLE));

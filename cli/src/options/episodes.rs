@@ -8,9 +8,7 @@ use super::store::StoreArgs;
 /// A store and filters on its episodes.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Episodes")]
-pub(crate) struct EpisodeFilter {
-    #[command(flatten)]
-    pub(crate) store: StoreArgs,
+pub(crate) struct SelectionArgs {
     /// Only this episode
     #[arg(long, value_name = "ID")]
     episode: Option<EpisodeId>,
@@ -20,9 +18,11 @@ pub(crate) struct EpisodeFilter {
     /// Only episodes of this task
     #[arg(long, value_name = "ID")]
     task: Option<TaskId>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
 }
 
-impl EpisodeFilter {
+impl SelectionArgs {
     /// The same filters as the store takes them.
     pub(crate) fn selection(&self) -> Selection {
         Selection {

@@ -73,17 +73,22 @@ impl LimitArgs {
 
 /// Limits of episodes that were announced without their own.
 #[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "Budgets of episodes announced without one")]
+#[command(next_help_heading = "Budgets of episodes")]
 pub(super) struct BudgetArgs {
     /// Most calls of an episode
+    ///
+    /// It holds for episodes that were announced without such a limit.
     #[arg(long, value_name = "CALLS", env = "ROLLTAPE_EPISODE_CALLS")]
     episode_calls: Option<u64>,
     /// Most sampled tokens of an episode
     ///
-    /// A call that has begun may exceed them.
+    /// A call that has begun may exceed them. It holds for episodes that were announced without
+    /// such a limit.
     #[arg(long, value_name = "TOKENS", env = "ROLLTAPE_EPISODE_TOKENS")]
     episode_tokens: Option<u64>,
     /// Time from the first call in which calls may begin
+    ///
+    /// It holds for episodes that were announced without such a limit.
     #[arg(long, value_name = "SECONDS", env = "ROLLTAPE_EPISODE_SECONDS")]
     episode_seconds: Option<u64>,
 }

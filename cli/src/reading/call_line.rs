@@ -3,7 +3,7 @@
 use viewer::CallEvent;
 
 use super::numbers::known_milliseconds;
-use crate::terminal::layout::{cut, width_of};
+use crate::terminal::layout::{shortened, width_of};
 use crate::terminal::{Line, Style};
 use crate::time::clock;
 
@@ -28,7 +28,7 @@ pub(crate) fn call_line(event: &CallEvent, width: Option<usize>) -> Line {
     };
     let (style, outcome) = outcome(event);
     let line = Line::styled(Style::Dim, clock(ended_at))
-        .then(Style::Bold, format!(" {}", cut(&name, EPISODE_COLUMNS)))
+        .then(Style::Bold, format!(" {}", shortened(&name, EPISODE_COLUMNS)))
         .then(Style::Plain, format!(" {}", what(event)))
         .then(Style::Plain, tokens)
         .then(Style::Plain, format!(" {}", known_milliseconds(event.duration_ms)))
@@ -38,7 +38,7 @@ pub(crate) fn call_line(event: &CallEvent, width: Option<usize>) -> Line {
     let room = width.map(|width| width.saturating_sub(width_of(&line.text()) + 2));
     match room {
         Some(room) if room < EXCERPT_MIN => line,
-        Some(room) => line.then(Style::Dim, format!("  {}", cut(said, room))),
+        Some(room) => line.then(Style::Dim, format!("  {}", shortened(said, room))),
         None => line.then(Style::Dim, format!("  {said}")),
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use viewer::{CallView, EpisodeTree, TurnView};
 
-use super::message::{Message, Paper};
+use super::message::{ReadableMessage, TextRoom};
 use super::numbers::{grouped, milliseconds};
 use super::source::{Source, SourceArgs};
 use crate::exit::{CommandResult, Failure};
@@ -24,16 +24,16 @@ pub(crate) struct Args {
     /// Another one
     #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
     b: AttemptName,
-    #[command(flatten)]
-    source: SourceArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    source: SourceArgs,
 }
 
 /// The comparison, as a document.
 #[derive(Debug, Serialize)]
-struct Difference {
+struct AttemptComparison {
     a: EpisodeNumbers,
     b: EpisodeNumbers,
     /// Messages that the two have in common at their beginning.
@@ -46,20 +46,20 @@ struct Difference {
 
 #[derive(Debug, Serialize)]
 struct FirstDifference {
-    a: Option<Said>,
-    b: Option<Said>,
+    a: Option<SaidMessage>,
+    b: Option<SaidMessage>,
 }
 
 /// A message in its conversation.
 #[derive(Debug, Clone, Serialize)]
-struct Said {
+struct SaidMessage {
     turn: u32,
     call_id: String,
     /// True if the model said it.
     is_answer: bool,
     text: String,
     #[serde(skip)]
-    message: Message,
+    message: ReadableMessage,
 }
 
 /// The numbers of an attempt.
@@ -91,7 +91,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         let (same_messages, first) = compare(&source, &a, &b).await?;
         let is_same = first.is_none();
         let (a, b) = (EpisodeNumbers::of(&a), EpisodeNumbers::of(&b));
-        Ok::<_, Failure>(Difference { a, b, same_messages, first, is_same })
+        Ok::<_, Failure>(AttemptComparison { a, b, same_messages, first, is_same })
     };
     let found = terminal::waiting("comparing", work).await?;
     match args.json {
@@ -102,22 +102,22 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 }
 
 /// A conversation that is read turn by turn: what was new in each, then the answer.
-struct Conversation<'a> {
+struct ConversationReader<'a> {
     source: &'a Source,
     turns: std::slice::Iter<'a, TurnView>,
     /// The last call that was read.
     call: Option<CallView>,
     /// Messages of the last turn that were not taken yet.
-    waiting: std::vec::IntoIter<Said>,
+    waiting: std::vec::IntoIter<SaidMessage>,
 }
 
-impl<'a> Conversation<'a> {
+impl<'a> ConversationReader<'a> {
     fn of(source: &'a Source, tree: &'a EpisodeTree) -> Self {
         let turns = tree.turns.iter();
         Self { source, turns, call: None, waiting: Vec::new().into_iter() }
     }
 
-    async fn next(&mut self) -> Result<Option<Said>, Failure> {
+    async fn next(&mut self) -> Result<Option<SaidMessage>, Failure> {
         loop {
             if let Some(said) = self.waiting.next() {
                 return Ok(Some(said));
@@ -135,19 +135,20 @@ impl<'a> Conversation<'a> {
 }
 
 /// The messages that a turn adds to a conversation.
-fn said(turn: &TurnView, call: &CallView, is_first: bool) -> Vec<Said> {
-    let of = |message: Message, is_answer| Said {
+fn said(turn: &TurnView, call: &CallView, is_first: bool) -> Vec<SaidMessage> {
+    let of = |message: ReadableMessage, is_answer| SaidMessage {
         turn: turn.number,
         call_id: turn.call_id.clone(),
         is_answer,
         text: message.plain(),
         message,
     };
-    let new = Message::all(&call.messages).into_iter().skip(turn.new_from as usize);
-    let mut found: Vec<Said> = new.filter(|_| is_first).map(|message| of(message, false)).collect();
+    let new = ReadableMessage::all(&call.messages).into_iter().skip(turn.new_from as usize);
+    let mut found: Vec<SaidMessage> =
+        new.filter(|_| is_first).map(|message| of(message, false)).collect();
     let choice = call.choices.iter().find(|choice| choice.index == turn.choice);
     let answer = choice.filter(|choice| !choice.message.is_null());
-    found.extend(answer.map(|choice| of(Message::of(&choice.message), true)));
+    found.extend(answer.map(|choice| of(ReadableMessage::of(&choice.message), true)));
     found
 }
 
@@ -158,7 +159,7 @@ async fn compare(
     a: &EpisodeTree,
     b: &EpisodeTree,
 ) -> Result<(usize, Option<FirstDifference>), Failure> {
-    let (mut a, mut b) = (Conversation::of(source, a), Conversation::of(source, b));
+    let (mut a, mut b) = (ConversationReader::of(source, a), ConversationReader::of(source, b));
     let mut same = 0;
     loop {
         match (a.next().await?, b.next().await?) {
@@ -229,7 +230,7 @@ impl EpisodeNumbers {
     }
 }
 
-fn page(found: &Difference) -> Vec<Line> {
+fn page(found: &AttemptComparison) -> Vec<Line> {
     let name = |numbers: &EpisodeNumbers| ("episode", numbers.episode_id.clone());
     let rows = |numbers: &EpisodeNumbers| {
         std::iter::once(name(numbers)).chain(numbers.rows()).collect::<Vec<_>>()
@@ -256,7 +257,7 @@ fn page(found: &Difference) -> Vec<Line> {
 }
 
 /// The text of one side where the two differ.
-fn side_lines(side: &str, said: Option<&Said>, numbers: &EpisodeNumbers) -> Vec<Line> {
+fn side_lines(side: &str, said: Option<&SaidMessage>, numbers: &EpisodeNumbers) -> Vec<Line> {
     let heading = |text: &str| {
         Line::styled(Style::Bold, side.to_owned()).then(Style::Dim, format!("  {text}"))
     };
@@ -265,6 +266,6 @@ fn side_lines(side: &str, said: Option<&Said>, numbers: &EpisodeNumbers) -> Vec<
     let whose = if said.is_answer { "the model says" } else { "the model is told" };
     let mut lines = vec![heading(&format!("in turn #{} {whose}", said.turn))];
     let more = format!("rolltape show {name} --turn {}", said.turn);
-    lines.extend(said.message.lines(&Paper::short(more)));
+    lines.extend(said.message.lines(&TextRoom::short(more)));
     lines
 }

@@ -9,11 +9,11 @@ use episode::{EpisodeId, GroupId, TaskId};
 use viewer::{EpisodeList, EpisodeView};
 
 use super::numbers::{grouped, reward};
-use super::source::{Parameters, Source, SourceArgs, pair};
+use super::source::{QueryPairs, Source, SourceArgs, pair};
 
 use crate::exit::{CommandResult, Failure};
 use crate::print;
-use crate::terminal::table::{Cell, plain, table};
+use crate::terminal::table::{TableCell, plain, table};
 use crate::terminal::{self, Line, Style};
 use crate::time::{now, past, rough};
 
@@ -32,13 +32,9 @@ const ROWS: usize = 24;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Args {
-    #[command(flatten)]
-    source: SourceArgs,
     /// Only this episode
     #[arg(long, value_name = "ID", help_heading = FILTER_HEADING)]
     episode: Option<EpisodeId>,
-    #[command(flatten)]
-    filter: FilterArgs,
     /// Order: opened, closed, name, reward, calls, tokens
     ///
     /// - in front turns it around, as in --sort=-reward.
@@ -55,6 +51,10 @@ pub(crate) struct Args {
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    filter: FilterArgs,
 }
 
 /// Filters that lists and numbers share.
@@ -72,7 +72,7 @@ pub(super) struct FilterArgs {
     label: Option<String>,
     /// Only open or closed episodes, or those with this end
     #[arg(long, value_enum, value_name = "STATE")]
-    state: Option<State>,
+    state: Option<StateName>,
     /// Only episodes that began since then
     ///
     /// A time before now, such as 45m, 12h or 7d, or a moment, such as 2026-11-21T20:17:47Z.
@@ -85,7 +85,7 @@ pub(super) struct FilterArgs {
 
 /// A value of `--state`.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum State {
+enum StateName {
     Open,
     Closed,
     Completed,
@@ -106,7 +106,7 @@ fn order(text: &str) -> Result<String, String> {
 
 impl FilterArgs {
     /// The filters as parameters of a view.
-    pub(super) fn parameters(&self) -> Parameters {
+    pub(super) fn parameters(&self) -> QueryPairs {
         let state = self.state.and_then(|state| state.to_possible_value());
         [
             self.group.as_ref().map(|group| pair("group", group)),
@@ -235,7 +235,7 @@ fn page(episodes: &[EpisodeView]) -> Vec<Line> {
     table(kept.iter().map(|at| columns[*at]), rows.collect(), terminal::width())
 }
 
-fn row(episode: &EpisodeView, now: f64) -> Vec<Cell> {
+fn row(episode: &EpisodeView, now: f64) -> Vec<TableCell> {
     let last = episode.closed_at.or(episode.last_call_at).unwrap_or(episode.opened_at);
     let ids = format!("{}/{}", episode.with_ids, episode.generations);
     let or_dash = |text: &Option<String>| plain(text.as_deref().unwrap_or("-"));

@@ -18,14 +18,14 @@ const COLUMNS_MIN: usize = 20;
 
 /// The room for text.
 #[derive(Debug, Clone)]
-pub(super) struct Paper {
+pub(super) struct TextRoom {
     /// Columns; `None` if lines may be as long as they are.
     pub(super) width: Option<usize>,
     /// The command that shows what is cut; `None` if nothing is.
     pub(super) more: Option<String>,
 }
 
-impl Paper {
+impl TextRoom {
     /// Room for whole texts.
     pub(super) fn whole() -> Self {
         Self { width: crate::terminal::width(), more: None }
@@ -42,7 +42,7 @@ impl Paper {
     }
 
     /// The lines that there is room for.
-    pub(super) fn cut(&self, mut lines: Vec<Line>) -> Vec<Line> {
+    pub(super) fn fitting(&self, mut lines: Vec<Line>) -> Vec<Line> {
         let Some(more) = self.more.as_ref().filter(|_| lines.len() > ROWS_MAX + ROWS_SPARE) else {
             return lines;
         };
@@ -63,7 +63,7 @@ struct ToolUse {
 
 /// A message, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct ReadableMessage {
     role: String,
     /// The tool that a result is of.
     tool: Option<String>,
@@ -72,7 +72,7 @@ pub(super) struct Message {
     uses: Vec<ToolUse>,
 }
 
-impl Message {
+impl ReadableMessage {
     /// Reads the messages of a conversation in OpenAI's form.
     pub(super) fn all(messages: &[Value]) -> Vec<Self> {
         let mut names = HashMap::new();
@@ -107,7 +107,7 @@ impl Message {
     }
 
     /// The message as lines.
-    pub(super) fn lines(&self, paper: &Paper) -> Vec<Line> {
+    pub(super) fn lines(&self, room: &TextRoom) -> Vec<Line> {
         let label = match &self.tool {
             Some(tool) => format!("{} {tool}", self.role),
             None => self.role.clone(),
@@ -115,18 +115,18 @@ impl Message {
         let mut lines = Vec::new();
         if let Some(reasoning) = &self.reasoning {
             let thinks = Line::styled(self.style(), format!("  {label} thinks"));
-            lines.extend(block(thinks, &label_end(reasoning), Style::Dim, paper));
+            lines.extend(block(thinks, &label_end(reasoning), Style::Dim, room));
         }
         let label_line = || Line::styled(self.style(), format!("  {label}"));
         if self.is_empty() {
             lines.push(label_line().then(Style::Dim, ": (nothing)"));
         } else if !self.text.trim().is_empty() {
-            lines.extend(block(label_line(), &label_end(&self.text), Style::Plain, paper));
+            lines.extend(block(label_line(), &label_end(&self.text), Style::Plain, room));
         }
         for used in &self.uses {
-            lines.extend(used.lines(label_line(), width_of(&label), paper));
+            lines.extend(used.lines(label_line(), width_of(&label), room));
         }
-        paper.cut(lines)
+        room.fitting(lines)
     }
 
     /// The message as text alone, by which two are compared: what a server makes up for each
@@ -175,24 +175,24 @@ fn label_end(text: &str) -> String {
 }
 
 /// A label with a text: in one line if that fits, else with the text below.
-fn block(label: Line, text: &str, style: Style, paper: &Paper) -> Vec<Line> {
+fn block(label: Line, text: &str, style: Style, room: &TextRoom) -> Vec<Line> {
     let one = width_of(&label.text()) + 2 + width_of(text);
-    if !text.contains('\n') && paper.width.is_none_or(|width| one <= width) {
+    if !text.contains('\n') && room.width.is_none_or(|width| one <= width) {
         return vec![label.then(Style::Plain, ": ").then(style, text)];
     }
     let mut lines = vec![label];
-    lines.extend(indented(text, 4, style, paper));
+    lines.extend(indented(text, 4, style, room));
     lines
 }
 
-fn indented(text: &str, indent: usize, style: Style, paper: &Paper) -> Vec<Line> {
-    let lines = wrap(text, paper.behind(indent)).into_iter();
+fn indented(text: &str, indent: usize, style: Style, room: &TextRoom) -> Vec<Line> {
+    let lines = wrap(text, room.behind(indent)).into_iter();
     lines.map(|line| Line::styled(style, " ".repeat(indent) + &line)).collect()
 }
 
 /// The rows of a text behind an indent; those after the first stand two columns deeper.
-pub(super) fn hanging(text: &str, indent: usize, paper: &Paper) -> Vec<String> {
-    let rows = wrap(text, paper.behind(indent + 2)).into_iter().enumerate();
+pub(super) fn hanging(text: &str, indent: usize, room: &TextRoom) -> Vec<String> {
+    let rows = wrap(text, room.behind(indent + 2)).into_iter().enumerate();
     rows.map(|(at, row)| " ".repeat(if at == 0 { indent } else { indent + 2 }) + &row).collect()
 }
 
@@ -220,13 +220,13 @@ impl ToolUse {
     }
 
     /// The call in one line if that fits, else with a line for each argument.
-    fn lines(&self, label: Line, label_width: usize, paper: &Paper) -> Vec<Line> {
+    fn lines(&self, label: Line, label_width: usize, room: &TextRoom) -> Vec<Line> {
         let line = self.line();
         let is_long = |(_, value): &(Option<String>, Value)| {
             value.as_str().is_some_and(|text| text.contains('\n'))
         };
         let one = label_width + 6 + width_of(&line);
-        let fits = paper.width.is_none_or(|width| one <= width);
+        let fits = room.width.is_none_or(|width| one <= width);
         let label = label.then(Style::Plain, " -> ");
         if fits && !self.arguments.iter().any(is_long) {
             return vec![label.then(Style::Bold, line)];
@@ -238,12 +238,12 @@ impl ToolUse {
             let name = name.as_deref().unwrap_or("arguments");
             let label = Line::styled(Style::Dim, format!("    {name}"));
             let one = 4 + width_of(name) + 2 + width_of(&text);
-            let fits = paper.width.is_none_or(|width| one <= width);
+            let fits = room.width.is_none_or(|width| one <= width);
             match fits && !text.contains('\n') {
                 true => lines.push(label.then(Style::Plain, format!(": {text}"))),
                 false => {
                     lines.push(label);
-                    lines.extend(indented(&text, 6, Style::Plain, paper));
+                    lines.extend(indented(&text, 6, Style::Plain, room));
                 }
             }
         }
@@ -258,8 +258,8 @@ mod tests {
     use super::*;
 
     fn page(message: &Value, width: usize) -> Vec<String> {
-        let paper = Paper { width: Some(width), more: None };
-        Message::of(message).lines(&paper).iter().map(Line::text).collect()
+        let room = TextRoom { width: Some(width), more: None };
+        ReadableMessage::of(message).lines(&room).iter().map(Line::text).collect()
     }
 
     #[test]
@@ -298,8 +298,8 @@ mod tests {
             json!({ "role": "assistant", "tool_calls": [{ "id": "1", "function": function }] }),
             json!({ "role": "tool", "tool_call_id": "1", "content": parts }),
         ];
-        let paper = Paper { width: Some(60), more: None };
-        let lines = Message::all(&messages)[1].lines(&paper);
+        let room = TextRoom { width: Some(60), more: None };
+        let lines = ReadableMessage::all(&messages)[1].lines(&room);
         let lines: Vec<String> = lines.iter().map(Line::text).collect();
         assert_eq!(lines, ["  tool look", "    a", "    [image, 29 bytes]"]);
     }
@@ -307,12 +307,12 @@ mod tests {
     #[test]
     fn a_long_message_is_cut_and_says_where_the_rest_is() {
         let text = vec!["line"; 40].join("\n");
-        let message = Message::of(&json!({ "role": "user", "content": text }));
-        let paper = Paper { width: Some(60), more: Some("rolltape show e --turn 1".to_owned()) };
-        let lines = message.lines(&paper);
+        let message = ReadableMessage::of(&json!({ "role": "user", "content": text }));
+        let room = TextRoom { width: Some(60), more: Some("rolltape show e --turn 1".to_owned()) };
+        let lines = message.lines(&room);
         assert_eq!(lines.len(), ROWS_MAX + 1);
         let last = lines.last().unwrap().text();
         assert_eq!(last, "    ... 29 more lines: rolltape show e --turn 1");
-        assert_eq!(message.lines(&Paper { more: None, ..paper }).len(), 41);
+        assert_eq!(message.lines(&TextRoom { more: None, ..room }).len(), 41);
     }
 }

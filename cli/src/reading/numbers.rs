@@ -1,7 +1,7 @@
 //! Numbers as people read them: bars, times, rewards.
 
 use crate::terminal::Style;
-use crate::terminal::table::Cell;
+use crate::terminal::table::TableCell;
 
 /// Columns of the longest bar.
 const BAR_COLUMNS: usize = 20;
@@ -43,7 +43,7 @@ pub(super) fn known_milliseconds(ms: Option<f64>) -> String {
 }
 
 /// A reward, in the color of its side of zero.
-pub(super) fn reward(value: Option<f64>) -> Cell {
+pub(super) fn reward(value: Option<f64>) -> TableCell {
     let style = match value {
         Some(value) if value > 0.0 => Style::Green,
         Some(value) if value < 0.0 => Style::Red,

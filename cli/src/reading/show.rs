@@ -39,8 +39,6 @@ pub(crate) struct Args {
     /// Attempt of the episode [default: the newest]
     #[arg(long, value_name = "N")]
     attempt: Option<u32>,
-    #[command(flatten)]
-    source: SourceArgs,
     /// Print this turn in full; turns are numbered from 1
     #[arg(long, value_name = "N", conflicts_with_all = ["call", "tree", "full"])]
     turn: Option<u32>,
@@ -71,6 +69,8 @@ pub(crate) struct Args {
     /// With --turn, --tokens or --raw it is one object.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    source: SourceArgs,
 }
 
 /// Prints the conversation, or the part or the form of it that is asked for.

@@ -12,7 +12,7 @@ use viewer::{
     ViewError, Viewer,
 };
 
-use self::server::{EventStream, ServerReader};
+use self::server::{ServerEvents, ServerReader};
 use crate::exit::Failure;
 use crate::options::control::{CONTROL_HEADING, ControlToken};
 use crate::options::store::StoreArgs;
@@ -36,7 +36,7 @@ pub(crate) struct SourceArgs {
 }
 
 /// Names and values, as in a query.
-pub(super) type Parameters = Vec<(String, String)>;
+pub(super) type QueryPairs = Vec<(String, String)>;
 
 /// A recording that answers questions.
 pub(super) enum Source {
@@ -47,7 +47,7 @@ pub(super) enum Source {
 /// A stream of what changes in a recording.
 pub(super) enum Changes {
     Store(Box<EventReader>),
-    Server(Box<EventStream>),
+    Server(Box<ServerEvents>),
 }
 
 impl SourceArgs {
@@ -78,7 +78,7 @@ impl SourceArgs {
 
 impl Source {
     /// A page of attempts.
-    pub(super) async fn episodes(&self, parameters: &Parameters) -> Result<EpisodeList, Failure> {
+    pub(super) async fn episodes(&self, parameters: &QueryPairs) -> Result<EpisodeList, Failure> {
         self.document(View::Episodes, "", parameters).await
     }
 
@@ -114,12 +114,12 @@ impl Source {
     }
 
     /// Numbers over time.
-    pub(super) async fn stats(&self, parameters: &Parameters) -> Result<Stats, Failure> {
+    pub(super) async fn stats(&self, parameters: &QueryPairs) -> Result<Stats, Failure> {
         self.document(View::Stats, "", parameters).await
     }
 
     /// The changes from now on.
-    pub(super) async fn changes(&self, parameters: &Parameters) -> Result<Changes, Failure> {
+    pub(super) async fn changes(&self, parameters: &QueryPairs) -> Result<Changes, Failure> {
         match self {
             Self::Store(viewer) => {
                 let mut events = EventReader::new(viewer.clone(), parameters).map_err(failure)?;
@@ -135,7 +135,7 @@ impl Source {
         &self,
         view: View,
         id: &str,
-        parameters: &Parameters,
+        parameters: &QueryPairs,
     ) -> Result<T, Failure> {
         let text = self.answer(view, id, parameters).await?;
         serde_json::from_slice(&text).map_err(|error| {
@@ -150,7 +150,7 @@ impl Source {
         &self,
         view: View,
         id: &str,
-        parameters: &Parameters,
+        parameters: &QueryPairs,
     ) -> Result<Vec<u8>, Failure> {
         match self {
             Self::Store(viewer) => match viewer.answer(view, id, parameters).await {

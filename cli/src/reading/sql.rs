@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use store::{Snapshot, SqlAnswer, SqlCell};
 
 use crate::exit::{CommandResult, Failure};
-use crate::options::episodes::EpisodeFilter;
+use crate::options::episodes::SelectionArgs;
 use crate::print;
 use crate::terminal;
 
@@ -29,14 +29,14 @@ pub(crate) struct Args {
     /// The question, such as "SELECT role, content FROM messages"
     #[arg(help_heading = None::<&str>)]
     question: String,
-    #[command(flatten)]
-    filter: EpisodeFilter,
     /// Most rows that are printed
     #[arg(long, value_name = "ROWS", default_value_t = ROWS)]
     limit: usize,
     /// Print one JSON object per row
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    filter: SelectionArgs,
 }
 
 /// Prints the answer.
@@ -62,7 +62,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn add_messages(snapshot: &mut Snapshot, filter: &EpisodeFilter) -> Result<(), Failure> {
+async fn add_messages(snapshot: &mut Snapshot, filter: &SelectionArgs) -> Result<(), Failure> {
     // Without a message there is the table all the same.
     snapshot.add_messages(Vec::new())?;
     let attempts = snapshot.episodes(&filter.selection()).await?;

@@ -18,10 +18,6 @@ use crate::time::{clock, date, rough};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Args {
-    #[command(flatten)]
-    source: SourceArgs,
-    #[command(flatten)]
-    filter: FilterArgs,
     /// Parts of the time, each with its numbers
     #[arg(long, value_name = "N", default_value_t = 12)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=500))]
@@ -32,6 +28,10 @@ pub(crate) struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    filter: FilterArgs,
 }
 
 /// Prints the sums.

@@ -15,8 +15,6 @@ use crate::terminal;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Filters")]
 pub(crate) struct Args {
-    #[command(flatten)]
-    source: SourceArgs,
     /// Only calls of this episode
     #[arg(long, value_name = "ID")]
     episode: Option<EpisodeId>,
@@ -29,6 +27,8 @@ pub(crate) struct Args {
     /// Print one JSON object per call
     #[arg(long, help_heading = "Output")]
     json: bool,
+    #[command(flatten)]
+    source: SourceArgs,
 }
 
 /// Prints calls until a signal ends the command, or nobody reads any more.

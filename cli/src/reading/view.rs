@@ -32,14 +32,14 @@ pub(crate) struct Args {
     /// The episode to open; ID/ATTEMPT for one of its attempts
     #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
     episode: Option<AttemptName>,
-    #[command(flatten)]
-    store: StoreArgs,
     /// Address of the page
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = address)]
     listen: SocketAddr,
     /// tokenizer.json or model folder, for the text of tokens
     #[arg(long, value_name = "PATH")]
     tokenizer: Option<PathBuf>,
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 /// Serves the page until a signal asks it to stop.

@@ -13,7 +13,7 @@ pub(crate) fn width_of(text: &str) -> usize {
 }
 
 /// The beginning of a text in one line, made safe, in at most `width` columns.
-pub(crate) fn cut(text: &str, width: usize) -> String {
+pub(crate) fn shortened(text: &str, width: usize) -> String {
     let text = safe::line(text);
     if text.width() <= width {
         return text.into_owned();
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn wide_characters_take_two_columns() {
         assert_eq!(wrap("日本語です", Some(4)), ["日本", "語で", "す"]);
-        assert_eq!(cut("日本語です", 8), "日本...");
+        assert_eq!(shortened("日本語です", 8), "日本...");
         assert_eq!((width_of("日本"), width_of("e\u{301}")), (4, 1));
         assert_eq!(wrap("日", Some(1)), ["日"]);
     }
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn what_a_terminal_obeys_is_text_before_it_is_measured() {
         assert_eq!(wrap("\u{1b}[2Jx", Some(6)), ["\\u001b", "[2Jx"]);
-        assert_eq!(cut("a\nb\u{7}", 20), "a\\nb\\u0007");
+        assert_eq!(shortened("a\nb\u{7}", 20), "a\\nb\\u0007");
         assert_eq!(width_of("\u{1b}"), 6);
         assert_eq!(wrap_line("model a\nrolltape: all is well", Some(9)).len(), 4);
         assert_eq!(wrap_line("a\nb", None), ["a\\nb"]);

@@ -13,13 +13,13 @@ const TICK: Duration = Duration::from_millis(120);
 
 /// A sign that shows after a second if stderr is a terminal, and goes when this is dropped.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct ProgressSign {
     /// Dropped to end the thread.
     running: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Progress {
+impl ProgressSign {
     /// Starts to wait. A thread draws, because reading a store blocks the command's own.
     pub(super) fn start(what: &str) -> Self {
         let (running, ended) = sync_channel(1);
@@ -41,7 +41,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressSign {
     /// Waits until the sign is gone, so that what follows starts on an empty line.
     fn drop(&mut self) {
         self.running = None;

@@ -1,6 +1,6 @@
 //! Tables that fit a width.
 
-use super::layout::{cut, width_of};
+use super::layout::{shortened, width_of};
 use super::style::{Line, Style};
 
 /// Fewest columns that a column is shortened to.
@@ -9,14 +9,14 @@ const COLUMN_MIN: usize = 12;
 const GAP: usize = 2;
 
 /// A cell: its text, and how it is shown.
-pub(crate) type Cell = (Style, String);
+pub(crate) type TableCell = (Style, String);
 
 /// A column of a table.
-struct Column {
+struct TableColumn {
     name: String,
     /// Columns with a larger number go first where there is too little room.
     rank: u8,
-    cells: Vec<Cell>,
+    cells: Vec<TableCell>,
 }
 
 /// The room of a column.
@@ -25,7 +25,7 @@ struct ColumnLayout {
     aligns_right: bool,
 }
 
-impl Column {
+impl TableColumn {
     fn layout(&self) -> ColumnLayout {
         let cells = self.cells.iter().map(|(_, text)| width_of(text));
         ColumnLayout {
@@ -45,13 +45,14 @@ fn is_number(text: &str) -> bool {
 /// little room; the first one is shortened. Columns of numbers align right.
 pub(crate) fn table<N: Into<String>>(
     columns: impl IntoIterator<Item = (N, u8)>,
-    rows: Vec<Vec<Cell>>,
+    rows: Vec<Vec<TableCell>>,
     width: Option<usize>,
 ) -> Vec<Line> {
     let count = rows.len();
     let named = columns.into_iter();
-    let mut columns: Vec<Column> =
-        named.map(|(name, rank)| Column { name: name.into(), rank, cells: Vec::new() }).collect();
+    let mut columns: Vec<TableColumn> = named
+        .map(|(name, rank)| TableColumn { name: name.into(), rank, cells: Vec::new() })
+        .collect();
     for row in rows {
         for (column, cell) in columns.iter_mut().zip(row) {
             column.cells.push(cell);
@@ -68,9 +69,9 @@ pub(crate) fn table<N: Into<String>>(
 }
 
 /// Leaves out the columns that `width` has no room for, and lays the others out.
-fn fit(columns: &mut Vec<Column>, width: usize) -> Vec<ColumnLayout> {
+fn fit(columns: &mut Vec<TableColumn>, width: usize) -> Vec<ColumnLayout> {
     // Asked once for each column: it looks at all cells.
-    let mut layouts: Vec<ColumnLayout> = columns.iter().map(Column::layout).collect();
+    let mut layouts: Vec<ColumnLayout> = columns.iter().map(TableColumn::layout).collect();
     // The first column may be shortened instead of another one left out.
     let spare = layouts.first().map_or(0, |first| first.width.saturating_sub(COLUMN_MIN));
     while columns.len() > 1 && whole_width(&layouts).saturating_sub(spare) > width {
@@ -92,10 +93,10 @@ fn whole_width(layouts: &[ColumnLayout]) -> usize {
     widths.sum::<usize>() + GAP * layouts.len().saturating_sub(1)
 }
 
-fn line(cells: impl Iterator<Item = Cell>, layouts: &[ColumnLayout]) -> Line {
+fn line(cells: impl Iterator<Item = TableCell>, layouts: &[ColumnLayout]) -> Line {
     let mut line = Line::default();
     for (at, ((style, text), layout)) in cells.zip(layouts).enumerate() {
-        let text = cut(&text, layout.width);
+        let text = shortened(&text, layout.width);
         let pad = " ".repeat(layout.width.saturating_sub(width_of(&text)));
         let gap = if at > 0 { " ".repeat(GAP) } else { String::new() };
         line = match layout.aligns_right {
@@ -107,7 +108,7 @@ fn line(cells: impl Iterator<Item = Cell>, layouts: &[ColumnLayout]) -> Line {
 }
 
 /// A cell without a style.
-pub(crate) fn plain(text: impl ToString) -> Cell {
+pub(crate) fn plain(text: impl ToString) -> TableCell {
     (Style::Plain, text.to_string())
 }
 

@@ -33,6 +33,24 @@ fn every_option_is_below_a_topic() {
     assert!(seen > 300, "{seen}");
 }
 
+/// An option that follows another struct of options could be taken into its topic.
+#[test]
+fn topics_do_not_take_in_their_neighbors() {
+    let cli = built();
+    for (command, option, topic) in [
+        ("engine", "logprobs_mode", "Engine"),
+        ("engine", "allow_priority", "Engine"),
+        ("episodes", "json", "Output"),
+        ("export", "episode", "Episodes"),
+        ("feed", "follow", "Output"),
+        ("serve", "durability", "Store"),
+    ] {
+        let command = cli.find_subcommand(command).unwrap();
+        let found = command.get_arguments().find(|one| one.get_id() == option).unwrap();
+        assert_eq!(found.get_help_heading(), Some(topic), "{option}");
+    }
+}
+
 #[test]
 fn global_options_are_the_last_topic() {
     for command in built().get_subcommands().filter(|command| command.get_name() != "help") {

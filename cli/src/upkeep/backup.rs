@@ -17,11 +17,11 @@ pub(crate) struct Args {
     /// File to write; it must not exist
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
-    #[command(flatten)]
-    store: StoreArgs,
     /// Report as one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 /// Copies the store.

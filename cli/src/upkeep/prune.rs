@@ -38,11 +38,11 @@ pub(crate) struct Args {
     /// Print what would be removed, and change nothing
     #[arg(long, help_heading = "Output")]
     dry_run: bool,
-    #[command(flatten)]
-    store: StoreArgs,
     /// Print one JSON object
     #[arg(long, help_heading = "Output")]
     json: bool,
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 /// Prunes the store, or prints the plan.
@@ -108,7 +108,7 @@ fn print_plan(plan: &PrunePlan, verb: &str) -> Result<(), Failure> {
         print::table(&["episode", "attempt", "calls", "bytes"], &rows)?;
     }
 
-    let totals = Totals::of(plan);
+    let totals = PruneTotals::of(plan);
     print::line(&format!(
         "{verb}: {}, {}, about {} bytes",
         print::count(totals.episodes, "episode"),
@@ -127,13 +127,13 @@ fn table_row(doomed: &PruneCandidate) -> Vec<String> {
 }
 
 /// Sums over the episodes to be removed.
-struct Totals {
+struct PruneTotals {
     episodes: u64,
     calls: u64,
     bytes: u64,
 }
 
-impl Totals {
+impl PruneTotals {
     fn of(plan: &PrunePlan) -> Self {
         Self {
             episodes: plan.candidates.len() as u64,
@@ -169,7 +169,7 @@ fn plan_json(plan: &PrunePlan) -> Value {
         json!({ "episode_id": doomed.attempt.episode.as_str(), "attempt": doomed.attempt.attempt, "calls": doomed.calls,
             "bytes": doomed.bytes })
     });
-    let totals = Totals::of(plan);
+    let totals = PruneTotals::of(plan);
 
     json!({
         "episodes": totals.episodes,

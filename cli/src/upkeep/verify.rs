@@ -13,11 +13,11 @@ use crate::print;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Args {
-    #[command(flatten)]
-    store: StoreArgs,
     /// Report as one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 /// Checks the store.

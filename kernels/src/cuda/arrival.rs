@@ -14,8 +14,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::device::memory::{Memory, Pod};
+use super::element_type::ElementType;
 use super::error::CudaError;
-use super::tensor::ElementType;
 use crate::op::{DeviceValues, HostValues, OpError};
 
 /// The bytes of several tensors, all in the memory of the device or all in that of the host.

@@ -20,8 +20,8 @@ pub struct EmulatedGpu {
     folder: PathBuf,
 }
 
-/// Builds the emulated libraries if necessary and loads them. Every device that this process opens from then
-/// on is the emulated one.
+/// Builds the emulated libraries if necessary and loads them. Every device that this process opens
+/// from then on is the emulated one.
 ///
 /// # Errors
 /// A message of the compiler or the loader.
@@ -30,8 +30,8 @@ pub fn load() -> Result<&'static EmulatedGpu, String> {
     LOADED.get_or_init(|| open(&build()?)).as_ref().map_err(Clone::clone)
 }
 
-/// Builds the emulated libraries if necessary and returns their folder, for the loader's path of another
-/// process.
+/// Builds the emulated libraries if necessary and returns their folder, for the loader's path of
+/// another process.
 ///
 /// # Errors
 /// A message of the compiler.

@@ -13,11 +13,12 @@ mod weights;
 
 use std::ops::Range;
 
+use super::element_type::ElementType;
 use super::grid;
 use super::kernels::Arg;
 use super::params::SampleParams;
 use super::step::Cuda;
-use super::tensor::{CudaBuffer, CudaMatrix, CudaPages, ElementType, Storage};
+use super::tensor::{CudaBuffer, CudaMatrix, CudaPages, Storage};
 use crate::op::{
     AttentionRows, ConvolutionInputs, DeltaHeads, DeltaInputs, DeviceLimits, DrawnToken,
     ExpertChoice, ExpertMatrices, Heads, LayerPages, LayerRouting, LayerStates, LowRank,

@@ -7,6 +7,7 @@ use crate::bf16::narrow;
 use crate::cuda::arrival::ArrivedValues;
 use crate::cuda::device::Device;
 use crate::cuda::device::memory::Memory;
+use crate::cuda::element_type::ElementType;
 use crate::cuda::error::CudaError;
 use crate::cuda::kernels::Arg;
 use crate::op::{Heads, LayerPages, MatrixPart, OpError, PAGE, Values, check_index};
@@ -97,25 +98,6 @@ impl Drop for Storage {
     fn drop(&mut self) {
         if *self.launched.get_mut() {
             self.memory.device().inner.epoch.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Type of the elements of a tensor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ElementType {
-    /// 32-bit floats.
-    F32,
-    /// bf16 numbers.
-    Bf16,
-}
-
-impl ElementType {
-    /// Bytes of an element.
-    pub(crate) fn size(self) -> usize {
-        match self {
-            ElementType::F32 => 4,
-            ElementType::Bf16 => 2,
         }
     }
 }

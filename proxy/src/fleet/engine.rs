@@ -8,8 +8,9 @@ use tokio::sync::Notify;
 
 use super::fence::Fence;
 use super::pick::hash;
-use super::spec::EngineSpec;
-use crate::upstream::forward::Forward;
+use crate::config::spec::EngineSpec;
+use crate::record::engine_stamp::{EnginePlace, EngineStamp};
+use crate::upstream::server::InferenceServer;
 
 /// An engine.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ pub(crate) struct Engine {
     pub(crate) spec: EngineSpec,
     /// The one of the host's addresses that this engine is.
     pub(super) address: Option<IpAddr>,
-    pub(crate) forward: Arc<Forward>,
+    pub(crate) server: Arc<InferenceServer>,
     in_flight: AtomicUsize,
     is_draining: AtomicBool,
     /// True while one control request at a time goes round, and it is this engine's turn.
@@ -97,7 +98,7 @@ impl Engine {
         id: u64,
         spec: EngineSpec,
         address: Option<IpAddr>,
-        forward: Forward,
+        server: InferenceServer,
         look: &Arc<Notify>,
     ) -> Self {
         Self {
@@ -105,7 +106,7 @@ impl Engine {
             name_hash: hash(&[spec.name.as_bytes()]),
             spec,
             address,
-            forward: Arc::new(forward),
+            server: Arc::new(server),
             in_flight: AtomicUsize::default(),
             is_draining: AtomicBool::default(),
             is_held: AtomicBool::default(),
@@ -124,12 +125,13 @@ impl Engine {
     /// The same engine with another weight or limit.
     pub(super) fn with_spec(&self, spec: EngineSpec) -> Self {
         let copy = |flag: &AtomicBool| AtomicBool::new(flag.load(Ordering::SeqCst));
+
         Self {
             id: self.id,
             name_hash: self.name_hash,
             spec,
             address: self.address,
-            forward: Arc::clone(&self.forward),
+            server: Arc::clone(&self.server),
             in_flight: AtomicUsize::default(),
             is_draining: copy(&self.is_draining),
             is_held: copy(&self.is_held),
@@ -287,9 +289,9 @@ impl Engine {
 /// A call on an engine, from its choice until its reply has ended.
 #[derive(Debug)]
 pub(crate) struct EngineCall {
-    pub(crate) engine: Arc<Engine>,
+    pub(super) engine: Arc<Engine>,
     /// How the call came here; `None` if there is one upstream only.
-    pub(crate) routed: Option<String>,
+    routed: Option<String>,
     /// Told when there is room again.
     room: Arc<Notify>,
 }
@@ -308,6 +310,20 @@ impl EngineCall {
         }
         engine.counts.begun.fetch_add(1, Ordering::Relaxed);
         Some(Self { engine: Arc::clone(engine), routed, room: Arc::clone(room) })
+    }
+}
+
+impl EnginePlace for EngineCall {
+    fn stamp(&self) -> Option<EngineStamp> {
+        let routed = self.routed.clone()?;
+        let label = self.engine.label();
+        // Read last: a push that began meanwhile makes the label doubtful.
+        let is_changing = self.engine.is_changing();
+        Some(EngineStamp { engine: self.engine.name().to_owned(), routed, label, is_changing })
+    }
+
+    fn note_broken_reply(&self) {
+        self.engine.suspect("a reply broke off");
     }
 }
 

@@ -11,23 +11,22 @@ use super::engine::Engine;
 use super::members::Fleet;
 use crate::bounds::{HEALTH_EVERY, HEALTH_FAILURES, HEALTH_WAIT, RESOLVE_EVERY, UPSTREAM_RETRY};
 use crate::error::CallError;
-use crate::proxy::Proxy;
 
 /// Looks for the upstream at the start, and again and again while it is lost, until `shutdown`. So
 /// its absence and its return are noted even if nobody calls. Several upstreams are all looked at,
 /// again and again, and their names are looked up again.
-pub async fn watch_upstream(proxy: Arc<Proxy>, shutdown: impl Future<Output = ()>) {
-    let fleet = &proxy.fleet;
+pub(crate) async fn watch(fleet: &Arc<Fleet>, shutdown: impl Future<Output = ()>) {
     let watch = async {
         let mut resolved_at = Instant::now();
         if !fleet.is_many() {
-            let _ = fleet.any().forward.try_reach().await;
+            let _ = fleet.any().server.client.try_reach().await;
         }
         loop {
             match fleet.is_many() {
                 true => look_at_all(fleet).await,
                 false => look_for_one(fleet).await,
             }
+
             if resolved_at.elapsed() >= RESOLVE_EVERY {
                 resolved_at = Instant::now();
                 if let Err(error) = fleet.refresh().await {
@@ -47,8 +46,8 @@ async fn look_for_one(fleet: &Fleet) {
     // More of them may come.
     let _ = timeout(UPSTREAM_RETRY, fleet.look.notified()).await;
     let only = fleet.any();
-    if !fleet.is_many() && only.forward.lost_because().is_some() {
-        let _ = only.forward.try_reach().await;
+    if !fleet.is_many() && only.server.client.lost_because().is_some() {
+        let _ = only.server.client.try_reach().await;
     }
 }
 
@@ -87,7 +86,7 @@ async fn look(fleet: &Fleet, engine: &Engine) {
 
 /// The reason for which an engine is not well, and whether it takes no connection.
 async fn failure(engine: &Engine) -> Option<(&'static str, bool)> {
-    match timeout(HEALTH_WAIT, engine.forward.get("/health")).await {
+    match timeout(HEALTH_WAIT, engine.server.client.get("/health")).await {
         // A server without this page is well if it answers.
         Ok(Ok((status, _))) if !status.is_server_error() => None,
         Ok(Ok(_)) => Some(("its /health is an error", false)),
@@ -122,10 +121,10 @@ async fn check_label(fleet: &Fleet, engine: &Engine) -> bool {
 
 /// The label of the weights that an engine says it serves.
 pub(crate) async fn served_label(engine: &Engine) -> Option<String> {
-    let page = match engine.forward.known_dialect() {
+    let page = match engine.server.probe.known() {
         Some(Dialect::Sglang) => "/model_info",
         _ => "/weight_info",
     };
-    let (status, body) = timeout(HEALTH_WAIT, engine.forward.get(page)).await.ok()?.ok()?;
+    let (status, body) = timeout(HEALTH_WAIT, engine.server.client.get(page)).await.ok()?.ok()?;
     if status.is_success() { wire::served_label(&body) } else { None }
 }

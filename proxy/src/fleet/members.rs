@@ -1,10 +1,10 @@
 //! All engines, and the choice of one for a call.
 
-use episode::AttemptId;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use episode::AttemptId;
 use rustls::ClientConfig;
 use tokio::sync::{Notify, RwLock, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
@@ -13,18 +13,18 @@ use super::engine::{Engine, EngineCall, EngineState};
 use super::fence::Fence;
 use super::pick::{Candidate, LoadBound, for_thread, least_loaded};
 use super::resolve::{Resolved, resolve};
-use super::spec::{EngineSpec, InvalidEngine, check_all};
 use super::threads::{Thread, Threads};
 use crate::bounds::{ABSORBED_CALLS_MAX, ENGINE_WAIT, ENGINE_WAITING_MAX, ROOM_WAIT};
 use crate::config::Config;
+use crate::config::spec::{EngineSpec, InvalidEngine, check_all};
 use crate::error::CallError;
 use crate::upstream::connect::{InvalidSetting, client_tls};
-use crate::upstream::forward::{Forward, Server};
+use crate::upstream::server::{InferenceServer, ServerSpec};
 
 /// All engines of a proxy.
 #[derive(Debug)]
 pub(crate) struct Fleet {
-    config: Config,
+    pub(super) config: Config,
     tls: ClientConfig,
     engines: Mutex<Arc<Vec<Arc<Engine>>>>,
     sources: tokio::sync::Mutex<Sources>,
@@ -105,6 +105,7 @@ impl Fleet {
             named.push(EngineSpec { dialect: config.dialect, ..only });
         }
         check_all(&named)?;
+
         let fleet = Self {
             config: config.clone(),
             tls: client_tls(&config.upstream_ca)?,
@@ -247,6 +248,7 @@ impl Fleet {
             true => LoadBound::MOVED,
             false => LoadBound::NEW,
         };
+
         while !open.is_empty() {
             let candidates: Vec<Candidate> = open
                 .iter()
@@ -261,6 +263,7 @@ impl Fleet {
                 true => for_thread(thread.key(), &candidates, bound),
                 false => least_loaded(&candidates),
             };
+
             let Some(index) = chosen else { return Choice::None };
             let engine = open.swap_remove(index);
             let Some(call) = self.begin(engine, routed.to_owned()) else { continue };
@@ -418,14 +421,14 @@ impl Fleet {
             Some(engine) => return Ok(Arc::new(engine.with_spec(spec))),
             None => {}
         }
-        let server = Server {
+        let server = ServerSpec {
             upstream: spec.upstream.clone(),
             dialect: spec.dialect.or(self.config.dialect),
             address,
         };
-        let forward = Forward::to(&self.config, server, &self.tls)?;
+        let server = InferenceServer::from_spec(&self.config, server, &self.tls)?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Engine::new(id, spec, address, forward, &self.look)))
+        Ok(Arc::new(Engine::new(id, spec, address, server, &self.look)))
     }
 
     fn guard(&self) -> MutexGuard<'_, Arc<Vec<Arc<Engine>>>> {

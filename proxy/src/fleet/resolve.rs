@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
-use super::spec::EngineSpec;
 use crate::bounds::RESOLVE_WAIT;
+use crate::config::spec::EngineSpec;
 
 /// An engine with the address of its host, if that has several.
 pub(super) type Resolved = (EngineSpec, Option<IpAddr>);

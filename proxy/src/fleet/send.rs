@@ -11,82 +11,92 @@ use hyper::{Response, StatusCode};
 use tokio::time::Instant;
 
 use super::engine::Engine;
+use super::members::Fleet;
 use super::threads::Thread;
 use crate::bounds::{ABSORB_PAUSE, ABSORB_PAUSE_MAX};
 use crate::error::CallError;
-use crate::proxy::Proxy;
-use crate::record::open_call::{OpenCall, PlanInput};
-use crate::upstream::forward::AgentRequest;
+use crate::record::open_call::OpenCall;
+use crate::upstream::exchange::AgentRequest;
+use crate::upstream::plan::{PlanInput, plan};
 use crate::upstream::rewrite::Rewrite;
 
 /// A reply, and what the request was.
 type Answered = (Response<Incoming>, Rewrite);
 
-/// Sends a call to an engine and waits for the head of its reply.
-///
-/// # Errors
-/// [`CallError`] if no engine takes the call, or the one that got it did not answer.
-pub(crate) async fn send(
-    proxy: &Proxy,
-    call: &mut OpenCall,
-    thread: &Thread,
-    input: PlanInput<'_>,
-    mut request: AgentRequest<'_>,
-) -> Result<Answered, CallError> {
-    let fleet = &proxy.fleet;
-    if let Some(name) = &proxy.config().fleet.session_header {
-        request.head.headers.insert(name, thread.header());
-    }
-    // The rest of a longer body passes through once.
-    let is_whole = request.body.rest.is_none();
-    let mut absorption = Absorption::new(proxy.config().fleet.absorb_for);
-    let mut tries = 0;
+impl Fleet {
+    /// Sends a call to an engine and waits for the head of its reply.
+    ///
+    /// # Errors
+    /// [`CallError`] if no engine takes the call, or the one that got it did not answer.
+    pub(crate) async fn send(
+        &self,
+        call: &mut OpenCall,
+        thread: &Thread,
+        input: PlanInput<'_>,
+        mut request: AgentRequest<'_>,
+    ) -> Result<Answered, CallError> {
+        if let Some(name) = &self.config.fleet.session_header {
+            request.head.headers.insert(name, thread.header());
+        }
+        // The rest of a longer body passes through once.
+        let is_whole = request.body.rest.is_none();
+        let mut absorption = Absorption::new(self.config.fleet.absorb_for);
+        let mut tries = 0;
 
-    loop {
-        let place = fleet.place(thread).await?;
-        let engine = Arc::clone(&place.engine);
-        call.put_on(place);
-        tries += 1;
-        match exchange(proxy, &engine, call, input, &mut request).await {
-            Ok(reply) => {
-                let pause = absorption.pause(&reply.0).filter(|_| is_whole);
-                let Some((pause, _waiting)) = pause.zip(fleet.absorb()) else { return Ok(reply) };
-                engine.counts.absorbed.fetch_add(1, Ordering::Relaxed);
-                // The place is free for others meanwhile.
-                drop(reply);
-                call.leave();
-                tokio::time::sleep(pause).await;
-            }
-            Err(CallError::Unreachable { reason, is_unsent, .. })
-                if fleet.is_many() && is_unsent && is_whole && tries <= fleet.all().len() =>
-            {
-                engine.suspect(reason);
-            }
-            Err(error) => {
-                if let (true, CallError::Unreachable { reason, .. }) = (fleet.is_many(), &error) {
+        loop {
+            let place = self.place(thread).await?;
+            let engine = Arc::clone(&place.engine);
+            call.put_on(place);
+            tries += 1;
+            match self.exchange(&engine, call, input, &mut request).await {
+                Ok(reply) => {
+                    let pause = absorption.pause(&reply.0).filter(|_| is_whole);
+                    let Some((pause, _waiting)) = pause.zip(self.absorb()) else {
+                        return Ok(reply);
+                    };
+                    engine.counts.absorbed.fetch_add(1, Ordering::Relaxed);
+                    // The place is free for others meanwhile.
+                    drop(reply);
+                    call.leave();
+                    tokio::time::sleep(pause).await;
+                }
+                Err(CallError::Unreachable { reason, is_unsent, .. })
+                    if self.is_many() && is_unsent && is_whole && tries <= self.all().len() =>
+                {
                     engine.suspect(reason);
                 }
-                return Err(error);
+                Err(error) => {
+                    if let (true, CallError::Unreachable { reason, .. }) = (self.is_many(), &error)
+                    {
+                        engine.suspect(reason);
+                    }
+                    return Err(error);
+                }
             }
         }
     }
-}
 
-/// Sends a call to one engine, as its dialect wants it.
-async fn exchange(
-    proxy: &Proxy,
-    engine: &Engine,
-    call: &mut OpenCall,
-    input: PlanInput<'_>,
-    request: &mut AgentRequest<'_>,
-) -> Result<Answered, CallError> {
-    // Nothing of the call was sent when only the question for the dialect fails.
-    let dialect = engine.forward.dialect(&request.head.headers).await;
-    let dialect = dialect.map_err(CallError::unsent)?;
-    let plan = call.plan(proxy, &engine.forward, dialect, input, &request.head.headers).await;
-    let (reply, rewrite) = call.beside_start(engine.forward.exchange(request, &plan)).await?;
-    call.recording().expect_reply(plan.collector(&rewrite, proxy.config()), &rewrite);
-    Ok((reply, rewrite))
+    /// Plans a call for the dialect of an engine, and sends it there.
+    async fn exchange(
+        &self,
+        engine: &Engine,
+        call: &mut OpenCall,
+        input: PlanInput<'_>,
+        request: &mut AgentRequest<'_>,
+    ) -> Result<Answered, CallError> {
+        let (server, headers) = (&engine.server, &request.head.headers);
+        // Nothing of the call was sent when only the question for the dialect fails.
+        let dialect = server.probe.dialect(headers).await.map_err(CallError::unsent)?;
+        call.recording().set_logprob_kind(self.config.logprob_kind_of(dialect));
+        let planned = plan(&self.config, &server.lookups, dialect, input, headers).await;
+        call.set_lookups(planned.lookups);
+
+        let plan = planned.plan;
+        let (reply, rewrite) = call.beside_start(server.exchange.send(request, &plan)).await?;
+        let collector = plan.collector(&rewrite, &self.config);
+        call.recording().expect_reply(collector, rewrite.route, rewrite.unasked.clone());
+        Ok((reply, rewrite))
+    }
 }
 
 /// The waits of a call whose upstream answers 429 or 503.

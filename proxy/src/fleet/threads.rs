@@ -24,7 +24,7 @@ pub(crate) struct Thread {
 
 impl Thread {
     /// The thread of a call. `request` has the whole conversation, if that is known.
-    pub(crate) fn of(
+    pub(crate) fn new(
         attempt: &AttemptId,
         lineage: &Lineage,
         route: Route,
@@ -83,13 +83,13 @@ struct ThreadMap {
 /// The threads of one attempt.
 #[derive(Debug, Default)]
 struct AttemptThreads {
-    by_key: HashMap<u64, Place>,
+    by_key: HashMap<u64, ThreadSlot>,
     /// The engine that got the last call.
     last: Option<u64>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct ThreadSlot {
     engine: u64,
     used_at: Instant,
 }
@@ -101,7 +101,7 @@ impl Threads {
         let map = self.lock();
         let of_attempt = map.attempts.get(&thread.attempt)?;
         match thread.is_shown() {
-            true => of_attempt.by_key.get(&thread.key()).map(|place| place.engine),
+            true => of_attempt.by_key.get(&thread.key()).map(|slot| slot.engine),
             false => of_attempt.last,
         }
     }
@@ -118,8 +118,8 @@ impl Threads {
         if !thread.is_shown() {
             return;
         }
-        let place = Place { engine, used_at: Instant::now() };
-        let before = of_attempt.by_key.insert(thread.key(), place);
+        let slot = ThreadSlot { engine, used_at: Instant::now() };
+        let before = of_attempt.by_key.insert(thread.key(), slot);
         match before {
             Some(before) => map.uncount(before.engine, 1),
             None => map.len += 1,
@@ -138,7 +138,7 @@ impl Threads {
         let mut map = self.lock();
         let Some(forgotten) = map.attempts.remove(&attempt) else { return };
         map.len -= forgotten.by_key.len();
-        forgotten.by_key.values().for_each(|place| map.uncount(place.engine, 1));
+        forgotten.by_key.values().for_each(|slot| map.uncount(slot.engine, 1));
     }
 
     /// Forgets threads that had no call for [`THREAD_LIFE`].
@@ -146,10 +146,10 @@ impl Threads {
         let mut map = self.lock();
         let mut forgotten = Vec::new();
         map.attempts.retain(|_, of_attempt| {
-            of_attempt.by_key.retain(|_, place| {
-                let is_kept = place.used_at.elapsed() < THREAD_LIFE;
+            of_attempt.by_key.retain(|_, slot| {
+                let is_kept = slot.used_at.elapsed() < THREAD_LIFE;
                 if !is_kept {
-                    forgotten.push(place.engine);
+                    forgotten.push(slot.engine);
                 }
                 is_kept
             });
@@ -181,7 +181,7 @@ mod tests {
     fn thread(episode: &str, lineage: &Lineage, body: &str) -> Thread {
         let request = Request::read(&Bytes::from(body.to_owned())).unwrap();
         let attempt = AttemptId { episode: episode.parse().unwrap(), attempt: 0 };
-        Thread::of(&attempt, lineage, Route::Chat, Some(&request))
+        Thread::new(&attempt, lineage, Route::Chat, Some(&request))
     }
 
     const SAID: &str = r#"{"messages":[{"role":"user","content":"a"}]}"#;

@@ -1,7 +1,8 @@
 //! The admission of attempts: the first call of one waits until it may begin.
 //!
-//! Calls that wait stand in a queue. One of them looks for all, in the order in which they came:
-//! when something changed, when another one comes, and now and then for what other processes do.
+//! Calls that wait stand in a queue. One of them polls the store for all, in order of arrival: after
+//! each change of the feed, after each arrival, and at intervals, because other processes share the
+//! store.
 
 use std::collections::{BTreeMap, HashSet};
 use std::pin::pin;
@@ -254,6 +255,7 @@ impl Admission {
             None => None,
             Some(_) => Some(self.admit(store, first_unseen).await),
         };
+
         let mut queue = lock(&self.queue);
         let is_in = |waiter: &Waiter| match &admitted {
             None => true,

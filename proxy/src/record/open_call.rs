@@ -4,38 +4,33 @@ use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use episode::{AttemptId, CallEnd, CallId, CallStart, Micros, Outcome, Route, Tag};
-use http::body::cut::CutHandle;
+use episode::{AttemptId, CallEnd, CallId, CallStart, Micros, Outcome};
+use http::body::cancel::CancelHandle;
 use http::body::heartbeat::{Promise, Pulse};
 use http::body::request_body::RequestBody;
 use http::clock::now;
 use http::memory::MemoryLease;
 use http::path::target::redacted;
 use http::server::activity::CallPermit;
-use hyper::HeaderMap;
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use store::{Ack, CommitError, Store};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use uuid::Uuid;
-use wire::{Dialect, ForcedSampling, MissingIds, Request};
+use wire::{ForcedSampling, MissingIds, Request};
 
-use crate::config::Config;
 use crate::error::CallError;
-use crate::fleet::engine::EngineCall;
-use crate::proxy::Proxy;
 use crate::record::attempts::OpenAttempts;
+use crate::record::end_lookups::EndLookups;
+use crate::record::engine_stamp::EnginePlace;
 use crate::record::mask::KeyMask;
 use crate::record::recording::Recording;
+use crate::record::services::RecordingServices;
 use crate::record::tracker::{CallTracker, UnwrittenEnd, fill_from_stamps};
 use crate::tag::conversations::ConversationTurn;
 use crate::tag::responses::PendingResponse;
 use crate::tag::{RequestTag, TagContext};
-use crate::upstream::forward::Forward;
-use crate::upstream::prompts::PromptFetcher;
-use crate::upstream::rewrite::Plan;
-use crate::upstream::sampling::CallSampling;
 
 /// A request as it arrived, its tag removed.
 #[derive(Clone, Copy)]
@@ -51,10 +46,10 @@ pub(crate) struct Arrival<'a> {
 
 impl Arrival<'_> {
     /// The heartbeats of the call's reply, if it may have any.
-    fn pulse(&self, proxy: &Proxy, start: &CallStart) -> Option<Pulse> {
+    fn pulse(&self, names_call: bool, start: &CallStart) -> Option<Pulse> {
         let request = self.request.filter(|_| start.route.generates())?;
         let pulse = self.head.extensions.get::<Pulse>()?;
-        let id = proxy.config().call_id_header.then(|| start.call_id.to_string());
+        let id = names_call.then(|| start.call_id.to_string());
         pulse.expect(Promise {
             since: Some(Instant::now()),
             is_stream: request.streams(),
@@ -82,45 +77,21 @@ impl Arrival<'_> {
     }
 }
 
-/// The calls with which one may share prefixes: those of its group, else of its episode.
-fn cache_scope(proxy: &Proxy, tag: &Tag) -> Option<HeaderValue> {
-    if proxy.config().share_prefixes {
-        return None;
-    }
-    let scope = match &tag.group {
-        Some(group) => format!("group:{group}"),
-        None => format!("episode:{}", tag.episode),
-    };
-    HeaderValue::from_str(&scope).ok()
-}
-
 /// A call that begins.
 struct CallOpening<'a> {
     start: CallStart,
     /// The id of the API key that it came with.
     key: Option<String>,
-    cut: Option<&'a CutHandle>,
+    cancel: Option<&'a CancelHandle>,
     permit: CallPermit,
 }
 
 impl CallOpening<'_> {
-    /// A call without a key that nothing cuts.
+    /// A call without a key that nothing cancels.
     #[cfg(test)]
     fn plain(start: CallStart) -> Self {
-        Self { start, key: None, cut: None, permit: None }
+        Self { start, key: None, cancel: None, permit: None }
     }
-}
-
-/// A call whose request to the upstream is to be planned.
-#[derive(Clone, Copy)]
-pub(crate) struct PlanInput<'a> {
-    pub(crate) route: Route,
-    pub(crate) path: &'a str,
-    /// The agent's request, if its body is a JSON object.
-    pub(crate) request: Option<&'a Request>,
-    /// The request with the conversation that it continues, if rolltape stores that one.
-    pub(crate) history: Option<&'a Request>,
-    pub(crate) force: &'a ForcedSampling,
 }
 
 /// The write of a call's end. It completes whether or not it is awaited.
@@ -151,33 +122,27 @@ pub(crate) struct OpenCall {
     conversation: Option<ConversationTurn>,
     /// The response that a later call may continue by its id.
     pending_response: Option<PendingResponse>,
-    /// The sampling parameters, which the upstream may be asked for.
-    sampling: Option<CallSampling>,
-    /// The ids of the prompts, if the upstream is asked for them.
-    prompt_lookup: Option<PromptFetcher>,
-    /// The calls that may share prefixes with this one; all if absent.
-    cache_scope: Option<HeaderValue>,
-    /// The engine that has the call.
-    place: Option<EngineCall>,
+    /// What the upstream is asked beside the call.
+    lookups: Option<EndLookups>,
+    /// The place on the engine that has the call.
+    place: Option<Box<dyn EnginePlace>>,
 }
 
 impl OpenCall {
     /// Begins a call of an agent. The call keeps `permit` until it has ended.
     pub(crate) async fn begin(
-        proxy: &Proxy,
+        services: RecordingServices<'_>,
         arrival: Arrival<'_>,
         mut tagged: RequestTag,
         permit: CallPermit,
     ) -> Self {
         let (conversation, key) = (tagged.conversation.take(), tagged.key_id.take());
-        let cache_scope = cache_scope(proxy, &tagged.tag);
         let start = arrival.start(tagged);
         let pending_response = PendingResponse::of(&start, &arrival.head.headers);
-        let cut = arrival.head.extensions.get::<CutHandle>();
-        let pulse = arrival.pulse(proxy, &start);
-        let mut call = Self::queue(proxy, CallOpening { start, key, cut, permit }).await;
+        let cancel = arrival.head.extensions.get::<CancelHandle>();
+        let pulse = arrival.pulse(services.names_call, &start);
+        let mut call = Self::queue(services, CallOpening { start, key, cancel, permit }).await;
         call.conversation = conversation;
-        call.cache_scope = cache_scope;
         call.pending_response = pending_response;
         if let Some(pulse) = pulse {
             call.recording().set_pulse(pulse);
@@ -186,92 +151,52 @@ impl OpenCall {
     }
 
     /// Queues the start record, which rides with the commit under way.
-    async fn queue(proxy: &Proxy, opening: CallOpening<'_>) -> Self {
-        let CallOpening { mut start, key, cut, permit } = opening;
-        let (attempt, cut) = (AttemptId::from(&start.tag), cut.and_then(CutHandle::take));
-        let reply_bytes_max = proxy.config().reply_bytes_max;
-        proxy.tracker.count_start();
-        proxy.mask.hide_in_start(&mut start);
-        let recording = Recording::new(start.call_id, start.route, reply_bytes_max);
+    async fn queue(services: RecordingServices<'_>, opening: CallOpening<'_>) -> Self {
+        let CallOpening { mut start, key, cancel, permit } = opening;
+        let (attempt, cancel) = (AttemptId::from(&start.tag), cancel.and_then(CancelHandle::take));
+        services.tracker.count_start();
+        services.mask.hide_in_start(&mut start);
+        let recording = Recording::new(start.call_id, start.route, services.reply_bytes_max);
+
         // If the agent leaves while the queue is full, the drop of this value ends the call.
         let mut call = Self {
-            store: proxy.store().clone(),
-            tags: Arc::clone(&proxy.tags),
-            tracker: Arc::clone(&proxy.tracker),
-            mask: proxy.mask.clone(),
+            store: services.store.clone(),
+            tags: Arc::clone(services.tags),
+            tracker: Arc::clone(services.tracker),
+            mask: services.mask.clone(),
             start: None,
             unstarted: None,
-            unwritten_end: Some(proxy.tracker.expect_end(start.call_id, attempt, cut)),
+            unwritten_end: Some(services.tracker.expect_end(start.call_id, attempt, cancel)),
             words: words_of(&start, key.as_deref()),
-            recording: Some(recording.charged_to(proxy.memory.lease())),
-            start_stamp: proxy.tracker.versions.declared(),
+            recording: Some(recording.charged_to(services.memory.lease())),
+            start_stamp: services.tracker.versions.declared(),
             _permit: permit,
             conversation: None,
             pending_response: None,
-            sampling: None,
-            prompt_lookup: None,
-            cache_scope: None,
+            lookups: None,
             place: None,
         };
         call.start = Some(call.store.begin_with_key(start, key).await);
         call
     }
 
-    /// Plans the request to the upstream, and starts lookups of what its reply will not contain.
-    pub(crate) async fn plan<'a>(
-        &mut self,
-        proxy: &Proxy,
-        forward: &Arc<Forward>,
-        dialect: Dialect,
-        input: PlanInput<'a>,
-        headers: &HeaderMap,
-    ) -> Plan<'a> {
-        let route = wire::route_for(dialect, input.route, input.path);
-        let input = PlanInput { route, ..input };
-        self.note_sampling(proxy.config(), forward, dialect, input, headers);
-
-        let is_unknown = route == Route::Other && wire::depends_on_body(input.path);
-        let first_plan = Plan::new(proxy.config(), dialect, input.force, route, input.request)
-            .with_history(input.history)
-            .of_unknown_kind(is_unknown)
-            .within(self.cache_scope.clone());
-        let plan = forward.untranslate_unknown_model(first_plan, headers).await;
-        let prompts = plan.prompts();
-        self.prompt_lookup = prompts.map(|prompts| PromptFetcher::start(forward, prompts, headers));
-        plan
-    }
-
-    /// Notes the call's sampling parameters and the kind of its logprobs.
-    fn note_sampling(
-        &mut self,
-        config: &Config,
-        forward: &Arc<Forward>,
-        dialect: Dialect,
-        input: PlanInput<'_>,
-        headers: &HeaderMap,
-    ) {
-        self.recording().set_logprob_kind(config.logprob_kind_of(dialect));
-        let PlanInput { route, request, force, .. } = input;
-        self.sampling = request.filter(|_| route.generates()).map(|request| {
-            let effective = CallSampling::requested(dialect, route, request, force);
-            CallSampling::start(forward, dialect, route, effective, headers)
-                .with_kind_named(config.logprob_kind.is_some())
-        });
-    }
-
     /// Notes the engine that gets the call. The call keeps its place there until it has ended.
-    pub(crate) fn put_on(&mut self, place: EngineCall) {
-        if place.routed.is_some() {
-            let declared = || self.tracker.versions.declared();
-            let label = place.engine.label().or_else(declared);
-            self.start_stamp = label.filter(|_| !place.engine.is_changing());
+    pub(crate) fn put_on(&mut self, place: impl EnginePlace + 'static) {
+        if let Some(stamp) = place.stamp() {
+            let label = stamp.label.or_else(|| self.tracker.versions.declared());
+            self.start_stamp = label.filter(|_| !stamp.is_changing);
         }
-        self.place = Some(place);
+        self.place = Some(Box::new(place));
     }
 
     /// Gives the place back. The call is to be sent again.
     pub(crate) fn leave(&mut self) {
         self.place = None;
+    }
+
+    /// Sets what the upstream is asked beside the call.
+    pub(crate) fn set_lookups(&mut self, lookups: EndLookups) {
+        self.lookups = Some(lookups);
     }
 
     /// Waits until the start record is on disk. No byte of the reply may leave before.
@@ -389,8 +314,7 @@ impl OpenCall {
             tracker: Arc::clone(&self.tracker),
             mask: self.mask.clone(),
             is_stamped,
-            prompt_lookup: self.prompt_lookup.take(),
-            sampling: self.sampling.take(),
+            lookups: self.lookups.take(),
             _memory: memory,
             _unwritten_end: self.unwritten_end.take(),
         };
@@ -403,24 +327,21 @@ impl OpenCall {
     /// Returns whether the stamps are those of the engine. While weights are pushed to it, there is
     /// none: the old ones or the new ones may have sampled.
     fn note_engine(&self, end: &mut CallEnd, has_reply: bool) -> bool {
-        let Some((place, routed)) =
-            self.place.as_ref().and_then(|place| Some((place, place.routed.clone()?)))
-        else {
-            return false;
-        };
+        let Some(place) = &self.place else { return false };
+        let Some(stamp) = place.stamp() else { return false };
         if has_reply && end.outcome == Outcome::UpstreamFailed && end.status == Some(200) {
-            place.engine.suspect("a reply broke off");
+            place.note_broken_reply();
         }
-        end.engine = Some(place.engine.name().to_owned());
-        end.routed = Some(routed);
-        if place.engine.is_changing() {
+
+        end.engine = Some(stamp.engine);
+        end.routed = Some(stamp.routed);
+        if stamp.is_changing {
             end.stamps.end = None;
             return true;
         }
-        let label = place.engine.label();
-        let is_known = label.is_some();
+        let is_known = stamp.label.is_some();
         if is_known {
-            end.stamps.end = label;
+            end.stamps.end = stamp.label;
         }
         is_known
     }
@@ -451,8 +372,7 @@ struct EndWrite {
     mask: KeyMask,
     /// True if the versions are those of the engine that had the call.
     is_stamped: bool,
-    prompt_lookup: Option<PromptFetcher>,
-    sampling: Option<CallSampling>,
+    lookups: Option<EndLookups>,
     /// Held until the reply is on disk.
     _memory: Option<MemoryLease>,
     _unwritten_end: Option<UnwrittenEnd>,
@@ -460,11 +380,8 @@ struct EndWrite {
 
 impl EndWrite {
     async fn run(mut self) -> Result<(), CommitError> {
-        if let Some(lookup) = self.prompt_lookup.take() {
-            lookup.fill(&mut self.end, &self.owed).await;
-        }
-        if let Some(sampling) = self.sampling.take() {
-            sampling.fill(&mut self.end, &self.owed).await;
+        if let Some(lookups) = self.lookups.take() {
+            self.end = lookups.fill(self.end, self.owed).await;
         }
         self.mask.hide_in_lookups(&mut self.end);
         match self.is_stamped {
@@ -495,12 +412,14 @@ mod tests {
     use std::time::Duration;
 
     use bytes::Bytes;
-    use episode::{CallId, Lineage, Tag, TagSource};
+    use episode::{CallId, Lineage, Route, Tag, TagSource};
+    use http::memory::MemoryAccount;
     use store::{Durability, Selection, Writer};
     use tokio::task::unconstrained;
     use uuid::Uuid;
 
     use super::*;
+    use crate::tag::api_key::KeySigner;
 
     /// More than any queue takes.
     const RECORDS_MAX: usize = 100_000;
@@ -528,11 +447,34 @@ mod tests {
         }
     }
 
-    async fn proxy(folder: &tempfile::TempDir) -> (Proxy, Writer) {
-        let at = folder.path().join("test.db");
-        let (store, writer) = Store::open(at.as_path(), Durability::Process).await.unwrap();
-        let config = Config::new("http://127.0.0.1:9".parse().unwrap());
-        (Proxy::start(config, store).await.unwrap(), writer)
+    /// The services of a recording into `store`, without an account of memory that could be full.
+    struct Services {
+        store: Store,
+        tags: Arc<TagContext>,
+        tracker: Arc<CallTracker>,
+        mask: KeyMask,
+        memory: Arc<MemoryAccount>,
+    }
+
+    impl Services {
+        async fn open(folder: &tempfile::TempDir) -> (Self, Writer) {
+            let at = folder.path().join("test.db");
+            let (store, writer) = Store::open(at.as_path(), Durability::Process).await.unwrap();
+            let services = Self {
+                store,
+                tags: Arc::new(TagContext::new(KeySigner::open(None, None).unwrap())),
+                tracker: Arc::default(),
+                mask: KeyMask::new(None),
+                memory: Arc::new(MemoryAccount::new(u64::MAX)),
+            };
+            (services, writer)
+        }
+
+        fn borrowed(&self) -> RecordingServices<'_> {
+            let Self { store, tags, tracker, mask, memory } = self;
+            let (reply_bytes_max, names_call) = (1 << 20, false);
+            RecordingServices { store, tags, tracker, mask, memory, reply_bytes_max, names_call }
+        }
     }
 
     /// What `future` comes to at once, if anything. Nothing else runs meanwhile.
@@ -543,19 +485,19 @@ mod tests {
     #[tokio::test]
     async fn a_call_that_fails_ends_though_its_agent_leaves_before_there_is_room_for_its_end() {
         let folder = tempfile::tempdir().unwrap();
-        let (proxy, writer) = proxy(&folder).await;
+        let (services, writer) = Services::open(&folder).await;
         let started = start();
         let call_id = started.call_id;
-        let mut open = OpenCall::queue(&proxy, CallOpening::plain(started)).await;
+        let mut open = OpenCall::queue(services.borrowed(), CallOpening::plain(started)).await;
         open.wait_for_start().await.unwrap();
-        let filled = (0..RECORDS_MAX).find(|_| at_once(proxy.store().begin(start())).is_pending());
+        let filled = (0..RECORDS_MAX).find(|_| at_once(services.store.begin(start())).is_pending());
         assert!(filled.is_some(), "the queue has a bound");
         let detail = "u".to_owned();
         let fault = CallError::Unreachable { reason: "refused", detail, is_unsent: true };
         assert!(at_once(open.fail(fault)).is_pending(), "there is no room");
         let ended = async {
             loop {
-                let mut snapshot = proxy.store().snapshot().await.unwrap();
+                let mut snapshot = services.store.snapshot().await.unwrap();
                 let episodes = snapshot.episodes(&Selection::default()).await.unwrap();
                 let calls = snapshot.calls(&episodes[0]).await.unwrap();
                 let call = calls.into_iter().find(|call| call.begun.call_id == call_id).unwrap();
@@ -567,7 +509,7 @@ mod tests {
         };
         let ended = tokio::time::timeout(Duration::from_secs(20), ended).await.expect("an end");
         assert_eq!((ended.outcome, ended.status), (Outcome::UpstreamFailed, Some(502)));
-        drop(proxy);
+        drop(services);
         writer.finish().await;
     }
 }

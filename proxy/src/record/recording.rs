@@ -8,7 +8,6 @@ use serde_json::Value;
 use wire::{Collector, MissingIds, ReplyDocument};
 
 use crate::bounds::REPLY_PIECE_BYTES;
-use crate::upstream::rewrite::Rewrite;
 
 /// The reason why no tokens of a reply are recorded.
 const UNCOLLECTED: &str = "the reply holds more choices or tokens than are read";
@@ -110,13 +109,19 @@ impl Recording {
         self.collector.stop();
     }
 
-    /// Sets the reader of the reply, and notes how the request was rewritten.
-    pub(crate) fn expect_reply(&mut self, collector: Collector, rewrite: &Rewrite) {
+    /// Sets the reader of the reply to a request that went to `route`, and the reason for which the
+    /// upstream was not asked for all token data.
+    pub(crate) fn expect_reply(
+        &mut self,
+        collector: Collector,
+        route: Route,
+        unasked: Option<String>,
+    ) {
         self.collector = collector;
         // A server's own route with the same content is not a translation.
-        let is_other = rewrite.route != self.route && rewrite.route != Route::Generate;
-        self.translated = is_other.then_some(rewrite.route);
-        self.unasked.clone_from(&rewrite.unasked);
+        let is_other = route != self.route && route != Route::Generate;
+        self.translated = is_other.then_some(route);
+        self.unasked = unasked;
     }
 
     /// Sets the status that the agent receives.

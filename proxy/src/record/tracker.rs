@@ -36,7 +36,7 @@ struct UnwrittenCall {
     /// False once the call has ended.
     is_running: bool,
     /// Ends the call.
-    cut: Option<oneshot::Sender<()>>,
+    cancel: Option<oneshot::Sender<()>>,
 }
 
 impl Drop for UnwrittenEnd {
@@ -79,26 +79,26 @@ impl CallTracker {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Registers a call of `attempt` whose end this process will write. `cut` ends it.
+    /// Registers a call of `attempt` whose end this process will write. `cancel` ends it.
     pub(crate) fn expect_end(
         self: &Arc<Self>,
         call: CallId,
         attempt: AttemptId,
-        cut: Option<oneshot::Sender<()>>,
+        cancel: Option<oneshot::Sender<()>>,
     ) -> UnwrittenEnd {
-        lock(&self.unwritten).insert(call, UnwrittenCall { attempt, is_running: true, cut });
+        lock(&self.unwritten).insert(call, UnwrittenCall { attempt, is_running: true, cancel });
         UnwrittenEnd { tracker: Arc::clone(self), call }
     }
 
     /// Ends the calls of an attempt; returns those that were running.
-    pub(crate) fn cut(&self, attempt: &AttemptId) -> Vec<CallId> {
+    pub(crate) fn cancel(&self, attempt: &AttemptId) -> Vec<CallId> {
         let mut unwritten = lock(&self.unwritten);
         let of_attempt = unwritten.iter_mut().filter(|(_, call)| call.attempt == *attempt);
         of_attempt
             .filter(|(_, call)| call.is_running)
             .map(|(id, call)| {
                 // A call that is already ending no longer listens.
-                let _ = call.cut.take().map(|cut| cut.send(()));
+                let _ = call.cancel.take().map(|cancel| cancel.send(()));
                 *id
             })
             .collect()
@@ -255,13 +255,13 @@ mod tests {
         let tracker = Arc::new(CallTracker::default());
         let [first, second] = [1, 2].map(|n| CallId(Uuid::from_u128(n)));
         let attempt = |episode: &str| AttemptId { episode: episode.parse().unwrap(), attempt: 0 };
-        let (cut, cut_one) = oneshot::channel();
-        let one = tracker.expect_end(first, attempt("a"), Some(cut));
+        let (cancel, cut_one) = oneshot::channel();
+        let one = tracker.expect_end(first, attempt("a"), Some(cancel));
         let two = tracker.expect_end(second, attempt("b"), None);
-        assert_eq!(tracker.cut(&attempt("a")), [first]);
+        assert_eq!(tracker.cancel(&attempt("a")), [first]);
         assert!(cut_one.blocking_recv().is_ok(), "it is told to end");
         two.set_ended();
-        assert!(tracker.cut(&attempt("b")).is_empty(), "it has ended by itself");
+        assert!(tracker.cancel(&attempt("b")).is_empty(), "it has ended by itself");
         assert_eq!(tracker.still_running(&[first, second]), [first]);
         // That it is gone is not that its end is on disk.
         tracker.count_exit();

@@ -236,13 +236,13 @@ async fn bodies(body: &Bytes, engines: &[Arc<Engine>]) -> Vec<Bytes> {
 
 /// The number of an engine's ranks; 1 if it does not say.
 async fn world_size(engine: &Engine) -> u64 {
-    let reply = engine.forward.get(WORLD_SIZE).await;
+    let reply = engine.server.client.get(WORLD_SIZE).await;
     reply.ok().and_then(|(_, body)| wire::world_size(&body)).unwrap_or(1)
 }
 
 async fn ask_one(engine: &Engine, head: Parts, body: Bytes) -> Result<(ReplyParts, Bytes), String> {
     let body = OutgoingBody::whole(body, None);
-    let reply = engine.forward.control(head, body).await.map_err(|error| error.detail())?;
+    let reply = engine.server.client.control(head, body).await.map_err(|error| error.detail())?;
     let (mut head, body) = reply.into_parts();
     headers::remove_hop_by_hop(&mut head.headers);
     let body = Limited::new(body, DOCUMENT_BYTES_MAX).collect().await;
@@ -287,7 +287,7 @@ async fn note_push(
         let label = served_label(&answer.engine).await.or_else(|| pushed.clone());
         newest = newest.or_else(|| label.clone());
         answer.engine.acknowledge(number, label);
-        answer.engine.forward.weights_changed();
+        answer.engine.server.lookups.weights_changed();
     }
     // The engines know of it before the fence does.
     fleet.fence.raise(number, newest);

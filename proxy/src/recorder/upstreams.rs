@@ -12,10 +12,10 @@ use hyper::http::request::Parts;
 use wire::{Dialect, EngineRoute};
 
 use super::fan_out::{self, EngineAnswer};
+use crate::config::spec::EngineSpec;
 use crate::error::RequestError;
 use crate::fleet::engine::{Engine, EngineState};
 use crate::fleet::members::ChangeError;
-use crate::fleet::spec::EngineSpec;
 use crate::proxy::Proxy;
 
 /// The upstreams of a recorder.
@@ -68,10 +68,10 @@ impl<'a> Upstreams<'a> {
         let number = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         UpstreamStatus {
             spec: engine.spec.clone(),
-            dialect: engine.spec.dialect.or(engine.forward.known_dialect()),
+            dialect: engine.spec.dialect.or(engine.server.probe.known()),
             state: engine.state(&fleet.fence),
             reason: engine.down_because(),
-            is_reached: engine.forward.lost_because().is_none(),
+            is_reached: engine.server.client.lost_because().is_none(),
             weight_version: engine.label(),
             calls: engine.calls(),
             threads: fleet.threads_on(engine),
@@ -79,7 +79,7 @@ impl<'a> Upstreams<'a> {
             moved: number(&engine.counts.moved),
             failed: number(&engine.counts.failed),
             absorbed: number(&engine.counts.absorbed),
-            asks_refused: engine.forward.refusals.count(),
+            asks_refused: engine.server.exchange.refusals.count(),
         }
     }
 
@@ -100,7 +100,7 @@ impl<'a> Upstreams<'a> {
     pub async fn reach(&self) -> Result<String, (String, &'static str)> {
         let engine = self.0.fleet.any();
         let address = engine.spec.upstream.to_string();
-        match engine.forward.try_reach().await {
+        match engine.server.client.try_reach().await {
             Ok(()) => Ok(address),
             Err(reason) => Err((address, reason)),
         }
@@ -147,10 +147,10 @@ impl<'a> Upstreams<'a> {
         headers::prepare_request(&mut head.headers, Route::Other);
         let engine = self.0.fleet.any();
         let body = OutgoingBody::streamed(Bytes::new(), body, u64::MAX);
-        let mut reply = engine.forward.control(head, body).await?;
+        let mut reply = engine.server.client.control(head, body).await?;
         if reply.status().is_success() && changes_weights {
             self.0.tracker.versions.request_check();
-            engine.forward.weights_changed();
+            engine.server.lookups.weights_changed();
         }
         headers::remove_hop_by_hop(reply.headers_mut());
         Ok(reply)

@@ -27,7 +27,7 @@ struct WeightInfo {
 pub(super) async fn record_versions(proxy: &Proxy) {
     loop {
         let labels = proxy.tracker.versions.next_check().await;
-        let is_own_engine = proxy.fleet.any().forward.known_dialect() == Some(Dialect::Rolltape);
+        let is_own_engine = proxy.fleet.any().server.probe.known() == Some(Dialect::Rolltape);
         let mut recorded = Vec::new();
         for (label, seen_at) in labels {
             let checksum = match is_own_engine {
@@ -78,7 +78,7 @@ async fn checksum_of(proxy: &Proxy, label: &str) -> Option<String> {
 /// Reads a page that describes weights.
 async fn weight_info(proxy: &Proxy, page: &str) -> Option<WeightInfo> {
     let engine = proxy.fleet.any();
-    let reply = tokio::time::timeout(WEIGHT_INFO_WAIT, engine.forward.get(page)).await;
+    let reply = tokio::time::timeout(WEIGHT_INFO_WAIT, engine.server.client.get(page)).await;
     let (status, body) = reply.ok()?.ok()?;
     let info: Value = serde_json::from_slice(&body).ok().filter(|_| status.is_success())?;
     let text = |name: &str| info.get(name).and_then(Value::as_str).map(str::to_owned);

@@ -398,7 +398,7 @@ impl Tee {
         {
             if self.transform.held() > STALLED_EVENT_BYTES_MAX {
                 let error = CallError::Overloaded.to_string();
-                return Poll::Ready(self.transform.cut(error, recording));
+                return Poll::Ready(self.transform.break_off(error, recording));
             }
             recording.cap();
         }
@@ -409,7 +409,7 @@ impl Tee {
 
         Poll::Ready(match ready!(Pin::new(upstream).poll_frame(cx)) {
             None => self.transform.end(recording),
-            Some(Err(error)) => self.transform.cut(error.to_string(), recording),
+            Some(Err(error)) => self.transform.break_off(error.to_string(), recording),
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(bytes) => {
                     recording.add_arrival(now);
@@ -430,6 +430,7 @@ impl Tee {
         if matches!(self.transform, BodyTransform::Opaque(_)) {
             return self.poll_upstream(cx);
         }
+
         while self.joined.len() < FRAME_BYTES {
             match self.poll_upstream(cx) {
                 Poll::Ready(TransformStep::Send(bytes)) => {

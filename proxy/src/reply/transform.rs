@@ -154,7 +154,7 @@ impl BodyTransform {
 
     /// Ends the body after the connection broke. A partial event is not sent: it may contain what
     /// must be hidden.
-    pub(crate) fn cut(&mut self, error: String, recording: &mut Recording) -> TransformStep {
+    pub(crate) fn break_off(&mut self, error: String, recording: &mut Recording) -> TransformStep {
         TransformStep::broken(Bytes::new(), error, recording)
     }
 }

@@ -15,6 +15,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
 use crate::bounds::{SIGNING_SECRETS_AGE_MAX, SIGNING_SECRETS_MAX};
+use crate::config::signing_secrets::SigningSecretPlace;
 
 /// The prefix of every such key.
 pub(super) const PREFIX: &str = "rt-";
@@ -25,30 +26,6 @@ const SECRET_BYTES: usize = 32;
 const ID_BYTES: usize = 8;
 
 type Signature = Hmac<Sha256>;
-
-/// Makes new content of a place from what it holds.
-pub type SecretChange<'a> = dyn FnMut(Option<String>) -> io::Result<String> + 'a;
-
-/// The place of the secrets that sign API keys, which nobody else can read.
-pub trait SigningSecretPlace: std::fmt::Debug + Send + Sync {
-    /// Reads the content; `None` if there is none.
-    ///
-    /// # Errors
-    /// The reason for which it cannot be trusted or read.
-    fn read(&self) -> io::Result<Option<String>>;
-
-    /// Writes the first content. Another process may have been first; its content stays.
-    ///
-    /// # Errors
-    /// The reason for which it cannot be written.
-    fn create(&self, content: &str) -> io::Result<()>;
-
-    /// Replaces the content by what `change` makes of it. No other process does so meanwhile.
-    ///
-    /// # Errors
-    /// That of `change`, or the reason for which it cannot be written.
-    fn update(&self, change: &mut SecretChange<'_>) -> io::Result<()>;
-}
 
 /// Makes and verifies keys.
 pub(crate) struct KeySigner {
@@ -256,6 +233,7 @@ impl std::fmt::Debug for KeySigner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::signing_secrets::SecretChange;
 
     fn signer(byte: u8) -> KeySigner {
         KeySigner::open(None, Some(vec![byte; 32])).unwrap()

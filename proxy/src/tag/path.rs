@@ -4,6 +4,7 @@ use episode::Route;
 use http::path::target;
 use hyper::{Method, Uri};
 
+use crate::config::tag_segments::tag_length;
 use crate::error::CallError;
 
 /// A path with its tag split off.
@@ -63,17 +64,6 @@ pub(crate) fn normalize(uri: &mut Uri) -> Result<(), CallError> {
         return Err(CallError::InvalidTag { name: "path", value, expected });
     }
     Ok(target::normalize(uri, tag_length)?)
-}
-
-/// The number of segments at the start that tag a call, `e/EPISODE/a/ATTEMPT`. Dots do not climb
-/// out of them.
-pub(crate) fn tag_length(segments: &[String]) -> usize {
-    let is = |at: usize, name: &str| segments.get(at).is_some_and(|segment| segment == name);
-    match (is(0, "e"), is(2, "a")) {
-        (true, true) => segments.len().min(4),
-        (true, false) => segments.len().min(2),
-        (false, _) => 0,
-    }
 }
 
 #[cfg(test)]

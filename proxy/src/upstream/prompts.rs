@@ -10,12 +10,12 @@ use tokio::task::JoinHandle;
 use wire::{MissingIds, PromptLookup};
 
 use crate::bounds::PROMPT_END_WAIT;
-use crate::upstream::forward::{Forward, credentials_of};
+use crate::upstream::lookups::{Lookups, credentials_of};
 
 /// The lookup of a call's prompts.
 #[derive(Debug)]
 pub(crate) struct PromptFetcher {
-    forward: Arc<Forward>,
+    lookups: Arc<Lookups>,
     /// The agent's credentials.
     agent: HeaderMap,
     task: AbortOnDrop,
@@ -40,10 +40,10 @@ impl Drop for AbortOnDrop {
 
 impl PromptFetcher {
     /// Starts the lookup, with the agent's credentials.
-    pub(crate) fn start(forward: &Arc<Forward>, prompts: PromptLookup, agent: &HeaderMap) -> Self {
+    pub(crate) fn start(lookups: &Arc<Lookups>, prompts: PromptLookup, agent: &HeaderMap) -> Self {
         let agent = credentials_of(agent);
-        let task = tokio::spawn(look_up(Arc::clone(forward), prompts, agent.clone()));
-        Self { forward: Arc::clone(forward), agent, task: AbortOnDrop(task) }
+        let task = tokio::spawn(look_up(Arc::clone(lookups), prompts, agent.clone()));
+        Self { lookups: Arc::clone(lookups), agent, task: AbortOnDrop(task) }
     }
 
     /// Writes the ids into the end of the call, if anything was sampled.
@@ -64,29 +64,29 @@ impl PromptFetcher {
             return Some(ids);
         }
         match prompts.take_text(owed.text.clone()?) {
-            true => Some(tokenize(&self.forward, &prompts, &self.agent).await),
+            true => Some(tokenize(&self.lookups, &prompts, &self.agent).await),
             false => Some(ids),
         }
     }
 }
 
-async fn look_up(forward: Arc<Forward>, mut prompts: PromptLookup, agent: HeaderMap) -> PromptIds {
+async fn look_up(lookups: Arc<Lookups>, mut prompts: PromptLookup, agent: HeaderMap) -> PromptIds {
     if let Some((path, body)) = prompts.template_request() {
-        let reply = ask(&forward, path, body, &agent).await;
+        let reply = ask(&lookups, path, body, &agent).await;
         let Some(text) = reply.and_then(|reply| wire::rendered_text(&reply)) else {
             return PromptIds { prompts, ids: Vec::new() };
         };
         prompts.take_text(text);
     }
-    let ids = tokenize(&forward, &prompts, &agent).await;
+    let ids = tokenize(&lookups, &prompts, &agent).await;
     PromptIds { prompts, ids }
 }
 
-async fn tokenize(forward: &Forward, prompts: &PromptLookup, agent: &HeaderMap) -> Vec<Vec<u32>> {
+async fn tokenize(lookups: &Lookups, prompts: &PromptLookup, agent: &HeaderMap) -> Vec<Vec<u32>> {
     let mut replies = Vec::new();
     for question in prompts.tokenize_requests() {
         replies.push(match question {
-            Some((path, body)) => ask(forward, path, body, agent).await,
+            Some((path, body)) => ask(lookups, path, body, agent).await,
             None => None,
         });
     }
@@ -95,10 +95,10 @@ async fn tokenize(forward: &Forward, prompts: &PromptLookup, agent: &HeaderMap) 
 
 /// The body of a successful reply. A question is asked once more if its connection broke, as that
 /// of a server that gives up an idle connection just then: it changes nothing there.
-async fn ask(forward: &Forward, path: &str, body: Bytes, agent: &HeaderMap) -> Option<Bytes> {
-    let (status, reply) = match forward.post(path, body.clone(), agent).await {
+async fn ask(lookups: &Lookups, path: &str, body: Bytes, agent: &HeaderMap) -> Option<Bytes> {
+    let (status, reply) = match lookups.client.post(path, body.clone(), agent).await {
         Ok(replied) => replied,
-        Err(_) => forward.post(path, body, agent).await.ok()?,
+        Err(_) => lookups.client.post(path, body, agent).await.ok()?,
     };
     status.is_success().then_some(reply)
 }

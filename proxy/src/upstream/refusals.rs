@@ -31,7 +31,7 @@ pub(crate) struct RequestClass {
 
 impl RequestClass {
     /// The class of a request to `route` in an attempt; `None` for requests of rolltape itself.
-    pub(crate) fn of(
+    pub(crate) fn new(
         attempt: Option<&AttemptId>,
         route: Route,
         request: Option<&wire::Request>,
@@ -109,7 +109,7 @@ impl Refusals {
     }
 
     /// Forgets all refusals.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         *self.lock() = KnownClasses::default();
     }
 
@@ -143,7 +143,7 @@ mod tests {
     fn class(episode: &str, body: &'static str) -> RequestClass {
         let request = wire::Request::read(&Bytes::from_static(body.as_bytes()));
         let attempt = AttemptId { episode: episode.parse().unwrap(), attempt: 0 };
-        RequestClass::of(Some(&attempt), Route::Chat, request.as_ref())
+        RequestClass::new(Some(&attempt), Route::Chat, request.as_ref())
     }
 
     #[test]

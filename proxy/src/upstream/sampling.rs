@@ -7,8 +7,8 @@ use hyper::HeaderMap;
 use tokio::task::JoinHandle;
 use wire::{Dialect, EffectiveSampling, ForcedSampling, MissingIds, Request, ServerSampling};
 
-use crate::bounds::{SAMPLING_ASK_WAIT, SAMPLING_END_WAIT};
-use crate::upstream::forward::{Forward, credentials_of};
+use crate::bounds::SAMPLING_END_WAIT;
+use crate::upstream::lookups::{Lookups, credentials_of};
 
 /// The sampling parameters of one call.
 #[derive(Debug)]
@@ -26,43 +26,6 @@ enum SamplerSource {
     Known(Arc<ServerSampling>),
     /// The upstream is being asked. The dialect stands in if it does not answer in time.
     Pending(JoinHandle<Arc<ServerSampling>>, Dialect),
-}
-
-impl Forward {
-    /// The upstream's sampling defaults; asked for with the agent's credentials.
-    pub(crate) async fn sampler(&self, dialect: Dialect, agent: &HeaderMap) -> Arc<ServerSampling> {
-        let cache = &self.samplers;
-        let _question = cache.question.lock().await;
-        if let Some(sampler) = cache.get() {
-            return sampler;
-        }
-        // Read before the question: an answer is not stored if the cache is cleared meanwhile.
-        let generation = cache.generation();
-
-        // The servers differ in the page that lists the defaults; the first one that exists counts.
-        let mut sampler = ServerSampling::for_dialect(dialect);
-        let mut is_answered = true;
-        for path in ServerSampling::paths(dialect) {
-            match tokio::time::timeout(SAMPLING_ASK_WAIT, self.fetch(path, agent)).await {
-                Ok(Ok((status, page))) if status.is_success() && sampler.take(&page) => break,
-                Ok(Ok(_)) => {}
-                Ok(Err(_)) | Err(_) => is_answered = false,
-            }
-        }
-        // Some servers do not report the end token of a turn; they are asked for its id once.
-        if let Some((path, body)) = sampler.end_token_request() {
-            match tokio::time::timeout(SAMPLING_ASK_WAIT, self.post(path, body, agent)).await {
-                Ok(Ok((status, page))) if status.is_success() => sampler.take_end_token(&page),
-                _ => is_answered = false,
-            }
-        }
-
-        let sampler = Arc::new(sampler);
-        if is_answered {
-            cache.store(&sampler, generation);
-        }
-        sampler
-    }
 }
 
 impl CallSampling {
@@ -84,21 +47,21 @@ impl CallSampling {
     /// The parameters of a call to `route`. The upstream is asked for its defaults unless they are
     /// cached.
     pub(crate) fn start(
-        forward: &Arc<Forward>,
+        lookups: &Arc<Lookups>,
         dialect: Dialect,
         route: Route,
         effective: EffectiveSampling,
         agent: &HeaderMap,
     ) -> Self {
-        let source = match forward.samplers.get() {
+        let source = match lookups.samplers.get() {
             Some(sampler) => SamplerSource::Known(sampler),
             None if ServerSampling::paths(dialect).is_empty() => {
                 SamplerSource::Known(Arc::new(ServerSampling::for_dialect(dialect)))
             }
             None => {
-                let forward = Arc::clone(forward);
+                let lookups = Arc::clone(lookups);
                 let credentials = credentials_of(agent);
-                let answer = async move { forward.sampler(dialect, &credentials).await };
+                let answer = async move { lookups.sampler(dialect, &credentials).await };
                 SamplerSource::Pending(tokio::spawn(answer), dialect)
             }
         };

@@ -3,9 +3,9 @@
 use rusqlite::types::Value as SqlValue;
 
 use crate::database::connection::StoreConnection;
+use crate::database::local::LocalConnection;
 use crate::error::SnapshotError;
 use crate::snapshot::Snapshot;
-use crate::sqlite::local::LocalConnection;
 
 /// The table of messages. It lives as long as the connection.
 const TABLE: &str = "CREATE TEMP TABLE IF NOT EXISTS messages (
@@ -113,7 +113,7 @@ impl Snapshot {
     fn file(&self) -> Option<&LocalConnection> {
         match self.connection_ref() {
             StoreConnection::Local(file) => Some(file),
-            StoreConnection::Sqlite(_) | StoreConnection::Postgres(_) => None,
+            StoreConnection::Offloaded(_) | StoreConnection::Postgres(_) => None,
         }
     }
 }

@@ -3,28 +3,28 @@
 use episode::{CallStart, Outcome};
 
 use crate::commit::body::add_body;
+use crate::commit::state::{CommitState, OpenEpisode};
 use crate::database::batch::Batch;
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::error::{CommitError, CommitResult};
-use crate::log::cache::{LogCache, OpenEpisode};
 use crate::log::episode::EncodedBody;
 
 /// Writes the beginning of a call. `api_key` is the id of the API key that it came with.
 pub(crate) async fn write_begun(
     connection: &mut StoreConnection,
-    logs: &mut LogCache,
+    state: &mut CommitState,
     begun: &CallStart,
     api_key: Option<&str>,
 ) -> CommitResult {
-    let episode = logs.open_episode(connection, begun, api_key).await?;
-    write_into(connection, logs, episode, begun, api_key).await
+    let episode = state.open_episode(connection, begun, api_key).await?;
+    write_into(connection, state, episode, begun, api_key).await
 }
 
 /// Writes the beginning of a call that its gate let into `episode`.
 pub(super) async fn write_into(
     connection: &mut StoreConnection,
-    logs: &mut LogCache,
+    state: &mut CommitState,
     // Out of the cache while statements run: after an error it stays out, and is read back.
     mut episode: OpenEpisode,
     begun: &CallStart,
@@ -46,13 +46,13 @@ pub(super) async fn write_into(
     };
     if let Some(refused) = refused {
         refuse(connection, call_key, &refused).await?;
-        episode.gate = None;
-        logs.put(episode);
+        state.gates.forget(&episode.attempt);
+        state.put(episode.attempt, episode.log);
         return Err(refused);
     }
 
-    logs.call_begun(begun.call_id, call_key, &episode, api_key);
-    logs.put(episode);
+    state.call_begun(begun.call_id, call_key, &episode.attempt, api_key);
+    state.put(episode.attempt, episode.log);
     Ok(())
 }
 
@@ -73,12 +73,13 @@ fn statements(
             "INSERT INTO call (call_id, episode_key, started_at, method, path, route, \
              requested_model, request_body, sampling, client, session, agent, parent_agent, \
              kind, retry, key_id) \
-             VALUES (?, ?, ?, ?, ?, ?, ?, last_insert_rowid(), ?, ?, ?, ?, ?, ?, ?, ?) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, last_insert_rowid(), $8, $9, $10, $11, $12, $13, \
+             $14, $15) \
              RETURNING call_key, request_body, \
              CAST((SELECT CASE WHEN e.closed_at IS NOT NULL THEN 1 WHEN e.keyed = 1 \
              AND NOT EXISTS (SELECT 1 FROM api_key k \
-              WHERE k.key_id = ? AND k.revoked_at IS NULL) THEN 2 ELSE 0 END \
-             FROM episode e WHERE e.episode_key = ?) AS BIGINT) AS refused",
+              WHERE k.key_id = $15 AND k.revoked_at IS NULL) THEN 2 ELSE 0 END \
+             FROM episode e WHERE e.episode_key = $2) AS BIGINT) AS refused",
         )
         .bind(begun.call_id.to_string())
         .bind(episode.key)
@@ -94,9 +95,7 @@ fn statements(
         .bind(lineage.parent.clone())
         .bind(lineage.kind.as_str())
         .bind(lineage.retry)
-        .bind(api_key)
-        .bind(api_key)
-        .bind(episode.key);
+        .bind(api_key);
     batch
 }
 

@@ -11,7 +11,7 @@ pub(crate) fn add_body(batch: &mut Batch, log_key: i64, body: &EncodedBody) {
     batch
         .then_keyed(
             "INSERT INTO body (encoding, base_key, length, data, reel_key, depth, hash) \
-             VALUES (?, ?, ?, ?, ?, ?, ?)",
+             VALUES ($1, $2, $3, $4, $5, $6, $7)",
             "body_key",
         )
         .bind(body.encoding)
@@ -28,7 +28,7 @@ pub(crate) fn add_segment(batch: &mut Batch, log_key: i64, segment: &Segment) {
     batch
         .then(
             "INSERT INTO segment (reel_key, track, start, length, context, encoding, data) \
-             VALUES (?, ?, ?, ?, ?, ?, ?)",
+             VALUES ($1, $2, $3, $4, $5, $6, $7)",
         )
         .bind(log_key)
         .bind(segment.track)

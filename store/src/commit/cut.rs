@@ -3,20 +3,20 @@
 use episode::{CallEnd, CallId, Micros, Outcome};
 
 use crate::commit::ended::write_ended;
+use crate::commit::state::CommitState;
 use crate::database::connection::StoreConnection;
 use crate::error::{CommitError, CommitResult};
-use crate::log::cache::LogCache;
 
 /// Ends calls that are under way, with an empty reply. The end that their process may write later
 /// is refused.
 pub(crate) async fn cut(
     connection: &mut StoreConnection,
-    logs: &mut LogCache,
+    state: &mut CommitState,
     calls: &[CallId],
     at: Micros,
 ) -> CommitResult {
     for call in calls {
-        match write_ended(connection, logs, &end_of_cut(*call, at)).await {
+        match write_ended(connection, state, &end_of_cut(*call, at)).await {
             // It ended meanwhile.
             Err(CommitError::NotBegun(_)) => {}
             written => written?,

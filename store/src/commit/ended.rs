@@ -4,55 +4,46 @@ use episode::{CallEnd, Choice, Route, TokenColumn, VersionSpan};
 
 use crate::commit::body::{add_body, add_segment};
 use crate::commit::seal::seal;
+use crate::commit::state::CommitState;
 use crate::database::batch::Batch;
 use crate::database::connection::StoreConnection;
 use crate::encoding::pack::{pack, pack_planes};
 use crate::error::CommitResult;
-use crate::log::cache::{LogCache, OpenEpisode};
-use crate::log::episode::EncodedPrompt;
+use crate::log::episode::{EncodedPrompt, EpisodeLog};
 use crate::log::format::IN_LOG;
 
 /// Writes the end of a call with all that was sampled.
 pub(crate) async fn write_ended(
     connection: &mut StoreConnection,
-    logs: &mut LogCache,
+    state: &mut CommitState,
     ended: &CallEnd,
 ) -> CommitResult {
-    let (call_key, api_key, mut episode) = logs.open_episode_of(connection, ended.call_id).await?;
-    let log_key = episode.log.key;
-    let mut statements = EndStatements { batch: Batch::default(), call_key };
+    let (call, mut log) = state.open_call(connection, ended.call_id).await?;
+    let mut statements = EndStatements { batch: Batch::default(), call_key: call.key };
 
-    let reply = episode.log.add_body(&ended.reply);
-    add_body(&mut statements.batch, log_key, &reply);
-    statements.add_end(log_key, ended);
-    write_tokens(connection, &mut episode, statements, ended).await?;
-    episode.count_tokens(api_key.as_deref(), ended);
-    logs.call_ended(ended.call_id);
-    logs.put(episode);
+    let reply = log.add_body(&ended.reply);
+    add_body(&mut statements.batch, log.key, &reply);
+    statements.add_end(log.key, ended);
+    write_tokens(connection, &mut log, statements, ended).await?;
+
+    state.count_tokens(&call.attempt, call.api_key.as_deref(), ended);
+    state.call_ended(ended.call_id);
+    state.put(call.attempt, log);
     Ok(())
-}
-
-impl OpenEpisode {
-    /// Counts the sampled tokens of a call that has ended.
-    pub(super) fn count_tokens(&mut self, api_key: Option<&str>, ended: &CallEnd) {
-        if let (Some(gate), Some(tokens)) = (&mut self.gate, ended.usage.completion) {
-            gate.add_tokens(api_key, tokens);
-        }
-    }
 }
 
 /// Writes the prompts and choices of a call behind the statements for its row.
 pub(super) async fn write_tokens(
     connection: &mut StoreConnection,
-    episode: &mut OpenEpisode,
+    log: &mut EpisodeLog,
     mut statements: EndStatements,
     ended: &CallEnd,
 ) -> Result<(), sqlx::Error> {
     let call_key = statements.call_key;
     // Every prompt and choice refers to the one segment of new ids.
-    let tokens = episode.log.add_tokens(ended);
+    let tokens = log.add_tokens(ended);
     if let Some(segment) = &tokens.segment {
-        add_segment(&mut statements.batch, episode.log.key, segment);
+        add_segment(&mut statements.batch, log.key, segment);
     }
     for ((index, prompt), ids) in (0..).zip(&tokens.prompts).zip(&ended.prompts) {
         statements.add_prompt(index, prompt, ids.len());
@@ -63,7 +54,7 @@ pub(super) async fn write_tokens(
     statements.batch.run(connection).await?;
 
     // Only now: a statement that fails must leave no path that later prompts would continue.
-    episode.log.remember_paths(call_key, ended, &tokens);
+    log.remember_paths(call_key, ended, &tokens);
     Ok(())
 }
 
@@ -80,12 +71,12 @@ impl EndStatements {
 
         self.batch
             .then(
-                "UPDATE call SET reply_body = last_insert_rowid(), ended_at = ?, \
-                 first_byte_at = ?, status = ?, outcome = ?, error = ?, reply_model = ?, \
-                 prompt_tokens = ?, completion_tokens = ?, logprob_kind = ?, \
-                 translated = ?, unasked = ?, stamp_start = ?, stamp_end = ?, \
-                 sampled_with = ?, engine = ?, routed = ?, heartbeats = ?, reel_key = ?, seal = ? \
-                 WHERE call_key = ?",
+                "UPDATE call SET reply_body = last_insert_rowid(), ended_at = $1, \
+                 first_byte_at = $2, status = $3, outcome = $4, error = $5, reply_model = $6, \
+                 prompt_tokens = $7, completion_tokens = $8, logprob_kind = $9, \
+                 translated = $10, unasked = $11, stamp_start = $12, stamp_end = $13, \
+                 sampled_with = $14, engine = $15, routed = $16, heartbeats = $17, reel_key = $18, \
+                 seal = $19 WHERE call_key = $20",
             )
             .bind(ended.ended_at)
             .bind(ended.first_byte_at)
@@ -116,7 +107,7 @@ impl EndStatements {
             .then(
                 "INSERT INTO prompt (call_key, prompt_index, parent_key, parent_choice, shared, \
                  tokens, encoding, token_ids, start, depth, hash) \
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
             )
             .bind(self.call_key)
             .bind(index)
@@ -138,7 +129,7 @@ impl EndStatements {
             .then(
                 "INSERT INTO choice (call_key, choice_index, prompt_index, tokens, logprob_count, \
                  encoding, start, logprobs, finish_reason, stop_reason, versions, fidelity) \
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
             )
             .bind(self.call_key)
             .bind(choice.index)
@@ -164,7 +155,7 @@ impl EndStatements {
         self.batch
             .then(
                 "INSERT INTO side (call_key, choice_index, name, encoding, length, data) \
-                 VALUES (?, ?, ?, ?, ?, ?)",
+                 VALUES ($1, $2, $3, $4, $5, $6)",
             )
             .bind(self.call_key)
             .bind(choice_index)

@@ -1,7 +1,8 @@
 //! The row of an episode: finding it, or making it.
 
-use episode::{AttemptId, EpisodeId, GroupId, InvalidId, Micros, Tag, TaskId};
+use episode::{AttemptId, EpisodeId, GroupId, Micros, Tag, TaskId};
 
+use crate::attempts::attempt_of;
 use crate::database::connection::StoreConnection;
 use crate::database::query::{Query, query};
 use crate::database::row::Row;
@@ -142,16 +143,7 @@ pub(crate) async fn evict(
     let evict = "UPDATE episode SET group_id = NULL WHERE group_id = $1 AND announced = 0 \
                  RETURNING episode_id, attempt";
     let rows = query(evict).bind(group.as_str()).fetch_all(connection).await?;
-    let evicted = rows.iter().map(|row| {
-        let episode: String = row.try_get("episode_id")?;
-        let episode = episode.parse().map_err(|error: InvalidId| decode_error(error))?;
-        Ok(AttemptId { episode, attempt: row.try_get("attempt")? })
-    });
-    evicted.collect()
-}
-
-fn decode_error(error: InvalidId) -> sqlx::Error {
-    sqlx::Error::Decode(Box::new(error))
+    Ok(rows.iter().map(attempt_of).collect::<Result<_, _>>()?)
 }
 
 fn named(statement: String, tag: &Tag, at: Micros) -> Query {
@@ -249,21 +241,4 @@ pub(crate) fn budget_of(row: &Row) -> Result<Budget, sqlx::Error> {
     // A key has no `seconds_max`: it expires.
     let seconds = limit("seconds_max").unwrap_or_default();
     Ok(Budget { calls: limit("calls_max")?, tokens: limit("tokens_max")?, seconds })
-}
-
-/// The key of an attempt.
-///
-/// # Errors
-/// [`CommitError::Unknown`] where there is no such attempt.
-pub(crate) async fn find_episode(
-    connection: &mut StoreConnection,
-    attempt: &AttemptId,
-) -> Result<i64, CommitError> {
-    let found = query("SELECT episode_key FROM episode WHERE episode_id = $1 AND attempt = $2")
-        .bind(attempt.episode.as_str())
-        .bind(attempt.attempt)
-        .fetch_optional(connection)
-        .await?;
-    let row = found.ok_or_else(|| CommitError::Unknown(attempt.clone()))?;
-    Ok(row.first()?)
 }

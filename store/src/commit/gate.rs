@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_episode_with_a_key_takes_only_calls_with_one_until_it_is_revoked() {
+    async fn an_episode_with_a_key_takes_only_calls_with_one() {
         on_both(async |site| {
             let (store, _writer) = site.open().await;
             begin(&store, bare("a", 1), None).await.unwrap();

@@ -2,7 +2,7 @@
 
 use episode::{AttemptId, Micros, TagSource};
 
-use crate::commit::episode_row::find_episode;
+use crate::attempts::find_attempt;
 use crate::commit::limit;
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
@@ -50,7 +50,7 @@ pub(crate) async fn revoke_keys(
     key_id: Option<&str>,
     at: Micros,
 ) -> CommitResult {
-    let key = find_episode(connection, attempt).await?;
+    let key = find_attempt(connection, attempt).await?;
     let revoke = "UPDATE api_key SET revoked_at = coalesce(revoked_at, $1) \
                   WHERE episode_key = $2 AND ($3 IS NULL OR key_id = $3) RETURNING api_key_key";
     let revoked = query(revoke).bind(at).bind(key).bind(key_id).fetch_all(connection).await?;
@@ -63,7 +63,7 @@ pub(crate) async fn revoke_keys(
 
 /// Erases the secret that earlier versions kept here. In a file, its bytes are overwritten.
 pub(crate) async fn erase_signing_key(connection: &mut StoreConnection) -> Result<(), sqlx::Error> {
-    if let StoreConnection::Sqlite(_) | StoreConnection::Local(_) = connection {
+    if connection.is_file() {
         query("PRAGMA secure_delete = ON").execute(connection).await?;
     }
     query("DELETE FROM setting WHERE name = 'key'").execute(connection).await

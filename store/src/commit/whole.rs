@@ -8,11 +8,11 @@ use crate::commit::begun::write_into;
 use crate::commit::body::add_body;
 use crate::commit::ended::{EndStatements, write_tokens};
 use crate::commit::seal::seal;
+use crate::commit::state::CommitState;
 use crate::database::batch::Batch;
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::error::CommitResult;
-use crate::log::cache::LogCache;
 use crate::log::episode::EncodedBody;
 
 /// Both records of a call.
@@ -27,13 +27,13 @@ pub(super) struct WholeCall<'a> {
 /// Writes a call. One that its episode does not take is written as a start alone, which is refused.
 pub(super) async fn write_whole(
     connection: &mut StoreConnection,
-    logs: &mut LogCache,
+    state: &mut CommitState,
     call: WholeCall<'_>,
 ) -> CommitResult {
     let WholeCall { begun, ended, key } = call;
-    let mut episode = logs.open_episode(connection, begun, key).await?;
+    let mut episode = state.open_episode(connection, begun, key).await?;
     if is_refused(connection, episode.key, key).await? {
-        return write_into(connection, logs, episode, begun, key).await;
+        return write_into(connection, state, episode, begun, key).await;
     }
 
     let log_key = episode.log.key;
@@ -46,9 +46,9 @@ pub(super) async fn write_whole(
     let call_key = call_row(call, &keys).run_to_key(connection)?;
 
     let statements = EndStatements { batch: Batch::default(), call_key };
-    write_tokens(connection, &mut episode, statements, ended).await?;
-    episode.count_tokens(key, ended);
-    logs.put(episode);
+    write_tokens(connection, &mut episode.log, statements, ended).await?;
+    state.count_tokens(&episode.attempt, key, ended);
+    state.put(episode.attempt, episode.log);
     Ok(())
 }
 
@@ -93,6 +93,7 @@ fn call_row(call: WholeCall<'_>, keys: &CallKeys) -> Batch {
     let WholeCall { begun, ended, key } = call;
     let (lineage, stamps) = (&begun.lineage, &ended.stamps);
     let mut batch = Batch::default();
+
     batch
         .then(
             "INSERT INTO call (call_id, episode_key, started_at, method, path, route, \
@@ -101,8 +102,9 @@ fn call_row(call: WholeCall<'_>, keys: &CallKeys) -> Batch {
              reply_model, prompt_tokens, completion_tokens, logprob_kind, translated, unasked, \
              stamp_start, stamp_end, sampled_with, engine, routed, heartbeats, \
              reel_key, seal) \
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, \
-             ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, \
+             $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, \
+             $35, $36)",
         )
         .bind(begun.call_id.to_string())
         .bind(keys.episode)
@@ -148,13 +150,13 @@ mod tests {
     use episode::{AttemptId, CallStart};
 
     use super::*;
+    use crate::Selection;
     use crate::commit::{Record, commit};
     use crate::error::CommitError;
-    use crate::log::cache::LogCache;
     use crate::site::{Site, on_both};
     use crate::tests::{begun, ended};
     use crate::types::Durability;
-    use crate::{Selection, open};
+    use crate::writer::session::WriterSession;
 
     /// Turns of an episode, each with its end.
     fn turns() -> Vec<(CallStart, CallEnd)> {
@@ -171,8 +173,8 @@ mod tests {
     async fn a_call_that_is_written_whole_is_read_like_one_in_two_parts() {
         on_both(async |site| {
             let (mut connection, session) =
-                open::for_recording(&site.at, Durability::Power).await.unwrap();
-            let mut logs = LogCache::of(session.writer());
+                WriterSession::open(&site.at, Durability::Power).await.unwrap();
+            let mut state = CommitState::new(session.writer());
             let turns = turns();
             for (at, (start, end)) in turns.iter().enumerate() {
                 let start = Record::CallStart(start.clone(), None);
@@ -183,7 +185,7 @@ mod tests {
                 };
                 for group in groups {
                     connection.begin().await.unwrap();
-                    let written = commit(&mut connection, &mut logs, &group).await.unwrap();
+                    let written = commit(&mut connection, &mut state, &group).await.unwrap();
                     assert!(written.iter().all(Result::is_ok), "{written:?}");
                 }
             }
@@ -205,8 +207,8 @@ mod tests {
     async fn a_late_call_is_refused_with_its_end() {
         let site = Site::file();
         let (mut connection, session) =
-            open::for_recording(&site.at, Durability::Power).await.unwrap();
-        let mut logs = LogCache::of(session.writer());
+            WriterSession::open(&site.at, Durability::Power).await.unwrap();
+        let mut state = CommitState::new(session.writer());
         let first = begun("a", 1);
         let attempt = AttemptId::from(&first.tag);
         let late = begun("a", 3);
@@ -216,7 +218,7 @@ mod tests {
         let mut results = Vec::new();
         for group in [vec![&first], vec![&close], vec![&late, &end]] {
             connection.begin().await.unwrap();
-            results.extend(commit(&mut connection, &mut logs, &group).await.unwrap());
+            results.extend(commit(&mut connection, &mut state, &group).await.unwrap());
         }
         session.close(Some(connection)).await;
         assert!(

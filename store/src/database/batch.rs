@@ -1,16 +1,16 @@
 //! Several statements in one round trip: each trip to a database costs more than a small insert.
 //!
-//! SQLite takes them one after the other: in one text where another thread runs them, else each as
-//! it was prepared. PostgreSQL takes one statement at a time, so there they are the parts of one:
-//! `WITH s0 AS (...), s1 AS (...) ...`. A batch with very many values takes several trips.
+//! SQLite takes them one after the other, each as it was prepared. PostgreSQL takes one statement at
+//! a time, so there they are the parts of one: `WITH s0 AS (...), s1 AS (...) ...`. A batch with very
+//! many values takes several trips.
 
 use std::fmt::Write;
 
 use crate::database::connection::StoreConnection;
-use crate::database::query::Query;
+use crate::database::local::{LocalConnection, LocalRow};
+use crate::database::query::{Query, query};
 use crate::database::row::Row;
 use crate::database::value::Value;
-use crate::sqlite::local::{LocalConnection, LocalRow};
 
 /// The key of the last row that [`Batch::then_keyed`] inserted: in SQLite's own words, for which
 /// PostgreSQL gets others.
@@ -20,7 +20,7 @@ const KEY: &str = "last_insert_rowid()";
 /// most 65,535 in a statement, and plans each part of it.
 const VALUES_MAX: usize = 4096;
 
-/// Statements with their values, in order. A value stands for each `?`.
+/// Statements with their values, in order. Each has its own `$1`, `$2`, ...
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     statements: Vec<Statement>,
@@ -32,50 +32,60 @@ struct Statement {
     sql: &'static str,
     /// The column that is the key of the row that it inserts.
     key: Option<&'static str>,
+    /// The number of its values.
+    values: usize,
 }
 
 impl Batch {
     /// Adds a statement.
     pub(crate) fn then(&mut self, sql: &'static str) -> &mut Self {
-        self.add(Statement { sql, key: None })
+        self.add(sql, None)
     }
 
     /// Adds a statement that inserts a row, whose key later ones can refer to as
     /// `last_insert_rowid()`.
     pub(crate) fn then_keyed(&mut self, sql: &'static str, key: &'static str) -> &mut Self {
-        self.add(Statement { sql, key: Some(key) })
+        self.add(sql, Some(key))
     }
 
-    fn add(&mut self, statement: Statement) -> &mut Self {
-        self.values.reserve(statement.sql.bytes().filter(|byte| *byte == b'?').count());
-        self.statements.push(statement);
+    fn add(&mut self, sql: &'static str, key: Option<&'static str>) -> &mut Self {
+        self.statements.push(Statement { sql, key, values: 0 });
         self
     }
 
-    /// Adds the next value.
+    /// Adds the next value of the last statement.
     pub(crate) fn bind(&mut self, value: impl Into<Value>) -> &mut Self {
-        self.values.push(value.into());
+        if let Some(last) = self.statements.last_mut() {
+            last.values += 1;
+            self.values.push(value.into());
+        }
         self
     }
 
     /// Runs all of it.
     pub(crate) async fn run(self, on: &mut StoreConnection) -> Result<(), sqlx::Error> {
-        if let StoreConnection::Local(local) = on {
-            return self.run_here(local).map(drop);
+        match on {
+            StoreConnection::Local(local) => self.run_here(local).map(drop),
+            StoreConnection::Offloaded(file) => {
+                file.run(move |local| self.run_here(local)).await.map(drop)
+            }
+            StoreConnection::Postgres(_) => {
+                for trip in self.trips(VALUES_MAX) {
+                    trip.joined().execute(on).await?;
+                }
+                Ok(())
+            }
         }
-        for trip in self.trips(VALUES_MAX) {
-            trip.query(on).execute(on).await?;
-        }
-        Ok(())
     }
 
     /// Runs all of it in one trip and returns the row of the last statement.
     pub(crate) async fn run_to_row(self, on: &mut StoreConnection) -> Result<Row, sqlx::Error> {
-        if let StoreConnection::Local(local) = on {
-            let row = self.run_here(local)?.ok_or(sqlx::Error::RowNotFound)?;
-            return Ok(Row::Local(row));
-        }
-        self.query(on).fetch_one(on).await
+        let row = match on {
+            StoreConnection::Local(local) => self.run_here(local)?,
+            StoreConnection::Offloaded(file) => file.run(move |local| self.run_here(local)).await?,
+            StoreConnection::Postgres(_) => return self.joined().fetch_one(on).await,
+        };
+        row.map(Row::Local).ok_or(sqlx::Error::RowNotFound)
     }
 
     /// Runs all of it in the caller's thread and returns the key of the row that was inserted last.
@@ -92,9 +102,11 @@ impl Batch {
 
     /// Runs one statement after the other, each as it was prepared before. The last one's row.
     fn run_here(self, local: &LocalConnection) -> Result<Option<LocalRow>, sqlx::Error> {
-        let (mut values, mut last) = (self.values.into_iter(), None);
+        let (mut values, mut last) = (self.values.as_slice(), None);
         for statement in &self.statements {
-            last = local.step(statement.sql, &mut values)?;
+            let (own, rest) = values.split_at(statement.values);
+            last = local.fetch(statement.sql, own, 1)?.pop();
+            values = rest;
         }
         Ok(last)
     }
@@ -125,34 +137,19 @@ impl Batch {
         trips
     }
 
-    /// Adds a statement with as many of `values` as it has places for.
+    /// Adds a statement with its values, which are the next of `values`.
     fn take(&mut self, statement: Statement, values: &mut impl Iterator<Item = Value>) {
-        let places = statement.sql.matches('?').count();
+        self.values.extend(values.take(statement.values));
         self.statements.push(statement);
-        self.values.extend(values.take(places));
     }
 
-    fn query(self, on: &StoreConnection) -> Query {
-        let sql = match on {
-            StoreConnection::Sqlite(_) | StoreConnection::Local(_) => sequence(&self.statements),
-            StoreConnection::Postgres(_) => with_clauses(&self.statements),
-        };
-        Query::with(sql, self.values)
+    /// PostgreSQL's form: one statement.
+    fn joined(self) -> Query {
+        query(with_clauses(&self.statements)).bind_all(self.values)
     }
 }
 
-/// SQLite's form: `first; second; ...`.
-fn sequence(statements: &[Statement]) -> String {
-    let mut sql = String::new();
-    for statement in statements {
-        let separator = if sql.is_empty() { "" } else { "; " };
-        sql.push_str(separator);
-        sql.push_str(statement.sql);
-    }
-    sql
-}
-
-/// PostgreSQL's form: `WITH s0 AS (first), s1 AS (second) last`.
+/// Joins statements: `WITH s0 AS (first), s1 AS (second) last`.
 fn with_clauses(statements: &[Statement]) -> String {
     let mut sql = String::new();
     let (mut key, mut values) = (String::new(), 0);
@@ -163,7 +160,8 @@ fn with_clauses(statements: &[Statement]) -> String {
             (0, false) => sql.push_str("WITH s0 AS ("),
             (_, false) => write!(sql, "), s{at} AS (").expect("a string takes everything"),
         }
-        push_numbered(&mut sql, &statement.sql.replace(KEY, &key), &mut values);
+        push_renumbered(&mut sql, &statement.sql.replace(KEY, &key), values);
+        values += statement.values;
 
         if let Some(column) = statement.key {
             write!(sql, " RETURNING {column}").expect("a string takes everything");
@@ -173,14 +171,18 @@ fn with_clauses(statements: &[Statement]) -> String {
     sql
 }
 
-/// Adds `part` with `$1`, `$2`, ... for each `?`; `values` counts those that went before.
-fn push_numbered(sql: &mut String, part: &str, values: &mut usize) {
-    for (at, text) in part.split('?').enumerate() {
-        if at > 0 {
-            *values += 1;
-            write!(sql, "${values}").expect("a string takes everything");
+/// Adds `part`, whose `$1` is the value that follows `before` others.
+fn push_renumbered(sql: &mut String, part: &str, before: usize) {
+    let mut pieces = part.split('$');
+    sql.push_str(pieces.next().unwrap_or_default());
+    for piece in pieces {
+        let digits = piece.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, rest) = piece.split_at(digits);
+        match number.parse::<usize>() {
+            Ok(number) => write!(sql, "${}{rest}", before + number),
+            Err(_) => write!(sql, "${piece}"),
         }
-        sql.push_str(text);
+        .expect("a string takes everything");
     }
 }
 
@@ -188,40 +190,45 @@ fn push_numbered(sql: &mut String, part: &str, values: &mut usize) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn statements_are_put_together_as_each_database_takes_them() {
+    /// Two statements of which the second needs the key of the first, between others.
+    fn batch() -> Batch {
         let mut batch = Batch::default();
-        batch.then("A ?, ?").then_keyed("B ?", "b_key").then("C last_insert_rowid(), ?");
-        assert_eq!(sequence(&batch.statements), "A ?, ?; B ?; C last_insert_rowid(), ?");
-        assert_eq!(
-            with_clauses(&batch.statements),
-            "WITH s0 AS (A $1, $2), s1 AS (B $3 RETURNING b_key) C (SELECT b_key FROM s1), $4"
-        );
-        assert_eq!(with_clauses(&batch.statements[..1]), "A $1, $2");
+        batch.then("A $1, $2").bind(0).bind(1);
+        batch.then_keyed("B $1", "b_key").bind(2);
+        batch.then("C last_insert_rowid(), $1, $1").bind(3);
+        batch.then("D $1").bind(4);
+        batch.then("E $1").bind(5);
+        batch
     }
 
     #[test]
-    fn many_statements_are_several_goes_and_what_needs_a_key_stays_with_it() {
-        let mut batch = Batch::default();
-        batch
-            .then("A ?, ?")
-            .then_keyed("B ?", "b_key")
-            .then("C last_insert_rowid(), ?")
-            .then("D ?")
-            .then("E ?");
-        (0..6).for_each(|n| {
-            batch.bind(n);
-        });
-        let trips = batch.trips(2);
-        let told: Vec<_> =
-            trips.iter().map(|trip| (sequence(&trip.statements), trip.values.clone())).collect();
+    fn postgres_takes_the_statements_as_one() {
+        let statements = batch().statements;
+        assert_eq!(
+            with_clauses(&statements[..3]),
+            "WITH s0 AS (A $1, $2), s1 AS (B $3 RETURNING b_key) \
+             C (SELECT b_key FROM s1), $4, $4"
+        );
+        assert_eq!(with_clauses(&statements[..1]), "A $1, $2");
+    }
+
+    #[test]
+    fn a_split_batch_keeps_dependent_statements_together() {
+        let trips = batch().trips(2);
+        let split: Vec<_> = trips
+            .iter()
+            .map(|trip| {
+                let statements: Vec<_> = trip.statements.iter().map(|part| part.sql).collect();
+                (statements.join("; "), trip.values.clone())
+            })
+            .collect();
         let values = |range: std::ops::Range<i32>| range.map(Value::from).collect::<Vec<_>>();
         assert_eq!(
-            told,
+            split,
             [
-                ("A ?, ?".to_owned(), values(0..2)),
-                ("B ?; C last_insert_rowid(), ?".to_owned(), values(2..4)),
-                ("D ?; E ?".to_owned(), values(4..6)),
+                ("A $1, $2".to_owned(), values(0..2)),
+                ("B $1; C last_insert_rowid(), $1, $1".to_owned(), values(2..4)),
+                ("D $1; E $1".to_owned(), values(4..6)),
             ]
         );
     }

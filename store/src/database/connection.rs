@@ -1,8 +1,9 @@
 //! A connection to a store, whichever database holds it.
 
-use sqlx::{Connection, Executor, PgConnection, SqliteConnection};
+use sqlx::{Connection, Executor, PgConnection};
 
-use crate::sqlite::local::LocalConnection;
+use crate::database::local::LocalConnection;
+use crate::database::offloaded::OffloadedConnection;
 
 /// A read that costs little. It fixes the moment of a transaction.
 const FIRST_READ: &str = "SELECT 1 FROM episode LIMIT 1";
@@ -10,21 +11,24 @@ const FIRST_READ: &str = "SELECT 1 FROM episode LIMIT 1";
 /// A connection to a store.
 #[derive(Debug)]
 pub(crate) enum StoreConnection {
-    /// To a file; statements run in sqlx's thread.
-    Sqlite(SqliteConnection),
     /// To a file; statements run in the caller's thread.
     Local(LocalConnection),
+    /// To a file; statements run on threads for work that blocks.
+    Offloaded(OffloadedConnection),
     /// To a server.
     Postgres(Box<PgConnection>),
 }
 
 impl StoreConnection {
+    /// True if the store is a file.
+    pub(crate) fn is_file(&self) -> bool {
+        !matches!(self, Self::Postgres(_))
+    }
+
     /// Begins a transaction that writes. It ends with [`Self::commit`], or with the connection.
     pub(crate) async fn begin(&mut self) -> Result<(), sqlx::Error> {
-        match self {
-            Self::Sqlite(_) | Self::Local(_) => self.run("BEGIN IMMEDIATE").await,
-            Self::Postgres(_) => self.run("BEGIN").await,
-        }
+        let begin = if self.is_file() { "BEGIN IMMEDIATE" } else { "BEGIN" };
+        self.run(begin).await
     }
 
     /// Makes durable what was written since [`Self::begin`].
@@ -48,10 +52,11 @@ impl StoreConnection {
         self.keep_part().await
     }
 
-    async fn run(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
+    /// Runs statements without values and ignores their rows. A file takes one at a time.
+    pub(crate) async fn run(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
         match self {
-            Self::Sqlite(sqlite) => sqlite.execute(sql).await.map(drop),
             Self::Local(local) => local.run(sql),
+            Self::Offloaded(file) => file.run(move |local| local.run(sql)).await,
             Self::Postgres(postgres) => postgres.execute(sql).await.map(drop),
         }
     }
@@ -59,9 +64,9 @@ impl StoreConnection {
     /// Begins a transaction that reads one moment of the store. Either database fixes the moment at
     /// the first read, not at the `BEGIN`, so this also reads.
     pub(crate) async fn begin_snapshot(&mut self) -> Result<(), sqlx::Error> {
-        let begin = match self {
-            Self::Sqlite(_) | Self::Local(_) => "BEGIN",
-            Self::Postgres(_) => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+        let begin = match self.is_file() {
+            true => "BEGIN",
+            false => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
         };
         self.run(begin).await?;
         self.run(FIRST_READ).await
@@ -71,11 +76,7 @@ impl StoreConnection {
     /// transaction is not known: a new connection begins without one.
     pub(crate) async fn after_failure(self) -> Option<Self> {
         match self {
-            Self::Sqlite(sqlite) => {
-                let _ = sqlite.close().await;
-                None
-            }
-            Self::Local(_) => None,
+            Self::Local(_) | Self::Offloaded(_) => None,
             Self::Postgres(mut postgres) => {
                 let rollback = postgres.execute("ROLLBACK").await;
                 rollback.is_ok().then_some(Self::Postgres(postgres))
@@ -86,22 +87,8 @@ impl StoreConnection {
     /// Closes the connection.
     pub(crate) async fn close(self) -> Result<(), sqlx::Error> {
         match self {
-            Self::Sqlite(sqlite) => sqlite.close().await,
-            Self::Local(local) => {
-                drop(local);
-                Ok(())
-            }
+            Self::Local(_) | Self::Offloaded(_) => Ok(()),
             Self::Postgres(postgres) => postgres.close().await,
-        }
-    }
-
-    /// The connection to a file, for statements that only SQLite has.
-    pub(crate) fn sqlite(&mut self) -> Result<&mut SqliteConnection, sqlx::Error> {
-        match self {
-            Self::Sqlite(sqlite) => Ok(sqlite),
-            Self::Local(_) | Self::Postgres(_) => {
-                Err(sqlx::Error::Configuration("the store is not a file".into()))
-            }
         }
     }
 }

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use sqlx::error::BoxDynError;
 use sqlx::postgres::PgArguments;
-use sqlx::sqlite::SqliteArguments;
-use sqlx::{Arguments, AssertSqlSafe, Postgres, SqlSafeStr, SqlStr, Sqlite};
+use sqlx::{Arguments, AssertSqlSafe, Postgres, SqlSafeStr, SqlStr};
 
 use crate::database::connection::StoreConnection;
+use crate::database::local::LocalRow;
 use crate::database::row::{Field, Row};
 use crate::database::value::Value;
 
@@ -24,9 +24,10 @@ pub(crate) fn query(sql: impl Into<Cow<'static, str>>) -> Query {
 }
 
 impl Query {
-    /// A statement with all its values.
-    pub(crate) fn with(sql: String, values: Vec<Value>) -> Self {
-        Self { sql: sql.into(), values }
+    /// Adds the next values.
+    pub(crate) fn bind_all(mut self, values: Vec<Value>) -> Self {
+        self.values.extend(values);
+        self
     }
 
     /// Adds the next value.
@@ -38,36 +39,25 @@ impl Query {
     /// Runs the statement.
     pub(crate) async fn execute(self, on: &mut StoreConnection) -> Result<(), sqlx::Error> {
         match on {
-            StoreConnection::Sqlite(sqlite) => {
-                let (sql, values) = self.for_sqlite()?;
-                sqlx::query_with::<Sqlite, _>(sql, values).execute(sqlite).await.map(drop)
-            }
             StoreConnection::Postgres(postgres) => {
                 let (sql, values) = self.for_postgres()?;
                 let done = sqlx::query_with::<Postgres, _>(sql, values).execute(&mut **postgres);
                 done.await.map(drop)
             }
-            StoreConnection::Local(local) => {
-                local.fetch(&self.sql, &self.values, usize::MAX).map(drop)
-            }
+            file => self.fetch_from_file(file, usize::MAX).await.map(drop),
         }
     }
 
     /// All rows.
     pub(crate) async fn fetch_all(self, on: &mut StoreConnection) -> Result<Vec<Row>, sqlx::Error> {
         match on {
-            StoreConnection::Sqlite(sqlite) => {
-                let (sql, values) = self.for_sqlite()?;
-                let rows = sqlx::query_with::<Sqlite, _>(sql, values).fetch_all(sqlite).await?;
-                Ok(rows.into_iter().map(Row::Sqlite).collect())
-            }
             StoreConnection::Postgres(postgres) => {
                 let (sql, values) = self.for_postgres()?;
                 let rows = sqlx::query_with::<Postgres, _>(sql, values).fetch_all(&mut **postgres);
                 Ok(rows.await?.into_iter().map(Row::Postgres).collect())
             }
-            StoreConnection::Local(local) => {
-                let rows = local.fetch(&self.sql, &self.values, usize::MAX)?;
+            file => {
+                let rows = self.fetch_from_file(file, usize::MAX).await?;
                 Ok(rows.into_iter().map(Row::Local).collect())
             }
         }
@@ -79,19 +69,27 @@ impl Query {
         on: &mut StoreConnection,
     ) -> Result<Option<Row>, sqlx::Error> {
         match on {
-            StoreConnection::Sqlite(sqlite) => {
-                let (sql, values) = self.for_sqlite()?;
-                let row = sqlx::query_with::<Sqlite, _>(sql, values).fetch_optional(sqlite);
-                Ok(row.await?.map(Row::Sqlite))
-            }
             StoreConnection::Postgres(postgres) => {
                 let (sql, values) = self.for_postgres()?;
                 let row = sqlx::query_with::<Postgres, _>(sql, values);
                 Ok(row.fetch_optional(&mut **postgres).await?.map(Row::Postgres))
             }
-            StoreConnection::Local(local) => {
-                let row = local.fetch(&self.sql, &self.values, 1)?.pop();
-                Ok(row.map(Row::Local))
+            file => Ok(self.fetch_from_file(file, 1).await?.pop().map(Row::Local)),
+        }
+    }
+
+    async fn fetch_from_file(
+        self,
+        on: &mut StoreConnection,
+        rows_max: usize,
+    ) -> Result<Vec<LocalRow>, sqlx::Error> {
+        match on {
+            StoreConnection::Local(local) => local.fetch(&self.sql, &self.values, rows_max),
+            StoreConnection::Offloaded(file) => {
+                file.run(move |local| local.fetch(&self.sql, &self.values, rows_max)).await
+            }
+            StoreConnection::Postgres(_) => {
+                Err(sqlx::Error::Configuration("the store is not a file".into()))
             }
         }
     }
@@ -118,20 +116,6 @@ impl Query {
         T: for<'r> Field<'r>,
     {
         self.fetch_all(on).await?.iter().map(Row::first).collect()
-    }
-
-    fn for_sqlite(self) -> Result<(SqlStr, SqliteArguments), sqlx::Error> {
-        let mut arguments = SqliteArguments::default();
-        for value in self.values {
-            let added = match value {
-                Value::Integer(value) => arguments.add(value),
-                Value::Real(value) => arguments.add(value),
-                Value::Text(value) => arguments.add(value),
-                Value::Bytes(value) => arguments.add(value),
-            };
-            added.map_err(sqlx::Error::Encode)?;
-        }
-        Ok((text(self.sql), arguments))
     }
 
     fn for_postgres(self) -> Result<(SqlStr, PgArguments), sqlx::Error> {

@@ -2,22 +2,19 @@
 
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
-use sqlx::sqlite::SqliteRow;
 
+use crate::database::local::LocalRow;
 use crate::database::value::Column;
-use crate::sqlite::local::LocalRow;
 
 /// A row of a result.
 #[derive(Debug)]
 pub(crate) enum Row {
-    Sqlite(SqliteRow),
     Local(LocalRow),
     Postgres(PgRow),
 }
 
 /// A type that a column decodes to. Integers are 64 bits wide in both databases.
 pub(crate) trait Field<'r>: Sized {
-    fn of_sqlite(row: &'r SqliteRow, column: &Column<'_>) -> Result<Self, sqlx::Error>;
     fn of_postgres(row: &'r PgRow, column: &Column<'_>) -> Result<Self, sqlx::Error>;
     fn of_local(row: &'r LocalRow, column: &Column<'_>) -> Result<Self, sqlx::Error>;
 }
@@ -35,23 +32,16 @@ impl Row {
 
     fn at<'r, T: Field<'r>>(&'r self, column: &Column<'_>) -> Result<T, sqlx::Error> {
         match self {
-            Self::Sqlite(row) => T::of_sqlite(row, column),
             Self::Local(row) => T::of_local(row, column),
             Self::Postgres(row) => T::of_postgres(row, column),
         }
     }
 }
 
-/// Types that all three drivers decode themselves.
+/// Types that both drivers decode themselves.
 macro_rules! fields {
     ($($field:ty),*) => {$(
         impl<'r> Field<'r> for $field {
-            fn of_sqlite(row: &'r SqliteRow, column: &Column<'_>) -> Result<Self, sqlx::Error> {
-                match column {
-                    Column::First => row.try_get(0),
-                    Column::Named(name) => row.try_get(name),
-                }
-            }
             fn of_postgres(row: &'r PgRow, column: &Column<'_>) -> Result<Self, sqlx::Error> {
                 match column {
                     Column::First => row.try_get(0),
@@ -82,9 +72,6 @@ fields!(
 macro_rules! narrower {
     ($($field:ty),*) => {$(
         impl<'r> Field<'r> for $field {
-            fn of_sqlite(row: &'r SqliteRow, column: &Column<'_>) -> Result<Self, sqlx::Error> {
-                narrow(i64::of_sqlite(row, column)?, column)
-            }
             fn of_postgres(row: &'r PgRow, column: &Column<'_>) -> Result<Self, sqlx::Error> {
                 narrow(i64::of_postgres(row, column)?, column)
             }
@@ -93,9 +80,6 @@ macro_rules! narrower {
             }
         }
         impl<'r> Field<'r> for Option<$field> {
-            fn of_sqlite(row: &'r SqliteRow, column: &Column<'_>) -> Result<Self, sqlx::Error> {
-                narrow_optional(<Option<i64>>::of_sqlite(row, column)?, column)
-            }
             fn of_postgres(row: &'r PgRow, column: &Column<'_>) -> Result<Self, sqlx::Error> {
                 narrow_optional(<Option<i64>>::of_postgres(row, column)?, column)
             }

@@ -5,8 +5,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use episode::{AttemptId, EpisodeId, GroupId, Micros};
+use episode::{AttemptId, GroupId, Micros};
 
+use crate::attempts::attempt_of;
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::database::row::Row;
@@ -178,16 +179,6 @@ fn whole_group<'a>(
     let announced = announced.map(i64::unsigned_abs);
     let size = announced.or(rule.group_size.map(u64::from)).filter(|size| *size > 0)?;
     Some((group, size))
-}
-
-fn attempt_of(row: &Row) -> Result<AttemptId, sqlx::Error> {
-    let (episode, attempt): (String, i64) = (row.try_get("episode_id")?, row.try_get("attempt")?);
-    let episode: EpisodeId = episode.parse().map_err(|_| damaged())?;
-    Ok(AttemptId { episode, attempt: u32::try_from(attempt).map_err(|_| damaged())? })
-}
-
-fn damaged() -> sqlx::Error {
-    sqlx::Error::Decode("an admitted attempt has an invalid name".into())
 }
 
 impl Snapshot {

@@ -97,7 +97,7 @@ async fn say(store: &Store, lease: &str, disposition: Disposition, at: Micros) -
 }
 
 #[tokio::test]
-async fn what_is_not_acked_in_time_is_handed_out_again_and_what_is_acked_never() {
+async fn what_is_not_acked_in_time_is_handed_out_again() {
     on_both(async |site| {
         let (store, writer) = site.open().await;
         for episode in ["a", "b", "c"] {
@@ -401,7 +401,7 @@ async fn a_lost_call_holds_back_its_own_attempt_and_no_other() {
 }
 
 #[tokio::test]
-async fn an_attempt_waits_for_its_calls_as_long_as_they_are_known_to_run() {
+async fn an_attempt_waits_for_calls_that_are_known_to_run() {
     on_both(async |site| {
         let (store, writer) = site.open().await;
         let call = close_early(&store, "a", 100).await;
@@ -468,7 +468,7 @@ async fn rewards_and_selections_are_waited_for() {
 }
 
 #[tokio::test]
-async fn what_is_pruned_leaves_the_feed_and_positions_are_not_given_twice() {
+async fn pruned_attempts_leave_the_feed_and_take_their_positions() {
     on_both(async |site| {
         let (store, writer) = site.open().await;
         let at = wanted("t", FeedUnit::Episode, LATE);

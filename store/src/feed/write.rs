@@ -5,7 +5,7 @@
 
 use episode::Micros;
 
-use crate::commit::episode_row::find_episode;
+use crate::attempts::find_attempt;
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::database::row::Row;
@@ -40,7 +40,7 @@ async fn lock(connection: &mut StoreConnection) -> Result<(), sqlx::Error> {
     match connection {
         StoreConnection::Postgres(_) => query(LOCK).execute(connection).await,
         // A file has one writer, and one transaction at a time.
-        StoreConnection::Sqlite(_) | StoreConnection::Local(_) => Ok(()),
+        StoreConnection::Local(_) | StoreConnection::Offloaded(_) => Ok(()),
     }
 }
 
@@ -224,7 +224,7 @@ async fn named_keys(
     };
     let mut keys = Vec::with_capacity(attempts.len());
     for attempt in attempts {
-        keys.push(find_episode(connection, attempt).await?);
+        keys.push(find_attempt(connection, attempt).await?);
     }
     Ok(Some(keys))
 }

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use sqlx::Connection;
 use thiserror::Error;
 
+use crate::database::offloaded::offload;
 use crate::error::OpenError;
 use crate::location::Location;
-use crate::sqlite;
+use crate::{open, sqlite};
 
 /// The reasons for which there is no copy. No file is left behind.
 #[derive(Debug, Error)]
@@ -38,7 +38,8 @@ pub enum BackupError {
 }
 
 /// Copies a store that is a file to `to`: one moment of it, without free space. The copy gets its
-/// name when it is whole and synced, not before. Returns its length in bytes.
+/// name when it is whole and synced, not before. Returns its length in bytes. The copy of a store of
+/// an earlier format is of the present one.
 ///
 /// The WAL of the store grows while it is copied and is checkpointed afterwards.
 ///
@@ -57,17 +58,18 @@ pub async fn backup(from: impl Into<Location>, to: &Path) -> Result<u64, BackupE
     };
 
     // The temporary file, and so the copy, is its owner's alone.
-    let mut connection = sqlite::open::for_reading(&from).await?;
+    let (connection, is_former) = open::beside(&from, sqlite::open::for_copying).await?;
     let copy = tempfile::Builder::new()
         .prefix(".backup-")
         .suffix(".tmp")
         .tempfile_in(folder)
         .map_err(io_error)?;
-    sqlx::query("VACUUM INTO $1")
-        .bind(copy.path().display().to_string())
-        .execute(&mut connection)
-        .await?;
-    connection.close().await?;
+    let path = copy.path().to_owned();
+    let copied = offload(move || {
+        connection.fetch("VACUUM INTO $1", &[path.display().to_string().into()], 1)?;
+        if is_former { sqlite::open::convert(&path) } else { Ok(()) }
+    });
+    copied.await??;
 
     // Synced before it gets its name; the folder is synced after, so that the name lasts, too.
     copy.as_file().sync_all().map_err(io_error)?;
@@ -94,9 +96,121 @@ fn refuse_existing(to: &Path) -> Result<(), BackupError> {
 
 #[cfg(test)]
 mod tests {
+    use episode::{CallEnd, CallId, CallStart};
+    use uuid::Uuid;
+
     use super::*;
+    use crate::database::local::LocalConnection;
     use crate::tests::{begun, ended, open_at};
-    use crate::{Selection, Snapshot, verify};
+    use crate::{Durability, Selection, Snapshot, Store, verify};
+
+    /// A store of the last format of the earlier history, written by commit ada9c43: what
+    /// [`formerly_recorded`] says, of which `a` has a reward and is closed.
+    const FORMER: &[u8] = include_bytes!("../../tests/format14.db.zst");
+
+    /// Three calls of `a`, and one of `b` that has no end.
+    fn formerly_recorded() -> Vec<(CallStart, Option<CallEnd>)> {
+        let call = |at: u32| {
+            let said = "what was said before; ".repeat(at as usize + 3);
+            let begun = CallStart {
+                call_id: CallId(Uuid::from_u128(at.into())),
+                request: format!("{{\"turn\": \"{said}\"}}").into(),
+                ..begun(if at < 3 { "a" } else { "b" }, i64::from(at) + 1)
+            };
+            let mut ended = ended(begun.call_id);
+            ended.prompts[0] = (0..600 + 40 * at).collect();
+            (begun, (at < 3).then_some(ended))
+        };
+        (0..4).map(call).collect()
+    }
+
+    /// A file with [`FORMER`] in it.
+    fn former(folder: &Path) -> PathBuf {
+        let path = folder.join("former.db");
+        std::fs::write(&path, zstd::decode_all(FORMER).unwrap()).unwrap();
+        path
+    }
+
+    /// The columns of all tables and views, and the text of views and indexes.
+    fn schema(path: &Path) -> Vec<String> {
+        let store = sqlite::open::for_reading(path).unwrap();
+        let columns = "SELECT concat_ws(' ', m.type, m.name, m.tbl_name, i.name, i.type, \
+                       i.\"notnull\", i.dflt_value, i.pk, \
+                       CASE m.type WHEN 'table' THEN '' ELSE m.sql END) AS line \
+                       FROM sqlite_schema m LEFT JOIN pragma_table_xinfo(m.name) i \
+                       ORDER BY m.name, i.cid";
+        let rows = store.fetch(columns, &[], usize::MAX).unwrap();
+        rows.iter().map(|row| row.named("line").unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_backup_converts_a_store_of_the_former_format() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, copy) = (former(folder.path()), folder.path().join("copy.db"));
+        backup(&path, &copy).await.unwrap();
+        assert!(verify(&copy).await.unwrap().is_clean());
+
+        let mut snapshot = Snapshot::open(&copy).await.unwrap();
+        let episodes = snapshot.episodes(&Selection::default()).await.unwrap();
+        let mut calls = Vec::new();
+        for episode in &episodes {
+            calls.extend(snapshot.calls(episode).await.unwrap());
+        }
+        let calls: Vec<_> = calls.into_iter().map(|call| (call.begun, call.ended)).collect();
+        assert_eq!(calls, formerly_recorded());
+        let rewards = snapshot.rewards(&episodes[0]).await.unwrap();
+        assert_eq!((rewards.len(), rewards[0].value), (1, Some(0.25)));
+        assert_eq!(episodes[0].closed_at, Some(40));
+        assert_eq!(snapshot.versions().await.unwrap()[0].label, "step_7");
+        assert_eq!(snapshot.last_position().await.unwrap(), 1);
+        drop(snapshot);
+
+        let (store, writer) = open_at(&copy).await;
+        store.begin(begun("b", 9)).await.done().await.unwrap();
+        drop(store);
+        writer.finish().await;
+        assert!(verify(&copy).await.unwrap().is_clean());
+    }
+
+    #[tokio::test]
+    async fn a_converted_store_has_the_tables_of_a_new_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, copy) = (former(folder.path()), folder.path().join("copy.db"));
+        let new = folder.path().join("new.db");
+        backup(&path, &copy).await.unwrap();
+        let (store, writer) = open_at(&new).await;
+        drop(store);
+        writer.finish().await;
+        assert_eq!(schema(&copy), schema(&new));
+    }
+
+    #[tokio::test]
+    async fn a_former_store_is_left_alone_and_names_the_command() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = former(folder.path());
+        let bytes = std::fs::read(&path).unwrap();
+        let refused = Store::open(&path, Durability::Power).await.unwrap_err();
+        let command = format!("`rolltape backup --store {} --to NEW.db`", path.display());
+        assert!(refused.to_string().contains(&command), "{refused}");
+        let refused = Snapshot::open(&path).await.unwrap_err();
+        assert!(refused.to_string().contains(&command), "{refused}");
+        assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_too_old_names_the_commit_that_upgrades_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = former(folder.path());
+        let wait = std::time::Duration::from_secs(1);
+        let older = LocalConnection::for_writing(&path, wait).unwrap();
+        older.run("DELETE FROM _sqlx_migrations WHERE version > 12").unwrap();
+        drop(older);
+
+        let refused = backup(&path, &folder.path().join("copy.db")).await.unwrap_err();
+        assert!(refused.to_string().contains("(format 12), which commit ada9c43"), "{refused}");
+        let refused = Store::open(&path, Durability::Power).await.unwrap_err();
+        assert!(matches!(refused, OpenError::TooOld(_, 12)), "{refused}");
+    }
 
     #[tokio::test]
     async fn a_copy_is_made_while_calls_come_in() {

@@ -11,6 +11,7 @@ use episode::{AttemptId, EpisodeId, Micros};
 use thiserror::Error;
 
 use crate::database::connection::StoreConnection;
+use crate::database::offloaded::OffloadedConnection;
 use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::{OpenError, SnapshotError};
@@ -194,8 +195,9 @@ async fn prune_file(path: &Path, filter: &PruneFilter) -> Result<PruneReport, Pr
     if !path.exists() {
         return Err(OpenError::Missing(path.display().to_string()).into());
     }
-    let (sqlite, _lock) = sqlite::open::for_maintenance(path).await?;
-    let mut connection = StoreConnection::Sqlite(sqlite);
+    let (local, _lock) = open::beside(path, sqlite::open::for_maintenance).await?;
+    let file = OffloadedConnection::new(local);
+    let mut connection = StoreConnection::Offloaded(file.clone());
     let bytes_before = file_bytes(path);
     let plan = plan_prune(path, filter).await?;
 
@@ -205,14 +207,14 @@ async fn prune_file(path: &Path, filter: &PruneFilter) -> Result<PruneReport, Pr
     delete(&mut connection, &plan).await?;
 
     // The episodes are gone; an error from here on only keeps the space.
-    let withheld = match give_back(connection.sqlite()?).await {
+    let withheld = match file.run(give_back).await {
         Ok(FreeSpace::Returned) => None,
         Ok(FreeSpace::HeldByReader) => {
             Some("another process reads the file; it shrinks later".to_owned())
         }
         Err(error) => Some(error.to_string()),
     };
-    connection.close().await?;
+    drop((connection, file));
     Ok(PruneReport { plan, bytes_before, bytes_after: file_bytes(path), withheld })
 }
 
@@ -408,11 +410,11 @@ mod tests {
         let site = Site::file();
         filled(&site, &[("old", HOUR), ("new", 9 * HOUR)], 900_000).await;
         let Location::File(path) = &site.at else { unreachable!() };
-        let mut connection = sqlite::open::reopen(path, crate::Durability::Power).await.unwrap();
+        let connection = sqlite::open::reopen(path, crate::Durability::Power).unwrap();
         for statement in ["PRAGMA auto_vacuum = NONE", "VACUUM"] {
-            sqlx::query(statement).execute(&mut connection).await.unwrap();
+            connection.run(statement).unwrap();
         }
-        sqlx::Connection::close(connection).await.unwrap();
+        drop(connection);
         let which =
             PruneFilter { silent_since: Some(8 * HOUR), now: 20 * HOUR, ..PruneFilter::default() };
         let pruned = prune(&site.at, &which).await.unwrap();

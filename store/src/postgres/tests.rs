@@ -4,6 +4,7 @@ use episode::{CallEnd, CallStart};
 use postgres_kit::Server;
 
 use super::*;
+use crate::open;
 use crate::site::Site;
 use crate::tests::{begun, ended};
 use crate::{
@@ -167,6 +168,37 @@ async fn a_database_without_a_store_is_left_alone_by_readers() {
     assert!(newer.to_string().contains("newer rolltape (format 9000)"), "{newer}");
     let newer = Store::open(&site.at, Durability::Power).await.unwrap_err();
     assert!(matches!(newer, OpenError::Newer(_, 9000)), "{newer}");
+}
+
+/// Gives a store the migrations of the earlier history up to a number.
+async fn set_former(site: &Site, newest: i64) {
+    let mut connection = open::for_editing(&site.at).await.unwrap();
+    query("DELETE FROM _sqlx_migrations").execute(&mut connection).await.unwrap();
+    let insert = "INSERT INTO _sqlx_migrations (version, description, success, checksum, \
+                  execution_time) SELECT n, 'former', TRUE, decode('00', 'hex'), 0 \
+                  FROM generate_series(1, $1) n";
+    query(insert).bind(newest).execute(&mut connection).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_of_the_former_format_is_converted_when_it_is_opened() {
+    let Some(site) = site() else { return };
+    let writer = site.open().await;
+    let (begun, ended) = turn(0);
+    told(&writer.0, &begun, &ended).await.unwrap();
+    stop(writer).await;
+
+    set_former(&site, 10).await;
+    let call = site.snapshot().await.call(begun.call_id).await.unwrap().unwrap();
+    assert_eq!((call.begun, call.ended), (begun, Some(ended)));
+    let mut connection = open::for_editing(&site.at).await.unwrap();
+    let applied = query("SELECT version FROM _sqlx_migrations");
+    assert_eq!(applied.scalars::<i64>(&mut connection).await.unwrap(), [15]);
+    stop(site.open().await).await;
+
+    set_former(&site, 9).await;
+    let refused = Snapshot::open(&site.at).await.unwrap_err();
+    assert!(refused.to_string().contains("(format 9), which commit ada9c43"), "{refused}");
 }
 
 #[tokio::test]

@@ -1,11 +1,13 @@
 //! Summaries of episodes: counts, without reading a body.
 
+use std::collections::HashMap;
+
 use episode::{Micros, Outcome};
 
 use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::SnapshotError;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{SELECTED, Snapshot, bind};
 use crate::types::{AttemptRecord, Selection};
 
 /// One attempt at an episode, counted.
@@ -33,21 +35,24 @@ pub struct EpisodeSummary {
     pub model: Option<String>,
 }
 
-const COUNTS: &str = "SELECT count(*) AS calls, \
-    count(*) FILTER (WHERE route IN ('chat', 'completions', 'responses', 'messages', 'generate')) \
-        AS generations, \
+/// Counts of the attempts `e`. A condition and [`BY_ATTEMPT`] follow.
+const COUNTS: &str = "SELECT e.episode_key, count(c.call_key) AS calls, \
+    count(*) FILTER (WHERE c.route IN \
+        ('chat', 'completions', 'responses', 'messages', 'generate')) AS generations, \
     count(*) FILTER (WHERE EXISTS (SELECT 1 FROM choice k WHERE k.call_key = c.call_key \
         AND k.tokens IS NOT NULL)) AS with_ids, \
-    count(*) FILTER (WHERE outcome IS DISTINCT FROM 'complete') AS incomplete, \
-    CAST(sum(prompt_tokens) AS BIGINT) AS prompt_tokens, \
-    CAST(sum(completion_tokens) AS BIGINT) AS completion_tokens, \
-    (SELECT value FROM reward r WHERE r.episode_key = $1 AND r.call_id IS NULL \
+    count(c.call_key) FILTER (WHERE c.outcome IS DISTINCT FROM 'complete') AS incomplete, \
+    CAST(sum(c.prompt_tokens) AS BIGINT) AS prompt_tokens, \
+    CAST(sum(c.completion_tokens) AS BIGINT) AS completion_tokens, \
+    (SELECT value FROM reward r WHERE r.episode_key = e.episode_key AND r.call_id IS NULL \
         AND r.name = 'reward' ORDER BY r.reward_key DESC LIMIT 1) AS reward, \
-    max(started_at) AS last_call_at, \
-    (SELECT coalesce(l.reply_model, l.requested_model) FROM call l WHERE l.episode_key = $1 \
+    max(c.started_at) AS last_call_at, \
+    (SELECT coalesce(l.reply_model, l.requested_model) FROM call l \
+        WHERE l.episode_key = e.episode_key \
         AND coalesce(l.reply_model, l.requested_model) IS NOT NULL \
         ORDER BY l.started_at DESC LIMIT 1) AS model \
-    FROM call c WHERE c.episode_key = $1";
+    FROM episode e LEFT JOIN call c ON c.episode_key = e.episode_key WHERE";
+const BY_ATTEMPT: &str = "GROUP BY e.episode_key";
 
 const LAST_OUTCOME: &str = "SELECT outcome FROM call WHERE episode_key = $1 \
     AND route IN ('chat', 'completions', 'responses', 'messages', 'generate') \
@@ -62,11 +67,20 @@ impl Snapshot {
         &mut self,
         selection: &Selection,
     ) -> Result<Vec<EpisodeSummary>, SnapshotError> {
-        let mut summaries = Vec::new();
-        for episode in self.episodes(selection).await? {
-            summaries.push(self.summary(episode).await?);
+        let episodes = self.episodes(selection).await?;
+        let select = query(format!("{COUNTS} {SELECTED} {BY_ATTEMPT}"));
+        let rows = bind(select, selection).fetch_all(self.connection()).await?;
+        let mut counts = HashMap::with_capacity(rows.len());
+        for row in &rows {
+            counts.insert(row.try_get::<i64>("episode_key")?, row);
         }
-        Ok(summaries)
+
+        // Both statements read the same moment.
+        let counted = episodes.into_iter().filter_map(|episode| {
+            let row = counts.get(&episode.key)?;
+            Some(summary_of(episode, row))
+        });
+        counted.collect()
     }
 
     /// The outcome of the last call of an attempt to a generating route: the inner `None` if it has
@@ -93,7 +107,8 @@ impl Snapshot {
         &mut self,
         episode: AttemptRecord,
     ) -> Result<EpisodeSummary, SnapshotError> {
-        let row = query(COUNTS).bind(episode.key).fetch_one(self.connection()).await?;
+        let select = query(format!("{COUNTS} e.episode_key = $1 {BY_ATTEMPT}"));
+        let row = select.bind(episode.key).fetch_one(self.connection()).await?;
         summary_of(episode, &row)
     }
 }

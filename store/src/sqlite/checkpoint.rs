@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sqlx::{Connection, SqliteConnection};
 use tokio::sync::Notify;
 
+use crate::database::local::LocalConnection;
+use crate::database::offloaded::{OffloadedConnection, offload};
 use crate::sqlite::open;
 use crate::types::Durability;
 
@@ -68,12 +69,6 @@ impl CheckpointSignals {
     }
 }
 
-/// The checkpointer's connection.
-struct Checkpointer {
-    connection: SqliteConnection,
-    page_bytes: i64,
-}
-
 /// Pages of the WAL.
 struct WalPages {
     all: i64,
@@ -82,7 +77,7 @@ struct WalPages {
 
 /// Checkpoints the store at `path` as its WAL grows, until the signals are closed.
 pub(crate) async fn keep_short(path: PathBuf, signals: Arc<CheckpointSignals>) {
-    let mut checkpointer = None;
+    let mut connection = None;
     let mut bound = WAL_BYTES_MAX;
     loop {
         signals.commit.notified().await;
@@ -91,7 +86,7 @@ pub(crate) async fn keep_short(path: PathBuf, signals: Arc<CheckpointSignals>) {
             break;
         }
 
-        match look(&mut checkpointer, &path).await {
+        match look(&mut connection, &path).await {
             Ok(bytes) if bytes >= bound => {
                 // The writer is asked once, and again when the WAL has grown by as much again.
                 bound = bytes + WAL_BYTES_MAX;
@@ -101,75 +96,62 @@ pub(crate) async fn keep_short(path: PathBuf, signals: Arc<CheckpointSignals>) {
             Ok(_) => {}
             Err(error) => {
                 tracing::warn!(%error, "no checkpoint was made; the WAL keeps growing");
-                checkpointer = None;
+                connection = None;
             }
         }
         tokio::time::sleep(LOOK_EVERY).await;
-    }
-
-    if let Some(checkpointer) = checkpointer {
-        let _ = checkpointer.connection.close().await;
     }
 }
 
 /// Checkpoints if the WAL is long enough, and returns its length in bytes. Opens the connection if
 /// there is none.
-async fn look(held: &mut Option<Checkpointer>, path: &Path) -> Result<i64, sqlx::Error> {
-    let checkpointer = match held {
-        Some(checkpointer) => checkpointer,
-        None => held.insert(Checkpointer::open(path).await?),
+async fn look(held: &mut Option<OffloadedConnection>, path: &Path) -> Result<i64, sqlx::Error> {
+    let connection = match held {
+        Some(connection) => connection,
+        None => {
+            let path = path.to_owned();
+            let opened = offload(move || open::reopen(&path, Durability::Power)).await??;
+            held.insert(OffloadedConnection::new(opened))
+        }
     };
-    let page_bytes = checkpointer.page_bytes;
-    let mut pages = checkpoint(&mut checkpointer.connection, NOOP).await?;
+    connection.run(checkpoint_if_long).await
+}
+
+fn checkpoint_if_long(file: &LocalConnection) -> Result<i64, sqlx::Error> {
+    let page_bytes = file.number("PRAGMA page_size")?;
+    let mut pages = checkpoint(file, NOOP)?;
 
     // Above the bound always, so that little is left for the writer.
     let pending = (pages.all - pages.checkpointed) * page_bytes;
     if pending >= CHECKPOINT_BYTES || pages.all * page_bytes >= WAL_BYTES_MAX {
-        pages = checkpoint(&mut checkpointer.connection, PASSIVE).await?;
+        pages = checkpoint(file, PASSIVE)?;
     }
     Ok(pages.all * page_bytes)
 }
 
-impl Checkpointer {
-    async fn open(path: &Path) -> Result<Self, sqlx::Error> {
-        let mut connection = open::reopen(path, Durability::Power).await?;
-        let page_bytes = sqlx::query_scalar("PRAGMA page_size").fetch_one(&mut connection).await?;
-        Ok(Self { connection, page_bytes })
-    }
-}
-
-async fn checkpoint(
-    connection: &mut SqliteConnection,
-    pragma: &'static str,
-) -> Result<WalPages, sqlx::Error> {
-    let (_, all, checkpointed): (i64, i64, i64) =
-        sqlx::query_as(pragma).fetch_one(connection).await?;
-    Ok(WalPages { all, checkpointed })
+fn checkpoint(file: &LocalConnection, pragma: &str) -> Result<WalPages, sqlx::Error> {
+    let row = file.fetch(pragma, &[], 1)?.pop().ok_or(sqlx::Error::RowNotFound)?;
+    Ok(WalPages { all: row.named("log")?, checkpointed: row.named("checkpointed")? })
 }
 
 #[cfg(test)]
 mod tests {
-    use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
-
     use super::*;
 
     /// Pages of the WAL that are in the database file.
-    async fn copied(connection: &mut SqliteConnection) -> i64 {
-        checkpoint(connection, NOOP).await.unwrap().checkpointed
+    fn copied(file: &LocalConnection) -> i64 {
+        checkpoint(file, NOOP).unwrap().checkpointed
     }
 
     #[tokio::test]
-    async fn the_checkpointer_keeps_still_while_the_writer_has_to_checkpoint() {
+    async fn the_checkpointer_waits_while_the_writer_has_to_checkpoint() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.db");
-        let options = SqliteConnectOptions::new()
-            .filename(&path)
-            .create_if_missing(true)
-            .journal_mode(SqliteJournalMode::Wal)
-            .pragma("wal_autocheckpoint", "0");
-        let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+        std::fs::write(&path, "").unwrap();
+        let file = open::reopen(&path, Durability::Power).unwrap();
+        file.set("journal_mode", "WAL").unwrap();
         for sql in ["CREATE TABLE t (x BLOB)", "INSERT INTO t VALUES (zeroblob(16 << 20))"] {
-            sqlx::query(sql).execute(&mut connection).await.unwrap();
+            file.run(sql).unwrap();
         }
 
         let signals = Arc::new(CheckpointSignals::default());
@@ -177,10 +159,10 @@ mod tests {
         let checkpointer = tokio::spawn(keep_short(path, Arc::clone(&signals)));
         signals.committed();
         tokio::time::sleep(LOOK_EVERY * 6).await;
-        assert_eq!(copied(&mut connection).await, 0, "it would have been in the writer's way");
+        assert_eq!(copied(&file), 0, "it would have been in the writer's way");
 
         signals.checkpointed();
-        while copied(&mut connection).await == 0 {
+        while copied(&file) == 0 {
             tokio::time::sleep(LOOK_EVERY).await;
         }
         signals.close();

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_recorder_is_refused_by_any_name_and_told_who_the_first_is() {
+    fn a_second_recorder_is_refused_and_told_who_the_first_is() {
         let dir = tempfile::tempdir().unwrap();
         let (path, other) = (dir.path().join("a.db"), dir.path().join("b.db"));
         std::fs::write(&path, "").unwrap();

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_its_owner_s_alone_and_what_is_in_its_place_is_left_alone() {
+    fn a_new_file_is_its_owners_alone_and_replaces_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         open_or_make(&at("new")).unwrap();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_others_may_open_are_narrowed_but_not_what_a_link_leads_to() {
+    fn open_files_are_narrowed_but_not_the_target_of_a_link() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         for name in ["a.db", "a.db-wal", "other"] {

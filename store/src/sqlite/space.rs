@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use sqlx::{Row, SqliteConnection};
+use crate::database::local::LocalConnection;
 
-/// Pages that one step gives back, so that no step fills the WAL: 64 MiB.
-const STEP_PAGES: u32 = 4096;
+/// Gives back 4096 pages, 64 MiB, so that no step fills the WAL.
+const STEP: &str = "PRAGMA incremental_vacuum(4096)";
+const FREE_PAGES: &str = "PRAGMA freelist_count";
 /// The value of `PRAGMA auto_vacuum` of a file that can give pages back one by one.
 const INCREMENTAL: i64 = 2;
 
@@ -20,42 +21,33 @@ pub(crate) enum FreeSpace {
 
 /// Gives free pages back. A store of an older version cannot do it page by page: it is rewritten
 /// once, which needs room for a copy, and can from then on.
-pub(crate) async fn give_back(connection: &mut SqliteConnection) -> Result<FreeSpace, sqlx::Error> {
-    if number(connection, "PRAGMA auto_vacuum").await? != INCREMENTAL {
-        if number(connection, "PRAGMA freelist_count").await? > 0 {
-            sqlx::query("PRAGMA auto_vacuum = INCREMENTAL").execute(&mut *connection).await?;
-            sqlx::query("VACUUM").execute(&mut *connection).await?;
+pub(crate) fn give_back(file: &LocalConnection) -> Result<FreeSpace, sqlx::Error> {
+    if file.number("PRAGMA auto_vacuum")? != INCREMENTAL {
+        if file.number(FREE_PAGES)? > 0 {
+            file.run("PRAGMA auto_vacuum = INCREMENTAL")?;
+            file.run("VACUUM")?;
         }
-        return checkpoint(connection).await;
+        return checkpoint(file);
     }
 
-    let mut free = number(connection, "PRAGMA freelist_count").await?;
+    let mut free = file.number(FREE_PAGES)?;
     while free > 0 {
-        let step = format!("PRAGMA incremental_vacuum({STEP_PAGES})");
-        sqlx::query(sqlx::AssertSqlSafe(step)).execute(&mut *connection).await?;
-        let left = number(connection, "PRAGMA freelist_count").await?;
+        file.run(STEP)?;
+        let left = file.number(FREE_PAGES)?;
         // A reader may keep SQLite from freeing anything.
         if left >= free {
             break;
         }
         free = left;
-        checkpoint(connection).await?;
+        checkpoint(file)?;
     }
-    checkpoint(connection).await
+    checkpoint(file)
 }
 
 /// Copies the whole WAL into the file and shortens both.
-async fn checkpoint(connection: &mut SqliteConnection) -> Result<FreeSpace, sqlx::Error> {
-    let row = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").fetch_one(connection).await?;
-    let is_blocked = row.try_get::<i64, _>(0)? != 0;
+fn checkpoint(file: &LocalConnection) -> Result<FreeSpace, sqlx::Error> {
+    let is_blocked = file.number("PRAGMA wal_checkpoint(TRUNCATE)")? != 0;
     Ok(if is_blocked { FreeSpace::HeldByReader } else { FreeSpace::Returned })
-}
-
-async fn number(
-    connection: &mut SqliteConnection,
-    pragma: &'static str,
-) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar(pragma).fetch_one(connection).await
 }
 
 /// The length of a store's file in bytes; 0 when it cannot be told.

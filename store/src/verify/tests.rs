@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use episode::{Call, CallId, CallStart, Reward, RewardScope};
 use postgres_kit::Server;
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, Connection, SqliteConnection};
+use rusqlite::Connection;
 use tempfile::TempDir;
 
 use super::verify;
@@ -74,9 +73,10 @@ async fn sound() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-async fn behind_its_back(path: &Path) -> SqliteConnection {
-    let options = SqliteConnectOptions::new().filename(path).foreign_keys(false);
-    options.connect().await.unwrap()
+fn behind_its_back(path: &Path) -> Connection {
+    let connection = Connection::open(path).unwrap();
+    connection.pragma_update(None, "foreign_keys", false).unwrap();
+    connection
 }
 
 #[tokio::test]
@@ -210,9 +210,7 @@ async fn what_is_broken_is_never_read_as_if_it_were_whole() {
     let (mut refused, mut harmless) = (0, 0);
     for statement in BROKEN.iter().map(|(statement, _)| *statement).filter(of_content) {
         std::fs::copy(&sound, &path).unwrap();
-        let mut connection = behind_its_back(&path).await;
-        sqlx::query(statement).execute(&mut connection).await.unwrap();
-        connection.close().await.unwrap();
+        behind_its_back(&path).execute(statement, ()).unwrap();
         match read(&path).await {
             Err(_) => refused += 1,
             Ok(calls) => {
@@ -232,10 +230,8 @@ async fn each_broken_row_is_found_and_named() {
     let mut missed = Vec::new();
     for (statement, named) in BROKEN {
         std::fs::copy(&sound, &path).unwrap();
-        let mut connection = behind_its_back(&path).await;
-        let broken = sqlx::query(*statement).execute(&mut connection).await.unwrap();
-        assert!(broken.rows_affected() > 0, "{statement} breaks nothing");
-        connection.close().await.unwrap();
+        let broken = behind_its_back(&path).execute(statement, ()).unwrap();
+        assert!(broken > 0, "{statement} breaks nothing");
         let report = verify(&path).await.unwrap();
         let told: Vec<_> = report.damage.iter().map(ToString::to_string).collect();
         assert_eq!(report.damage_found as usize, told.len());
@@ -293,17 +289,18 @@ async fn each_flipped_byte_is_found() {
     for (table, column, which) in COVERED {
         std::fs::copy(&sound, &path).unwrap();
         let rows = format!("SELECT {column} FROM {table} WHERE {which} ORDER BY 1");
-        let mut connection = behind_its_back(&path).await;
-        let rows: Vec<Vec<u8>> =
-            sqlx::query_scalar(sqlx::AssertSqlSafe(rows)).fetch_all(&mut connection).await.unwrap();
+        let connection = behind_its_back(&path);
+        let rows: Vec<Vec<u8>> = {
+            let mut found = connection.prepare(&rows).unwrap();
+            found.query_map((), |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+        };
         let change = format!("UPDATE {table} SET {column} = $1 WHERE {column} = $2 AND {which}");
         for old in rows.iter().step_by(2).filter(|old| !old.is_empty()) {
             for at in [0, old.len() / 2, old.len() - 1] {
                 let mut new = old.clone();
                 new[at] ^= 4;
                 for (to, from) in [(&new, old), (old, &new)] {
-                    let change = sqlx::query(sqlx::AssertSqlSafe(change.clone()));
-                    change.bind(to).bind(from).execute(&mut connection).await.unwrap();
+                    connection.execute(&change, (to, from)).unwrap();
                     let report = verify(&path).await.unwrap();
                     assert_eq!(report.is_clean(), to == old, "{table}.{column} byte {at}");
                 }
@@ -317,9 +314,7 @@ async fn a_damaged_page_is_told_and_the_rest_is_checked() {
     let (_folder, path) = sound().await;
     let mut bytes = std::fs::read(&path).unwrap();
     let root = "SELECT rootpage FROM sqlite_schema WHERE name = 'choice'";
-    let mut connection = behind_its_back(&path).await;
-    let root: i64 = sqlx::query_scalar(root).fetch_one(&mut connection).await.unwrap();
-    connection.close().await.unwrap();
+    let root: i64 = behind_its_back(&path).query_row(root, (), |row| row.get(0)).unwrap();
     let page = (root as usize - 1) * 16 * 1024;
     bytes[page..page + 200].fill(0x55);
     std::fs::write(&path, bytes).unwrap();
@@ -331,11 +326,9 @@ async fn a_damaged_page_is_told_and_the_rest_is_checked() {
 #[tokio::test]
 async fn calls_that_a_damaged_stretch_does_not_touch_are_sound() {
     let (_folder, path) = sound().await;
-    let mut connection = behind_its_back(&path).await;
     let last = "UPDATE segment SET data = zeroblob(20), encoding = 1 WHERE segment_key = \
                 (SELECT max(segment_key) FROM segment WHERE reel_key = 1 AND track = 0)";
-    sqlx::query(last).execute(&mut connection).await.unwrap();
-    connection.close().await.unwrap();
+    behind_its_back(&path).execute(last, ()).unwrap();
     let report = verify(&path).await.unwrap();
     let calls: Vec<_> = report.damage.iter().filter_map(|d| d.place.call.clone()).collect();
     assert_eq!(calls.len(), 1, "{:#?}", report.damage);

@@ -2,11 +2,11 @@
 
 use episode::{AttemptId, Micros, Reward};
 
+use crate::commit::state::CommitState;
 use crate::commit::{Record, commit};
 use crate::database::connection::StoreConnection;
 use crate::error::{CommitError, CommitResult, OpenError};
 use crate::location::Location;
-use crate::log::cache::LogCache;
 use crate::open;
 use crate::unavailable::StoreUnavailable;
 
@@ -47,7 +47,7 @@ impl StoreEditor {
 
     async fn write(mut self, record: Record) -> CommitResult {
         // No record of this kind uses a log.
-        let mut no_logs = LogCache::default();
+        let mut no_logs = CommitState::default();
         let written = match self.0.begin().await {
             Ok(()) => commit(&mut self.0, &mut no_logs, &[&record]).await,
             Err(error) => Err(error),

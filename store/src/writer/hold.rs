@@ -30,9 +30,10 @@ const DUE_STARTS_MAX: usize = GROUP_RECORDS_MAX / 2;
 
 /// Time for which further records are waited for where many come: one commit for more of them.
 const GATHER: Duration = Duration::from_millis(2);
-/// Records in the last group that say that many come: more than one call, which may be two records.
+/// Size of the last group from which the writer waits for more records: more than one call, which
+/// may be two records.
 const BUSY_RECORDS: usize = 3;
-/// Time for which the last group says so.
+/// Time for which it waits so after that group.
 const BUSY_FOR: Duration = Duration::from_millis(10);
 
 /// A record that waits, and the sender of its result.
@@ -62,7 +63,7 @@ pub(crate) struct HeldStarts {
     changed: Notify,
 }
 
-/// Whoever waits for a start tells the writer so.
+/// Tells the writer that a caller waits for this start.
 #[derive(Debug)]
 pub(crate) struct StartSignal {
     is_wanted: Arc<AtomicBool>,
@@ -246,7 +247,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
 
     #[tokio::test]
-    async fn a_start_is_written_when_it_is_waited_for_when_its_time_is_over_and_with_its_end() {
+    async fn a_start_is_written_when_wanted_when_due_or_with_its_end() {
         on_both(async |site| {
             let (store, writer) = site.open().await;
             let calls = [1, 2, 3].map(|at| begun("a", at));
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn starts_that_are_kept_back_are_written_when_the_recorder_stops() {
+    async fn starts_kept_back_are_written_when_the_recorder_stops() {
         on_both(async |site| {
             let (store, writer) = site.open().await;
             let call = begun("a", 1);

@@ -3,9 +3,9 @@
 //! The first call of an episode in a process waits, as in the strict modes, and its commit marks
 //! the episode: from then on calls of it may be lost. Calls of an episode with keys or a budget all
 //! wait, because each may be refused, and so do calls that name another group, task or label. A
-//! close removes the mark, because it is
-//! written after all calls before it; so does a clean stop. A recorder that dies leaves its marks,
-//! and the next one makes them final. A call that was dropped is final at once.
+//! close removes the mark, because it is written after all calls before it; so does a clean stop. A
+//! recorder that dies leaves its marks, and the next one makes them final. A call that was dropped
+//! is final at once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,8 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use episode::{AttemptId, EpisodeId, Tag};
 
 use crate::commit::gate::words_of;
+use crate::commit::marks::{remove_marks, set_may_lack_calls};
 use crate::database::connection::StoreConnection;
-use crate::database::query::query;
 
 /// Attempts that are remembered. Beyond it all are forgotten, and their next calls wait again.
 const ATTEMPTS_MAX: usize = 100_000;
@@ -102,61 +102,10 @@ impl LossTracker {
         if self.sets().is_overrun {
             return Ok(());
         }
-        query("DELETE FROM mark WHERE writer = $1").bind(writer).execute(connection).await
+        remove_marks(connection, writer).await
     }
 
     fn sets(&self) -> MutexGuard<'_, LossSets> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Marks an attempt for `writer`, in the transaction of its first call.
-pub(crate) async fn mark(
-    connection: &mut StoreConnection,
-    attempt: &AttemptId,
-    writer: i64,
-) -> Result<(), sqlx::Error> {
-    let insert = "INSERT INTO mark (writer, episode_key) SELECT $3, episode_key FROM episode \
-                  WHERE episode_id = $1 AND attempt = $2 ON CONFLICT DO NOTHING";
-    query(insert)
-        .bind(attempt.episode.as_str())
-        .bind(attempt.attempt)
-        .bind(writer)
-        .execute(connection)
-        .await
-}
-
-/// Removes the mark of an attempt.
-pub(crate) async fn unmark(
-    connection: &mut StoreConnection,
-    attempt: &AttemptId,
-    writer: i64,
-) -> Result<(), sqlx::Error> {
-    let delete = "DELETE FROM mark WHERE writer = $3 AND episode_key = \
-                  (SELECT episode_key FROM episode WHERE episode_id = $1 AND attempt = $2)";
-    query(delete)
-        .bind(attempt.episode.as_str())
-        .bind(attempt.attempt)
-        .bind(writer)
-        .execute(connection)
-        .await
-}
-
-/// Makes the marks final that `writer` left when it died.
-pub(crate) async fn finalize_marks(
-    connection: &mut StoreConnection,
-    writer: i64,
-) -> Result<(), sqlx::Error> {
-    let finalize = "UPDATE episode SET may_lack_calls = 1 \
-                    WHERE episode_key IN (SELECT episode_key FROM mark WHERE writer = $1)";
-    query(finalize).bind(writer).execute(connection).await?;
-    query("DELETE FROM mark WHERE writer = $1").bind(writer).execute(connection).await
-}
-
-async fn set_may_lack_calls(
-    connection: &mut StoreConnection,
-    attempt: &AttemptId,
-) -> Result<(), sqlx::Error> {
-    let update = "UPDATE episode SET may_lack_calls = 1 WHERE episode_id = $1 AND attempt = $2";
-    query(update).bind(attempt.episode.as_str()).bind(attempt.attempt).execute(connection).await
 }

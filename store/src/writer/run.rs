@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
+use crate::commit::state::CommitState;
 use crate::commit::{Record, commit};
 use crate::database::connection::StoreConnection;
 use crate::error::{CommitError, CommitResult, with_causes};
-use crate::log::cache::LogCache;
 use crate::types::Durability;
 use crate::unavailable::StoreUnavailable;
 use crate::writer::counts::RecordCounters;
@@ -23,7 +23,7 @@ pub(crate) struct WriterLoop {
     /// `None` after an error from which the connection did not recover.
     connection: Option<StoreConnection>,
     session: WriterSession,
-    logs: LogCache,
+    state: CommitState,
     losses: Arc<LossTracker>,
     counters: Arc<RecordCounters>,
 }
@@ -36,8 +36,8 @@ impl WriterLoop {
         losses: Arc<LossTracker>,
         counters: Arc<RecordCounters>,
     ) -> Self {
-        let logs = LogCache::of(session.writer());
-        Self { durability, connection: Some(connection), session, logs, losses, counters }
+        let state = CommitState::new(session.writer());
+        Self { durability, connection: Some(connection), session, state, losses, counters }
     }
 
     /// Writes until all handles on the queue are dropped.
@@ -120,7 +120,7 @@ impl WriterLoop {
     /// Writes records in one transaction, and checks that others will find them.
     async fn commit(&mut self, records: &[&Record]) -> Result<Vec<CommitResult>, CommitError> {
         let mut connection = self.in_transaction().await?;
-        let written = commit(&mut connection, &mut self.logs, records);
+        let written = commit(&mut connection, &mut self.state, records);
 
         match self.session.bounded(written).await {
             Some(Ok(results)) => {
@@ -133,8 +133,8 @@ impl WriterLoop {
                 Err(log_and_classify(error, "records could not be written"))
             }
             None => {
-                // The commit was dropped halfway, so the log cache was not told.
-                self.logs.rolled_back();
+                // The commit was dropped halfway, so the state was not told.
+                self.state.rolled_back();
                 tracing::error!("the database server does not answer");
                 Err(StoreUnavailable::Gone.into())
             }
@@ -160,8 +160,8 @@ impl WriterLoop {
 
         let mut connection = self.session.reconnect().await?;
         // Another process may have taken the number meanwhile, and with it the logs.
-        if self.logs.writer() != self.session.writer() {
-            self.logs = self.logs.anew(self.session.writer());
+        if self.state.writer() != self.session.writer() {
+            self.state = self.state.restarted(self.session.writer());
         }
         match connection.begin().await {
             Ok(()) => Ok(connection),
@@ -190,7 +190,7 @@ impl WriterLoop {
     fn track_losses(&self, record: &Record, result: &CommitResult) {
         match (record, result) {
             (Record::FirstCallStart(begun, None), Ok(()))
-                if self.logs.is_ungated(&AttemptId::from(&begun.tag)) =>
+                if self.state.gates.is_open(&AttemptId::from(&begun.tag)) =>
             {
                 self.losses.set_marked(&begun.tag);
             }

@@ -7,16 +7,20 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::commit::marks::finalize_marks;
 use crate::database::connection::StoreConnection;
+use crate::database::local::LocalConnection;
 use crate::database::query::query;
+use crate::error::OpenError;
+use crate::location::Location;
 use crate::postgres::PostgresSession;
 use crate::sqlite::checkpoint::{self, CheckpointSignals};
 use crate::sqlite::identity::FileIdentity;
-use crate::sqlite::local::LocalConnection;
 use crate::sqlite::lock::WriterLock;
-use crate::sqlite::open::{BUSY_WAIT, reopen_here};
+use crate::sqlite::open::{BUSY_WAIT, reopen};
 use crate::types::Durability;
 use crate::unavailable::StoreUnavailable;
+use crate::{open, postgres, sqlite};
 
 /// Time that a server may take over one group of records.
 const SERVER_WAIT: Duration = Duration::from_secs(30);
@@ -43,8 +47,33 @@ pub(crate) struct SqliteSession {
 }
 
 impl WriterSession {
+    /// Opens a store to record into it, making it if it is not there.
+    pub(crate) async fn open(
+        at: &Location,
+        durability: Durability,
+    ) -> Result<(StoreConnection, Self), OpenError> {
+        let (mut connection, session) = match at {
+            Location::File(path) => {
+                let path = &sqlite::open::without_link(path);
+                let open = move |path: &Path| sqlite::open::for_recording(path, durability);
+                let (local, lock) = open::beside(path, open).await?;
+                (StoreConnection::Local(local), Self::of_file(path, durability, lock))
+            }
+            Location::Server(options) => {
+                let (connection, session) = postgres::for_recording(options, durability).await?;
+                (connection, Self::Postgres(session))
+            }
+        };
+
+        // A writer of this number that died may have lost calls.
+        finalize_marks(&mut connection, session.writer())
+            .await
+            .map_err(|error| OpenError::Database(at.to_string(), error))?;
+        Ok((connection, session))
+    }
+
     /// The session at a file that is open and locked. Starts its checkpointer.
-    pub(crate) fn of_file(path: &Path, durability: Durability, lock: WriterLock) -> Self {
+    fn of_file(path: &Path, durability: Durability, lock: WriterLock) -> Self {
         let signals = Arc::new(CheckpointSignals::default());
         let checkpointer = checkpoint::keep_short(path.to_owned(), Arc::clone(&signals));
         Self::Sqlite(Box::new(SqliteSession {
@@ -71,7 +100,7 @@ impl WriterSession {
             Self::Sqlite(session) => {
                 let holds = session.identity.holds_for_reopening();
                 session.check_identity(holds)?;
-                let opened = reopen_here(&session.path, session.durability);
+                let opened = reopen(&session.path, session.durability);
                 opened
                     .map(StoreConnection::Local)
                     .map_err(|error| cannot_reopen(&error).unwrap_or(StoreUnavailable::Disk))

@@ -3,7 +3,7 @@
 use viewer::{CallView, EpisodeTree, FindingView, OtherCall, TurnView};
 
 use super::super::episodes::state_style;
-use super::super::message::Paper;
+use super::super::message::TextRoom;
 use super::super::numbers::{grouped, reward};
 use super::super::source::Source;
 use super::turn::{self, answer, heading, new_messages};
@@ -16,12 +16,12 @@ use crate::time::{date, rough};
 const CALLS_MAX: usize = 8;
 
 /// A part of the page.
-enum Part<'a> {
+enum PagePart<'a> {
     Turn(&'a TurnView),
     Other(&'a OtherCall),
 }
 
-impl Part<'_> {
+impl PagePart<'_> {
     fn place(&self) -> (u32, u32) {
         match self {
             Self::Turn(turn) => (turn.number, turn.choice),
@@ -37,7 +37,7 @@ pub(super) async fn print(
     tree: &EpisodeTree,
     is_full: bool,
 ) -> Result<(), Failure> {
-    let whole = Paper::whole();
+    let whole = TextRoom::whole();
     let mut goes_on = print::styled_lines(&about(tree, &whole))?;
     let mut call: Option<CallView> = None;
     let mut before: Option<&TurnView> = None;
@@ -46,26 +46,26 @@ pub(super) async fn print(
             return Ok(());
         }
         let turn = match part {
-            Part::Other(other) => {
+            PagePart::Other(other) => {
                 let line = turn::other(other);
                 goes_on = print::styled_lines(&[Line::default(), line])?;
                 continue;
             }
-            Part::Turn(turn) => turn,
+            PagePart::Turn(turn) => turn,
         };
         let is_first = call.as_ref().is_none_or(|call| call.call_id != turn.call_id);
         let read = match call.take().filter(|_| !is_first) {
             Some(read) => read,
             None => terminal::waiting("reading a turn", source.call(&turn.call_id)).await?,
         };
-        let paper = if is_full { Paper::whole() } else { Paper::short(command(tree, turn)) };
+        let room = if is_full { TextRoom::whole() } else { TextRoom::short(command(tree, turn)) };
 
         let mut lines = vec![Line::default()];
         lines.extend(heading(tree, turn, before, &whole));
         if is_first {
-            lines.extend(new_messages(turn, &read, &paper));
+            lines.extend(new_messages(turn, &read, &room));
         }
-        lines.extend(answer(turn, &read, &paper));
+        lines.extend(answer(turn, &read, &room));
         goes_on = print::styled_lines(&lines)?;
         call = Some(read);
         before = Some(turn);
@@ -73,10 +73,10 @@ pub(super) async fn print(
     Ok(())
 }
 
-fn parts(tree: &EpisodeTree) -> Vec<Part<'_>> {
-    let turns = tree.turns.iter().map(Part::Turn);
-    let mut parts: Vec<_> = turns.chain(tree.others.iter().map(Part::Other)).collect();
-    parts.sort_by_key(Part::place);
+fn parts(tree: &EpisodeTree) -> Vec<PagePart<'_>> {
+    let turns = tree.turns.iter().map(PagePart::Turn);
+    let mut parts: Vec<_> = turns.chain(tree.others.iter().map(PagePart::Other)).collect();
+    parts.sort_by_key(PagePart::place);
     parts
 }
 
@@ -89,7 +89,7 @@ fn command(tree: &EpisodeTree, turn: &TurnView) -> String {
 }
 
 /// The head of an episode: names, numbers, and why its tokens are not exact.
-pub(super) fn about(tree: &EpisodeTree, paper: &Paper) -> Vec<Line> {
+pub(super) fn about(tree: &EpisodeTree, room: &TextRoom) -> Vec<Line> {
     let episode = &tree.episode;
     let mut title = Line::styled(Style::Bold, episode.episode_id.clone())
         .then(Style::Plain, format!(" attempt {}", episode.attempt));
@@ -107,9 +107,9 @@ pub(super) fn about(tree: &EpisodeTree, paper: &Paper) -> Vec<Line> {
     title = title.then(Style::Plain, " | reward ").then(style, value);
 
     let mut lines = vec![title];
-    lines.extend(dim(&numbers(tree), paper));
-    lines.extend(dim(&times(tree), paper));
-    lines.extend(verdict(tree, paper));
+    lines.extend(dim(&numbers(tree), room));
+    lines.extend(dim(&times(tree), room));
+    lines.extend(verdict(tree, room));
     lines
 }
 
@@ -157,7 +157,7 @@ fn times(tree: &EpisodeTree) -> String {
 }
 
 /// The verdict, with the reasons in words.
-fn verdict(tree: &EpisodeTree, paper: &Paper) -> Vec<Line> {
+fn verdict(tree: &EpisodeTree, room: &TextRoom) -> Vec<Line> {
     let style = match tree.verdict.as_str() {
         "exact" => Style::Green,
         "usable" => Style::Yellow,
@@ -169,7 +169,7 @@ fn verdict(tree: &EpisodeTree, paper: &Paper) -> Vec<Line> {
     }
     for finding in &tree.reasons {
         let text = format!("{}{}: {}", finding.reason, calls_of(tree, finding), finding.meaning);
-        let rows = super::super::message::hanging(&text, 2, paper);
+        let rows = super::super::message::hanging(&text, 2, room);
         lines.extend(rows.into_iter().map(Line::from));
     }
     lines
@@ -190,7 +190,7 @@ fn calls_of(tree: &EpisodeTree, finding: &FindingView) -> String {
     if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) }
 }
 
-fn dim(text: &str, paper: &Paper) -> Vec<Line> {
-    let lines = crate::terminal::layout::wrap_line(text, paper.width).into_iter();
+fn dim(text: &str, room: &TextRoom) -> Vec<Line> {
+    let lines = crate::terminal::layout::wrap_line(text, room.width).into_iter();
     lines.map(|line| Line::styled(Style::Dim, line)).collect()
 }

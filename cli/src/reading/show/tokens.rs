@@ -67,7 +67,7 @@ pub(super) async fn print(
 }
 
 /// A sampled token.
-struct Token {
+struct ShownToken {
     index: usize,
     id: u32,
     text: Option<String>,
@@ -91,7 +91,7 @@ fn heading(tree: &EpisodeTree, tokens: &TokensView) -> Line {
         .then(Style::Dim, format!(" | {}", parts.join(" | ")))
 }
 
-fn sampled(tokens: &TokensView) -> Vec<Token> {
+fn sampled(tokens: &TokensView) -> Vec<ShownToken> {
     let prompt = tokens.prompt_tokens as usize;
     let version = |at: u32| {
         let mut spans = tokens.versions.iter();
@@ -99,7 +99,7 @@ fn sampled(tokens: &TokensView) -> Vec<Token> {
         span.map(|span| span.version.clone())
     };
     let all = prompt..tokens.ids.len();
-    all.map(|at| Token {
+    all.map(|at| ShownToken {
         index: at - prompt,
         id: tokens.ids[at],
         text: tokens.texts.get(at).cloned().flatten(),
@@ -111,7 +111,7 @@ fn sampled(tokens: &TokensView) -> Vec<Token> {
 }
 
 /// The style of a token by its logprob.
-fn style(token: &Token) -> Style {
+fn style(token: &ShownToken) -> Style {
     let level = |logprob: f32| LEVELS.iter().find(|(lowest, ..)| logprob >= *lowest);
     match token.logprob.and_then(level) {
         Some((_, style, _)) if token.is_trained => *style,
@@ -120,7 +120,7 @@ fn style(token: &Token) -> Style {
 }
 
 /// The text of the tokens with colors, below a legend.
-fn text(tokens: &[Token]) -> Vec<Line> {
+fn text(tokens: &[ShownToken]) -> Vec<Line> {
     let mut legend = Line::styled(Style::Dim, "probability ");
     for (_, style, name) in LEVELS {
         legend = legend.then(style, name).then(Style::Plain, "  ");
@@ -152,11 +152,11 @@ fn text(tokens: &[Token]) -> Vec<Line> {
 }
 
 /// The tokens as a table.
-fn rows(tokens: &[Token]) -> Vec<Line> {
+fn rows(tokens: &[ShownToken]) -> Vec<Line> {
     let columns =
         [("index", 0), ("id", 0), ("text", 1), ("logprob", 0), ("mask", 2), ("version", 3)];
     let known = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let row = |token: &Token| {
+    let row = |token: &ShownToken| {
         let text =
             token.text.as_ref().map(|text| serde_json::Value::from(text.as_str()).to_string());
         vec![
@@ -175,8 +175,8 @@ fn rows(tokens: &[Token]) -> Vec<Line> {
 mod tests {
     use super::*;
 
-    fn token(text: &str, logprob: Option<f32>) -> Token {
-        Token {
+    fn token(text: &str, logprob: Option<f32>) -> ShownToken {
+        ShownToken {
             index: 0,
             id: 7,
             text: Some(text.to_owned()),
@@ -198,7 +198,7 @@ mod tests {
         ] {
             assert_eq!(style(&token("a", logprob)), expected, "{logprob:?}");
         }
-        let masked = Token { is_trained: false, ..token("a", Some(0.0)) };
+        let masked = ShownToken { is_trained: false, ..token("a", Some(0.0)) };
         assert_eq!(style(&masked), Style::Dim);
     }
 

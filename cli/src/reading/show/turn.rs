@@ -3,7 +3,7 @@
 use serde_json::json;
 use viewer::{CallView, EpisodeTree, OtherCall, TurnView};
 
-use super::super::message::{Message, Paper};
+use super::super::message::{ReadableMessage, TextRoom};
 use super::super::numbers::milliseconds;
 use super::versions::versions_suffix;
 use crate::exit::Failure;
@@ -15,13 +15,13 @@ use crate::time::date;
 /// Most names of tools that are listed.
 const TOOLS_MAX: usize = 40;
 
-/// The line of numbers of a turn, in at most the paper's width. `before` is the turn that stands
+/// The line of numbers of a turn, as wide as the room. `before` is the turn that stands
 /// above it.
 pub(super) fn heading(
     tree: &EpisodeTree,
     turn: &TurnView,
     before: Option<&TurnView>,
-    paper: &Paper,
+    room: &TextRoom,
 ) -> Vec<Line> {
     let number = label(turn);
     let place = place(tree, turn, before);
@@ -33,7 +33,7 @@ pub(super) fn heading(
 
     let title = if place.is_empty() { number } else { format!("{number}  {place}") };
     let one = title.chars().count() + 3 + text.chars().count();
-    let mut lines = match paper.width {
+    let mut lines = match room.width {
         Some(width) if one > width => {
             let mut lines = vec![Line::styled(Style::Bold, title)];
             let text = wrap_line(&text, Some(width.saturating_sub(2)));
@@ -119,17 +119,17 @@ fn trouble(turn: &TurnView) -> Vec<String> {
 }
 
 /// The messages that are new in a turn.
-pub(super) fn new_messages(turn: &TurnView, call: &CallView, paper: &Paper) -> Vec<Line> {
-    let messages = Message::all(&call.messages);
+pub(super) fn new_messages(turn: &TurnView, call: &CallView, room: &TextRoom) -> Vec<Line> {
+    let messages = ReadableMessage::all(&call.messages);
     let new = messages.iter().skip(turn.new_from as usize);
-    new.flat_map(|message| message.lines(paper)).collect()
+    new.flat_map(|message| message.lines(room)).collect()
 }
 
 /// The answer of a turn's choice.
-pub(super) fn answer(turn: &TurnView, call: &CallView, paper: &Paper) -> Vec<Line> {
+pub(super) fn answer(turn: &TurnView, call: &CallView, room: &TextRoom) -> Vec<Line> {
     let choice = call.choices.iter().find(|choice| choice.index == turn.choice);
     match choice.map(|choice| &choice.message).filter(|message| !message.is_null()) {
-        Some(message) => Message::of(message).lines(paper),
+        Some(message) => ReadableMessage::of(message).lines(room),
         None => vec![Line::styled(Style::Dim, "  no answer")],
     }
 }
@@ -158,10 +158,10 @@ pub(super) fn print_one(tree: &EpisodeTree, call: &CallView, as_json: bool) -> R
         return print::line(&json!({ "turns": turns, "call": call }).to_string());
     }
 
-    let paper = Paper::whole();
+    let room = TextRoom::whole();
     let lines = match turns.split_first() {
-        Some((first, more)) => one_turn(tree, call, first, more, &paper),
-        None => other_in_full(tree, call, &paper),
+        Some((first, more)) => one_turn(tree, call, first, more, &room),
+        None => other_in_full(tree, call, &room),
     };
     print::styled_lines(&lines).map(drop)
 }
@@ -171,33 +171,33 @@ fn one_turn(
     call: &CallView,
     first: &TurnView,
     more: &[&TurnView],
-    paper: &Paper,
+    room: &TextRoom,
 ) -> Vec<Line> {
     let above = tree.turns.iter().rev().find(|turn| turn.number < first.number);
-    let mut lines = about(tree, call, paper);
-    lines.extend(heading(tree, first, above, paper));
+    let mut lines = about(tree, call, room);
+    lines.extend(heading(tree, first, above, room));
     if first.new_from > 0 {
         let text = format!("  after {} earlier messages", first.new_from);
         lines.push(Line::styled(Style::Dim, text));
     }
-    lines.extend(new_messages(first, call, paper));
-    lines.extend(answer(first, call, paper));
+    lines.extend(new_messages(first, call, room));
+    lines.extend(answer(first, call, room));
     for turn in more {
-        lines.extend(heading(tree, turn, Some(first), paper));
-        lines.extend(answer(turn, call, paper));
+        lines.extend(heading(tree, turn, Some(first), room));
+        lines.extend(answer(turn, call, room));
     }
     lines
 }
 
 /// A call that has no turn: what was sent, and what came back, as far as they are messages.
-fn other_in_full(tree: &EpisodeTree, call: &CallView, paper: &Paper) -> Vec<Line> {
-    let mut lines = about(tree, call, paper);
+fn other_in_full(tree: &EpisodeTree, call: &CallView, room: &TextRoom) -> Vec<Line> {
+    let mut lines = about(tree, call, room);
     let others = tree.others.iter().filter(|one| one.call_id == call.call_id);
     lines.extend(others.map(other));
-    let messages = Message::all(&call.messages);
-    lines.extend(messages.iter().flat_map(|message| message.lines(paper)));
+    let messages = ReadableMessage::all(&call.messages);
+    lines.extend(messages.iter().flat_map(|message| message.lines(room)));
     let answers = call.choices.iter().filter(|choice| !choice.message.is_null());
-    lines.extend(answers.flat_map(|choice| Message::of(&choice.message).lines(paper)));
+    lines.extend(answers.flat_map(|choice| ReadableMessage::of(&choice.message).lines(room)));
     let number = tree.others.iter().find(|one| one.call_id == call.call_id);
     let number = number.map_or(0, |one| one.number);
     let hint = format!("  --turn {number} --raw prints what was sent and received");
@@ -206,7 +206,7 @@ fn other_in_full(tree: &EpisodeTree, call: &CallView, paper: &Paper) -> Vec<Line
 }
 
 /// The particulars of a call: when, to whom, with which tools and parameters.
-fn about(tree: &EpisodeTree, call: &CallView, paper: &Paper) -> Vec<Line> {
+fn about(tree: &EpisodeTree, call: &CallView, room: &TextRoom) -> Vec<Line> {
     let mut parts = vec![format!("{} attempt {}", tree.episode.episode_id, call.attempt)];
     parts.push(date(call.started_at));
     parts.push(format!("{} {}", call.method, call.path));
@@ -229,6 +229,6 @@ fn about(tree: &EpisodeTree, call: &CallView, paper: &Paper) -> Vec<Line> {
         texts.push(format!("asked for: {}", fields.collect::<Vec<_>>().join(", ")));
     }
 
-    let lines = texts.iter().flat_map(|text| wrap_line(text, paper.width));
+    let lines = texts.iter().flat_map(|text| wrap_line(text, room.width));
     lines.map(|line| Line::styled(Style::Dim, line)).collect()
 }

@@ -62,7 +62,10 @@ mod tests {
 
     /// A turn that these spans sampled: label, number, checksum.
     pub(super) fn turn(spans: &[(&str, Option<&str>)], stamps: (Value, Value)) -> TurnView {
-        let span = |(version, checksum): &(&str, Option<&str>)| json!({ "version": version, "number": 1, "checksum": checksum, "start": 0, "end": 1 });
+        let span = |span: &(&str, Option<&str>)| {
+            let (version, checksum) = span;
+            json!({ "version": version, "number": 1, "checksum": checksum, "start": 0, "end": 1 })
+        };
         let versions: Vec<Value> = spans.iter().map(span).collect();
         let document = json!({
             "number": 1, "call_id": "c", "choice": 0, "parent": null, "kind": "main",

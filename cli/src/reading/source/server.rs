@@ -8,7 +8,7 @@ use serde_json::Value;
 use viewer::View;
 use wire::Splitter;
 
-use super::Parameters;
+use super::QueryPairs;
 use crate::exit::Failure;
 use crate::http::{self, Http};
 
@@ -20,7 +20,7 @@ pub(in crate::reading) struct ServerReader {
 }
 
 /// A stream of server-sent events.
-pub(in crate::reading) struct EventStream {
+pub(in crate::reading) struct ServerEvents {
     body: Incoming,
     splitter: Splitter,
 }
@@ -34,19 +34,19 @@ impl ServerReader {
         &self,
         view: View,
         id: &str,
-        parameters: &Parameters,
+        parameters: &QueryPairs,
     ) -> Result<Vec<u8>, Failure> {
         let url = self.url(&path(view, id), parameters);
         let body = self.get(&url).await?;
         Ok(http::read_body(body, &url).await?.to_vec())
     }
 
-    pub(super) async fn events(&self, parameters: &Parameters) -> Result<EventStream, Failure> {
+    pub(super) async fn events(&self, parameters: &QueryPairs) -> Result<ServerEvents, Failure> {
         let body = self.get(&self.url("/events", parameters)).await?;
-        Ok(EventStream { body, splitter: Splitter::default() })
+        Ok(ServerEvents { body, splitter: Splitter::default() })
     }
 
-    fn url(&self, path: &str, parameters: &Parameters) -> String {
+    fn url(&self, path: &str, parameters: &QueryPairs) -> String {
         let pairs = parameters.iter();
         let pairs: Vec<String> =
             pairs.map(|(name, value)| format!("{name}={}", http::escaped(value))).collect();
@@ -70,7 +70,7 @@ impl ServerReader {
     }
 }
 
-impl EventStream {
+impl ServerEvents {
     /// The next events: the kind and the document of each.
     pub(super) async fn next(&mut self) -> Result<Vec<(String, String)>, Failure> {
         loop {

@@ -7,11 +7,11 @@ use super::checksum::{DIGEST_WORDS, HashInput};
 use super::{Arrival, ArrivedValues};
 use crate::cuda::device::Device;
 use crate::cuda::device::memory::Memory;
+use crate::cuda::element_type::ElementType;
 use crate::cuda::error::CudaError;
 use crate::cuda::grid;
 use crate::cuda::kernels::{Arg, Kernels};
 use crate::cuda::program::source::{FAMILIES, Family};
-use crate::cuda::tensor::ElementType;
 
 /// The family of kernels.
 const FAMILY: &str = "arrival";

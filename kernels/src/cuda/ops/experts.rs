@@ -7,12 +7,13 @@
 mod routing;
 
 use super::launch::{op_error, pointer};
+use crate::cuda::element_type::ElementType;
 use crate::cuda::grid;
 use crate::cuda::grid::experts::ExpertTiles;
 use crate::cuda::kernels::Arg;
 use crate::cuda::profiler::{expert_product_cost, silu_cost};
 use crate::cuda::step::Cuda;
-use crate::cuda::tensor::{CudaBuffer, CudaMatrix, ElementType};
+use crate::cuda::tensor::{CudaBuffer, CudaMatrix};
 use crate::op::{ExpertChoice, ExpertMatrices, LayerRouting, OpError, check_index, check_len};
 pub use routing::CudaRouting;
 

@@ -2,12 +2,13 @@
 //! arguments.
 
 use crate::cuda::device::memory::Memory;
+use crate::cuda::element_type::ElementType;
 use crate::cuda::error::CudaError;
 use crate::cuda::kernels::{Arg, Grid};
 use crate::cuda::profiler::{Profiler, kernel_cost};
 use crate::cuda::step::plan::{StepShape, WordOffsets};
 use crate::cuda::step::{Bounds, Cuda};
-use crate::cuda::tensor::{CudaBuffer, CudaPages, ElementType, Storage};
+use crate::cuda::tensor::{CudaBuffer, CudaPages, Storage};
 use crate::op::OpError;
 use crate::random::Random;
 

@@ -2,11 +2,12 @@
 
 use super::launch::{op_error, pointer};
 use crate::cuda::cublaslt::{ProductAddresses, ProductShape};
+use crate::cuda::element_type::ElementType;
 use crate::cuda::grid::gemm::{self, FewRows, SMALL_ROWS, SPREAD_GATED, Spread};
 use crate::cuda::kernels::{Arg, Grid};
 use crate::cuda::profiler::product_cost;
 use crate::cuda::step::Cuda;
-use crate::cuda::tensor::{CudaBuffer, CudaMatrix, ElementType};
+use crate::cuda::tensor::{CudaBuffer, CudaMatrix};
 use crate::op::{OpError, check_len};
 
 impl Cuda {

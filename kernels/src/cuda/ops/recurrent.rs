@@ -5,11 +5,12 @@
 
 use super::launch::{op_error, pointer};
 use crate::cuda::device::Device;
+use crate::cuda::element_type::ElementType;
 use crate::cuda::error::CudaError;
 use crate::cuda::grid::recurrent as grid;
 use crate::cuda::kernels::Arg;
 use crate::cuda::step::Cuda;
-use crate::cuda::tensor::{CudaBuffer, ElementType, Storage};
+use crate::cuda::tensor::{CudaBuffer, Storage};
 use crate::op::{
     ConvolutionInputs, DeltaHeads, DeltaInputs, LayerStates, OpError, RmsNorm, check_index,
     check_len,

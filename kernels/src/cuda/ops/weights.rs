@@ -6,8 +6,9 @@ use std::ops::Range;
 
 use super::launch::op_error;
 use crate::bf16::widen;
+use crate::cuda::element_type::ElementType;
 use crate::cuda::step::Cuda;
-use crate::cuda::tensor::{CudaBuffer, CudaMatrix, ElementType, Storage};
+use crate::cuda::tensor::{CudaBuffer, CudaMatrix, Storage};
 use crate::op::{OpError, Placement};
 
 impl Cuda {

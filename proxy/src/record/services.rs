@@ -1,0 +1,24 @@
+//! What the recording of a call uses of its proxy.
+
+use std::sync::Arc;
+
+use http::memory::MemoryAccount;
+use store::Store;
+
+use crate::record::mask::KeyMask;
+use crate::record::tracker::CallTracker;
+use crate::tag::TagContext;
+
+/// The services of a recording.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RecordingServices<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) tags: &'a Arc<TagContext>,
+    pub(crate) tracker: &'a Arc<CallTracker>,
+    pub(crate) mask: &'a KeyMask,
+    pub(crate) memory: &'a Arc<MemoryAccount>,
+    /// Longest reply that is recorded, in bytes.
+    pub(crate) reply_bytes_max: usize,
+    /// True if the reply's head names the call.
+    pub(crate) names_call: bool,
+}

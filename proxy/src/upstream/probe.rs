@@ -1,0 +1,99 @@
+//! The probe of an upstream's dialect.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::HeaderMap;
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+use wire::Dialect;
+
+use crate::bounds::PROBE_WAIT;
+use crate::error::CallError;
+use crate::upstream::client::UpstreamClient;
+
+/// The dialect of an upstream, once it is known.
+#[derive(Debug)]
+pub(crate) struct DialectProbe {
+    client: Arc<UpstreamClient>,
+    dialect: OnceCell<Dialect>,
+    wait: Duration,
+}
+
+/// The reason for which a probe does not tell the dialect.
+enum DialectError {
+    Failed(CallError),
+    /// The upstream answered with an error status.
+    Declined,
+}
+
+impl DialectProbe {
+    /// A probe of what the user has not set.
+    pub(super) fn new(client: &Arc<UpstreamClient>, set: Option<Dialect>) -> Self {
+        let dialect = set.map_or_else(OnceCell::new, OnceCell::from);
+        Self { client: Arc::clone(client), dialect, wait: PROBE_WAIT }
+    }
+
+    /// The upstream's dialect; probed once, with the credentials of the first agent. An upstream
+    /// that declines the probe is treated as `openai`, and probed again by the next call.
+    pub(crate) async fn dialect(&self, agent: &HeaderMap) -> Result<Dialect, CallError> {
+        // The timeout includes the wait for earlier callers, who probe one after another.
+        let probe = self.dialect.get_or_try_init(|| self.probe(agent));
+        match timeout(self.wait, probe).await {
+            Ok(Ok(dialect)) => Ok(*dialect),
+            Ok(Err(DialectError::Declined)) => Ok(Dialect::OpenAi),
+            Ok(Err(DialectError::Failed(error))) => Err(error),
+            Err(_) => Err(self.client.unreachable_because("no answer", "no answer")),
+        }
+    }
+
+    /// Reads the dialect from the list of models, whose owner names the server.
+    async fn probe(&self, agent: &HeaderMap) -> Result<Dialect, DialectError> {
+        let (status, models) =
+            self.client.fetch("/v1/models", agent).await.map_err(DialectError::Failed)?;
+        if !status.is_success() {
+            return Err(DialectError::Declined);
+        }
+        let dialect = wire::dialect_of_models(&models);
+        tracing::info!(upstream = %self.client.upstream, dialect = dialect.as_str(), "upstream found");
+        Ok(dialect)
+    }
+
+    /// The dialect, if it was probed or set.
+    pub(crate) fn known(&self) -> Option<Dialect> {
+        self.dialect.get().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::upstream::connect::client_tls;
+
+    #[tokio::test]
+    async fn a_silent_upstream_keeps_no_call_waiting_behind_others() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let upstream = format!("http://{}", listener.local_addr().unwrap());
+        let (config, tls) = (Config::new(upstream.parse().unwrap()), client_tls(&[]).unwrap());
+        let client = UpstreamClient::new(&config, config.upstream.clone(), None, &tls).unwrap();
+        let mut probe = DialectProbe::new(&Arc::new(client), None);
+        probe.wait = Duration::from_secs(5);
+        let (asked, agent) = (Instant::now(), HeaderMap::new());
+        let (a, b, c, d, e) = tokio::join!(
+            probe.dialect(&agent),
+            probe.dialect(&agent),
+            probe.dialect(&agent),
+            probe.dialect(&agent),
+            probe.dialect(&agent),
+        );
+        assert!(
+            [a, b, c, d, e].iter().all(|told| matches!(told, Err(CallError::Unreachable { .. })))
+        );
+        assert!(asked.elapsed() < Duration::from_secs(20), "{:?}", asked.elapsed());
+    }
+}
