@@ -15,8 +15,8 @@
 //!   to both.
 //!
 //! The rooms stand on floors, and each uses only those below: `writer` and `verify`; `commit`;
-//! `feed`, `versions`, `browse` and `maintenance`; `snapshot`; `open`; `log`, `sqlite` and `postgres`;
-//! `migrations`; `database`.
+//! `feed`, `versions`, `browse` and `maintenance`; `snapshot`; `open`; `log`, `sqlite` and
+//! `postgres`; `migrations`; `database`.
 //!
 //! The tables are in `migrations/`; what they mean to a reader is in `docs/schema.md`.
 #![forbid(unsafe_code)]
