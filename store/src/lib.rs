@@ -14,6 +14,10 @@
 //! - `sqlite`, `postgres`: opening either database, by its `migrations`; `database`: one interface
 //!   to both.
 //!
+//! The rooms stand on floors, and each uses only those below: `writer` and `verify`; `commit`;
+//! `feed`, `versions`, `browse` and `maintenance`; `snapshot`; `open`; `log`, `sqlite` and
+//! `postgres`; `migrations`; `database`.
+//!
 //! The tables are in `migrations/`; what they mean to a reader is in `docs/schema.md`.
 #![forbid(unsafe_code)]
 
