@@ -7,7 +7,8 @@
 
 pub(super) mod checksum;
 pub(super) mod intake;
-#[cfg(all(test, feature = "emulated"))]
+#[cfg(feature = "emulated")]
+#[cfg(test)]
 mod tests;
 
 use std::ops::Range;
