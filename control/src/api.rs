@@ -1,4 +1,4 @@
-//! HTTP for listeners that take and return JSON: who asks, bodies and queries, replies, suggestions.
+//! HTTP for listeners of JSON: who asks, bodies and queries, replies, suggestions.
 
 pub(crate) mod body;
 pub(crate) mod door;
