@@ -52,7 +52,7 @@ chaos runs="20":
 cuda:
     .ci/run cuda
 
-# each fuzz target of `wire` and `proxy` for 10 s
+# each fuzz target of `wire`, `proxy` and `control` for 10 s
 fuzz:
     .ci/run fuzz
 

@@ -90,7 +90,7 @@ pub async fn serve_reading(
         Instant::now() + CONTROL_DRAIN_WAIT
     };
     let answer = move |request: Request<Incoming>| {
-        let rooms = Arc::clone(&rooms);
+        let shared = Arc::clone(&shared);
         async move {
             let (gate, reading) = &*rooms;
             let reply = respond_to_reader(gate, reading, &request.into_parts().0).await;
