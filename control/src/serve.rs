@@ -82,8 +82,8 @@ pub async fn serve_reading(
 ) {
     let socket = listener.into();
     let listener = Listener { tls: None, bounds: settings.connection_bounds(), socket };
-    let rooms = Arc::new((gate(&settings, &listener.socket), Reading::new(settings.viewer)));
-    let stopping = Arc::clone(&rooms);
+    let shared = Arc::new((gate(&settings, &listener.socket), Reading::new(settings.viewer)));
+    let stopping = Arc::clone(&shared);
     let shutdown = async move {
         shutdown.await;
         stopping.1.stop();
@@ -92,7 +92,7 @@ pub async fn serve_reading(
     let answer = move |request: Request<Incoming>| {
         let shared = Arc::clone(&shared);
         async move {
-            let (gate, reading) = &*rooms;
+            let (gate, reading) = &*shared;
             let reply = respond_to_reader(gate, reading, &request.into_parts().0).await;
             Ok(reply.unwrap_or_else(JsonReply::into_response))
         }
