@@ -14,9 +14,6 @@ mod schema_cost;
 mod thought;
 mod watch;
 
-#[cfg(test)]
-mod tests;
-
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -385,3 +382,6 @@ fn forbid(allowed: u32, logits: &mut [f32]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

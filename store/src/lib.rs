@@ -40,8 +40,6 @@ mod properties;
 mod site;
 mod snapshot;
 mod sqlite;
-#[cfg(test)]
-mod tests;
 mod types;
 mod unavailable;
 mod verify;
@@ -74,3 +72,6 @@ pub use versions::VersionRecord;
 pub use writer::counts::RecordCounts;
 pub use writer::edit::StoreEditor;
 pub use writer::{Ack, Store, Writer};
+
+#[cfg(test)]
+mod tests;

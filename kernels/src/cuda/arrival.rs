@@ -8,9 +8,6 @@
 pub(super) mod checksum;
 pub(super) mod intake;
 #[cfg(feature = "emulated")]
-#[cfg(test)]
-mod tests;
-
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -156,3 +153,6 @@ impl DeviceValues for ArrivedValues {
         self.read().map_err(|error| error.of("matrix"))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,8 +5,6 @@
 //! model was trained on, and is parsed like any other reply.
 
 mod tagged;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 
@@ -241,3 +239,6 @@ fn json_rules(index: usize, tool: &Tool, key: &str) -> Result<String, GrammarErr
         "call_{index}: {head} arguments_{index} \"}}\"\narguments_{index}: %json {schema}\n"
     ))
 }
+
+#[cfg(test)]
+mod tests;
