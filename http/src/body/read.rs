@@ -13,10 +13,10 @@ use tokio::time::Instant;
 use crate::body::BodyError;
 use crate::body::coding::{Coding, DecodeError, decoded_bytes_max};
 use crate::body::pace::{Pace, PacedBody};
+use crate::body::read_mark::mark_read;
 use crate::body::request_body::{RequestBody, RequestLimits};
 use crate::bounds::BODY_COPIES;
 use crate::memory::{MemoryAccount, MemoryLease};
-use crate::server::activity::mark_read;
 
 /// How the body of a request is read.
 #[derive(Debug, Clone, Copy)]

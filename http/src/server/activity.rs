@@ -17,6 +17,7 @@ use hyper::{Request, Version};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::body::BoxError;
+use crate::body::read_mark::{ReadMark, ReadObserver};
 use crate::bounds::{IDLE_AGE_MIN, SILENT_AGE_MIN, STREAM_PIECE_BYTES_MAX};
 
 /// The value of a time that is not set.
@@ -226,7 +227,7 @@ impl OpenRequest {
         }
     }
 
-    /// Notes that a head came, and leaves a handle in the request for [`mark_read`].
+    /// Notes that a head came, and leaves a handle in the request for who reads it.
     pub(super) fn begin(activity: &Arc<Activity>, request: &mut Request<Incoming>) -> Arc<Self> {
         activity.open.fetch_add(1, Relaxed);
         activity.head_since.store(NEVER, Relaxed);
@@ -238,14 +239,8 @@ impl OpenRequest {
         if request.body().is_end_stream() {
             open.set_read();
         }
-        request.extensions_mut().insert(ReadMark(Arc::clone(&open)));
+        request.extensions_mut().insert(ReadMark(Arc::clone(&open) as Arc<dyn ReadObserver>));
         open
-    }
-
-    fn set_read(&self) {
-        if !self.is_read.swap(true, Relaxed) {
-            self.activity.read.fetch_add(1, Relaxed);
-        }
     }
 
     /// Notes that the reply begins.
@@ -269,6 +264,14 @@ impl OpenRequest {
     }
 }
 
+impl ReadObserver for OpenRequest {
+    fn set_read(&self) {
+        if !self.is_read.swap(true, Relaxed) {
+            self.activity.read.fetch_add(1, Relaxed);
+        }
+    }
+}
+
 impl Drop for OpenRequest {
     fn drop(&mut self) {
         let activity = &self.activity;
@@ -283,17 +286,6 @@ impl Drop for OpenRequest {
             activity.read.fetch_sub(1, Relaxed);
         }
         activity.open.fetch_sub(1, Relaxed);
-    }
-}
-
-/// The handle of a request on its connection.
-#[derive(Debug, Clone)]
-struct ReadMark(Arc<OpenRequest>);
-
-/// Notes that a request was read whole, and removes the handle from its head.
-pub fn mark_read(extensions: &mut hyper::http::Extensions) {
-    if let Some(ReadMark(open)) = extensions.remove() {
-        open.set_read();
     }
 }
 
@@ -485,7 +477,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reply_over_http2_goes_out_in_pieces_and_is_open_until_the_last_is_sent() {
+    async fn a_reply_over_http2_is_open_until_its_last_piece_is_sent() {
         let activity = Arc::new(Activity::new());
         activity.is_http2.store(true, Relaxed);
         let open = Arc::new(request(&activity));

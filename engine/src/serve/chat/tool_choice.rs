@@ -178,24 +178,30 @@ struct CallNotation {
 impl CallNotation {
     fn new(format: ToolFormat, tokenizer: &Tokenizer) -> CallNotation {
         match format {
-            ToolFormat::Hermes => CallNotation {
-                open: format!("{} \"\\n\"?", tag(tokenizer, "<tool_call>")),
-                close: format!("\"\\n\"? {}", tag(tokenizer, "</tool_call>")),
-                separator: "\"\\n\"?",
-                arguments: Some("arguments"),
-            },
-            ToolFormat::Qwen3Coder => CallNotation {
-                open: format!("{} \"\\n\"", tag(tokenizer, "<tool_call>")),
-                close: format!("\"\\n\" {}", tag(tokenizer, "</tool_call>")),
-                separator: "\"\\n\"",
-                arguments: None,
-            },
+            ToolFormat::Hermes => Self::in_tags(tokenizer, "\"\\n\"?", Some("arguments")),
+            ToolFormat::Qwen3Coder => Self::in_tags(tokenizer, "\"\\n\"", None),
             ToolFormat::Llama3Json => CallNotation {
                 open: String::new(),
                 close: String::new(),
                 separator: "\"; \"",
                 arguments: Some("parameters"),
             },
+        }
+    }
+}
+
+impl CallNotation {
+    /// Calls between the tags that most models use, with the same newline inside and between.
+    fn in_tags(
+        tokenizer: &Tokenizer,
+        newline: &'static str,
+        arguments: Option<&'static str>,
+    ) -> CallNotation {
+        CallNotation {
+            open: format!("{} {newline}", tag(tokenizer, "<tool_call>")),
+            close: format!("{newline} {}", tag(tokenizer, "</tool_call>")),
+            separator: newline,
+            arguments,
         }
     }
 }
