@@ -23,8 +23,6 @@ mod secret_file;
 mod serve;
 mod server;
 mod terminal;
-#[cfg(test)]
-mod tests;
 mod time;
 mod upkeep;
 mod version;
@@ -201,3 +199,6 @@ fn main() -> ExitCode {
     runtime.shutdown_timeout(SHUTDOWN_WAIT);
     result.unwrap_or_else(|failure| failure.report())
 }
+
+#[cfg(test)]
+mod tests;

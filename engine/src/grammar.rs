@@ -14,9 +14,6 @@ mod schema_cost;
 mod thought;
 mod watch;
 
-#[cfg(test)]
-mod tests;
-
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -135,12 +132,7 @@ impl GrammarSpec {
                 Ok(TopLevelGrammar::from_json_schema(schema))
             }
             GrammarSpec::Regex(regex) => Ok(TopLevelGrammar::from_regex(&regex)),
-            GrammarSpec::Choice(texts) => {
-                // A JSON string is a valid string in Lark too.
-                let literals: Vec<String> =
-                    texts.iter().map(|text| Value::from(text.as_str()).to_string()).collect();
-                Ok(TopLevelGrammar::from_lark(format!("start: {}", literals.join(" | "))))
-            }
+            GrammarSpec::Choice(texts) => Ok(TopLevelGrammar::from_lark(one_of(&texts))),
             GrammarSpec::Rules(text) if gbnf::is_gbnf(&text) => {
                 let lark = gbnf::to_lark(&text).map_err(GrammarError::form)?;
                 Ok(TopLevelGrammar::from_lark(lark))
@@ -150,6 +142,14 @@ impl GrammarSpec {
             }
         }
     }
+}
+
+/// The grammar of one of several texts, in Lark's notation.
+fn one_of(texts: &[String]) -> String {
+    // A JSON string is a valid string in Lark too.
+    let literals: Vec<String> =
+        texts.iter().map(|text| Value::from(text.as_str()).to_string()).collect();
+    format!("start: {}", literals.join(" | "))
 }
 
 /// Returns an upper bound of the nesting of groups; brackets in strings count too.
@@ -385,3 +385,6 @@ fn forbid(allowed: u32, logits: &mut [f32]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,7 +33,8 @@ mod bounds;
 mod config;
 mod core;
 mod device;
-#[cfg(all(test, feature = "emulated"))]
+#[cfg(feature = "emulated")]
+#[cfg(test)]
 mod emulated;
 mod engine;
 mod error;

@@ -35,8 +35,6 @@ mod routes;
 mod sglang;
 mod state;
 mod status;
-#[cfg(test)]
-mod tests;
 mod tokenize;
 mod trainer;
 mod translation;
@@ -213,3 +211,6 @@ mod joined {
         assert!(panicked(&Ok(Err(Box::new("a panic")))));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,8 +12,6 @@ mod excerpts;
 mod finder;
 mod rules;
 pub(crate) mod table;
-#[cfg(test)]
-mod tests;
 pub(crate) mod token_texts;
 
 use serde::Serialize;
@@ -68,3 +66,6 @@ pub struct Fork {
     /// The first ids of the prompt from there on.
     pub ids_sent: Vec<u32>,
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,7 @@ pub(crate) mod records;
 mod refusals;
 mod sample;
 mod table;
+mod trainers;
+
 #[cfg(test)]
 mod tests;
-mod trainers;

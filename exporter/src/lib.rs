@@ -55,9 +55,6 @@ mod rewards;
 mod rows;
 mod weigh;
 
-#[cfg(test)]
-mod tests;
-
 pub use diagnosis::{Diagnosis, Finding, diagnose, diagnose_tree, diagnose_with_tokenizer};
 pub use export::report::Report;
 pub use export::{ExportError, export, export_with_progress};
@@ -85,3 +82,6 @@ pub use rows::schema::{COLUMNS, SCHEMA_VERSION, SchemaColumn, schema};
 pub use weigh::SharedTokens;
 pub use weigh::model_filter::ModelFilter;
 pub use weigh::versions::VersionFilter;
+
+#[cfg(test)]
+mod tests;

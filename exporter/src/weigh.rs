@@ -5,8 +5,6 @@
 //! branches nor many rows make an episode count for more than one.
 
 pub(crate) mod model_filter;
-#[cfg(test)]
-mod tests;
 pub(crate) mod versions;
 
 use std::collections::BTreeSet;
@@ -178,3 +176,6 @@ impl TokenShares<'_> {
         if trained == 0 { 0.0 } else { trained as f64 / self.total as f64 }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@ pub mod heartbeat;
 pub mod outgoing;
 pub mod pace;
 pub mod read;
+pub(crate) mod read_mark;
 pub mod request_body;
 
 use std::pin::Pin;

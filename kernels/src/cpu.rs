@@ -26,8 +26,6 @@ mod recurrent;
 mod rows;
 mod shared;
 mod simd;
-#[cfg(test)]
-mod tests;
 
 pub use adapters::CpuAdapters;
 pub use attention::pages::CpuPages;
@@ -129,3 +127,6 @@ impl Default for Cpu {
         Cpu::new(0, Numerics::Reference)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,8 +3,8 @@
 -- One row an attempt. `may_lack_calls` is 1 where calls of it were lost; a row of `mark` says that
 -- some may be. `announced` is 1 where the control listener announced the attempt: its group, task
 -- and labels are then those of the control listener alone. `keyed` is 1 where an API key was made
--- for it: then only calls with a key of it begin, and none of another attempt of the episode without
--- one. Of the budget, null is no limit.
+-- for it: then only calls with a key of it begin, and none of another attempt of the episode
+-- without one. Of the budget, null is no limit.
 CREATE TABLE episode (
   episode_key    INTEGER PRIMARY KEY,
   episode_id     TEXT    NOT NULL,
@@ -204,7 +204,8 @@ CREATE TABLE mark (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX mark_by_episode ON mark (episode_key);
 
--- Attempts that were closed, in that order: how far a reader is, is a position. None is given twice.
+-- Attempts that were closed, in that order: how far a reader is, is a position. None is given
+-- twice.
 CREATE TABLE finished (
   position    INTEGER PRIMARY KEY AUTOINCREMENT,
   episode_key INTEGER NOT NULL UNIQUE REFERENCES episode,

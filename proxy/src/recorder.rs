@@ -299,7 +299,7 @@ mod tests {
     use crate::config::Config;
 
     #[tokio::test]
-    async fn an_attempt_that_could_not_be_closed_keeps_what_its_calls_are_held_to() {
+    async fn an_attempt_that_stays_open_keeps_its_budget_and_its_sampling() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path().join("test.db");
         let (store, writer) = Store::open(at.as_path(), Durability::Process).await.unwrap();

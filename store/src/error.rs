@@ -28,14 +28,14 @@ pub enum OpenError {
     Newer(String, i64),
     /// The file is of the last format of the earlier history.
     #[error(
-        "`{0}` is of an earlier format; `rolltape backup --store {0} --to NEW.db` makes a copy that \
-         this version opens"
+        "`{0}` is of an earlier format; `rolltape backup --store {0} --to NEW.db` makes a copy \
+         that this version opens"
     )]
     Former(String),
     /// The store was written by an early rolltape.
     #[error(
-        "`{0}` was written by an early rolltape (format {1}), which commit ada9c43 upgrades; open it \
-         once with that one, then copy it with `rolltape backup`"
+        "`{0}` was written by an early rolltape (format {1}), which commit ada9c43 upgrades; open \
+         it once with that one, then copy it with `rolltape backup`"
     )]
     TooOld(String, i64),
     /// Another process records into the file.

@@ -13,7 +13,8 @@ pub(crate) mod admission;
 mod backlog;
 mod candidates;
 mod ready;
-#[cfg(test)]
-mod tests;
 pub(crate) mod types;
 pub(crate) mod write;
+
+#[cfg(test)]
+mod tests;

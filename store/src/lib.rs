@@ -14,6 +14,10 @@
 //! - `sqlite`, `postgres`: opening either database, by its `migrations`; `database`: one interface
 //!   to both.
 //!
+//! The rooms stand on floors, and each uses only those below: `writer` and `verify`; `commit`;
+//! `feed`, `versions`, `browse` and `maintenance`; `snapshot`; `open`; `log`, `sqlite` and
+//! `postgres`; `migrations`; `database`.
+//!
 //! The tables are in `migrations/`; what they mean to a reader is in `docs/schema.md`.
 #![forbid(unsafe_code)]
 
@@ -36,8 +40,6 @@ mod properties;
 mod site;
 mod snapshot;
 mod sqlite;
-#[cfg(test)]
-mod tests;
 mod types;
 mod unavailable;
 mod verify;
@@ -70,3 +72,6 @@ pub use versions::VersionRecord;
 pub use writer::counts::RecordCounts;
 pub use writer::edit::StoreEditor;
 pub use writer::{Ack, Store, Writer};
+
+#[cfg(test)]
+mod tests;

@@ -20,8 +20,6 @@ mod check;
 mod episode;
 mod logs;
 pub(crate) mod report;
-#[cfg(test)]
-mod tests;
 
 /// Findings that one check of the whole store reports.
 const FINDINGS_MAX: i64 = 100;
@@ -147,3 +145,6 @@ async fn check_strays(connection: &mut StoreConnection, report: &mut VerifyRepor
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,8 +10,6 @@ mod json_call;
 mod progress;
 mod scan;
 mod tagged_call;
-#[cfg(test)]
-mod tests;
 mod types;
 
 use std::ops::Range;
@@ -339,3 +337,6 @@ pub(crate) fn partial_tag_len(text: &str, tag: &str) -> usize {
     let longest = (tag.len() - 1).min(text.len());
     (1..=longest).rev().find(|len| text.ends_with(&tag[..*len])).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_is_known_with_its_prefix_and_by_the_start_of_its_name() {
+    fn a_route_is_known_by_its_prefix_and_the_start_of_its_name() {
         for path in ["/pause", "/inference/v1/pause", "/v1/load_lora_adapter", "/areal_anything"] {
             assert!(engine_route(path).is_some(), "{path}");
         }

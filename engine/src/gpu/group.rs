@@ -139,5 +139,6 @@ fn check_unchanged<T: kernels::cuda::Pod + PartialEq>(
     if found == expected { Ok(()) } else { Err(format!("{step}: other bytes came back")) }
 }
 
-#[cfg(all(test, feature = "emulated"))]
+#[cfg(feature = "emulated")]
+#[cfg(test)]
 mod tests;

@@ -353,5 +353,6 @@ fn greedy(index: usize) -> DrawParams {
     }
 }
 
-#[cfg(all(test, feature = "emulated"))]
+#[cfg(feature = "emulated")]
+#[cfg(test)]
 mod tests;

@@ -18,8 +18,6 @@
 
 mod matcher;
 mod stored_reply;
-#[cfg(test)]
-mod tests;
 mod token_chain;
 mod trie;
 
@@ -274,3 +272,6 @@ fn key_of(salt: Option<&str>, text: &str) -> Vec<u8> {
     key.extend_from_slice(text.as_bytes());
     key
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,8 +8,6 @@
 pub(crate) mod evidence;
 mod ids;
 pub(crate) mod messages;
-#[cfg(test)]
-mod tests;
 mod volatile;
 
 use serde_json::Value;
@@ -159,3 +157,6 @@ fn ids_rule(case: &ForkCase<'_>, ids: &ForkIds<'_>, same_messages: bool) -> Opti
     let have_messages = !case.known.messages.is_empty() && !case.sent.messages.is_empty();
     (in_head && have_messages && same_messages).then_some(Cause::TemplateChanged)
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,9 +15,6 @@ use crate::graph::paths::Path;
 use crate::graph::scan::RecordedAttempt;
 use crate::notes::Reason;
 
-#[cfg(test)]
-mod tests;
-
 /// Returns the verdict on a number of trained tokens and the reasons against them.
 pub(crate) fn verdict(trained: usize, reasons: &BTreeSet<Reason>) -> &'static str {
     match (trained, reasons.is_empty()) {
@@ -158,3 +155,6 @@ fn sent_messages(call: &Call, request: &[u8]) -> Vec<Value> {
 fn is_assistant(message: &Value) -> bool {
     message.get("role").and_then(Value::as_str) == Some("assistant")
 }
+
+#[cfg(test)]
+mod tests;

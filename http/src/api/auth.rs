@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_everywhere_is_addressed_by_any_address_and_by_no_foreign_name() {
+    fn a_listener_everywhere_has_any_address_and_no_foreign_name() {
         let gate = gate("0.0.0.0", &[], None);
         assert_eq!(judge(&gate, "/ready", &[("host", "192.0.2.1:8081")]), None);
         assert_eq!(judge(&gate, "/ready", &[("host", "evil.example")]), Some(Refusal::Host));

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_parameter_is_refused_with_the_one_that_may_be_meant() {
+    fn an_unknown_parameter_is_refused_with_the_nearest_name() {
         let query = |text| Query::parse(Some(text)).unwrap();
         assert!(query("attempt=2").check_known(&["attempt"]).is_ok());
         let misspelled = query("atempt=2").check_known(&["attempt"]);

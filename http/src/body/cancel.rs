@@ -98,7 +98,7 @@ mod tests {
     use crate::body::full;
 
     #[tokio::test]
-    async fn a_cancelled_body_breaks_off_and_that_of_an_ended_call_does_not() {
+    async fn a_cancelled_body_breaks_off_an_ended_one_does_not() {
         let (handle, signal) = channel();
         let sender = handle.take().unwrap();
         assert!(handle.take().is_none());

@@ -13,19 +13,10 @@ use tokio::time::Instant;
 use crate::body::BodyError;
 use crate::body::coding::{Coding, DecodeError, decoded_bytes_max};
 use crate::body::pace::{Pace, PacedBody};
+use crate::body::read_mark::mark_read;
 use crate::body::request_body::{RequestBody, RequestLimits};
 use crate::bounds::BODY_COPIES;
 use crate::memory::{MemoryAccount, MemoryLease};
-
-/// A request of which the listener wants to know when it was read whole.
-pub(crate) trait ReadWatch: std::fmt::Debug + Send + Sync {
-    /// Notes that it was.
-    fn set_read(&self);
-}
-
-/// What the listener leaves in a request for [`read`].
-#[derive(Debug, Clone)]
-pub(crate) struct ReadMark(pub(crate) Arc<dyn ReadWatch>);
 
 /// How the body of a request is read.
 #[derive(Debug, Clone, Copy)]
@@ -64,9 +55,7 @@ pub async fn read(
         body.decoded = body.raw.clone();
         lease.shrink(body.raw.len());
     } else {
-        if let Some(ReadMark(watch)) = head.extensions.remove() {
-            watch.set_read();
-        }
+        mark_read(&mut head.extensions);
         (body.decoded, lease) = decode(&head, &body, rules.limits, lease).await?;
         lease.hold((body.raw.len() + body.decoded.len()).max(body.raw.len() * BODY_COPIES));
     }

@@ -17,7 +17,7 @@ use hyper::{Request, Version};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::body::BoxError;
-use crate::body::read::{ReadMark, ReadWatch};
+use crate::body::read_mark::{ReadMark, ReadObserver};
 use crate::bounds::{IDLE_AGE_MIN, SILENT_AGE_MIN, STREAM_PIECE_BYTES_MAX};
 
 /// The value of a time that is not set.
@@ -227,7 +227,7 @@ impl OpenRequest {
         }
     }
 
-    /// Notes that a head came, and leaves a mark in the request for whoever reads its body.
+    /// Notes that a head came, and leaves a handle in the request for who reads it.
     pub(super) fn begin(activity: &Arc<Activity>, request: &mut Request<Incoming>) -> Arc<Self> {
         activity.open.fetch_add(1, Relaxed);
         activity.head_since.store(NEVER, Relaxed);
@@ -239,7 +239,7 @@ impl OpenRequest {
         if request.body().is_end_stream() {
             open.set_read();
         }
-        request.extensions_mut().insert(ReadMark(Arc::<Self>::clone(&open)));
+        request.extensions_mut().insert(ReadMark(Arc::clone(&open) as Arc<dyn ReadObserver>));
         open
     }
 
@@ -264,7 +264,7 @@ impl OpenRequest {
     }
 }
 
-impl ReadWatch for OpenRequest {
+impl ReadObserver for OpenRequest {
     fn set_read(&self) {
         if !self.is_read.swap(true, Relaxed) {
             self.activity.read.fetch_add(1, Relaxed);
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reply_over_http2_goes_out_in_pieces_and_is_open_until_the_last_is_sent() {
+    async fn a_reply_over_http2_is_open_until_its_last_piece_is_sent() {
         let activity = Arc::new(Activity::new());
         activity.is_http2.store(true, Relaxed);
         let open = Arc::new(request(&activity));

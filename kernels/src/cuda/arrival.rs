@@ -7,9 +7,7 @@
 
 pub(super) mod checksum;
 pub(super) mod intake;
-#[cfg(all(test, feature = "emulated"))]
-mod tests;
-
+#[cfg(feature = "emulated")]
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -155,3 +153,6 @@ impl DeviceValues for ArrivedValues {
         self.read().map_err(|error| error.of("matrix"))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -259,5 +259,6 @@ fn check(call: &'static str, code: cublasStatus_t) -> Result<(), CudaError> {
     }
 }
 
-#[cfg(all(test, feature = "emulated"))]
+#[cfg(feature = "emulated")]
+#[cfg(test)]
 mod tests;

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn no_engine_has_more_than_its_bound_and_most_threads_are_at_their_best_score() {
+    fn engines_keep_to_their_bound_and_threads_to_their_best_score() {
         let mut all = engines(8);
         let placed = place(&mut all, 500);
         let most = all.iter().map(|one| one.threads).max().unwrap();

@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_fails_ends_though_its_agent_leaves_before_there_is_room_for_its_end() {
+    async fn a_failed_call_ends_though_its_agent_leaves_early() {
         let folder = tempfile::tempdir().unwrap();
         let (services, writer) = Services::open(&folder).await;
         let started = start();

@@ -17,6 +17,7 @@ use crate::error::RequestError;
 use crate::fleet::engine::{Engine, EngineState};
 use crate::fleet::members::ChangeError;
 use crate::proxy::Proxy;
+use crate::upstream::trailers;
 
 /// The upstreams of a recorder.
 #[derive(Debug, Clone, Copy)]
@@ -146,7 +147,7 @@ impl<'a> Upstreams<'a> {
     ) -> Result<Response<Incoming>, RequestError> {
         headers::prepare_request(&mut head.headers, Route::Other);
         let engine = self.0.fleet.any();
-        let body = OutgoingBody::streamed(Bytes::new(), body, u64::MAX);
+        let body = OutgoingBody::streamed(Bytes::new(), trailers::cleaned(body), u64::MAX);
         let mut reply = engine.server.client.control(head, body).await?;
         if reply.status().is_success() && changes_weights {
             self.0.tracker.versions.request_check();

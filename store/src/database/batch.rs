@@ -1,8 +1,8 @@
 //! Several statements in one round trip: each trip to a database costs more than a small insert.
 //!
-//! SQLite takes them one after the other, each as it was prepared. PostgreSQL takes one statement at
-//! a time, so there they are the parts of one: `WITH s0 AS (...), s1 AS (...) ...`. A batch with very
-//! many values takes several trips.
+//! SQLite takes them one after the other, each as it was prepared. PostgreSQL takes one statement
+//! at a time, so there they are the parts of one: `WITH s0 AS (...), s1 AS (...) ...`. A batch with
+//! very many values takes several trips.
 
 use std::fmt::Write;
 

@@ -5,8 +5,6 @@
 //! model was trained on, and is parsed like any other reply.
 
 mod tagged;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 
@@ -180,24 +178,30 @@ struct CallNotation {
 impl CallNotation {
     fn new(format: ToolFormat, tokenizer: &Tokenizer) -> CallNotation {
         match format {
-            ToolFormat::Hermes => CallNotation {
-                open: format!("{} \"\\n\"?", tag(tokenizer, "<tool_call>")),
-                close: format!("\"\\n\"? {}", tag(tokenizer, "</tool_call>")),
-                separator: "\"\\n\"?",
-                arguments: Some("arguments"),
-            },
-            ToolFormat::Qwen3Coder => CallNotation {
-                open: format!("{} \"\\n\"", tag(tokenizer, "<tool_call>")),
-                close: format!("\"\\n\" {}", tag(tokenizer, "</tool_call>")),
-                separator: "\"\\n\"",
-                arguments: None,
-            },
+            ToolFormat::Hermes => Self::in_tags(tokenizer, "\"\\n\"?", Some("arguments")),
+            ToolFormat::Qwen3Coder => Self::in_tags(tokenizer, "\"\\n\"", None),
             ToolFormat::Llama3Json => CallNotation {
                 open: String::new(),
                 close: String::new(),
                 separator: "\"; \"",
                 arguments: Some("parameters"),
             },
+        }
+    }
+}
+
+impl CallNotation {
+    /// Calls between the tags that most models use, with the same newline inside and between.
+    fn in_tags(
+        tokenizer: &Tokenizer,
+        newline: &'static str,
+        arguments: Option<&'static str>,
+    ) -> CallNotation {
+        CallNotation {
+            open: format!("{} {newline}", tag(tokenizer, "<tool_call>")),
+            close: format!("{newline} {}", tag(tokenizer, "</tool_call>")),
+            separator: newline,
+            arguments,
         }
     }
 }
@@ -241,3 +245,6 @@ fn json_rules(index: usize, tool: &Tool, key: &str) -> Result<String, GrammarErr
         "call_{index}: {head} arguments_{index} \"}}\"\narguments_{index}: %json {schema}\n"
     ))
 }
+
+#[cfg(test)]
+mod tests;

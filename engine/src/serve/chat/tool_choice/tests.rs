@@ -3,6 +3,7 @@
 mod tagged;
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use super::*;
 use crate::grammar::{Grammar, GrammarCompiler, LeadingThought};
@@ -15,16 +16,22 @@ fn required(format: ToolFormat, only_one: bool) -> RequiredCalls {
     RequiredCalls { format, tools, only_one, demand: ToolDemand::Required }
 }
 
-/// Compiles the grammar of a reply to `prompt`, that of a model that reasons.
-fn compiled(calls: &RequiredCalls, prompt: Option<&str>) -> (Grammar, Tokenizer, u32) {
+/// The tokenizer of the tiny model, the compiler of forms for it, and the id that ends a reply.
+static TINY: LazyLock<(Tokenizer, GrammarCompiler, u32)> = LazyLock::new(|| {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
     let tokenizer = Tokenizer::load(&folder).unwrap();
     let (vocab, end) = (tokenizer.size(), tokenizer.id("<|im_end|>").unwrap());
     let grammars = GrammarCompiler::new(&tokenizer, vocab, &[end]).unwrap();
+    (tokenizer, grammars, end)
+});
+
+/// Compiles the grammar of a reply to `prompt`, that of a model that reasons.
+fn compiled(calls: &RequiredCalls, prompt: Option<&str>) -> (Grammar, &'static Tokenizer, u32) {
+    let (tokenizer, grammars, end) = &*TINY;
     let thought = LeadingThought::of(prompt.is_some(), prompt.unwrap_or_default());
-    let form = GrammarSpec::Calls(calls.rules(&tokenizer).unwrap());
+    let form = GrammarSpec::Calls(calls.rules(tokenizer).unwrap());
     let grammar = grammars.compile(form, thought).unwrap_or_else(|error| panic!("{error}"));
-    (grammar, tokenizer, end)
+    (grammar, tokenizer, *end)
 }
 
 /// True if a reply to `prompt`, that of a model that reasons, may be this text, and then end.

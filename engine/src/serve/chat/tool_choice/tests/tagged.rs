@@ -128,12 +128,9 @@ fn what_tags_cannot_hold_is_refused_by_name() {
         (json!({"properties": {"a>b": {}}}), "the name \"a>b\""),
         (json!({"properties": {"": {}}}), "the name \"\""),
     ];
+    let (tokenizer, grammars, _) = &*TINY;
     for (schema, words) in cases {
-        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/tiny");
-        let tokenizer = Tokenizer::load(&folder).unwrap();
-        let (vocab, end) = (tokenizer.size(), tokenizer.id("<|im_end|>").unwrap());
-        let grammars = GrammarCompiler::new(&tokenizer, vocab, &[end]).unwrap();
-        let rules = demanded(schema.clone(), true).rules(&tokenizer);
+        let rules = demanded(schema.clone(), true).rules(tokenizer);
         let refused = rules.and_then(|rules| {
             grammars.compile(GrammarSpec::Calls(rules), LeadingThought::None).map(|_| ())
         });
@@ -154,7 +151,7 @@ fn whatever_is_sampled_under_a_demand_is_a_call() {
     let (grammar, tokenizer, end) = compiled(&calls, None);
     let mut ended = 0;
     for seed in 0..40 {
-        let Some(text) = walk(&grammar, &tokenizer, end, seed) else { continue };
+        let Some(text) = walk(&grammar, tokenizer, end, seed) else { continue };
         ended += 1;
         let parser = ToolParser::with_types(ToolFormat::Qwen3Coder, Arc::clone(&types));
         let (content, calls) = parser.read(&text, false);
