@@ -55,7 +55,8 @@ impl DialectProbe {
             return Err(DialectError::Declined);
         }
         let dialect = wire::dialect_of_models(&models);
-        tracing::info!(upstream = %self.client.upstream, dialect = dialect.as_str(), "upstream found");
+        let name = dialect.as_str();
+        tracing::info!(upstream = %self.client.upstream, dialect = name, "upstream found");
         Ok(dialect)
     }
 
