@@ -166,8 +166,12 @@ fn print_pruned(pruned: &PruneReport) -> Result<(), Failure> {
 
 fn plan_json(plan: &PrunePlan) -> Value {
     let doomed = plan.candidates.iter().map(|doomed| {
-        json!({ "episode_id": doomed.attempt.episode.as_str(), "attempt": doomed.attempt.attempt, "calls": doomed.calls,
-            "bytes": doomed.bytes })
+        json!({
+            "episode_id": doomed.attempt.episode.as_str(),
+            "attempt": doomed.attempt.attempt,
+            "calls": doomed.calls,
+            "bytes": doomed.bytes,
+        })
     });
     let totals = PruneTotals::of(plan);
 

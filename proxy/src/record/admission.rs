@@ -1,8 +1,8 @@
 //! The admission of attempts: the first call of one waits until it may begin.
 //!
-//! Calls that wait stand in a queue. One of them polls the store for all, in order of arrival: after
-//! each change of the feed, after each arrival, and at intervals, because other processes share the
-//! store.
+//! Calls that wait stand in a queue. One of them polls the store for all, in order of arrival:
+//! after each change of the feed, after each arrival, and at intervals, because other processes
+//! share the store.
 
 use std::collections::{BTreeMap, HashSet};
 use std::pin::pin;

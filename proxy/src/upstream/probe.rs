@@ -55,7 +55,8 @@ impl DialectProbe {
             return Err(DialectError::Declined);
         }
         let dialect = wire::dialect_of_models(&models);
-        tracing::info!(upstream = %self.client.upstream, dialect = dialect.as_str(), "upstream found");
+        let upstream = &self.client.upstream;
+        tracing::info!(%upstream, dialect = dialect.as_str(), "upstream found");
         Ok(dialect)
     }
 
