@@ -51,9 +51,9 @@ pub(crate) fn files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Files that hold nothing but tests.
+/// Files that hold nothing but tests, and what only tests are built with.
 fn is_test(path: &Path) -> bool {
-    let tests = ["tests.rs", "properties.rs", "site.rs"];
+    let tests = ["tests.rs", "properties.rs", "site.rs", "emulated.rs"];
     let inside = path.iter().any(|part| part == "tests");
     inside || tests.iter().any(|name| path.ends_with(name))
 }
