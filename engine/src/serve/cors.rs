@@ -1,4 +1,5 @@
-//! Web pages of other origins that may call the engine, by the protocol CORS.
+//! Web pages of other origins that may call the engine, by the protocol CORS. The layer of tower-http
+//! answers every `OPTIONS` with a 200; here a page of another origin gets a 405, as from no CORS.
 
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -7,7 +8,7 @@ use hyper::header::{
 };
 use hyper::{Method, StatusCode, Uri};
 
-use super::http::{HttpReply, empty_reply};
+use super::calls::{HttpReply, empty_reply};
 
 /// Any origin.
 const ANY: &str = "*";

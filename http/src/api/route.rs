@@ -65,6 +65,16 @@ impl<H: Copy> Route<H> {
         Self { body: Some(BodyFields::Groups(groups)), ..self }
     }
 
+    /// The route with these methods.
+    pub const fn methods(self, methods: &'static [&'static str]) -> Self {
+        Self { methods, ..self }
+    }
+
+    /// The route with bodies of this content type, too.
+    pub const fn other_body(self, content_type: &'static str) -> Self {
+        Self { other_body: Some(content_type), ..self }
+    }
+
     /// The route with this content of a 200 reply.
     pub const fn reply(self, reply: &'static str) -> Self {
         Self { reply, ..self }
