@@ -210,7 +210,8 @@ static OWN: [ControlRoute; 36] = [
         .query(ATTEMPT).body(fields_of::<CloseBody>),
 
     // A lease changes what others are handed out, so it is no GET.
-    Route { methods: POST, other_replies: FEED_EMPTY, ..get("/feed", Feed, "Hands out finished episodes as rows.") }
+    Route { methods: POST, other_replies: FEED_EMPTY,
+        ..get("/feed", Feed, "Hands out finished episodes as rows.") }
         .query(FEED).reply("rows; 204 if none became ready in time"),
     get("/feed/consumers", Json(J::ListConsumers),
         "Returns the backlog of each consumer of the feed.")

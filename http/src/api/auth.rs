@@ -1,5 +1,5 @@
-//! Checks of a request before anything else of it is read: by which name it was addressed, whether a
-//! foreign web page sent it, and whether it carries the token.
+//! Checks of a request before anything else of it is read: by which name it was addressed, whether
+//! a foreign web page sent it, and whether it carries the token.
 
 use std::net::IpAddr;
 use std::sync::Mutex;

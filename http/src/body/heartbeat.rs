@@ -155,9 +155,9 @@ impl Body for Beating {
     }
 }
 
-/// Takes the walk of a call to its reply, which begins early if the walk takes too long. Then `late`
-/// gives what follows the head, from the outcome of the walk and whether the agent asked for a
-/// stream.
+/// Takes the walk of a call to its reply, which begins early if the walk takes too long. Then
+/// `late` gives what follows the head, from the outcome of the walk and whether the agent asked for
+/// a stream.
 pub async fn answer<E, F>(
     mut walk: Walk<E>,
     pulse: Pulse,

@@ -66,8 +66,8 @@ pub fn normalize(uri: &mut Uri, fixed: impl Fn(&[String]) -> usize) -> Result<()
 }
 
 /// The normal form of a path: unreserved characters are not escaped, other escapes are in upper
-/// case, and there are no empty, `.` and `..` segments. A slash at the end stays. Of the segments at
-/// the start, `fixed` counts those that dots do not climb out of.
+/// case, and there are no empty, `.` and `..` segments. A slash at the end stays. Of the segments
+/// at the start, `fixed` counts those that dots do not climb out of.
 ///
 /// # Errors
 /// [`Ambiguity`] if servers may read the path in different ways.

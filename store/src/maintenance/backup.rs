@@ -38,8 +38,8 @@ pub enum BackupError {
 }
 
 /// Copies a store that is a file to `to`: one moment of it, without free space. The copy gets its
-/// name when it is whole and synced, not before. Returns its length in bytes. The copy of a store of
-/// an earlier format is of the present one.
+/// name when it is whole and synced, not before. Returns its length in bytes. The copy of a store
+/// of an earlier format is of the present one.
 ///
 /// The WAL of the store grows while it is copied and is checkpointed afterwards.
 ///

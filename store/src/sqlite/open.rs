@@ -1,5 +1,5 @@
-//! Opening a SQLite file: pragmas, migrations, and the refusal of files that are not stores, are too
-//! new or too old.
+//! Opening a SQLite file: pragmas, migrations, and the refusal of files that are not stores, are
+//! too new or too old.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
