@@ -7,7 +7,7 @@
 
 pub(super) mod checksum;
 pub(super) mod intake;
-#[cfg(feature = "emulated")]
+
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -154,5 +154,6 @@ impl DeviceValues for ArrivedValues {
     }
 }
 
+#[cfg(feature = "emulated")]
 #[cfg(test)]
 mod tests;
