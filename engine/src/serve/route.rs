@@ -18,61 +18,57 @@ pub(super) type HandlerFuture<'a> =
 /// Answers the calls of a route.
 pub(super) type Answer = for<'a> fn(&'a Arc<ServerState>, HttpCall) -> HandlerFuture<'a>;
 
-/// Writes an error in the form of a route's API.
-pub(super) type WriteError = fn(&ApiError) -> HttpReply;
-
 /// Who answers a route, and whom.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Handler {
     pub(super) answer: Answer,
-    pub(super) write_error: WriteError,
+    /// Writes an error in the form of the route's API.
+    pub(super) write_error: fn(&ApiError) -> HttpReply,
     /// True if a call changes what others get, and may not come from a web page.
     pub(super) is_control: bool,
     /// True if callers without a token are answered, too.
     pub(super) is_open: bool,
 }
 
+impl Handler {
+    pub(super) const fn new(answer: Answer) -> Handler {
+        Handler { answer, write_error: error_reply, is_control: false, is_open: false }
+    }
+
+    /// Answers callers without a token, too.
+    pub(super) const fn open(self) -> Handler {
+        Handler { is_open: true, ..self }
+    }
+
+    /// Replaces the form of errors.
+    pub(super) const fn errors(self, write_error: fn(&ApiError) -> HttpReply) -> Handler {
+        Handler { write_error, ..self }
+    }
+}
+
 /// Makes a route that is read.
-pub(super) const fn get(path: &'static str, answer: Answer, summary: &'static str) -> EngineRoute {
-    let write_error = error_reply;
-    let handler = Handler { answer, write_error, is_control: false, is_open: false };
+pub(super) const fn get(
+    path: &'static str,
+    handler: Handler,
+    summary: &'static str,
+) -> EngineRoute {
     Route { reply: "the reply", ..Route::new(&["GET"], path, handler, summary) }
 }
 
 /// Makes a route that takes a body.
-pub(super) const fn post(path: &'static str, answer: Answer, summary: &'static str) -> EngineRoute {
-    Route { methods: &["POST"], ..get(path, answer, summary) }
+pub(super) const fn post(
+    path: &'static str,
+    handler: Handler,
+    summary: &'static str,
+) -> EngineRoute {
+    Route { methods: &["POST"], ..get(path, handler, summary) }
 }
 
 /// Makes a route that changes what others get.
 pub(super) const fn control(
     path: &'static str,
-    answer: Answer,
+    handler: Handler,
     summary: &'static str,
 ) -> EngineRoute {
-    let route = post(path, answer, summary);
-    Route { handler: Handler { is_control: true, ..route.handler }, ..route }
-}
-
-/// Answers callers without a token, too.
-pub(super) const fn open(route: EngineRoute) -> EngineRoute {
-    Route { handler: Handler { is_open: true, ..route.handler }, ..route }
-}
-
-/// Replaces the form of errors.
-pub(super) const fn errors(write_error: WriteError, route: EngineRoute) -> EngineRoute {
-    Route { handler: Handler { write_error, ..route.handler }, ..route }
-}
-
-/// Puts routes into a group of the documents.
-pub(super) const fn in_group<const N: usize>(
-    group: &'static str,
-    mut routes: [EngineRoute; N],
-) -> [EngineRoute; N] {
-    let mut at = 0;
-    while at < N {
-        routes[at].group = group;
-        at += 1;
-    }
-    routes
+    post(path, Handler { is_control: true, ..handler }, summary)
 }

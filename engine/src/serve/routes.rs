@@ -6,37 +6,40 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use http::api::route::{self, Lookup};
+use http::api::route::{self, Lookup, Route};
 use http::api::schema::Field;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::header::{HeaderValue, ORIGIN, SERVER};
 
 use super::calls::{ApiError, HttpCall, HttpReply, WEIGHTS_TYPE, error_reply, json_reply};
-use super::route::{EngineRoute, control, errors, get, in_group, open, post};
+use super::route::{EngineRoute, Handler, control, get, post};
 use super::state::ServerState;
 use super::{
     batch, chat, completions, generate, generation, lora, metrics, models, openapi, render,
     responses, sglang, status, tokenize, trainer, translation,
 };
 
-/// Makes an [`Answer`](super::route::Answer) of an async function.
+/// Makes a [`Handler`] of an async function.
 macro_rules! handler {
     ($function:path) => {
-        |state, call| Box::pin($function(state, call))
+        Handler::new(|state, call| Box::pin($function(state, call)))
     };
 }
 
-/// All routes, in the order in which they are documented.
-pub(super) fn routes() -> impl Iterator<Item = &'static EngineRoute> {
-    let groups: [&[EngineRoute]; 7] =
-        [&SAMPLING, &MODELS, &STATUS, &PAUSES, &WEIGHTS, &ADAPTERS, &SGLANG];
-    groups.into_iter().flatten()
-}
+/// All routes by their groups, in the order in which they are documented.
+static GROUPS: [(&str, &[EngineRoute]); 7] = [
+    ("Sampling", SAMPLING),
+    ("Models and tokens", MODELS),
+    ("State of the engine", STATUS),
+    ("Pauses and sleep", PAUSES),
+    ("Weights", WEIGHTS),
+    ("LoRA adapters", ADAPTERS),
+    ("SGLang's calls", SGLANG),
+];
 
-static SAMPLING: [EngineRoute; 12] = in_group(
-    "Sampling",
-    [
+static SAMPLING: &[EngineRoute] =
+    &[
         post("/v1/chat/completions", handler!(chat::answer), "samples replies to a chat")
             .fields(&[chat::PROMPT_FIELDS, chat::CHAT_FIELDS, generation::GENERATION_FIELDS]),
         post("/v1/completions", handler!(completions::answer), "continues texts or token ids")
@@ -59,45 +62,34 @@ static SAMPLING: [EngineRoute; 12] = in_group(
             "returns such a request for each prompt of a completion",
         )
         .fields(&[completions::COMPLETION_FIELDS, generation::GENERATION_FIELDS]),
-        errors(
-            translation::responses_error,
-            post(
-                "/v1/responses",
-                handler!(responses::answer),
-                "samples a reply as OpenAI's Responses API does",
-            )
-            .fields(&[translation::HOSTED_FIELDS]),
+        post(
+            "/v1/responses",
+            handler!(responses::answer).errors(translation::responses_error),
+            "samples a reply as OpenAI's Responses API does",
+        )
+        .fields(&[translation::HOSTED_FIELDS]),
+        get(
+            "/v1/responses/{*name}",
+            handler!(responses::show).errors(translation::responses_error),
+            "a response that is kept",
         ),
-        errors(
-            translation::responses_error,
-            get("/v1/responses/{*name}", handler!(responses::show), "a response that is kept"),
+        post(
+            "/v1/responses/{*name}/cancel",
+            handler!(responses::cancel).errors(translation::responses_error),
+            "ends a background response",
         ),
-        errors(
-            translation::responses_error,
-            post(
-                "/v1/responses/{*name}/cancel",
-                handler!(responses::cancel),
-                "ends a background response",
-            ),
-        ),
-        errors(
-            translation::messages_error,
-            post(
-                "/v1/messages",
-                handler!(translation::messages),
-                "samples a reply as Anthropic's Messages API does",
-            )
-            .fields(&[translation::HOSTED_FIELDS]),
-        ),
-        errors(
-            translation::count_tokens_error,
-            post(
-                "/v1/messages/count_tokens",
-                handler!(translation::count_tokens),
-                "counts the tokens of a prompt in Anthropic's form",
-            )
-            .fields(&[translation::HOSTED_FIELDS]),
-        ),
+        post(
+            "/v1/messages",
+            handler!(translation::messages).errors(translation::messages_error),
+            "samples a reply as Anthropic's Messages API does",
+        )
+        .fields(&[translation::HOSTED_FIELDS]),
+        post(
+            "/v1/messages/count_tokens",
+            handler!(translation::count_tokens).errors(translation::count_tokens_error),
+            "counts the tokens of a prompt in Anthropic's form",
+        )
+        .fields(&[translation::HOSTED_FIELDS]),
         post(
             "/inference/v1/generate",
             handler!(generate::answer),
@@ -110,110 +102,98 @@ static SAMPLING: [EngineRoute; 12] = in_group(
             "ends replies by their ids, with the tokens that they have",
         )
         .fields(&[generate::ABORT_FIELDS]),
-    ],
-);
+    ];
 
-static MODELS: [EngineRoute; 5] = in_group(
-    "Models and tokens",
-    [
-        get("/v1/models", handler!(models::list), "lists the model and its adapters"),
-        get("/v1/models/{*name}", handler!(models::show), "describes one of them"),
-        post(
-            "/tokenize",
-            handler!(tokenize::tokenize),
-            "returns the token ids of a text, or of messages as chat renders them",
-        )
-        .fields(&[tokenize::TOKENIZE_FIELDS, chat::PROMPT_FIELDS]),
-        post("/detokenize", handler!(tokenize::detokenize), "returns the text of token ids")
-            .fields(&[tokenize::DETOKENIZE_FIELDS]),
-        get(
-            "/tokenizer_info",
-            handler!(tokenize::tokenizer_info),
-            "the configuration of the tokenizer, with the chat template",
-        ),
-    ],
-);
+static MODELS: &[EngineRoute] = &[
+    get("/v1/models", handler!(models::list), "lists the model and its adapters"),
+    get("/v1/models/{*name}", handler!(models::show), "describes one of them"),
+    post(
+        "/tokenize",
+        handler!(tokenize::tokenize),
+        "returns the token ids of a text, or of messages as chat renders them",
+    )
+    .fields(&[tokenize::TOKENIZE_FIELDS, chat::PROMPT_FIELDS]),
+    post("/detokenize", handler!(tokenize::detokenize), "returns the text of token ids")
+        .fields(&[tokenize::DETOKENIZE_FIELDS]),
+    get(
+        "/tokenizer_info",
+        handler!(tokenize::tokenizer_info),
+        "the configuration of the tokenizer, with the chat template",
+    ),
+];
 
-static STATUS: [EngineRoute; 9] = in_group(
-    "State of the engine",
-    [
-        open(get(
-            "/health",
-            handler!(status::health),
-            "200, or 503 once the device has failed for good",
-        )),
-        open(
-            get("/ping", handler!(status::health), "the same as `/health`")
-                .methods(&["GET", "POST"]),
-        ),
-        get("/version", handler!(status::version), "the version of rolltape"),
-        get("/load", handler!(status::load), "the number of choices that run or wait"),
-        get("/metrics", handler!(metrics::answer), "metrics in the text format of Prometheus"),
-        get(
-            "/kv_event_sources",
-            handler!(status::kv_event_sources),
-            "an empty object: no cache events are published",
-        ),
-        get(
-            "/get_world_size",
-            handler!(trainer::world_size),
-            "the number of processes that hold the weights: 1",
-        ),
-        get("/server_info", handler!(trainer::server_info), "the configuration in vLLM's form")
-            .query(&[Field::string("config_format")]),
-        get("/openapi.json", handler!(openapi_document), "all routes as an OpenAPI 3.1 document"),
-    ],
-);
+static STATUS: &[EngineRoute] = &[
+    get(
+        "/health",
+        handler!(status::health).open(),
+        "200, or 503 once the device has failed for good",
+    ),
+    get("/ping", handler!(status::health).open(), "the same as `/health`")
+        .methods(&["GET", "POST"]),
+    get("/version", handler!(status::version), "the version of rolltape"),
+    get("/load", handler!(status::load), "the number of choices that run or wait"),
+    get("/metrics", handler!(metrics::answer), "metrics in the text format of Prometheus"),
+    get(
+        "/kv_event_sources",
+        handler!(status::kv_event_sources),
+        "an empty object: no cache events are published",
+    ),
+    get(
+        "/get_world_size",
+        handler!(trainer::world_size),
+        "the number of processes that hold the weights: 1",
+    ),
+    get("/server_info", handler!(trainer::server_info), "the configuration in vLLM's form")
+        .query(&[Field::string("config_format")]),
+    get("/openapi.json", handler!(openapi_document), "all routes as an OpenAPI 3.1 document"),
+];
 
-static PAUSES: [EngineRoute; 11] = in_group(
-    "Pauses and sleep",
-    [
-        control("/pause", handler!(trainer::pause), "stops sampling").query(&[
-            Field::string("mode"),
-            Field::boolean("clear_cache"),
-            Field::boolean("wait_for_inflight_requests"),
-        ]),
-        control("/resume", handler!(trainer::resume), "continues after a pause"),
-        get("/is_paused", handler!(trainer::is_paused), "tells whether generation is paused"),
-        control(
-            "/abort_requests",
-            handler!(trainer::abort),
-            "ends replies with the tokens that they have; all of them for `{}`",
-        )
-        .fields(&[trainer::ABORT_FIELDS]),
-        control("/sleep", handler!(trainer::sleep), "gives memory back").query(&[
-            Field::integer("level"),
-            Field::string("mode"),
-            Field::boolean("wait_for_inflight_requests"),
-        ]),
-        control("/wake_up", handler!(trainer::wake_up), "takes the memory again")
-            .query(&[Field::string("tags")]),
-        get("/is_sleeping", handler!(trainer::is_sleeping), "tells whether any part sleeps"),
-        control(
-            "/release_kv_cache_memory",
-            handler!(trainer::release_kv_cache),
-            "gives the memory of keys and values back",
-        ),
-        control(
-            "/reset_prefix_cache",
-            handler!(trainer::reset_prefix_cache),
-            "forgets all prefixes; with the flag, running replies are computed again",
-        )
-        .query(&[Field::boolean("reset_running_requests")]),
-        control(
-            "/reset_mm_cache",
-            handler!(trainer::reset_absent_cache),
-            "200: there is no such cache",
-        ),
-        control(
-            "/reset_encoder_cache",
-            handler!(trainer::reset_absent_cache),
-            "200: there is no such cache",
-        ),
-    ],
-);
+static PAUSES: &[EngineRoute] = &[
+    control("/pause", handler!(trainer::pause), "stops sampling").query(&[
+        Field::string("mode"),
+        Field::boolean("clear_cache"),
+        Field::boolean("wait_for_inflight_requests"),
+    ]),
+    control("/resume", handler!(trainer::resume), "continues after a pause"),
+    get("/is_paused", handler!(trainer::is_paused), "tells whether generation is paused"),
+    control(
+        "/abort_requests",
+        handler!(trainer::abort),
+        "ends replies with the tokens that they have; all of them for `{}`",
+    )
+    .fields(&[trainer::ABORT_FIELDS]),
+    control("/sleep", handler!(trainer::sleep), "gives memory back").query(&[
+        Field::integer("level"),
+        Field::string("mode"),
+        Field::boolean("wait_for_inflight_requests"),
+    ]),
+    control("/wake_up", handler!(trainer::wake_up), "takes the memory again")
+        .query(&[Field::string("tags")]),
+    get("/is_sleeping", handler!(trainer::is_sleeping), "tells whether any part sleeps"),
+    control(
+        "/release_kv_cache_memory",
+        handler!(trainer::release_kv_cache),
+        "gives the memory of keys and values back",
+    ),
+    control(
+        "/reset_prefix_cache",
+        handler!(trainer::reset_prefix_cache),
+        "forgets all prefixes; with the flag, running replies are computed again",
+    )
+    .query(&[Field::boolean("reset_running_requests")]),
+    control(
+        "/reset_mm_cache",
+        handler!(trainer::reset_absent_cache),
+        "200: there is no such cache",
+    ),
+    control(
+        "/reset_encoder_cache",
+        handler!(trainer::reset_absent_cache),
+        "200: there is no such cache",
+    ),
+];
 
-static WEIGHTS: [EngineRoute; 9] = in_group("Weights", [
+static WEIGHTS: &[EngineRoute] = &[
     control(
         "/init_weight_transfer_engine",
         handler!(trainer::connect),
@@ -262,72 +242,67 @@ static WEIGHTS: [EngineRoute; 9] = in_group("Weights", [
         handler!(trainer::disconnect),
         "drops the transport, and an update that was started",
     ),
+    control("/collective_rpc", handler!(trainer::collective_rpc), "501: there are no such workers"),
+];
+
+static ADAPTERS: &[EngineRoute] = &[
+    control("/v1/load_lora_adapter", handler!(lora::load), "loads an adapter from a PEFT folder")
+        .fields(&[lora::LOAD_FIELDS]),
+    control("/v1/unload_lora_adapter", handler!(lora::unload), "unloads an adapter")
+        .fields(&[lora::UNLOAD_FIELDS]),
+];
+
+static SGLANG: &[EngineRoute] = &[
+    post("/generate", handler!(sglang::generate), "continues texts or token ids")
+        .methods(&["POST", "PUT"])
+        .fields(&[sglang::GENERATE_FIELDS]),
+    control("/abort_request", handler!(sglang::abort), "ends one reply, or all")
+        .fields(&[sglang::ABORT_FIELDS]),
     control(
-        "/collective_rpc",
-        handler!(trainer::collective_rpc),
-        "501: there are no such workers",
-    ),
-]);
+        "/pause_generation",
+        handler!(sglang::pause),
+        "stops sampling: `abort`, `retract` or `in_place`",
+    )
+    .fields(&[sglang::PAUSE_FIELDS]),
+    control("/continue_generation", handler!(sglang::resume), "continues after a pause"),
+    control(
+        "/update_weights_from_disk",
+        handler!(sglang::update_from_disk),
+        "serves a folder of a whole model",
+    )
+    .fields(&[sglang::UPDATE_FIELDS]),
+    control(
+        "/flush_cache",
+        handler!(sglang::flush_cache),
+        "forgets the prefixes that no reply uses",
+    )
+    .methods(&["GET", "POST"]),
+    control(
+        "/load_lora_adapter",
+        handler!(sglang::load_adapter),
+        "loads an adapter from a PEFT folder",
+    )
+    .fields(&[lora::LOAD_FIELDS]),
+    control("/unload_lora_adapter", handler!(sglang::unload_adapter), "unloads an adapter")
+        .fields(&[lora::UNLOAD_FIELDS]),
+    get("/model_info", handler!(sglang::model_info), "folder and label of the weights"),
+    get("/get_model_info", handler!(sglang::model_info), "the same under its older name"),
+    get("/get_server_info", handler!(trainer::server_info), "the same as `/server_info`"),
+    get("/health_generate", handler!(sglang::probe), "200 once a token was sampled"),
+];
 
-static ADAPTERS: [EngineRoute; 2] = in_group(
-    "LoRA adapters",
-    [
-        control(
-            "/v1/load_lora_adapter",
-            handler!(lora::load),
-            "loads an adapter from a PEFT folder",
-        )
-        .fields(&[lora::LOAD_FIELDS]),
-        control("/v1/unload_lora_adapter", handler!(lora::unload), "unloads an adapter")
-            .fields(&[lora::UNLOAD_FIELDS]),
-    ],
-);
-
-static SGLANG: [EngineRoute; 12] = in_group(
-    "SGLang's calls",
-    [
-        post("/generate", handler!(sglang::generate), "continues texts or token ids")
-            .methods(&["POST", "PUT"])
-            .fields(&[sglang::GENERATE_FIELDS]),
-        control("/abort_request", handler!(sglang::abort), "ends one reply, or all")
-            .fields(&[sglang::ABORT_FIELDS]),
-        control(
-            "/pause_generation",
-            handler!(sglang::pause),
-            "stops sampling: `abort`, `retract` or `in_place`",
-        )
-        .fields(&[sglang::PAUSE_FIELDS]),
-        control("/continue_generation", handler!(sglang::resume), "continues after a pause"),
-        control(
-            "/update_weights_from_disk",
-            handler!(sglang::update_from_disk),
-            "serves a folder of a whole model",
-        )
-        .fields(&[sglang::UPDATE_FIELDS]),
-        control(
-            "/flush_cache",
-            handler!(sglang::flush_cache),
-            "forgets the prefixes that no reply uses",
-        )
-        .methods(&["GET", "POST"]),
-        control(
-            "/load_lora_adapter",
-            handler!(sglang::load_adapter),
-            "loads an adapter from a PEFT folder",
-        )
-        .fields(&[lora::LOAD_FIELDS]),
-        control("/unload_lora_adapter", handler!(sglang::unload_adapter), "unloads an adapter")
-            .fields(&[lora::UNLOAD_FIELDS]),
-        get("/model_info", handler!(sglang::model_info), "folder and label of the weights"),
-        get("/get_model_info", handler!(sglang::model_info), "the same under its older name"),
-        get("/get_server_info", handler!(trainer::server_info), "the same as `/server_info`"),
-        get("/health_generate", handler!(sglang::probe), "200 once a token was sampled"),
-    ],
-);
+/// Returns all routes, each with its group.
+pub(super) fn documented() -> Vec<EngineRoute> {
+    let in_group = |(group, routes): &(&'static str, &'static [EngineRoute])| {
+        let group = *group;
+        routes.iter().map(move |route| Route { group, ..*route })
+    };
+    GROUPS.iter().flat_map(in_group).collect()
+}
 
 /// Handles `/openapi.json`.
 async fn openapi_document(_: &Arc<ServerState>, _: HttpCall) -> Result<HttpReply, ApiError> {
-    Ok(json_reply(&openapi::document(routes())))
+    Ok(json_reply(&openapi::document(&documented())))
 }
 
 /// Answers one call. An error is an answer, too.
@@ -348,7 +323,8 @@ pub(super) async fn answer(
 
 /// Has the route of a call answer it.
 async fn dispatch(state: &Arc<ServerState>, request: Request<Incoming>) -> HttpReply {
-    let lookup = route::find(routes(), request.method(), request.uri().path());
+    let routes = GROUPS.iter().flat_map(|(_, routes)| *routes);
+    let lookup = route::find(routes, request.method(), request.uri().path());
     let is_open = matches!(&lookup, Lookup::Found { route, .. } if route.handler.is_open);
     if !is_open && let Err(error) = state.access.check_token(request.headers()) {
         return error_reply(&error);

@@ -210,6 +210,7 @@ mod tests {
 
     use http_body_util::{BodyExt, Empty};
     use hyper::client::conn::{http1, http2};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
@@ -254,6 +255,26 @@ mod tests {
             let reply = asks.send_request(request).await.unwrap();
             assert_eq!(reply.status(), status, "{path}");
             assert_eq!(reply.into_body().collect().await.unwrap().to_bytes(), text);
+        }
+    }
+
+    #[tokio::test]
+    async fn who_shuts_its_writing_side_is_answered_where_that_is_allowed() {
+        for (may_half_close, expected) in [(true, "HTTP/1.1 200 OK"), (false, "")] {
+            let (mut listener, address) = listener(LONG).await;
+            listener.rules.may_half_close = may_half_close;
+            let answer = |_| async {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                Ok(Response::new(full(Bytes::new())))
+            };
+            tokio::spawn(serve(listener, edge::service(answer, failed), std::future::pending()));
+
+            let mut agent = TcpStream::connect(address).await.unwrap();
+            agent.write_all(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n").await.unwrap();
+            agent.shutdown().await.unwrap();
+            let mut reply = String::new();
+            agent.read_to_string(&mut reply).await.unwrap();
+            assert_eq!(reply.lines().next().unwrap_or_default(), expected);
         }
     }
 
