@@ -4,8 +4,8 @@
 //! - `access`: who is answered.
 //! - `routes`: the table of all routes, by which a call finds its handler. It alone imports
 //!   handlers.
-//! - `calls`: calls and replies in the form of vLLM. The crate `http` has the accept loop, the table
-//!   of routes, and how queries and bodies are read.
+//! - `calls`: calls and replies in the form of vLLM. The crate `http` has the accept loop, the kind
+//!   of table that `routes` is, and how queries and bodies are read.
 //! - `chat`, `completions`, `generate`, `translation`, `sglang`: handlers that sample. They read
 //!   their fields and what `generation` reads for all of them, and submit their choices.
 //! - `engine_client`: the bounded queue to the engine thread. The outputs come back as one reply or
@@ -106,8 +106,8 @@ fn panicked(joined: &Result<std::thread::Result<()>, JoinError>) -> bool {
     }
 }
 
-/// The listener at a socket, with the engine's bounds. A client that shuts its writing side is taken
-/// for one that is gone, as by vLLM: no token is sampled for it.
+/// The listener at a socket, with the engine's bounds. A client that shuts its writing side is
+/// taken for one that is gone, as by vLLM: no token is sampled for it.
 fn listener_at(socket: TcpListener) -> Listener {
     let bounds = ConnectionBounds {
         connections_max: CONNECTIONS_MAX,

@@ -1,5 +1,5 @@
-//! Calls and replies in the form of vLLM: JSON fields, errors and server-sent events, and the memory
-//! that parsed bodies take. What all listeners share is in the crate `http`.
+//! Calls and replies in the form of vLLM: JSON fields, errors, server-sent events, and the memory
+//! of parsed bodies. What all listeners share is in the crate `http`.
 
 mod call;
 mod error;

@@ -1,8 +1,8 @@
 //! The fields of a JSON request.
 //!
 //! An absent field and a null are the same. A wrong type is refused by the field's name. A route
-//! declares the fields that it reads, and the OpenAPI document is made from these; in
-//! a debug build, reading a field that the route does not declare panics.
+//! declares the fields that it reads, and the OpenAPI document is made from these; in a debug
+//! build, reading a field that the route does not declare panics.
 
 use std::sync::Arc;
 
