@@ -23,6 +23,7 @@ pub(crate) fn document() -> Value {
 mod tests {
     use std::path::Path;
 
+    use http::api::route::BodyFields;
     use wire::EngineServer;
 
     use super::*;
@@ -36,7 +37,7 @@ mod tests {
         let mut tables = "| route | fields of the body | does |\n| --- | --- | --- |\n".to_owned();
         let is_own = |route: &&ControlRoute| !matches!(route.handler, Handler::Engine(_));
         for route in ROUTES.iter().filter(is_own) {
-            let fields = route.body.map_or_else(Vec::new, |fields| fields());
+            let fields = route.body.map_or_else(Vec::new, BodyFields::list);
             let fields: Vec<_> = fields.iter().map(|field| format!("`{}`", field.name)).collect();
             let (method, path, summary) = (route.methods.join(", "), route.path, route.summary);
             tables += &format!("| `{method} {path}` | {} | {summary} |\n", fields.join(", "));

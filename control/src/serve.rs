@@ -21,7 +21,7 @@ use http::headers;
 use http::server::edge;
 use http::server::endpoint::Endpoint;
 use http::server::listen;
-use http::server::listen::Listener;
+use http::server::listen::{ClientRules, Listener};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
 use hyper::http::request::Parts;
@@ -53,7 +53,8 @@ pub async fn serve_control(
     tasks.spawn(async move { followed.follow_versions().await });
 
     let socket = listener.into();
-    let listener = Listener { tls: None, bounds: settings.connection_bounds(), socket };
+    let (bounds, rules) = (settings.connection_bounds(), ClientRules::default());
+    let listener = Listener { tls: None, bounds, rules, socket };
     let control = Arc::new(Control {
         gate: gate(&settings, &listener.socket),
         reading: Reading::new(settings.viewer.clone()),
@@ -81,7 +82,8 @@ pub async fn serve_reading(
     shutdown: impl Future<Output = ()>,
 ) {
     let socket = listener.into();
-    let listener = Listener { tls: None, bounds: settings.connection_bounds(), socket };
+    let (bounds, rules) = (settings.connection_bounds(), ClientRules::default());
+    let listener = Listener { tls: None, bounds, rules, socket };
     let shared = Arc::new((gate(&settings, &listener.socket), Reading::new(settings.viewer)));
     let stopping = Arc::clone(&shared);
     let shutdown = async move {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 // Connections.
 
-/// Connections that are served at once; a further one is accepted when one has ended.
+/// Connections that are served at once. For a further one, one that waits for its client gives way;
+/// if there is none, it is accepted when one has ended.
 pub(crate) const CONNECTIONS_MAX: usize = 8192;
 /// Bytes of requests and replies of `/v1/responses` that are kept; the oldest go first.
 pub(crate) const RESPONSES_BYTES_MAX: usize = 64 << 20;
@@ -13,8 +14,8 @@ pub(crate) const RESPONSES_BYTES_MAX: usize = 64 << 20;
 pub(crate) const RESPONSE_TURNS_MAX: usize = 1024;
 /// Calls of one connection of HTTP/2 at once.
 pub(crate) const STREAMS_MAX: u32 = 1024;
-/// Longest wait for the head of a request, from the moment at which the connection is idle.
-pub(crate) const HEAD_WAIT: Duration = Duration::from_secs(30);
+/// Longest time that a client may leave its reply unread.
+pub(crate) const STALL_WAIT: Duration = Duration::from_secs(86_400);
 /// Longest silence within the body of a request.
 pub(crate) const BODY_IDLE_WAIT: Duration = Duration::from_secs(30);
 /// Time for replies under way to finish once the server stops.

@@ -4,7 +4,8 @@
 //! - `access`: who is answered.
 //! - `routes`: the table of all routes, by which a call finds its handler. It alone imports
 //!   handlers.
-//! - `http`: calls, replies, errors, JSON fields and server-sent events, without the engine.
+//! - `calls`: calls and replies in the form of vLLM. The crate `http` has the accept loop, the kind
+//!   of table that `routes` is, and how queries and bodies are read.
 //! - `chat`, `completions`, `generate`, `translation`, `sglang`: handlers that sample. They read
 //!   their fields and what `generation` reads for all of them, and submit their choices.
 //! - `engine_client`: the bounded queue to the engine thread. The outputs come back as one reply or
@@ -16,13 +17,13 @@
 
 mod access;
 mod batch;
+mod calls;
 mod chat;
 mod completions;
 mod cors;
 mod engine_client;
 mod generate;
 mod generation;
-mod http;
 mod lora;
 mod metrics;
 mod models;
@@ -42,22 +43,20 @@ mod translation;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
-use tokio::task::{JoinError, JoinSet};
+use http::bounds::{HEAD_WAIT, IDLE_WAIT};
+use http::server::activity::AgentWaits;
+use http::server::edge;
+use http::server::listen::{self, ClientRules, ConnectionBounds, Listener};
+use tokio::net::TcpListener;
+use tokio::task::JoinError;
+use tokio::time::Instant;
 
 use crate::Engine;
-use crate::bounds::{CONNECTIONS_MAX, HEAD_WAIT, STOP_WAIT, STREAMS_MAX};
+use crate::bounds::{CONNECTIONS_MAX, STALL_WAIT, STOP_WAIT, STREAMS_MAX};
 pub use access::Access;
+use calls::{ApiError, HttpReply, error_reply};
 use state::ServerState;
-
-/// Pause after a failed accept, which is mostly a lack of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves the engine on `listener` to the callers of `access` until `shutdown` completes. Replies
 /// under way then have five seconds to finish.
@@ -72,10 +71,23 @@ pub async fn serve(
 ) -> io::Result<()> {
     let Engine { core, info: card, stats, status: board, updates, .. } = engine;
     let (state, receiver) = ServerState::new(card, board, stats, updates, access);
+    let state = Arc::new(state);
     let thread = std::thread::Builder::new()
         .name("engine".into())
         .spawn(move || core.run_to_end(receiver))?;
-    accept(&listener, Arc::new(state), shutdown).await;
+
+    let stopping = Arc::clone(&state);
+    let shutdown = async move {
+        shutdown.await;
+        // A call that waits for a trainer would hold the shutdown up: the trainer may never come.
+        stopping.updates.waits.stop();
+        // So would a reply that nobody waits for.
+        stopping.responses.stop();
+        Instant::now() + STOP_WAIT
+    };
+    let answer = move |request| routes::answer(Arc::clone(&state), request);
+    let service = edge::service(answer, panicked_reply);
+    listen::serve(listener_at(listener), service, shutdown).await;
 
     // The state and with it the last sender is gone, so the thread ends after its current step.
     let joined = tokio::task::spawn_blocking(move || thread.join()).await;
@@ -94,104 +106,21 @@ fn panicked(joined: &Result<std::thread::Result<()>, JoinError>) -> bool {
     }
 }
 
-/// Accepts connections until `shutdown` completes, then waits for the replies under way.
-async fn accept(
-    listener: &TcpListener,
-    state: Arc<ServerState>,
-    shutdown: impl Future<Output = ()>,
-) {
-    let mut shutdown = std::pin::pin!(shutdown);
-    let (stop, stopping) = watch::channel(false);
-    let mut connections = JoinSet::new();
-
-    loop {
-        let has_room = connections.len() < CONNECTIONS_MAX;
-        let accepted = tokio::select! {
-            accepted = listener.accept(), if has_room => accepted,
-            // Ended connections are removed, so that the set holds live ones only.
-            Some(_) = connections.join_next() => continue,
-            () = &mut shutdown => break,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                connections.spawn(serve_connection(stream, Arc::clone(&state), stopping.clone()));
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-
-    // A call that waits for a trainer would hold the shutdown up: the trainer may never come.
-    state.updates.waits.stop();
-    // So would a reply that nobody waits for.
-    state.responses.stop();
-    drop(state);
-    stop.send_replace(true);
-
-    let drained = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(STOP_WAIT, drained).await.is_err() {
-        connections.shutdown().await;
-    }
+/// The listener at a socket, with the engine's bounds. A client that shuts its writing side is
+/// taken for one that is gone, as by vLLM: no token is sampled for it.
+fn listener_at(socket: TcpListener) -> Listener {
+    let bounds = ConnectionBounds {
+        connections_max: CONNECTIONS_MAX,
+        per_peer_max: CONNECTIONS_MAX,
+        waits: AgentWaits { head: HEAD_WAIT, idle: IDLE_WAIT, stall: STALL_WAIT },
+    };
+    let rules = ClientRules { streams_max: STREAMS_MAX, may_half_close: false };
+    Listener { socket: socket.into(), tls: None, bounds, rules }
 }
 
-/// Serves one connection of HTTP/1.1 or HTTP/2 until it ends. Once `stopping` is true, it ends with
-/// its current replies.
-async fn serve_connection(
-    stream: TcpStream,
-    state: Arc<ServerState>,
-    mut stopping: watch::Receiver<bool>,
-) {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "cannot set TCP_NODELAY");
-    }
-    let is_http2 = tokio::select! {
-        speaks = tokio::time::timeout(HEAD_WAIT, speaks_http2(&stream)) => speaks,
-        () = async { drop(stopping.wait_for(|stop| *stop).await) } => return,
-    };
-    let Ok(Ok(is_http2)) = is_http2 else { return };
-
-    let service = service_fn(move |request| routes::answer(Arc::clone(&state), request));
-    let mut http = auto::Builder::new(TokioExecutor::new());
-    http = if is_http2 { http.http2_only() } else { http.http1_only() };
-    http.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WAIT);
-    http.http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_MAX)
-        .keep_alive_interval(HEAD_WAIT)
-        .keep_alive_timeout(HEAD_WAIT);
-    let connection = http.serve_connection(TokioIo::new(stream), service);
-
-    let mut connection = std::pin::pin!(connection);
-    let result = tokio::select! {
-        result = connection.as_mut() => result,
-        // The guard of the watched value must not be held while the connection ends.
-        () = async { drop(stopping.wait_for(|stop| *stop).await) } => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = result {
-        tracing::debug!(%error, "a connection ended early");
-    }
-}
-
-/// Returns true if a connection begins as HTTP/2 does.
-async fn speaks_http2(stream: &TcpStream) -> io::Result<bool> {
-    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    let mut begin = [0; PREFACE.len()];
-    loop {
-        let len = stream.peek(&mut begin).await?;
-        if len == 0 || !PREFACE.starts_with(&begin[..len]) {
-            return Ok(false);
-        }
-        if len == PREFACE.len() {
-            return Ok(true);
-        }
-        // The rest is on its way; a peek does not wait for it.
-        tokio::time::sleep(ACCEPT_PAUSE).await;
-    }
+/// The reply to a call whose handler panicked.
+fn panicked_reply() -> HttpReply {
+    error_reply(&ApiError::internal())
 }
 
 #[cfg(test)]

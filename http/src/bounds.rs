@@ -22,6 +22,8 @@ pub(crate) const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
 pub(crate) const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Slowest body, in bytes a second; a body always has the time of one piece besides.
 pub(crate) const BODY_BYTES_PER_S_MIN: u64 = 1024;
+/// Requests of one HTTP/2 connection at once, unless another number is set.
+pub(crate) const STREAMS_MAX: u32 = 200;
 /// Bytes of a reply over HTTP/2 that are sent at a time: each shows whether the agent reads.
 pub(crate) const STREAM_PIECE_BYTES_MAX: usize = 64 << 10;
 /// Pause between two pings of an HTTP/2 connection.

@@ -12,7 +12,7 @@ use http::clock::now;
 use http::headers::{self, AcceptedCodings};
 use http::server::edge;
 use http::server::endpoint::Endpoint;
-use http::server::listen::{self, Listener};
+use http::server::listen::{self, ClientRules, Listener};
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use tokio_rustls::TlsAcceptor;
@@ -42,6 +42,7 @@ pub async fn serve_data(
         socket,
         tls: proxy.config().tls.clone().map(TlsAcceptor::from),
         bounds: proxy.config().data_bounds(),
+        rules: ClientRules::default(),
     };
     let draining = Arc::clone(&proxy);
     let shutdown = async move {

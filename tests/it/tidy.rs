@@ -18,7 +18,7 @@ pub(crate) const ARROWS: [(&str, &[&str]); 14] = [
     ("viewer", &["exporter", "store", "wire", "template", "episode"]),
     ("proxy", &["store", "http", "wire", "episode"]),
     ("exporter", &["store", "wire", "template", "episode"]),
-    ("engine", &["kernels", "template", "wire", "episode"]),
+    ("engine", &["http", "kernels", "template", "wire", "episode"]),
     ("store", &["episode"]),
     ("http", &["episode"]),
     ("episode", &[]),

@@ -1,20 +1,18 @@
 //! Callers that the engine answers: those with a token; without tokens, all but web pages.
 
 use std::fmt;
-use std::net::IpAddr;
 
-use hyper::HeaderMap;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, ORIGIN};
+use http::api::auth::Tokens;
+use http::web::{self, HostName};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName};
 use hyper::http::uri::Authority;
+use hyper::{HeaderMap, Uri};
 
+use super::calls::ApiError;
 use super::cors::AllowedOrigins;
-use super::http::ApiError;
 
 /// The header that carries the key of Anthropic's clients.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-
-/// The header by which a browser says where a request comes from.
-const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// The content types that a web page may send to any server without asking.
 const PAGE_TYPES: [&str; 3] =
@@ -23,8 +21,7 @@ const PAGE_TYPES: [&str; 3] =
 /// The callers that an engine answers.
 #[derive(Clone, Default)]
 pub struct Access {
-    /// The hashes of the tokens. Comparing hashes takes the same time for any wrong token.
-    tokens: Vec<blake3::Hash>,
+    tokens: Tokens,
     pub(super) origins: AllowedOrigins,
 }
 
@@ -39,8 +36,7 @@ impl Access {
     /// `x-api-key`. Only the health of the engine is told to all. No token stands for
     /// [`Access::open`].
     pub fn with_tokens<T: AsRef<str>>(tokens: impl IntoIterator<Item = T>) -> Access {
-        let hash = |token: T| blake3::hash(token.as_ref().as_bytes());
-        Access { tokens: tokens.into_iter().map(hash).collect(), ..Access::default() }
+        Access { tokens: Tokens::new(tokens), ..Access::default() }
     }
 
     /// Lets pages of these origins call the engine and read its replies; `*` stands for all.
@@ -61,8 +57,8 @@ impl Access {
     /// 401.
     pub(super) fn check_token(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         let given = [bearer(headers), headers.get(API_KEY).map(|value| value.as_bytes())];
-        let known = |token: &[u8]| self.tokens.contains(&blake3::hash(token));
-        if self.tokens.is_empty() || given.into_iter().flatten().any(known) {
+        let mut given = given.into_iter().flatten();
+        if self.tokens.is_empty() || given.any(|token| self.tokens.has(token)) {
             return Ok(());
         }
         Err(ApiError::unauthorized("the engine requires its token: `authorization: Bearer TOKEN`"))
@@ -77,15 +73,13 @@ impl Access {
         if !self.tokens.is_empty() {
             return Ok(());
         }
-        let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-        let host = text(&HOST);
-        let is_of_page = text(&FETCH_SITE)
-            .is_some_and(|site| !["same-origin", "none"].contains(&site))
-            || text(&ORIGIN).is_some_and(|origin| origin.strip_prefix("http://") != host);
-        if is_of_page {
+        // A text that is no host is none that is known.
+        let hosts = web::hosts(&Uri::default(), headers);
+        let known = hosts.as_deref().unwrap_or_default();
+        if web::foreign_origin(headers, known, |_| false).is_some() {
             return Err(ApiError::forbidden("a web page may not change the engine"));
         }
-        if !host.is_none_or(is_local_name) {
+        if hosts.is_err() || !known.iter().all(is_local_name) {
             let message = "the host is no address and no name of this network; start the engine \
                            with a token to be reached by that name";
             return Err(ApiError::forbidden(message));
@@ -95,7 +89,8 @@ impl Access {
             let essence = value.split(';').next().unwrap_or_default().trim();
             PAGE_TYPES.iter().any(|known| essence.eq_ignore_ascii_case(known))
         };
-        match text(&CONTENT_TYPE).is_some_and(is_page_type) {
+        let content_type = headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or("?"));
+        match content_type.is_some_and(is_page_type) {
             true => {
                 Err(ApiError::unsupported_type("send JSON with `content-type: application/json`"))
             }
@@ -120,11 +115,9 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 
 /// True for an address, and for a name that the public name system does not know. A page whose
 /// server lets its own name point here sends that name.
-fn is_local_name(host: &str) -> bool {
-    let Ok(authority) = host.parse::<Authority>() else { return false };
-    let name = authority.host();
-    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    bare.parse::<IpAddr>().is_ok() || !name.contains('.') || name.ends_with(".localhost")
+fn is_local_name(host: &Authority) -> bool {
+    let name = HostName::of(host);
+    matches!(name, HostName::Address(_)) || !host.host().contains('.') || name.is_below_localhost()
 }
 
 #[cfg(test)]

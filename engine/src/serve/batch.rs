@@ -7,8 +7,8 @@ use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
+use super::calls::{ApiError, Fields, HttpCall, HttpReply, json_reply};
 use super::chat;
-use super::http::{ApiError, Fields, HttpCall, HttpReply, json_reply};
 use super::state::ServerState;
 use crate::bounds::{BATCH_CHATS_MAX, JSON_BYTES_MAX};
 

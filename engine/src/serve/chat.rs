@@ -9,18 +9,17 @@ pub(super) use prompt::{ChatPrompt, PROMPT_FIELDS};
 
 use std::sync::Arc;
 
+use http::api::schema::Field;
 use serde::Serialize;
 use template::ReasoningParser;
 use tokio::sync::mpsc::Receiver;
 
+use super::calls::{ApiError, EventStream, Fields, HttpCall, HttpReply, event_reply, json_reply};
 use super::engine_client::Prompt;
 use super::generation::{
     ChatLogprobs, ChoiceDecoder, ChoiceDelta, GenerationRequest, PrescribedForm, PromptLogprobs,
     PromptTokens, ReplyOptions, ReportedVersion, RequestedLimit, StopReason, THOUGHT_BUDGET, Usage,
     alternatives, check_length, check_text, collect_choices, max_tokens, require_end, stop_rules,
-};
-use super::http::{
-    ApiError, EventStream, Field, Fields, HttpCall, HttpReply, event_reply, json_reply,
 };
 use super::prefix::{PrefixReport, RememberedPrompt, SampledReply};
 use super::state::ServerState;

@@ -5,17 +5,16 @@ mod stream;
 
 use std::sync::Arc;
 
+use http::api::schema::Field;
 use serde::Serialize;
 use tokio::sync::mpsc::Receiver;
 
+use super::calls::{ApiError, EventStream, Fields, HttpCall, HttpReply, event_reply, json_reply};
 use super::engine_client::Prompt;
 use super::generation::{
     ChoiceDecoder, ChoiceDelta, GenerationRequest, PromptLogprobs, PromptTokens, ReplyOptions,
     ReportedVersion, RequestedLimit, StopReason, TextLogprobs, Usage, alternatives, check_text,
     collect_choices, max_tokens, require_end, stop_rules,
-};
-use super::http::{
-    ApiError, EventStream, Field, Fields, HttpCall, HttpReply, event_reply, json_reply,
 };
 use super::state::ServerState;
 use crate::info::ModelInfo;

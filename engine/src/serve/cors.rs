@@ -1,4 +1,7 @@
 //! Web pages of other origins that may call the engine, by the protocol CORS.
+//!
+//! The layer of tower-http answers every `OPTIONS` with a 200; here a page of an origin that is not
+//! let in gets a 405.
 
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -7,7 +10,7 @@ use hyper::header::{
 };
 use hyper::{Method, StatusCode, Uri};
 
-use super::http::{HttpReply, empty_reply};
+use super::calls::{HttpReply, empty_reply};
 
 /// Any origin.
 const ANY: &str = "*";

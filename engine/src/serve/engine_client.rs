@@ -8,8 +8,8 @@ use std::time::Instant;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::sync::{Semaphore, oneshot};
 
+use super::calls::ApiError;
 use super::generation::GenerationRequest;
-use super::http::ApiError;
 use crate::bounds::COMMANDS_MAX;
 use crate::bounds::{CHOICES_MAX, OUTPUTS_MAX, WAITING_CHOICES_MAX};
 use crate::core::message::Command;

@@ -5,20 +5,21 @@
 
 use std::sync::Arc;
 
+use http::api::schema::Field;
 use hyper::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 
+use super::calls::{
+    ApiError, EventQueue, EventStream, Events, Fields, HttpCall, HttpReply, empty_reply,
+    event_reply, json_reply, parse_token_ids,
+};
 use super::engine_client::Prompt;
 use super::generation::{
     ChatLogprobs, ChoiceDecoder, ChoiceDelta, GenerationRequest, PromptLogprobs, PromptTokens,
     ReplyOptions, ReportedVersion, RequestedLimit, StopReason, TokenLogprobs, Usage, alternatives,
     check_length, check_text, collect_choices, max_tokens, require_end, stop_rules,
-};
-use super::http::{
-    ApiError, EventQueue, EventStream, Events, Field, Fields, HttpCall, HttpReply, empty_reply,
-    event_reply, json_reply, parse_token_ids,
 };
 use super::state::ServerState;
 use crate::schedule::request::Output;

@@ -12,7 +12,7 @@ use hyper::StatusCode;
 use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
-use super::http::{ApiError, HttpCall, HttpReply, typed_reply};
+use super::calls::{ApiError, HttpCall, HttpReply, typed_reply};
 use super::state::ServerState;
 use crate::core::status::EngineStatus;
 use crate::stats::{Histogram, RequestStats, UpdateStats};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::http::{ApiError, HttpCall, HttpReply, json_reply};
+use super::calls::{ApiError, HttpCall, HttpReply, json_reply};
 use super::state::ServerState;
 use crate::lora::Adapter;
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::calls::{ApiError, Fields, HttpCall, HttpReply, json_reply};
 use super::chat::{self, ChatPrompt};
 use super::completions;
 use super::generation::{
     GENERATION_FIELDS, GenerationRequest, THOUGHT_BUDGET, alternatives, check_length, max_tokens,
 };
-use super::http::{ApiError, Fields, HttpCall, HttpReply, json_reply};
 use super::state::ServerState;
 
 /// Fields that stand beside `sampling_params`.

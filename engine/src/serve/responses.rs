@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use self::store::{StoredTurn, not_kept};
-use super::http::{ApiError, HttpCall, HttpReply, json_reply};
+use super::calls::{ApiError, HttpCall, HttpReply, json_reply};
 use super::state::ServerState;
 use super::translation::{self, Caller};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::sync::mpsc::Receiver;
 
 use super::access::Access;
+use super::calls::{ApiError, Fields, JsonRoom};
 use super::engine_client::EngineClient;
-use super::http::{ApiError, Fields, JsonRoom};
 use super::lora::{self, AdapterRegistry, FoundAdapter};
 use super::prefix::{ReplyMemory, ReplySyntax};
 use super::responses::store::ResponseStore;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use hyper::StatusCode;
 use serde_json::json;
 
-use super::http::{ApiError, HttpCall, HttpReply, empty_reply, json_reply};
+use super::calls::{ApiError, HttpCall, HttpReply, empty_reply, json_reply};
 use super::state::ServerState;
 
 /// Handles `/health` and `/ping`. An engine that is paused or asleep is healthy; one whose device

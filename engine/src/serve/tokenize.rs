@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use http::api::schema::Field;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::calls::{ApiError, HttpCall, HttpReply, json_reply, parse_token_ids};
 use super::chat::ChatPrompt;
 use super::generation::encode_any_length;
-use super::http::{ApiError, Field, HttpCall, HttpReply, json_reply, parse_token_ids};
 use super::state::ServerState;
 use crate::bounds::{DETOKENIZED_MIN, DETOKENIZED_PER_TOKEN_MAX};
 

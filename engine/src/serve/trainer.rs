@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use hyper::StatusCode;
 
-use super::http::{ApiError, HttpCall, HttpReply, empty_reply};
+use super::calls::{ApiError, HttpCall, HttpReply, empty_reply};
 use super::state::ServerState;
 
 /// Handles `/reset_mm_cache` and `/reset_encoder_cache`. This engine has no caches of images or of

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use episode::Route;
+use http::api::schema::Field;
 use http_body_util::BodyExt;
 use hyper::StatusCode;
 use hyper::body::{Body, Frame};
@@ -17,12 +18,12 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
 use wire::{Dialect, Event, ReplyTranslator, Request};
 
+use super::calls::{
+    ApiError, Fields, HttpCall, HttpReply, ReplyBody, error_reply, json_reply, raw_json_reply,
+    to_json, with_reply_id,
+};
 use super::chat::{self, ChatPrompt};
 use super::generation::check_length;
-use super::http::{
-    ApiError, Field, Fields, HttpCall, HttpReply, ReplyBody, error_reply, json_reply,
-    raw_json_reply, to_json, with_reply_id,
-};
 use super::state::ServerState;
 
 /// The fields of the hosted APIs. The crate `wire` reads them, so none is listed here.

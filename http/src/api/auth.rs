@@ -31,6 +31,11 @@ impl Tokens {
         self.0.is_empty()
     }
 
+    /// Their number.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// True for one of the tokens. The comparison takes the same time for any other text.
     pub fn has(&self, text: &[u8]) -> bool {
         let given = digest(text);

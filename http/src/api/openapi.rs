@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::route::Route;
+use crate::api::route::{BodyFields, Route};
 use crate::api::schema::Field;
 
 /// What the document of a listener says beside its routes.
@@ -105,7 +105,7 @@ fn parameters<H>(route: &Route<H>) -> Vec<Value> {
 }
 
 fn request_content<H>(interface: &Interface, route: &Route<H>) -> Option<Value> {
-    let fields = route.body.map(|fields| fields());
+    let fields = route.body.map(BodyFields::list);
     if fields.is_none() && route.other_body.is_none() {
         return None;
     }
@@ -121,7 +121,8 @@ fn request_content<H>(interface: &Interface, route: &Route<H>) -> Option<Value> 
 }
 
 fn body_schema(interface: &Interface, fields: &[Field]) -> Value {
-    let properties = fields.iter().map(|field| (field.name.to_owned(), field_schema(field)));
+    let taken = fields.iter().filter(|field| !field.is_refused);
+    let properties = taken.map(|field| (field.name.to_owned(), field_schema(field)));
     let required = fields.iter().filter(|field| field.is_required);
     let mut schema = json!({
         "type": "object",
@@ -157,7 +158,7 @@ mod tests {
         Route {
             group: "a",
             query: &[Field::any("attempt")],
-            body: Some(fields),
+            body: Some(BodyFields::OfType(fields)),
             ..Route::new(&["POST"], "/episodes/{id}/rewards", (), "adds a reward")
         },
         Route { group: "b", ..Route::new(&["GET", "POST"], "/models/{*name}", (), "a model") },

@@ -5,6 +5,25 @@ use hyper::Method;
 use crate::api::schema::Field;
 use crate::api::suggest::nearest;
 
+/// The fields of a JSON body.
+#[derive(Debug, Clone, Copy)]
+pub enum BodyFields {
+    /// Those of the type that it is deserialized into.
+    OfType(fn() -> Vec<Field>),
+    /// Groups of them that several routes share.
+    Groups(&'static [&'static [Field]]),
+}
+
+impl BodyFields {
+    /// All fields.
+    pub fn list(self) -> Vec<Field> {
+        match self {
+            Self::OfType(fields) => fields(),
+            Self::Groups(groups) => groups.concat(),
+        }
+    }
+}
+
 /// A route of a listener. `H` says who answers it.
 #[derive(Debug, Clone, Copy)]
 pub struct Route<H> {
@@ -21,7 +40,7 @@ pub struct Route<H> {
     /// The parameters of the query.
     pub query: &'static [Field],
     /// The fields of the JSON body, if the route takes one.
-    pub body: Option<fn() -> Vec<Field>>,
+    pub body: Option<BodyFields>,
     /// The content type of a body that the route takes beside JSON, or in place of it.
     pub other_body: Option<&'static str>,
     /// The content of a 200 reply, for the documents.
@@ -36,9 +55,24 @@ impl<H: Copy> Route<H> {
         Self { query, ..self }
     }
 
-    /// The route with these fields of the body.
+    /// The route with the fields of a type as those of the body.
     pub const fn body(self, fields: fn() -> Vec<Field>) -> Self {
-        Self { body: Some(fields), ..self }
+        Self { body: Some(BodyFields::OfType(fields)), ..self }
+    }
+
+    /// The route with these groups of fields of the body.
+    pub const fn fields(self, groups: &'static [&'static [Field]]) -> Self {
+        Self { body: Some(BodyFields::Groups(groups)), ..self }
+    }
+
+    /// The route with these methods.
+    pub const fn methods(self, methods: &'static [&'static str]) -> Self {
+        Self { methods, ..self }
+    }
+
+    /// The route with bodies of this content type, too.
+    pub const fn other_body(self, content_type: &'static str) -> Self {
+        Self { other_body: Some(content_type), ..self }
     }
 
     /// The route with this content of a 200 reply.

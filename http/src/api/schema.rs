@@ -18,12 +18,14 @@ pub struct Field {
     pub is_nullable: bool,
     /// True if it must be there.
     pub is_required: bool,
+    /// True if it is known and refused when it is set. The documents leave it out.
+    pub is_refused: bool,
 }
 
 /// Declarations of fields that may be absent and null.
 impl Field {
     const fn optional(name: &'static str, json_type: Option<&'static str>) -> Self {
-        Self { name, json_type, is_nullable: true, is_required: false }
+        Self { name, json_type, is_nullable: true, is_required: false, is_refused: false }
     }
 
     /// A field of any type.
@@ -54,6 +56,11 @@ impl Field {
     /// An object.
     pub const fn object(name: &'static str) -> Self {
         Self::optional(name, Some("object"))
+    }
+
+    /// A field that is refused when it is set.
+    pub const fn refused(name: &'static str) -> Self {
+        Self { is_refused: true, ..Self::any(name) }
     }
 
     /// A text.
@@ -155,7 +162,7 @@ impl<'de> MapAccess<'de> for FieldProbes<'_> {
         seed: K,
     ) -> Result<Option<K::Value>, ProbeError> {
         let Some(name) = self.names.next() else { return Ok(None) };
-        let field = Field { name, json_type: None, is_nullable: false, is_required: false };
+        let field = Field { is_nullable: false, ..Field::any(name) };
         self.fields.push(field);
         let name: StrDeserializer<'_, ProbeError> = name.into_deserializer();
         seed.deserialize(name).map(Some)

@@ -13,14 +13,14 @@ use tower::{Service, ServiceBuilder};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::sensitive_headers::SetSensitiveRequestHeadersLayer;
 
-use crate::body::{BoxError, ReplyBody};
+use crate::body::BoxError;
 use crate::headers::SECRET_HEADERS;
 
 /// The service of a listener. No log shows the credentials of a request, and a request whose answer
 /// panics gets the reply `panicked` makes.
-pub fn service<A, F>(
+pub fn service<A, F, B>(
     answer: A,
-    panicked: fn() -> Response<ReplyBody>,
+    panicked: fn() -> Response<B>,
 ) -> impl Service<
     Request<Incoming>,
     Response = Response<impl Body<Data = Bytes, Error = BoxError> + Send + Unpin + 'static>,
@@ -31,7 +31,8 @@ pub fn service<A, F>(
 + 'static
 where
     A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
-    F: Future<Output = Result<Response<ReplyBody>, Infallible>> + Send + 'static,
+    F: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     let reply = move |why: Box<dyn Any + Send>| {
         tracing::error!(reason = reason(&*why), "the answer to a request panicked");

@@ -19,7 +19,7 @@ use tower::{Service, ServiceExt};
 use crate::body::BoxError;
 use crate::bounds::{
     EXPIRY_CHECK, HANDSHAKE_WAIT, HEAD_BYTES_MAX, PING_INTERVAL, PING_WAIT, REFUSED_PAUSE,
-    ROOM_CHECK,
+    ROOM_CHECK, STREAMS_MAX,
 };
 use crate::server::activity::{Activity, OpenBody, OpenRequest};
 use crate::server::connections::Connections;
@@ -35,6 +35,23 @@ pub struct Listener {
     pub tls: Option<TlsAcceptor>,
     /// Bounds of its connections.
     pub bounds: ConnectionBounds,
+    /// What its clients may do.
+    pub rules: ClientRules,
+}
+
+/// What the clients of a listener may do on a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientRules {
+    /// Requests of one HTTP/2 connection at once.
+    pub streams_max: u32,
+    /// True if a client that shut its writing side is answered; false if it counts as gone.
+    pub may_half_close: bool,
+}
+
+impl Default for ClientRules {
+    fn default() -> Self {
+        Self { streams_max: STREAMS_MAX, may_half_close: true }
+    }
 }
 
 /// Accepts connections until `shutdown` and answers each request by `service`. Requests that are
@@ -44,7 +61,7 @@ where
     S: Answers<B>,
     B: Answer,
 {
-    let Listener { socket: listener, tls, bounds } = listener;
+    let Listener { socket: listener, tls, bounds, rules } = listener;
     let graceful = GracefulShutdown::new();
     let mut connections = Connections::new(bounds);
     let mut expiry_check = tokio::time::interval(EXPIRY_CHECK);
@@ -66,7 +83,8 @@ where
         match accepted {
             Ok((socket, peer)) if connections.make_room(peer) => {
                 let activity = Arc::new(Activity::new());
-                let served = Served { service: service.clone(), activity: Arc::clone(&activity) };
+                let (service, kept) = (service.clone(), Arc::clone(&activity));
+                let served = Served { service, activity: kept, rules };
                 let served = serve_socket(socket, tls.clone(), served, graceful.watcher());
                 connections.add(peer, activity, served);
             }
@@ -116,6 +134,7 @@ impl<B> Answer for B where B: Body<Data = Bytes, Error: Into<BoxError>> + Send +
 struct Served<S> {
     service: S,
     activity: Arc<Activity>,
+    rules: ClientRules,
 }
 
 impl<S> Served<S> {
@@ -168,10 +187,15 @@ async fn serve_connection<S: Answers<B>, B: Answer>(
     http.http1().max_buf_size(HEAD_BYTES_MAX);
     http.http2()
         .timer(TokioTimer::new())
+        .max_concurrent_streams(served.rules.streams_max)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_WAIT);
 
-    let io = TokioIo::new(AgentSocket::new(io, Arc::clone(&served.activity)));
+    let io = TokioIo::new(AgentSocket::new(
+        io,
+        Arc::clone(&served.activity),
+        served.rules.may_half_close,
+    ));
     let service = hyper::service::service_fn(move |request| served.answer(request));
     let connection = http.serve_connection(io, service).into_owned();
     if let Err(error) = graceful.watch(connection).await {
@@ -186,6 +210,7 @@ mod tests {
 
     use http_body_util::{BodyExt, Empty};
     use hyper::client::conn::{http1, http2};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
@@ -201,7 +226,8 @@ mod tests {
         let address = socket.local_addr().unwrap();
         let waits = AgentWaits { head: LONG, idle: LONG, stall };
         let bounds = ConnectionBounds { connections_max: 8, per_peer_max: 8, waits };
-        (Listener { socket: socket.into(), tls: None, bounds }, address)
+        let rules = ClientRules::default();
+        (Listener { socket: socket.into(), tls: None, bounds, rules }, address)
     }
 
     fn failed() -> Response<ReplyBody> {
@@ -229,6 +255,26 @@ mod tests {
             let reply = asks.send_request(request).await.unwrap();
             assert_eq!(reply.status(), status, "{path}");
             assert_eq!(reply.into_body().collect().await.unwrap().to_bytes(), text);
+        }
+    }
+
+    #[tokio::test]
+    async fn who_shuts_its_writing_side_is_answered_where_that_is_allowed() {
+        for (may_half_close, expected) in [(true, "HTTP/1.1 200 OK"), (false, "")] {
+            let (mut listener, address) = listener(LONG).await;
+            listener.rules.may_half_close = may_half_close;
+            let answer = |_| async {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                Ok(Response::new(full(Bytes::new())))
+            };
+            tokio::spawn(serve(listener, edge::service(answer, failed), std::future::pending()));
+
+            let mut agent = TcpStream::connect(address).await.unwrap();
+            agent.write_all(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n").await.unwrap();
+            agent.shutdown().await.unwrap();
+            let mut reply = String::new();
+            agent.read_to_string(&mut reply).await.unwrap();
+            assert_eq!(reply.lines().next().unwrap_or_default(), expected);
         }
     }
 

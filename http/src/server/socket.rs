@@ -1,5 +1,5 @@
 //! An agent's socket. It tells the connection's [`Activity`] what passes, and keeps the connection
-//! of an agent that shut its writing side after its request.
+//! of an agent that shut its writing side after its request, if the listener allows that.
 //!
 //! The end of an agent's stream of bytes says either that the agent has left or that it has no more
 //! to ask; the system reports both alike. They differ as soon as something is sent: an agent that
@@ -42,6 +42,8 @@ impl<S> Peer for TlsStream<S> {
 pub(super) struct AgentSocket<S> {
     socket: S,
     activity: Arc<Activity>,
+    /// True if an agent may shut its writing side after its request.
+    may_half_close: bool,
     /// Set when the agent's bytes have ended.
     end: Option<End>,
 }
@@ -58,8 +60,8 @@ struct End {
 }
 
 impl<S> AgentSocket<S> {
-    pub(super) fn new(socket: S, activity: Arc<Activity>) -> Self {
-        Self { socket, activity, end: None }
+    pub(super) fn new(socket: S, activity: Arc<Activity>, may_half_close: bool) -> Self {
+        Self { socket, activity, may_half_close, end: None }
     }
 
     /// Takes bytes of the head that are sent already; their number, or `None` if there are none.
@@ -133,7 +135,8 @@ impl<S: AsyncRead + AsyncWrite + Peer + Unpin> AsyncRead for AgentSocket<S> {
             return Poll::Ready(Ok(()));
         }
 
-        let knows_more = !this.activity.is_http2() && this.socket.is_reset() == Some(false);
+        let may_go_on = this.may_half_close && !this.activity.is_http2();
+        let knows_more = may_go_on && this.socket.is_reset() == Some(false);
         if knows_more && this.activity.stage() != Stage::Idle {
             let (since, check) = (Instant::now(), Box::pin(sleep(FIRST_CHECK)));
             this.end = Some(End { since, early: 0, has_written: false, check });

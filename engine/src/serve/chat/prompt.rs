@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use http::api::schema::Field;
 use serde_json::{Map, Value};
 use template::{ChatInput, prepare};
 
 use crate::info::ModelInfo;
+use crate::serve::calls::{ApiError, Fields};
 use crate::serve::generation::{encode_after, encode_prompt};
-use crate::serve::http::{ApiError, Field, Fields};
 use crate::serve::prefix::{PrefixMatch, PrefixReport, RememberedPrompt, TokenChain};
 use crate::serve::state::ServerState;
 

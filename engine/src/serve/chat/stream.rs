@@ -6,10 +6,10 @@ use serde::Serialize;
 use super::ChatCall;
 use super::message::{MessageParser, ToolCallDelta};
 use crate::schedule::request::{Output, ReplyEnd};
+use crate::serve::calls::{EventQueue, Events};
 use crate::serve::generation::{
     ChatLogprobs, ChoiceDecoder, ChoiceDelta, ReportedVersion, StopReason, Usage,
 };
-use crate::serve::http::{EventQueue, Events};
 use crate::serve::prefix::PrefixReport;
 
 /// A chunk. A field that is `None` is absent; an inner `None` is null.

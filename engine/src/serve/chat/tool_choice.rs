@@ -14,8 +14,8 @@ use template::{Tokenizer, ToolFormat, ToolTypes};
 use super::message::{ToolDemand, ToolParsing};
 use crate::grammar::{GrammarError, GrammarSpec, prepare_schema, tag};
 use crate::info::ModelInfo;
+use crate::serve::calls::{ApiError, Fields};
 use crate::serve::generation::PrescribedForm;
-use crate::serve::http::{ApiError, Fields};
 
 const CHOICE: &str = "tool_choice";
 

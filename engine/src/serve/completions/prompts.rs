@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::info::ModelInfo;
+use crate::serve::calls::{ApiError, Fields, parse_token_ids};
 use crate::serve::engine_client::count_choices;
 use crate::serve::generation::{check_length, encode_any_length, encode_prompt};
-use crate::serve::http::{ApiError, Fields, parse_token_ids};
 
 const PROMPT: &str = "prompt";
 

@@ -4,10 +4,10 @@ use serde::Serialize;
 
 use super::CompletionCall;
 use crate::schedule::request::{Output, ReplyEnd};
+use crate::serve::calls::{EventQueue, Events};
 use crate::serve::generation::{
     ChoiceDecoder, ChoiceDelta, ReportedVersion, StopReason, TextLogprobs, Usage,
 };
-use crate::serve::http::{EventQueue, Events};
 
 /// A chunk. Its own fields are absent if they are `None`; those of a choice are null.
 #[derive(Serialize)]

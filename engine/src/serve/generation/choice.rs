@@ -11,7 +11,7 @@ use crate::schedule::request::Output;
 use crate::schedule::request::PromptInfo;
 use crate::schedule::request::ReplyEnd;
 use crate::schedule::request::StopRules;
-use crate::serve::http::ApiError;
+use crate::serve::calls::ApiError;
 
 /// A token with its text and its logprobs.
 #[derive(Clone, Debug)]

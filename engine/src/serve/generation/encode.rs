@@ -10,7 +10,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::bounds::{SHORT_TEXT_BYTES, TEXT_BYTES_MIN, TEXT_BYTES_PER_TOKEN_MAX};
 use crate::info::ModelInfo;
-use crate::serve::http::ApiError;
+use crate::serve::calls::ApiError;
 
 /// Encodes a prompt that must fit the model whole. `param` is the field to blame; `special` adds
 /// the tokenizer's special tokens around the text.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use http::api::schema::Field;
 use serde_json::{Map, Value};
 
 use super::sampling::{self, alternatives};
@@ -11,7 +12,7 @@ use crate::info::ModelInfo;
 use crate::lora::Adapter;
 use crate::sample::SamplingParams;
 use crate::schedule::request::StopRules;
-use crate::serve::http::{ApiError, Field, Fields};
+use crate::serve::calls::{ApiError, Fields};
 
 /// The field with the most tokens of reasoning.
 pub(crate) const THOUGHT_BUDGET: &str = "thinking_token_budget";
@@ -294,7 +295,7 @@ fn stream_option(options: Option<&Map<String, Value>>, name: &str) -> Result<boo
 fn refuse_unsupported(fields: &Fields) -> Result<(), ApiError> {
     const MESSAGE: &str = "is not supported";
     fields.flag("use_beam_search", false)?;
-    for field in GENERATION_FIELDS.iter().filter(|field| field.is_refused()) {
+    for field in GENERATION_FIELDS.iter().filter(|field| field.is_refused) {
         if fields.get(field.name).is_some_and(|value| !is_empty(value)) {
             return Err(ApiError::bad_field(field.name, MESSAGE));
         }

@@ -10,7 +10,7 @@ use crate::bounds::{
 use crate::info::ModelInfo;
 use crate::sample::SamplingParams;
 use crate::schedule::request::StopRules;
-use crate::serve::http::{ApiError, Fields, parse_token_ids};
+use crate::serve::calls::{ApiError, Fields, parse_token_ids};
 
 /// The smallest temperature that is not greedy; lower ones are raised to it, as in vLLM.
 const MIN_TEMPERATURE: f32 = 0.01;

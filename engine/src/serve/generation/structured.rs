@@ -13,7 +13,7 @@ use crate::grammar::GrammarSpec;
 use crate::grammar::JsonWhitespace;
 use crate::grammar::LeadingThought;
 use crate::info::ModelInfo;
-use crate::serve::http::{ApiError, Fields};
+use crate::serve::calls::{ApiError, Fields};
 
 /// The forms of `structured_outputs`.
 const KINDS: [&str; 5] = ["json", "json_object", "regex", "choice", "grammar"];

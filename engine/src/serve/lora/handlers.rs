@@ -6,11 +6,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use http::api::schema::Field;
+
 use super::registry::NewAdapter;
 use crate::bounds::ADAPTER_NAME_BYTES_MAX;
 use crate::lora;
 use crate::lora::{Adapter, AdapterError, LoraLayer};
-use crate::serve::http::{ApiError, Field, Fields, HttpCall, HttpReply, text_reply};
+use crate::serve::calls::{ApiError, Fields, HttpCall, HttpReply, text_reply};
 use crate::serve::state::ServerState;
 
 /// The fields of a call that loads an adapter.

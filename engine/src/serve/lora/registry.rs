@@ -9,8 +9,8 @@ use crate::lora;
 use crate::lora::Adapter;
 use crate::lora::LoraLayer;
 use crate::lora::LoraLimits;
+use crate::serve::calls::ApiError;
 use crate::serve::engine_client::EngineClient;
-use crate::serve::http::ApiError;
 use crate::update::WeightUpdates;
 use crate::update::WeightVersion;
 

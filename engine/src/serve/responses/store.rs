@@ -9,7 +9,7 @@ use episode::Route;
 use tokio::task::AbortHandle;
 
 use crate::bounds::{RESPONSE_TURNS_MAX, RESPONSES_BYTES_MAX};
-use crate::serve::http::ApiError;
+use crate::serve::calls::ApiError;
 
 /// A request and its reply: a document, or the events of a stream.
 #[derive(Clone, Debug)]

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use http::api::schema::Field;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::params::is_empty;
 use crate::core::message::Command;
 use crate::core::message::PauseMode;
-use crate::serve::http::{
-    ApiError, Field, HttpCall, HttpReply, json_reply, raw_json_reply, text_reply, to_json,
+use crate::serve::calls::{
+    ApiError, HttpCall, HttpReply, json_reply, raw_json_reply, text_reply, to_json,
 };
 use crate::serve::state::ServerState;
 use crate::serve::{lora, trainer};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use http::api::schema::Field;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::Receiver;
 
@@ -11,14 +12,14 @@ use super::reply::{SglangCall, SglangEvents, SglangReply};
 use crate::bounds::PROMPTS_MAX;
 use crate::info::ModelInfo;
 use crate::schedule::request::Output;
+use crate::serve::calls::{
+    ApiError, EventStream, Fields, HttpCall, HttpReply, event_reply, json_reply, parse_token_ids,
+    text_reply,
+};
 use crate::serve::engine_client::Prompt;
 use crate::serve::generation::{
     ChoiceDecoder, GenerationRequest, RequestedLimit, alternatives, check_length, collect_choices,
     encode_prompt, max_tokens, stop_rules,
-};
-use crate::serve::http::{
-    ApiError, EventStream, Field, Fields, HttpCall, HttpReply, event_reply, json_reply,
-    parse_token_ids, text_reply,
 };
 use crate::serve::state::ServerState;
 
@@ -95,7 +96,7 @@ pub(crate) async fn probe(state: &Arc<ServerState>, _: HttpCall) -> Result<HttpR
 
 /// Samples the replies to all prompts of a call.
 async fn sample(state: &Arc<ServerState>, fields: &Fields) -> Result<HttpReply, ApiError> {
-    for field in GENERATE_FIELDS.iter().filter(|field| field.is_refused()) {
+    for field in GENERATE_FIELDS.iter().filter(|field| field.is_refused) {
         if fields.get(field.name).is_some_and(|value| !is_empty(value)) {
             return Err(ApiError::bad_field(field.name, "is not supported"));
         }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::serve::http::ApiError;
+use crate::serve::calls::ApiError;
 
 /// Fields of other names: SGLang's, and the engine's.
 const RENAMED: [(&str, &str); 4] = [

@@ -9,11 +9,11 @@ use crate::schedule::request::FinishReason;
 use crate::schedule::request::Output;
 use crate::schedule::request::ReplyEnd;
 use crate::schedule::request::StopRules;
+use crate::serve::calls::{ApiError, EventQueue, Events};
 use crate::serve::generation::{
     Alternative, ChoiceDecoder, ChoiceDelta, PromptTokens, ReplyOptions, ReportedVersion,
     ScoredToken, require_end,
 };
-use crate::serve::http::{ApiError, EventQueue, Events};
 use crate::serve::state::ServerState;
 
 /// A call for one prompt, for as long as its reply is made.

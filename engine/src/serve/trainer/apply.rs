@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::task::run_blocking;
 use crate::core::message::Command;
-use crate::serve::http::ApiError;
+use crate::serve::calls::ApiError;
 use crate::serve::state::ServerState;
 use crate::stats::add;
 use crate::update::IncomingWeights;

@@ -1,6 +1,6 @@
 //! Refusals of weights, as errors of HTTP.
 
-use crate::serve::http::ApiError;
+use crate::serve::calls::ApiError;
 use crate::update::UpdateError;
 
 impl From<UpdateError> for ApiError {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use http::api::schema::Field;
 use serde_json::{Map, Value, json};
 
 use super::task::{lock_book, run_blocking};
 use crate::core::message::Command;
 use crate::lora::LoraLimits;
 use crate::sample::LogprobsMode;
-use crate::serve::http::{ApiError, Field, HttpCall, HttpReply, json_reply};
+use crate::serve::calls::{ApiError, HttpCall, HttpReply, json_reply};
 use crate::serve::state::ServerState;
 use crate::weights::manifest::WeightManifest;
 
@@ -21,7 +22,7 @@ pub(crate) async fn weight_info(
     state: &Arc<ServerState>,
     call: HttpCall,
 ) -> Result<HttpReply, ApiError> {
-    let query = call.query();
+    let query = call.query()?;
     let serving = state.engine.status().version;
     let label = query.get("version").unwrap_or(&serving);
     match state.updates.checksum_of(label) {
@@ -57,7 +58,7 @@ pub(crate) async fn server_info(
     });
 
     // By default vLLM answers with the configuration as one string.
-    let shown = match call.query().get("config_format") {
+    let shown = match call.query()?.get("config_format") {
         Some("json") => config,
         _ => Value::String(config.to_string()),
     };

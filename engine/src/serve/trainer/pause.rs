@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use http::api::query::Query;
+use http::api::schema::Field;
 use serde_json::{Value, json};
 
 use super::task::{BookGuard, lock_book, run_blocking, run_to_end};
 use crate::core::message::Command;
 use crate::core::message::PauseMode;
 use crate::core::message::SleepTags;
+use crate::serve::calls::{ApiError, HttpCall, HttpReply, json_reply};
 use crate::serve::engine_client::EngineClient;
-use crate::serve::http::{ApiError, Field, HttpCall, HttpReply, Query, json_reply};
 use crate::serve::state::ServerState;
 
 /// The fields of `/abort_requests`.
@@ -42,7 +44,7 @@ fn parse_mode(query: &Query) -> Result<PauseMode, ApiError> {
 
 /// Handles `/pause`.
 pub(crate) async fn pause(state: &Arc<ServerState>, call: HttpCall) -> Result<HttpReply, ApiError> {
-    let query = call.query();
+    let query = call.query()?;
     let mode = parse_mode(&query)?;
     let clear_cache = query.flag("clear_cache", true)?;
     pause_generation(&state.engine, mode, clear_cache).await?;
@@ -103,14 +105,14 @@ pub(crate) async fn reset_prefix_cache(
     state: &Arc<ServerState>,
     call: HttpCall,
 ) -> Result<HttpReply, ApiError> {
-    let running = call.query().flag("reset_running_requests", false)?;
+    let running = call.query()?.flag("reset_running_requests", false)?;
     state.engine.send(|done| Command::ResetPrefixes { running, done }).await?;
     Ok(json_reply(&json!({"success": true})))
 }
 
 /// Handles `/sleep`.
 pub(crate) async fn sleep(state: &Arc<ServerState>, call: HttpCall) -> Result<HttpReply, ApiError> {
-    let query = call.query();
+    let query = call.query()?;
     let level = match query.get("level") {
         None | Some("1") => 1,
         Some("0") => 0,
@@ -174,7 +176,7 @@ pub(crate) async fn wake_up(
     state: &Arc<ServerState>,
     call: HttpCall,
 ) -> Result<HttpReply, ApiError> {
-    let query = call.query();
+    let query = call.query_with_lists(&["tags"])?;
     let tags: Vec<&str> = query.all("tags").filter(|tag| !tag.is_empty()).collect();
     // A tag that names no part, such as SGLang's `cuda_graph`, wakes nothing.
     let is_named = |tag: &str| tags.is_empty() || tags.contains(&tag);

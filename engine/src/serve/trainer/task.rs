@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::spawn_blocking;
 
-use crate::serve::http::ApiError;
+use crate::serve::calls::ApiError;
 use crate::serve::state::ServerState;
 use crate::update::UpdateState;
 

@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use http::api::schema::Field;
 use kernels::Placement;
 use safetensors::SafeTensors;
 use serde_json::{Map, Value, json};
@@ -14,7 +15,7 @@ use super::apply::{UpdateName, apply, prepare};
 use super::task::{BookGuard, lock_book, run_blocking, run_to_end};
 use crate::bounds::LABEL_BYTES_MAX;
 use crate::core::message::Command;
-use crate::serve::http::{ApiError, Field, Fields, HttpCall, HttpReply, json_reply};
+use crate::serve::calls::{ApiError, Fields, HttpCall, HttpReply, json_reply};
 use crate::serve::state::ServerState;
 use crate::stats::add;
 use crate::update::IncomingWeights;
@@ -143,7 +144,7 @@ struct WeightPush {
 impl WeightPush {
     fn parse(call: HttpCall) -> Result<WeightPush, ApiError> {
         if call.is_binary() {
-            let label = call.query().get("weight_version").map(str::to_owned);
+            let label = call.query()?.get("weight_version").map(str::to_owned);
             return Ok(WeightPush { source: WeightSource::Body(call.body), label });
         }
         let fields = call.fields_or_empty()?;

@@ -42,6 +42,25 @@ async fn trainers_find_what_they_ask_for() {
 }
 
 #[tokio::test]
+async fn a_query_names_a_parameter_once_and_a_flag_is_true_or_false() {
+    let server = Server::plain().await;
+    for (path, status) in [
+        ("/reset_prefix_cache?reset_running_requests", 200),
+        ("/reset_prefix_cache?reset_running_requests=0", 200),
+        ("/reset_prefix_cache?reset_running_requests=yes", 400),
+        ("/pause?mode=keep&clear_cache=False", 400),
+        ("/pause?mode=keep&mode=keep", 400),
+        ("/wake_up?tags=kv%5Fcache&tags=weights", 200),
+    ] {
+        let reply = server.post_text(path, "").await;
+        assert_eq!(reply.status, status, "{path}: {}", reply.body);
+    }
+    let wrong = server.get("/pause").await;
+    assert!(wrong.status == 405 && wrong.head.contains("allow: POST"), "{}", wrong.head);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_forgotten_prefix_is_computed_again() {
     let server = Server::plain().await;
     let body = merged(long(40, 3), json!({}));

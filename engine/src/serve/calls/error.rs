@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 
+use http::api::BadRequest;
+use http::body::BodyError;
 use hyper::StatusCode;
 use serde::Serialize;
 
@@ -18,11 +20,14 @@ pub(crate) struct ApiError {
     param: Option<String>,
     /// Seconds after which the call may be tried again.
     retry_after: Option<u64>,
+    /// The methods of a route that was called with another.
+    allow: Option<String>,
 }
 
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Display) -> ApiError {
-        ApiError { status, kind, message: message.to_string(), param: None, retry_after: None }
+        let message = message.to_string();
+        ApiError { status, kind, message, param: None, retry_after: None, allow: None }
     }
 
     /// 400: the field `param` is wrong. `message` goes on from the name of the field.
@@ -74,15 +79,16 @@ impl ApiError {
         ApiError { param: Some("model".to_owned()), ..ApiError::not_found(message) }
     }
 
-    /// 404 or 405: no route has this path, or none has this method for it.
-    pub(crate) fn no_route(status: StatusCode) -> ApiError {
-        let message = status.canonical_reason().unwrap_or("Not Found");
-        ApiError::new(status, "NotFoundError", message)
+    /// 404: no route has this path.
+    pub(crate) fn unknown_path() -> ApiError {
+        ApiError::not_found("Not Found")
     }
 
-    /// 408: the request did not arrive in time.
-    pub(crate) fn too_slow(message: impl Display) -> ApiError {
-        ApiError::new(StatusCode::REQUEST_TIMEOUT, "BadRequestError", message)
+    /// 405: the routes of this path take these methods.
+    pub(crate) fn wrong_method(allowed: &[&str]) -> ApiError {
+        let status = StatusCode::METHOD_NOT_ALLOWED;
+        let error = ApiError::new(status, "NotFoundError", "Method Not Allowed");
+        ApiError { allow: Some(allowed.join(", ")), ..error }
     }
 
     /// 413: the values of the body would take more than `limit` bytes of memory.
@@ -151,6 +157,11 @@ impl ApiError {
         self.retry_after
     }
 
+    /// Returns the methods that the path takes, if that is the error.
+    pub(crate) fn allow(&self) -> Option<&str> {
+        self.allow.as_deref()
+    }
+
     /// Returns the body of the reply: JSON on one line.
     pub(crate) fn body(&self) -> String {
         let error = ErrorBody {
@@ -160,6 +171,18 @@ impl ApiError {
             code: self.status.as_u16(),
         };
         to_json(&ErrorEnvelope { error })
+    }
+}
+
+impl From<BadRequest> for ApiError {
+    fn from(reason: BadRequest) -> ApiError {
+        ApiError::bad_request(reason)
+    }
+}
+
+impl From<BodyError> for ApiError {
+    fn from(error: BodyError) -> ApiError {
+        ApiError::new(error.status(), "BadRequestError", error)
     }
 }
 

@@ -1,90 +1,18 @@
 //! The fields of a JSON request.
 //!
 //! An absent field and a null are the same. A wrong type is refused by the field's name. A route
-//! declares the fields that it reads ([`Field`]), and the OpenAPI document is made from these; in
-//! a debug build, reading a field that the route does not declare panics.
+//! declares the fields that it reads, and the OpenAPI document is made from these; in a debug
+//! build, reading a field that the route does not declare panics.
 
 use std::sync::Arc;
 
+use http::api::schema::Field;
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
 use super::json::to_json;
 use super::json_room::JsonLease;
 use crate::bounds::SALT_BYTES_MAX;
-
-/// A declared field of a request's body, or a declared name of its query string.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Field {
-    pub(crate) name: &'static str,
-    pub(crate) kind: FieldKind,
-}
-
-/// The JSON type of a field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FieldKind {
-    /// One of several types.
-    Any,
-    Array,
-    Boolean,
-    Integer,
-    Number,
-    Object,
-    /// Known, and refused with a 400 when it is set.
-    Refused,
-    String,
-}
-
-impl Field {
-    const fn new(name: &'static str, kind: FieldKind) -> Field {
-        Field { name, kind }
-    }
-
-    /// Declares a field of several types.
-    pub(crate) const fn any(name: &'static str) -> Field {
-        Field::new(name, FieldKind::Any)
-    }
-
-    /// Declares a list.
-    pub(crate) const fn array(name: &'static str) -> Field {
-        Field::new(name, FieldKind::Array)
-    }
-
-    /// Declares a boolean.
-    pub(crate) const fn boolean(name: &'static str) -> Field {
-        Field::new(name, FieldKind::Boolean)
-    }
-
-    /// Declares an integer.
-    pub(crate) const fn integer(name: &'static str) -> Field {
-        Field::new(name, FieldKind::Integer)
-    }
-
-    /// Declares a number.
-    pub(crate) const fn number(name: &'static str) -> Field {
-        Field::new(name, FieldKind::Number)
-    }
-
-    /// Declares an object.
-    pub(crate) const fn object(name: &'static str) -> Field {
-        Field::new(name, FieldKind::Object)
-    }
-
-    /// Declares a field that is refused when it is set.
-    pub(crate) const fn refused(name: &'static str) -> Field {
-        Field::new(name, FieldKind::Refused)
-    }
-
-    /// True if the field is refused when it is set.
-    pub(crate) fn is_refused(&self) -> bool {
-        self.kind == FieldKind::Refused
-    }
-
-    /// Declares a string.
-    pub(crate) const fn string(name: &'static str) -> Field {
-        Field::new(name, FieldKind::String)
-    }
-}
 
 /// The fields of a request.
 #[derive(Clone, Debug, Default)]
@@ -198,7 +126,8 @@ impl Fields {
     /// Returns a field of any type; none if it is absent or null.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
         if cfg!(debug_assertions) {
-            assert!(self.kind(name).is_some(), "the route does not declare `{name}`");
+            let is_known = self.declared.is_none() || self.declaration(name).is_some();
+            assert!(is_known, "the route does not declare `{name}`");
         }
         self.map.get(name).filter(|value| !value.is_null())
     }
@@ -210,7 +139,7 @@ impl Fields {
 
     /// Reads a boolean.
     pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool, ApiError> {
-        match self.typed(name, FieldKind::Boolean) {
+        match self.typed(name, "boolean") {
             None => Ok(default),
             Some(Value::Bool(flag)) => Ok(*flag),
             Some(_) => Err(ApiError::bad_field(name, "must be a boolean")),
@@ -219,7 +148,7 @@ impl Fields {
 
     /// Reads a string.
     pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, ApiError> {
-        match self.typed(name, FieldKind::String) {
+        match self.typed(name, "string") {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
             Some(_) => Err(ApiError::bad_field(name, "must be a string")),
@@ -228,7 +157,7 @@ impl Fields {
 
     /// Reads a list.
     pub(crate) fn list(&self, name: &str) -> Result<Option<&[Value]>, ApiError> {
-        match self.typed(name, FieldKind::Array) {
+        match self.typed(name, "array") {
             None => Ok(None),
             Some(Value::Array(list)) => Ok(Some(list)),
             Some(_) => Err(ApiError::bad_field(name, "must be a list")),
@@ -237,7 +166,7 @@ impl Fields {
 
     /// Reads an object.
     pub(crate) fn object(&self, name: &str) -> Result<Option<&Map<String, Value>>, ApiError> {
-        match self.typed(name, FieldKind::Object) {
+        match self.typed(name, "object") {
             None => Ok(None),
             Some(Value::Object(map)) => Ok(Some(map)),
             Some(_) => Err(ApiError::bad_field(name, "must be an object")),
@@ -246,7 +175,7 @@ impl Fields {
 
     /// Reads an integer; `2.0` is one.
     pub(crate) fn integer(&self, name: &str) -> Result<Option<i64>, ApiError> {
-        let Some(value) = self.typed(name, FieldKind::Integer) else { return Ok(None) };
+        let Some(value) = self.typed(name, "integer") else { return Ok(None) };
         match value.as_i64().or_else(|| value.as_f64().and_then(whole_number)) {
             Some(number) => Ok(Some(number)),
             None => Err(ApiError::bad_field(name, "must be an integer")),
@@ -264,7 +193,7 @@ impl Fields {
 
     /// Reads a number, rounded to 32 bits.
     pub(crate) fn number(&self, name: &str) -> Result<Option<f32>, ApiError> {
-        let Some(value) = self.typed(name, FieldKind::Number) else { return Ok(None) };
+        let Some(value) = self.typed(name, "number") else { return Ok(None) };
         match value.as_f64() {
             Some(number) => Ok(Some(number as f32)),
             None => Err(ApiError::bad_field(name, "must be a number")),
@@ -273,7 +202,7 @@ impl Fields {
 
     /// Reads an integer of 64 bits, signed or not. A negative one stands for its bits.
     pub(crate) fn seed(&self, name: &str) -> Result<Option<u64>, ApiError> {
-        let Some(value) = self.typed(name, FieldKind::Integer) else { return Ok(None) };
+        let Some(value) = self.typed(name, "integer") else { return Ok(None) };
         match value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned)) {
             Some(seed) => Ok(Some(seed)),
             None => Err(ApiError::bad_field(name, "must be an integer of 64 bits")),
@@ -285,20 +214,19 @@ impl Fields {
         self.list(name)?.map_or(Ok(Vec::new()), |list| parse_token_ids(name, list, vocab))
     }
 
-    /// Returns a field that is declared with this type, or as refused.
-    fn typed(&self, name: &str, kind: FieldKind) -> Option<&Value> {
+    /// Returns a field that is declared with this type, with any or as refused.
+    fn typed(&self, name: &str, json_type: &str) -> Option<&Value> {
         if cfg!(debug_assertions) {
-            let declared = self.kind(name);
-            let readable = [kind, FieldKind::Refused, FieldKind::Any].map(Some);
-            assert!(readable.contains(&declared), "`{name}`: {kind:?} is not {declared:?}");
+            let declared = self.declaration(name).and_then(|field| field.json_type);
+            let is_readable = declared.is_none_or(|declared| declared == json_type);
+            assert!(is_readable, "`{name}`: {json_type} is not {declared:?}");
         }
-        self.map.get(name).filter(|value| !value.is_null())
+        self.get(name)
     }
 
-    /// Returns the declared type of a field: any where none are declared.
-    fn kind(&self, name: &str) -> Option<FieldKind> {
-        let Some(declared) = self.declared else { return Some(FieldKind::Any) };
-        declared.iter().copied().flatten().find(|field| field.name == name).map(|field| field.kind)
+    /// Returns the declaration of a field; none where none are declared.
+    fn declaration(&self, name: &str) -> Option<&'static Field> {
+        self.declared?.iter().copied().flatten().find(|field| field.name == name)
     }
 }
 

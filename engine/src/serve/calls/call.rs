@@ -1,31 +1,25 @@
 //! A call as its handler receives it: head, query, path parameter and whole body.
 
-use std::time::Duration;
-
-use bytes::{Bytes, BytesMut};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use bytes::Bytes;
+use http::api::query::Query;
+use http::api::route::{BodyFields, Route};
+use http::api::schema::Field;
+use http::body::read::read_whole;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
 use hyper::http::request::Parts;
 use hyper::{Method, Request};
 
 use super::error::ApiError;
-use super::fields::{Field, Fields};
+use super::fields::Fields;
 use super::json_room::{JsonLease, JsonRoom};
-use super::query::Query;
 use crate::bounds::{BODY_IDLE_WAIT, JSON_BYTES_MAX, REQUEST_ID_BYTES_MAX, WEIGHT_BYTES_MAX};
 
 /// The header by which a proxy says with whom a caller may share prefixes.
 const CACHE_SCOPE: &str = "x-rolltape-cache-scope";
 
-/// The bodies that a route takes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BodySpec {
-    /// The fields of a JSON object, in groups that routes share.
-    pub(crate) fields: &'static [&'static [Field]],
-    /// True if the body may be a file of weights instead.
-    pub(crate) takes_weights: bool,
-}
+/// The content type of a body that is a file of weights.
+pub(crate) const WEIGHTS_TYPE: &str = "application/octet-stream";
 
 /// A call whose body was read.
 pub(crate) struct HttpCall {
@@ -34,37 +28,46 @@ pub(crate) struct HttpCall {
     pub(crate) body: Bytes,
     /// The part of the path that the route leaves open, such as the name of a model.
     pub(crate) parameter: String,
-    spec: &'static BodySpec,
+    /// The fields that the route declares.
+    declared: &'static [&'static [Field]],
     /// The memory that the values of the body may take.
     lease: JsonLease,
 }
 
 impl HttpCall {
-    /// Reads the body of `request`.
+    /// Reads the body of a request to `route`.
     ///
     /// # Errors
     /// 413 for a body over the limit, 400 for one that ends early, 408 for one that stands still.
-    pub(crate) async fn read(
+    pub(crate) async fn read<H>(
         request: Request<Incoming>,
         parameter: String,
-        spec: &'static BodySpec,
+        route: &'static Route<H>,
         room: &JsonRoom,
     ) -> Result<HttpCall, ApiError> {
-        let (head, incoming) = request.into_parts();
-        let has_weights = spec.takes_weights && is_binary(&head.headers);
+        let declared = match route.body {
+            Some(BodyFields::Groups(groups)) => groups,
+            _ => &[],
+        };
+        let has_weights = route.other_body.is_some() && is_binary(request.headers());
         let limit = if has_weights { WEIGHT_BYTES_MAX } else { JSON_BYTES_MAX };
-        let body = match head.method {
-            Method::GET => Bytes::new(),
-            _ => read_body(incoming, limit, BODY_IDLE_WAIT).await?,
+
+        let (head, body) = match *request.method() {
+            Method::GET => (request.into_parts().0, Bytes::new()),
+            _ => read_whole(request, limit, BODY_IDLE_WAIT).await?,
         };
         let lease = if has_weights { JsonLease::default() } else { room.reserve(&body).await? };
-
-        Ok(HttpCall { head, body, parameter, spec, lease })
+        Ok(HttpCall { head, body, parameter, declared, lease })
     }
 
-    /// Parses the query string.
-    pub(crate) fn query(&self) -> Query {
-        Query::parse(self.head.uri.query().unwrap_or_default())
+    /// Parses the query string, in which each name may stand once.
+    pub(crate) fn query(&self) -> Result<Query, ApiError> {
+        self.query_with_lists(&[])
+    }
+
+    /// Parses the query string, in which only the names `lists` may be repeated.
+    pub(crate) fn query_with_lists(&self, lists: &[&str]) -> Result<Query, ApiError> {
+        Ok(Query::with_lists(self.head.uri.query(), lists)?)
     }
 
     /// True if the body is a file of weights rather than JSON.
@@ -85,14 +88,14 @@ impl HttpCall {
 
     /// Parses the body, which must be a JSON object, and drops it.
     pub(crate) fn fields(self) -> Result<Fields, ApiError> {
-        let fields = Fields::parse(&self.body)?.declared_as(self.spec.fields);
+        let fields = Fields::parse(&self.body)?.declared_as(self.declared);
         Ok(fields.with_cache_scope(self.cache_scope()).holding(self.lease))
     }
 
     /// Parses the body, where an empty body stands for `{}`.
     pub(crate) fn fields_or_empty(self) -> Result<Fields, ApiError> {
         match self.body.iter().all(u8::is_ascii_whitespace) {
-            true => Ok(Fields::default().declared_as(self.spec.fields)),
+            true => Ok(Fields::default().declared_as(self.declared)),
             false => self.fields(),
         }
     }
@@ -125,26 +128,5 @@ fn is_usable_id(id: &str) -> bool {
 
 fn is_binary(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    content_type.is_some_and(|value| value.starts_with("application/octet-stream"))
-}
-
-/// Reads a body of at most `limit` bytes, between whose parts no more than `idle_wait` passes.
-async fn read_body(body: Incoming, limit: usize, idle_wait: Duration) -> Result<Bytes, ApiError> {
-    let mut body = Limited::new(body, limit);
-    let mut whole = BytesMut::new();
-    loop {
-        let frame = tokio::time::timeout(idle_wait, body.frame()).await;
-        match frame.map_err(|_| ApiError::too_slow("the body stands still"))? {
-            None => return Ok(whole.freeze()),
-            Some(Ok(frame)) => {
-                if let Some(data) = frame.data_ref() {
-                    whole.extend_from_slice(data);
-                }
-            }
-            Some(Err(error)) if error.is::<LengthLimitError>() => {
-                return Err(ApiError::too_large(limit));
-            }
-            Some(Err(_)) => return Err(ApiError::bad_request("the body ended early")),
-        }
-    }
+    content_type.is_some_and(|value| value.starts_with(WEIGHTS_TYPE))
 }

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
@@ -67,6 +67,9 @@ pub(crate) fn error_reply(error: &ApiError) -> HttpReply {
     let mut reply = raw_json_reply(error.status(), error.body());
     if let Some(seconds) = error.retry_after() {
         reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if let Some(methods) = error.allow().and_then(|methods| HeaderValue::try_from(methods).ok()) {
+        reply.headers_mut().insert(ALLOW, methods);
     }
     reply
 }
