@@ -1,33 +1,36 @@
 //! A small HTTP client for JSON, for the control listener and for the demo's agent.
 
-mod socket;
-
 use bytes::Bytes;
+use http::client::{self, ClientOptions, HttpClient, SocketClient, socket};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
-use hyper::{HeaderMap, Method, Request};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper::{HeaderMap, Method, Request, Uri};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-use self::socket::Connector;
 use crate::exit::Failure;
+use crate::options::address::UNIX;
 
 /// Longest reply that is read, in bytes.
 const REPLY_BYTES_MAX: usize = 1 << 30;
 
-/// An HTTP client with a pool of connections.
+/// What a value of a query cannot hold as it is.
+const ESCAPED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b',').remove(b':');
+
+/// An HTTP client of servers on ports and on sockets in the file system.
 #[derive(Debug, Clone)]
-pub(crate) struct Http(Client<Connector, Full<Bytes>>);
+pub(crate) struct Http {
+    ports: HttpClient<Full<Bytes>>,
+    sockets: SocketClient<Full<Bytes>>,
+}
 
 impl Http {
     /// A client without connections yet.
     pub(crate) fn new() -> Self {
-        let mut tcp = HttpConnector::new();
-        tcp.set_nodelay(true);
-        Self(Client::builder(TokioExecutor::new()).build(Connector(tcp)))
+        let options = ClientOptions::default();
+        Self { ports: client::http(&options), sockets: client::sockets(&options) }
     }
 
     /// Sends `body` (nothing if null). Returns the status and the reply as JSON.
@@ -58,7 +61,8 @@ impl Http {
             .body(Full::new(bytes))
             .map_err(|e| no_answer(url, &e))?;
 
-        if socket::path_of(request.uri()).is_some() {
+        let is_socket = socket::path_of(request.uri()).is_some();
+        if is_socket {
             request.headers_mut().insert(HOST, HeaderValue::from_static("localhost"));
         }
         for (name, value) in headers {
@@ -66,14 +70,17 @@ impl Http {
             request.headers_mut().insert(name, value.parse().map_err(|_| bad_header(value))?);
         }
 
-        let reply = self.0.request(request).await.map_err(|e| no_answer(url, &e))?;
-        let (head, body) = reply.into_parts();
+        let reply = match is_socket {
+            true => self.sockets.request(request),
+            false => self.ports.request(request),
+        };
+        let (head, body) = reply.await.map_err(|e| no_answer(url, &e))?.into_parts();
         Ok((head.status.as_u16(), head.headers, body))
     }
 }
 
 fn no_answer(url: &str, error: &dyn std::error::Error) -> Failure {
-    Failure::of(error).context(&format!("no answer from {}", socket::shown(url)))
+    Failure::of(error).context(&format!("no answer from {}", shown(url)))
 }
 
 /// Reads the whole body of a reply from `url`.
@@ -82,14 +89,23 @@ pub(crate) async fn read_body(body: Incoming, url: &str) -> Result<Bytes, Failur
         .collect()
         .await
         .map(|body| body.to_bytes())
-        .map_err(|error| Failure::new(format!("no answer from {}: {error}", socket::shown(url))))
+        .map_err(|error| Failure::new(format!("no answer from {}: {error}", shown(url))))
+}
+
+/// A URL for people.
+fn shown(url: &str) -> String {
+    let parsed: Option<Uri> = url.parse().ok();
+    match parsed.as_ref().and_then(|uri| Some((socket::path_of(uri)?, uri.path()))) {
+        Some((socket, page)) => format!("{page} at {UNIX}{}", socket.display()),
+        None => url.to_owned(),
+    }
 }
 
 /// A server's base URL from `text`, which may lack `http://` and may end in a slash, or be
 /// `unix:PATH`.
 pub(crate) fn base_url(text: &str) -> String {
-    if let Some(url) = socket::url_of(text) {
-        return url;
+    if let Some(path) = text.strip_prefix(UNIX) {
+        return socket::url_of(path);
     }
     let text = text.trim_end_matches('/');
     if text.contains("://") { text.to_owned() } else { format!("http://{text}") }
@@ -97,16 +113,7 @@ pub(crate) fn base_url(text: &str) -> String {
 
 /// Percent-encodes a value of a query.
 pub(crate) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'.' | b'_' | b'~' | b',' | b':' => {
-                out.push(char::from(byte));
-            }
-            _ => out += &format!("%{byte:02X}"),
-        }
-    }
-    out
+    utf8_percent_encode(text, ESCAPED).to_string()
 }
 
 /// Adds the hint that a refusal's status suggests.
@@ -137,6 +144,15 @@ mod tests {
         assert_eq!(base_url("127.0.0.1:8081"), "http://127.0.0.1:8081");
         assert_eq!(base_url("https://h/"), "https://h");
         assert_eq!(base_url("unix:/a"), "http://2f61.unix");
+    }
+
+    #[test]
+    fn the_url_of_a_socket_is_shown_as_its_path() {
+        let page = format!("{}/episodes?a=1", base_url("unix:/run/é b.sock"));
+        assert_eq!(shown(&page), "/episodes at unix:/run/é b.sock");
+        for other in ["http://h/x", "http://zz.unix/", "http://2f2.unix/"] {
+            assert_eq!(shown(other), other);
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! - `api`: tables of routes, tokens, queries and bodies of JSON.
 //! - `server`: sockets, connections, and the loop that accepts them.
+//! - `client`: connections to servers, and the pool that keeps them. `tls`: of both sides.
 //! - `body`: bodies of requests and replies, their codings, their pace, what ends them early.
 //! - `path`: the normal form of a path, percent escapes, secrets in queries.
 //! - `headers`: headers that a hop passes on, and those that it does not.
@@ -14,9 +15,11 @@
 pub mod api;
 pub mod body;
 pub mod bounds;
+pub mod client;
 pub mod clock;
 pub mod headers;
 pub mod memory;
 pub mod path;
 pub mod server;
+pub mod tls;
 pub mod web;

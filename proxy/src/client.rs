@@ -16,12 +16,11 @@ use thiserror::Error;
 use uuid::Uuid;
 use wire::{Dialect, MissingIds, Splitter};
 
-use crate::config::Config;
+use crate::config::{Config, InvalidSetting};
 use crate::error::CallError;
 use crate::record::recording::Recording;
 use crate::reply::tee::{self, read_whole, transform_document};
 use crate::reply::transform::{BodyTransform, EventTransform, TransformStep};
-use crate::upstream::connect::InvalidSetting;
 use crate::upstream::exchange::AgentRequest;
 use crate::upstream::plan::Plan;
 use crate::upstream::prompts::PromptFetcher;

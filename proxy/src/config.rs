@@ -17,7 +17,9 @@ use http::body::request_body::RequestLimits;
 use http::bounds::{BODY_WAIT, HEAD_WAIT, IDLE_WAIT, PEER_PART};
 use http::server::activity::AgentWaits;
 use http::server::listen::{ConnectionBounds, descriptors_kept};
+use http::tls::InvalidTls;
 use store::Budget;
+use thiserror::Error;
 use wire::{Dialect, ForcedSampling, Vocabulary};
 
 use crate::bounds::{CONNECTIONS_MAX, STALL_WAIT};
@@ -25,6 +27,23 @@ use crate::config::address::Upstream;
 use crate::config::allowed::AllowedPath;
 use crate::config::signing_secrets::SigningSecretPlace;
 use crate::config::spec::FleetSettings;
+
+/// A setting that cannot be used.
+#[derive(Debug, Clone, Error)]
+pub enum InvalidSetting {
+    /// A certificate to trust.
+    #[error(transparent)]
+    Tls(#[from] InvalidTls),
+    /// An upstream's address with more than an address.
+    #[error(
+        "the upstream's address holds a user or a password; give the address without them, and \
+         name the variable that holds its key with --upstream-key-env"
+    )]
+    Credentials,
+    /// A key that cannot be sent.
+    #[error("the upstream's key is not a valid header value")]
+    Key,
+}
 
 /// Settings of a proxy.
 #[derive(Debug, Clone)]

@@ -15,8 +15,8 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use wire::{ForcedSampling, ForcedSamplingError};
 
-use crate::config::Config;
 use crate::config::spec::{EngineSpec, InvalidEngine};
+use crate::config::{Config, InvalidSetting};
 use crate::error::CallError;
 use crate::fleet::health;
 use crate::fleet::members::{ChangeError, Fleet};
@@ -27,7 +27,6 @@ use crate::record::services::RecordingServices;
 use crate::record::tracker::CallTracker;
 use crate::tag::api_key::KeySigner;
 use crate::tag::{self, RequestTag, TagContext};
-use crate::upstream::connect::InvalidSetting;
 
 /// A proxy: its upstreams, one store.
 #[derive(Debug)]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use episode::AttemptId;
+use http::tls;
 use rustls::ClientConfig;
 use tokio::sync::{Notify, RwLock, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
@@ -15,10 +16,9 @@ use super::pick::{Candidate, LoadBound, for_thread, least_loaded};
 use super::resolve::{Resolved, resolve};
 use super::threads::{Thread, Threads};
 use crate::bounds::{ABSORBED_CALLS_MAX, ENGINE_WAIT, ENGINE_WAITING_MAX, ROOM_WAIT};
-use crate::config::Config;
 use crate::config::spec::{EngineSpec, InvalidEngine, check_all};
+use crate::config::{Config, InvalidSetting};
 use crate::error::CallError;
-use crate::upstream::connect::{InvalidSetting, client_tls};
 use crate::upstream::server::{InferenceServer, ServerSpec};
 
 /// All engines of a proxy.
@@ -108,7 +108,7 @@ impl Fleet {
 
         let fleet = Self {
             config: config.clone(),
-            tls: client_tls(&config.upstream_ca)?,
+            tls: tls::client_config(&config.upstream_ca).map_err(InvalidSetting::from)?,
             engines: Mutex::default(),
             sources: tokio::sync::Mutex::new(Sources { named, filed: Vec::new() }),
             next_id: AtomicU64::default(),

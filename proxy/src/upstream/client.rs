@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use bytes::Bytes;
 use http::body::BodyError;
 use http::body::outgoing::OutgoingBody;
+use http::client::{self, ClientOptions, HttpsClient, Versions};
 use http::path::target::redacted;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
@@ -17,11 +18,10 @@ use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::bounds::{DOCUMENT_BYTES_MAX, READY_PROBE_WAIT};
-use crate::config::Config;
+use crate::bounds::{CONNECT_WAIT, DOCUMENT_BYTES_MAX, READY_PROBE_WAIT, UPSTREAM_IDLE_WAIT};
 use crate::config::address::Upstream;
+use crate::config::{Config, InvalidSetting};
 use crate::error::CallError;
-use crate::upstream::connect::{self, Connections, InvalidSetting};
 use crate::upstream::reachability::Reachability;
 use crate::upstream::rewrite;
 
@@ -33,7 +33,7 @@ pub(crate) struct UpstreamClient {
     address: Option<IpAddr>,
     /// The API key that replaces the agent's.
     pub(super) key: Option<HeaderValue>,
-    connections: Connections,
+    connections: HttpsClient<OutgoingBody>,
     reachability: Reachability,
 }
 
@@ -49,18 +49,20 @@ impl UpstreamClient {
         tls: &ClientConfig,
     ) -> Result<Self, InvalidSetting> {
         if upstream.has_credentials() {
-            return Err(InvalidSetting(
-                "the upstream's address holds a user or a password; give the address without \
-                 them, and name the variable that holds its key with --upstream-key-env",
-            ));
+            return Err(InvalidSetting::Credentials);
         }
         let key = config.upstream_key.as_deref().map(HeaderValue::from_str).transpose();
+        let options = ClientOptions {
+            address,
+            connect_wait: Some(CONNECT_WAIT),
+            idle_wait: Some(UPSTREAM_IDLE_WAIT),
+            versions: if config.upstream_http2 { Versions::Http2 } else { Versions::Negotiated },
+        };
         Ok(Self {
             upstream,
             address,
-            key: key
-                .map_err(|_| InvalidSetting("the upstream's key is not a valid header value"))?,
-            connections: connect::client(tls, address, config.upstream_http2),
+            key: key.map_err(|_| InvalidSetting::Key)?,
+            connections: client::https(tls, &options),
             reachability: Reachability::default(),
         })
     }

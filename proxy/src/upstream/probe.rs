@@ -70,17 +70,17 @@ impl DialectProbe {
 mod tests {
     use std::time::Instant;
 
+    use http::tls::client_config;
     use tokio::net::TcpListener;
 
     use super::*;
     use crate::config::Config;
-    use crate::upstream::connect::client_tls;
 
     #[tokio::test]
     async fn a_silent_upstream_keeps_no_call_waiting_behind_others() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let upstream = format!("http://{}", listener.local_addr().unwrap());
-        let (config, tls) = (Config::new(upstream.parse().unwrap()), client_tls(&[]).unwrap());
+        let (config, tls) = (Config::new(upstream.parse().unwrap()), client_config(&[]).unwrap());
         let client = UpstreamClient::new(&config, config.upstream.clone(), None, &tls).unwrap();
         let mut probe = DialectProbe::new(&Arc::new(client), None);
         probe.wait = Duration::from_secs(5);

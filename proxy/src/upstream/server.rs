@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use http::tls;
 use rustls::ClientConfig;
 use wire::Dialect;
 
-use crate::config::Config;
 use crate::config::address::Upstream;
+use crate::config::{Config, InvalidSetting};
 use crate::upstream::client::UpstreamClient;
-use crate::upstream::connect::{InvalidSetting, client_tls};
 use crate::upstream::exchange::Exchange;
 use crate::upstream::lookups::Lookups;
 use crate::upstream::probe::DialectProbe;
@@ -41,7 +41,7 @@ impl InferenceServer {
     pub(crate) fn new(config: &Config) -> Result<Self, InvalidSetting> {
         let upstream = config.upstream.clone();
         let spec = ServerSpec { upstream, dialect: config.dialect, address: None };
-        Self::from_spec(config, spec, &client_tls(&config.upstream_ca)?)
+        Self::from_spec(config, spec, &tls::client_config(&config.upstream_ca)?)
     }
 
     /// The server of `spec`, without connections yet.

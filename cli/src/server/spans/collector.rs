@@ -5,13 +5,11 @@ use std::env::{self, VarError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::client::{self, ClientOptions, HttpsClient};
+use http::tls;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Request, StatusCode, Uri};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::{Client, Error};
-use hyper_util::rt::TokioExecutor;
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
@@ -32,7 +30,7 @@ const RESOURCE_VARIABLE: &str = "OTEL_RESOURCE_ATTRIBUTES";
 
 /// The collector that spans are sent to.
 pub(super) struct Collector {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: HttpsClient<Full<Bytes>>,
     url: Uri,
     headers: HeaderMap,
 }
@@ -53,14 +51,8 @@ impl Collector {
     /// # Errors
     /// [`Failure`] if `OTEL_EXPORTER_OTLP_HEADERS` holds what is no header.
     pub(super) fn new(url: Uri) -> Result<Self, Failure> {
-        let tls = proxy::client_tls(&[]).map_err(|e| Failure::of(&e))?;
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        let https = HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(tcp);
+        let tls = tls::client_config(&[]).map_err(|e| Failure::of(&e))?;
+        let client = client::https(&tls, &ClientOptions::default());
 
         let mut headers = HeaderMap::new();
         for (name, value) in pairs(HEADERS_VARIABLE)? {
@@ -70,7 +62,7 @@ impl Collector {
             headers.insert(name, value);
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
-        Ok(Self { client: Client::builder(TokioExecutor::new()).build(https), url, headers })
+        Ok(Self { client, url, headers })
     }
 
     /// Sends spans once.
@@ -81,15 +73,15 @@ impl Collector {
         request.headers_mut().clone_from(&self.headers);
 
         let answer = async {
-            let (head, body) = self.client.request(request).await?.into_parts();
+            let (head, body) = match self.client.request(request).await {
+                Ok(answer) => answer.into_parts(),
+                Err(error) => return Sent::Failed(Failure::of(&error).to_string()),
+            };
             let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-            Ok::<_, Error>((head.status, body.map(|body| body.to_bytes()).unwrap_or_default()))
+            judged(head.status, &body.map(|body| body.to_bytes()).unwrap_or_default())
         };
-        match timeout(ANSWER_WAIT, answer).await {
-            Ok(Ok((status, body))) => judged(status, &body),
-            Ok(Err(error)) => Sent::Failed(Failure::of(&error).to_string()),
-            Err(_) => Sent::Failed(format!("no answer in {} s", ANSWER_WAIT.as_secs())),
-        }
+        let late = |_| Sent::Failed(format!("no answer in {} s", ANSWER_WAIT.as_secs()));
+        timeout(ANSWER_WAIT, answer).await.unwrap_or_else(late)
     }
 }
 
