@@ -70,14 +70,19 @@ impl Query {
     }
 }
 
-/// Reads the flag `name`: true for nothing, `true` and `1`, false for `false` and `0`.
+/// Reads the flag `name`: true for nothing and for the words that pydantic, by which vLLM reads its
+/// queries, takes for true (`true`, `1`, `on`, `yes` ...), in any case; false for their opposites.
 ///
 /// # Errors
 /// [`BadRequest`] for any other text.
 pub fn flag(name: &str, text: &str) -> Result<bool, BadRequest> {
-    match text {
-        "" | "true" | "1" => Ok(true),
-        "false" | "0" => Ok(false),
+    const TRUE: [&str; 7] = ["", "true", "1", "on", "yes", "t", "y"];
+    const FALSE: [&str; 6] = ["false", "0", "off", "no", "f", "n"];
+    let is_one = |words: &[&str]| words.iter().any(|word| word.eq_ignore_ascii_case(text));
+
+    match (is_one(&TRUE), is_one(&FALSE)) {
+        (true, _) => Ok(true),
+        (_, true) => Ok(false),
         _ => Err(BadRequest(format!("`{name}` is not true or false"))),
     }
 }
@@ -108,13 +113,12 @@ mod tests {
 
     #[test]
     fn a_flag_is_true_or_false_and_nothing_else() {
-        let query = Query::parse(Some("a&b=true&c=1&d=false&e=0&f=yes&g=True")).unwrap();
+        let query = "a&b=true&c=1&d=Yes&e=True&f=false&g=0&i=False&j=maybe&k=2";
+        let query = Query::parse(Some(query)).unwrap();
         let flag = |name| query.flag(name, false);
-        assert_eq!(
-            ["a", "b", "c", "d", "e"].map(|n| flag(n) == Ok(true)),
-            [true, true, true, false, false]
-        );
-        assert!(flag("f").is_err() && flag("g").is_err());
+        assert!(["a", "b", "c", "d", "e"].iter().all(|name| flag(name) == Ok(true)));
+        assert!(["f", "g", "i"].iter().all(|name| query.flag(name, true) == Ok(false)));
+        assert!(flag("j").is_err() && flag("k").is_err());
         assert_eq!((flag("h"), query.flag("h", true)), (Ok(false), Ok(true)));
     }
 
