@@ -17,7 +17,7 @@ use http::body::request_body::RequestLimits;
 use http::bounds::{BODY_WAIT, HEAD_WAIT, IDLE_WAIT, PEER_PART};
 use http::server::activity::AgentWaits;
 use http::server::listen::{ConnectionBounds, descriptors_kept};
-use http::tls::InvalidTls;
+use http::tls::{InvalidTls, server_config};
 use store::Budget;
 use thiserror::Error;
 use wire::{Dialect, ForcedSampling, Vocabulary};
@@ -180,6 +180,15 @@ impl Config {
             idle_wait: IDLE_WAIT,
             descriptors_max: None,
         }
+    }
+
+    /// Sets the TLS of the data listener, from a certificate chain and its key in PEM.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] if they are not PEM or do not belong together.
+    pub fn set_tls(&mut self, chain: &[u8], key: &[u8]) -> Result<(), InvalidSetting> {
+        self.tls = Some(server_config(chain, key)?);
+        Ok(())
     }
 
     /// The kind of logprobs of an upstream that speaks `dialect`, or `unknown`.

@@ -49,7 +49,7 @@ async fn every_version_meets_every_version() {
 
         let plain = World::start_with(config.clone()).await;
         let (chain, key) = authority.server();
-        config.tls = Some(http::tls::server_config(chain.as_bytes(), key.as_bytes()).unwrap());
+        config.set_tls(chain.as_bytes(), key.as_bytes()).unwrap();
         let secure = World::start_with(config).await;
         let agents = [
             (Agent::http1(plain.data).await, &plain, false),

@@ -26,8 +26,8 @@ impl TlsArgs {
     /// [`Failure`] if a file cannot be read, or holds no certificate or key.
     pub(super) fn apply(&self, config: &mut Config) -> Result<(), Failure> {
         if let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) {
-            let tls = http::tls::server_config(&read_file(certificate)?, &read_file(key)?);
-            config.tls = Some(tls.map_err(|e| Failure::of(&e))?);
+            let (certificate, key) = (read_file(certificate)?, read_file(key)?);
+            config.set_tls(&certificate, &key).map_err(|e| Failure::of(&e))?;
         }
         Ok(())
     }
