@@ -115,7 +115,7 @@ impl MemoryLease {
     }
 
     /// True if the account has no room for this reply, which then waits for at most
-    /// [`MEMORY_REPLY_WAIT`]. One reply at a time may use the last part, so that it ends and frees
+    /// `MEMORY_REPLY_WAIT`. One reply at a time may use the last part, so that it ends and frees
     /// what it holds.
     pub fn is_full(&mut self) -> bool {
         let held = self.account.held.load(Ordering::Relaxed);
@@ -135,7 +135,7 @@ impl MemoryLease {
     /// Waits until the account has room.
     ///
     /// # Errors
-    /// [`MemoryFull`] after [`MEMORY_REPLY_WAIT`].
+    /// [`MemoryFull`] after `MEMORY_REPLY_WAIT`.
     pub async fn room(&mut self) -> Result<(), MemoryFull> {
         let mut wait = RoomWait::default();
         while self.is_full() {
