@@ -18,8 +18,6 @@ mod engines;
 mod episodes;
 mod error;
 mod feed;
-#[cfg(feature = "fuzzing")]
-pub mod fuzzing;
 mod keys;
 mod metrics;
 mod openapi;

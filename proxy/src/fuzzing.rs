@@ -2,7 +2,7 @@
 //! They exist with the feature `fuzzing` only.
 
 use bytes::Bytes;
-use episode::{AttemptId, EpisodeId, Micros};
+use episode::{AttemptId, Micros};
 use http::body::coding::Coding;
 use http::body::request_body::RequestLimits;
 use hyper::header::{CONTENT_ENCODING, HeaderName, HeaderValue};
