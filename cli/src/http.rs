@@ -15,7 +15,7 @@ use crate::options::address::UNIX;
 /// Longest reply that is read, in bytes.
 const REPLY_BYTES_MAX: usize = 1 << 30;
 
-/// What a value of a query cannot hold as it is.
+/// Bytes that a value of a query holds escaped only.
 const ESCAPED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b',').remove(b':');
 

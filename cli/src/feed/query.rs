@@ -117,7 +117,7 @@ struct VersionQuery {
     max_version_span: Option<u32>,
 }
 
-/// What is derived from rewards.
+/// Options of what is derived from rewards.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Rewards")]
 struct RewardQuery {

@@ -41,7 +41,7 @@ pub(crate) struct UpstreamArgs {
     pub(crate) tokens: TokenArgs,
 }
 
-/// What is recorded of each token, and how it is asked for.
+/// Options of what is recorded of each token.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Recorded tokens")]
 pub(crate) struct TokenArgs {

@@ -74,7 +74,7 @@ pub(crate) const NAMES: [&str; PARAMETERS.len()] = {
     names
 };
 
-/// What a query gives, before its parts are compared.
+/// The values of a query, before they are compared with each other.
 #[derive(Default)]
 struct Given {
     consumer: Option<EpisodeId>,

@@ -1,4 +1,4 @@
-//! How a route of the engine is answered, and who may call it.
+//! The handlers of the engine's routes, and their callers.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(super) type HandlerFuture<'a> =
 /// Answers the calls of a route.
 pub(super) type Answer = for<'a> fn(&'a Arc<ServerState>, HttpCall) -> HandlerFuture<'a>;
 
-/// Who answers a route, and whom.
+/// The handler of a route, and the callers that it serves.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Handler {
     pub(super) answer: Answer,

@@ -32,7 +32,7 @@ pub(crate) fn plain_name(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// What the names of experts' tensors have behind the layer.
+/// The part of experts' tensor names behind the layer.
 const EXPERTS: &str = ".mlp.experts.";
 
 /// A matrix of an expert.

@@ -1,6 +1,6 @@
 //! The derivation: the calls of an attempt as a forest, and the forest as paths.
 //!
-//! Whatever is made of an attempt is made of [`Derived`]: rows, forks, verdicts, and the tree that
+//! All that is made of an attempt is made of [`Derived`]: rows, forks, verdicts, and the tree that
 //! people look at. Rows take two more steps: `weigh` chooses the paths that make rows, and `rows`
 //! makes them.
 

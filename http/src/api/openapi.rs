@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::api::route::{BodyFields, Route};
 use crate::api::schema::Field;
 
-/// What the document of a listener says beside its routes.
+/// The parts of a listener's document beside its routes.
 #[derive(Debug, Clone)]
 pub struct Interface {
     /// The name of the listener.

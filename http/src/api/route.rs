@@ -31,7 +31,7 @@ pub struct Route<H> {
     pub methods: &'static [&'static str],
     /// The path. `{name}` is a parameter of one segment; `{*name}` may hold slashes.
     pub path: &'static str,
-    /// Who answers it.
+    /// The handler that answers it.
     pub handler: H,
     /// The group in the documents.
     pub group: &'static str,

@@ -18,7 +18,7 @@ use crate::body::request_body::{RequestBody, RequestLimits};
 use crate::bounds::BODY_COPIES;
 use crate::memory::{MemoryAccount, MemoryLease};
 
-/// How the body of a request is read.
+/// Rules by which the body of a request is read.
 #[derive(Debug, Clone, Copy)]
 pub struct BodyRules {
     /// Its bounds.
