@@ -47,8 +47,10 @@ async fn a_query_names_a_parameter_once_and_a_flag_is_true_or_false() {
     for (path, status) in [
         ("/reset_prefix_cache?reset_running_requests", 200),
         ("/reset_prefix_cache?reset_running_requests=0", 200),
-        ("/reset_prefix_cache?reset_running_requests=yes", 400),
-        ("/pause?mode=keep&clear_cache=False", 400),
+        ("/reset_prefix_cache?reset_running_requests=yes", 200),
+        ("/reset_prefix_cache?reset_running_requests=maybe", 400),
+        ("/pause?mode=keep&clear_cache=False", 200),
+        ("/resume", 200),
         ("/pause?mode=keep&mode=keep", 400),
         ("/wake_up?tags=kv%5Fcache&tags=weights", 200),
     ] {
