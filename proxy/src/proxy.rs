@@ -213,7 +213,7 @@ impl Proxy {
         until
     }
 
-    /// What the recording of a call uses of this proxy.
+    /// The parts of this proxy that the recording of a call uses.
     pub(crate) fn recording(&self) -> RecordingServices<'_> {
         RecordingServices {
             store: &self.store,

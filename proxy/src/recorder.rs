@@ -1,4 +1,4 @@
-//! What may be done to a running recorder from above.
+//! The handle of a running recorder, for whoever stands above it.
 //!
 //! An agent writes calls and nothing else. Whatever else changes a recorder goes through the handle
 //! in this file, which nothing in this crate holds.

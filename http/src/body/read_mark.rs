@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hyper::http::Extensions;
 
-/// What a connection notes of a request.
+/// The part of a connection that notes how far a request is.
 pub(crate) trait ReadObserver: fmt::Debug + Send + Sync {
     /// Notes that the request was read whole.
     fn set_read(&self);

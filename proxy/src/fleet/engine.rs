@@ -56,7 +56,7 @@ pub(crate) struct EngineCounts {
 
 #[derive(Debug, Default)]
 struct Health {
-    /// Why it gets no calls; `None` while it is well.
+    /// The reason why it gets no calls; `None` while it is well.
     reason: Option<&'static str>,
     /// True if it was seen not to answer, rather than suspected because one call failed.
     was_lost: bool,
@@ -228,7 +228,7 @@ impl Engine {
         self.health().was_lost
     }
 
-    /// Why it gets no calls; `None` if it is well.
+    /// The reason why it gets no calls; `None` if it is well.
     pub(crate) fn down_because(&self) -> Option<&'static str> {
         self.health().reason
     }

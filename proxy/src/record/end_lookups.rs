@@ -1,4 +1,4 @@
-//! What an upstream is asked beside a call, as the end of the call waits for it.
+//! The questions to an upstream beside a call, for which the end of the call waits.
 
 use std::fmt;
 use std::pin::Pin;

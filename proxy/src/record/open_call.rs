@@ -122,7 +122,7 @@ pub(crate) struct OpenCall {
     conversation: Option<ConversationTurn>,
     /// The response that a later call may continue by its id.
     pending_response: Option<PendingResponse>,
-    /// What the upstream is asked beside the call.
+    /// The questions to the upstream beside the call.
     lookups: Option<EndLookups>,
     /// The place on the engine that has the call.
     place: Option<Box<dyn EnginePlace>>,

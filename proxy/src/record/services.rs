@@ -1,4 +1,4 @@
-//! What the recording of a call uses of its proxy.
+//! The parts of a proxy that the recording of a call uses.
 
 use std::sync::Arc;
 

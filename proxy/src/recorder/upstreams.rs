@@ -32,7 +32,7 @@ pub struct UpstreamStatus {
     pub dialect: Option<Dialect>,
     /// The state, which decides whether it gets new calls.
     pub state: EngineState,
-    /// Why it gets none; `None` while it is well.
+    /// The reason why it gets none; `None` while it is well.
     pub reason: Option<&'static str>,
     /// True if the last attempt to reach it succeeded.
     pub is_reached: bool,
