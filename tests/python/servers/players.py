@@ -164,25 +164,51 @@ class Messages(Player):
         asked = {"model": NAME, "messages": self.messages, "tools": [MESSAGES_TOOL]}
         asked["extra_body"] = SAMPLED  # newer clients have no such argument
         if self.stream:
-            with self.client.messages.stream(**asked, max_tokens=TOKENS_MAX) as events:
-                return events.get_final_message()
-        return self.client.messages.create(**asked, max_tokens=TOKENS_MAX)
+            return folded(self.client.messages.create(**asked, max_tokens=TOKENS_MAX, stream=True))
+        reply = self.client.messages.create(**asked, max_tokens=TOKENS_MAX)
+        return [block.model_dump(exclude_none=True) for block in reply.content]
 
-    def answer(self, game, reply):
+    def answer(self, game, blocks):
         """Puts the reply and the tool's answers behind the history."""
-        self.messages.append({"role": "assistant", "content": reply.content})
-        uses = [block for block in reply.content if block.type == "tool_use"]
+        uses = [block for block in blocks if block["type"] == "tool_use"]
+        if any(use["input"] is None for use in uses):
+            return False
+        self.messages.append({"role": "assistant", "content": blocks})
         results = [
             {
                 "type": "tool_result",
-                "tool_use_id": use.id,
-                "content": game.guess(guess_in(json.dumps(use.input))),
+                "tool_use_id": use["id"],
+                "content": game.guess(guess_in(json.dumps(use["input"]))),
             }
             for use in uses
         ]
         if results:
             self.messages.append({"role": "user", "content": results})
         return bool(uses)
+
+
+def folded(events):
+    """The blocks of a streamed message, as dicts. The client's own accumulator raises where a
+    model's arguments are no JSON; here the `input` of such a block is None."""
+    blocks, spelled = [], {}
+    for event in events:
+        if event.type == "content_block_start":
+            blocks.append(event.content_block.model_dump(exclude_none=True))
+        elif event.type == "content_block_delta" and event.delta.type == "text_delta":
+            blocks[event.index]["text"] += event.delta.text
+        elif event.type == "content_block_delta" and event.delta.type == "input_json_delta":
+            spelled[event.index] = spelled.get(event.index, "") + event.delta.partial_json
+    for index, text in spelled.items():
+        blocks[index]["input"] = decoded(text)
+    return blocks
+
+
+def decoded(text):
+    """The arguments of a call, None where they are no JSON."""
+    try:
+        return json.loads(text) if text else {}
+    except ValueError:
+        return None
 
 
 PLAYERS = {
