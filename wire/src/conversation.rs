@@ -19,9 +19,11 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::bounds::ANSWER_BYTES_MAX;
-use crate::json::{members, root, tree};
+use crate::chat::{ChatReader, plain_message, whole_number};
+use crate::json::{make_readable, members, root, tree};
 use crate::sse::events;
 use crate::translate::{messages, responses};
+use crate::unread::keep_unread;
 pub use canonical::{canonical, content_text, parsed_arguments, reasoning};
 pub use chain::{prepend_turn, prepend_turns, previous_response, response_id, stores_reply};
 pub use template_fields::template_fields;
@@ -53,12 +55,16 @@ pub fn conversation(route: Route, request: &[u8]) -> Option<Conversation> {
         return Some(Conversation { messages: vec![message], tools: Vec::new() });
     }
     let body = tree(request)?;
-    match route {
-        Route::Chat => Some(of_chat(body)),
-        Route::Messages => Some(of_chat(messages::request(&body).ok()?)),
-        Route::Responses => Some(of_chat(responses::recorded_request(&body).ok()?)),
-        _ => None,
-    }
+    let mut chat = match route {
+        Route::Chat => body,
+        Route::Messages => messages::recorded(&body),
+        Route::Responses => responses::recorded(&body),
+        _ => return None,
+    };
+    let mut messages = take_list(&mut chat, "messages");
+    messages.iter_mut().for_each(make_readable);
+    let messages = messages.into_iter().map(plain_message).collect();
+    Some(Conversation { messages, tools: take_list(&mut chat, "tools") })
 }
 
 /// The prompt of a text completion, if it is one text. Ids are not read.
@@ -67,11 +73,6 @@ fn text_prompt(request: &[u8]) -> Option<String> {
     let last = |key: &str| fields.iter().rev().find(|field| field.key(request) == key);
     let prompt = last("prompt").or_else(|| last("text"))?;
     serde_json::from_slice(&request[prompt.value.clone()]).ok()
-}
-
-fn of_chat(mut body: Value) -> Conversation {
-    let messages = take_list(&mut body, "messages");
-    Conversation { messages, tools: take_list(&mut body, "tools") }
 }
 
 fn take_list(body: &mut Value, key: &str) -> Vec<Value> {
@@ -118,14 +119,16 @@ pub fn answers(route: Route, reply: &[u8]) -> Vec<ReplyAnswer> {
         _ => return Vec::new(),
     }
 
-    let mut drafts = BTreeMap::new();
+    let (mut drafts, mut reader) = (BTreeMap::new(), ChatReader::default());
+    let mut add = |mut part: Value| {
+        reader.take(&mut part);
+        add_part(&mut drafts, &part);
+    };
     match tree(reply) {
-        Some(document) => add_part(&mut drafts, &document),
-        None => events(reply).for_each(|event| {
-            if let Some(chunk) = event.data().and_then(|data| tree(&data)) {
-                add_part(&mut drafts, &chunk);
-            }
-        }),
+        Some(document) => add(document),
+        None => events(reply)
+            .filter_map(|event| event.data().and_then(|data| tree(&data)))
+            .for_each(add),
     }
     drafts
         .into_iter()
@@ -135,27 +138,33 @@ pub fn answers(route: Route, reply: &[u8]) -> Vec<ReplyAnswer> {
 
 /// The one answer of a wire that has no choices.
 fn single_answer(message: Option<Value>) -> Vec<ReplyAnswer> {
-    message.into_iter().map(|message| ReplyAnswer { index: 0, message }).collect()
+    let answer = |mut message: Value| {
+        make_readable(&mut message);
+        ReplyAnswer { index: 0, message }
+    };
+    message.into_iter().map(answer).collect()
 }
 
 /// A message as it grows out of deltas: texts are joined, tool calls are merged by their index.
 #[derive(Debug, Default)]
 struct MessageDraft {
     texts: BTreeMap<&'static str, String>,
-    calls: BTreeMap<u64, Map<String, Value>>,
+    calls: BTreeMap<u64, Value>,
+    /// Holds the parts that were not read.
+    unread: Map<String, Value>,
 }
 
 /// The fields of a message that hold text.
-const TEXTS: [&str; 4] = ["content", "refusal", "reasoning", "reasoning_content"];
+const TEXTS: [&str; 3] = ["content", "refusal", "reasoning"];
 
 /// Adds a document or a chunk to the messages of its choices.
 fn add_part(drafts: &mut BTreeMap<u32, MessageDraft>, part: &Value) {
-    let Some(choices) = part.get("choices") else {
+    let Some(choices) = part.get("choices").filter(|choices| !choices.is_null()) else {
         let parts = part.as_array().map_or(std::slice::from_ref(part), Vec::as_slice);
         return (0..).zip(parts).for_each(|(at, part)| add_native_part(drafts, at, part));
     };
-    for choice in choices.as_array().into_iter().flatten() {
-        let index = choice.get("index").and_then(Value::as_u64).unwrap_or(0);
+    for choice in choices.as_array().into_iter().flatten().filter(|choice| choice.is_object()) {
+        let index = whole_number(choice.get("index")).unwrap_or(0);
         let draft = drafts.entry(u32::try_from(index).unwrap_or(u32::MAX)).or_default();
         if let Some(message) = choice.get("message").or_else(|| choice.get("delta")) {
             draft.add(message);
@@ -171,7 +180,7 @@ fn add_part(drafts: &mut BTreeMap<u32, MessageDraft>, part: &Value) {
 fn add_native_part(drafts: &mut BTreeMap<u32, MessageDraft>, at: u32, part: &Value) {
     let text = |key: &str| part.get(key).and_then(Value::as_str);
     let Some(piece) = text("content").or_else(|| text("text")) else { return };
-    let index = part.get("index").and_then(Value::as_u64).and_then(|i| u32::try_from(i).ok());
+    let index = whole_number(part.get("index")).and_then(|i| u32::try_from(i).ok());
     let draft = drafts.entry(index.unwrap_or(at)).or_default();
     let content = draft.texts.entry("content").or_default();
 
@@ -185,6 +194,7 @@ fn add_native_part(drafts: &mut BTreeMap<u32, MessageDraft>, at: u32, part: &Val
 }
 
 impl MessageDraft {
+    /// Adds a message or a delta that the reader of chat has put into its one form.
     fn add(&mut self, message: &Value) {
         for key in TEXTS {
             if let Some(text) = message.get(key).and_then(Value::as_str) {
@@ -192,9 +202,12 @@ impl MessageDraft {
             }
         }
         let calls = message.get("tool_calls").and_then(Value::as_array);
-        for (position, call) in calls.into_iter().flatten().enumerate() {
-            let index = call.get("index").and_then(Value::as_u64).unwrap_or(position as u64);
-            merge_call(self.calls.entry(index).or_default(), call);
+        for call in calls.into_iter().flatten() {
+            let index = call.get("index").and_then(Value::as_u64).unwrap_or(0);
+            merge_call(self.calls.entry(index).or_insert_with(|| json!({})), call);
+        }
+        if let Some(message) = message.as_object() {
+            keep_unread(&mut self.unread, message);
         }
     }
 
@@ -206,25 +219,34 @@ impl MessageDraft {
             message.insert(key.to_owned(), Value::String(text));
         }
         if !self.calls.is_empty() {
-            let calls = self.calls.into_values().map(Value::Object).collect();
+            let calls = self.calls.into_values().collect();
             message.insert("tool_calls".to_owned(), Value::Array(calls));
         }
-        Value::Object(message)
+        message.extend(self.unread);
+        let mut message = Value::Object(message);
+        make_readable(&mut message);
+        message
     }
 }
 
-/// Adds a delta to a tool call: its id, type and name come once, its arguments in pieces.
-fn merge_call(call: &mut Map<String, Value>, delta: &Value) {
-    for key in ["id", "type"] {
-        if let Some(value) = delta.get(key).filter(|v| v.is_string()) {
-            call.insert(key.to_owned(), value.clone());
+/// Adds a piece to a tool call: its id, type and name come once, its arguments in pieces.
+fn merge_call(call: &mut Value, piece: &Value) {
+    let (Some(call), Some(piece)) = (call.as_object_mut(), piece.as_object()) else { return };
+    for (key, value) in piece.iter().filter(|(key, _)| *key != "index") {
+        match (call.get_mut(key).and_then(Value::as_object_mut), value.as_object()) {
+            (Some(known), Some(more)) => merge_function(known, more),
+            _ => drop(call.entry(key).or_insert_with(|| value.clone())),
         }
     }
-    let Some(function) = delta.get("function").and_then(Value::as_object) else { return };
-    let merged = call.entry("function").or_insert_with(|| json!({ "name": "", "arguments": "" }));
-    for key in ["name", "arguments"] {
-        let piece = function.get(key).and_then(Value::as_str);
-        if let (Some(piece), Some(Value::String(text))) = (piece, merged.get_mut(key)) {
+}
+
+fn merge_function(known: &mut Map<String, Value>, more: &Map<String, Value>) {
+    for (key, piece) in more {
+        let (Some(Value::String(text)), Some(piece)) = (known.get_mut(key), piece.as_str()) else {
+            continue;
+        };
+        // Some servers repeat the name in every piece.
+        if key != "name" || text.is_empty() {
             text.push_str(piece);
         }
     }

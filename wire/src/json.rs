@@ -17,9 +17,12 @@ mod blocks;
 pub(crate) mod digits;
 mod outline;
 mod scan;
+mod spelling;
 
 pub(crate) use outline::{Brackets, Outline};
 pub(crate) use scan::end_of_plain_text;
+pub use spelling::json_text;
+pub(crate) use spelling::{half, make_readable, marked_number};
 
 /// Members of an object that take no memory of the heap.
 const MEMBERS_ROOM: usize = 16;
@@ -101,13 +104,19 @@ pub(crate) fn root<D: Ends + ?Sized>(document: &D) -> Result<Range<usize>, Malfo
     Ok(start..end)
 }
 
-/// The document as a tree; `None` if it is not JSON, or holds too many values.
+/// The document as a tree; `None` if it is not JSON, or holds too many values. What a tree cannot
+/// hold is marked: [`json_text`] writes it as it was.
 pub(crate) fn tree(doc: &[u8]) -> Option<Value> {
     // A value and its comma take two bytes.
     if doc.len() / 2 > TREE_VALUES_MAX && values(doc) > TREE_VALUES_MAX {
         return None;
     }
-    serde_json::from_slice(doc).ok()
+    let parsed = serde_json::from_slice(doc).ok();
+    if parsed.is_some() && !spelling::may_need_marks(doc) {
+        return parsed;
+    }
+    let marked = spelling::marked(doc).and_then(|marked| serde_json::from_str(&marked).ok());
+    marked.or(parsed)
 }
 
 /// The number of values in a document, and of keys.

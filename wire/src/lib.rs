@@ -16,13 +16,15 @@
 //!   [`PromptLookup`]: the ids that it does not report, and how to ask the server for them.
 //! - [`alternatives`], [`sampling_mask`] and [`routing`]: the arrays beside the tokens.
 //! - [`conversation`](conversation()) and [`answers`]: the messages of a recorded call, for the
-//!   exporter.
+//!   exporter; [`unread_counts`]: the parts of them that were left out. Both and the translations
+//!   read chat's messages in one room, `chat`.
 //! - [`engine_route`]: the control routes of engines.
 //! - [`ServerInfo`], [`Probe`] and [`compare`]: what an upstream is and reports, for the doctor.
 #![forbid(unsafe_code)]
 
 mod ask;
 mod bounds;
+mod chat;
 mod conversation;
 mod dialect;
 mod document;
@@ -31,6 +33,7 @@ mod error;
 mod hide;
 mod json;
 mod lineage;
+mod nesting;
 mod parameters;
 #[cfg(test)]
 mod properties;
@@ -45,9 +48,11 @@ mod sse;
 mod thread_root;
 mod token_data;
 mod translate;
+mod unread;
 mod weights;
 
 pub use ask::{AskOptions, AugmentedRequest, REFUSAL_BYTES_MAX, RefusedFields, ask};
+pub use chat::plain_message;
 pub use conversation::{
     Conversation, RawConversation, ReplyAnswer, answer, answers, canonical, content_text,
     conversation, parsed_arguments, prepend_turn, prepend_turns, previous_response,
@@ -58,6 +63,7 @@ pub use document::ReplyDocument;
 pub use engine_routes::{ENGINE_ROUTES, EngineRoute, EngineServer, engine_route};
 pub use error::{error_body, error_event, error_text};
 pub use hide::ReplyFilter;
+pub use json::json_text;
 pub use lineage::lineage;
 pub use reply::{
     Collector, Facts, MissingIds, PromptLookup, Vocabulary, VocabularyError, rendered_text,
@@ -77,7 +83,8 @@ pub use sse::{Event, EventTooLong, ReadEvent, Splitter};
 pub use thread_root::thread_root;
 pub use token_data::{Alternative, Routing, alternatives, routing, sampling_mask};
 pub use translate::{
-    ReplyTranslator, TranslatedReply, Untranslatable, is_translated, missing_limit_error,
-    server_state_error, translate,
+    ReplyTranslator, TranslatedReply, is_translated, missing_limit_error, server_state_error,
+    translate,
 };
+pub use unread::{Untranslatable, unread_counts};
 pub use weights::{pushed_label, served_label, with_rank_offset, world_size, world_size_body};

@@ -2,17 +2,18 @@
 //! requests become chat requests, chat replies become replies of the agent's wire.
 
 pub(crate) mod messages;
-mod nesting;
 pub(crate) mod responses;
 
 use bytes::Bytes;
 use episode::Route;
 use serde_json::{Map, Value, json};
 
+use crate::chat::{ChatReader, whole_number};
 use crate::dialect::Dialect;
-use crate::json::tree;
+use crate::json::{json_text, tree};
 use crate::request::Request;
 use crate::sse::ReadEvent;
+use crate::unread::Untranslatable;
 
 /// Longer ids are cut: every event of a translated stream repeats the id.
 const ID_BYTES_MAX: usize = 256;
@@ -26,16 +27,12 @@ const NOT_A_TREE: &str = "the body is not JSON, or holds too many values";
 /// The reason against a field that chat does not have.
 const VLLM_ROUTE_ONLY: &str = "`enable_response_messages` is known to vLLM's own route only";
 
-/// A request that has no equivalent in chat; the reason as text.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Untranslatable(pub(crate) String);
-
 /// Turns a chat reply into a reply of the agent's wire.
 #[derive(Debug)]
 pub struct ReplyTranslator {
     wire: Wire,
     streams: bool,
+    reader: ChatReader,
 }
 
 #[derive(Debug)]
@@ -124,8 +121,9 @@ pub fn translate(
     };
 
     adapt_to(dialect, &wire, &mut chat);
-    let translator = ReplyTranslator { wire, streams: request.streams() };
-    Ok((Bytes::from(chat.to_string()), translator))
+    let translator =
+        ReplyTranslator { wire, streams: request.streams(), reader: ChatReader::default() };
+    Ok((Bytes::from(json_text(&chat)), translator))
 }
 
 /// Changes a chat request where the server differs from vLLM.
@@ -176,16 +174,26 @@ fn id_stem(chat: &Value) -> &str {
 
 /// The choice with index 0, the only one that the translated wires have.
 fn is_first_choice(choice: &Value) -> bool {
-    choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0
+    whole_number(choice.get("index")).unwrap_or(0) == 0
 }
 
-/// An error among the chunks of a stream: its message and its HTTP status.
+/// The finish reasons of a reply that the server gave up.
+const FAILED: [&str; 2] = ["error", "abort"];
+
+/// The error that a chat reply or a chunk of one holds: its message and its HTTP status.
 fn chunk_error(chunk: &Value) -> Option<(String, u16)> {
-    let error = chunk.get("error").filter(|error| !error.is_null())?;
-    let message = error.get("message").unwrap_or(error);
-    let text = message.as_str().map_or_else(|| message.to_string(), str::to_owned);
-    let code = error.get("code").and_then(Value::as_u64);
-    Some((text, code.and_then(|code| u16::try_from(code).ok()).unwrap_or(500)))
+    let choices = chunk.get("choices").and_then(Value::as_array);
+    let first = choices.into_iter().flatten().find(|choice| is_first_choice(choice));
+    let of = |value: &'_ Value| value.get("error").filter(|error| !error.is_null()).cloned();
+    if let Some(error) = of(chunk).or_else(|| of(first?)) {
+        let message = error.get("message").unwrap_or(&error);
+        let text = message.as_str().map_or_else(|| message.to_string(), str::to_owned);
+        let status = whole_number(error.get("code")).and_then(|code| u16::try_from(code).ok());
+        let is_status = |code: &u16| (400..600).contains(code);
+        return Some((text, status.filter(is_status).unwrap_or(500)));
+    }
+    let reason = first?.get("finish_reason")?.as_str().filter(|reason| FAILED.contains(reason))?;
+    Some((format!("the server gave up its reply: finish_reason `{reason}`"), 500))
 }
 
 impl ReplyTranslator {
@@ -205,11 +213,12 @@ impl ReplyTranslator {
             let event = read.event;
             return if event.is_whole() { event.0.clone() } else { Bytes::new() };
         };
-        match (tree(data.bytes()), &mut self.wire) {
-            (None, _) => Bytes::new(),
-            (Some(chunk), Wire::Messages(builder)) => Bytes::from(builder.chunk(&chunk)),
-            (Some(chunk), Wire::Responses(builder)) => Bytes::from(builder.chunk(&chunk)),
-        }
+        let Some(mut chunk) = tree(data.bytes()) else { return Bytes::new() };
+        self.reader.take(&mut chunk);
+        Bytes::from(match &mut self.wire {
+            Wire::Messages(builder) => builder.chunk(&chunk),
+            Wire::Responses(builder) => builder.chunk(&chunk),
+        })
     }
 
     /// The end of the agent's stream after a chat stream that ended well.
@@ -229,10 +238,15 @@ impl ReplyTranslator {
     }
 
     /// The translation of a whole chat reply with this HTTP status.
-    pub fn document(self, status: u16, body: &[u8]) -> TranslatedReply {
+    pub fn document(mut self, status: u16, body: &[u8]) -> TranslatedReply {
         if is_success(status)
-            && let Some(chat) = tree(body)
+            && let Some(mut chat) = tree(body)
         {
+            if let Some((message, status)) = chunk_error(&chat) {
+                let error = json!({ "error": { "message": message } });
+                return self.refusal(status, error.to_string().as_bytes());
+            }
+            self.reader.take(&mut chat);
             let document = match self.wire {
                 Wire::Messages(builder) => builder.document(&chat),
                 Wire::Responses(builder) => builder.document(&chat),
@@ -240,7 +254,11 @@ impl ReplyTranslator {
             return json_reply(status, &document);
         }
 
-        // Anything else is an error in the form of the agent's wire.
+        self.refusal(status, body)
+    }
+
+    /// An error in the form of the agent's wire.
+    fn refusal(self, status: u16, body: &[u8]) -> TranslatedReply {
         match self.wire {
             Wire::Messages(_) => {
                 json_reply(error_status(status), &messages::error_document(status, body))
@@ -260,7 +278,7 @@ fn json_reply(status: u16, document: &Value) -> TranslatedReply {
     TranslatedReply {
         status,
         content_type: "application/json",
-        body: Bytes::from(document.to_string()),
+        body: Bytes::from(json_text(document)),
     }
 }
 
@@ -432,6 +450,44 @@ mod tests {
         for whole in [": ping\n\n", ": ping\r\n\r\n", "\n"] {
             assert_eq!(back.event(&Event(Bytes::from_static(whole.as_bytes())).read()), whole);
         }
+    }
+
+    #[test]
+    fn a_reply_that_was_given_up_is_no_reply() {
+        for choice in [
+            r#"{"finish_reason":"abort"}"#,
+            r#"{"finish_reason":"error"}"#,
+            r#"{"error":{"message":"lost","code":502}}"#,
+        ] {
+            let chat = format!("{{\"choices\":[{choice}]}}");
+            for (route, body, ended) in [
+                (Route::Messages, r#"{"messages":[],"max_tokens":1}"#, "event: error\n"),
+                (Route::Responses, r#"{"input":"a"}"#, "event: response.failed\n"),
+            ] {
+                let (_, back) = translated(Dialect::Vllm, route, body);
+                let whole = back.document(200, chat.as_bytes());
+                assert!(whole.status >= 500, "{whole:?}");
+                let (_, mut back) = translated(Dialect::Vllm, route, body);
+                let event = Event(Bytes::from(format!("data: {chat}\n\n")));
+                let told = back.event(&event.read());
+                let told = String::from_utf8(told.to_vec()).unwrap();
+                assert!(told.contains(ended), "{told}");
+                assert!(back.end().is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_tree_cannot_hold_reaches_the_agent() {
+        let body = r#"{"messages":[{"role":"user","content":"\ud83d"}],"max_tokens":1}"#;
+        let (chat, back) = translated(Dialect::Vllm, Route::Messages, body);
+        assert!(chat.contains(r#""content":"\ud83d""#), "{chat}");
+        let call =
+            r#"{"id":"c","function":{"name":"f","arguments":"{\"n\":123456789012345678901234}"}}"#;
+        let chat = format!(r#"{{"choices":[{{"message":{{"tool_calls":[{call}]}}}}]}}"#);
+        let told = back.document(200, chat.as_bytes()).body;
+        let told = String::from_utf8(told.to_vec()).unwrap();
+        assert!(told.contains(r#""input":{"n":123456789012345678901234}"#), "{told}");
     }
 
     #[test]

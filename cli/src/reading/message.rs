@@ -70,6 +70,8 @@ pub(super) struct ReadableMessage {
     reasoning: Option<String>,
     text: String,
     uses: Vec<ToolUse>,
+    /// Types of the parts that have no form in chat, with the number of each.
+    unread: Vec<String>,
 }
 
 impl ReadableMessage {
@@ -98,12 +100,19 @@ impl ReadableMessage {
             reasoning: wire::reasoning(message).map(str::to_owned),
             text: text(message.get("content")),
             uses: tool_calls(message).map(ToolUse::of).collect(),
+            unread: wire::unread_counts([message])
+                .into_iter()
+                .map(|(kind, count)| if count == 1 { kind } else { format!("{count} {kind}") })
+                .collect(),
         }
     }
 
     /// True if the message says nothing.
     fn is_empty(&self) -> bool {
-        self.text.trim().is_empty() && self.uses.is_empty() && self.reasoning.is_none()
+        self.text.trim().is_empty()
+            && self.uses.is_empty()
+            && self.reasoning.is_none()
+            && self.unread.is_empty()
     }
 
     /// The message as lines.
@@ -125,6 +134,10 @@ impl ReadableMessage {
         }
         for used in &self.uses {
             lines.extend(used.lines(label_line(), width_of(&label), room));
+        }
+        if !self.unread.is_empty() {
+            let note = format!(": left unread: {}", self.unread.join(", "));
+            lines.push(label_line().then(Style::Dim, note));
         }
         room.fitting(lines)
     }
@@ -151,7 +164,8 @@ fn tool_calls(message: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn tool_name(call: &Value) -> Option<String> {
-    call["function"]["name"].as_str().map(str::to_owned)
+    let name = call["function"]["name"].as_str().or(call["custom"]["name"].as_str());
+    name.map(str::to_owned)
 }
 
 /// The text of a content; a part that is no text is named with its length.
@@ -198,7 +212,10 @@ pub(super) fn hanging(text: &str, indent: usize, room: &TextRoom) -> Vec<String>
 
 impl ToolUse {
     fn of(call: &Value) -> Self {
-        let arguments = wire::parsed_arguments(call["function"]["arguments"].clone());
+        let arguments = match call.get("custom") {
+            Some(custom) => custom["input"].clone(),
+            None => wire::parsed_arguments(call["function"]["arguments"].clone()),
+        };
         let arguments = match arguments {
             Value::Object(named) => {
                 named.into_iter().map(|(name, value)| (Some(name), value)).collect()
@@ -302,6 +319,17 @@ mod tests {
         let lines = ReadableMessage::all(&messages)[1].lines(&room);
         let lines: Vec<String> = lines.iter().map(Line::text).collect();
         assert_eq!(lines, ["  tool look", "    a", "    [image, 29 bytes]"]);
+    }
+
+    #[test]
+    fn what_was_left_unread_is_named() {
+        let message = json!({ "role": "user", "content": "a", "unread_parts": [
+            { "type": "document" }, { "type": "future" }, { "type": "future" }] });
+        let lines = ["  user: a", "  user: left unread: document, 2 future"];
+        assert_eq!(page(&message, 60), lines);
+        let custom = json!({ "type": "custom", "custom": { "name": "patch", "input": "x" } });
+        let message = json!({ "role": "assistant", "content": null, "tool_calls": [custom] });
+        assert_eq!(page(&message, 60), ["  assistant -> patch(x)"]);
     }
 
     #[test]

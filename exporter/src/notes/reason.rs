@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-/// Reason why a row's verdict is not `exact`.
+/// Reason why a row is less than it could be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// Several recorded paths are the same and nothing tells which one a call continues, so the
@@ -53,6 +53,9 @@ pub enum Reason {
     /// The model's template renders a sampled turn otherwise once more turns follow; it is not
     /// trained.
     TurnNotRendered,
+    /// Parts of messages have no form in chat and are not in the row's words. Its tokens are as
+    /// good as ever.
+    UnreadParts,
     /// The upstream failed or cut a reply short; its tokens are not trained.
     UpstreamFailed,
     /// The server reported no version for a sampled token, though it did for others.
@@ -60,7 +63,7 @@ pub enum Reason {
 }
 
 /// Each reason with its word and the meaning of that, sorted by word.
-const TABLE: [(Reason, &str, &str); 23] = [
+const TABLE: [(Reason, &str, &str); 24] = [
     (
         Reason::AmbiguousParent,
         "ambiguous_parent",
@@ -171,6 +174,13 @@ const TABLE: [(Reason, &str, &str); 23] = [
          is not trained",
     ),
     (
+        Reason::UnreadParts,
+        "unread_parts",
+        "parts of messages have no form in chat, and the row's words are without them; the column \
+         `unread_parts` counts them by their type; the tokens are as good as ever, and a row for \
+         which this is the only reason is exact",
+    ),
+    (
         Reason::UpstreamFailed,
         "upstream_failed",
         "the upstream failed or cut a reply short; its tokens are not trained",
@@ -185,8 +195,8 @@ const TABLE: [(Reason, &str, &str); 23] = [
 
 impl Reason {
     /// All reasons, sorted by word.
-    pub const ALL: [Self; 23] = {
-        let mut all = [Self::AmbiguousParent; 23];
+    pub const ALL: [Self; 24] = {
+        let mut all = [Self::AmbiguousParent; 24];
         let mut at = 0;
         while at < all.len() {
             all[at] = TABLE[at].0;

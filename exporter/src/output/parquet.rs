@@ -120,6 +120,7 @@ mod tests {
                 "completion.list.element.tool_calls.list.element",
                 "tools.list.element",
                 "metadata",
+                "unread_parts",
             ]
         );
         assert!(metadata.created_by().unwrap().starts_with("rolltape "));

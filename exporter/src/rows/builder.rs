@@ -10,6 +10,7 @@ use crate::graph::derive::Derived;
 use crate::graph::node::Node;
 use crate::graph::paths::{Path, PathId};
 use crate::graph::scan::RecordedAttempt;
+use crate::notes::Reason;
 use crate::rewards::groups::GroupSummary;
 use crate::rewards::infrastructure::{LastCall, failed_by_infrastructure};
 use crate::rewards::latest::{LatestRewards, TurnSpan, history};
@@ -91,7 +92,11 @@ impl RowBuilder<'_> {
         let trained_from = tokens.trained_version_bounds().map(|(least, _)| least);
 
         let trajectory_score = self.trajectory_score(id);
-        let reasons = self.verdicts.of_path(path);
+        let dialogue = dialogue(root, leaf);
+        let mut reasons = self.verdicts.of_path(path);
+        if dialogue.lacks_parts() {
+            reasons.insert(Reason::UnreadParts);
+        }
         Row {
             // Which path this is.
             episode_id: record.id.to_string(),
@@ -135,7 +140,7 @@ impl RowBuilder<'_> {
             reasons,
             status: self.status(leaf),
 
-            dialogue: dialogue(root, leaf),
+            dialogue,
             metadata: self.metadata.clone(),
             tokens,
         }

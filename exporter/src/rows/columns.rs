@@ -90,6 +90,7 @@ fn text<'a>(name: &str, row: &'a Row) -> Option<&'a str> {
         "episode_verdict" => Some(row.episode_verdict),
         "status" => Some(&row.status),
         "metadata" => Some(&row.metadata),
+        "unread_parts" => Some(&row.dialogue.unread_parts),
         _ => None,
     }
 }

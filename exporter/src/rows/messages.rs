@@ -1,6 +1,6 @@
 //! The messages of a trajectory, in one fixed shape.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use wire::Conversation;
 
 use crate::graph::node::Node;
@@ -28,6 +28,15 @@ pub(crate) struct Dialogue {
     pub(crate) completion: Vec<RowMessage>,
     /// One JSON document each.
     pub(crate) tools: Vec<String>,
+    /// Number of parts of these messages that were left out, by type, as a JSON document.
+    pub(crate) unread_parts: String,
+}
+
+impl Dialogue {
+    /// Returns true where parts of the messages were left out.
+    pub(crate) fn lacks_parts(&self) -> bool {
+        self.unread_parts != "{}"
+    }
 }
 
 /// Reads the messages of the path from `root` to `leaf` from the recorded bodies.
@@ -35,11 +44,13 @@ pub(crate) fn dialogue(root: &Node<'_>, leaf: &Node<'_>) -> Dialogue {
     let Conversation { messages: prompt, tools } = sent_conversation(root);
     let history = sent_conversation(leaf).messages;
     let answer = answer(leaf);
-    let added = history.iter().skip(prompt.len());
+    let added: Vec<&Value> = history.iter().skip(prompt.len()).chain(&answer).collect();
+    let unread = wire::unread_counts(prompt.iter().chain(added.iter().copied()));
     Dialogue {
-        completion: added.chain(&answer).map(message).collect(),
+        completion: added.into_iter().map(message).collect(),
         prompt: prompt.iter().map(message).collect(),
-        tools: tools.iter().map(Value::to_string).collect(),
+        tools: tools.iter().map(wire::json_text).collect(),
+        unread_parts: json!(unread).to_string(),
     }
 }
 
@@ -129,7 +140,8 @@ fn message(value: &Value) -> RowMessage {
     let calls = value.get("tool_calls").and_then(Value::as_array).filter(|c| !c.is_empty());
     RowMessage {
         role: text("role").unwrap_or_default(),
-        content: wire::content_text(value.get("content")),
+        // A refusal is what the model said in place of an answer.
+        content: wire::content_text(value.get("content")).or_else(|| text("refusal")),
         name: text("name"),
         tool_call_id: text("tool_call_id"),
         reasoning: text("reasoning").or_else(|| text("reasoning_content")),
@@ -144,13 +156,11 @@ fn tool_call(call: &Value) -> String {
     if let Some(arguments) = call.pointer_mut("/function/arguments") {
         *arguments = wire::parsed_arguments(arguments.take());
     }
-    call.to_string()
+    wire::json_text(&call)
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -47,7 +47,7 @@ enum ColumnType {
 }
 
 /// Every column of the file, in order.
-pub const COLUMNS: [SchemaColumn; 51] = [
+pub const COLUMNS: [SchemaColumn; 52] = [
     SchemaColumn::required("schema_version", ColumnType::Int32, "version of this table: 1"),
     SchemaColumn::required("episode_id", ColumnType::Text, "one run of an agent under one id"),
     SchemaColumn::required("attempt", ColumnType::Int32, "which run of that episode, from 0"),
@@ -224,6 +224,11 @@ pub const COLUMNS: [SchemaColumn; 51] = [
     ),
     SchemaColumn::required("tools", ColumnType::Jsons, "the tools that the first call offered"),
     SchemaColumn::required("metadata", ColumnType::Json, "{labels, source} of the episode"),
+    SchemaColumn::required(
+        "unread_parts",
+        ColumnType::Json,
+        "parts of the messages that have no form in chat and are left out: {type: count}",
+    ),
     SchemaColumn::optional(
         "top_logprob_ids",
         ColumnType::SomeIds,

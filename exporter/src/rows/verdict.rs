@@ -15,9 +15,10 @@ use crate::graph::paths::Path;
 use crate::graph::scan::RecordedAttempt;
 use crate::notes::Reason;
 
-/// Returns the verdict on a number of trained tokens and the reasons against them.
+/// Returns the verdict on a number of trained tokens and the reasons against them. What the words
+/// lack is no fault of the tokens.
 pub(crate) fn verdict(trained: usize, reasons: &BTreeSet<Reason>) -> &'static str {
-    match (trained, reasons.is_empty()) {
+    match (trained, reasons.iter().all(|reason| *reason == Reason::UnreadParts)) {
         (0, _) => "unusable",
         (_, true) => "exact",
         (_, false) => "usable",

@@ -4,22 +4,36 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
-use crate::json::tree;
+use crate::chat::{pieces, words_of};
+use crate::json::{json_text, make_readable, tree};
+use crate::unread::unread_parts;
 
 /// One text for all spellings of one message in chat's form. Agents rename tool calls, write
-/// `null` for an empty text, reorder keys and drop reasoning when they send a history back.
+/// `null` for an empty text, reorder keys and drop reasoning when they send a history back. They
+/// also drop, or change, what a server put into an answer beside words and calls.
 pub fn canonical(message: &Value) -> String {
-    let content = content(message.get("content")).unwrap_or_default();
-    let calls: Vec<Value> = message
-        .get("tool_calls")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .map(|call| sorted(name_and_arguments(call)))
-        .collect();
     let role = text(message, "role").unwrap_or_default();
-    serde_json::to_string(&(role, content, text(message, "name"), calls))
-        .expect("every key of a value is a text")
+    let is_answer = role == "assistant";
+    let content = match message.get("content") {
+        Some(Value::Array(_) | Value::Object(_)) if is_answer => words_of(message).map(Cow::Owned),
+        other => content(other),
+    };
+    let calls: Vec<Value> = pieces(message)
+        .iter()
+        .map(|call| {
+            let arguments = Value::String(call.arguments.clone().into_owned());
+            sorted(json!([call.name, parsed_arguments(arguments)]))
+        })
+        .collect();
+    let unread = if is_answer { &[] } else { unread_parts(message) };
+    serde_json::to_string(&(
+        role,
+        content.unwrap_or_default(),
+        text(message, "name"),
+        calls,
+        unread,
+    ))
+    .expect("every key of a value is a text")
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
@@ -35,7 +49,7 @@ fn content(value: Option<&Value>) -> Option<Cow<'_, str>> {
     match value? {
         Value::Null => None,
         Value::String(text) => Some(Cow::Borrowed(text)),
-        other => Some(joined_parts(other).unwrap_or_else(|| other.to_string()).into()),
+        other => Some(joined_parts(other).unwrap_or_else(|| json_text(other)).into()),
     }
 }
 
@@ -62,13 +76,9 @@ pub fn reasoning(message: &Value) -> Option<&str> {
 /// A tool call's arguments as an object, if their text is one; else as they are.
 pub fn parsed_arguments(arguments: Value) -> Value {
     let object = arguments.as_str().and_then(|text| tree(text.as_bytes()));
-    object.filter(Value::is_object).unwrap_or(arguments)
-}
-
-fn name_and_arguments(call: &Value) -> Value {
-    let name = call.pointer("/function/name");
-    let arguments = call.pointer("/function/arguments").cloned().unwrap_or_default();
-    json!([name, parsed_arguments(arguments)])
+    let mut parsed = object.filter(Value::is_object).unwrap_or(arguments);
+    make_readable(&mut parsed);
+    parsed
 }
 
 /// The same value with the keys of every object in order.

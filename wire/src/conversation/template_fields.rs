@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::json::tree;
+
 /// Fields that a template or the code around it reads, in the spellings of all wires.
 const FIELDS: [&str; 10] = [
     "chat_template",
@@ -19,7 +21,7 @@ const FIELDS: [&str; 10] = [
 /// The fields of a request body, on any wire, that change how its messages become tokens; empty if
 /// the body is not a JSON object.
 pub fn template_fields(request: &[u8]) -> Map<String, Value> {
-    let body: Value = serde_json::from_slice(request).unwrap_or_default();
+    let body = tree(request).unwrap_or_default();
     FIELDS.iter().filter_map(|key| Some(((*key).to_owned(), body.get(*key)?.clone()))).collect()
 }
 

@@ -1,7 +1,8 @@
 //! OpenAI's Responses wire over chat.
 //!
 //! In the order in which a call meets them:
-//! - [`request()`]: the chat request that asks for the same reply.
+//! - [`request()`]: the chat request that asks for the same reply; [`recorded`]: what is read of the
+//!   request for the record.
 //! - [`ResponseBuilder`]: the chat reply as a response object, or chunk by chunk as its events.
 //! - [`error_document`]: a refusal in the form of the Responses route.
 //! - [`answer()`], [`output_items`]: the assistant's message and the items of a recorded reply, for
@@ -24,4 +25,4 @@ mod tools;
 pub(crate) use answer::{answer, output_items};
 pub(crate) use builder::ResponseBuilder;
 pub(crate) use error::error_document;
-pub(crate) use request::{recorded_request, request};
+pub(crate) use request::{recorded, request};

@@ -3,8 +3,8 @@
 use arrow::array::AsArray;
 use arrow::datatypes::Int32Type;
 use bytes::Bytes;
-use episode::{Call, CallKind, Outcome, Reward, RewardScope, TokenColumn, VersionSpan};
-use serde_json::json;
+use episode::{Call, CallKind, Outcome, Reward, RewardScope, Route, TokenColumn, VersionSpan};
+use serde_json::{Value, json};
 
 use super::{
     check, check_causes, messages, said, said_without_ids, with_messages, with_tools, without_ids,
@@ -15,7 +15,7 @@ use crate::options::format::Format;
 use crate::rows::builder::RowExtras;
 use crate::rows::row::Row;
 use crate::tests::fixture::{beside, call, choice, chosen, episode, reply, rows_of};
-use crate::{DropReason, SharedTokens, trajectories};
+use crate::{DropReason, Reason, SharedTokens, trajectories};
 
 fn rows(calls: Vec<Call>) -> Vec<Row> {
     rows_of(&episode(calls))
@@ -898,4 +898,119 @@ fn row_11_choices_are_told_apart_by_the_ids_of_their_tool_calls() {
     let next = with_messages(call(2, &[1, 2, 3], &[&[4]]), &history, &json!("done"));
     let row = rows(vec![both, next]).remove(0);
     assert_eq!(row.turns.iter().map(|turn| turn.choice).collect::<Vec<_>>(), [1, 0]);
+}
+
+/// The calls of an agent on another wire, each with its request and its reply, without ids.
+fn on_wire(route: Route, bodies: &[(Value, Value)]) -> Vec<Call> {
+    let call_of = |(n, (request, answered)): (u32, &(Value, Value))| {
+        let mut call = without_ids(call(n, &[], &[&[]]));
+        call.begun.route = route;
+        call.begun.request = Bytes::from(request.to_string());
+        reply(&mut call).reply = Bytes::from(answered.to_string());
+        call
+    };
+    (1..).zip(bodies).map(call_of).collect()
+}
+
+/// Checks that a conversation in which `parts` stand beside the words of the user, and `run` beside
+/// those of the assistant, is one row of whole words that counts them.
+#[track_caller]
+fn check_unread(calls: Vec<Call>, unread: &Value) {
+    let rows = rows(calls);
+    let texts: Vec<String> = rows.iter().map(super::texts).collect();
+    assert_eq!(texts, ["user: one | assistant: two | user: three | assistant: four"], "{rows:?}");
+    assert_eq!(rows[0].kind, "main");
+    assert_eq!(rows[0].dialogue.unread_parts, unread.to_string());
+    let is_named = rows[0].reasons.contains(&Reason::UnreadParts);
+    assert_eq!(is_named, unread != &json!({}), "{:?}", rows[0].reasons);
+}
+
+#[test]
+fn row_49_a_block_that_chat_has_no_form_for_costs_only_itself() {
+    let text = |text: &str| json!({ "type": "text", "text": text });
+    let user = |words: &str, parts: &[Value]| {
+        let content: Vec<Value> =
+            std::iter::once(text(words)).chain(parts.iter().cloned()).collect();
+        json!({ "role": "user", "content": content })
+    };
+    let calls = |parts: &[Value], run: &[Value], sent_back: &[Value]| {
+        let with = |run: &[Value], words: &str| {
+            let mut content = run.to_vec();
+            content.push(text(words));
+            content
+        };
+        let first = json!({ "messages": [user("one", parts)] });
+        let said = json!({ "role": "assistant", "content": with(sent_back, "two") });
+        let next = json!({ "messages": [user("one", parts), said, user("three", &[])] });
+        on_wire(
+            Route::Messages,
+            &[
+                (first, json!({ "content": with(run, "two") })),
+                (next, json!({ "content": [text("four")] })),
+            ],
+        )
+    };
+    let pdf = json!({ "type": "document", "source": { "type": "base64", "data": "AA==" } });
+    check_unread(calls(std::slice::from_ref(&pdf), &[], &[]), &json!({ "document": 1 }));
+    for kind in ["search_result", "future_block", "container_upload", "cache_edits"] {
+        let part = json!({ "type": kind, "x": [1] });
+        check_unread(calls(&[part], &[], &[]), &json!({ kind: 1 }));
+    }
+    for kind in ["server_tool_use", "web_search_tool_result", "mcp_tool_result", "compaction"] {
+        let part = json!({ "type": kind, "input": { "q": 1 }, "page_age": null });
+        // An agent need not send it back as it came, or at all.
+        let changed = json!({ "type": kind });
+        check_unread(calls(&[], &[part.clone()], &[changed]), &json!({ kind: 1 }));
+        check_unread(calls(&[], &[part], &[]), &json!({}));
+    }
+}
+
+#[test]
+fn row_49_an_item_that_chat_has_no_form_for_costs_only_itself() {
+    let said = |role: &str, text: &str| json!({ "role": role, "content": text });
+    for kind in ["compaction", "web_search_call", "mcp_call", "item_reference", "future"] {
+        let item = json!({ "type": kind, "id": "i", "encrypted_content": "x" });
+        let answer = |text: &str, run: &[Value]| {
+            let mut output = run.to_vec();
+            output.push(json!({ "type": "message", "role": "assistant",
+                "content": [{ "type": "output_text", "text": text }] }));
+            json!({ "object": "response", "output": output })
+        };
+        let next = json!({ "input": [said("user", "one"), item, said("assistant", "two"), said("user", "three")] });
+        let bodies = [
+            (json!({ "input": [said("user", "one")] }), answer("two", &[item.clone()])),
+            (next, answer("four", &[])),
+        ];
+        check_unread(on_wire(Route::Responses, &bodies), &json!({ kind: 1 }));
+    }
+}
+
+#[test]
+fn row_49_tokens_beside_an_unread_part_are_exact() {
+    let part = json!({ "role": "assistant", "content": [{ "type": "text", "text": "b" },
+        { "type": "future" }] });
+    let row = rows(vec![with_messages(call(1, &[1], &[&[2]]), &messages(&["a"]), &part)]).remove(0);
+    assert_eq!((row.verdict, row.reasons.len()), ("exact", 1), "{:?}", row.reasons);
+    assert_eq!(row.dialogue.completion[0].content.as_deref(), Some("b"));
+}
+
+#[test]
+fn row_50_answers_of_all_forms_are_words() {
+    let row = |message: Value| {
+        let call = with_messages(call(1, &[1], &[&[2]]), &messages(&["a"]), &message);
+        rows(vec![call]).remove(0).dialogue.completion.remove(0)
+    };
+    let refused = row(json!({ "content": null, "refusal": "cannot" }));
+    assert_eq!(refused.content.as_deref(), Some("cannot"));
+    let thought = row(json!({ "content": [
+        { "type": "thinking", "thinking": [{ "type": "text", "text": "hm" }] },
+        { "type": "text", "text": "so" }] }));
+    assert_eq!(
+        (thought.reasoning.as_deref(), thought.content.as_deref()),
+        (Some("hm"), Some("so"))
+    );
+    let older = row(json!({ "content": null, "function_call": {
+        "name": "f", "arguments": "{\"n\":123456789012345678901234567890}" } }));
+    let calls = older.tool_calls.unwrap();
+    assert!(calls[0].contains(r#""arguments":{"n":123456789012345678901234567890}"#), "{calls:?}");
 }

@@ -171,6 +171,8 @@ export interface Message {
   reasoning_content?: string | null;
   tool_calls?: ToolCall[] | null;
   tool_call_id?: string | null;
+  /** Parts that have no form in chat, as they came. */
+  unread_parts?: unknown[];
   [field: string]: unknown;
 }
 

@@ -18,6 +18,7 @@ const KNOWN = new Set([
   "tool_calls",
   "tool_call_id",
   "refusal",
+  "unread_parts",
 ]);
 
 /** Returns the names of tools by the ids of their calls. */
@@ -66,6 +67,9 @@ export function MessageView({ message, tools, sampled = false }: Props) {
         {typeof message["refusal"] === "string" && <LongText text={message["refusal"]} />}
         {message.tool_calls?.map((call, at) => (
           <ToolCallView key={at} call={call} />
+        ))}
+        {message.unread_parts?.map((part, at) => (
+          <UnreadPart key={at} part={part} />
         ))}
         {others.length > 0 && <Json value={Object.fromEntries(others)} />}
       </div>
@@ -143,6 +147,20 @@ function Image({ url }: { url: string }) {
         onClick={() => setOpen(!isOpen)}
       >{`image, ${number(url.length)} characters`}</button>
       {isOpen && <img class="image" src={url} alt="sent with the message" />}
+    </div>
+  );
+}
+
+/** Shows a part that has no form in chat, as it came. */
+function UnreadPart({ part }: { part: unknown }) {
+  const [isOpen, setOpen] = useState(false);
+  const kind = (part as { type?: unknown } | null)?.type;
+  return (
+    <div class="unread">
+      <button class="fold" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
+        {isOpen ? "▾" : "▸"} left unread: <Text text={typeof kind === "string" ? kind : "a part"} />
+      </button>
+      {isOpen && <Json value={part} />}
     </div>
   );
 }

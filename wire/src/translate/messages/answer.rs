@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::arguments::{python_json, tool_input};
+use super::history;
+use super::spelling::tool_input;
 use super::text;
+use crate::chat::whole_number;
 use crate::json::tree;
 use crate::sse::events;
 
@@ -16,8 +18,12 @@ use crate::sse::events;
 /// and the history that repeats it are equal.
 pub(crate) fn answer(reply: &[u8]) -> Option<Value> {
     match tree(reply) {
-        Some(document) => Some(message_of(document.get("content")?.as_array()?)),
-        None => Some(message_of(&streamed_blocks(reply)?)),
+        Some(document) => match document.get("content")? {
+            Value::Array(blocks) => Some(history::answer(blocks)),
+            text @ Value::String(_) => Some(history::answer(std::slice::from_ref(text))),
+            _ => None,
+        },
+        None => Some(history::answer(&streamed_blocks(reply)?)),
     }
 }
 
@@ -26,85 +32,60 @@ pub(crate) fn answer(reply: &[u8]) -> Option<Value> {
 struct BlockDraft {
     block: Value,
     text: String,
+    /// The arguments of a call, which are JSON text.
+    input: String,
 }
 
 /// The content blocks of a stream; `None` if no message starts in it.
 fn streamed_blocks(reply: &[u8]) -> Option<Vec<Value>> {
     let mut drafts = BTreeMap::<u64, BlockDraft>::new();
     let mut has_started = false;
-
     for event in events(reply) {
         let Some(event) = event.data().and_then(|data| tree(&data)) else { continue };
-        let index = event.get("index").and_then(Value::as_u64).unwrap_or(0);
+        let index = whole_number(event.get("index")).unwrap_or(0);
         match text(&event, "type") {
             "message_start" => has_started = true,
             "content_block_start" => {
                 let block = event.get("content_block").cloned().unwrap_or_default();
-                drafts.insert(index, BlockDraft { block, text: String::new() });
+                drafts.insert(index, BlockDraft { block, ..BlockDraft::default() });
             }
             "content_block_delta" => {
                 let delta = event.get("delta").unwrap_or(&Value::Null);
-                let draft = drafts.entry(index).or_default();
-                // A delta has one of them, as its block's type says.
-                ["text", "thinking", "partial_json"]
-                    .iter()
-                    .for_each(|key| draft.text.push_str(text(delta, key)));
+                drafts.entry(index).or_default().add(delta);
             }
             _ => {}
         }
     }
-
-    has_started.then(|| drafts.into_values().map(BlockDraft::finish).collect())
+    (has_started || !drafts.is_empty())
+        .then(|| drafts.into_values().map(BlockDraft::finish).collect())
 }
 
 impl BlockDraft {
+    fn add(&mut self, delta: &Value) {
+        // A block whose start was lost is what its deltas say.
+        if !self.block.is_object() {
+            let kind = if delta.get("thinking").is_some() { "thinking" } else { "text" };
+            self.block = json!({ "type": kind });
+        }
+        self.input.push_str(text(delta, "partial_json"));
+        // A delta has one of them, as its block's type says.
+        ["text", "thinking", "content"].iter().for_each(|key| self.text.push_str(text(delta, key)));
+    }
+
     /// The block as a document has it.
     fn finish(mut self) -> Value {
+        if !self.input.is_empty() {
+            self.block["input"] = tool_input(&self.input);
+        }
         let key = match text(&self.block, "type") {
-            "tool_use" if self.text.is_empty() => return self.block,
-            "tool_use" => {
-                self.block["input"] = tool_input(&self.text);
-                return self.block;
-            }
             "thinking" => "thinking",
             "text" => "text",
+            "compaction" => "content",
             _ => return self.block,
         };
         self.block[key] = json!(text(&self.block, key).to_owned() + &self.text);
         self.block
     }
-}
-
-fn message_of(content: &[Value]) -> Value {
-    let mut message = Map::new();
-    message.insert("role".to_owned(), json!("assistant"));
-    message.insert("content".to_owned(), json!(joined(content, "text")));
-    if let Some(thinking) = joined(content, "thinking") {
-        message.insert("reasoning".to_owned(), json!(thinking));
-    }
-    let calls: Vec<Value> =
-        content.iter().filter(|block| text(block, "type") == "tool_use").map(tool_call).collect();
-    if !calls.is_empty() {
-        message.insert("tool_calls".to_owned(), Value::Array(calls));
-    }
-    Value::Object(message)
-}
-
-/// The texts of all blocks of a type, joined; `None` if there are no such blocks. The type is also
-/// the key of the text.
-fn joined(content: &[Value], kind: &str) -> Option<String> {
-    let mut blocks = content.iter().filter(|block| text(block, "type") == kind).peekable();
-    blocks.peek()?;
-    Some(blocks.map(|block| text(block, kind)).collect())
-}
-
-fn tool_call(block: &Value) -> Value {
-    let arguments = block.get("input").map_or_else(|| "{}".to_owned(), python_json);
-    json!({
-        "id": text(block, "id"),
-        "type": "function",
-        "function": { "name": text(block, "name"), "arguments": arguments },
-    })
 }
 
 #[cfg(test)]
@@ -127,7 +108,40 @@ mod tests {
             answer(reply.to_string().as_bytes()),
             Some(json!({
                 "role": "assistant", "content": "ab", "reasoning": "hm", "tool_calls": [call],
+                "unread_parts": [{ "type": "redacted_thinking", "data": "x" }],
             }))
+        );
+    }
+
+    #[test]
+    fn what_a_server_ran_costs_only_itself() {
+        let event = |event: Value| format!("data: {event}\n\n");
+        let stream: String = [
+            json!({ "type": "message_start", "message": {} }),
+            json!({ "type": "content_block_start", "index": 0, "content_block": {
+                "type": "server_tool_use", "id": "s", "name": "web_search", "input": {} } }),
+            json!({ "type": "content_block_delta", "index": 0, "delta": {
+                "type": "input_json_delta", "partial_json": "{\"query\":\"x\"}" } }),
+            json!({ "type": "content_block_start", "index": 1, "content_block": 3 }),
+            json!({ "type": "content_block_delta", "index": 2, "delta": {
+                "type": "text_delta", "text": "so" } }),
+            json!({ "type": "content_block_start", "index": 3, "content_block": {
+                "type": "compaction", "content": "" } }),
+            json!({ "type": "content_block_delta", "index": 3, "delta": {
+                "type": "compaction_delta", "content": "sum" } }),
+        ]
+        .map(event)
+        .concat();
+        let message = answer(stream.as_bytes()).unwrap();
+        assert_eq!(message["content"], "so");
+        assert_eq!(
+            message["unread_parts"],
+            json!([
+                { "type": "server_tool_use", "id": "s", "name": "web_search",
+                    "input": { "query": "x" } },
+                3,
+                { "type": "compaction", "content": "sum" },
+            ])
         );
     }
 

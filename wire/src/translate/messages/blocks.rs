@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 
-use super::super::nesting::Nesting;
-use super::arguments::python_json;
-use super::text;
+use super::{arguments, text};
+use crate::json::json_text;
+use crate::nesting::Nesting;
 
 /// The kind of a block. Calls are numbered as they appear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,9 +22,8 @@ pub(super) enum BlockKind {
 }
 
 /// A tool call as the chat stream names it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct StreamedCall {
-    index: u64,
     id: String,
     name: String,
     has_block: bool,
@@ -44,7 +43,8 @@ pub(super) struct Blocks {
 
 /// Writes one event, named in its first line and in its data.
 pub(super) fn write_event(out: &mut Vec<u8>, data: &Value) {
-    out.extend_from_slice(format!("event: {}\ndata: {data}\n\n", text(data, "type")).as_bytes());
+    let (name, data) = (text(data, "type"), json_text(data));
+    out.extend_from_slice(format!("event: {name}\ndata: {data}\n\n").as_bytes());
 }
 
 /// The signature of a thinking block. Clients want some text there and send it back unread; only
@@ -58,15 +58,6 @@ pub(super) fn made_up_call_id(id_stem: &str, position: usize) -> String {
     format!("toolu_{id_stem}_{position}")
 }
 
-/// A call's arguments; some servers send them as an object instead of text.
-pub(super) fn arguments_text(call: &Value) -> String {
-    match call.pointer("/function/arguments") {
-        None | Some(Value::Null) => String::new(),
-        Some(Value::String(text)) => text.clone(),
-        Some(other) => python_json(other),
-    }
-}
-
 impl Blocks {
     /// Takes a piece of text or of reasoning.
     pub(super) fn take_text(&mut self, out: &mut Vec<u8>, kind: BlockKind, piece: &str) {
@@ -75,12 +66,22 @@ impl Blocks {
         }
     }
 
-    /// Takes one entry of a delta's `tool_calls`, which stands at `position` in the list.
-    pub(super) fn take_call(&mut self, out: &mut Vec<u8>, position: u64, call: &Value) {
-        let index = call.get("index").and_then(Value::as_u64).unwrap_or(position);
-        let function = call.get("function").unwrap_or(&Value::Null);
-        let number = self.call_number(index, text(call, "id"), text(function, "name"));
-        self.take(out, BlockKind::Tool(number), &arguments_text(call));
+    /// Takes one entry of a delta's `tool_calls`. Calls are numbered as they appear.
+    pub(super) fn take_call(&mut self, out: &mut Vec<u8>, call: &Value) {
+        let number = call.get("index").and_then(Value::as_u64).unwrap_or(0);
+        let number = usize::try_from(number).unwrap_or(usize::MAX).min(self.calls.len());
+        if number == self.calls.len() {
+            self.calls.push(StreamedCall::default());
+        }
+        // An id or a name may come later than the first delta.
+        let known = &mut self.calls[number];
+        if known.id.is_empty() {
+            text(call, "id").clone_into(&mut known.id);
+        }
+        if known.name.is_empty() {
+            text(call.get("function").unwrap_or(&Value::Null), "name").clone_into(&mut known.name);
+        }
+        self.take(out, BlockKind::Tool(number), arguments(call));
     }
 
     /// Writes the pieces that still wait and closes the last block. A message has at least one
@@ -107,29 +108,6 @@ impl Blocks {
     /// Returns true if the model called a tool.
     pub(super) fn has_calls(&self) -> bool {
         !self.calls.is_empty()
-    }
-
-    /// The number of the call that a delta belongs to. A new id together with a name begins a new
-    /// call, even under a known index: some servers send every call whole and under index 0. Others
-    /// repeat the name, or make up a new id for every delta, so neither alone begins one.
-    fn call_number(&mut self, index: u64, id: &str, name: &str) -> usize {
-        let known = self.calls.iter().rposition(|call| call.index == index);
-        let continued = known.filter(|number| self.calls[*number].continues_with(id, name));
-        let Some(number) = continued else {
-            let (id, name) = (id.to_owned(), name.to_owned());
-            self.calls.push(StreamedCall { index, id, name, has_block: false });
-            return self.calls.len() - 1;
-        };
-
-        // An id or a name may come later than the first delta.
-        let call = &mut self.calls[number];
-        if call.id.is_empty() {
-            id.clone_into(&mut call.id);
-        }
-        if call.name.is_empty() {
-            name.clone_into(&mut call.name);
-        }
-        number
     }
 
     fn take(&mut self, out: &mut Vec<u8>, kind: BlockKind, piece: &str) {
@@ -226,14 +204,6 @@ impl Blocks {
     }
 }
 
-impl StreamedCall {
-    /// Returns true if a delta with this id and name, under the same index, belongs to this call.
-    fn continues_with(&self, id: &str, name: &str) -> bool {
-        let has_other_id = !self.id.is_empty() && !id.is_empty() && self.id != id;
-        !has_other_id || self.name.is_empty() || name.is_empty()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,7 +215,7 @@ mod tests {
         for delta in deltas {
             match delta.as_str() {
                 Some(piece) => blocks.take_text(&mut out, BlockKind::Text, piece),
-                None => blocks.take_call(&mut out, 0, delta),
+                None => blocks.take_call(&mut out, delta),
             }
         }
         out.extend_from_slice(b"event: end\n");
@@ -311,12 +281,8 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_told_apart_by_index_or_by_id_and_name() {
-        let whole = [delta(0, "c0", "f", "{}"), delta(0, "c1", "f", "{}")];
-        assert_eq!(lines_of(&whole), ["0 c0 f", "0 {}", "0", "1 c1 f", "1 {}", "end", "1"]);
-        let restless = [delta(0, "c0", "f", "{"), delta(0, "x", "", "}"), delta(0, "c0", "f", "")];
-        assert_eq!(lines_of(&restless), ["0 c0 f", "0 {", "0 }", "end", "0"]);
-        // A call begins with its name, and one without an id gets one.
+    fn a_call_begins_with_its_name() {
+        // One without an id gets one.
         let nameless = [delta(0, "", "", "{"), delta(0, "", "f", "}")];
         assert_eq!(lines_of(&nameless), ["0 toolu_1_0 f", "0 {}", "end", "0"]);
     }

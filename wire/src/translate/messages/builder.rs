@@ -2,19 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use super::arguments::tool_input;
-use super::blocks::{BlockKind, Blocks, arguments_text, made_up_call_id, signature, write_event};
+use super::blocks::{BlockKind, Blocks, made_up_call_id, signature, write_event};
 use super::error::error_event;
+use super::spelling::tool_input;
 use super::usage::UsageCounter;
-use super::{list, text};
+use super::{arguments, list, text};
 use crate::translate::{chunk_error, id_stem, is_first_choice};
 
-/// The fields that hold reasoning: vLLM's name, then everyone else's.
-const REASONING: [&str; 2] = ["reasoning", "reasoning_content"];
-/// The fields that hold the answer, or the refusal in its place.
-const TEXT: [&str; 2] = ["content", "refusal"];
-
-/// Builds the Anthropic reply out of a chat reply.
+/// Builds the Anthropic reply out of a chat reply, which a `ChatReader` has put into one form.
 #[derive(Debug)]
 pub(crate) struct MessageBuilder {
     /// The chat reply's id without its prefix; all ids of the message are made of it.
@@ -76,17 +71,17 @@ impl MessageBuilder {
 
         self.take(chat);
         let Some(choice) = first_choice(chat) else { return out };
-        let delta = choice.get("delta").unwrap_or(&Value::Null);
+        let delta = choice.get("delta").or(choice.get("message")).unwrap_or(&Value::Null);
         // The first event holds the length of the prompt. Some servers' first chunk does not, so
         // the start waits for it as long as there is nothing else to send.
         if self.usage.knows_prompt() || !self.finish_reason.is_empty() || is_filled(delta) {
             self.start(&mut out);
         }
 
-        self.blocks.take_text(&mut out, BlockKind::Thinking, either(delta, REASONING));
-        self.blocks.take_text(&mut out, BlockKind::Text, either(delta, TEXT));
-        for (position, call) in (0..).zip(list(delta, "tool_calls")) {
-            self.blocks.take_call(&mut out, position, call);
+        self.blocks.take_text(&mut out, BlockKind::Thinking, text(delta, "reasoning"));
+        self.blocks.take_text(&mut out, BlockKind::Text, answer(delta));
+        for call in list(delta, "tool_calls") {
+            self.blocks.take_call(&mut out, call);
         }
         out
     }
@@ -187,13 +182,13 @@ impl MessageBuilder {
     /// text.
     fn content_of(&self, message: &Value) -> Vec<Value> {
         let mut content = Vec::new();
-        let thinking = either(message, REASONING);
+        let thinking = text(message, "reasoning");
         if !thinking.is_empty() {
             let signature = signature(&self.id_stem);
             content
                 .push(json!({ "type": "thinking", "thinking": thinking, "signature": signature }));
         }
-        let answer = either(message, TEXT);
+        let answer = answer(message);
         if !answer.is_empty() {
             content.push(json!({ "type": "text", "text": answer }));
         }
@@ -212,14 +207,14 @@ impl MessageBuilder {
             id => id.to_owned(),
         };
         let name = call.pointer("/function/name").and_then(Value::as_str).unwrap_or_default();
-        let input = tool_input(&arguments_text(call));
+        let input = tool_input(arguments(call));
         json!({ "type": "tool_use", "id": id, "name": name, "input": input })
     }
 }
 
 /// Returns true if a delta holds any text or call.
 fn is_filled(delta: &Value) -> bool {
-    let texts = [either(delta, REASONING), either(delta, TEXT)];
+    let texts = [text(delta, "reasoning"), answer(delta)];
     texts.iter().any(|text| !text.is_empty()) || !list(delta, "tool_calls").is_empty()
 }
 
@@ -228,14 +223,16 @@ fn first_choice(chat: &Value) -> Option<&Value> {
     list(chat, "choices").iter().find(|choice| is_first_choice(choice))
 }
 
-/// The first of two fields that holds text; some servers send both with the same text.
-fn either<'a>(message: &'a Value, keys: [&str; 2]) -> &'a str {
-    keys.map(|key| text(message, key)).into_iter().find(|text| !text.is_empty()).unwrap_or_default()
+/// The answer, or the refusal in its place.
+fn answer(message: &Value) -> &str {
+    let texts = ["content", "refusal"].map(|key| text(message, key));
+    texts.into_iter().find(|text| !text.is_empty()).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chat::{ChatReader, in_one_form};
 
     fn reply() -> MessageBuilder {
         MessageBuilder::new(&json!({ "model": "asked", "stop_sequences": ["END", "###"] }), true)
@@ -247,8 +244,12 @@ mod tests {
     }
 
     fn stream(chunks: &[Value]) -> String {
-        let mut reply = reply();
-        let mut out: Vec<u8> = chunks.iter().flat_map(|chunk| reply.chunk(chunk)).collect();
+        let (mut reply, mut reader) = (reply(), ChatReader::default());
+        let mut out = Vec::new();
+        for mut chunk in chunks.iter().cloned() {
+            reader.take(&mut chunk);
+            out.extend(reply.chunk(&chunk));
+        }
         out.extend(reply.end());
         assert!(reply.end().is_empty() && reply.error("late", 500).is_empty());
         String::from_utf8(out).unwrap()
@@ -266,6 +267,7 @@ mod tests {
                 ] } }],
             "usage": { "prompt_tokens": 5, "completion_tokens": 2 },
         });
+        let [chat] = in_one_form([chat]);
         assert_eq!(
             reply().document(&chat),
             json!({
@@ -344,7 +346,6 @@ data: {"type":"message_stop"}
             (json!({ "finish_reason": "tool_calls" }), true, "tool_use", None),
             (json!({ "finish_reason": "length", "stop_reason": "END" }), true, "max_tokens", None),
             (json!({ "finish_reason": "content_filter" }), false, "refusal", None),
-            (json!({ "finish_reason": "abort" }), false, "end_turn", None),
             (
                 json!({ "finish_reason": "stop", "stop_reason": "END" }),
                 false,

@@ -2,58 +2,93 @@
 
 use serde_json::{Map, Value, json};
 
-use super::arguments::python_json;
+use super::spelling::python_json;
 use super::{list, text};
-use crate::translate::Untranslatable;
+use crate::unread::{PartReader, Untranslatable};
 
 /// The start of Claude Code's attribution line. The line changes with every request and would
 /// defeat prefix caches.
 const BILLING: &str = "x-anthropic-billing-header";
 
 /// The chat messages of `body`: its system prompt, then its messages.
-pub(super) fn messages(body: &Value) -> Result<Vec<Value>, Untranslatable> {
+pub(super) fn messages(
+    body: &Value,
+    reader: &mut PartReader,
+) -> Result<Vec<Value>, Untranslatable> {
     let mut chat = Vec::new();
     match body.get("system") {
         None | Some(Value::Null) => {}
         // A plain string is kept whatever it starts with, as vLLM keeps it.
-        Some(Value::String(prompt)) => push_system(&mut chat, prompt),
-        Some(blocks) => push_system(&mut chat, &system_text(blocks)?),
-    }
-
-    let Some(messages) = body.get("messages").and_then(Value::as_array) else {
-        return Err(Untranslatable("`messages` is not a list".to_owned()));
-    };
-    for message in messages {
-        let content = message.get("content").unwrap_or(&Value::Null);
-        match text(message, "role") {
-            // vLLM folds these into the leading prompt if the model's template refuses them. The
-            // template is not known here; a refusal is at least visible.
-            "system" => push_system(&mut chat, &system_text(content)?),
-            role @ ("user" | "assistant") => push_turn(&mut chat, role, content)?,
-            role => return Err(Untranslatable(format!("a message of the role `{role}`"))),
+        Some(Value::String(prompt)) => push_system(&mut chat, prompt, reader),
+        Some(blocks) => {
+            let prompt = system_text(blocks, reader)?;
+            push_system(&mut chat, &prompt, reader);
         }
+    }
+    match body.get("messages") {
+        Some(Value::Array(messages)) => {
+            for message in messages {
+                push_message(&mut chat, message, reader)?;
+            }
+        }
+        other => reader.leave(other.unwrap_or(&Value::Null), || {
+            Untranslatable("`messages` is not a list".to_owned())
+        })?,
     }
     Ok(chat)
 }
 
-fn push_system(chat: &mut Vec<Value>, prompt: &str) {
-    if !prompt.is_empty() {
-        chat.push(json!({ "role": "system", "content": prompt }));
+fn push_message(
+    chat: &mut Vec<Value>,
+    message: &Value,
+    reader: &mut PartReader,
+) -> Result<(), Untranslatable> {
+    let content = message.get("content").unwrap_or(&Value::Null);
+    match text(message, "role") {
+        // vLLM folds these into the leading prompt if the model's template refuses them. The
+        // template is not known here; a refusal is at least visible.
+        "system" => {
+            let prompt = system_text(content, reader)?;
+            push_system(chat, &prompt, reader);
+            Ok(())
+        }
+        role @ ("user" | "assistant") => push_turn(chat, role, content, reader),
+        // A role that this wire does not have is one to whoever wrote it.
+        role if !reader.is_strict() && !role.is_empty() => push_turn(chat, role, content, reader),
+        role => reader.leave(message, || Untranslatable(format!("a message of the role `{role}`"))),
     }
 }
 
-fn system_text(content: &Value) -> Result<String, Untranslatable> {
-    match content {
-        Value::String(prompt) => Ok(without_billing(prompt).to_owned()),
-        Value::Array(blocks) => blocks
-            .iter()
-            .map(|block| match text(block, "type") {
-                "text" => Ok(without_billing(text(block, "text"))),
-                kind => Err(unknown_block(kind, "a system prompt")),
-            })
-            .collect(),
-        _ => Err(Untranslatable("a system prompt is neither text nor blocks".to_owned())),
+fn push_system(chat: &mut Vec<Value>, prompt: &str, reader: &mut PartReader) {
+    if !prompt.is_empty() || reader.has_left() {
+        let mut message = Map::from_iter([
+            ("role".to_owned(), json!("system")),
+            ("content".to_owned(), json!(prompt)),
+        ]);
+        reader.put_into(&mut message);
+        chat.push(Value::Object(message));
     }
+}
+
+fn system_text(content: &Value, reader: &mut PartReader) -> Result<String, Untranslatable> {
+    let blocks = match content {
+        Value::String(prompt) => return Ok(without_billing(prompt).to_owned()),
+        Value::Array(blocks) => blocks,
+        other => {
+            reader.leave(other, || {
+                Untranslatable("a system prompt is neither text nor blocks".to_owned())
+            })?;
+            return Ok(String::new());
+        }
+    };
+    let mut prompt = String::new();
+    for block in blocks {
+        match text(block, "type") {
+            "text" => prompt.push_str(without_billing(text(block, "text"))),
+            kind => reader.leave(block, || unknown_block(kind, "a system prompt"))?,
+        }
+    }
+    Ok(prompt)
 }
 
 fn without_billing(text: &str) -> &str {
@@ -68,43 +103,85 @@ struct TurnDraft {
     reasoning: Option<String>,
 }
 
-fn push_turn(chat: &mut Vec<Value>, role: &str, content: &Value) -> Result<(), Untranslatable> {
+fn push_turn(
+    chat: &mut Vec<Value>,
+    role: &str,
+    content: &Value,
+    reader: &mut PartReader,
+) -> Result<(), Untranslatable> {
     let blocks = match content {
         Value::String(text) => {
             chat.push(json!({ "role": role, "content": text }));
             return Ok(());
         }
-        Value::Array(blocks) => blocks,
-        _ => return Err(Untranslatable("a message's content is neither text nor blocks".into())),
+        Value::Array(blocks) => blocks.as_slice(),
+        Value::Null if !reader.is_strict() => &[],
+        other => {
+            reader.leave(other, || {
+                Untranslatable("a message's content is neither text nor blocks".to_owned())
+            })?;
+            &[]
+        }
     };
 
     let mut turn = TurnDraft::default();
     for block in blocks {
         match text(block, "type") {
             // A tool's result comes before the rest of its message, wherever it stands in it.
-            "tool_result" if role == "user" => push_tool_result(chat, block)?,
+            "tool_result" if role == "user" => push_tool_result(chat, block, reader)?,
             "tool_result" => {
-                let result = ToolResult::read(block)?;
+                let result = ToolResult::read(block, reader)?;
                 turn.parts.push(text_part(&format!("Tool result: {}", result.text)));
             }
-            _ => turn.add(block)?,
+            _ => turn.add(block, reader)?,
         }
     }
 
-    let message = turn.message(role);
+    let mut message = turn.message(role);
+    let says_something = message.contains_key("content") || role == "assistant";
+    // A message of which nothing was read is one all the same.
+    if !says_something && (reader.has_left() || (blocks.is_empty() && !reader.is_strict())) {
+        message.insert("content".to_owned(), json!(""));
+    }
+    reader.put_into(&mut message);
     if role == "assistant" || message.contains_key("content") {
         chat.push(Value::Object(message));
     }
     Ok(())
 }
 
+/// The assistant's message of a reply with these blocks, for the record. Its texts are one.
+pub(super) fn answer(blocks: &[Value]) -> Value {
+    let (mut turn, mut reader) = (TurnDraft::default(), PartReader::lenient());
+    for block in blocks {
+        // A lenient reader refuses nothing.
+        let _ = turn.add(block, &mut reader);
+    }
+    let texts: Option<Vec<&str>> =
+        turn.parts.iter().map(|part| part.get("text")?.as_str()).collect();
+    let content =
+        texts.map(|texts| if texts.is_empty() { Value::Null } else { json!(texts.concat()) });
+    let mut message = turn.message("assistant");
+    if let Some(content) = content {
+        message.insert("content".to_owned(), content);
+    }
+    reader.put_into(&mut message);
+    Value::Object(message)
+}
+
 impl TurnDraft {
-    fn add(&mut self, block: &Value) -> Result<(), Untranslatable> {
+    fn add(&mut self, block: &Value, reader: &mut PartReader) -> Result<(), Untranslatable> {
         match text(block, "type") {
             "text" if text(block, "text").is_empty() => {}
             "text" => self.parts.push(text_part(text(block, "text"))),
-            "image" => self.parts.extend(image_part(block)?),
-            "document" => self.parts.push(text_part(&document_text(block)?)),
+            "image" => match image_part(block) {
+                Ok(image) => self.parts.extend(image),
+                Err(error) => reader.leave(block, || error)?,
+            },
+            "document" => match document_text(block) {
+                Ok(document) => self.parts.push(text_part(&document)),
+                Err(error) => reader.leave(block, || error)?,
+            },
             "thinking" => {
                 if let Some(thinking) = block.get("thinking").and_then(Value::as_str) {
                     self.reasoning.get_or_insert_default().push_str(thinking);
@@ -112,8 +189,11 @@ impl TurnDraft {
             }
             "tool_use" => self.calls.push(tool_call(block, self.calls.len())),
             // Encrypted reasoning cannot be shown, and a reference belongs inside a tool's result.
-            "redacted_thinking" | "tool_reference" => {}
-            kind => return Err(unknown_block(kind, "a message")),
+            "redacted_thinking" | "tool_reference" => reader.skip(block),
+            kind => match block {
+                Value::String(text) if !reader.is_strict() => self.parts.push(text_part(text)),
+                _ => reader.leave(block, || unknown_block(kind, "a message"))?,
+            },
         }
         Ok(())
     }
@@ -155,10 +235,20 @@ fn tool_call(block: &Value, position: usize) -> Value {
 }
 
 /// Adds a tool's result. Its images and references need messages of their own.
-fn push_tool_result(chat: &mut Vec<Value>, block: &Value) -> Result<(), Untranslatable> {
+fn push_tool_result(
+    chat: &mut Vec<Value>,
+    block: &Value,
+    reader: &mut PartReader,
+) -> Result<(), Untranslatable> {
     let id = text(block, "tool_use_id");
-    let result = ToolResult::read(block)?;
-    chat.push(json!({ "role": "tool", "tool_call_id": id, "content": result.text }));
+    let result = ToolResult::read(block, reader)?;
+    let mut message = Map::from_iter([
+        ("role".to_owned(), json!("tool")),
+        ("tool_call_id".to_owned(), json!(id)),
+        ("content".to_owned(), json!(result.text)),
+    ]);
+    reader.put_into(&mut message);
+    chat.push(Value::Object(message));
     if !result.images.is_empty() {
         chat.push(json!({ "role": "user", "content": result.images }));
     }
@@ -190,7 +280,7 @@ struct ToolResult {
 }
 
 impl ToolResult {
-    fn read(block: &Value) -> Result<Self, Untranslatable> {
+    fn read(block: &Value, reader: &mut PartReader) -> Result<Self, Untranslatable> {
         if let Some(text) = block.get("content").and_then(Value::as_str) {
             return Ok(Self { text: text.to_owned(), images: Vec::new() });
         }
@@ -198,10 +288,19 @@ impl ToolResult {
         for item in list(block, "content") {
             match text(item, "type") {
                 "text" => texts.push(text(item, "text").to_owned()),
-                "image" => images.extend(image_part(item)?),
-                "document" => texts.push(document_text(item)?),
+                "image" => match image_part(item) {
+                    Ok(image) => images.extend(image),
+                    Err(error) => reader.leave(item, || error)?,
+                },
+                "document" => match document_text(item) {
+                    Ok(document) => texts.push(document),
+                    Err(error) => reader.leave(item, || error)?,
+                },
                 "tool_reference" => {}
-                kind => return Err(unknown_block(kind, "a tool's result")),
+                kind => match item {
+                    Value::String(text) if !reader.is_strict() => texts.push(text.clone()),
+                    _ => reader.leave(item, || unknown_block(kind, "a tool's result"))?,
+                },
             }
         }
         Ok(Self { text: texts.join("\n"), images })
@@ -245,9 +344,10 @@ fn unknown_block(kind: &str, place: &str) -> Untranslatable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::unread_counts;
 
     fn of(given: Value) -> Value {
-        Value::Array(messages(&json!({ "messages": given })).unwrap())
+        Value::Array(messages(&json!({ "messages": given }), &mut PartReader::strict()).unwrap())
     }
 
     #[test]
@@ -261,7 +361,8 @@ mod tests {
             (json!(""), None),
             (json!(header), Some(header)),
         ] {
-            let chat = messages(&json!({ "system": system, "messages": [] })).unwrap();
+            let body = json!({ "system": system, "messages": [] });
+            let chat = messages(&body, &mut PartReader::strict()).unwrap();
             let expected: Vec<Value> = expected
                 .map(|prompt| json!({ "role": "system", "content": prompt }))
                 .into_iter()
@@ -375,10 +476,23 @@ mod tests {
             json!("text"),
         ] {
             let body = json!({ "messages": [{ "role": "user", "content": [block] }] });
-            assert!(!messages(&body).unwrap_err().0.is_empty(), "{block}");
+            let refused = messages(&body, &mut PartReader::strict());
+            assert!(!refused.unwrap_err().0.is_empty(), "{block}");
+
+            // The record keeps the rest of the message, and names what it left out.
+            let body = json!({ "messages": [{ "role": "user", "content": ["a", block] }] });
+            let read = messages(&body, &mut PartReader::lenient()).unwrap();
+            let said: String = read.iter().map(|m| text(m, "content")).collect();
+            let left = unread_counts(&read).len();
+            let is_text = block.is_string();
+            assert!(said.contains('a') || is_text, "{block}");
+            assert_eq!(left, usize::from(!is_text), "{read:?}");
         }
         for message in [json!({ "role": "tool", "content": "" }), json!({ "role": "user" })] {
-            assert!(messages(&json!({ "messages": [message] })).is_err());
+            let body = json!({ "messages": [message] });
+            assert!(messages(&body, &mut PartReader::strict()).is_err());
+            let read = messages(&body, &mut PartReader::lenient()).unwrap();
+            assert_eq!(read, [json!({ "role": message["role"], "content": "" })]);
         }
     }
 }

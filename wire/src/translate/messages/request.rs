@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::history::messages;
 use super::{list, text};
-use crate::translate::Untranslatable;
+use crate::unread::{PartReader, Untranslatable};
 
 /// Fields that mean the same on both wires: Anthropic's name and chat's name. Those below the line
 /// are vLLM's own, which it accepts on either route. All other fields are dropped, as on vLLM's own
@@ -33,7 +33,8 @@ const SAME: [(&str, &str); 12] = [
 pub(crate) fn request(body: &Value) -> Result<Value, Untranslatable> {
     let mut chat = Map::new();
     put(&mut chat, "model", body.get("model"));
-    chat.insert("messages".to_owned(), Value::Array(messages(body)?));
+    let messages = messages(body, &mut PartReader::strict())?;
+    chat.insert("messages".to_owned(), Value::Array(messages));
 
     for (theirs, ours) in SAME {
         let is_empty = body.get(theirs).and_then(Value::as_array).is_some_and(Vec::is_empty);
@@ -46,13 +47,29 @@ pub(crate) fn request(body: &Value) -> Result<Value, Untranslatable> {
     put_output_format(&mut chat, body);
     put_thinking(&mut chat, body);
 
-    let tools = own_tools(body)?;
+    let tools = own_tools(body).map(chat_tool).collect::<Result<Vec<Value>, _>>()?;
     // Chat refuses an empty list, and a choice without tools.
     if !tools.is_empty() {
         put_tool_choice(&mut chat, body)?;
         chat.insert("tools".to_owned(), Value::Array(tools));
     }
     Ok(Value::Object(chat))
+}
+
+/// The messages and tools of a recorded body in chat's form. What has no form there is kept with
+/// the message that it was part of.
+pub(crate) fn recorded(body: &Value) -> Value {
+    let messages = messages(body, &mut PartReader::lenient()).unwrap_or_default();
+    let tools: Vec<Value> = own_tools(body).map(recorded_tool).collect();
+    json!({ "messages": messages, "tools": tools })
+}
+
+fn recorded_tool(tool: &Value) -> Value {
+    chat_tool(tool).unwrap_or_else(|_| {
+        let mut function = Map::from_iter([("name".to_owned(), json!(text(tool, "name")))]);
+        put(&mut function, "description", tool.get("description"));
+        json!({ "type": "function", "function": function })
+    })
 }
 
 fn put(chat: &mut Map<String, Value>, key: &str, value: Option<&Value>) {
@@ -84,9 +101,9 @@ fn put_thinking(chat: &mut Map<String, Value>, body: &Value) {
 
 /// The agent's own tools. Tools that Anthropic's servers would run have another type. They are left
 /// out, as SGLang leaves them out.
-fn own_tools(body: &Value) -> Result<Vec<Value>, Untranslatable> {
+fn own_tools(body: &Value) -> impl Iterator<Item = &Value> {
     let tools = list(body, "tools").iter();
-    tools.filter(|tool| matches!(text(tool, "type"), "" | "custom")).map(chat_tool).collect()
+    tools.filter(|tool| matches!(text(tool, "type"), "" | "custom"))
 }
 
 fn chat_tool(tool: &Value) -> Result<Value, Untranslatable> {

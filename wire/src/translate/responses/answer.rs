@@ -1,12 +1,15 @@
 //! The assistant's message of a recorded reply.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use serde_json::{Map, Value, json};
 
 use super::items::Messages;
+use crate::chat::whole_number;
 use crate::json::tree;
 use crate::sse::events;
+use crate::unread::{PartReader, keep_unread};
 
 /// Real replies have fewer parts. A larger index would only make the item grow.
 const PARTS_MAX: usize = 1024;
@@ -14,9 +17,9 @@ const PARTS_MAX: usize = 1024;
 /// The assistant's message, in OpenAI's chat form, of a recorded Responses reply, a document or a
 /// stream; `None` if it is neither, or holds nothing at all.
 pub(crate) fn answer(reply: &[u8]) -> Option<Value> {
-    let mut messages = Messages::default();
+    let mut messages = Messages::new(PartReader::lenient());
     for item in &output_items(reply)? {
-        // Items without a form in chat are not text of the model.
+        // A lenient reader refuses nothing.
         let _ = messages.push_item(item);
     }
     Some(joined(&messages.into_raw()))
@@ -77,7 +80,7 @@ fn text_place(kind: &str) -> Option<TextPlace> {
 
 /// Adds an event to its item.
 fn add_event(items: &mut BTreeMap<u64, Value>, kind: &str, event: &Value) {
-    let Some(index) = event.get("output_index").and_then(Value::as_u64) else { return };
+    let index = whole_number(event.get("output_index")).unwrap_or(0);
     if let ("response.output_item.added" | "response.output_item.done", Some(item)) =
         (kind, event.get("item"))
     {
@@ -85,8 +88,13 @@ fn add_event(items: &mut BTreeMap<u64, Value>, kind: &str, event: &Value) {
         return;
     }
 
-    let Some(item) = items.get_mut(&index) else { return };
     let Some(delta) = event.get("delta").and_then(Value::as_str) else { return };
+    // An item whose start was lost is what its deltas say.
+    let item = match (items.entry(index), item_of_delta(kind)) {
+        (Entry::Occupied(known), _) => known.into_mut(),
+        (Entry::Vacant(place), Some(item)) => place.insert(item),
+        (Entry::Vacant(_), None) => return,
+    };
     match kind {
         "response.function_call_arguments.delta" => push_text(item, "arguments", delta),
         "response.custom_tool_call_input.delta" => push_text(item, "input", delta),
@@ -98,10 +106,26 @@ fn add_event(items: &mut BTreeMap<u64, Value>, kind: &str, event: &Value) {
     }
 }
 
-/// The index of the part that an event belongs to.
+/// The item that a delta of type `kind` is of, as it begins.
+fn item_of_delta(kind: &str) -> Option<Value> {
+    Some(match kind {
+        "response.output_text.delta" | "response.refusal.delta" => {
+            json!({ "type": "message", "role": "assistant", "content": [] })
+        }
+        "response.reasoning_text.delta" | "response.reasoning_summary_text.delta" => {
+            json!({ "type": "reasoning" })
+        }
+        "response.function_call_arguments.delta" => json!({ "type": "function_call" }),
+        "response.custom_tool_call_input.delta" => json!({ "type": "custom_tool_call" }),
+        _ => return None,
+    })
+}
+
+/// The index of the part that an event belongs to, the first if it names none.
 fn part_index(event: &Value) -> Option<usize> {
-    let index = ["content_index", "summary_index"].into_iter().find_map(|key| event.get(key))?;
-    usize::try_from(index.as_u64()?).ok().filter(|index| *index < PARTS_MAX)
+    let index = ["content_index", "summary_index"].into_iter().find_map(|key| event.get(key));
+    let index = whole_number(index).unwrap_or(0);
+    usize::try_from(index).ok().filter(|index| *index < PARTS_MAX)
 }
 
 /// Adds a delta to a part of an item; new parts are made up to its index.
@@ -149,6 +173,7 @@ fn joined(messages: &[Map<String, Value>]) -> Value {
     if !calls.is_empty() {
         message.insert("tool_calls".to_owned(), Value::Array(calls));
     }
+    messages.iter().for_each(|part| keep_unread(&mut message, part));
     Value::Object(message)
 }
 
@@ -218,7 +243,8 @@ mod tests {
         assert_eq!(
             answer(reply),
             Some(json!({ "role": "assistant", "content": "x", "refusal": "no",
-                "tool_calls": [call] }))
+                "tool_calls": [call], "unread_parts": [
+                    { "type": "web_search_call", "id": "w" }, { "type": "new_thing" }] }))
         );
     }
 }

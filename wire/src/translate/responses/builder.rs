@@ -12,7 +12,7 @@ use super::output::{EventWriter, OutputItem, TextKind, TextPiece};
 use super::tools::Tools;
 use crate::translate::{chunk_error, id_stem, is_first_choice};
 
-/// Builds the Responses reply out of a chat reply.
+/// Builds the Responses reply out of a chat reply, which a `ChatReader` has put into one form.
 #[derive(Debug)]
 pub(crate) struct ResponseBuilder {
     /// The response object without its output.
@@ -24,8 +24,8 @@ pub(crate) struct ResponseBuilder {
     id_stem: String,
     stage: Stage,
     output: Vec<OutputItem>,
-    /// The calls of the chat reply: the index there, and the index of the item.
-    calls: Vec<(u64, usize)>,
+    /// The item of each call, in the order of the calls in the chat reply.
+    calls: Vec<usize>,
     finish_reason: Option<String>,
     events: EventWriter,
 }
@@ -177,9 +177,7 @@ impl ResponseBuilder {
             if let Some(message) = choice.get("message").or_else(|| choice.get("delta")) {
                 self.take_texts(message, choice);
                 let calls = message.get("tool_calls").and_then(Value::as_array);
-                for (position, call) in calls.into_iter().flatten().enumerate() {
-                    self.take_call(call, position);
-                }
+                calls.into_iter().flatten().for_each(|call| self.take_call(call));
             }
             if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str) {
                 self.finish_reason = Some(reason.to_owned());
@@ -188,11 +186,8 @@ impl ResponseBuilder {
     }
 
     fn take_texts(&mut self, message: &Value, choice: &Value) {
-        // Some servers send both names of the reasoning.
-        let reasoning =
-            filled_text(message, "reasoning").or_else(|| filled_text(message, "reasoning_content"));
         let texts = [
-            (TextKind::Reasoning, reasoning),
+            (TextKind::Reasoning, filled_text(message, "reasoning")),
             (TextKind::ReplyAnswer, filled_text(message, "content")),
             (TextKind::Refusal, filled_text(message, "refusal")),
         ];
@@ -224,36 +219,29 @@ impl ResponseBuilder {
         }
     }
 
-    /// Takes a delta of a tool call, or a whole one, at `position` in its list.
-    fn take_call(&mut self, delta: &Value, position: usize) {
+    /// Takes a delta of a tool call, or a whole one. Calls are numbered as they appear.
+    fn take_call(&mut self, delta: &Value) {
         let function = delta.get("function").unwrap_or(&Value::Null);
         let id = filled_text(delta, "id").unwrap_or_default();
         let name = filled_text(function, "name").unwrap_or_default();
         let arguments = filled_text(function, "arguments").unwrap_or_default();
 
-        let chat_index = delta.get("index").and_then(Value::as_u64).unwrap_or(position as u64);
-        let at = self.call_item(chat_index, id, name);
+        let number = delta.get("index").and_then(Value::as_u64).unwrap_or(0);
+        let at = self.call_item(usize::try_from(number).unwrap_or(usize::MAX));
         if !name.is_empty() && !self.output[at].is_announced() {
             self.name_call(at, id, name);
         }
         self.output[at].push_arguments(arguments, &mut self.events);
     }
 
-    /// The index of the item that a call's delta belongs to; a new item if need be. Some servers
-    /// give every call the index 0, so a second name under a second id is a second call.
-    fn call_item(&mut self, chat_index: u64, id: &str, name: &str) -> usize {
-        let known = self.calls.iter().rev().find(|(known, _)| *known == chat_index);
-        if let Some((_, at)) = known {
-            let call = self.output[*at].as_call();
-            let has_other_id =
-                call.is_some_and(|call| !call.call_id.is_empty() && call.call_id != id);
-            if !(has_other_id && !id.is_empty() && !name.is_empty()) {
-                return *at;
-            }
+    /// The index of the item of a call; a new item if need be.
+    fn call_item(&mut self, number: usize) -> usize {
+        if let Some(at) = self.calls.get(number) {
+            return *at;
         }
         self.close_finished();
         let at = self.output.len();
-        self.calls.push((chat_index, at));
+        self.calls.push(at);
         self.output.push(OutputItem::call(at));
         at
     }

@@ -2,38 +2,65 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::Untranslatable;
 use super::sealed::unseal;
 use super::tools::{chat_tool_name, custom_arguments};
+use crate::chat::arguments_text;
+use crate::json::json_text;
+use crate::unread::{PartReader, Untranslatable};
 
-/// Items about tools that the provider runs, or that only list tools. They have no form in chat,
-/// and no chat server can have made them.
-const SKIPPED: [&str; 11] = [
+/// Items about tools that the provider runs. They have no form in chat, and no chat server can have
+/// made them.
+const SKIPPED: [&str; 8] = [
     "web_search_call",
     "file_search_call",
     "code_interpreter_call",
     "image_generation_call",
     "mcp_call",
-    "mcp_list_tools",
     "mcp_approval_request",
     "mcp_approval_response",
     "tool_search_call",
-    "tool_search_output",
-    "additional_tools",
 ];
+
+/// Items that only list tools: they are read as such.
+const LISTINGS: [&str; 3] = ["mcp_list_tools", "tool_search_output", "additional_tools"];
+
+/// Parts that are chat's own, beside texts.
+const CHAT_PARTS: [&str; 5] = ["image_url", "input_audio", "audio_url", "video_url", "file"];
 
 /// Messages made of items. The assistant's items (reasoning, text, tool calls) become one message,
 /// as long as no field of it is set twice.
-#[derive(Debug, Default)]
-pub(super) struct Messages(Vec<Map<String, Value>>);
+#[derive(Debug)]
+pub(super) struct Messages {
+    list: Vec<Map<String, Value>>,
+    reader: PartReader,
+}
 
 impl Messages {
-    /// Adds a message.
+    pub(super) fn new(reader: PartReader) -> Self {
+        Self { list: Vec::new(), reader }
+    }
+
+    /// Adds a message. What was left out of its content goes with it.
     pub(super) fn push(&mut self, role: &str, content: Value) {
-        self.0.push(Map::from_iter([
+        self.push_fields(Map::from_iter([
             ("role".to_owned(), json!(role)),
             ("content".to_owned(), content),
         ]));
+    }
+
+    fn push_fields(&mut self, mut message: Map<String, Value>) {
+        self.reader.put_into(&mut message);
+        self.list.push(message);
+    }
+
+    /// Puts items that were left out into a message before them: they are mostly the assistant's.
+    fn settle_left(&mut self) {
+        let is_assistant =
+            |message: &Map<String, Value>| message.get("role") == Some(&json!("assistant"));
+        let at = self.list.iter().rposition(is_assistant).or(self.list.len().checked_sub(1));
+        if let Some(at) = at {
+            self.reader.put_into(&mut self.list[at]);
+        }
     }
 
     /// Adds an item of the input or of an output.
@@ -46,17 +73,30 @@ impl Messages {
             Some(
                 "function_call_output" | "custom_tool_call_output" | "local_shell_call_output",
             ) => self.push_result(item)?,
-            Some("item_reference") => return untranslatable("an item by its id, stored elsewhere"),
-            Some(kind) if SKIPPED.contains(&kind) => {}
-            Some(kind) => return untranslatable(&format!("an item of type `{kind}`")),
-            None => return untranslatable("an item without a type or a role"),
+            Some("item_reference") => {
+                self.reader
+                    .leave(item, || untranslatable("an item by its id, stored elsewhere"))?;
+            }
+            Some(kind) if LISTINGS.contains(&kind) => {}
+            Some(kind) if SKIPPED.contains(&kind) => self.reader.skip(item),
+            Some(kind) => {
+                self.reader.leave(item, || untranslatable(&format!("an item of type `{kind}`")))?;
+            }
+            None => match item {
+                Value::String(text) if !self.reader.is_strict() => self.push("user", json!(text)),
+                _ => {
+                    let reason = || untranslatable("an item without a type or a role");
+                    self.reader.leave(item, reason)?;
+                }
+            },
         }
         Ok(())
     }
 
     /// The messages, all with a content that chat servers accept.
-    pub(super) fn finish(mut self) -> Vec<Value> {
-        for message in &mut self.0 {
+    pub(super) fn finish(self) -> Vec<Value> {
+        let mut messages = self.into_raw();
+        for message in &mut messages {
             // Null is only accepted beside a call or a refusal.
             let is_empty = message.get("content").is_some_and(Value::is_null)
                 && !message.contains_key("tool_calls")
@@ -65,12 +105,16 @@ impl Messages {
                 message.insert("content".to_owned(), json!(""));
             }
         }
-        self.0.into_iter().map(Value::Object).collect()
+        messages.into_iter().map(Value::Object).collect()
     }
 
     /// The messages as they stand. The content of an assistant without text is null.
-    pub(super) fn into_raw(self) -> Vec<Map<String, Value>> {
-        self.0
+    pub(super) fn into_raw(mut self) -> Vec<Map<String, Value>> {
+        self.settle_left();
+        if self.reader.has_left() {
+            self.push("assistant", Value::Null);
+        }
+        self.list
     }
 
     fn push_message(&mut self, item: &Value) -> Result<(), Untranslatable> {
@@ -78,8 +122,12 @@ impl Messages {
             Some("assistant") => self.push_assistant_text(item.get("content")),
             // `developer` stays, too: the server knows whether its template has the role. vLLM and
             // llama.cpp make a system message of it otherwise.
-            Some(role) => self.push(role, chat_content(item.get("content"))?),
-            None => return untranslatable("a message without a role"),
+            Some(role) => {
+                self.settle_left();
+                let content = chat_content(item.get("content"), &mut self.reader)?;
+                self.push(role, content);
+            }
+            None => self.reader.leave(item, || untranslatable("a message without a role"))?,
         }
         Ok(())
     }
@@ -92,6 +140,8 @@ impl Messages {
             Some(Value::Array(parts)) => parts.as_slice(),
             _ => &[],
         };
+        let is_read = |part: &Value| text(part, "text").or(text(part, "refusal")).is_some();
+        parts.iter().filter(|part| !is_read(part)).for_each(|part| self.reader.skip(part));
         let (answer, refusal) = (texts(parts, "text"), texts(parts, "refusal"));
         // A refusal without text has no content at all.
         if !answer.is_empty() || refusal.is_empty() {
@@ -125,13 +175,15 @@ impl Messages {
         fits: impl Fn(&Map<String, Value>) -> bool,
     ) -> &mut Map<String, Value> {
         let is_there = self
-            .0
+            .list
             .last()
             .is_some_and(|last| last.get("role") == Some(&json!("assistant")) && fits(last));
         if !is_there {
             self.push("assistant", Value::Null);
         }
-        self.0.last_mut().expect("a message was there or was just added")
+        let message = self.list.last_mut().expect("a message was there or was just added");
+        self.reader.put_into(message);
+        message
     }
 
     fn push_call(&mut self, item: &Value) {
@@ -143,12 +195,13 @@ impl Messages {
     }
 
     fn push_result(&mut self, item: &Value) -> Result<(), Untranslatable> {
-        let message = Map::from_iter([
+        self.settle_left();
+        let content = chat_content(item.get("output"), &mut self.reader)?;
+        self.push_fields(Map::from_iter([
             ("role".to_owned(), json!("tool")),
             ("tool_call_id".to_owned(), call_id(item)),
-            ("content".to_owned(), chat_content(item.get("output"))?),
-        ]);
-        self.0.push(message);
+            ("content".to_owned(), content),
+        ]));
         Ok(())
     }
 }
@@ -169,8 +222,8 @@ fn texts<'a>(parts: &'a [Value], key: &str) -> Vec<&'a str> {
     parts.iter().filter_map(|part| text(part, key)).collect()
 }
 
-fn untranslatable<T>(what: &str) -> Result<T, Untranslatable> {
-    Err(Untranslatable(format!("`input` has {what}, which has no form in chat")))
+fn untranslatable(what: &str) -> Untranslatable {
+    Untranslatable(format!("`input` has {what}, which has no form in chat"))
 }
 
 /// The id that ties a call to its result. Items of the local shell may have only their own.
@@ -184,12 +237,11 @@ fn call_id(item: &Value) -> Value {
 
 fn tool_call(item: &Value) -> Value {
     let field = |key: &str| text(item, key).unwrap_or_default();
+    let spelled = |key: &str| arguments_text(item.get(key)).into_owned();
     let (name, arguments) = match text(item, "type") {
         Some("custom_tool_call") => (field("name"), custom_arguments(field("input"))),
-        Some("local_shell_call") => {
-            ("local_shell", item.get("action").map(Value::to_string).unwrap_or_default())
-        }
-        _ => (field("name"), field("arguments").to_owned()),
+        Some("local_shell_call") => ("local_shell", spelled("action")),
+        _ => (field("name"), spelled("arguments")),
     };
     let name = chat_tool_name(text(item, "namespace"), name);
     json!({
@@ -200,13 +252,20 @@ fn tool_call(item: &Value) -> Value {
 }
 
 /// Content as a plain text if it is one, else as a list of chat's parts.
-fn chat_content(value: Option<&Value>) -> Result<Value, Untranslatable> {
-    let parts = match value {
+fn chat_content(value: Option<&Value>, reader: &mut PartReader) -> Result<Value, Untranslatable> {
+    let given = match value {
         None | Some(Value::Null) => return Ok(json!("")),
         Some(Value::String(text)) => return Ok(json!(text)),
-        Some(Value::Array(parts)) => parts.iter().map(chat_part).collect::<Result<Vec<_>, _>>()?,
-        Some(other) => return Ok(json!(other.to_string())),
+        Some(Value::Array(parts)) => parts,
+        Some(other) => return Ok(json!(json_text(other))),
     };
+    let mut parts = Vec::with_capacity(given.len());
+    for part in given {
+        match chat_part(part, reader.is_strict()) {
+            Ok(part) => parts.push(part),
+            Err(error) => reader.leave(part, || error)?,
+        }
+    }
     Ok(match parts.as_slice() {
         [] => json!(""),
         // Not every chat server takes a list, and a single text means the same either way.
@@ -215,7 +274,7 @@ fn chat_content(value: Option<&Value>) -> Result<Value, Untranslatable> {
     })
 }
 
-fn chat_part(part: &Value) -> Result<Value, Untranslatable> {
+fn chat_part(part: &Value, is_strict: bool) -> Result<Value, Untranslatable> {
     match text(part, "type") {
         Some("input_text" | "output_text" | "text" | "summary_text" | "reasoning_text") => {
             Ok(json!({ "type": "text", "text": text(part, "text").unwrap_or_default() }))
@@ -226,13 +285,18 @@ fn chat_part(part: &Value) -> Result<Value, Untranslatable> {
         Some("input_image") => image_part(part),
         Some("input_file") => file_part(part),
         // Chat's own parts, such as sound and video, are for the server to read or to refuse.
-        _ => Ok(part.clone()),
+        Some(kind) if is_strict || CHAT_PARTS.contains(&kind) => Ok(part.clone()),
+        None if is_strict => Ok(part.clone()),
+        kind => match part {
+            Value::String(text) => Ok(json!({ "type": "text", "text": text })),
+            _ => Err(untranslatable(&format!("a part of type `{}`", kind.unwrap_or_default()))),
+        },
     }
 }
 
 fn image_part(part: &Value) -> Result<Value, Untranslatable> {
     let Some(url) = text(part, "image_url") else {
-        return untranslatable("an image by its id, stored elsewhere");
+        return Err(untranslatable("an image by its id, stored elsewhere"));
     };
     let mut image = Map::from_iter([("url".to_owned(), json!(url))]);
     // Chat has only these values, and its servers refuse others.
@@ -244,7 +308,7 @@ fn image_part(part: &Value) -> Result<Value, Untranslatable> {
 
 fn file_part(part: &Value) -> Result<Value, Untranslatable> {
     let Some(data) = text(part, "file_data") else {
-        return untranslatable("a file by its id or address, stored elsewhere");
+        return Err(untranslatable("a file by its id or address, stored elsewhere"));
     };
     let mut file = Map::from_iter([("file_data".to_owned(), json!(data))]);
     if let Some(name) = text(part, "filename") {

@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::nesting::Nesting;
 use super::sealed::seal;
 use super::tools::{Tool, custom_input};
+use crate::json::json_text;
+use crate::nesting::Nesting;
 
 /// Events of one stream, numbered from 0 without gaps.
 #[derive(Debug, Default)]
@@ -24,7 +25,7 @@ impl EventWriter {
             event.extend(fields);
         }
         self.next_number += 1;
-        let data = Value::Object(event);
+        let data = json_text(&Value::Object(event));
         self.bytes.extend_from_slice(format!("event: {kind}\ndata: {data}\n\n").as_bytes());
     }
 

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::Untranslatable;
 use super::items::Messages;
 use super::{object, tools};
+use crate::unread::{PartReader, Untranslatable};
 
 /// Fields that refer to state which only the provider keeps, and the meaning of each.
 const STATEFUL: [(&str, &str); 6] = [
@@ -65,23 +65,12 @@ pub(crate) fn request(body: &Value) -> Result<Value, Untranslatable> {
         return Err(Untranslatable("the body is not a JSON object".to_owned()));
     };
     refuse_state(body)?;
-    chat_request(body)
-}
-
-/// The chat request for a recorded body, without the conversation that it goes on from.
-///
-/// # Errors
-/// [`Untranslatable`] if it has content without a form in chat.
-pub(crate) fn recorded_request(body: &Value) -> Result<Value, Untranslatable> {
-    chat_request(body.as_object().unwrap_or(&Map::new()))
-}
-
-fn chat_request(body: &Map<String, Value>) -> Result<Value, Untranslatable> {
     let mut chat = Map::new();
     if let Some(model) = filled(body, "model") {
         chat.insert("model".to_owned(), model.clone());
     }
-    chat.insert("messages".to_owned(), messages(body)?);
+    let messages = messages(body, PartReader::strict())?;
+    chat.insert("messages".to_owned(), Value::Array(messages));
     tools::put(body, &mut chat)?;
     put_limits(body, &mut chat);
     put_output_format(body, &mut chat);
@@ -103,6 +92,15 @@ fn chat_request(body: &Map<String, Value>) -> Result<Value, Untranslatable> {
     Ok(Value::Object(chat))
 }
 
+/// The messages and tools of a recorded body in chat's form, without the conversation that it goes
+/// on from. What has no form there is kept with a message beside it.
+pub(crate) fn recorded(body: &Value) -> Value {
+    let none = Map::new();
+    let body = body.as_object().unwrap_or(&none);
+    let messages = messages(body, PartReader::lenient()).unwrap_or_default();
+    json!({ "messages": messages, "tools": tools::recorded(body) })
+}
+
 /// The value under `key`, if it is not null.
 fn filled<'a>(body: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     body.get(key).filter(|value| !value.is_null())
@@ -119,12 +117,18 @@ fn refuse_state(body: &Map<String, Value>) -> Result<(), Untranslatable> {
     Ok(())
 }
 
-fn messages(body: &Map<String, Value>) -> Result<Value, Untranslatable> {
-    let mut messages = Messages::default();
-    if let Some(Value::String(text)) = body.get("instructions")
-        && !text.is_empty()
-    {
-        messages.push("system", json!(text));
+fn messages(body: &Map<String, Value>, reader: PartReader) -> Result<Vec<Value>, Untranslatable> {
+    let is_strict = reader.is_strict();
+    let mut messages = Messages::new(reader);
+    match body.get("instructions") {
+        Some(Value::String(text)) if !text.is_empty() => messages.push("system", json!(text)),
+        // The servers that take items here send them back so.
+        Some(Value::Array(items)) if !is_strict => {
+            for item in items {
+                messages.push_item(item)?;
+            }
+        }
+        _ => {}
     }
     match body.get("input") {
         Some(Value::String(text)) => messages.push("user", json!(text)),
@@ -133,9 +137,10 @@ fn messages(body: &Map<String, Value>) -> Result<Value, Untranslatable> {
                 messages.push_item(item)?;
             }
         }
+        _ if !is_strict => {}
         _ => return Err(Untranslatable("`input` is neither a text nor a list".to_owned())),
     }
-    Ok(Value::Array(messages.finish()))
+    Ok(messages.finish())
 }
 
 fn put_limits(body: &Map<String, Value>, chat: &mut Map<String, Value>) {

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::super::Untranslatable;
 use crate::json::tree;
+use crate::unread::Untranslatable;
 
 /// A tool as the agent knows it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -178,6 +178,16 @@ pub(super) fn put(
         chat.insert("parallel_tool_calls".to_owned(), parallel.clone());
     }
     Ok(())
+}
+
+/// The tools of a recorded body, less those that its choice rules out.
+pub(super) fn recorded(body: &Map<String, Value>) -> Vec<Value> {
+    let mut offers = offers(body);
+    if let Some(choice) = body.get("tool_choice") {
+        // A choice of a tool that chat does not have rules out nothing.
+        let _ = chat_choice(choice, &mut offers);
+    }
+    offers.iter().map(Offer::chat_tool).collect()
 }
 
 /// The choice of one tool, or of some. Chat has no choice of some, so the others are removed from

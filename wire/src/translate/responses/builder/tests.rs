@@ -1,6 +1,7 @@
 //! Replies, event by event.
 
 use super::*;
+use crate::chat::{ChatReader, in_one_form};
 use crate::sse::{Event, events};
 
 fn chunk(delta: Value) -> Value {
@@ -20,7 +21,11 @@ fn values(stream: &[u8]) -> Vec<Value> {
 
 fn run(request: &Value, chunks: &[Value]) -> Vec<Value> {
     let mut reply = ResponseBuilder::new(request);
-    let mut bytes: Vec<u8> = chunks.iter().flat_map(|chunk| reply.chunk(chunk)).collect();
+    let (mut reader, mut bytes) = (ChatReader::default(), Vec::new());
+    for mut chunk in chunks.iter().cloned() {
+        reader.take(&mut chunk);
+        bytes.extend(reply.chunk(&chunk));
+    }
     bytes.extend(reply.end());
     values(&bytes)
 }
@@ -294,7 +299,7 @@ fn tools_come_back_under_the_agents_names() {
     };
     let chat = json!({ "choices": [{ "message": { "tool_calls":
         [call("ns__g", "{}"), call("ns__p", "plain text"), call("unknown", "")] } }] });
-    let response = ResponseBuilder::new(&request).document(&chat);
+    let response = ResponseBuilder::new(&request).document(&in_one_form([chat])[0]);
     let of = |place: usize, key: &str| response["output"][place][key].clone();
     assert_eq!((of(0, "name"), of(0, "namespace")), (json!("g"), json!("ns")));
     assert_eq!((of(1, "name"), of(1, "namespace")), (json!("p"), json!("ns")));

@@ -2,7 +2,7 @@
 
 use serde_json::{Number, Value, json};
 
-use crate::json::tree;
+use crate::json::{half, marked_number, tree};
 
 /// `value` as Python's `json.dumps` writes it. vLLM hands an agent's tool inputs to the chat
 /// template in this spelling, so it is part of the prompt if a template shows the text.
@@ -31,7 +31,10 @@ fn write_value(out: &mut String, value: &Value) {
         Value::Null => out.push_str("null"),
         Value::Bool(flag) => out.push_str(if *flag { "true" } else { "false" }),
         Value::Number(number) => write_number(out, number),
-        Value::String(text) => write_text(out, text),
+        Value::String(text) => match marked_number(text) {
+            Some(number) => out.push_str(number),
+            None => write_text(out, text),
+        },
 
         // Python puts a space behind commas and colons.
         Value::Array(items) => {
@@ -73,11 +76,13 @@ fn write_text(out: &mut String, text: &str) {
             '\u{8}' => out.push_str("\\b"),
             '\u{c}' => out.push_str("\\f"),
             ' '..='~' => out.push(letter),
-            _ => {
-                for unit in letter.encode_utf16(&mut [0; 2]) {
-                    out.push_str(&format!("\\u{unit:04x}"));
-                }
-            }
+            _ => match half(letter) {
+                Some(code) => out.push_str(&format!("\\u{code:04x}")),
+                None => letter
+                    .encode_utf16(&mut [0; 2])
+                    .iter()
+                    .for_each(|unit| out.push_str(&format!("\\u{unit:04x}"))),
+            },
         }
     }
     out.push('"');

@@ -2,7 +2,7 @@
 
 /// Tells when JSON text that arrives in pieces has closed its outermost bracket.
 #[derive(Debug, Default)]
-pub(in crate::translate) struct Nesting {
+pub(crate) struct Nesting {
     depth: u32,
     has_opened: bool,
     in_text: bool,
@@ -11,7 +11,7 @@ pub(in crate::translate) struct Nesting {
 
 impl Nesting {
     /// Reads the next piece of the text.
-    pub(in crate::translate) fn push(&mut self, piece: &str) {
+    pub(crate) fn push(&mut self, piece: &str) {
         for byte in piece.bytes() {
             match byte {
                 _ if self.escaped => self.escaped = false,
@@ -28,7 +28,7 @@ impl Nesting {
     }
 
     /// Returns true once the outermost bracket has closed.
-    pub(in crate::translate) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.has_opened && self.depth == 0
     }
 }

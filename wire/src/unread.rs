@@ -1,0 +1,113 @@
+//! What a reader of a form does with a part that chat has no form for.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+/// The key of a message that holds the parts of it that were not read, as they came.
+const UNREAD: &str = "unread_parts";
+
+/// A request that has no equivalent in chat; the reason as text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Untranslatable(pub(crate) String);
+
+/// How the parts of a conversation are read: for a translation, which refuses what it cannot
+/// carry over, or for the record, which keeps the rest.
+#[derive(Debug)]
+pub(crate) struct PartReader {
+    is_strict: bool,
+    left: Vec<Value>,
+}
+
+impl PartReader {
+    /// A reader for translations: the first part without a form in chat is an error.
+    pub(crate) fn strict() -> Self {
+        Self { is_strict: true, left: Vec::new() }
+    }
+
+    /// A reader for the record: a part without a form in chat costs only itself.
+    pub(crate) fn lenient() -> Self {
+        Self { is_strict: false, left: Vec::new() }
+    }
+
+    pub(crate) fn is_strict(&self) -> bool {
+        self.is_strict
+    }
+
+    /// Leaves a part out.
+    ///
+    /// # Errors
+    /// The reason, in a translation.
+    pub(crate) fn leave(
+        &mut self,
+        part: &Value,
+        reason: impl FnOnce() -> Untranslatable,
+    ) -> Result<(), Untranslatable> {
+        if self.is_strict {
+            return Err(reason());
+        }
+        self.left.push(part.clone());
+        Ok(())
+    }
+
+    /// Leaves out a part that translations leave out as well.
+    pub(crate) fn skip(&mut self, part: &Value) {
+        if !self.is_strict {
+            self.left.push(part.clone());
+        }
+    }
+
+    /// Returns true if parts were left out that no message holds yet.
+    pub(crate) fn has_left(&self) -> bool {
+        !self.left.is_empty()
+    }
+
+    /// Puts what was left out into the message that it was part of.
+    pub(crate) fn put_into(&mut self, message: &mut Map<String, Value>) {
+        if self.left.is_empty() {
+            return;
+        }
+        let left = std::mem::take(&mut self.left);
+        match message.get_mut(UNREAD) {
+            Some(Value::Array(known)) => known.extend(left),
+            _ => drop(message.insert(UNREAD.to_owned(), Value::Array(left))),
+        }
+    }
+}
+
+/// Adds the parts of `other` that were not read to those of a message.
+pub(crate) fn keep_unread(message: &mut Map<String, Value>, other: &Map<String, Value>) {
+    let left = other.get(UNREAD).and_then(Value::as_array).cloned().unwrap_or_default();
+    PartReader { is_strict: false, left }.put_into(message);
+}
+
+/// The parts of a message that were not read, as they came.
+pub(crate) fn unread_parts(message: &Value) -> &[Value] {
+    message.get(UNREAD).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// The number of parts of messages that were not read, by their type.
+pub fn unread_counts<'a>(messages: impl IntoIterator<Item = &'a Value>) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for part in messages.into_iter().flat_map(unread_parts) {
+        *counts.entry(unread_type(part)).or_default() += 1;
+    }
+    counts
+}
+
+/// The type of a part; without one, the kind of JSON value that it is.
+fn unread_type(part: &Value) -> String {
+    let kind = match part {
+        Value::Object(fields) => match fields.get("type").or(fields.get("role")) {
+            Some(Value::String(kind)) => kind.as_str(),
+            _ => "object",
+        },
+        Value::Array(_) => "list",
+        Value::String(_) => "text",
+        Value::Number(_) => "number",
+        Value::Bool(_) => "boolean",
+        Value::Null => "null",
+    };
+    kind.to_owned()
+}
