@@ -241,7 +241,6 @@ mod tests {
     fn a_message_says_the_same_in_all_forms() {
         let hm = json!({ "content": "hello", "reasoning": "hm" });
         for form in [
-            json!({ "content": "hello", "reasoning": "hm", "reasoning_content": "hm" }),
             json!({ "content": ["he", "llo"], "reasoning_content": "hm" }),
             json!({ "content": { "type": "text", "text": "hello" }, "thinking": "hm" }),
             json!({ "content": [{ "type": "thinking", "thinking": [{ "type": "text", "text": "hm" }] },
