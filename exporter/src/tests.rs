@@ -2,6 +2,7 @@
 
 mod conformance;
 pub(crate) mod fixture;
+mod foreign;
 pub(crate) mod properties;
 mod rewarded;
 pub(crate) mod stored;

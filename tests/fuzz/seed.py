@@ -42,6 +42,8 @@ def case(entry):
     plant("splitter", name, asked)
     plant("hider", name, asked, route, 0)
     plant("collector", name, asked, route, 0, 2)
+    plant("foreign", name, asked, route)
+    plant("foreign", name + "/request", request, route)
     # The chat route is what is translated; every reply is read back.
     for at, _ in enumerate(TRANSLATED):
         plant("replies", f"{name}/{at}", asked, at, dialect, at, 2)

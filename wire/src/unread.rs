@@ -6,6 +6,8 @@ use serde_json::{Map, Value};
 
 /// The key of a message that holds the parts of it that were not read, as they came.
 const UNREAD: &str = "unread_parts";
+/// The key of a message that holds what stood beside it in the conversation and was not read.
+const UNREAD_ITEMS: &str = "unread_items";
 
 /// A request that has no equivalent in chat; the reason as text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -65,32 +67,44 @@ impl PartReader {
 
     /// Puts what was left out into the message that it was part of.
     pub(crate) fn put_into(&mut self, message: &mut Map<String, Value>) {
-        if self.left.is_empty() {
-            return;
-        }
-        let left = std::mem::take(&mut self.left);
-        match message.get_mut(UNREAD) {
-            Some(Value::Array(known)) => known.extend(left),
-            _ => drop(message.insert(UNREAD.to_owned(), Value::Array(left))),
-        }
+        add(message, UNREAD, std::mem::take(&mut self.left));
+    }
+
+    /// Puts what was left out beside the message that it followed.
+    pub(crate) fn put_beside(&mut self, message: &mut Map<String, Value>) {
+        add(message, UNREAD_ITEMS, std::mem::take(&mut self.left));
     }
 }
 
-/// Adds the parts of `other` that were not read to those of a message.
+fn add(message: &mut Map<String, Value>, key: &str, left: Vec<Value>) {
+    match message.get_mut(key) {
+        _ if left.is_empty() => {}
+        Some(Value::Array(known)) => known.extend(left),
+        _ => drop(message.insert(key.to_owned(), Value::Array(left))),
+    }
+}
+
+/// Adds what was not read of `other` to what was not read of a message.
 pub(crate) fn keep_unread(message: &mut Map<String, Value>, other: &Map<String, Value>) {
-    let left = other.get(UNREAD).and_then(Value::as_array).cloned().unwrap_or_default();
-    PartReader { is_strict: false, left }.put_into(message);
+    for key in [UNREAD, UNREAD_ITEMS] {
+        add(message, key, other.get(key).and_then(Value::as_array).cloned().unwrap_or_default());
+    }
 }
 
 /// The parts of a message that were not read, as they came.
 pub(crate) fn unread_parts(message: &Value) -> &[Value] {
-    message.get(UNREAD).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+    listed(message, UNREAD)
 }
 
-/// The number of parts of messages that were not read, by their type.
+fn listed<'a>(message: &'a Value, key: &str) -> &'a [Value] {
+    message.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// The number of parts of messages, and of items beside them, that were not read, by their type.
 pub fn unread_counts<'a>(messages: impl IntoIterator<Item = &'a Value>) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
-    for part in messages.into_iter().flat_map(unread_parts) {
+    let of_message = |message| listed(message, UNREAD).iter().chain(listed(message, UNREAD_ITEMS));
+    for part in messages.into_iter().flat_map(of_message) {
         *counts.entry(unread_type(part)).or_default() += 1;
     }
     counts

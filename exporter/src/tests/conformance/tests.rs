@@ -982,6 +982,17 @@ fn row_49_an_item_that_chat_has_no_form_for_costs_only_itself() {
             (next, answer("four", &[])),
         ];
         check_unread(on_wire(Route::Responses, &bodies), &json!({ kind: 1 }));
+
+        // At the end of a request it belongs to no message that a later one changes.
+        let bodies = [
+            (json!({ "input": [said("user", "one"), item] }), answer("two", &[])),
+            (
+                json!({ "input": [said("user", "one"), item, said("assistant", "two"),
+                    said("user", "three")] }),
+                answer("four", &[]),
+            ),
+        ];
+        check_unread(on_wire(Route::Responses, &bodies), &json!({ kind: 1 }));
     }
 }
 

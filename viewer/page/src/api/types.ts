@@ -173,6 +173,8 @@ export interface Message {
   tool_call_id?: string | null;
   /** Parts that have no form in chat, as they came. */
   unread_parts?: unknown[];
+  /** What stood beside the message and has no form in chat. */
+  unread_items?: unknown[];
   [field: string]: unknown;
 }
 

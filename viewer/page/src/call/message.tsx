@@ -19,6 +19,7 @@ const KNOWN = new Set([
   "tool_call_id",
   "refusal",
   "unread_parts",
+  "unread_items",
 ]);
 
 /** Returns the names of tools by the ids of their calls. */
@@ -68,7 +69,7 @@ export function MessageView({ message, tools, sampled = false }: Props) {
         {message.tool_calls?.map((call, at) => (
           <ToolCallView key={at} call={call} />
         ))}
-        {message.unread_parts?.map((part, at) => (
+        {[...(message.unread_parts ?? []), ...(message.unread_items ?? [])].map((part, at) => (
           <UnreadPart key={at} part={part} />
         ))}
         {others.length > 0 && <Json value={Object.fromEntries(others)} />}

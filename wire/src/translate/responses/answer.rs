@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(
             answer(reply),
             Some(json!({ "role": "assistant", "content": "x", "refusal": "no",
-                "tool_calls": [call], "unread_parts": [
+                "tool_calls": [call], "unread_items": [
                     { "type": "web_search_call", "id": "w" }, { "type": "new_thing" }] }))
         );
     }

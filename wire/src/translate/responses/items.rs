@@ -32,12 +32,16 @@ const CHAT_PARTS: [&str; 5] = ["image_url", "input_audio", "audio_url", "video_u
 #[derive(Debug)]
 pub(super) struct Messages {
     list: Vec<Map<String, Value>>,
+    /// Reads the parts of a message.
     reader: PartReader,
+    /// Reads items: what it leaves out is beside messages, and no part of one.
+    items: PartReader,
 }
 
 impl Messages {
     pub(super) fn new(reader: PartReader) -> Self {
-        Self { list: Vec::new(), reader }
+        let items = if reader.is_strict() { PartReader::strict() } else { PartReader::lenient() };
+        Self { list: Vec::new(), reader, items }
     }
 
     /// Adds a message. What was left out of its content goes with it.
@@ -53,13 +57,10 @@ impl Messages {
         self.list.push(message);
     }
 
-    /// Puts items that were left out into a message before them: they are mostly the assistant's.
-    fn settle_left(&mut self) {
-        let is_assistant =
-            |message: &Map<String, Value>| message.get("role") == Some(&json!("assistant"));
-        let at = self.list.iter().rposition(is_assistant).or(self.list.len().checked_sub(1));
-        if let Some(at) = at {
-            self.reader.put_into(&mut self.list[at]);
+    /// Puts items that were left out beside the last message, or the first that comes.
+    fn settle_items(&mut self) {
+        if let Some(last) = self.list.last_mut() {
+            self.items.put_beside(last);
         }
     }
 
@@ -73,24 +74,21 @@ impl Messages {
             Some(
                 "function_call_output" | "custom_tool_call_output" | "local_shell_call_output",
             ) => self.push_result(item)?,
-            Some("item_reference") => {
-                self.reader
-                    .leave(item, || untranslatable("an item by its id, stored elsewhere"))?;
-            }
+            Some("item_reference") => self.leave(item, "an item by its id, stored elsewhere")?,
             Some(kind) if LISTINGS.contains(&kind) => {}
-            Some(kind) if SKIPPED.contains(&kind) => self.reader.skip(item),
-            Some(kind) => {
-                self.reader.leave(item, || untranslatable(&format!("an item of type `{kind}`")))?;
-            }
+            Some(kind) if SKIPPED.contains(&kind) => self.items.skip(item),
+            Some(kind) => self.leave(item, &format!("an item of type `{kind}`"))?,
             None => match item {
                 Value::String(text) if !self.reader.is_strict() => self.push("user", json!(text)),
-                _ => {
-                    let reason = || untranslatable("an item without a type or a role");
-                    self.reader.leave(item, reason)?;
-                }
+                _ => self.leave(item, "an item without a type or a role")?,
             },
         }
+        self.settle_items();
         Ok(())
+    }
+
+    fn leave(&mut self, item: &Value, what: &str) -> Result<(), Untranslatable> {
+        self.items.leave(item, || untranslatable(what))
     }
 
     /// The messages, all with a content that chat servers accept.
@@ -110,10 +108,10 @@ impl Messages {
 
     /// The messages as they stand. The content of an assistant without text is null.
     pub(super) fn into_raw(mut self) -> Vec<Map<String, Value>> {
-        self.settle_left();
-        if self.reader.has_left() {
+        if self.list.is_empty() && self.items.has_left() {
             self.push("assistant", Value::Null);
         }
+        self.settle_items();
         self.list
     }
 
@@ -123,11 +121,10 @@ impl Messages {
             // `developer` stays, too: the server knows whether its template has the role. vLLM and
             // llama.cpp make a system message of it otherwise.
             Some(role) => {
-                self.settle_left();
                 let content = chat_content(item.get("content"), &mut self.reader)?;
                 self.push(role, content);
             }
-            None => self.reader.leave(item, || untranslatable("a message without a role"))?,
+            None => self.leave(item, "a message without a role")?,
         }
         Ok(())
     }
@@ -195,7 +192,6 @@ impl Messages {
     }
 
     fn push_result(&mut self, item: &Value) -> Result<(), Untranslatable> {
-        self.settle_left();
         let content = chat_content(item.get("output"), &mut self.reader)?;
         self.push_fields(Map::from_iter([
             ("role".to_owned(), json!("tool")),
