@@ -15,9 +15,11 @@ use crate::bounds::{DEPTH_MAX, MEMBERS_MAX, TREE_VALUES_MAX};
 
 mod blocks;
 pub(crate) mod digits;
+mod mended;
 mod outline;
 mod scan;
 
+pub(crate) use mended::mended;
 pub(crate) use outline::{Brackets, Outline};
 pub(crate) use scan::end_of_plain_text;
 
