@@ -33,6 +33,7 @@ pub(crate) fn mended(doc: &[u8]) -> Option<Vec<u8>> {
 fn write_value(document: &Outline<'_>, place: Range<usize>, level: u8, out: &mut Vec<u8>) {
     let json = &document.bytes()[place.clone()];
     let start = out.len();
+
     let written = match json.first() {
         Some(b'{') if level < LEVELS => write_object(document, &place, level, out),
         Some(b'[') if level < LEVELS => write_list(document, &place, level, out),
@@ -53,6 +54,7 @@ fn write_value(document: &Outline<'_>, place: Range<usize>, level: u8, out: &mut
             Ok(())
         }
     };
+
     if written.is_err() {
         out.truncate(start);
         out.extend_from_slice(UNREADABLE);
@@ -123,6 +125,7 @@ fn write_text(spelled: &[u8], out: &mut Vec<u8>) {
             (b'\\', None) => (0, 1),
             _ => (1, 0),
         };
+
         out.extend_from_slice(&spelled[at..at + kept]);
         if replaced > 0 && *byte == b'\\' {
             out.extend_from_slice(REPLACEMENT);

@@ -132,15 +132,16 @@ fn without(json: &[u8], whole: Range<usize>, cut: &[Range<usize>]) -> Vec<u8> {
 
 /// A reply, or a chunk of one, without its [`LongLists`]. Fields that are not read are not here.
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct ChatReply<'a> {
     model: Lenient<String>,
     usage: Held<ChatUsage>,
     #[serde(borrow)]
     error: Option<&'a RawValue>,
     /// SGLang's flat errors have `error` here, others in their `type`.
-    object: Lenient<String>,
-    r#type: Lenient<String>,
+    #[serde(borrow)]
+    object: Option<&'a RawValue>,
+    #[serde(borrow)]
+    r#type: Option<&'a RawValue>,
     #[serde(borrow)]
     message: Option<&'a RawValue>,
     /// The error of a server that is made with FastAPI.
@@ -161,7 +162,6 @@ struct ChatReply<'a> {
 pub(super) type PromptIds = Ids<PROMPT_TOKENS_MAX>;
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct ChatChoice<'a> {
     index: Lenient<u32>,
     #[serde(borrow)]
@@ -189,7 +189,6 @@ struct ChatChoice<'a> {
 }
 
 #[derive(Clone, Copy, Default, Deserialize)]
-#[serde(default)]
 struct ChatUsage {
     prompt_tokens: Lenient<u64>,
     completion_tokens: Lenient<u64>,
@@ -197,7 +196,6 @@ struct ChatUsage {
 
 /// Logprobs of a choice: chat has a list of entries, text completions have parallel lists.
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct Logprobs<'a> {
     #[serde(borrow)]
     content: Lenient<Entries<'a>>,
@@ -216,7 +214,6 @@ pub(super) type Entries<'a> = Capped<Held<LogprobEntry<'a>>>;
 
 /// One token in a list of logprobs.
 #[derive(Default, Deserialize)]
-#[serde(default)]
 pub(super) struct LogprobEntry<'a> {
     logprob: Lenient<f64>,
     id: Lenient<u32>,
@@ -270,7 +267,6 @@ impl Triples {
 
 /// SGLang: the tokens of a choice.
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct MetaInfo<'a> {
     output_token_logprobs: Lenient<Triples>,
     completion_tokens: Lenient<u64>,
@@ -284,7 +280,6 @@ struct MetaInfo<'a> {
 
 /// SGLang: the weights of a reply.
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct Metadata<'a> {
     #[serde(borrow)]
     weight_version: Option<&'a RawValue>,
@@ -294,7 +289,6 @@ struct Metadata<'a> {
 
 /// SGLang: ids and experts of a streamed reply.
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct Sglext<'a> {
     input_ids: Lenient<PromptIds>,
     /// A list of lists, read one by one.
@@ -306,7 +300,6 @@ struct Sglext<'a> {
 
 /// llama.cpp: numbers of tokens that were read and sampled, on the last chunk.
 #[derive(Clone, Copy, Default, Deserialize)]
-#[serde(default)]
 struct Timings {
     cache_n: Lenient<u64>,
     prompt_n: Lenient<u64>,
@@ -315,7 +308,6 @@ struct Timings {
 
 /// llama.cpp: the details of a choice that has ended.
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct Verbose<'a> {
     index: Lenient<u32>,
     /// All sampled ids; empty unless they were asked for.
@@ -370,10 +362,10 @@ impl Collector {
     }
 
     fn take_error(&mut self, reply: &ChatReply<'_>, has_choices: bool) {
-        let is_flat = |kind: &Lenient<String>| *kind == Lenient::Value("error".to_owned());
+        let is_flat = |kind: Option<&RawValue>| kind.is_some_and(|kind| kind.get() == "\"error\"");
         if let Some(error) = error_of(reply.error) {
             self.set_raw_error(error);
-        } else if is_flat(&reply.object) || is_flat(&reply.r#type) {
+        } else if is_flat(reply.object) || is_flat(reply.r#type) {
             self.set_raw_error(reply.message.unwrap_or(RawValue::NULL));
         } else if let Some(detail) = error_of(reply.detail).filter(|_| !has_choices) {
             self.set_raw_error(detail);
@@ -430,6 +422,7 @@ impl Collector {
     fn take_choices(&mut self, document: &Outline<'_>, place: Range<usize>) -> Option<u32> {
         let (mut first, mut has_room, mut is_cut) = (None, true, false);
         let mut at = 0;
+
         let walked = each_element(document, &place, |element| {
             let json = &document.bytes()[element.clone()];
             if !has_room {

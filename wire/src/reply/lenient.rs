@@ -133,7 +133,8 @@ impl<T> From<Option<T>> for Lenient<T> {
 
 impl<'de, T: Expected<'de>> Deserialize<'de> for Lenient<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AnyKind(PhantomData))
+        // A member that is missing is an option of none.
+        deserializer.deserialize_option(AnyKind(PhantomData))
     }
 }
 
@@ -146,8 +147,12 @@ impl<'de, T: Expected<'de>> Visitor<'de> for AnyKind<T> {
         f.write_str("a value of any kind")
     }
 
-    fn visit_unit<E>(self) -> Result<Lenient<T>, E> {
+    fn visit_none<E>(self) -> Result<Lenient<T>, E> {
         Ok(Lenient::Absent)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Lenient<T>, D::Error> {
+        deserializer.deserialize_any(self)
     }
 
     fn visit_bool<E>(self, flag: bool) -> Result<Lenient<T>, E> {
@@ -268,7 +273,6 @@ mod tests {
     #[test]
     fn an_object_is_read_and_anything_else_is_passed_over() {
         #[derive(Debug, Default, PartialEq, serde::Deserialize)]
-        #[serde(default)]
         struct Usage {
             prompt: Lenient<u64>,
         }

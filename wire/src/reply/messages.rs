@@ -13,7 +13,6 @@ use crate::json::mended;
 
 /// A message, or an event that may hold one.
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct MessagesReply<'a> {
     /// The message with which a stream begins.
     #[serde(borrow)]
@@ -33,21 +32,18 @@ struct MessagesReply<'a> {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct StopDelta {
     stop_reason: Lenient<String>,
     stop_sequence: Lenient<String>,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct Block {
     r#type: Lenient<String>,
 }
 
 /// The usage of a reply. A stream sends it in pieces.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
 pub(super) struct MessagesUsage {
     input_tokens: Lenient<u64>,
     cache_creation_input_tokens: Lenient<u64>,

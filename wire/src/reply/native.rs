@@ -18,7 +18,6 @@ use crate::json::mended;
 
 /// A reply of either server, or an event of one.
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct NativeReply<'a> {
     index: Lenient<u32>,
     model: Lenient<String>,
@@ -41,7 +40,6 @@ struct NativeReply<'a> {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct SglangInfo<'a> {
     #[serde(borrow)]
     finish_reason: Lenient<SglangFinish<'a>>,
@@ -55,7 +53,6 @@ struct SglangInfo<'a> {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct SglangFinish<'a> {
     r#type: Lenient<String>,
     #[serde(borrow)]

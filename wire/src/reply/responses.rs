@@ -23,7 +23,6 @@ const SERVER_CALLS: [&str; 5] = [
 
 /// An event of a stream.
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct ResponsesEvent<'a> {
     #[serde(borrow)]
     response: Held<Response<'a>>,
@@ -41,7 +40,6 @@ struct ResponsesEvent<'a> {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct Response<'a> {
     model: Lenient<String>,
     status: Lenient<String>,
@@ -60,13 +58,11 @@ struct Response<'a> {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct IncompleteDetails {
     reason: Lenient<String>,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct ResponsesUsage {
     input_tokens: Lenient<u64>,
     output_tokens: Lenient<u64>,
@@ -74,13 +70,11 @@ struct ResponsesUsage {
 
 /// Ids of a message. gpt-oss models get messages of another form, without ids.
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct TokenMessage {
     tokens: Lenient<PromptIds>,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct ResponseItem<'a> {
     r#type: Lenient<String>,
     /// A list of [`ContentPart`], read one by one.
@@ -89,7 +83,6 @@ struct ResponseItem<'a> {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
 struct ContentPart<'a> {
     #[serde(borrow)]
     logprobs: Lenient<Entries<'a>>,

@@ -17,7 +17,6 @@ pub(super) type Spans<'a> = Capped<Held<WeightSpan<'a>>, SPANS_MAX>;
 
 /// Tokens `start..end` of a choice that were sampled by one version of the weights.
 #[derive(Default, Deserialize)]
-#[serde(default)]
 pub(super) struct WeightSpan<'a> {
     #[serde(borrow)]
     version: Option<&'a RawValue>,
