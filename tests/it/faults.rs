@@ -2,6 +2,8 @@
 
 use episode::Outcome;
 use kit::{Step, Upstream, World, post, tape};
+use proxy::Config;
+use wire::Dialect;
 
 const PATH: &str = "/e/a/v1/chat/completions";
 
@@ -95,6 +97,124 @@ async fn an_error_inside_a_stream_passes_and_the_call_is_not_complete() {
     assert_eq!(ended.outcome, Outcome::UpstreamFailed);
     assert_eq!(ended.error.as_deref(), Some("engine died"));
     assert_eq!(ended.choices[0].token_ids.as_deref(), Some(&[5][..]));
+    world.stop().await;
+}
+
+/// The events of a stream of two tokens that goes on with `rest`.
+fn stream_of(rest: &str) -> Vec<u8> {
+    let chunk = |content: &str, id: u32| {
+        format!(
+            "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{content}\"}},\
+             \"logprobs\":{{\"content\":[{{\"token\":\"{content}\",\"logprob\":-0.5}}]}},\
+             \"token_ids\":[{id}]}}],\"prompt_token_ids\":[1,2]}}\n\n"
+        )
+    };
+    (chunk("a", 5) + &chunk("b", 6) + rest).into_bytes()
+}
+
+/// The outcome and the error of the call whose agent gets `body`, byte for byte.
+async fn outcome_of(status: &str, kind: &str, body: Vec<u8>) -> (Outcome, Option<String>) {
+    let reply = Step::reply(status, kind, &body);
+    let upstream = Upstream::start("vllm", move |_| vec![reply.clone()]).await;
+    let world = World::start(upstream.address).await;
+    let reply = post(world.data, PATH, "{\"stream\":true}").await;
+    let texts = [&body[..], &reply.body].map(|text| String::from_utf8_lossy(text).into_owned());
+    assert_eq!(texts[0].lines().last(), texts[1].lines().last(), "the end reaches the agent");
+    let ended = world.ended_call().await.ended.unwrap();
+    world.stop().await;
+    (ended.outcome, ended.error)
+}
+
+#[tokio::test]
+async fn a_stream_that_tells_a_failure_is_not_complete() {
+    let down = r#"{"message":"provider down","code":502}"#;
+    let end = |members: &str| {
+        format!(
+            "data: {{\"choices\":[{{\"index\":0,\"delta\":{{}},{members}}}]}}\n\ndata: [DONE]\n\n"
+        )
+    };
+    let aborted = "the engine ended the answer with `abort`";
+    for (rest, told) in [
+        (end(&format!("\"finish_reason\":\"stop\",\"error\":{down}")), "provider down"),
+        (end("\"finish_reason\":\"abort\""), aborted),
+        (
+            end("\"finish_reason\":\"stop\",\"native_finish_reason\":\"network_error\""),
+            "the engine ended the answer with `network_error`",
+        ),
+        (end("\"finish_reason\":null"), "the reply has no finish reason"),
+        (format!("data: {{\"error\":{down}}}\n\n"), "provider down"),
+        (format!("event: error\ndata: {down}\n\n"), "provider down"),
+        ("event: error\ndata: provider down\n\n".to_owned(), "provider down"),
+        ("data: {\"detail\":\"provider down\"}\n\n".to_owned(), "provider down"),
+    ] {
+        let found = outcome_of("200 OK", "text/event-stream", stream_of(&rest)).await;
+        assert_eq!(found, (Outcome::UpstreamFailed, Some(told.to_owned())), "{rest}");
+    }
+    let rest = end("\"finish_reason\":\"stop\"");
+    let found = outcome_of("200 OK", "text/event-stream", stream_of(&rest)).await;
+    assert_eq!(found, (Outcome::Complete, None));
+}
+
+#[tokio::test]
+async fn a_reply_that_is_no_answer_is_not_complete() {
+    let (stream, json) = ("text/event-stream", "application/json");
+    let whole = stream_of("data: {\"choices\":[{\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n");
+    for (status, kind, body, outcome) in [
+        ("429 Too Many Requests", stream, whole.clone(), Outcome::Refused),
+        (
+            "429 Too Many Requests",
+            stream,
+            b"data: {\"error\":\"slow down\"}\n\n".to_vec(),
+            Outcome::Refused,
+        ),
+        ("503 Service Unavailable", stream, whole, Outcome::UpstreamFailed),
+        ("200 OK", json, Vec::new(), Outcome::UpstreamFailed),
+        ("200 OK", stream, Vec::new(), Outcome::UpstreamFailed),
+        ("200 OK", "text/html", b"<html>Bad gateway</html>".to_vec(), Outcome::UpstreamFailed),
+    ] {
+        let (found, error) = outcome_of(status, kind, body).await;
+        assert_eq!(found, outcome, "{status} {kind} {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_event_without_tokens_leaves_the_record_as_it_is() {
+    let end = "data: {\"choices\":[{\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    for beat in ["data:\n\n", "data: ping\n\n", "event: ping\ndata: 12:00\n\n", "data: null\n\n"] {
+        let stream = stream_of(&format!("{beat}{end}"));
+        let upstream = Upstream::start("vllm", move |_| {
+            vec![Step::stream_head(), Step::chunk(&stream), Step::chunk(b"")]
+        })
+        .await;
+        let world = World::start(upstream.address).await;
+        let reply = post(world.data, PATH, "{\"stream\":true}").await;
+        assert!(reply.text().contains(beat), "{beat}");
+        let ended = world.ended_call().await.ended.unwrap();
+        assert_eq!(ended.choices[0].token_ids.as_deref(), Some(&[5, 6][..]), "{beat}");
+        assert_eq!(
+            (ended.outcome, &ended.choices[0].logprobs[..]),
+            (Outcome::Complete, &[-0.5; 2][..])
+        );
+        world.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn an_overloaded_server_is_told_in_the_record() {
+    let stream = b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"type\":\"message\"}}\n\n\
+        event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
+    let upstream = Upstream::start("openai", |_| {
+        vec![Step::stream_head(), Step::chunk(stream), Step::chunk(b"")]
+    })
+    .await;
+    let mut config = Config::new(format!("http://{}", upstream.address).parse().unwrap());
+    config.dialect = Some(Dialect::OpenAi);
+    let world = World::start_with(config).await;
+    let reply = post(world.data, "/e/a/v1/messages", "{\"stream\":true}").await;
+    assert_eq!(reply.body, stream);
+    let ended = world.ended_call().await.ended.unwrap();
+    let told = (ended.outcome, ended.error.as_deref());
+    assert_eq!(told, (Outcome::UpstreamFailed, Some("Overloaded")));
     world.stop().await;
 }
 

@@ -2,13 +2,16 @@
 //!
 //! - `chat`, `native`, `messages`, `responses`: readers, one for each kind of route.
 //! - `choice`: a choice as it grows, and the ids and logprobs that it ends with.
-//! - `list`: lists and texts, read within bounds.
+//! - `lenient`, `list`: values of any kind, lists and texts, read within bounds.
+//! - `endings`: how a reply tells that it failed.
 //! - [`Vocabulary`]: finds ids by the bytes of their tokens.
 //! - [`MissingIds`] and [`PromptLookup`]: ids that a reply does not hold, and how to ask for them.
 
 mod chat;
 mod choice;
+mod endings;
 mod entries;
+mod lenient;
 mod list;
 mod messages;
 pub(crate) mod missing;
@@ -21,7 +24,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use episode::{Choice, Route, TokenCounts};
-use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::bounds::{
@@ -31,15 +33,17 @@ use crate::bounds::{
 use crate::document::ReplyDocument;
 use crate::json::Brackets;
 use crate::request::Request;
-use crate::sse::documents;
+use crate::sse::{ReadEvent, documents};
 use chat::PromptIds;
 use choice::{ChoiceDraft, ReplyContext};
-use list::{short, short_value};
+use endings::{error_text, is_failure, may_hold_tokens};
+use list::short;
+use messages::MessagesUsage;
 pub use missing::{MissingIds, PromptLookup, rendered_text};
 pub use vocabulary::{Vocabulary, VocabularyError};
 
 /// Collects the facts of a reply from one document or from many chunks. Never fails: a chunk that
-/// cannot be read is counted, and its bytes are recorded anyway.
+/// cannot be read is counted if tokens may be lost with it, and its bytes are recorded anyway.
 #[derive(Debug)]
 pub struct Collector {
     route: Route,
@@ -67,6 +71,10 @@ pub struct Collector {
     usage: TokenCounts,
     /// Counts beside the usage, for replies without one.
     timing_counts: TokenCounts,
+    /// The usage of a Messages reply so far, field by field.
+    messages_usage: MessagesUsage,
+    /// The reply holds a call of one of the agent's tools.
+    has_call: bool,
     missing: MissingIds,
     error: Option<String>,
     unread: u32,
@@ -88,7 +96,9 @@ pub struct Facts {
     pub usage: TokenCounts,
     /// The error that the reply carried, inside a stream or instead of one.
     pub error: Option<String>,
-    /// Number of chunks that could not be read.
+    /// True if there is an answer, and every choice of it has its finish reason.
+    pub is_finished: bool,
+    /// Number of chunks that could not be read and may have held tokens.
     pub unread: u32,
     /// True if the reply holds more choices or tokens than are collected. Then none are.
     pub is_capped: bool,
@@ -129,6 +139,8 @@ impl Collector {
             version: None,
             usage: TokenCounts::default(),
             timing_counts: TokenCounts::default(),
+            messages_usage: MessagesUsage::default(),
+            has_call: false,
             missing: MissingIds::default(),
             error: None,
             unread: 0,
@@ -145,6 +157,7 @@ impl Collector {
     /// Takes one document, or the data of one event.
     pub fn take(&mut self, json: &[u8]) {
         let read = match self.route {
+            _ if !is_object_or_list(json) => Some(()),
             Route::Messages => self.take_messages(json),
             Route::Responses => self.take_responses(json),
             Route::Generate => self.take_native(json),
@@ -160,6 +173,7 @@ impl Collector {
     pub fn take_document(&mut self, document: &ReplyDocument) {
         match self.route {
             Route::Messages | Route::Responses | Route::Generate => self.take(document.bytes()),
+            _ if !is_object_or_list(document.bytes()) => {}
             _ => {
                 let read = document.outline().ok().and_then(|outline| self.take_chat(&outline));
                 self.note_read(read, document.bytes());
@@ -167,21 +181,26 @@ impl Collector {
         }
     }
 
-    fn note_read(&mut self, read: Option<()>, json: &[u8]) {
-        if read.is_none() {
-            self.unread += 1;
-            self.mark_gap(json);
+    /// Takes an event. One that is named an error is one, whatever its data is.
+    pub fn take_event(&mut self, event: &ReadEvent<'_>) {
+        let Some(data) = event.data() else { return };
+        self.take_document(data);
+        if self.error.is_none() && event.is_named("error") {
+            let text = String::from_utf8_lossy(data.bytes().trim_ascii());
+            self.error = Some(short(text.into_owned(), ERROR_BYTES_MAX));
         }
     }
 
-    /// Marks the choices that an unreadable chunk may belong to: their ids are no longer exact.
-    fn mark_gap(&mut self, json: &[u8]) {
-        match chat::choice_indices(json).filter(|indices| !indices.is_empty()) {
-            Some(indices) => indices.into_iter().for_each(|index| {
-                self.change(index, ChoiceDraft::mark_gap);
-            }),
-            None => self.has_gap = true,
+    fn note_read(&mut self, read: Option<()>, json: &[u8]) {
+        if read.is_none() && may_hold_tokens(json) {
+            self.mark_all();
         }
+    }
+
+    /// Marks that a part of a reply was lost that may have been of any choice: no ids are exact.
+    fn mark_all(&mut self) {
+        self.unread += 1;
+        self.has_gap = true;
     }
 
     /// The index of the prompt that the choice of this index continues.
@@ -223,6 +242,8 @@ impl Collector {
         let reported = self.reported_counts();
         let lacks_end = self.choices.iter().filter(|(_, choice)| choice.lacks_end_token());
         self.missing.unended = lacks_end.map(|(index, _)| *index).collect();
+        let is_finished =
+            !self.choices.is_empty() && self.choices.values().all(ChoiceDraft::has_finished);
         let context = ReplyContext {
             // With one choice, the count of all sampled tokens is its own count.
             count: if self.choices.len() == 1 { reported.completion } else { None },
@@ -244,6 +265,7 @@ impl Collector {
             choices,
             usage,
             error: self.error,
+            is_finished,
             unread: self.unread,
             is_capped: self.is_capped,
             missing: self.missing,
@@ -277,15 +299,17 @@ impl Collector {
         };
     }
 
-    fn set_error(&mut self, error: &Value) {
-        let message = error.get("message").and_then(Value::as_str).or(error.as_str());
-        let text = message.map_or_else(|| error.to_string(), str::to_owned);
-        self.error = Some(short(text, ERROR_BYTES_MAX));
+    /// Sets the error.
+    fn set_raw_error(&mut self, error: &RawValue) {
+        self.error = Some(error_text(error));
     }
 
-    /// Sets the error. Of a long one the beginning is kept.
-    fn set_raw_error(&mut self, error: &RawValue) {
-        self.set_error(&short_value(error, ERROR_BYTES_MAX));
+    /// Notes the word with which a choice ended. An error that the reply tells says more.
+    fn note_ending(&mut self, reason: Option<&str>) {
+        if let Some(reason) = reason.filter(|reason| self.error.is_none() && is_failure(reason)) {
+            let text = format!("the engine ended the answer with `{reason}`");
+            self.error = Some(short(text, ERROR_BYTES_MAX));
+        }
     }
 
     fn set_model(&mut self, model: Option<String>) {
@@ -297,7 +321,7 @@ impl Collector {
     /// Sets the ids of a prompt. The first ones hold.
     fn set_prompt(&mut self, prompt_index: u32, ids: PromptIds) {
         let is_new = prompt_index < self.prompts_max && !self.prompts.contains_key(&prompt_index);
-        if is_new && !self.is_capped {
+        if is_new && !self.is_capped && !ids.is_damaged {
             self.token_bytes += ids.items.len() * size_of::<u32>();
             self.prompts.insert(prompt_index, ids.items);
             self.note_cut(ids.is_cut || self.token_bytes > TOKEN_BYTES_MAX);
@@ -347,6 +371,11 @@ impl Collector {
     }
 }
 
+/// Returns true if a document may be an object or a list. No other holds anything of a reply.
+fn is_object_or_list(json: &[u8]) -> bool {
+    matches!(json.trim_ascii_start().first(), Some(b'{' | b'['))
+}
+
 /// The sum of counts if all are known; it saturates.
 fn sum(mut counts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
     counts.try_fold(0_u64, |sum, count| Some(sum.saturating_add(count?)))
@@ -387,6 +416,7 @@ mod tests {
     use std::borrow::Cow;
 
     use super::*;
+    use crate::sse::Event;
 
     fn collect(route: Route, n: u32, parts: &[&str]) -> Facts {
         let mut collector = Collector::new(route, None, None);
@@ -629,6 +659,22 @@ mod tests {
     }
 
     #[test]
+    fn an_event_that_is_named_an_error_is_one() {
+        for (event, told) in [
+            ("event: error\ndata: provider down\n\n", Some("provider down")),
+            ("event: error\ndata: {\"code\":7}\n\n", Some("{\"code\":7}")),
+            ("event: error\ndata: {\"error\":\"down\"}\n\n", Some("down")),
+            ("event: ping\ndata: provider down\n\n", None),
+        ] {
+            for route in [Route::Chat, Route::Messages, Route::Responses, Route::Generate] {
+                let mut collector = Collector::new(route, None, None);
+                collector.take_event(&Event(Bytes::from_static(event.as_bytes())).read());
+                assert_eq!(collector.facts().error.as_deref(), told, "{route:?} {event}");
+            }
+        }
+    }
+
+    #[test]
     fn errors_and_nonsense_are_kept_apart() {
         let facts = collect(Route::Chat, 1, &[r#"{"error":{"message":"out of memory"}}"#, "{"]);
         assert_eq!(facts.error.as_deref(), Some("out of memory"));
@@ -640,15 +686,15 @@ mod tests {
         let chunk = |index: u32, id: &str| {
             format!(r#"{{"choices":[{{"index":{index},"token_ids":[{id}]}}]}}"#)
         };
-        let ids = |parts: &[&str]| {
+        let ids = |parts: &[&str], unread: u32| {
             let facts = collect(Route::Chat, 2, parts);
-            assert_eq!(facts.unread, 1);
+            assert_eq!(facts.unread, unread);
             facts.choices.into_iter().map(|choice| choice.token_ids).collect::<Vec<_>>()
         };
         let (first, second, more) = (chunk(0, "1"), chunk(1, "2"), chunk(0, "3"));
-        let one = ids(&[&first, &second, &chunk(0, "-1"), &more]);
+        let one = ids(&[&first, &second, &chunk(0, "-1"), &more], 0);
         assert_eq!(one, [None, Some(vec![2])], "the chunk says whose it is");
-        let any = ids(&[&first, &second, r#"{"choices":[{"#, &more]);
+        let any = ids(&[&first, &second, r#"{"choices":[{"#, &more], 1);
         assert_eq!(any, [None, None], "it may have been of either");
     }
 

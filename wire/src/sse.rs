@@ -218,6 +218,11 @@ impl ReadEvent<'_> {
         (!self.places.is_empty()).then_some(&self.data)
     }
 
+    /// Returns true if the event's name is `name`.
+    pub(crate) fn is_named(&self, name: &str) -> bool {
+        self.event.is_named(name)
+    }
+
     /// Returns true if this event ends the stream of a reply to `route`.
     pub fn ends(&self, route: Route) -> bool {
         match route {

@@ -98,7 +98,7 @@ impl Descendants {
     }
 
     /// Returns the place of the tries whose leading one extends the path of `parent`: the first
-    /// that was itself continued, else the first.
+    /// that was itself continued, else the first that is whole, else the first.
     fn heir_among(
         &self,
         forest: &Forest<'_>,
@@ -107,7 +107,13 @@ impl Descendants {
     ) -> Option<usize> {
         let extends = |tries: &Vec<NodeId>| may_share_path(forest, parent, tries[0]);
         let went_on = |tries: &Vec<NodeId>| extends(tries) && self.is_continued(tries[0]);
-        tries.iter().position(went_on).or_else(|| tries.iter().position(extends))
+        let is_whole = |tries: &Vec<NodeId>| {
+            extends(tries) && forest.nodes[tries[0]].ended.outcome == Outcome::Complete
+        };
+        let places = tries.iter();
+        let first_whole = || places.clone().position(is_whole);
+        let found = places.clone().position(went_on).or_else(first_whole);
+        found.or_else(|| tries.iter().position(extends))
     }
 }
 

@@ -110,7 +110,15 @@ impl<'f, 'a> Kinds<'f, 'a> {
 
     fn may_be_main(&self, root: NodeId) -> bool {
         let is_leading = self.descendants[root].leading_try.is_none();
-        self.forest.nodes[root].agent_task().kind == CallKind::Main && is_leading
+        let is_of_main = self.forest.nodes[root].agent_task().kind == CallKind::Main;
+        is_of_main && is_leading && !self.failed_alone(root)
+    }
+
+    /// Returns true for a call that the server failed, and that nothing goes on from.
+    fn failed_alone(&self, node: NodeId) -> bool {
+        let outcome = self.forest.nodes[node].ended.outcome;
+        let has_failed = matches!(outcome, Outcome::UpstreamFailed | Outcome::Refused);
+        has_failed && !self.descendants.is_continued(node)
     }
 
     /// Returns the kind of the path that begins to differ from others at `start`. `kind_of_node`
@@ -216,6 +224,9 @@ impl<'f, 'a> Kinds<'f, 'a> {
     fn of_root(&self, start: NodeId) -> (TrajectoryKind, KindReason) {
         if self.forest.is_ambiguous(start) {
             return (TrajectoryKind::Fork, KindReason::AmbiguousParent);
+        }
+        if self.failed_alone(start) {
+            return (TrajectoryKind::Retry, KindReason::AfterFailure);
         }
         if self.main == Some(start) {
             return (TrajectoryKind::Main, KindReason::FirstConversation);
@@ -327,7 +338,27 @@ mod tests {
         let mut failed = call(1, &[1], &[&[2], &[3]]);
         reply(&mut failed).outcome = Outcome::UpstreamFailed;
         reply(&mut failed).ended_at = failed.begun.started_at;
-        assert_eq!(kinds(vec![failed]), [MAIN, ("sibling", "same_prompt")]);
+        assert_eq!(kinds(vec![failed]), [("retry", "after_failure"), ("sibling", "same_prompt")]);
+    }
+
+    #[test]
+    fn a_failed_call_is_main_only_where_another_goes_on() {
+        for outcome in [Outcome::UpstreamFailed, Outcome::Refused] {
+            let mut failed = call(1, &[1], &[&[2]]);
+            reply(&mut failed).outcome = outcome;
+            let lost = ("retry", "after_failure");
+            assert_eq!(kinds(vec![failed.clone()]), [lost]);
+            assert_eq!(kinds(vec![failed.clone(), call(2, &[7], &[&[8]])]), [MAIN, lost]);
+            assert_eq!(kinds(vec![failed.clone(), call(2, &[1, 2, 3], &[&[4]])]), [MAIN]);
+            let mut beside = call(2, &[1, 2, 3], &[&[4]]);
+            reply(&mut beside).outcome = outcome;
+            let rows = rows_of(&episode(vec![
+                call(1, &[1], &[&[2]]),
+                beside,
+                call(3, &[1, 2, 9], &[&[5]]),
+            ]));
+            assert_eq!((rows[0].kind, &rows[0].tokens.input_ids[..]), ("main", &[1, 2, 9, 5][..]));
+        }
     }
 
     #[test]

@@ -5,12 +5,16 @@ use episode::{CallEnd, CallId, Micros, Outcome, Route, VersionStamps};
 use http::body::heartbeat::Pulse;
 use http::memory::MemoryLease;
 use serde_json::Value;
-use wire::{Collector, MissingIds, ReplyDocument};
+use wire::{Collector, Facts, MissingIds, ReadEvent, ReplyDocument};
 
 use crate::bounds::REPLY_PIECE_BYTES;
 
 /// The reason why no tokens of a reply are recorded.
 const UNCOLLECTED: &str = "the reply holds more choices or tokens than are read";
+
+/// Reasons why a reply is no answer.
+const EMPTY: &str = "the reply is empty";
+const UNFINISHED: &str = "the reply has no finish reason";
 
 /// The recording of a call that is under way.
 #[derive(Debug)]
@@ -144,9 +148,14 @@ impl Recording {
         self.first_byte_at.get_or_insert_with(now);
     }
 
-    /// Adds a reply of the upstream, or the data of an event, as it was sent.
+    /// Adds a reply of the upstream, as it was sent.
     pub(crate) fn add_upstream_document(&mut self, document: &ReplyDocument) {
         self.collector.take_document(document);
+    }
+
+    /// Adds an event of the upstream, as it was sent.
+    pub(crate) fn add_upstream_event(&mut self, event: &ReadEvent<'_>) {
+        self.collector.take_event(event);
     }
 
     /// Adds bytes that the agent receives.
@@ -185,6 +194,11 @@ impl Recording {
         self.collector.finished() && !self.collector.failed()
     }
 
+    /// True if the reply told an error.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.collector.failed()
+    }
+
     /// The outcome of the call if its agent leaves now. An agent that received every finish reason
     /// has the whole answer and need not wait for the end of the stream. On a translated wire the
     /// finish reasons come with the end.
@@ -203,18 +217,11 @@ impl Recording {
     /// Ends the call. `outcome` is that of the transport; the content of the reply can only make it
     /// worse. The second value is what remains to be asked of the upstream.
     pub(crate) fn finish(mut self, outcome: Outcome, at: Micros) -> (CallEnd, MissingIds) {
-        if matches!(self.route, Route::Embeddings | Route::CountTokens) {
-            // These are relayed unread; only their token counts are recorded.
-            let reply =
-                self.document.clone().unwrap_or_else(|| std::mem::take(&mut self.reply).into());
-            self.collector.take(&reply);
-            self.document = Some(reply);
-        }
-
+        let mut facts = self.take_facts();
         // An error of the transfer takes precedence over one in the reply.
-        let facts = self.collector.facts();
-        let error = self.error.or(facts.error);
+        let error = self.error.take().or_else(|| facts.error.take());
         let is_capped = self.is_capped || facts.is_capped;
+        let error = error.or_else(|| self.unanswered(outcome, &facts).filter(|_| !is_capped));
         let outcome = match (outcome, self.status) {
             // An error made the agent leave.
             (Outcome::ClientGone, _) if error.is_some() => Outcome::UpstreamFailed,
@@ -250,6 +257,36 @@ impl Recording {
             routed: None,
         };
         (end, facts.missing)
+    }
+
+    /// The facts of the reply, once.
+    fn take_facts(&mut self) -> Facts {
+        if matches!(self.route, Route::Embeddings | Route::CountTokens) {
+            // These are relayed unread; only their token counts are recorded.
+            let reply =
+                self.document.clone().unwrap_or_else(|| std::mem::take(&mut self.reply).into());
+            self.collector.take(&reply);
+            self.document = Some(reply);
+        }
+        let unused = Collector::new(self.route, None, None);
+        std::mem::replace(&mut self.collector, unused).facts()
+    }
+
+    /// The reason why a whole reply is no answer to a call that asks for one, if it is none. A
+    /// refusal tells its own.
+    fn unanswered(&self, outcome: Outcome, facts: &Facts) -> Option<String> {
+        if outcome != Outcome::Complete || !self.route.generates() || self.is_declined {
+            return None;
+        }
+        match self.status {
+            Some(400..) => None,
+            Some(status) if !(200..300).contains(&status) => {
+                Some(format!("the upstream answered with status {status}"))
+            }
+            _ if facts.is_finished => None,
+            _ if self.reply().trim_ascii().is_empty() => Some(EMPTY.to_owned()),
+            _ => Some(UNFINISHED.to_owned()),
+        }
     }
 }
 
@@ -335,5 +372,69 @@ mod tests {
         let mut left = recording();
         add(&mut left, br#"{"error":{"message":"boom"}}"#);
         assert_eq!(left.finish(Outcome::ClientGone, 0).0.outcome, Outcome::UpstreamFailed);
+    }
+
+    /// The outcome and the error of a whole reply of this status.
+    fn settled(route: Route, status: u16, reply: &[u8]) -> (Outcome, Option<String>) {
+        let mut recording = Recording::new(CallId(Uuid::nil()), route, 1 << 20);
+        recording.set_status(status);
+        add(&mut recording, reply);
+        recording.set_document(Bytes::copy_from_slice(reply));
+        let ended = recording.finish(Outcome::Complete, 0).0;
+        (ended.outcome, ended.error)
+    }
+
+    #[test]
+    fn a_reply_without_a_finish_reason_is_no_answer() {
+        let page = b"<html><body>Bad gateway</body></html>";
+        let open = br#"{"choices":[{"message":{"content":"hi"},"finish_reason":null}]}"#;
+        for (reply, told) in
+            [(&b""[..], EMPTY), (b" \n", EMPTY), (page, UNFINISHED), (open, UNFINISHED)]
+        {
+            let failed = (Outcome::UpstreamFailed, Some(told.to_owned()));
+            assert_eq!(settled(Route::Chat, 200, reply), failed);
+        }
+        // Who asks for no answer needs none.
+        for route in [Route::Embeddings, Route::CountTokens, Route::Other] {
+            assert_eq!(settled(route, 200, page), (Outcome::Complete, None), "{route:?}");
+        }
+    }
+
+    #[test]
+    fn each_route_has_its_own_spelling_of_an_end() {
+        for (route, reply) in [
+            (Route::Chat, r#"{"choices":[{"finish_reason":"tool_calls"}]}"#),
+            (Route::Completions, r#"{"choices":[{"text":"a","finish_reason":"length"}]}"#),
+            (Route::Generate, r#"{"content":"a","stop":true,"stop_type":"eos"}"#),
+            (Route::Generate, r#"{"content":"a","stop":true}"#),
+            (Route::Generate, r#"{"text":"a","meta_info":{"finish_reason":{"type":"length"}}}"#),
+            (Route::Messages, r#"{"type":"message","content":[],"stop_reason":"pause_turn"}"#),
+            (Route::Responses, r#"{"object":"response","status":"completed","output":[]}"#),
+            (Route::Responses, r#"{"object":"response","status":"incomplete"}"#),
+        ] {
+            assert_eq!(settled(route, 200, reply.as_bytes()), (Outcome::Complete, None), "{reply}");
+        }
+    }
+
+    #[test]
+    fn only_a_success_is_an_answer() {
+        let whole = br#"{"choices":[{"finish_reason":"stop"}]}"#;
+        let outcome = |status| settled(Route::Chat, status, whole).0;
+        assert_eq!([200, 201, 206].map(outcome), [Outcome::Complete; 3]);
+        assert_eq!([400, 404, 429].map(outcome), [Outcome::Refused; 3]);
+        assert_eq!([302, 304, 500, 529].map(outcome), [Outcome::UpstreamFailed; 4]);
+        let told = settled(Route::Chat, 302, b"moved").1;
+        assert_eq!(told.as_deref(), Some("the upstream answered with status 302"));
+        assert_eq!(settled(Route::Other, 302, b"moved"), (Outcome::Complete, None));
+    }
+
+    #[test]
+    fn an_answer_that_broke_off_failed_whatever_its_status() {
+        for reason in ["error", "abort"] {
+            let reply = format!(r#"{{"choices":[{{"finish_reason":"{reason}"}}]}}"#);
+            let told = format!("the engine ended the answer with `{reason}`");
+            let failed = (Outcome::UpstreamFailed, Some(told));
+            assert_eq!(settled(Route::Chat, 200, reply.as_bytes()), failed);
+        }
     }
 }

@@ -134,9 +134,7 @@ impl BodyTransform {
             if read.ends(events.upstream) {
                 return true;
             }
-            if let Some(data) = read.data() {
-                recording.add_upstream_document(data);
-            }
+            recording.add_upstream_event(&read);
         }
         true
     }
@@ -242,9 +240,7 @@ impl EventTransform {
         match &mut self.content {
             ContentTransform::Translated(back) => held.extend_from_slice(&back.end()),
             ContentTransform::Native(hide) => {
-                if let Some(data) = read.data().filter(|_| !read.is_done()) {
-                    recording.add_upstream_document(data);
-                }
+                recording.add_upstream_event(read);
                 held.extend_from_slice(&hide.event(read).unwrap_or_default());
                 if let Some(rest) = self.splitter.rest() {
                     held.extend_from_slice(&rest.0);
@@ -257,9 +253,7 @@ impl EventTransform {
 
     /// Records an event, and adds the agent's form of it to `sent`.
     fn take_event(&mut self, read: &ReadEvent<'_>, recording: &mut Recording, sent: &mut BytesMut) {
-        if let Some(data) = read.data() {
-            recording.add_upstream_document(data);
-        }
+        recording.add_upstream_event(read);
         let bytes = match &mut self.content {
             ContentTransform::Native(hide) => hide.event(read),
             ContentTransform::Translated(back) => Some(back.event(read)),
@@ -285,12 +279,12 @@ impl EventTransform {
             recording.add_reply_bytes(&end);
             held.extend_from_slice(&end);
         }
-        if !is_whole {
+        // An error that the stream told says more.
+        if !is_whole && !recording.has_failed() {
             recording.set_error(error.to_owned());
         }
 
-        let (now, held) = (Bytes::new(), held.freeze());
-        let outcome = if is_whole { Outcome::Complete } else { Outcome::UpstreamFailed };
+        let (now, held, outcome) = (Bytes::new(), held.freeze(), Outcome::Complete);
         TransformStep::End { now, held, outcome, tail: Tail::Nothing }
     }
 }

@@ -3,7 +3,8 @@
 use episode::{Choice, Fidelity, TokenColumn, VersionSpan};
 use serde_json::Value;
 
-use super::list::{Capped, short};
+use super::lenient::Lenient;
+use super::list::{Ids, short};
 use super::versions::Spans;
 use super::vocabulary::Vocabulary;
 use crate::bounds::REASON_BYTES_MAX;
@@ -51,6 +52,12 @@ pub(super) struct ChoiceDraft {
     versions: Vec<VersionSpan>,
     /// A part of the choice could not be read.
     has_gap: bool,
+    /// Some of the ids in lists of their own could not be read.
+    lacks_ids: bool,
+    /// Some of the ids beside their logprobs could not be read.
+    lacks_pairs: bool,
+    /// Some of the logprobs could not be read.
+    lacks_logprobs: bool,
     /// The model's end token stopped it, whether or not the server reports that token.
     stopped_by_end_token: bool,
     /// Elements of token columns by name, in the server's spelling, joined by commas.
@@ -116,24 +123,45 @@ impl ChoiceDraft {
         self.token_bytes = 0;
     }
 
-    pub(super) fn add_ids(&mut self, ids: Capped<u32>) {
+    /// Takes a list of ids, or notes that one is lost.
+    pub(super) fn take_ids(&mut self, ids: Lenient<Ids>) {
+        match ids {
+            Lenient::Value(ids) => self.add_ids(ids),
+            Lenient::Other => self.lacks_ids = true,
+            Lenient::Absent => {}
+        }
+    }
+
+    pub(super) fn add_ids(&mut self, ids: Ids) {
         self.is_cut |= ids.is_cut;
+        self.lacks_ids |= ids.is_damaged;
         self.token_bytes += ids.items.len() * size_of::<u32>();
         self.ids.get_or_insert_default().extend(ids.items);
     }
 
     /// Forgets all ids: the next chunk repeats them.
     pub(super) fn clear_ids(&mut self) {
+        (self.lacks_ids, self.lacks_pairs) = (false, false);
         let ids = self.ids.take().map_or(0, |ids| ids.len() * size_of::<u32>());
         let pairs = self.pairs.take().map_or(0, |pairs| pairs.len() * PAIR_BYTES);
         self.token_bytes = self.token_bytes.saturating_sub(ids + pairs);
     }
 
-    pub(super) fn add_pairs(&mut self, pairs: impl IntoIterator<Item = (u32, Option<f64>)>) {
+    /// Adds ids with their logprobs; `None` for one that could not be read.
+    pub(super) fn add_pairs(
+        &mut self,
+        pairs: impl IntoIterator<Item = Option<(u32, Option<f64>)>>,
+    ) {
         let list = self.pairs.get_or_insert_default();
-        let before = list.len();
-        list.extend(pairs);
+        let (before, mut is_damaged) = (list.len(), false);
+        list.extend(pairs.into_iter().inspect(|pair| is_damaged |= pair.is_none()).flatten());
         self.token_bytes += (list.len() - before) * PAIR_BYTES;
+        self.lacks_pairs |= is_damaged;
+    }
+
+    /// Notes whether logprobs of the choice are lost. Its ids are not.
+    pub(super) fn note_lost_logprobs(&mut self, is_lost: bool) {
+        self.lacks_logprobs |= is_lost;
     }
 
     pub(super) fn add_tokens(&mut self, tokens: impl IntoIterator<Item = SampledToken>) {
@@ -185,7 +213,7 @@ impl ChoiceDraft {
     /// Sets the versions to `spans`.
     pub(super) fn add_spans(&mut self, spans: Spans<'_>) {
         self.is_cut |= spans.is_cut;
-        self.set_versions(spans.items.into_iter().map(VersionSpan::from).collect());
+        self.set_versions(spans.version_spans());
     }
 
     pub(super) fn set_versions(&mut self, versions: Vec<VersionSpan>) {
@@ -226,6 +254,7 @@ impl ChoiceDraft {
             self.drop_lists();
             self.drop_columns();
         }
+        self.drop_damaged();
 
         // Ids that no vocabulary has are as good as none.
         let is_known = |id: &u32| context.vocabulary.is_none_or(|words| words.may_have(*id));
@@ -258,6 +287,16 @@ impl ChoiceDraft {
                 .into_iter()
                 .map(|(name, elements)| column(name, &elements))
                 .collect(),
+        }
+    }
+
+    /// Forgets the lists of ids of which a part is lost. The other lists may have them all.
+    fn drop_damaged(&mut self) {
+        if self.lacks_ids {
+            self.ids = None;
+        }
+        if self.lacks_pairs {
+            self.pairs = None;
         }
     }
 
@@ -307,6 +346,7 @@ impl ChoiceDraft {
         // Some servers leave the stop token out of the logprobs, but not out of the ids.
         let stop_id = self.stop_reason.as_ref().and_then(Value::as_u64);
         let lost_only_stop = self.tokens.len() + 1 == ids.len()
+            && !self.lacks_logprobs
             && stop_id.is_some()
             && stop_id == ids.last().map(|id| u64::from(*id));
         match lost_only_stop {

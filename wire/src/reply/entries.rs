@@ -4,6 +4,7 @@
 //! Whatever is spelled in another way is `None` here and left to serde, so that both read the same.
 
 use super::choice::SampledToken;
+use super::lenient::Lenient;
 use super::list::{Capped, plain_id};
 use crate::bounds::LIST_MAX;
 use crate::json::end_of_plain_text;
@@ -36,10 +37,12 @@ impl PlainEntry<'_> {
 
     /// The bytes of the token; the text stands in for them if there are none.
     fn token_bytes(&self) -> Option<Vec<u8>> {
-        let given: Option<Option<Capped<u8>>> =
+        let given: Option<Lenient<Capped<u8>>> =
             self.bytes.and_then(|raw| serde_json::from_str(raw).ok());
-        let given = given.flatten().map(|bytes| bytes.items);
-        given.or_else(|| Some(self.token?.as_bytes().to_vec()))
+        let given = given.and_then(Lenient::value).map(|bytes| bytes.items);
+        // A text that replaces what is no text does not tell the token.
+        let text = self.token.filter(|text| !text.contains(char::REPLACEMENT_CHARACTER));
+        given.or_else(|| Some(text?.as_bytes().to_vec()))
     }
 }
 
@@ -220,12 +223,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::chat::LogprobEntry;
+    use super::super::lenient::Held;
     use super::*;
 
     /// The same list as serde reads it.
     fn by_serde(json: &str) -> Option<Vec<LogprobEntry<'_>>> {
-        let list: Capped<LogprobEntry<'_>> = serde_json::from_str(json).ok()?;
-        Some(list.items)
+        let list: Lenient<Capped<Held<LogprobEntry<'_>>>> = serde_json::from_str(json).ok()?;
+        let entries = list.value()?.items.into_iter();
+        entries.map(Lenient::members).collect()
     }
 
     #[test]

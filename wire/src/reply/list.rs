@@ -8,6 +8,7 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, SeqAcces
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::lenient::{Expected, Lenient};
 use crate::bounds::LIST_MAX;
 use crate::json::digits;
 
@@ -28,25 +29,49 @@ impl<T, const MAX: usize> Default for Capped<T, MAX> {
     }
 }
 
-impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Capped<T, MAX> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut list = Self::default();
+impl<'de, T: Deserialize<'de>, const MAX: usize> Expected<'de> for Capped<T, MAX> {
+    fn of_list<A: SeqAccess<'de>>(list: A) -> Result<Option<Self>, A::Error> {
+        let mut read = Self::default();
         let each = Each::new(|item| {
-            list.items.push(item);
-            list.items.len() < MAX
+            read.items.push(item);
+            read.items.len() < MAX
         });
-        let is_cut = each.deserialize(deserializer)?;
-        Ok(Self { is_cut, ..list })
+        let is_cut = each.visit_seq(list)?;
+        Ok(Some(Self { is_cut, ..read }))
     }
 }
 
-impl<const MAX: usize> Capped<u32, MAX> {
-    /// Reads a list of ids; `None` is null.
-    pub(super) fn of_ids(json: &[u8]) -> Result<Option<Self>, serde_json::Error> {
+/// Ids of tokens, at most `MAX`.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Ids<const MAX: usize = LIST_MAX> {
+    pub(super) items: Vec<u32>,
+    /// True if ids were passed over.
+    pub(super) is_cut: bool,
+    /// True if the list holds something else than ids, in places that are lost.
+    pub(super) is_damaged: bool,
+}
+
+impl<const MAX: usize> Ids<MAX> {
+    /// Returns true if there are ids, and none is lost.
+    pub(super) fn are_whole(&self) -> bool {
+        !self.is_cut && !self.is_damaged && !self.items.is_empty()
+    }
+
+    /// Reads a list of ids.
+    pub(super) fn of_json(json: &[u8]) -> Result<Lenient<Self>, serde_json::Error> {
         match plain_ids(json).filter(|ids| ids.len() <= MAX) {
-            Some(items) => Ok(Some(Self { items, is_cut: false })),
+            Some(items) => Ok(Lenient::Value(Self { items, ..Self::default() })),
             None => serde_json::from_slice(json),
         }
+    }
+}
+
+impl<'de, const MAX: usize> Expected<'de> for Ids<MAX> {
+    fn of_list<A: SeqAccess<'de>>(list: A) -> Result<Option<Self>, A::Error> {
+        let read = Capped::<Lenient<u32>, MAX>::of_list(list)?.unwrap_or_default();
+        let count = read.items.len();
+        let items: Vec<u32> = read.items.into_iter().filter_map(Lenient::value).collect();
+        Ok(Some(Self { is_damaged: items.len() < count, items, is_cut: read.is_cut }))
     }
 }
 
@@ -141,11 +166,16 @@ pub(super) fn short(mut text: String, bytes_max: usize) -> String {
     text
 }
 
-/// A value whose text has at most `bytes_max` bytes; of a longer one the beginning, as text.
+/// A text or an integer of at most `bytes_max` bytes. Anything else, and the beginning of what is
+/// longer, is a text as it was spelled: no digit is lost.
 pub(super) fn short_value(raw: &RawValue, bytes_max: usize) -> Value {
     let text = raw.get();
     let whole = (text.len() <= bytes_max).then(|| serde_json::from_str(text).ok()).flatten();
-    whole.unwrap_or_else(|| Value::from(&text[..text.floor_char_boundary(bytes_max)]))
+    match whole {
+        Some(Value::String(text)) => Value::String(text),
+        Some(Value::Number(number)) if !number.is_f64() => Value::Number(number),
+        _ => Value::from(&text[..text.floor_char_boundary(bytes_max)]),
+    }
 }
 
 /// The value, unless it is null.
@@ -188,24 +218,37 @@ mod tests {
             "[999999999]",
             "[+1]",
         ] {
-            let read = Capped::<u32, 2>::of_ids(text.as_bytes());
-            let expected = serde_json::from_str::<Option<Capped<u32, 2>>>(text);
-            let shown = |list: Option<Capped<u32, 2>>| list.map(|list| (list.items, list.is_cut));
-            assert_eq!(read.map(shown).ok(), expected.map(shown).ok(), "{text}");
+            let read = Ids::<2>::of_json(text.as_bytes());
+            let expected = serde_json::from_str::<Lenient<Ids<2>>>(text);
+            assert_eq!(read.ok(), expected.ok(), "{text}");
         }
     }
 
     #[test]
     fn a_list_is_read_up_to_its_bound() {
-        let read = |text: &str| serde_json::from_str::<Capped<u32, 2>>(text);
+        let read = |text: &str| serde_json::from_str::<Lenient<Capped<u32, 2>>>(text);
         for (text, items, is_cut) in
             [("[]", vec![], false), ("[1,2]", vec![1, 2], false), ("[1,2,\"x\"]", vec![1, 2], true)]
         {
-            let list = read(text).unwrap();
+            let list = read(text).unwrap().value().unwrap();
             assert_eq!((list.items, list.is_cut), (items, is_cut), "{text}");
         }
-        assert!(read("[1,-2]").is_err() && read("{}").is_err());
+        assert!(read("[1,-2]").is_err() && read("{}").unwrap().is_other());
         assert!(read("[1,2,]").is_err(), "what is passed over must be JSON, too");
+    }
+
+    #[test]
+    fn what_is_no_id_is_missed() {
+        let of = |text: &str| Ids::<4>::of_json(text.as_bytes()).unwrap().value().unwrap();
+        for whole in ["[7,8]", "[7.0,\"8\"]", "[7, 8e0]"] {
+            assert_eq!(of(whole), Ids { items: vec![7, 8], ..Ids::default() }, "{whole}");
+        }
+        for other in ["[7,-1]", "[7,null]", "[7,\"x\"]", "[7,[8]]", "[7,1.5]", "[7,4294967296]"] {
+            let ids = of(other);
+            assert_eq!((&ids.items[..], ids.is_damaged), (&[7][..], true), "{other}");
+        }
+        let cut = of("[1,2,3,4,null]");
+        assert_eq!((cut.items.len(), cut.is_cut, cut.is_damaged), (4, true, false));
     }
 
     #[test]
@@ -213,6 +256,9 @@ mod tests {
         let of = |text: &str| short_value(serde_json::from_str(text).unwrap(), 4);
         assert_eq!((of("7"), of("\"ab\"")), (Value::from(7), Value::from("ab")));
         assert_eq!(of("[1,2,3]"), Value::from("[1,2"));
+        let digits = "123456789012345678901234567890";
+        let value = short_value(serde_json::from_str(digits).unwrap(), 99);
+        assert_eq!((value, of("1.50")), (Value::from(digits), Value::from("1.50")));
         assert_eq!(short("aé".to_owned(), 2), "a");
     }
 }

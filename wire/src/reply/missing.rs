@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::chat::PromptIds;
+use super::lenient::Lenient;
 use super::sum;
 use crate::dialect::Dialect;
 use crate::json::first_elements;
@@ -204,8 +205,8 @@ fn prompts_of(field: &[u8]) -> Vec<Prompt> {
 fn one_prompt(value: &[u8]) -> Prompt {
     match value.first() {
         Some(b'"') => serde_json::from_slice(value).map_or(Prompt::Other, Prompt::Text),
-        Some(b'[') => match serde_json::from_slice::<PromptIds>(value) {
-            Ok(ids) if !ids.is_cut && !ids.items.is_empty() => Prompt::Ids(ids.items),
+        Some(b'[') => match PromptIds::of_json(value) {
+            Ok(Lenient::Value(ids)) if ids.are_whole() => Prompt::Ids(ids.items),
             _ => Prompt::Other,
         },
         _ => Prompt::Other,
