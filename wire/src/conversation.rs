@@ -20,6 +20,7 @@ use serde_json::{Map, Value, json};
 
 use crate::bounds::ANSWER_BYTES_MAX;
 use crate::json::{members, root, tree};
+use crate::kind::first_document;
 use crate::sse::events;
 use crate::translate::{messages, responses};
 pub use canonical::{canonical, content_text, parsed_arguments, reasoning};
@@ -111,6 +112,7 @@ pub fn answer(route: Route, reply: &[u8]) -> Option<Value> {
 
 /// The answers of a reply body, which is one JSON document or a stream of events.
 pub fn answers(route: Route, reply: &[u8]) -> Vec<ReplyAnswer> {
+    let reply = first_document(reply);
     match route {
         Route::Chat | Route::Completions | Route::Generate => {}
         Route::Messages => return single_answer(messages::answer(reply)),

@@ -198,6 +198,11 @@ impl ReplyTranslator {
         self
     }
 
+    /// True if the agent asked for a stream.
+    pub fn streams(&self) -> bool {
+        self.streams
+    }
+
     /// The events for the agent in place of one event of the chat stream. Comments stay as they
     /// are. Half a comment is left out: the next event would become part of it.
     pub fn event(&mut self, read: &ReadEvent<'_>) -> Bytes {

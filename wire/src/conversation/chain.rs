@@ -7,6 +7,7 @@ use episode::Route;
 use serde_json::{Value, json};
 
 use crate::json::{members, root, tree};
+use crate::kind::first_document;
 use crate::sse::events;
 use crate::translate::responses::output_items;
 
@@ -20,6 +21,7 @@ pub fn response_id(route: Route, reply: &[u8]) -> Option<String> {
     if route != Route::Responses {
         return None;
     }
+    let reply = first_document(reply);
     if reply.trim_ascii_start().first() == Some(&b'{') {
         let document = object(reply)?;
         // An error may have an id too, of the request.
