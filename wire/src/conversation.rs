@@ -19,8 +19,8 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::bounds::ANSWER_BYTES_MAX;
+use crate::document::kind::first_document;
 use crate::json::{members, root, tree};
-use crate::kind::first_document;
 use crate::sse::events;
 use crate::translate::{messages, responses};
 pub use canonical::{canonical, content_text, parsed_arguments, reasoning};

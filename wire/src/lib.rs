@@ -31,7 +31,6 @@ mod engine_routes;
 mod error;
 mod hide;
 mod json;
-mod kind;
 mod lineage;
 mod parameters;
 #[cfg(test)]
@@ -57,10 +56,10 @@ pub use conversation::{
 };
 pub use dialect::{Dialect, dialect_of_models};
 pub use document::ReplyDocument;
+pub use document::kind::{ReplyKind, ReplyPart, padding, parts};
 pub use engine_routes::{ENGINE_ROUTES, EngineRoute, EngineServer, engine_route};
 pub use error::{error_body, error_event, error_text};
 pub use hide::ReplyFilter;
-pub use kind::{ReplyKind, ReplyPart, padding, parts};
 pub use lineage::lineage;
 pub use reply::{
     Collector, Facts, MissingIds, PromptLookup, Vocabulary, VocabularyError, rendered_text,

@@ -8,8 +8,8 @@ use episode::Route;
 
 use crate::bounds::{EVENT_BYTES_MAX, EVENT_LINES_MAX};
 use crate::document::ReplyDocument;
+use crate::document::kind::{self, ReplyKind};
 use crate::json::{Edits, members, root};
-use crate::kind::{self, ReplyKind};
 
 /// Bytes of a recorded stream that are cut at a time.
 const PIECE_BYTES: usize = 16 << 10;

@@ -188,6 +188,12 @@ fn chunk_error(chunk: &Value) -> Option<(String, u16)> {
     Some((text, code.and_then(|code| u16::try_from(code).ok()).unwrap_or(500)))
 }
 
+/// The HTTP status of a document that is nothing but an error.
+fn failure_status(document: &Value) -> Option<u16> {
+    let (_, status) = chunk_error(document).filter(|_| document.get("choices").is_none())?;
+    Some(if (400..600).contains(&status) { status } else { 502 })
+}
+
 impl ReplyTranslator {
     /// A translator for the reply to a request that goes on from the response `id`.
     #[must_use]
@@ -235,9 +241,9 @@ impl ReplyTranslator {
 
     /// The translation of a whole chat reply with this HTTP status.
     pub fn document(self, status: u16, body: &[u8]) -> TranslatedReply {
-        if is_success(status)
-            && let Some(chat) = tree(body)
-        {
+        let chat = tree(body).filter(|_| is_success(status));
+        let failed = chat.as_ref().and_then(failure_status);
+        if let Some(chat) = chat.filter(|_| failed.is_none()) {
             let document = match self.wire {
                 Wire::Messages(builder) => builder.document(&chat),
                 Wire::Responses(builder) => builder.document(&chat),
@@ -246,6 +252,7 @@ impl ReplyTranslator {
         }
 
         // Anything else is an error in the form of the agent's wire.
+        let status = failed.unwrap_or(status);
         match self.wire {
             Wire::Messages(_) => {
                 json_reply(error_status(status), &messages::error_document(status, body))
@@ -457,6 +464,23 @@ mod tests {
                 shown.contains(&"\u{e9}".repeat(128)) && !shown.contains(&"\u{e9}".repeat(129))
             );
         }
+    }
+
+    #[test]
+    fn an_error_with_a_good_status_is_an_error() {
+        for (error, status) in [
+            (r#"{"error":{"message":"overloaded","code":529}}"#, 529),
+            (r#"{"error":{"message":"boom","code":"x"}}"#, 500),
+            (r#"{"error":"boom","code":7}"#, 500),
+        ] {
+            let back = translated(Dialect::Vllm, Route::Messages, THOUGHT).1;
+            let shown = back.document(200, error.as_bytes());
+            assert_eq!(shown.status, status, "{error}");
+            assert!(shown.body.starts_with(br#"{"type":"error""#), "{error}");
+        }
+        let whole = br#"{"error":null,"choices":[{"message":{"content":"a"}}]}"#;
+        let back = translated(Dialect::Vllm, Route::Messages, THOUGHT).1;
+        assert_eq!(back.document(200, whole).status, 200);
     }
 
     #[test]

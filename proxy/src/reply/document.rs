@@ -28,6 +28,7 @@ pub(crate) fn agent_document(
 ) -> AgentDocument {
     let parts = wire::parts(document);
     parts.iter().for_each(|part| record(part, recording));
+
     match content {
         ContentTransform::Native(hide) => {
             let body = match parts.as_slice() {

@@ -122,6 +122,7 @@ impl Beginning {
                 }
                 self.coded.extend_from_slice(&self.unread);
             }
+
             let size = self.unread.len().min(DECODED_PIECE_BYTES_MAX);
             if opening.push(self.unread.split_to(size)).is_err() {
                 self.is_damaged = true;

@@ -214,7 +214,8 @@ impl Tee {
         // The terminal event may have been in the middle of what came.
         if self.unread.is_empty() {
             let Some(frame) = ready!(Pin::new(upstream).poll_frame(cx)) else {
-                return Poll::Ready(None);
+                let rest = self.transform.rest_after_end();
+                return Poll::Ready((!rest.is_empty()).then_some(Ok(rest)));
             };
             match frame.map(Frame::into_data) {
                 Ok(Ok(bytes)) => self.unread = bytes,

@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use episode::{Outcome, Route};
 use http::body::BoxError;
 use http::body::coding::Decoder;
-use wire::{ReadEvent, ReplyKind, Splitter};
+use wire::{Event, ReadEvent, ReplyKind, Splitter};
 
 use crate::bounds::DECODED_PIECE_BYTES_MAX;
 use crate::error::CallError;
@@ -136,6 +136,7 @@ impl BodyTransform {
                 }
                 Err(error) => TransformStep::broken(Bytes::new(), error.to_string(), recording),
             },
+
             Self::Document(document) => match document.push(bytes) {
                 Ok(()) => TransformStep::nothing(),
                 Err(error) => self.break_off(error, recording),
@@ -173,12 +174,19 @@ impl BodyTransform {
         }
     }
 
-    /// Takes bytes that follow the terminal event.
+    /// Takes bytes that follow the terminal event; returns what the agent gets of them.
     pub(crate) fn push_after_end(&mut self, bytes: Bytes) -> std::io::Result<Bytes> {
         match self {
             Self::Opaque(_) | Self::Opening(_) | Self::Document(_) => Ok(bytes),
-            Self::Events(events) => events.decoder.push(bytes),
+            Self::Events(events) => events.push_after_end(bytes),
         }
+    }
+
+    /// What is left for the agent of the bytes that follow the terminal event.
+    pub(crate) fn rest_after_end(&mut self) -> Bytes {
+        let Self::Events(events) = self else { return Bytes::new() };
+        let rest = events.splitter.rest();
+        rest.and_then(|rest| events.hidden(&rest)).unwrap_or_default()
     }
 
     /// Takes bytes for the recording alone; returns whether the reply has reached its end.
@@ -210,6 +218,7 @@ impl BodyTransform {
                     ended @ TransformStep::End { .. } => ended,
                 }
             }
+
             Self::Document(document) => match document.decoder.finish() {
                 Ok(()) => {
                     let LateEnd { held, error } = document.end(recording);
@@ -337,13 +346,30 @@ impl EventTransform {
                     recording.add_upstream_document(data);
                 }
                 held.extend_from_slice(&hide.event(read).unwrap_or_default());
-                if let Some(rest) = self.splitter.rest() {
-                    held.extend_from_slice(&rest.0);
+                while let Ok(Some(event)) = self.splitter.next_event() {
+                    held.extend_from_slice(&self.hidden(&event).unwrap_or_default());
                 }
             }
         }
         recording.add_reply_bytes(&held);
         held.freeze()
+    }
+
+    /// An event that follows the terminal one, in the agent's form.
+    fn hidden(&self, event: &Event) -> Option<Bytes> {
+        match &self.content {
+            ContentTransform::Native(hide) => hide.event(&event.read()),
+            ContentTransform::Translated(_) => None,
+        }
+    }
+
+    fn push_after_end(&mut self, bytes: Bytes) -> std::io::Result<Bytes> {
+        self.splitter.push(&self.decoder.push(bytes)?);
+        let mut sent = BytesMut::new();
+        while let Some(event) = self.splitter.next_event().map_err(std::io::Error::other)? {
+            sent.extend_from_slice(&self.hidden(&event).unwrap_or_default());
+        }
+        Ok(sent.freeze())
     }
 
     /// Records an event, and adds the agent's form of it to `sent`.

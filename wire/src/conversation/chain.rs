@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use episode::Route;
 use serde_json::{Value, json};
 
+use crate::document::kind::first_document;
 use crate::json::{members, root, tree};
-use crate::kind::first_document;
 use crate::sse::events;
 use crate::translate::responses::output_items;
 
@@ -67,7 +67,7 @@ pub fn prepend_turns(request: &[u8], turns: &[(&[u8], &[u8])]) -> Option<Vec<u8>
     let mut items = Vec::new();
     for (before, reply) in turns {
         items.extend(input_items(&object(before)?)?);
-        items.extend(output_items(reply)?);
+        items.extend(output_items(first_document(reply))?);
     }
 
     items.extend(input_items(&whole)?);
