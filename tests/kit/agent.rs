@@ -21,7 +21,7 @@ use crate::client::connect;
 use crate::tls::Authority;
 
 /// Most headers that a client and a server take.
-pub(crate) const HEADERS_MAX: usize = 4096;
+pub(crate) const HEADERS_MAX: usize = 1024;
 /// Longest head that they take over HTTP/2.
 pub(crate) const HEAD_BYTES_MAX: u32 = 1 << 20;
 

@@ -152,7 +152,7 @@ async fn serve(
     script: Script,
 ) {
     let mut http = auto::Builder::new(TokioExecutor::new());
-    http.http1().max_headers(HEADERS_MAX).max_buf_size(HEAD_BYTES_MAX as usize);
+    http.http1().max_headers(HEADERS_MAX);
     http.http2().max_header_list_size(HEAD_BYTES_MAX);
     let http = match http2 {
         Some(true) => http.http2_only(),
