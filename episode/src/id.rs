@@ -73,6 +73,21 @@ name! {
     /// One run of an agent, named by its user or by the proxy.
     EpisodeId
 }
+impl EpisodeId {
+    /// The episode of an agent's own session. A name that is not an id has `_` and two digits in
+    /// place of each byte that an id does not have; `None` if it is too long for that.
+    pub fn of_session(session: &str) -> Option<Self> {
+        session.parse().ok().or_else(|| {
+            let is_kept = |byte: u8| byte.is_ascii_alphanumeric() || b".:-".contains(&byte);
+            let escaped = session.bytes().map(|byte| match is_kept(byte) {
+                true => char::from(byte).to_string(),
+                false => format!("_{byte:02x}"),
+            });
+            escaped.collect::<String>().parse().ok()
+        })
+    }
+}
+
 name! {
     /// Episodes of one task whose rewards are compared.
     GroupId
@@ -137,6 +152,15 @@ mod tests {
         for bad in ["", ".", "..", "a b", "a/b", "é", &"x".repeat(201)] {
             assert!(bad.parse::<EpisodeId>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_session_that_is_no_id_has_an_episode_all_the_same() {
+        let id = |session: &str| EpisodeId::of_session(session).map(|id| id.to_string());
+        assert_eq!(id("run_1").as_deref(), Some("run_1"));
+        assert_eq!(id("a b_é/1").as_deref(), Some("a_20b_5f_c3_a9_2f1"));
+        assert_ne!(id("a é"), id("a_20é"));
+        assert!(["", ".", &"é".repeat(67)].iter().all(|bad| id(bad).is_none()));
     }
 
     #[test]

@@ -18,8 +18,14 @@ pub(crate) const EXPIRY_CHECK: Duration = Duration::from_secs(1);
 pub(crate) const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 /// Longest TLS handshake.
 pub(crate) const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
-/// Longest head of an HTTP/1 request, in bytes.
+/// Longest head of a request, in bytes.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 << 10;
+/// Most headers of a request, and of a reply over HTTP/1.
+pub(crate) const HEADERS_MAX: usize = 1024;
+/// Longest head of a reply over HTTP/2, in bytes: about as much as hyper takes over HTTP/1.
+pub(crate) const REPLY_HEAD_BYTES_MAX: u32 = 400 << 10;
+/// Bytes that HTTP/2 counts for each header beside its name and value (RFC 9113, section 6.5.2).
+pub(crate) const FIELD_OVERHEAD_BYTES: usize = 32;
 /// Slowest body, in bytes a second; a body always has the time of one piece besides.
 pub(crate) const BODY_BYTES_PER_S_MIN: u64 = 1024;
 /// Requests of one HTTP/2 connection at once, unless another number is set.

@@ -17,6 +17,8 @@ use tokio::net::UnixStream;
 use tower::ServiceExt;
 use tower::util::{BoxCloneSyncService, service_fn};
 
+use crate::bounds::{HEADERS_MAX, REPLY_HEAD_BYTES_MAX};
+
 /// Finds the addresses of a host.
 type Resolver = BoxCloneSyncService<Name, std::vec::IntoIter<SocketAddr>, io::Error>;
 type TcpConnector = HttpConnector<Resolver>;
@@ -102,7 +104,11 @@ where
     B: Body<Data: Send> + Send,
 {
     let mut client = Client::builder(TokioExecutor::new());
-    client.http1_preserve_header_case(true).http2_only(options.versions == Versions::Http2);
+    client.http2_only(options.versions == Versions::Http2);
+    client.http1_preserve_header_case(true).http1_max_headers(HEADERS_MAX);
+    client.http2_max_header_list_size(REPLY_HEAD_BYTES_MAX);
+    // RFC 9112, section 5.1: a proxy removes the space before a colon from a reply.
+    client.http1_allow_spaces_after_header_name_in_responses(true);
     client.timer(TokioTimer::new());
     if let Some(wait) = options.idle_wait {
         client.pool_idle_timeout(wait).pool_timer(TokioTimer::new());

@@ -39,10 +39,45 @@ pub(crate) const SECRET_HEADERS: [HeaderName; 4] = [
 /// The header of a reply that names its call.
 pub const CALL_ID: HeaderName = HeaderName::from_static("x-rolltape-call-id");
 
-/// True for the headers of a stream of server-sent events.
+/// The media type of a stream of server-sent events.
+const EVENT_STREAM: &[u8] = b"text/event-stream";
+
+/// True for the headers of a stream of server-sent events. The body may still be something else.
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
-    let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    content_type.is_some_and(|name| name.starts_with("text/event-stream"))
+    let value = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let media_type = value.split(|byte| matches!(byte, b';' | b',')).next().unwrap_or_default();
+    media_type.trim_ascii().eq_ignore_ascii_case(EVENT_STREAM)
+}
+
+/// The text of a header. It is UTF-8, of which ASCII is a part, or cannot be read.
+pub fn text(value: &HeaderValue) -> Option<&str> {
+    std::str::from_utf8(value.as_bytes()).ok()
+}
+
+/// Headers as texts. What is not UTF-8 is read as Latin-1, which HTTP had before.
+#[derive(Debug)]
+pub struct HeaderTexts<'h> {
+    headers: &'h HeaderMap,
+    latin: Vec<(&'h HeaderName, String)>,
+}
+
+impl<'h> HeaderTexts<'h> {
+    /// Reads the headers that are not UTF-8.
+    pub fn of(headers: &'h HeaderMap) -> Self {
+        let latin =
+            |value: &HeaderValue| value.as_bytes().iter().copied().map(char::from).collect();
+        let unread = headers.iter().filter(|(_, value)| text(value).is_none());
+        Self { headers, latin: unread.map(|(name, value)| (name, latin(value))).collect() }
+    }
+
+    /// The text of the first header of this name.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let value = self.headers.get(name)?;
+        text(value).or_else(|| {
+            let (_, text) = self.latin.iter().find(|(latin, _)| *latin == name)?;
+            Some(text.as_str())
+        })
+    }
 }
 
 /// Removes the named headers. Unlike `HeaderMap::remove`, it keeps the order of the others.
@@ -164,6 +199,40 @@ mod tests {
         );
         assert!(!takes("gzip", "br") && !takes("gzip;q=0, *", "gzip") && !takes("", "gzip"));
         assert!(!takes("identity", "gzip") && !takes("gzip", "gzip, br"));
+    }
+
+    #[test]
+    fn a_media_type_is_compared_without_case() {
+        let is_stream = |value: &'static [u8]| {
+            let value = HeaderValue::from_bytes(value).unwrap();
+            is_event_stream(&[(header::CONTENT_TYPE, value)].into_iter().collect())
+        };
+        for stream in ["text/event-stream", "Text/Event-Stream ;charset=utf-8", "TEXT/EVENT-STREAM"]
+        {
+            assert!(is_stream(stream.as_bytes()), "{stream}");
+        }
+        assert!(is_stream(b"text/event-stream; name=\xe9"), "parameters are not read");
+        for other in ["text/event-streams", "application/json", "text/plain; text/event-stream", ""]
+        {
+            assert!(!is_stream(other.as_bytes()), "{other}");
+        }
+        assert!(!is_event_stream(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn texts_are_utf_8_or_else_latin_1() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("x-plain", &b"a"[..]),
+            ("x-utf", "m\u{fc}ller \u{1f680}".as_bytes()),
+            ("x-latin", b"caf\xe9"),
+            ("x-latin", b"\xff"),
+        ] {
+            headers.append(name, HeaderValue::from_bytes(value).unwrap());
+        }
+        let texts = HeaderTexts::of(&headers);
+        let read = ["x-plain", "x-utf", "x-latin", "x-none"].map(|name| texts.get(name));
+        assert_eq!(read, [Some("a"), Some("m\u{fc}ller \u{1f680}"), Some("caf\u{e9}"), None]);
     }
 
     #[test]

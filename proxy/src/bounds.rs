@@ -13,6 +13,8 @@ pub(crate) const CONNECTIONS_MAX: usize = 65_536;
 pub(crate) const STALL_WAIT: Duration = Duration::from_secs(900);
 /// Most bytes of an upstream's error that is read after the head of its reply was sent.
 pub(crate) const LATE_ERROR_BYTES_MAX: usize = 64 << 10;
+/// Longest wait of the head of a translated stream for its first bytes, which may be a document's.
+pub(crate) const KIND_WAIT: Duration = Duration::from_millis(100);
 
 // Connections to the upstream.
 

@@ -2,7 +2,7 @@
 //! record) without a listener and without a store.
 
 use bytes::Bytes;
-use episode::{CallEnd, CallId, Outcome, Route};
+use episode::{CallEnd, CallId, Route};
 use http::body::coding::Coding;
 use http::body::request_body::RequestBody;
 use http::clock::now;
@@ -14,13 +14,14 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response};
 use thiserror::Error;
 use uuid::Uuid;
-use wire::{Dialect, MissingIds, Splitter};
+use wire::{Dialect, MissingIds};
 
 use crate::config::{Config, InvalidSetting};
 use crate::error::CallError;
 use crate::record::recording::Recording;
-use crate::reply::tee::{self, read_whole, transform_document};
-use crate::reply::transform::{BodyTransform, EventTransform, TransformStep};
+use crate::reply::opening::{ContentPath, Opening};
+use crate::reply::relay::unknown_coding;
+use crate::reply::transform::{BodyTransform, TransformStep};
 use crate::upstream::exchange::AgentRequest;
 use crate::upstream::plan::Plan;
 use crate::upstream::prompts::PromptFetcher;
@@ -185,27 +186,22 @@ struct ReplyReader {
 
 impl ReplyReader {
     async fn read(mut self, reply: Response<Incoming>) -> Result<(CallEnd, MissingIds), CallError> {
-        let (mut head, mut body) = reply.into_parts();
+        let (head, mut body) = reply.into_parts();
         let coding = Coding::of(&head.headers);
-        let decoder = coding.decoder(self.bytes_max).ok_or_else(|| tee::unknown_coding(&head))?;
+        let decoder = coding.decoder(self.bytes_max).ok_or_else(|| unknown_coding(&head))?;
         let recording = &mut self.recording;
         recording.set_status(head.status.as_u16());
 
-        if !is_event_stream(&head.headers) {
-            let whole = read_whole(body, coding, recording, self.bytes_max).await;
-            let document = whole.map_err(|failure| failure.error)?.bytes;
-            transform_document(&mut head, &document, self.rewrite.transform, recording);
-            return Ok(self.recording.finish(Outcome::Complete, now()));
-        }
-
         // The bytes of a step are for an agent; here only the recording counts.
-        let mut transform = BodyTransform::Events(Box::new(EventTransform {
-            splitter: Splitter::default(),
-            decoder,
+        let path = ContentPath {
             content: self.rewrite.transform,
             upstream: self.rewrite.route,
             agent: self.route,
-        }));
+            status: head.status.as_u16(),
+            bytes_max: self.bytes_max,
+        };
+        let opening = Opening::new(decoder, is_event_stream(&head.headers), path);
+        let mut transform = BodyTransform::Opening(Box::new(opening));
         loop {
             let step = match body.frame().await {
                 None => transform.end(recording),

@@ -24,7 +24,7 @@ use crate::fleet::threads::Thread;
 use crate::proxy::Proxy;
 use crate::record::open_call::{Arrival, OpenCall};
 use crate::reply::late::late_reply;
-use crate::reply::tee::{self, ReplyReceiver};
+use crate::reply::relay::{self, ReplyReceiver};
 use crate::tag;
 use crate::upstream::exchange::AgentRequest;
 use crate::upstream::plan::{PlanInput, cache_scope};
@@ -138,5 +138,5 @@ async fn call(
     };
 
     // No byte of the reply leaves before the start record is on disk.
-    tee::relay(reply, rewrite, call, ReplyReceiver::new(route, codings, proxy.config())).await
+    relay::relay(reply, rewrite, call, ReplyReceiver::new(route, codings, proxy.config())).await
 }

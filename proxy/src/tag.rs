@@ -14,7 +14,7 @@ pub(crate) mod responses;
 use std::str::FromStr;
 
 use episode::{EpisodeId, InvalidId, Lineage, Micros, Route, Tag, TagSource};
-use http::headers;
+use http::headers::{self, HeaderTexts};
 use hyper::header::{CONTENT_LENGTH, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Uri};
@@ -88,11 +88,8 @@ pub(crate) fn tag(
     let path = credentials::strip_path(path)?;
     let path = TaggedPath::parse(&path)?;
     let route = wire::route_with_body(head.method.as_str(), path.without_query(), request);
-    let lineage = wire::lineage(
-        |name| head.headers.get(name).and_then(|value| value.to_str().ok()),
-        route,
-        request,
-    );
+    let texts = HeaderTexts::of(&head.headers);
+    let lineage = wire::lineage(|name| texts.get(name), route, request);
 
     // An explicit name, in the path, a header or a key, counts before all others.
     let headers = &mut head.headers;
@@ -241,11 +238,11 @@ fn session_episode(
     headers: &HeaderMap,
     lineage: &Lineage,
 ) -> Result<Option<(EpisodeId, TagSource)>, CallError> {
-    let Some(session) = lineage.session.as_deref().and_then(|session| session.parse().ok()) else {
+    let Some(session) = lineage.session.as_deref().and_then(EpisodeId::of_session) else {
         return Ok(None);
     };
     // It is the agent's own, and a router behind may go by it: it is passed on.
-    let source = match text_header(headers, SESSION)? {
+    let source = match single_header(headers, SESSION)? {
         None => TagSource::Session,
         Some(_) => TagSource::Header,
     };
@@ -321,19 +318,27 @@ fn text_header<'a>(
     headers: &'a HeaderMap,
     name: &'static str,
 ) -> Result<Option<&'a str>, CallError> {
+    single_header(headers, name)?.map(|value| to_text(name, value)).transpose()
+}
+
+/// The one value of a header, however often it is sent.
+fn single_header<'a>(
+    headers: &'a HeaderMap,
+    name: &'static str,
+) -> Result<Option<&'a HeaderValue>, CallError> {
     let mut values = headers.get_all(name).iter();
     let Some(first) = values.next() else { return Ok(None) };
     match values.all(|value| value == first) {
-        true => to_text(name, first).map(Some),
+        true => Ok(Some(first)),
         false => Err(CallError::TwoValues(name)),
     }
 }
 
 fn to_text<'a>(name: &'static str, value: &'a HeaderValue) -> Result<&'a str, CallError> {
-    value.to_str().map_err(|_| CallError::InvalidTag {
+    headers::text(value).ok_or_else(|| CallError::InvalidTag {
         name,
         value: format!("{value:?}"),
-        expected: "plain text",
+        expected: "text in UTF-8",
     })
 }
 
@@ -348,7 +353,7 @@ mod tests {
     fn read(path: &str, pairs: &[(&'static str, &str)]) -> Result<RequestTag, CallError> {
         let mut request = hyper::Request::builder().method(Method::POST).uri(path);
         for (name, value) in pairs {
-            request = request.header(*name, *value);
+            request = request.header(*name, value.as_bytes());
         }
         let Ok(request) = request.body(()) else {
             return Err(http::body::BodyError::Unreadable(path.to_owned()).into());
@@ -357,7 +362,7 @@ mod tests {
         let tagged = tag(&context(), &mut head, None, 0);
         if tagged.is_ok() {
             assert!(head.headers.keys().all(|name| !name.as_str().starts_with("x-e")));
-            let signed = |value: &HeaderValue| value.to_str().unwrap().contains("rt-");
+            let signed = |value: &HeaderValue| headers::text(value).unwrap().contains("rt-");
             assert!(!head.headers.values().any(signed), "{:?}", head.headers);
         }
         tagged
@@ -401,6 +406,24 @@ mod tests {
         assert_eq!(tagged.tag.episode.as_str(), "r");
         let tagged = read("/v1/x", &[("x-session-id", "ses_1")]).unwrap();
         assert_eq!(tagged.tag.episode.as_str(), "ses_1");
+    }
+
+    #[test]
+    fn a_session_of_any_letters_is_one_episode() {
+        let named = |value: &[u8]| {
+            let mut head =
+                hyper::Request::post("/v1/chat/completions").body(()).unwrap().into_parts().0;
+            head.headers.insert(SESSION, HeaderValue::from_bytes(value).unwrap());
+            tag(&context(), &mut head, None, 0).unwrap()
+        };
+        let tagged = named("\u{e9}".as_bytes());
+        assert_eq!(tagged.lineage.session.as_deref(), Some("\u{e9}"));
+        assert_eq!((tagged.tag.episode.as_str(), tagged.tag.source), ("_c3_a9", TagSource::Header));
+        assert_eq!(named(b"\xe9").tag.episode.as_str(), "_c3_a9", "Latin-1 of older programs");
+        assert_eq!(named("東 1".as_bytes()).tag.episode.as_str(), "_e6_9d_b1_201");
+        let label = read("/v1/x", &[(LABEL, "city=Zürich")]).unwrap().tag.labels;
+        assert_eq!(label, [("city".to_owned(), "Zürich".to_owned())]);
+        assert_eq!(read("/v1/x", &[(EPISODE, "é")]).unwrap_err().status(), 400);
     }
 
     #[test]

@@ -1,6 +1,13 @@
 //! Headers, methods and paths, as they reach the other side.
 
-use kit::{Reply, Step, Upstream, World, connect, exchange, post};
+use bytes::Bytes;
+use hyper::Response;
+use hyper::header::HeaderValue;
+use kit::{
+    Agent, Answer, Manner, Reply, Server, Step, Upstream, World, ask, connect, exchange, post,
+    sending,
+};
+use proxy::Config;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// The lines of a head without the first one and without those that each hop sets itself.
@@ -268,4 +275,129 @@ async fn the_upstreams_key_takes_the_place_of_the_agents() {
     }
     assert!(!is_stored(&world, "sk-own-4b8e") && !is_stored(&world, "sk-agent-7f3a"));
     world.stop().await;
+}
+
+/// A server of HTTP/1.1 or HTTP/2, with a world in front of it.
+async fn mannered(http2: bool, answer: fn(&kit::Heard) -> Answer) -> (Server, World) {
+    let server = Server::start(Manner { http2, tls: None }, answer).await;
+    let mut config = Config::new(format!("http://{}", server.address).parse().unwrap());
+    (config.dialect, config.upstream_http2) = (Some(wire::Dialect::OpenAi), http2);
+    (server, World::start_with(config).await)
+}
+
+#[tokio::test]
+async fn heads_are_as_long_and_as_many_over_every_http() {
+    for http2 in [false, true] {
+        // As many headers as the request has, and as long.
+        let (server, world) = mannered(http2, |heard| {
+            let mut reply = Response::builder().header("content-type", "application/json");
+            for (name, value) in &heard.headers {
+                if name.as_str().starts_with("x-n-") {
+                    reply = reply.header(name, value);
+                }
+            }
+            Answer::Whole(reply.body(Bytes::from_static(b"{}")).unwrap())
+        })
+        .await;
+        for (count, size) in
+            [(1, 17_000), (1, 60_000), (30, 1_000), (110, 100), (500, 40), (1_000, 1)]
+        {
+            for mut agent in [Agent::http1(world.data).await, Agent::http2(world.data).await] {
+                for path in ["/e/a/v1/chat/completions", "/e/a/v1/score"] {
+                    let mut request = ask("POST", path);
+                    for n in 0..count {
+                        request = request.header(format!("x-n-{n}"), "v".repeat(size));
+                    }
+                    let got = agent.call(request.body(sending("{}")).unwrap()).await;
+                    let shown = got.headers.keys().filter(|name| name.as_str().starts_with("x-n-"));
+                    let case =
+                        format!("{count} of {size}, upstream {http2}, agent {}", agent.is_http2());
+                    assert_eq!((got.status, shown.count()), (200, count), "{case}");
+                    let heard = server.heard().pop().unwrap();
+                    assert_eq!(heard.headers[format!("x-n-{}", count - 1)].len(), size, "{case}");
+                }
+            }
+        }
+        world.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_long_is_refused_over_every_http() {
+    let (_server, world) =
+        mannered(false, |_| Answer::Whole(Response::new(Bytes::from_static(b"{}")))).await;
+    for (count, size) in [(1, 110_000), (1_100, 70)] {
+        for mut agent in [Agent::http1(world.data).await, Agent::http2(world.data).await] {
+            let mut request = ask("POST", "/e/a/v1/score");
+            for n in 0..count {
+                request = request.header(format!("x-n-{n}"), "v".repeat(size));
+            }
+            let got = agent.call(request.body(sending("")).unwrap()).await;
+            assert_eq!(got.status, 431, "{count} of {size}, http2 {}", agent.is_http2());
+        }
+    }
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_space_before_a_colon_is_refused_or_removed() {
+    let upstream = Upstream::start("openai", |_| {
+        let reply = "HTTP/1.1 200 OK\r\nX-Spaced : 1\r\nContent-Type\t: a/b\r\nX-Last: 2\r\n\
+                     Content-Length : 2\r\n\r\n{}";
+        vec![Step::Send(reply.as_bytes().to_vec())]
+    })
+    .await;
+    let world = World::start(upstream.address).await;
+    for path in ["/v1/chat/completions", "/v1/score"] {
+        let reply = post(world.data, path, "{}").await;
+        assert_eq!((reply.status, reply.text().as_str()), (200, "{}"), "{path}");
+        let kept: Vec<_> =
+            lines(&reply.head).into_iter().filter(|line| !line.ends_with(": close")).collect();
+        assert_eq!(kept, ["X-Spaced: 1", "Content-Type: a/b", "X-Last: 2"], "{path}");
+
+        let sent = format!(
+            "POST {path} HTTP/1.1\r\nHost: proxy\r\nX-Spaced : 1\r\nContent-Length: 2\r\n\r\n{{}}"
+        );
+        let refused = raw(&world, &sent).await;
+        assert!(refused.starts_with("HTTP/1.1 400 "), "{refused}");
+    }
+    assert_eq!(upstream.seen().len(), 2, "what was refused went no further");
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn bytes_beyond_ascii_pass_and_name_a_session() {
+    for http2 in [false, true] {
+        let (server, world) = mannered(http2, |_| {
+            let place = HeaderValue::from_bytes("Z\u{fc}rich".as_bytes()).unwrap();
+            let old = HeaderValue::from_bytes(b"caf\xe9").unwrap();
+            let reply = Response::builder().header("x-place", place).header("x-old", old);
+            Answer::Whole(reply.body(Bytes::from_static(b"{}")).unwrap())
+        })
+        .await;
+        for session in ["sitzung-\u{fc}".as_bytes(), b"caf\xe9"] {
+            for mut agent in [Agent::http1(world.data).await, Agent::http2(world.data).await] {
+                for question in ["a", "b"] {
+                    let value = HeaderValue::from_bytes(session).unwrap();
+                    let body =
+                        format!(r#"{{"messages":[{{"role":"user","content":"{question}"}}]}}"#);
+                    let request = ask("POST", "/v1/chat/completions").header("x-session-id", value);
+                    let got = agent.call(request.body(sending(body)).unwrap()).await;
+                    assert_eq!(got.headers["x-place"].as_bytes(), "Z\u{fc}rich".as_bytes());
+                    assert_eq!(got.headers["x-old"].as_bytes(), b"caf\xe9");
+                    let heard = server.heard().pop().unwrap();
+                    assert_eq!(heard.headers["x-session-id"].as_bytes(), session);
+                }
+            }
+        }
+        let calls = world.calls().await;
+        let of = |episode: &str, session: &str| {
+            let begun = calls.iter().map(|call| &call.begun);
+            let named = begun.filter(|begun| begun.lineage.session.as_deref() == Some(session));
+            named.filter(|begun| begun.tag.episode.as_str() == episode).count()
+        };
+        assert_eq!(of("sitzung-_c3_bc", "sitzung-\u{fc}"), 4);
+        assert_eq!(of("caf_c3_a9", "caf\u{e9}"), 4);
+        world.stop().await;
+    }
 }

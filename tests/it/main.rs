@@ -27,6 +27,7 @@ mod fleet_storm;
 mod headers;
 mod heartbeat;
 mod http;
+mod kinds;
 mod large;
 mod life;
 mod llamacpp;

@@ -11,6 +11,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::{http1, http2};
 use hyper::http::request::Builder;
+use hyper::rt::{Read, Write};
 use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::ServerName;
@@ -18,6 +19,11 @@ use tokio_rustls::TlsConnector;
 
 use crate::client::connect;
 use crate::tls::Authority;
+
+/// Most headers that a client and a server take.
+pub(crate) const HEADERS_MAX: usize = 1024;
+/// Longest head that they take over HTTP/2.
+pub(crate) const HEAD_BYTES_MAX: u32 = 1 << 20;
 
 /// The body of a request.
 pub type Sending = UnsyncBoxBody<Bytes, Infallible>;
@@ -48,18 +54,13 @@ impl Agent {
     /// A connection to `address` for HTTP/1.1.
     pub async fn http1(address: SocketAddr) -> Self {
         let io = TokioIo::new(connect(address).await);
-        let (sender, connection) = http1::handshake(io).await.expect("a connection");
-        tokio::spawn(connection);
-        Self::Http1(sender)
+        Self::over_http1(io).await
     }
 
     /// A connection to `address` for HTTP/2 with prior knowledge.
     pub async fn http2(address: SocketAddr) -> Self {
         let io = TokioIo::new(connect(address).await);
-        let handshake = http2::handshake(TokioExecutor::new(), io).await;
-        let (sender, connection) = handshake.expect("a connection");
-        tokio::spawn(connection);
-        Self::Http2(sender)
+        Self::over_http2(io).await
     }
 
     /// A TLS connection to `address`, for the HTTP that both sides like best.
@@ -69,15 +70,23 @@ impl Agent {
         let socket = tls.connect(name, connect(address).await).await.expect("a handshake");
         let agreed = socket.get_ref().1.alpn_protocol() == Some(b"h2");
         let io = TokioIo::new(socket);
-        if agreed {
-            let handshake = http2::handshake(TokioExecutor::new(), io).await;
-            let (sender, connection) = handshake.expect("a connection");
-            tokio::spawn(connection);
-            return Self::Http2(sender);
-        }
-        let (sender, connection) = http1::handshake(io).await.expect("a connection");
+        if agreed { Self::over_http2(io).await } else { Self::over_http1(io).await }
+    }
+
+    async fn over_http1(io: impl Read + Write + Unpin + Send + 'static) -> Self {
+        let mut http = http1::Builder::new();
+        let handshake = http.max_headers(HEADERS_MAX).handshake(io).await;
+        let (sender, connection) = handshake.expect("a connection");
         tokio::spawn(connection);
         Self::Http1(sender)
+    }
+
+    async fn over_http2(io: impl Read + Write + Unpin + Send + 'static) -> Self {
+        let mut http = http2::Builder::new(TokioExecutor::new());
+        let handshake = http.max_header_list_size(HEAD_BYTES_MAX).handshake(io).await;
+        let (sender, connection) = handshake.expect("a connection");
+        tokio::spawn(connection);
+        Self::Http2(sender)
     }
 
     /// Whether HTTP/2 is spoken.

@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 
-use crate::agent::{spaces, trailed};
+use crate::agent::{HEAD_BYTES_MAX, HEADERS_MAX, spaces, trailed};
 use crate::tls::Authority;
 use crate::upstream::ABOUT;
 
@@ -151,7 +151,9 @@ async fn serve(
     shared: Arc<Shared>,
     script: Script,
 ) {
-    let http = auto::Builder::new(TokioExecutor::new());
+    let mut http = auto::Builder::new(TokioExecutor::new());
+    http.http1().max_headers(HEADERS_MAX);
+    http.http2().max_header_list_size(HEAD_BYTES_MAX);
     let http = match http2 {
         Some(true) => http.http2_only(),
         Some(false) => http.http1_only(),

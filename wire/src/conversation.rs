@@ -20,6 +20,7 @@ use serde_json::{Map, Value, json};
 
 use crate::bounds::ANSWER_BYTES_MAX;
 use crate::chat::{ChatReader, plain_message, whole_number};
+use crate::document::kind::first_document;
 use crate::json::{make_readable, members, root, tree};
 use crate::sse::events;
 use crate::translate::{messages, responses};
@@ -112,6 +113,7 @@ pub fn answer(route: Route, reply: &[u8]) -> Option<Value> {
 
 /// The answers of a reply body, which is one JSON document or a stream of events.
 pub fn answers(route: Route, reply: &[u8]) -> Vec<ReplyAnswer> {
+    let reply = first_document(reply);
     match route {
         Route::Chat | Route::Completions | Route::Generate => {}
         Route::Messages => return single_answer(messages::answer(reply)),

@@ -1,5 +1,7 @@
 //! A reply, outlined once for all that read it.
 
+pub(crate) mod kind;
+
 use std::cell::OnceCell;
 
 use bytes::Bytes;

@@ -11,6 +11,7 @@
 //!   which takes exactly these out of the reply again by splicing bytes.
 //! - [`translate`] and [`ReplyTranslator`]: Messages and Responses calls over a server's chat
 //!   route.
+//! - [`ReplyKind`] and [`parts`]: whether a reply is an event stream or a document, by its bytes.
 //! - [`Splitter`] and [`Event`]: server-sent events out of any chunking.
 //! - [`Collector`] and [`Facts`]: the sampled tokens that a reply reports; [`MissingIds`] and
 //!   [`PromptLookup`]: the ids that it does not report, and how to ask the server for them.
@@ -60,6 +61,7 @@ pub use conversation::{
 };
 pub use dialect::{Dialect, dialect_of_models};
 pub use document::ReplyDocument;
+pub use document::kind::{ReplyKind, ReplyPart, padding, parts};
 pub use engine_routes::{ENGINE_ROUTES, EngineRoute, EngineServer, engine_route};
 pub use error::{error_body, error_event, error_text};
 pub use hide::ReplyFilter;
@@ -79,7 +81,7 @@ pub use sampling::{
 pub use scheduling::{SCHEDULING_HEADERS, without_scheduling};
 pub use server::{Comparison, Difference, Probe, ServerInfo, compare};
 pub use shape::shape;
-pub use sse::{Event, EventTooLong, ReadEvent, Splitter};
+pub use sse::{Event, EventTooLong, ReadEvent, Splitter, events};
 pub use thread_root::thread_root;
 pub use token_data::{Alternative, Routing, alternatives, routing, sampling_mask};
 pub use translate::{

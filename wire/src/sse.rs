@@ -8,6 +8,7 @@ use episode::Route;
 
 use crate::bounds::{EVENT_BYTES_MAX, EVENT_LINES_MAX};
 use crate::document::ReplyDocument;
+use crate::document::kind::{self, ReplyKind};
 use crate::json::{Edits, members, root};
 
 /// Bytes of a recorded stream that are cut at a time.
@@ -255,7 +256,7 @@ fn without_line_end(line: &[u8]) -> &[u8] {
 }
 
 /// The events of a whole stream, one by one; up to one that is too long.
-pub(crate) fn events(stream: &[u8]) -> impl Iterator<Item = Event> {
+pub fn events(stream: &[u8]) -> impl Iterator<Item = Event> {
     let mut rest = stream;
     let mut splitter = Splitter::default();
     std::iter::from_fn(move || {
@@ -276,10 +277,18 @@ pub(crate) fn events(stream: &[u8]) -> impl Iterator<Item = Event> {
 
 /// The documents of a whole reply, one by one: the reply itself, or the data of its events.
 pub(crate) fn documents(reply: &[u8]) -> impl Iterator<Item = Cow<'_, [u8]>> {
-    let is_document = reply.trim_ascii_start().first() == Some(&b'{');
-    let (whole, stream) = if is_document { (Some(reply), &b""[..]) } else { (None, reply) };
-    let of_events = events(stream).filter_map(|event| event.data().map(Cow::into_owned));
-    whole.map(Cow::Borrowed).into_iter().chain(of_events.map(Cow::Owned))
+    let places = match ReplyKind::of(reply, false) {
+        Some(ReplyKind::Document) => kind::places(reply),
+        _ => vec![(false, 0..reply.len())],
+    };
+    places.into_iter().flat_map(move |(is_document, place)| {
+        let (whole, stream) = match is_document {
+            true => (Some(&reply[place]), &b""[..]),
+            false => (None, &reply[place]),
+        };
+        let of_events = events(stream).filter_map(|event| event.data().map(Cow::into_owned));
+        whole.map(Cow::Borrowed).into_iter().chain(of_events.map(Cow::Owned))
+    })
 }
 
 /// The string under `key` of an object.

@@ -206,6 +206,11 @@ impl ReplyTranslator {
         self
     }
 
+    /// True if the agent asked for a stream.
+    pub fn streams(&self) -> bool {
+        self.streams
+    }
+
     /// The events for the agent in place of one event of the chat stream. Comments stay as they
     /// are. Half a comment is left out: the next event would become part of it.
     pub fn event(&mut self, read: &ReadEvent<'_>) -> Bytes {
@@ -239,14 +244,17 @@ impl ReplyTranslator {
 
     /// The translation of a whole chat reply with this HTTP status.
     pub fn document(mut self, status: u16, body: &[u8]) -> TranslatedReply {
-        if is_success(status)
-            && let Some(mut chat) = tree(body)
-        {
-            if let Some((message, status)) = chunk_error(&chat) {
-                let error = json!({ "error": { "message": message } });
-                return self.refusal(status, error.to_string().as_bytes());
+        if let Some(mut chat) = tree(body).filter(|_| is_success(status)) {
+            match chunk_error(&chat) {
+                Some((_, status)) if chat.get("choices").is_none() => {
+                    return self.refusal(status, body);
+                }
+                Some((message, status)) => {
+                    let error = json!({ "error": { "message": message } });
+                    return self.refusal(status, error.to_string().as_bytes());
+                }
+                None => self.reader.take(&mut chat),
             }
-            self.reader.take(&mut chat);
             let document = match self.wire {
                 Wire::Messages(builder) => builder.document(&chat),
                 Wire::Responses(builder) => builder.document(&chat),
@@ -508,6 +516,23 @@ mod tests {
                 shown.contains(&"\u{e9}".repeat(128)) && !shown.contains(&"\u{e9}".repeat(129))
             );
         }
+    }
+
+    #[test]
+    fn an_error_with_a_good_status_is_an_error() {
+        for (error, status) in [
+            (r#"{"error":{"message":"overloaded","code":529}}"#, 529),
+            (r#"{"error":{"message":"boom","code":"x"}}"#, 500),
+            (r#"{"error":"boom","code":7}"#, 500),
+        ] {
+            let back = translated(Dialect::Vllm, Route::Messages, THOUGHT).1;
+            let shown = back.document(200, error.as_bytes());
+            assert_eq!(shown.status, status, "{error}");
+            assert!(shown.body.starts_with(br#"{"type":"error""#), "{error}");
+        }
+        let whole = br#"{"error":null,"choices":[{"message":{"content":"a"}}]}"#;
+        let back = translated(Dialect::Vllm, Route::Messages, THOUGHT).1;
+        assert_eq!(back.document(200, whole).status, 200);
     }
 
     #[test]

@@ -25,10 +25,12 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::body::{BoxError, ReplyBody};
 use crate::headers::CALL_ID;
 
-/// A heartbeat between two events.
+/// A heartbeat in a stream, between two events.
 const COMMENT: Bytes = Bytes::from_static(b": \n\n");
 /// A heartbeat before a document.
 const SPACE: Bytes = Bytes::from_static(b" ");
+/// A heartbeat before what may become a document or a stream.
+const LINE_FEED: Bytes = Bytes::from_static(b"\n");
 
 /// The walk of a call, up to the head of its reply. `E` is the error of a call without one.
 pub type Walk<E> = Pin<Box<dyn Future<Output = Result<Response<ReplyBody>, E>> + Send>>;
@@ -43,6 +45,8 @@ struct PulseState {
     beats: AtomicU32,
     /// True once the call has ended. Its record would not count a further beat.
     is_over: AtomicBool,
+    /// True if the reply is a stream, as far as is known.
+    is_stream: AtomicBool,
     promise: watch::Sender<Promise>,
 }
 
@@ -64,7 +68,8 @@ impl Pulse {
     pub fn new(every: Duration) -> Self {
         let (promise, _) = watch::channel(Promise::default());
         let (beats, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
-        Self(Arc::new(PulseState { every, beats, is_over, promise }))
+        let is_stream = AtomicBool::new(false);
+        Self(Arc::new(PulseState { every, beats, is_over, is_stream, promise }))
     }
 
     /// Notes which reply is expected.
@@ -95,21 +100,28 @@ impl Pulse {
         promise
     }
 
-    /// The stream, with comments where it is silent. Each of its frames must end an event.
-    pub fn within(&self, stream: ReplyBody) -> ReplyBody {
-        Beating { body: stream, beat: Beat::new(self.clone(), COMMENT) }.boxed_unsync()
+    /// Sets whether the reply is a stream. Heartbeats within it are then comments.
+    pub fn set_stream(&self, is_stream: bool) {
+        self.0.is_stream.store(is_stream, Ordering::Relaxed);
+    }
+
+    /// The reply, with heartbeats where it is silent. Each of its frames must end an event, or be
+    /// white space before a document, or be the whole of one.
+    pub fn within(&self, body: ReplyBody) -> ReplyBody {
+        Beating { body, beat: Beat::new(self.clone(), None) }.boxed_unsync()
     }
 }
 
 /// The next heartbeat.
 struct Beat {
     pulse: Pulse,
-    bytes: Bytes,
+    /// `None` if the kind of the reply decides.
+    bytes: Option<Bytes>,
     pause: Pin<Box<Sleep>>,
 }
 
 impl Beat {
-    fn new(pulse: Pulse, bytes: Bytes) -> Self {
+    fn new(pulse: Pulse, bytes: Option<Bytes>) -> Self {
         let pause = Box::pin(sleep(pulse.0.every));
         Self { pulse, bytes, pause }
     }
@@ -127,11 +139,15 @@ impl Beat {
         ready!(self.pause.as_mut().poll(cx));
         self.heard();
         self.pulse.0.beats.fetch_add(1, Ordering::Relaxed);
-        Poll::Ready(Some(Ok(Frame::data(self.bytes.clone()))))
+        let by_kind = || match self.pulse.0.is_stream.load(Ordering::Relaxed) {
+            true => COMMENT,
+            false => LINE_FEED,
+        };
+        Poll::Ready(Some(Ok(Frame::data(self.bytes.clone().unwrap_or_else(by_kind)))))
     }
 }
 
-/// A stream with comments where it is silent.
+/// A reply with heartbeats where it is silent.
 struct Beating {
     body: ReplyBody,
     beat: Beat,
@@ -179,7 +195,7 @@ where
     };
     let is_stream = promise.is_stream;
     let late = Box::pin(async move { late(walk.await, is_stream).await });
-    let mut beat = Beat::new(pulse, bytes);
+    let mut beat = Beat::new(pulse, Some(bytes));
     // The first beat goes with the head.
     beat.pause.as_mut().reset(Instant::now());
     let early = EarlyBody { beat, state: EarlyState::Waiting(late) };

@@ -18,14 +18,17 @@ use tower::{Service, ServiceExt};
 
 use crate::body::BoxError;
 use crate::bounds::{
-    EXPIRY_CHECK, HANDSHAKE_WAIT, HEAD_BYTES_MAX, PING_INTERVAL, PING_WAIT, REFUSED_PAUSE,
-    ROOM_CHECK, STREAMS_MAX,
+    EXPIRY_CHECK, FIELD_OVERHEAD_BYTES, HANDSHAKE_WAIT, HEAD_BYTES_MAX, HEADERS_MAX, PING_INTERVAL,
+    PING_WAIT, REFUSED_PAUSE, ROOM_CHECK, STREAMS_MAX,
 };
 use crate::server::activity::{Activity, OpenBody, OpenRequest};
 use crate::server::connections::Connections;
 pub use crate::server::connections::{ConnectionBounds, descriptors_kept};
 use crate::server::endpoint::{AgentStream, Endpoint};
 use crate::server::socket::{AgentSocket, Peer};
+
+/// The same bounds of a head as HTTP/2 counts it.
+const HEAD_LIST_BYTES_MAX: u32 = (HEAD_BYTES_MAX + HEADERS_MAX * FIELD_OVERHEAD_BYTES) as u32;
 
 /// A listening socket.
 pub struct Listener {
@@ -184,9 +187,10 @@ async fn serve_connection<S: Answers<B>, B: Answer>(
     // The listener bounds the time of a head. hyper's own bound would also end a connection that
     // is idle between two calls.
     http.http1().timer(TokioTimer::new()).header_read_timeout(None).preserve_header_case(true);
-    http.http1().max_buf_size(HEAD_BYTES_MAX);
+    http.http1().max_buf_size(HEAD_BYTES_MAX).max_headers(HEADERS_MAX);
     http.http2()
         .timer(TokioTimer::new())
+        .max_header_list_size(HEAD_LIST_BYTES_MAX)
         .max_concurrent_streams(served.rules.streams_max)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_WAIT);

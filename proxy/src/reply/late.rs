@@ -7,9 +7,11 @@ use http::body::heartbeat::LateReply;
 use http::headers::is_event_stream;
 use http_body_util::BodyExt;
 use hyper::Response;
+use wire::ReplyKind;
 
 use crate::bounds::LATE_ERROR_BYTES_MAX;
 use crate::error::CallError;
+use crate::reply::opening::BodyKind;
 
 /// The agent's form of a reply whose status and content type cannot be sent any more.
 pub(crate) async fn late_reply(
@@ -22,7 +24,13 @@ pub(crate) async fn late_reply(
         Err(error) if is_stream => return LateReply::Error(error.event(route)),
         Err(error) => return LateReply::Broken(error.into()),
     };
-    if head.status.is_success() && is_event_stream(&head.headers) == is_stream {
+    let fits = match head.extensions.get() {
+        Some(BodyKind(Some(kind))) => (*kind == ReplyKind::Events) == is_stream,
+        // White space fits both.
+        Some(BodyKind(None)) => true,
+        None => is_event_stream(&head.headers) == is_stream,
+    };
+    if head.status.is_success() && fits {
         return LateReply::Body(body);
     }
 

@@ -1,38 +1,24 @@
 //! The tee: frames to the agent as they arrive, facts to the recording, and the end of the reply to
 //! the agent once the call is on disk.
 
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use episode::{Outcome, Route};
-use http::body::coding::{Coding, DecodeError, decoded_bytes_max};
-use http::body::outgoing::OutgoingBody;
-use http::body::request_body::RequestLimits;
-use http::body::{BoxError, ReplyBody, full};
-use http::bounds::BODY_COPIES;
+use episode::Outcome;
+use http::body::BoxError;
 use http::clock::now;
-use http::headers::{AcceptedCodings, CALL_ID, is_event_stream, remove, remove_hop_by_hop};
 use http::memory::{MemoryFull, MemoryLease, RoomWait};
-use http_body_util::BodyExt;
+use hyper::HeaderMap;
 use hyper::body::{Body, Frame, Incoming};
-use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
-use hyper::http::response::Parts;
-use hyper::{HeaderMap, Response, StatusCode};
 use store::CommitError;
 use tokio::time::Sleep;
-use wire::{ReplyDocument, Splitter};
 
 use crate::bounds::STALLED_EVENT_BYTES_MAX;
-use crate::config::Config;
 use crate::error::CallError;
-use crate::record::open_call::{Commit, OpenCall, committed};
-use crate::record::recording::Recording;
+use crate::record::open_call::{Commit, OpenCall};
 use crate::reply::drain::{RestOfReply, drain};
-use crate::reply::transform::{
-    BodyTransform, EventTransform, OpaqueTransform, Tail, TransformStep,
-};
-use crate::upstream::rewrite::{ContentTransform, Rewrite};
+use crate::reply::transform::{BodyTransform, OpaqueTransform, Tail, TransformStep};
 
 /// Bytes of a frame to which no further events are joined.
 const FRAME_BYTES: usize = 16 << 10;
@@ -41,279 +27,14 @@ const FRAME_BYTES: usize = 16 << 10;
 /// task must run before the next one; hyper's server polls a body twice before it lets others run.
 const YIELDS: u8 = 2;
 
-/// The receiver of a reply.
-#[derive(Debug)]
-pub(crate) struct ReplyReceiver {
-    pub(crate) route: Route,
-    pub(crate) codings: AcceptedCodings,
-    /// Longest reply that is recorded, and longest decoded frame, in bytes.
-    pub(crate) bytes_max: usize,
-    /// True if the reply's head names the call.
-    pub(crate) learns_call: bool,
-}
-
-impl ReplyReceiver {
-    pub(crate) fn new(route: Route, codings: AcceptedCodings, config: &Config) -> Self {
-        let learns_call = config.call_id_header;
-        Self { route, codings, bytes_max: config.reply_bytes_max, learns_call }
-    }
-}
-
-/// Relays the upstream's reply to the agent and to the recording.
-pub(crate) async fn relay(
-    reply: Response<Incoming>,
-    rewrite: Rewrite,
-    mut call: OpenCall,
-    receiver: ReplyReceiver,
-) -> Result<Response<ReplyBody>, CallError> {
-    call.check_start()?;
-    let (mut head, body) = reply.into_parts();
-    let (agent, bytes_max) = (receiver.route, receiver.bytes_max);
-    if receiver.learns_call
-        && let Ok(id) = HeaderValue::try_from(call.recording().call_id().to_string())
-    {
-        head.headers.insert(CALL_ID, id);
-    }
-    let coding = Coding::of(&head.headers);
-    let decoder = coding.decoder(bytes_max).filter(|_| agent.generates());
-    let Some(decoder) = decoder else {
-        return match rewrite.transform {
-            ContentTransform::Native(_) => relay_opaque(head, body, call, &receiver).await,
-            ContentTransform::Translated(_) => Err(call.fail(unknown_coding(&head)).await),
-        };
-    };
-
-    // The agent receives the decoded bytes: every client accepts the identity coding.
-    remove_hop_by_hop(&mut head.headers);
-    remove(&mut head.headers, &[CONTENT_LENGTH, CONTENT_ENCODING]);
-    if !is_event_stream(&head.headers) {
-        return relay_document(Document { head, body, coding }, rewrite.transform, call, bytes_max)
-            .await;
-    }
-
-    // A stream is relayed event by event.
-    call.wait_for_start().await?;
-    call.recording().set_status(head.status.as_u16());
-    let events = EventTransform {
-        splitter: Splitter::default(),
-        decoder,
-        content: rewrite.transform,
-        upstream: rewrite.route,
-        agent,
-    };
-    let pulse = call.recording().pulse();
-    let body = Tee::new(body, call, BodyTransform::Events(Box::new(events))).boxed_unsync();
-    let body = match pulse {
-        Some(pulse) => pulse.within(body),
-        None => body,
-    };
-    Ok(Response::from_parts(head, body))
-}
-
-pub(crate) fn unknown_coding(head: &Parts) -> CallError {
-    let coding = head.headers.get(CONTENT_ENCODING);
-    CallError::Broken(format!("its coding is not known: {coding:?}"))
-}
-
-/// Relays a reply unchanged, or decoded if the agent does not accept its coding.
-pub(crate) async fn relay_opaque(
-    mut head: Parts,
-    body: Incoming,
-    mut call: OpenCall,
-    receiver: &ReplyReceiver,
-) -> Result<Response<ReplyBody>, CallError> {
-    call.wait_for_start().await?;
-    call.recording().set_status(head.status.as_u16());
-    remove_hop_by_hop(&mut head.headers);
-    if body.is_end_stream() {
-        // No frame follows that could be held back, so the head is.
-        committed(call.end(Outcome::Complete)).await?;
-        return Ok(Response::from_parts(head, full(Bytes::new())));
-    }
-
-    let decoder = Coding::of(&head.headers).decoder(receiver.bytes_max);
-    let sends_decoded = !receiver.codings.accept(&head.headers);
-    if sends_decoded {
-        if decoder.is_none() {
-            return Err(call.fail(unknown_coding(&head)).await);
-        }
-        remove(&mut head.headers, &[CONTENT_LENGTH, CONTENT_ENCODING]);
-    }
-
-    let opaque = OpaqueTransform {
-        remaining: body.size_hint().exact(),
-        // A body in an unknown coding is recorded as it is.
-        decoder: decoder.or_else(|| Coding::Identity.decoder(receiver.bytes_max)),
-        sends_decoded,
-    };
-    let body = Tee::new(body, call, BodyTransform::Opaque(opaque)).boxed_unsync();
-    Ok(Response::from_parts(head, body))
-}
-
-/// A reply of a generating route that is not a stream.
-struct Document {
-    head: Parts,
-    body: Incoming,
-    coding: Coding,
-}
-
-/// Relays a document. It is read whole, because what to hide can be anywhere in it. Its last byte
-/// leaves with its first, so that the start of the call may be written with its end.
-async fn relay_document(
-    document: Document,
-    transform: ContentTransform,
-    mut call: OpenCall,
-    bytes_max: usize,
-) -> Result<Response<ReplyBody>, CallError> {
-    let Document { mut head, body, coding } = document;
-    let recording = call.recording();
-    recording.set_status(head.status.as_u16());
-
-    let WholeReply { bytes, trailers } = match read_whole(body, coding, recording, bytes_max).await
-    {
-        Ok(whole) => whole,
-        Err(failure) => {
-            if let ContentTransform::Native(hide) = &transform {
-                recording.add_reply_bytes(&hide.document(&ReplyDocument::new(failure.read)));
-            }
-            return Err(call.fail(failure.error).await);
-        }
-    };
-    let sent = transform_document(&mut head, &bytes, transform, recording);
-    // The agent may be slow to read what is on disk by then.
-    let memory = recording.memory().map(|memory| {
-        let mut of_agent = memory.sibling();
-        of_agent.hold(sent.len());
-        of_agent
-    });
-    drop(bytes);
-    committed(call.end(Outcome::Complete)).await?;
-    let body = OutgoingBody::whole(sent, trailers).charged_to(memory);
-    Ok(Response::from_parts(head, body.boxed_unsync()))
-}
-
-/// The agent's form of a document. Its status and content type are set in `head`.
-pub(crate) fn transform_document(
-    head: &mut Parts,
-    document: &Bytes,
-    transform: ContentTransform,
-    recording: &mut Recording,
-) -> Bytes {
-    let read = ReplyDocument::new(document.clone());
-    recording.add_upstream_document(&read);
-    let sent = match transform {
-        ContentTransform::Native(hide) => hide.document(&read),
-        ContentTransform::Translated(back) => {
-            recording.note_upstream_status(head.status.as_u16());
-            let translated = back.document(head.status.as_u16(), document);
-            recording.set_status(translated.status);
-            head.status =
-                StatusCode::from_u16(translated.status).unwrap_or(StatusCode::BAD_GATEWAY);
-            let content_type = HeaderValue::from_static(translated.content_type);
-            head.headers.insert(CONTENT_TYPE, content_type);
-            translated.body
-        }
-    };
-    recording.set_document(sent.clone());
-    recording.hold_beside(document.len());
-    sent
-}
-
-/// A document that was read whole.
-pub(crate) struct WholeReply {
-    pub(crate) bytes: Bytes,
-    trailers: Option<HeaderMap>,
-}
-
-/// A document that could not be read whole, with what was read before the error.
-pub(crate) struct ReadFailure {
-    read: Bytes,
-    pub(crate) error: CallError,
-}
-
-/// Reads and decodes a document of at most `bytes_max`.
-pub(crate) async fn read_whole(
-    body: Incoming,
-    coding: Coding,
-    recording: &mut Recording,
-    bytes_max: usize,
-) -> Result<WholeReply, ReadFailure> {
-    let mut body = pin!(body);
-    let mut read = BytesMut::new();
-    let mut trailers = None;
-
-    while let Some(frame) = body.frame().await {
-        recording.add_arrival(now);
-        match frame.map(Frame::into_data) {
-            Ok(Ok(data)) => read.extend_from_slice(&data),
-            Ok(Err(frame)) => trailers = frame.into_trailers().ok(),
-            Err(error) => return Err(ReadFailure::broken(read.freeze(), coding, error)),
-        }
-        if read.len() > bytes_max {
-            return Err(CallError::ReplyTooLong(bytes_max).into());
-        }
-        recording.hold_beside(read.len() * BODY_COPIES);
-        if let Some(memory) = recording.memory_mut() {
-            memory.room().await.map_err(CallError::from)?;
-        }
-    }
-
-    let work_memory = recording.memory_mut().map(|memory| memory.sibling());
-    let bytes = decode_whole(coding, read.freeze(), bytes_max, work_memory).await?;
-    recording.hold_beside(bytes.len() * BODY_COPIES);
-    Ok(WholeReply { bytes, trailers })
-}
-
-/// Decodes a document. A coded one is decoded elsewhere: that can take long. `memory` stays with
-/// the work, which goes on if the agent leaves.
-async fn decode_whole(
-    coding: Coding,
-    read: Bytes,
-    bytes_max: usize,
-    mut memory: Option<MemoryLease>,
-) -> Result<Bytes, ReadFailure> {
-    if coding == Coding::Identity {
-        return Ok(read);
-    }
-    let limits = RequestLimits { kept: bytes_max, max: bytes_max as u64 };
-    if let Some(memory) = &mut memory {
-        let decoded_max = decoded_bytes_max(read.len() as u64).min(limits.max);
-        memory.hold(usize::try_from(decoded_max).unwrap_or(bytes_max));
-        memory.room().await.map_err(CallError::from)?;
-    }
-    let coded = read.clone();
-    let work = move || (coding.decode(&coded, limits), memory);
-
-    let decoded = tokio::task::spawn_blocking(work).await.map(|(decoded, _memory)| decoded);
-    decoded.unwrap_or(Err(DecodeError::Unknown)).map_err(|error| match error {
-        DecodeError::TooLong | DecodeError::NotKept => CallError::ReplyTooLong(bytes_max).into(),
-        DecodeError::TooDense(max) => CallError::ReplyTooDense(max).into(),
-        DecodeError::Damaged(error) => ReadFailure::broken(read, coding, error),
-        DecodeError::Unknown => ReadFailure::broken(read, coding, "its coding is not known"),
-    })
-}
-
-impl From<CallError> for ReadFailure {
-    fn from(error: CallError) -> Self {
-        Self { read: Bytes::new(), error }
-    }
-}
-
-impl ReadFailure {
-    /// A document that broke off, with as much of it as can be decoded.
-    fn broken(read: Bytes, coding: Coding, error: impl Into<BoxError>) -> Self {
-        let decoded = coding.decoder(read.len()).and_then(|mut decoder| decoder.push(read).ok());
-        let error = CallError::Broken(error.into().to_string());
-        Self { read: decoded.unwrap_or_default(), error }
-    }
-}
-
 /// A body that is relayed while it is recorded. Its last frame waits for the commit.
-struct Tee {
+pub(crate) struct Tee {
     /// The upstream's body. Dropping it aborts the upstream's request.
     upstream: Option<Incoming>,
     state: State,
     transform: BodyTransform,
+    /// True until the transform was asked for what was read before.
+    is_fresh: bool,
     /// Coded bytes that came and are not decoded yet.
     unread: Bytes,
     room: RoomPause,
@@ -372,11 +93,12 @@ enum State {
 }
 
 impl Tee {
-    fn new(upstream: Incoming, call: OpenCall, transform: BodyTransform) -> Self {
+    pub(crate) fn new(upstream: Incoming, call: OpenCall, transform: BodyTransform) -> Self {
         let state = State::Relaying(Box::new(call));
         Self {
             upstream: Some(upstream),
             state,
+            is_fresh: matches!(transform, BodyTransform::Opening(_)),
             transform,
             unread: Bytes::new(),
             room: RoomPause::default(),
@@ -384,6 +106,11 @@ impl Tee {
             yields: 0,
             trailers: None,
         }
+    }
+
+    /// Goes on after what was read of the body already: coded bytes, and trailers.
+    pub(crate) fn go_on_after(&mut self, unread: Bytes, trailers: Option<HeaderMap>) {
+        (self.unread, self.trailers) = (unread, trailers);
     }
 
     /// The next step of a reply that is being relayed.
@@ -401,6 +128,9 @@ impl Tee {
                 return Poll::Ready(self.transform.break_off(error, recording));
             }
             recording.cap();
+        }
+        if std::mem::take(&mut self.is_fresh) {
+            return Poll::Ready(self.transform.push(Bytes::new(), recording));
         }
         if !self.unread.is_empty() {
             let piece = self.transform.take_piece(&mut self.unread);
@@ -484,7 +214,8 @@ impl Tee {
         // The terminal event may have been in the middle of what came.
         if self.unread.is_empty() {
             let Some(frame) = ready!(Pin::new(upstream).poll_frame(cx)) else {
-                return Poll::Ready(None);
+                let rest = self.transform.rest_after_end();
+                return Poll::Ready((!rest.is_empty()).then_some(Ok(rest)));
             };
             match frame.map(Frame::into_data) {
                 Ok(Ok(bytes)) => self.unread = bytes,
@@ -584,7 +315,7 @@ fn unrecorded(error: CommitError, transform: &BodyTransform) -> (Bytes, Tail) {
     let error = CallError::from(error);
     let event = match transform {
         BodyTransform::Events(events) => error.event(events.agent),
-        BodyTransform::Opaque(_) => Bytes::new(),
+        _ => Bytes::new(),
     };
     (event, Tail::Broken(error.into()))
 }

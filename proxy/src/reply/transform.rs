@@ -4,17 +4,22 @@ use bytes::{Bytes, BytesMut};
 use episode::{Outcome, Route};
 use http::body::BoxError;
 use http::body::coding::Decoder;
-use wire::{ReadEvent, Splitter};
+use wire::{Event, ReadEvent, ReplyKind, Splitter};
 
 use crate::bounds::DECODED_PIECE_BYTES_MAX;
 use crate::error::CallError;
 use crate::record::recording::Recording;
+use crate::reply::document::{LateDocument, LateEnd};
+use crate::reply::opening::Opening;
 use crate::upstream::rewrite::ContentTransform;
 
 /// The transform of a reply's body.
 #[derive(Debug)]
 pub(crate) enum BodyTransform {
+    /// A reply of a sampling route that may be a stream or a document.
+    Opening(Box<Opening>),
     Events(Box<EventTransform>),
+    Document(Box<LateDocument>),
     Opaque(OpaqueTransform),
 }
 
@@ -32,11 +37,11 @@ pub(crate) struct OpaqueTransform {
 /// A stream of server-sent events. Each event is sent as soon as it is whole.
 #[derive(Debug)]
 pub(crate) struct EventTransform {
-    pub(crate) splitter: Splitter,
-    pub(crate) decoder: Decoder,
-    pub(crate) content: ContentTransform,
+    splitter: Splitter,
+    decoder: Decoder,
+    content: ContentTransform,
     /// The route that was called upstream.
-    pub(crate) upstream: Route,
+    upstream: Route,
     /// The route that the agent called.
     pub(crate) agent: Route,
 }
@@ -67,6 +72,21 @@ impl TransformStep {
         Self::Send(Bytes::new())
     }
 
+    /// The step, with bytes in front that are sent now.
+    fn after(self, first: Bytes) -> Self {
+        let joined = |bytes: Bytes| match (first.is_empty(), bytes.is_empty()) {
+            (true, _) => bytes,
+            (false, true) => first,
+            (false, false) => Bytes::from([first, bytes].concat()),
+        };
+        match self {
+            Self::Send(bytes) => Self::Send(joined(bytes)),
+            Self::End { now, held, outcome, tail } => {
+                Self::End { now: joined(now), held, outcome, tail }
+            }
+        }
+    }
+
     fn broken(now: Bytes, error: String, recording: &mut Recording) -> Self {
         recording.set_error(error.clone());
         let tail = Tail::Broken(CallError::Broken(error).into());
@@ -79,7 +99,9 @@ impl BodyTransform {
     pub(crate) fn take_piece(&self, bytes: &mut Bytes) -> Bytes {
         let decoder = match self {
             Self::Opaque(opaque) => opaque.decoder.as_ref(),
+            Self::Opening(opening) => Some(&opening.decoder),
             Self::Events(events) => Some(&events.decoder),
+            Self::Document(document) => Some(&document.decoder),
         };
         match decoder.is_none_or(Decoder::is_identity) {
             true => std::mem::take(bytes),
@@ -87,11 +109,13 @@ impl BodyTransform {
         }
     }
 
-    /// Bytes that are held of an event that has not ended.
+    /// Bytes that are held of an event, or of a document, that has not ended.
     pub(crate) fn held(&self) -> usize {
         match self {
             Self::Opaque(_) => 0,
+            Self::Opening(opening) => opening.text.len(),
             Self::Events(events) => events.splitter.held(),
+            Self::Document(document) => document.held(),
         }
     }
 
@@ -105,6 +129,18 @@ impl BodyTransform {
     fn push_unmetered(&mut self, bytes: Bytes, recording: &mut Recording) -> TransformStep {
         match self {
             Self::Opaque(opaque) => opaque.push(bytes, recording),
+            Self::Opening(opening) => match opening.push(bytes) {
+                Ok(()) => {
+                    let kind = opening.kind();
+                    self.open(kind, recording)
+                }
+                Err(error) => TransformStep::broken(Bytes::new(), error.to_string(), recording),
+            },
+
+            Self::Document(document) => match document.push(bytes) {
+                Ok(()) => TransformStep::nothing(),
+                Err(error) => self.break_off(error, recording),
+            },
             Self::Events(events) => match events.decoder.push(bytes) {
                 Ok(decoded) => {
                     events.splitter.push(&decoded);
@@ -115,12 +151,42 @@ impl BodyTransform {
         }
     }
 
-    /// Takes bytes that follow the terminal event.
+    /// Sends the white space at the start of a reply, and goes on by its kind if that is known.
+    fn open(&mut self, kind: Option<ReplyKind>, recording: &mut Recording) -> TransformStep {
+        let Self::Opening(opening) = self else { return TransformStep::nothing() };
+        let padding = opening.take_padding();
+        recording.add_reply_bytes(&padding);
+        let Some(kind) = kind else { return TransformStep::Send(padding) };
+
+        if let Some(pulse) = recording.pulse() {
+            pulse.set_stream(kind == ReplyKind::Events);
+        }
+        let unused = Self::Opaque(OpaqueTransform::default());
+        if let Self::Opening(opening) = std::mem::replace(self, unused) {
+            *self = match kind {
+                ReplyKind::Events => Self::Events(Box::new(EventTransform::new(*opening))),
+                ReplyKind::Document => Self::Document(Box::new(LateDocument::new(*opening))),
+            };
+        }
+        match self {
+            Self::Events(events) => events.take_events(recording).after(padding),
+            _ => TransformStep::Send(padding),
+        }
+    }
+
+    /// Takes bytes that follow the terminal event; returns what the agent gets of them.
     pub(crate) fn push_after_end(&mut self, bytes: Bytes) -> std::io::Result<Bytes> {
         match self {
-            Self::Opaque(_) => Ok(bytes),
-            Self::Events(events) => events.decoder.push(bytes),
+            Self::Opaque(_) | Self::Opening(_) | Self::Document(_) => Ok(bytes),
+            Self::Events(events) => events.push_after_end(bytes),
         }
+    }
+
+    /// What is left for the agent of the bytes that follow the terminal event.
+    pub(crate) fn rest_after_end(&mut self) -> Bytes {
+        let Self::Events(events) = self else { return Bytes::new() };
+        let rest = events.splitter.rest();
+        rest.and_then(|rest| events.hidden(&rest)).unwrap_or_default()
     }
 
     /// Takes bytes for the recording alone; returns whether the reply has reached its end.
@@ -143,6 +209,23 @@ impl BodyTransform {
     pub(crate) fn end(&mut self, recording: &mut Recording) -> TransformStep {
         match self {
             Self::Opaque(opaque) => opaque.end(Bytes::new(), recording),
+            Self::Opening(opening) => {
+                let kind = opening.kind_at_end();
+                match self.open(Some(kind), recording) {
+                    TransformStep::Send(first) => self.end(recording).after(first),
+                    ended @ TransformStep::End { .. } => ended,
+                }
+            }
+
+            Self::Document(document) => match document.decoder.finish() {
+                Ok(()) => {
+                    let LateEnd { held, error } = document.end(recording);
+                    let tail = error.map_or(Tail::Nothing, |error| Tail::Broken(error.into()));
+                    let (now, outcome) = (Bytes::new(), Outcome::Complete);
+                    TransformStep::End { now, held, outcome, tail }
+                }
+                Err(error) => self.break_off(error.to_string(), recording),
+            },
             Self::Events(events) => match events.decoder.finish() {
                 Ok(()) => events.end(recording),
                 Err(error) => TransformStep::broken(Bytes::new(), error.to_string(), recording),
@@ -153,6 +236,9 @@ impl BodyTransform {
     /// Ends the body after the connection broke. A partial event is not sent: it may contain what
     /// must be hidden.
     pub(crate) fn break_off(&mut self, error: String, recording: &mut Recording) -> TransformStep {
+        if let Self::Document(document) = self {
+            document.break_off(recording);
+        }
         TransformStep::broken(Bytes::new(), error, recording)
     }
 }
@@ -207,6 +293,20 @@ impl OpaqueTransform {
 }
 
 impl EventTransform {
+    /// The stream that begins with what was read of `opening`.
+    fn new(opening: Opening) -> Self {
+        let Opening { text, decoder, path, .. } = opening;
+        let mut splitter = Splitter::default();
+        splitter.push(&text);
+        Self {
+            splitter,
+            decoder,
+            content: path.content,
+            upstream: path.upstream,
+            agent: path.agent,
+        }
+    }
+
     /// Takes every whole event. The terminal event and what follows it are held.
     fn take_events(&mut self, recording: &mut Recording) -> TransformStep {
         let mut sent = BytesMut::new();
@@ -242,13 +342,30 @@ impl EventTransform {
             ContentTransform::Native(hide) => {
                 recording.add_upstream_event(read);
                 held.extend_from_slice(&hide.event(read).unwrap_or_default());
-                if let Some(rest) = self.splitter.rest() {
-                    held.extend_from_slice(&rest.0);
+                while let Ok(Some(event)) = self.splitter.next_event() {
+                    held.extend_from_slice(&self.hidden(&event).unwrap_or_default());
                 }
             }
         }
         recording.add_reply_bytes(&held);
         held.freeze()
+    }
+
+    /// An event that follows the terminal one, in the agent's form.
+    fn hidden(&self, event: &Event) -> Option<Bytes> {
+        match &self.content {
+            ContentTransform::Native(hide) => hide.event(&event.read()),
+            ContentTransform::Translated(_) => None,
+        }
+    }
+
+    fn push_after_end(&mut self, bytes: Bytes) -> std::io::Result<Bytes> {
+        self.splitter.push(&self.decoder.push(bytes)?);
+        let mut sent = BytesMut::new();
+        while let Some(event) = self.splitter.next_event().map_err(std::io::Error::other)? {
+            sent.extend_from_slice(&self.hidden(&event).unwrap_or_default());
+        }
+        Ok(sent.freeze())
     }
 
     /// Records an event, and adds the agent's form of it to `sent`.

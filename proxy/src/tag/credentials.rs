@@ -37,7 +37,7 @@ pub(crate) fn signed_key(
     now: Micros,
 ) -> Result<Option<SignedKey>, CallError> {
     let in_headers = KEY_HEADERS.iter().flat_map(|name| headers.get_all(*name));
-    let in_headers = in_headers.filter_map(|value| value.to_str().ok()).flat_map(candidates);
+    let in_headers = in_headers.filter_map(headers::text).flat_map(candidates);
     let in_query = parameters(uri.query().unwrap_or_default())
         .filter(|parameter| is_key_parameter(parameter))
         .filter_map(|parameter| Some(unescaped(parameter.split_once('=')?.1)));
@@ -60,7 +60,7 @@ pub(crate) fn signed_key(
 pub(crate) fn strip_headers(headers: &mut HeaderMap) {
     for name in KEY_HEADERS {
         let has_key = |value: &HeaderValue| {
-            let text = value.to_str().unwrap_or_default();
+            let text = headers::text(value).unwrap_or_default();
             candidates(text).iter().any(|text| text.starts_with(PREFIX) || holds_key(text))
         };
         if headers.get_all(name).iter().any(has_key) {
@@ -140,7 +140,7 @@ fn is_key_parameter(parameter: &str) -> bool {
 
 /// The cookies of a header that hold no key; `None` if none is left.
 fn without_key_cookies(value: &HeaderValue) -> Option<HeaderValue> {
-    let text = value.to_str().ok()?;
+    let text = headers::text(value)?;
     let kept: Vec<&str> =
         text.split(';').map(str::trim).filter(|cookie| !holds_key(&unescaped(cookie))).collect();
     HeaderValue::from_str(&kept.join("; ")).ok().filter(|left| !left.is_empty())

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use episode::Route;
 use serde_json::{Value, json};
 
+use crate::document::kind::first_document;
 use crate::json::{members, root, tree};
 use crate::sse::events;
 use crate::translate::responses::output_items;
@@ -20,6 +21,7 @@ pub fn response_id(route: Route, reply: &[u8]) -> Option<String> {
     if route != Route::Responses {
         return None;
     }
+    let reply = first_document(reply);
     if reply.trim_ascii_start().first() == Some(&b'{') {
         let document = object(reply)?;
         // An error may have an id too, of the request.
@@ -65,7 +67,7 @@ pub fn prepend_turns(request: &[u8], turns: &[(&[u8], &[u8])]) -> Option<Vec<u8>
     let mut items = Vec::new();
     for (before, reply) in turns {
         items.extend(input_items(&object(before)?)?);
-        items.extend(output_items(reply)?);
+        items.extend(output_items(first_document(reply))?);
     }
 
     items.extend(input_items(&whole)?);
