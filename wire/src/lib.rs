@@ -4,6 +4,7 @@
 //! - [`access`], [`route`], [`Request`] and [`lineage`]: the routes that agents may use, the kind
 //!   of a call, its body, and the agent that made it. [`without_scheduling`] cuts the fields that
 //!   only the user decides.
+//! - [`BasePath`]: where the routes are on a server.
 //! - [`ForcedSampling`] overrides the agent's sampling parameters. [`ServerSampling`] and
 //!   [`EffectiveSampling`] tell what a call was sampled with, and [`LogprobFit`] whether its
 //!   logprobs are of that distribution.
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+mod base;
 mod bounds;
 mod conversation;
 mod dialect;
@@ -48,6 +50,7 @@ mod translate;
 mod weights;
 
 pub use ask::{AskOptions, AugmentedRequest, REFUSAL_BYTES_MAX, RefusedFields, ask};
+pub use base::BasePath;
 pub use conversation::{
     Conversation, RawConversation, ReplyAnswer, answer, answers, canonical, content_text,
     conversation, parsed_arguments, prepend_turn, prepend_turns, previous_response,
@@ -56,7 +59,7 @@ pub use conversation::{
 pub use dialect::{Dialect, dialect_of_models};
 pub use document::ReplyDocument;
 pub use engine_routes::{ENGINE_ROUTES, EngineRoute, EngineServer, engine_route};
-pub use error::{error_body, error_event, error_text};
+pub use error::{error_body, error_event, error_text, is_anthropic_error};
 pub use hide::ReplyFilter;
 pub use lineage::lineage;
 pub use reply::{
@@ -65,7 +68,8 @@ pub use reply::{
 };
 pub use request::Request;
 pub use routes::{
-    Access, access, depends_on_body, reports_natively, route, route_for, route_with_body,
+    Access, access, depends_on_body, is_anthropic_call, reports_natively, route, route_for,
+    route_with_body,
 };
 pub use sampling::{
     EffectiveSampling, ForcedSampling, ForcedSamplingError, LogprobFit, ServerSampling,

@@ -93,7 +93,7 @@ fn treatment(method: &str, path: &str) -> Option<Treatment> {
 }
 
 /// Returns true if a path of the table names this endpoint.
-fn names(template: &str, name: &str) -> bool {
+pub(crate) fn names(template: &str, name: &str) -> bool {
     match template.strip_suffix('*') {
         Some(start) => name.len() > start.len() && name.starts_with(start),
         None => template == name,
@@ -164,6 +164,17 @@ pub fn route_for(dialect: Dialect, route: Route, path: &str) -> Route {
     }
 }
 
+/// Returns true if a client of Anthropic's API makes a call to `path`: its own routes, and what else
+/// it asks for with the header that `has_version` stands for.
+pub fn is_anthropic_call(path: &str, has_version: bool) -> bool {
+    let name = endpoint_name(path.split('?').next().unwrap_or(path));
+    let is_of_openai = matches!(
+        treatment("POST", name),
+        Some(Call(Route::Chat | Route::Completions | Route::Responses | Route::Embeddings))
+    );
+    name == "messages" || name.starts_with("messages/") || has_version && !is_of_openai
+}
+
 /// Returns true if a server of `dialect` reports the sampled tokens of its own route.
 pub fn reports_natively(dialect: Dialect) -> bool {
     matches!(dialect, Dialect::Sglang | Dialect::Llamacpp | Dialect::Rolltape)
@@ -171,7 +182,7 @@ pub fn reports_natively(dialect: Dialect) -> bool {
 
 /// A path without slashes at its ends and without a leading `v1`. Some clients leave the version
 /// out, some join it with a second slash.
-fn endpoint_name(path: &str) -> &str {
+pub(crate) fn endpoint_name(path: &str) -> &str {
     let trimmed = path.trim_end_matches('/').trim_start_matches('/');
     match trimmed.strip_prefix("v1") {
         Some(rest) if rest.starts_with('/') => rest.trim_start_matches('/'),
@@ -213,6 +224,20 @@ mod tests {
         assert_eq!(of(r#"{"input":"a"}"#), Route::Other);
         assert_eq!(of("["), Route::Other);
         assert_eq!(route_with_body("POST", "/v1/messages", None), Route::Messages);
+    }
+
+    #[test]
+    fn a_client_of_anthropics_api_is_known_by_its_routes_and_its_version() {
+        for path in ["/v1/messages?beta=true", "/v1/messages/count_tokens", "/messages/"] {
+            assert!(is_anthropic_call(path, false), "{path}");
+        }
+        for path in ["/v1/models?limit=1000", "/v1/models/m", "/"] {
+            assert!(is_anthropic_call(path, true) && !is_anthropic_call(path, false), "{path}");
+        }
+        for path in ["/v1/chat/completions", "/responses", "/v1/messages_of_others"] {
+            assert!(!is_anthropic_call(path, false), "{path}");
+        }
+        assert!(!is_anthropic_call("/v1/chat/completions?a", true));
     }
 
     #[test]
