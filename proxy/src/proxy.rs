@@ -108,6 +108,8 @@ impl Proxy {
         let tracker = CallTracker::default();
         tracker.versions.load(snapshot.versions().await?);
         let admission = Admission::new(snapshot.admission_rule().await?);
+        // No transaction stays open while the upstreams are waited for.
+        drop(snapshot);
         let fleet = Fleet::start(&config).await?;
         fleet.probe_early().await;
 

@@ -173,8 +173,8 @@ pub(crate) fn route_of(method: &Method, path: &str) -> Route {
     TaggedPath::parse(path).map_or(Route::Other, |path| path.route(method))
 }
 
-/// True if a request, tagged or not, is for one of the upstream's control routes. An upstream with a
-/// base of its own gets a path without its `/v1`.
+/// True if a request, tagged or not, is for one of the upstream's control routes. An upstream whose
+/// API is elsewhere gets a path without its `/v1`.
 pub(crate) fn is_engine_route(path: &str) -> bool {
     TaggedPath::parse(path).is_ok_and(|path| {
         let path = normalized(path.rest);

@@ -23,7 +23,6 @@
 #![forbid(unsafe_code)]
 
 mod ask;
-mod base;
 mod bounds;
 mod conversation;
 mod dialect;
@@ -50,7 +49,6 @@ mod translate;
 mod weights;
 
 pub use ask::{AskOptions, AugmentedRequest, REFUSAL_BYTES_MAX, RefusedFields, ask};
-pub use base::BasePath;
 pub use conversation::{
     Conversation, RawConversation, ReplyAnswer, answer, answers, canonical, content_text,
     conversation, parsed_arguments, prepend_turn, prepend_turns, previous_response,
@@ -67,6 +65,7 @@ pub use reply::{
     token_counts,
 };
 pub use request::Request;
+pub use routes::base::BasePath;
 pub use routes::{
     Access, access, depends_on_body, is_anthropic_call, reports_natively, route, route_for,
     route_with_body,

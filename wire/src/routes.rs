@@ -1,6 +1,8 @@
 //! The routes of agents: which are served, which are recorded with tokens, and which sample tokens
 //! that cannot be recorded.
 
+pub(crate) mod base;
+
 use episode::Route;
 
 use crate::dialect::Dialect;
@@ -93,7 +95,7 @@ fn treatment(method: &str, path: &str) -> Option<Treatment> {
 }
 
 /// Returns true if a path of the table names this endpoint.
-pub(crate) fn names(template: &str, name: &str) -> bool {
+fn names(template: &str, name: &str) -> bool {
     match template.strip_suffix('*') {
         Some(start) => name.len() > start.len() && name.starts_with(start),
         None => template == name,
@@ -164,8 +166,8 @@ pub fn route_for(dialect: Dialect, route: Route, path: &str) -> Route {
     }
 }
 
-/// Returns true if a client of Anthropic's API makes a call to `path`: its own routes, and what else
-/// it asks for with the header that `has_version` stands for.
+/// Returns true if a client of Anthropic's API makes a call to `path`: to one of its own routes, or
+/// to any other with its header for a version, which `has_version` stands for.
 pub fn is_anthropic_call(path: &str, has_version: bool) -> bool {
     let name = endpoint_name(path.split('?').next().unwrap_or(path));
     let is_of_openai = matches!(
@@ -182,7 +184,7 @@ pub fn reports_natively(dialect: Dialect) -> bool {
 
 /// A path without slashes at its ends and without a leading `v1`. Some clients leave the version
 /// out, some join it with a second slash.
-pub(crate) fn endpoint_name(path: &str) -> &str {
+fn endpoint_name(path: &str) -> &str {
     let trimmed = path.trim_end_matches('/').trim_start_matches('/');
     match trimmed.strip_prefix("v1") {
         Some(rest) if rest.starts_with('/') => rest.trim_start_matches('/'),
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_of_anthropics_api_is_known_by_its_routes_and_its_version() {
+    fn anthropics_clients_are_known_by_their_routes_and_version() {
         for path in ["/v1/messages?beta=true", "/v1/messages/count_tokens", "/messages/"] {
             assert!(is_anthropic_call(path, false), "{path}");
         }

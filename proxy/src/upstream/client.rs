@@ -131,8 +131,7 @@ impl UpstreamClient {
         };
         key.note(calls, other, second.status());
         // The first refusal is the one that the agent's own client would have got.
-        let is_accepted = second.status() != StatusCode::UNAUTHORIZED;
-        Ok(if is_accepted { second } else { reply })
+        Ok(if keys::is_refusal(second.status()) { reply } else { second })
     }
 
     async fn send_in_form(
@@ -221,7 +220,7 @@ impl UpstreamClient {
         let mut head = OutgoingHead::question(method, path, headers);
         let mut reply = self.send_whole(head.clone(), &body).await?;
         // Servers of OpenAI's API do not know the header of Anthropic's clients.
-        let is_refused = reply.status() == StatusCode::UNAUTHORIZED && !self.has_key();
+        let is_refused = keys::is_refusal(reply.status()) && !self.has_key();
         if is_refused && keys::make_bearer(&mut head.headers) {
             reply = self.send_once(head, body()).await?;
         }

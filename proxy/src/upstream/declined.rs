@@ -1,4 +1,4 @@
-//! Questions of rolltape itself that an upstream declined. They are not asked again with every call.
+//! Questions of rolltape itself that an upstream declined, which are not asked with every call.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, PoisonError};

@@ -59,9 +59,9 @@ impl Exchange {
         }
     }
 
-    /// Sends a call. After a 400 or a 422 that rolltape's own fields may have caused, it is sent again with
-    /// fewer of them, at last with none. The fields that the upstream accepted are remembered. The
-    /// returned [`Rewrite`] is that of the reply.
+    /// Sends a call. After a 400 or a 422 that rolltape's own fields may have caused, it is sent
+    /// again with fewer of them, at last with none. The fields that the upstream accepted are
+    /// remembered. The returned [`Rewrite`] is that of the reply.
     pub(crate) async fn send(
         &self,
         request: &mut AgentRequest<'_>,

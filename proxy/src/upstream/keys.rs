@@ -1,9 +1,9 @@
 //! The upstream's own key, in the form in which the upstream takes it.
 //!
 //! Clients of Anthropic's API send a key as `x-api-key` and name a version; those of OpenAI's send
-//! a bearer token. The upstream gets its key as the client of a call would send it, whatever key the
-//! agent itself has. A 401 says that this was wrong: the call is sent again in the other form, and
-//! what was accepted is remembered.
+//! a bearer token. The upstream gets its key as the client of a call would send it, whatever key
+//! the agent itself has. A 401 or a 403 may say that this was wrong: the call is sent again in the
+//! other form, and the form that was accepted is remembered.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -90,16 +90,14 @@ impl OwnKey {
     ) -> Option<KeyForm> {
         let refused_at = self.known().get(&calls).and_then(|known| known.refused_at);
         let is_hopeless = refused_at.is_some_and(|at| at.elapsed() < REFUSED_CLASS_LIFE);
-        (status == StatusCode::UNAUTHORIZED && !is_hopeless).then(|| form.other())
+        (is_refusal(status) && !is_hopeless).then(|| form.other())
     }
 
     /// Notes the answer to the key in `form`, after the other one was refused.
     pub(super) fn note(&self, calls: KeyUse, form: KeyForm, status: StatusCode) {
-        let known = match status {
-            StatusCode::UNAUTHORIZED => {
-                KnownForm { form: form.other(), refused_at: Some(Instant::now()) }
-            }
-            _ => KnownForm { form, refused_at: None },
+        let known = match is_refusal(status) {
+            true => KnownForm { form: form.other(), refused_at: Some(Instant::now()) },
+            false => KnownForm { form, refused_at: None },
         };
         self.known().insert(calls, known);
     }
@@ -124,6 +122,11 @@ impl OwnKey {
     }
 }
 
+/// True for the answers of servers to a key that they do not find or do not take.
+pub(super) fn is_refusal(status: StatusCode) -> bool {
+    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+}
+
 /// The value of `authorization` for a key.
 fn bearer(key: &HeaderValue) -> Result<HeaderValue, InvalidHeaderValue> {
     let mut bearer = HeaderValue::from_bytes(&[b"Bearer ", key.as_bytes()].concat())?;
@@ -138,8 +141,8 @@ pub(super) fn credentials_of(agent: &HeaderMap) -> HeaderMap {
     sent.collect()
 }
 
-/// Makes a bearer token of the key in Anthropic's header. Returns false if there is none, or a token
-/// already.
+/// Makes a bearer token of the key in Anthropic's header. Returns false if there is none, or a
+/// token already.
 pub(super) fn make_bearer(headers: &mut HeaderMap) -> bool {
     let key = headers.get(API_KEY).filter(|_| !headers.contains_key(header::AUTHORIZATION));
     let Some(Ok(bearer)) = key.map(bearer) else { return false };
@@ -180,7 +183,7 @@ mod tests {
     fn the_form_that_was_accepted_is_the_next_first() {
         let key = OwnKey::new("sk-1").unwrap();
         assert_eq!(key.next_form(MESSAGES, KeyForm::ApiKey, StatusCode::OK), None);
-        assert_eq!(key.next_form(MESSAGES, KeyForm::ApiKey, StatusCode::FORBIDDEN), None);
+        assert_eq!(key.next_form(MESSAGES, KeyForm::ApiKey, StatusCode::BAD_REQUEST), None);
         let other = key.next_form(MESSAGES, KeyForm::ApiKey, StatusCode::UNAUTHORIZED).unwrap();
         key.note(MESSAGES, other, StatusCode::BAD_REQUEST);
         assert_eq!(key.form(MESSAGES), KeyForm::Bearer);

@@ -22,7 +22,7 @@ use crate::upstream::sampling::CallSampling;
 /// The chat route of any upstream.
 const CHAT_PATH: &str = "/v1/chat/completions";
 
-/// The reason for which a call is not asked for tokens after a refusal of it or of one of its class.
+/// The reason for which a call is not asked for tokens: it was refused, or one of its class was.
 const REFUSED: &str = "the upstream refused the call when it was asked for tokens";
 
 /// A call whose request to the upstream is to be planned.

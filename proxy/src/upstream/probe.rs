@@ -58,6 +58,7 @@ impl DialectProbe {
         if self.declined.is_recent(agent) {
             return Err(DialectError::Declined);
         }
+
         let (status, models) =
             self.client.fetch("/v1/models", agent).await.map_err(DialectError::Failed)?;
         let dialect = match status.is_success() {

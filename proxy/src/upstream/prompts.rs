@@ -94,8 +94,9 @@ async fn tokenize(lookups: &Lookups, prompts: &PromptLookup, agent: &HeaderMap) 
     prompts.ids(&replies)
 }
 
-/// The body of a successful reply; none for a while from an upstream of another kind. A question is asked once more if its connection broke, as that
-/// of a server that gives up an idle connection just then: it changes nothing there.
+/// The body of a successful reply; for a while none from an upstream of another kind. A question is
+/// asked once more if its connection broke, as that of a server that gives up an idle connection
+/// just then: it changes nothing there.
 async fn ask(lookups: &Lookups, path: &str, body: Bytes, agent: &HeaderMap) -> Option<Bytes> {
     if lookups.declined_prompts.is_recent(agent) {
         return None;

@@ -1,10 +1,10 @@
 //! The path of a server's address, to which its clients join the paths of its API.
 //!
-//! Most servers have their API below `/v1`, so that rolltape and its agents name its routes by that.
-//! A server elsewhere (`/api/paas/v4`, `/v1beta/openai`) has them right below the path that clients
-//! are given as their base URL. Clients of Anthropic's API add `/v1` to any base by themselves.
+//! Most servers have their API below `/v1`, so rolltape and its agents name routes by that. Others
+//! (`/api/paas/v4`, `/v1beta/openai`) have it right below the path that clients are given as their
+//! base URL. Clients of Anthropic's API add `/v1` to any base by themselves.
 
-use crate::routes::{endpoint_name, names};
+use super::{endpoint_name, names};
 
 /// The version by which agents name the routes of an API.
 const V1: &str = "/v1";
@@ -73,8 +73,8 @@ impl BasePath {
         format!("{}{version}{path}", self.root)
     }
 
-    /// The path as a server with `/v1` reads it: an address that ends in `/v1` gives it to routes of
-    /// the API that come without.
+    /// The path as the server reads it: an address that ends in `/v1` gives it to routes of the API
+    /// that come without.
     pub fn versioned(&self, path: &str) -> String {
         let version = if self.lacks_version(path) { V1 } else { "" };
         format!("{version}{path}")
