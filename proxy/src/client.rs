@@ -120,7 +120,7 @@ impl Client {
         let full_plan =
             Plan::new(&self.config, dialect, &self.config.force, request.route, json.as_ref());
         let plan = if request.asks { full_plan } else { full_plan.without_asking() };
-        let head = self.head(request.route);
+        let head = Self::head(request.route);
         // Compared with the rewrite that the upstream accepts, to tell what it declined.
         let asks = plan.rewrite(wire::RefusedFields::default(), &head.headers).asks;
         let prompts = plan.prompts().filter(|_| request.asks);
@@ -159,16 +159,12 @@ impl Client {
     }
 
     /// The head that an agent of this wire would send.
-    fn head(&self, route: Route) -> Parts {
+    fn head(route: Route) -> Parts {
         let (mut head, ()) = Request::new(()).into_parts();
         head.method = Method::POST;
         head.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if route == Route::Messages {
             head.headers.insert("anthropic-version", HeaderValue::from_static("2023-06-01"));
-            if self.config.upstream_key.is_some() {
-                // The upstream's key replaces this value.
-                head.headers.insert("x-api-key", HeaderValue::from_static("rolltape"));
-            }
         }
         prepare_request(&mut head.headers, route);
         head

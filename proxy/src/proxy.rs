@@ -88,7 +88,8 @@ impl From<ChangeError> for StartError {
 }
 
 impl Proxy {
-    /// A proxy that records into `store`.
+    /// A proxy that records into `store`. Upstreams that are called with a key of our own are asked
+    /// what they are, for at most two seconds.
     ///
     /// # Errors
     /// [`StartError`] if a setting cannot be used or the store cannot be read.
@@ -107,9 +108,13 @@ impl Proxy {
         let tracker = CallTracker::default();
         tracker.versions.load(snapshot.versions().await?);
         let admission = Admission::new(snapshot.admission_rule().await?);
+        // No transaction stays open while the upstreams are waited for.
+        drop(snapshot);
+        let fleet = Fleet::start(&config).await?;
+        fleet.probe_early().await;
 
         Ok(Self {
-            fleet: Arc::new(Fleet::start(&config).await?),
+            fleet: Arc::new(fleet),
             call_permits: Arc::new(Semaphore::new(config.calls_at_once())),
             memory: Arc::new(MemoryAccount::new(config.memory_bytes_max)),
             default_force: Arc::new(config.force.clone()),

@@ -63,8 +63,10 @@ async fn answer(
     gate: &Gate,
     mut request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
-    // Everything from here on reads the path in its normal form.
+    // Everything from here on reads the path in its normal form, and by the name that it has below
+    // `/v1`.
     let normal = tag::path::normalize(request.uri_mut());
+    tag::path::rename(request.uri_mut(), |path| proxy.fleet.name_of(path));
     let route = tag::route_of(request.method(), request.uri().path());
     let admitted =
         normal.and_then(|()| proxy.check_key(&request)).and_then(|()| gate.check(&request));

@@ -170,9 +170,14 @@ pub(crate) fn route_of(method: &Method, path: &str) -> Route {
     TaggedPath::parse(path).map_or(Route::Other, |path| path.route(method))
 }
 
-/// True if a request, tagged or not, is for one of the upstream's control routes.
+/// True if a request, tagged or not, is for one of the upstream's control routes. An upstream whose
+/// API is elsewhere gets a path without its `/v1`.
 pub(crate) fn is_engine_route(path: &str) -> bool {
-    TaggedPath::parse(path).is_ok_and(|path| wire::engine_route(&normalized(path.rest)).is_some())
+    TaggedPath::parse(path).is_ok_and(|path| {
+        let path = normalized(path.rest);
+        let below = path.strip_prefix("/v1").unwrap_or(&path);
+        [path.as_str(), below].iter().any(|path| wire::engine_route(path).is_some())
+    })
 }
 
 /// The path for the upstream of a request, tagged or not. All of it if the tag cannot be read.

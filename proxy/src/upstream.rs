@@ -1,14 +1,17 @@
 //! The side that faces the upstream: what is sent, what it is asked, and what it is known to do.
 //!
 //! - `server`: an inference server, made of the parts below.
-//! - `client`: single requests. `reachability`: whether they arrive.
-//! - `probe`: the dialect.
+//! - `client`: single requests. `keys`: the key that they carry.
+//! - `reachability`: whether they arrive.
+//! - `probe`: the dialect. `declined`: questions that it does not answer.
 //! - `plan`: how a call is sent, as a value. `rewrite`: the request that comes of it.
 //! - `exchange`: a call is sent. `refusals`: the fields that an upstream does not take.
 //! - `lookups`: what it is asked beside a call, for `sampling`, `prompts` and the plan.
 
 pub(crate) mod client;
+mod declined;
 pub(crate) mod exchange;
+mod keys;
 pub(crate) mod lookups;
 mod models;
 pub(crate) mod plan;

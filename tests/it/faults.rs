@@ -281,7 +281,7 @@ async fn an_upstream_without_our_fields_gets_the_agents_body() {
     }
     let (asked, why) = asked_of(&upstream, &world).await;
     assert_eq!(asked, [3, 2, 1, 0, 0]);
-    assert_eq!(why, ["the upstream answered 400 when it was asked for tokens"; 2]);
+    assert_eq!(why, ["the upstream refused the call when it was asked for tokens"; 2]);
     assert_eq!(upstream.seen()[4].body, b"{\"model\":\"m\"}");
     world.stop().await;
 }

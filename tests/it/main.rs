@@ -26,6 +26,7 @@ mod fleet_shared;
 mod fleet_storm;
 mod headers;
 mod heartbeat;
+mod hosted;
 mod http;
 mod kinds;
 mod large;

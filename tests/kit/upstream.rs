@@ -84,6 +84,18 @@ impl Upstream {
         dialect: &'static str,
         script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static,
     ) -> Self {
+        Self::start_as(Some(dialect), script).await
+    }
+
+    /// The same for a server that answers nothing by itself: everything is counted and scripted.
+    pub async fn start_bare(script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static) -> Self {
+        Self::start_as(None, script).await
+    }
+
+    async fn start_as(
+        dialect: Option<&'static str>,
+        script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
         let upstream = Self {
@@ -107,10 +119,10 @@ impl Upstream {
                 let about = Arc::clone(&about);
                 tokio::spawn(async move {
                     let play = |request: &Seen| {
-                        if request.path == "/v1/models" {
+                        if let Some(dialect) = dialect.filter(|_| request.path == "/v1/models") {
                             return vec![models(dialect)];
                         }
-                        if ABOUT.contains(&request.path.as_str()) {
+                        if dialect.is_some() && ABOUT.contains(&request.path.as_str()) {
                             let told = about.lock().expect("no test panics here").clone();
                             return vec![page(told)];
                         }

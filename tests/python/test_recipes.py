@@ -43,11 +43,11 @@ PYTHON3 = {"python3": f"{sys.prefix}/bin/python3"}
 NUMBERS = [{"text": "3"}, {"text": "4"}]
 
 
-def scripted(turns, folder, port=8000):
+def scripted(turns, folder, port=8000, server="scripted.py"):
     """Commands that start an inference server which says these turns."""
     script = folder / "script.json"
     script.write_text(json.dumps(turns))
-    program = f"{sys.executable} {harness.ROOT}/tests/python/scripted.py"
+    program = f"{sys.executable} {harness.ROOT}/tests/python/{server}"
     options = f"--port {port} --script {script} --log {folder}/asked.jsonl"
     wait = f"until curl -s http://127.0.0.1:{port}/v1/models >/dev/null; do sleep 0.1; done"
     return f"{program} {options} >/dev/null &\n{wait}"
@@ -86,10 +86,13 @@ def test_own_agent(tmp_path):
 
 
 def test_hosted_api(tmp_path):
+    servers = [scripted(NUMBERS, tmp_path),
+               scripted(NUMBERS, tmp_path, 8001, "anthropic_server.py")]
     setting = recipes.Setting(
-        before=scripted(NUMBERS, tmp_path),
-        instead={"https://api.openai.com": "http://127.0.0.1:8000 --dialect openai"},
-        variables={"OPENAI_API_KEY": "sk-mine"})
+        before="\n".join(servers),
+        instead={"https://api.openai.com": "http://127.0.0.1:8000 --dialect openai",
+                 "https://api.anthropic.com": "http://127.0.0.1:8001"},
+        variables={"OPENAI_API_KEY": "sk-mine", "ANTHROPIC_API_KEY": "sk-ant-mine"})
     done("hosted-api.md", setting, tmp_path)
 
 

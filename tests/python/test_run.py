@@ -7,8 +7,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,46 @@ def test_the_child_is_pointed_at_its_episode(tmp_path):
     (episode,) = episodes(tmp_path / "run.db")
     assert (episode["episode_id"], episode["group_id"], episode["task_id"]) == ("e1", "g1", "t1")
     assert episode["calls"] == told["calls"] > 0
+
+
+class Elsewhere(BaseHTTPRequestHandler):
+    """An OpenAI-compatible server whose API is below a path of its own."""
+
+    base = "/api/paas/v4"
+
+    def do_POST(self):
+        """A chat completion, at one address."""
+        self.rfile.read(int(self.headers["content-length"]))
+        is_there = self.path == f"{self.base}/chat/completions"
+        message = {"role": "assistant", "content": "hi"}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        body = json.dumps({"id": "c", "model": "m", "choices": [choice]}).encode()
+        self.send_response(200 if is_there else 404)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        """Nothing."""
+        self.send_error(404)
+
+    def log_message(self, *_):
+        """Says nothing."""
+
+
+def test_the_child_of_an_upstream_with_another_base_is_pointed_there(tmp_path):
+    program = ("import openai; said = openai.OpenAI().chat.completions.create(model='m', "
+               "messages=[{'role': 'user', 'content': 'a'}]); print(said.choices[0].message.content)")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        upstream = f"http://127.0.0.1:{server.server_port}{Elsewhere.base}/"
+        options = ["--upstream", upstream, "--store", tmp_path / "run.db"]
+        ended = run(tmp_path, options, [sys.executable, "-c", program])
+        server.shutdown()
+    assert (ended.returncode, ended.stdout) == (0, "hi\n"), ended.stderr
+    (episode,) = episodes(tmp_path / "run.db")
+    assert episode["calls"] == 1
 
 
 def test_a_child_that_called_nothing_is_told_of(tmp_path):

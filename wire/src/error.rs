@@ -23,6 +23,13 @@ pub fn error_text(body: &[u8]) -> String {
     }
 }
 
+/// Returns true for an error in the form of Anthropic's API.
+pub fn is_anthropic_error(body: &[u8]) -> bool {
+    let parsed = tree(body).unwrap_or_default();
+    let has_text = |place| parsed.pointer(place).is_some_and(Value::is_string);
+    parsed["type"] == "error" && has_text("/error/type") && has_text("/error/message")
+}
+
 /// The event that ends a stream which cannot end well.
 pub fn error_event(route: Route, status: u16, kind: &str, message: &str) -> String {
     let error = error_value(route, status, kind, message);
@@ -57,6 +64,16 @@ fn error_value(route: Route, status: u16, kind: &str, message: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn anthropics_errors_are_told_from_others() {
+        let own = error_body(Route::Messages, 401, "authentication_error", "invalid x-api-key");
+        assert!(is_anthropic_error(own.as_bytes()));
+        let openai = error_body(Route::Chat, 401, "invalid_api_key", "no");
+        for other in [openai.as_str(), "", "<html>", r#"{"type":"error"}"#, r#"{"error":"no"}"#] {
+            assert!(!is_anthropic_error(other.as_bytes()), "{other}");
+        }
+    }
 
     #[test]
     fn each_wire_gets_its_own_form() {

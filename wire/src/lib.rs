@@ -4,6 +4,7 @@
 //! - [`access`], [`route`], [`Request`] and [`lineage`]: the routes that agents may use, the kind
 //!   of a call, its body, and the agent that made it. [`without_scheduling`] cuts the fields that
 //!   only the user decides.
+//! - [`BasePath`]: where the routes are on a server.
 //! - [`ForcedSampling`] overrides the agent's sampling parameters. [`ServerSampling`] and
 //!   [`EffectiveSampling`] tell what a call was sampled with, and [`LogprobFit`] whether its
 //!   logprobs are of that distribution.
@@ -63,7 +64,7 @@ pub use dialect::{Dialect, dialect_of_models};
 pub use document::ReplyDocument;
 pub use document::kind::{ReplyKind, ReplyPart, padding, parts};
 pub use engine_routes::{ENGINE_ROUTES, EngineRoute, EngineServer, engine_route};
-pub use error::{error_body, error_event, error_text};
+pub use error::{error_body, error_event, error_text, is_anthropic_error};
 pub use hide::ReplyFilter;
 pub use json::json_text;
 pub use lineage::lineage;
@@ -72,8 +73,10 @@ pub use reply::{
     token_counts,
 };
 pub use request::Request;
+pub use routes::base::BasePath;
 pub use routes::{
-    Access, access, depends_on_body, reports_natively, route, route_for, route_with_body,
+    Access, access, depends_on_body, is_anthropic_call, reports_natively, route, route_for,
+    route_with_body,
 };
 pub use sampling::{
     EffectiveSampling, ForcedSampling, ForcedSamplingError, LogprobFit, ServerSampling,

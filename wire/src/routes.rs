@@ -1,6 +1,8 @@
 //! The routes of agents: which are served, which are recorded with tokens, and which sample tokens
 //! that cannot be recorded.
 
+pub(crate) mod base;
+
 use episode::Route;
 
 use crate::dialect::Dialect;
@@ -164,6 +166,17 @@ pub fn route_for(dialect: Dialect, route: Route, path: &str) -> Route {
     }
 }
 
+/// Returns true if a client of Anthropic's API makes a call to `path`: to one of its own routes, or
+/// to any other with its header for a version, which `has_version` stands for.
+pub fn is_anthropic_call(path: &str, has_version: bool) -> bool {
+    let name = endpoint_name(path.split('?').next().unwrap_or(path));
+    let is_of_openai = matches!(
+        treatment("POST", name),
+        Some(Call(Route::Chat | Route::Completions | Route::Responses | Route::Embeddings))
+    );
+    name == "messages" || name.starts_with("messages/") || has_version && !is_of_openai
+}
+
 /// Returns true if a server of `dialect` reports the sampled tokens of its own route.
 pub fn reports_natively(dialect: Dialect) -> bool {
     matches!(dialect, Dialect::Sglang | Dialect::Llamacpp | Dialect::Rolltape)
@@ -213,6 +226,20 @@ mod tests {
         assert_eq!(of(r#"{"input":"a"}"#), Route::Other);
         assert_eq!(of("["), Route::Other);
         assert_eq!(route_with_body("POST", "/v1/messages", None), Route::Messages);
+    }
+
+    #[test]
+    fn anthropics_clients_are_known_by_their_routes_and_version() {
+        for path in ["/v1/messages?beta=true", "/v1/messages/count_tokens", "/messages/"] {
+            assert!(is_anthropic_call(path, false), "{path}");
+        }
+        for path in ["/v1/models?limit=1000", "/v1/models/m", "/"] {
+            assert!(is_anthropic_call(path, true) && !is_anthropic_call(path, false), "{path}");
+        }
+        for path in ["/v1/chat/completions", "/responses", "/v1/messages_of_others"] {
+            assert!(!is_anthropic_call(path, false), "{path}");
+        }
+        assert!(!is_anthropic_call("/v1/chat/completions?a", true));
     }
 
     #[test]

@@ -176,8 +176,10 @@ mod tests {
         let mut config = config();
         config.allowed_paths = vec!["POST /*".parse().unwrap()];
         let gate = Gate::new(&config, None);
-        let refused = gate.check(&request("POST", "/e/a/pause", &[]));
-        assert!(matches!(refused, Err(CallError::EngineRoute)), "{refused:?}");
+        for path in ["/e/a/pause", "/v1/pause"] {
+            let refused = gate.check(&request("POST", path, &[]));
+            assert!(matches!(refused, Err(CallError::EngineRoute)), "{path}: {refused:?}");
+        }
     }
 
     #[test]

@@ -6,14 +6,15 @@ use http::path::target::normal_path;
 use hyper::Uri;
 use hyper::http::uri::{Authority, Scheme};
 use thiserror::Error;
+use wire::BasePath;
 
 /// The address of an inference server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
     scheme: Scheme,
     pub(crate) authority: Authority,
-    /// Path before `/v1`, without a trailing slash.
-    prefix: String,
+    /// The path, which is that of a client's base URL.
+    pub(crate) base: BasePath,
     /// True if the address had a user or a password, which are kept nowhere.
     has_credentials: bool,
 }
@@ -54,9 +55,9 @@ impl std::str::FromStr for Upstream {
         if !path.is_empty() && !matches!(normal_path(path, |_| 0), Ok(Cow::Borrowed(_))) {
             return Err(InvalidUpstream::AmbiguousPath(text.to_owned()));
         }
-        let prefix = path.strip_suffix("/v1").unwrap_or(path).to_owned();
+        let base = BasePath::new(path);
         let authority = uri.authority().cloned().ok_or_else(|| not_server(text))?;
-        Ok(Self { scheme, authority, prefix, has_credentials })
+        Ok(Self { scheme, authority, base, has_credentials })
     }
 }
 
@@ -77,7 +78,7 @@ fn not_server(text: &str) -> InvalidUpstream {
 
 impl std::fmt::Display for Upstream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}://{}{}", self.scheme, self.authority, self.prefix)
+        write!(f, "{}://{}{}", self.scheme, self.authority, self.base.root())
     }
 }
 
@@ -102,16 +103,17 @@ impl Upstream {
 
     /// A short name: host and port, and the path if there is one.
     pub(crate) fn short_name(&self) -> String {
-        let name = format!("{}{}", self.authority, self.prefix.replace('/', "-"));
+        let name = format!("{}{}", self.authority, self.base.root().replace('/', "-"));
         name.replace(['[', ']'], "")
     }
 
-    /// The address of `path_and_query` on this server.
-    pub(crate) fn uri(&self, path_and_query: &str) -> Result<Uri, hyper::http::Error> {
+    /// The address of an agent's path and query on this server. `is_anthropic` says that the client
+    /// is one of Anthropic's API.
+    pub(crate) fn uri(&self, path: &str, is_anthropic: bool) -> Result<Uri, hyper::http::Error> {
         Uri::builder()
             .scheme(self.scheme.clone())
             .authority(self.authority.clone())
-            .path_and_query(format!("{}{path_and_query}", self.prefix))
+            .path_and_query(self.base.join(path, is_anthropic))
             .build()
     }
 }
@@ -124,10 +126,13 @@ mod tests {
     fn an_upstream_may_carry_v1_or_not() {
         for text in ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"] {
             let upstream: Upstream = text.parse().unwrap();
-            assert_eq!(upstream.uri("/v1/models?a=b").unwrap(), "http://h:1/v1/models?a=b");
+            assert_eq!(upstream.uri("/v1/models?a=b", false).unwrap(), "http://h:1/v1/models?a=b");
         }
         let deep: Upstream = "https://h/llm/v1".parse().unwrap();
-        assert_eq!(deep.uri("/v1/models").unwrap(), "https://h/llm/v1/models");
+        assert_eq!(deep.uri("/v1/models", false).unwrap(), "https://h/llm/v1/models");
+        let own: Upstream = "https://h/api/paas/v4/".parse().unwrap();
+        assert_eq!(own.uri("/v1/models?a=b", false).unwrap(), "https://h/api/paas/v4/models?a=b");
+        assert_eq!(own.to_string(), "https://h/api/paas/v4");
         for bad in ["", "h:1", "localhost", "ftp://h", "http://", "http://h/?q"] {
             assert!(bad.parse::<Upstream>().is_err(), "{bad}");
         }

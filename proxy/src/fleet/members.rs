@@ -8,6 +8,7 @@ use episode::AttemptId;
 use http::tls;
 use rustls::ClientConfig;
 use tokio::sync::{Notify, RwLock, Semaphore, SemaphorePermit};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::engine::{Engine, EngineCall, EngineState};
@@ -135,6 +136,21 @@ impl Fleet {
         let all = self.all();
         let open = all.iter().find(|engine| self.is_open(engine));
         Arc::clone(open.or_else(|| all.first()).expect("the last engine is never removed"))
+    }
+
+    /// The name of a route that an agent names by the path of an engine's address.
+    pub(crate) fn name_of(&self, path: &str) -> Option<String> {
+        self.all().iter().find_map(|engine| engine.spec.upstream.base.without(path))
+    }
+
+    /// Asks engines that are called with our own key what they are, before anybody calls them.
+    pub(crate) async fn probe_early(&self) {
+        let mut probes = JoinSet::new();
+        for engine in self.all().iter() {
+            let server = Arc::clone(&engine.server);
+            probes.spawn(async move { server.probe.probe_early().await });
+        }
+        while probes.join_next().await.is_some() {}
     }
 
     /// True if there are several engines, or were. One upstream alone is treated as one.

@@ -88,6 +88,8 @@ impl Fleet {
         // Nothing of the call was sent when only the question for the dialect fails.
         let dialect = server.probe.dialect(headers).await.map_err(CallError::unsent)?;
         call.recording().set_logprob_kind(self.config.logprob_kind_of(dialect));
+        let path = server.client.upstream.base.versioned(input.path);
+        let input = PlanInput { path: &path, ..input };
         let planned = plan(&self.config, &server.lookups, dialect, input, headers).await;
         call.set_lookups(planned.lookups);
 

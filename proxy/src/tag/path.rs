@@ -2,6 +2,7 @@
 
 use episode::Route;
 use http::path::target;
+use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Uri};
 
 use crate::config::tag_segments::tag_length;
@@ -48,6 +49,21 @@ impl<'a> TaggedPath<'a> {
     }
 }
 
+/// Gives the path of a request, tagged or not, the name that `renamed` has for its rest.
+pub(crate) fn rename(uri: &mut Uri, renamed: impl Fn(&str) -> Option<String>) {
+    let Some(path) = uri.path_and_query().map(|path| path.as_str()) else { return };
+    let Ok(tagged) = TaggedPath::parse(path) else { return };
+    let Some(name) = renamed(tagged.rest) else { return };
+    let tag = path.strip_suffix(tagged.rest).unwrap_or_default();
+    let Ok(renamed) = PathAndQuery::try_from(format!("{tag}{name}")) else { return };
+
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(renamed);
+    if let Ok(whole) = Uri::from_parts(parts) {
+        *uri = whole;
+    }
+}
+
 /// The first segment of a path, and the part that follows it.
 fn split_segment(path: &str) -> (&str, &str) {
     path.split_at(path.find(['/', '?']).unwrap_or(path.len()))
@@ -83,6 +99,21 @@ mod tests {
         let mut uri: Uri = "/e/a/v1/../pause".parse().unwrap();
         normalize(&mut uri).unwrap();
         assert_eq!(uri.path(), "/e/a/pause");
+    }
+
+    #[test]
+    fn a_path_keeps_its_tag_under_another_name() {
+        for (path, expected) in [
+            ("/api/v3/models?a=b", "/v1/models?a=b"),
+            ("/e/x/a/2/api/v3/models", "/e/x/a/2/v1/models"),
+            ("http://h/e/x/api/v3/models", "http://h/e/x/v1/models"),
+            ("/e/x/v1/models", "/e/x/v1/models"),
+            ("/e/x", "/e/x"),
+        ] {
+            let mut uri: Uri = path.parse().unwrap();
+            rename(&mut uri, |rest| Some(format!("/v1{}", rest.strip_prefix("/api/v3")?)));
+            assert_eq!(uri, expected, "{path}");
+        }
     }
 
     #[test]

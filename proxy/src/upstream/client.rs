@@ -11,7 +11,8 @@ use http::client::{self, ClientOptions, HttpsClient, Versions};
 use http::path::target::redacted;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::http::Extensions;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use rustls::ClientConfig;
@@ -22,19 +23,50 @@ use crate::bounds::{CONNECT_WAIT, DOCUMENT_BYTES_MAX, READY_PROBE_WAIT, UPSTREAM
 use crate::config::address::Upstream;
 use crate::config::{Config, InvalidSetting};
 use crate::error::CallError;
+use crate::upstream::keys::{self, KeyForm, KeyUse, OwnKey, VERSION};
 use crate::upstream::reachability::Reachability;
-use crate::upstream::rewrite;
 
 /// The client of an upstream.
 #[derive(Debug)]
 pub(crate) struct UpstreamClient {
-    pub(super) upstream: Upstream,
+    pub(crate) upstream: Upstream,
     /// The one of the host's addresses that is called, if the host has several.
     address: Option<IpAddr>,
     /// The API key that replaces the agent's.
-    pub(super) key: Option<HeaderValue>,
+    key: Option<OwnKey>,
     connections: HttpsClient<OutgoingBody>,
     reachability: Reachability,
+}
+
+/// The head of a request, with the agent's key if it has one.
+#[derive(Debug, Clone)]
+pub(super) struct OutgoingHead<'a> {
+    pub(super) method: Method,
+    /// Path and query, as agents name them.
+    pub(super) path: &'a str,
+    pub(super) headers: HeaderMap,
+    pub(super) extensions: Extensions,
+    /// True if the client is one of Anthropic's API.
+    pub(super) is_anthropic: bool,
+}
+
+impl<'a> OutgoingHead<'a> {
+    /// The head of an agent's or a user's request.
+    pub(super) fn new(method: Method, path: &'a str, headers: HeaderMap) -> Self {
+        let is_anthropic = wire::is_anthropic_call(path, headers.contains_key(VERSION));
+        Self { method, path, headers, extensions: Extensions::new(), is_anthropic }
+    }
+
+    /// The head of a question of rolltape itself.
+    fn question(method: Method, path: &'a str, headers: HeaderMap) -> Self {
+        Self { is_anthropic: false, ..Self::new(method, path, headers) }
+    }
+
+    fn key_use(&self) -> KeyUse {
+        let path = self.path.split('?').next().unwrap_or(self.path);
+        let route = wire::route(self.method.as_str(), path);
+        KeyUse { route, is_anthropic: self.is_anthropic }
+    }
 }
 
 impl UpstreamClient {
@@ -51,7 +83,7 @@ impl UpstreamClient {
         if upstream.has_credentials() {
             return Err(InvalidSetting::Credentials);
         }
-        let key = config.upstream_key.as_deref().map(HeaderValue::from_str).transpose();
+        let key = config.upstream_key.as_deref().map(OwnKey::new).transpose();
         let options = ClientOptions {
             address,
             connect_wait: Some(CONNECT_WAIT),
@@ -67,29 +99,65 @@ impl UpstreamClient {
         })
     }
 
-    /// A request to a path and query of this upstream.
-    pub(super) fn request(
+    /// True if the upstream is called with a key of its own.
+    pub(super) fn has_key(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// Sends a request once, with the upstream's own key if there is one.
+    pub(super) async fn send_once(
         &self,
-        method: Method,
-        path: &str,
+        head: OutgoingHead<'_>,
         body: OutgoingBody,
-    ) -> Result<Request<OutgoingBody>, CallError> {
-        let request = self
-            .upstream
-            .uri(path)
-            .and_then(|uri| Request::builder().method(method).uri(uri).body(body));
-        request.map_err(|_| CallError::InvalidTag {
+    ) -> Result<Response<Incoming>, CallError> {
+        let form = self.key.as_ref().map(|key| key.form(head.key_use()));
+        self.send_in_form(head, form, body).await
+    }
+
+    /// Sends a request whose body is at hand. If the upstream refuses its own key, the request is
+    /// sent again with the key in another form.
+    pub(super) async fn send_whole(
+        &self,
+        head: OutgoingHead<'_>,
+        body: impl Fn() -> OutgoingBody,
+    ) -> Result<Response<Incoming>, CallError> {
+        let Some(key) = &self.key else { return self.send_in_form(head, None, body()).await };
+        let calls = head.key_use();
+        let form = key.form(calls);
+        let reply = self.send_in_form(head.clone(), Some(form), body()).await?;
+        let Some(other) = key.next_form(calls, form, reply.status()) else { return Ok(reply) };
+        let Ok(second) = self.send_in_form(head, Some(other), body()).await else {
+            return Ok(reply);
+        };
+        key.note(calls, other, second.status());
+        // The first refusal is the one that the agent's own client would have got.
+        Ok(if keys::is_refusal(second.status()) { reply } else { second })
+    }
+
+    async fn send_in_form(
+        &self,
+        mut head: OutgoingHead<'_>,
+        form: Option<KeyForm>,
+        body: OutgoingBody,
+    ) -> Result<Response<Incoming>, CallError> {
+        if let Some((key, form)) = self.key.as_ref().zip(form) {
+            key.put(head.key_use(), form, &mut head.headers);
+        }
+        let uri = self.upstream.uri(head.path, head.is_anthropic);
+        let request =
+            uri.and_then(|uri| Request::builder().method(head.method).uri(uri).body(body));
+        let mut request = request.map_err(|_| CallError::InvalidTag {
             name: "path",
-            value: redacted(path).into_owned(),
+            value: redacted(head.path).into_owned(),
             expected: "a path and query",
-        })
+        })?;
+        *request.headers_mut() = head.headers;
+        *request.extensions_mut() = head.extensions;
+        self.send(request).await
     }
 
     /// Sends a request. Notes whether it got an answer.
-    pub(super) async fn send(
-        &self,
-        request: Request<OutgoingBody>,
-    ) -> Result<Response<Incoming>, CallError> {
+    async fn send(&self, request: Request<OutgoingBody>) -> Result<Response<Incoming>, CallError> {
         match self.connections.request(request).await {
             Ok(reply) => {
                 self.reachability.note_answer(&self.upstream);
@@ -107,10 +175,12 @@ impl UpstreamClient {
         body: OutgoingBody,
     ) -> Result<Response<Incoming>, CallError> {
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
-        let mut request = self.request(head.method, path, body)?;
-        *request.headers_mut() = head.headers;
-        rewrite::set_credentials(self.key.as_ref(), request.headers_mut());
-        self.send(request).await
+        let outgoing = OutgoingHead::new(head.method, path, head.headers);
+        match outgoing.method {
+            // It has no body.
+            Method::GET => self.send_whole(outgoing, OutgoingBody::default).await,
+            _ => self.send_once(outgoing, body).await,
+        }
     }
 
     /// Fetches a document with our own key.
@@ -124,7 +194,8 @@ impl UpstreamClient {
         path: &str,
         agent: &HeaderMap,
     ) -> Result<(StatusCode, Bytes), CallError> {
-        self.ask(self.request(Method::GET, path, OutgoingBody::default())?, agent).await
+        let credentials = keys::credentials_of(agent);
+        self.ask((Method::GET, path), credentials, OutgoingBody::default).await
     }
 
     /// Sends a JSON document and fetches the reply, with our own key, or with the agent's.
@@ -134,21 +205,25 @@ impl UpstreamClient {
         body: Bytes,
         agent: &HeaderMap,
     ) -> Result<(StatusCode, Bytes), CallError> {
-        let mut request = self.request(Method::POST, path, OutgoingBody::whole(body, None))?;
-        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        self.ask(request, agent).await
+        let mut headers = keys::credentials_of(agent);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        self.ask((Method::POST, path), headers, || OutgoingBody::whole(body.clone(), None)).await
     }
 
+    /// Asks a question, with our own key, or with that of the agent in `headers`.
     async fn ask(
         &self,
-        mut request: Request<OutgoingBody>,
-        agent: &HeaderMap,
+        (method, path): (Method, &str),
+        headers: HeaderMap,
+        body: impl Fn() -> OutgoingBody,
     ) -> Result<(StatusCode, Bytes), CallError> {
-        let own = self.key.as_ref().and_then(|key| rewrite::bearer(key).ok());
-        if let Some(key) = own.or_else(|| agent.get(AUTHORIZATION).cloned()) {
-            request.headers_mut().insert(AUTHORIZATION, key);
+        let mut head = OutgoingHead::question(method, path, headers);
+        let mut reply = self.send_whole(head.clone(), &body).await?;
+        // Servers of OpenAI's API do not know the header of Anthropic's clients.
+        let is_refused = keys::is_refusal(reply.status()) && !self.has_key();
+        if is_refused && keys::make_bearer(&mut head.headers) {
+            reply = self.send_once(head, body()).await?;
         }
-        let reply = self.send(request).await?;
         let status = reply.status();
         let body = Limited::new(reply.into_body(), DOCUMENT_BYTES_MAX).collect().await;
         Ok((status, body.map_err(|error| CallError::Broken(error.to_string()))?.to_bytes()))

@@ -15,7 +15,7 @@ use wire::REFUSAL_BYTES_MAX;
 
 use crate::bounds::REFUSAL_WAIT;
 use crate::error::CallError;
-use crate::upstream::client::UpstreamClient;
+use crate::upstream::client::{OutgoingHead, UpstreamClient};
 use crate::upstream::lookups::Lookups;
 use crate::upstream::plan::Plan;
 use crate::upstream::refusals::{Refusals, RequestClass};
@@ -59,9 +59,9 @@ impl Exchange {
         }
     }
 
-    /// Sends a call. After a 400 that rolltape's own fields may have caused, it is sent again with
-    /// fewer of them, at last with none. The fields that the upstream accepted are remembered. The
-    /// returned [`Rewrite`] is that of the reply.
+    /// Sends a call. After a 400 or a 422 that rolltape's own fields may have caused, it is sent
+    /// again with fewer of them, at last with none. The fields that the upstream accepted are
+    /// remembered. The returned [`Rewrite`] is that of the reply.
     pub(crate) async fn send(
         &self,
         request: &mut AgentRequest<'_>,
@@ -77,7 +77,8 @@ impl Exchange {
             let body =
                 OutgoingBody::streamed(beginning, trailers::cleaned(rest), self.request_bytes_max)
                     .charged_to(memory);
-            return Ok((self.send_once(request, &rewrite, body).await?, rewrite));
+            let reply = self.client.send_once(head_for(request, &rewrite), body).await;
+            return Ok((self.checked(request, reply)?, rewrite));
         }
 
         // Start with the fields that requests of this class are known to be accepted with.
@@ -86,9 +87,10 @@ impl Exchange {
         loop {
             let rewrite = plan.rewrite(refused, &request.head.headers);
             let bytes = rewrite.body.clone().unwrap_or_else(|| request.body.raw.clone());
-            let body = OutgoingBody::whole(bytes, request.body.trailers.clone());
-            let reply = self.send_once(request, &rewrite, body).await?;
-            if reply.status() == StatusCode::BAD_REQUEST && rewrite.asks {
+            let body = || OutgoingBody::whole(bytes.clone(), request.body.trailers.clone());
+            let reply = self.client.send_whole(head_for(request, &rewrite), body).await;
+            let reply = self.checked(request, reply)?;
+            if may_blame_fields(reply.status()) && rewrite.asks {
                 refused = refused.after(&rewrite.added, &read_refusal(reply).await);
                 continue;
             }
@@ -107,20 +109,12 @@ impl Exchange {
         }
     }
 
-    async fn send_once(
+    /// Looks at the answer to a call.
+    fn checked(
         &self,
         agent: &AgentRequest<'_>,
-        rewrite: &Rewrite,
-        body: OutgoingBody,
+        result: Result<Response<Incoming>, CallError>,
     ) -> Result<Response<Incoming>, CallError> {
-        let path = rewrite.path.unwrap_or(agent.path);
-        let mut request = self.client.request(agent.head.method.clone(), path, body)?;
-        // The extensions hold the spelling of the agent's header names.
-        *request.extensions_mut() = agent.head.extensions.clone();
-        *request.headers_mut() = agent.head.headers.clone();
-        rewrite::set_headers(rewrite, self.client.key.as_ref(), request.headers_mut());
-
-        let result = self.client.send(request).await;
         if result.as_ref().map_or(true, |reply| reply.status().is_server_error()) {
             // The server may have been restarted with other defaults.
             self.lookups.samplers.clear();
@@ -130,10 +124,26 @@ impl Exchange {
             return Err(CallError::Broken("it switched protocols, which nobody asked for".into()));
         }
         let (method, route) = (&agent.head.method, agent.class.route);
-        let sent = SentRequest { method, path: agent.path, route };
+        let is_own_base = self.client.upstream.base.is_own();
+        let sent = SentRequest { method, path: agent.path, route, is_own_base };
         self.stray_warnings.check(sent, reply.status());
         Ok(reply)
     }
+}
+
+/// The head of a call as it is rewritten.
+fn head_for<'a>(agent: &AgentRequest<'a>, rewrite: &Rewrite) -> OutgoingHead<'a> {
+    let mut headers = agent.head.headers.clone();
+    rewrite::set_headers(rewrite, &mut headers);
+    let path = rewrite.path.unwrap_or(agent.path);
+    // The extensions hold the spelling of the agent's header names.
+    let extensions = agent.head.extensions.clone();
+    OutgoingHead { extensions, ..OutgoingHead::new(agent.head.method.clone(), path, headers) }
+}
+
+/// True for the answers of servers to fields that they do not know.
+fn may_blame_fields(status: StatusCode) -> bool {
+    matches!(status, StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY)
 }
 
 /// The body of a refusal; empty if it cannot be read.

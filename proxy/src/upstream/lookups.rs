@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use hyper::HeaderMap;
-use hyper::header::AUTHORIZATION;
 use tokio::time::timeout;
 use wire::{Dialect, ServerSampling};
 
 use crate::bounds::SAMPLING_ASK_WAIT;
 use crate::upstream::client::UpstreamClient;
+use crate::upstream::declined::{self, DeclinedQuestion};
 use crate::upstream::models::ModelList;
 use crate::upstream::sampler_cache::SamplerCache;
 
@@ -18,6 +18,10 @@ pub(crate) struct Lookups {
     pub(super) client: Arc<UpstreamClient>,
     pub(super) samplers: SamplerCache,
     models: ModelList,
+    /// The list of models, if the upstream does not tell it.
+    declined_models: DeclinedQuestion,
+    /// The ids of texts, which an upstream of another kind than was said does not tell.
+    pub(super) declined_prompts: DeclinedQuestion,
 }
 
 impl Lookups {
@@ -26,6 +30,8 @@ impl Lookups {
             client: Arc::clone(client),
             samplers: SamplerCache::default(),
             models: ModelList::default(),
+            declined_models: DeclinedQuestion::default(),
+            declined_prompts: DeclinedQuestion::default(),
         }
     }
 
@@ -66,11 +72,15 @@ impl Lookups {
 
     /// True if the upstream lists the model, or lists none.
     pub(super) async fn has_model(&self, name: &str, agent: &HeaderMap) -> bool {
-        if self.models.contains(name) {
+        if self.models.contains(name) || self.declined_models.is_recent(agent) {
             return true;
         }
         match self.client.fetch("/v1/models", agent).await {
             Ok((status, list)) if status.is_success() => self.models.replace(&list),
+            Ok((status, _)) if declined::is_lasting(status) => {
+                self.declined_models.note(agent);
+                return true;
+            }
             _ => return true,
         }
         self.models.contains(name)
@@ -80,11 +90,4 @@ impl Lookups {
     pub(crate) fn weights_changed(&self) {
         self.samplers.clear();
     }
-}
-
-/// The agent's `authorization` header alone.
-pub(super) fn credentials_of(agent: &HeaderMap) -> HeaderMap {
-    let mut credentials = HeaderMap::new();
-    credentials.extend(agent.get(AUTHORIZATION).map(|key| (AUTHORIZATION, key.clone())));
-    credentials
 }

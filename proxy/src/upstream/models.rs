@@ -35,5 +35,9 @@ mod tests {
         models.replace(br#"{"data":[{"id":"m"},{"id":"lora"}]}"#);
         assert!(models.contains("m") && models.contains("m:any") && models.contains("lora"));
         assert!(!models.contains("n") && !models.contains("n:m"));
+        let anthropics = br#"{"data":[{"type":"model","id":"claude-a","display_name":"A"}],
+            "has_more":false,"first_id":"claude-a","last_id":"claude-a"}"#;
+        models.replace(anthropics);
+        assert!(models.contains("claude-a") && !models.contains("m"));
     }
 }

@@ -22,8 +22,8 @@ use crate::upstream::sampling::CallSampling;
 /// The chat route of any upstream.
 const CHAT_PATH: &str = "/v1/chat/completions";
 
-/// The reason for which a call is not asked for tokens after a 400 to it or to one of its class.
-const REFUSED: &str = "the upstream answered 400 when it was asked for tokens";
+/// The reason for which a call is not asked for tokens: it was refused, or one of its class was.
+const REFUSED: &str = "the upstream refused the call when it was asked for tokens";
 
 /// A call whose request to the upstream is to be planned.
 #[derive(Clone, Copy)]

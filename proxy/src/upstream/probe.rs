@@ -8,15 +8,17 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 use wire::Dialect;
 
-use crate::bounds::PROBE_WAIT;
+use crate::bounds::{PROBE_WAIT, READY_PROBE_WAIT};
 use crate::error::CallError;
 use crate::upstream::client::UpstreamClient;
+use crate::upstream::declined::{self, DeclinedQuestion};
 
 /// The dialect of an upstream, once it is known.
 #[derive(Debug)]
 pub(crate) struct DialectProbe {
     client: Arc<UpstreamClient>,
     dialect: OnceCell<Dialect>,
+    declined: DeclinedQuestion,
     wait: Duration,
 }
 
@@ -31,11 +33,13 @@ impl DialectProbe {
     /// A probe of what the user has not set.
     pub(super) fn new(client: &Arc<UpstreamClient>, set: Option<Dialect>) -> Self {
         let dialect = set.map_or_else(OnceCell::new, OnceCell::from);
-        Self { client: Arc::clone(client), dialect, wait: PROBE_WAIT }
+        let declined = DeclinedQuestion::default();
+        Self { client: Arc::clone(client), dialect, declined, wait: PROBE_WAIT }
     }
 
-    /// The upstream's dialect; probed once, with the credentials of the first agent. An upstream
-    /// that declines the probe is treated as `openai`, and probed again by the next call.
+    /// The upstream's dialect; probed once, with our own key or the credentials of the first agent.
+    /// An upstream that declines the probe is treated as `openai`. It is probed again by the next
+    /// agent with other credentials, and by all after a while.
     pub(crate) async fn dialect(&self, agent: &HeaderMap) -> Result<Dialect, CallError> {
         // The timeout includes the wait for earlier callers, who probe one after another.
         let probe = self.dialect.get_or_try_init(|| self.probe(agent));
@@ -49,15 +53,35 @@ impl DialectProbe {
 
     /// Reads the dialect from the list of models, whose owner names the server.
     async fn probe(&self, agent: &HeaderMap) -> Result<Dialect, DialectError> {
-        let (status, models) =
-            self.client.fetch("/v1/models", agent).await.map_err(DialectError::Failed)?;
-        if !status.is_success() {
+        let nobody = HeaderMap::new();
+        let agent = if self.client.has_key() { &nobody } else { agent };
+        if self.declined.is_recent(agent) {
             return Err(DialectError::Declined);
         }
-        let dialect = wire::dialect_of_models(&models);
+
+        let (status, models) =
+            self.client.fetch("/v1/models", agent).await.map_err(DialectError::Failed)?;
+        let dialect = match status.is_success() {
+            true => wire::dialect_of_models(&models),
+            // None of the servers with a dialect of their own answers in this form.
+            false if wire::is_anthropic_error(&models) => Dialect::OpenAi,
+            false => {
+                if declined::is_lasting(status) {
+                    self.declined.note(agent);
+                }
+                return Err(DialectError::Declined);
+            }
+        };
         let name = dialect.as_str();
         tracing::info!(upstream = %self.client.upstream, dialect = name, "upstream found");
         Ok(dialect)
+    }
+
+    /// Probes an upstream that is called with our own key, before anybody calls it.
+    pub(crate) async fn probe_early(&self) {
+        if self.client.has_key() && self.known().is_none() {
+            let _ = timeout(READY_PROBE_WAIT, self.dialect(&HeaderMap::new())).await;
+        }
     }
 
     /// The dialect, if it was probed or set.

@@ -10,7 +10,8 @@ use tokio::task::JoinHandle;
 use wire::{MissingIds, PromptLookup};
 
 use crate::bounds::PROMPT_END_WAIT;
-use crate::upstream::lookups::{Lookups, credentials_of};
+use crate::upstream::keys::credentials_of;
+use crate::upstream::lookups::Lookups;
 
 /// The lookup of a call's prompts.
 #[derive(Debug)]
@@ -93,12 +94,20 @@ async fn tokenize(lookups: &Lookups, prompts: &PromptLookup, agent: &HeaderMap) 
     prompts.ids(&replies)
 }
 
-/// The body of a successful reply. A question is asked once more if its connection broke, as that
-/// of a server that gives up an idle connection just then: it changes nothing there.
+/// The body of a successful reply; for a while none from an upstream of another kind. A question is
+/// asked once more if its connection broke, as that of a server that gives up an idle connection
+/// just then: it changes nothing there.
 async fn ask(lookups: &Lookups, path: &str, body: Bytes, agent: &HeaderMap) -> Option<Bytes> {
+    if lookups.declined_prompts.is_recent(agent) {
+        return None;
+    }
     let (status, reply) = match lookups.client.post(path, body.clone(), agent).await {
         Ok(replied) => replied,
         Err(_) => lookups.client.post(path, body, agent).await.ok()?,
     };
+    // A server that has these routes never answers so, whatever an agent sent to it.
+    if !status.is_success() && wire::is_anthropic_error(&reply) {
+        lookups.declined_prompts.note(agent);
+    }
     status.is_success().then_some(reply)
 }

@@ -4,8 +4,10 @@ use bytes::Bytes;
 use episode::Route;
 use http::headers;
 use hyper::HeaderMap;
-use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::header::{self, HeaderValue};
 use wire::{RefusedFields, ReplyFilter, ReplyTranslator, Request};
+
+use crate::upstream::keys::make_bearer;
 
 /// The header by which rolltape's own engine learns who may share prefixes.
 pub(crate) const CACHE_SCOPE: &str = "x-rolltape-cache-scope";
@@ -49,26 +51,18 @@ pub(crate) enum ContentTransform {
     Translated(Box<ReplyTranslator>),
 }
 
-/// Sets the headers of a rewritten request, after [`headers::prepare_request`].
-pub(crate) fn set_headers(
-    rewrite: &Rewrite,
-    upstream_key: Option<&HeaderValue>,
-    headers: &mut HeaderMap,
-) {
+/// Sets the headers of a rewritten request, after [`headers::prepare_request`]. The key is the
+/// agent's still.
+pub(crate) fn set_headers(rewrite: &Rewrite, headers: &mut HeaderMap) {
     if rewrite.body.is_some() {
         headers::remove(headers, &[header::CONTENT_ENCODING]);
     }
     if rewrite.path.is_some() {
         // The chat route takes the key of the Messages route as a bearer token.
-        if let Some(Ok(bearer)) = headers.get("x-api-key").map(bearer)
-            && !headers.contains_key(header::AUTHORIZATION)
-        {
-            headers.insert(header::AUTHORIZATION, bearer);
-        }
+        make_bearer(headers);
         headers::remove(headers, &MESSAGES_HEADERS);
     }
     remove_reserved(rewrite.keeps_priority, headers);
-    set_credentials(upstream_key, headers);
     if let Some(scope) = &rewrite.cache_scope {
         headers.insert(CACHE_SCOPE, scope.clone());
     }
@@ -86,24 +80,6 @@ fn remove_reserved(keeps_priority: bool, headers: &mut HeaderMap) {
     headers::remove(headers, &[CACHE_SCOPE]);
 }
 
-/// Replaces the agent's key by the upstream's own, if there is one.
-pub(crate) fn set_credentials(upstream_key: Option<&HeaderValue>, headers: &mut HeaderMap) {
-    let Some(key) = upstream_key else { return };
-    if headers.contains_key("x-api-key") && !headers.contains_key(header::AUTHORIZATION) {
-        headers.insert(HeaderName::from_static("x-api-key"), key.clone());
-    } else if let Ok(bearer) = bearer(key) {
-        headers::remove(headers, &["x-api-key"]);
-        headers.insert(header::AUTHORIZATION, bearer);
-    }
-}
-
-/// The value of `authorization` for a key.
-pub(crate) fn bearer(key: &HeaderValue) -> Result<HeaderValue, header::InvalidHeaderValue> {
-    let mut bearer = HeaderValue::from_bytes(&[b"Bearer ", key.as_bytes()].concat())?;
-    bearer.set_sensitive(true);
-    Ok(bearer)
-}
-
 #[cfg(test)]
 mod tests {
     use wire::{Dialect, ForcedSampling};
@@ -113,7 +89,7 @@ mod tests {
     use crate::upstream::plan::Plan;
 
     #[test]
-    fn the_upstreams_own_key_takes_the_place_of_the_agents() {
+    fn a_translated_call_has_its_key_as_a_bearer_token() {
         let plain = Plan::new(
             &Config::new("http://h".parse().unwrap()),
             Dialect::OpenAi,
@@ -122,25 +98,22 @@ mod tests {
             None,
         )
         .rewrite(RefusedFields::default(), &HeaderMap::new());
-        let chat = || Rewrite { path: Some("/v1/chat/completions"), ..plain_copy(&plain) };
-        let with = |rewrite: &Rewrite, pair: (&'static str, &'static str), key: Option<&str>| {
+        let chat = Rewrite { path: Some("/v1/chat/completions"), ..plain_copy(&plain) };
+        let with = |rewrite: &Rewrite, name: &'static str, value: &'static str| {
             let mut headers = HeaderMap::new();
-            headers.insert(pair.0, HeaderValue::from_static(pair.1));
-            let key = key.map(|key| HeaderValue::from_str(key).unwrap());
-            set_headers(rewrite, key.as_ref(), &mut headers);
-            let mut all: Vec<_> = headers
-                .iter()
-                .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
-                .collect();
-            all.sort();
-            all.join(", ")
+            headers.insert("anthropic-version", HeaderValue::from_static("v"));
+            headers.insert(name, HeaderValue::from_static(value));
+            set_headers(rewrite, &mut headers);
+            let text = |(name, value): (_, &HeaderValue)| format!("{name}: {value:?}");
+            headers
+                .into_iter()
+                .map(|(name, value)| text((name.unwrap(), &value)))
+                .collect::<Vec<_>>()
         };
-        let agents = ("authorization", "Bearer a");
-        assert_eq!(with(&plain, agents, None), "authorization: Bearer a");
-        assert_eq!(with(&plain, agents, Some("u")), "authorization: Bearer u");
-        assert_eq!(with(&plain, ("x-api-key", "a"), Some("u")), "x-api-key: u");
-        assert_eq!(with(&chat(), ("x-api-key", "a"), None), "authorization: Bearer a");
-        assert_eq!(with(&chat(), ("x-api-key", "a"), Some("u")), "authorization: Bearer u");
+        assert_eq!(with(&plain, "x-api-key", "a").len(), 2);
+        let translated = with(&chat, "authorization", "Bearer a");
+        assert_eq!(translated, [r#"authorization: "Bearer a""#]);
+        assert_eq!(with(&chat, "x-api-key", "a"), ["authorization: Sensitive"]);
     }
 
     fn plain_copy(rewrite: &Rewrite) -> Rewrite {

@@ -8,7 +8,8 @@ use tokio::task::JoinHandle;
 use wire::{Dialect, EffectiveSampling, ForcedSampling, MissingIds, Request, ServerSampling};
 
 use crate::bounds::SAMPLING_END_WAIT;
-use crate::upstream::lookups::{Lookups, credentials_of};
+use crate::upstream::keys::credentials_of;
+use crate::upstream::lookups::Lookups;
 
 /// The sampling parameters of one call.
 #[derive(Debug)]

@@ -23,6 +23,8 @@ pub(super) struct SentRequest<'a> {
     /// Path and query, without a tag.
     pub(super) path: &'a str,
     pub(super) route: Route,
+    /// True if the upstream's address says that its API is right below a path of its own.
+    pub(super) is_own_base: bool,
 }
 
 impl SentRequest<'_> {
@@ -36,7 +38,8 @@ impl SentRequest<'_> {
         let path = self.path_without_query();
         let resembles =
             ENDINGS.iter().any(|ending| path.ends_with(ending)) && !path.contains(THREADS);
-        let is_missing = status == StatusCode::NOT_FOUND && !path.starts_with("/v1/");
+        let is_missing =
+            status == StatusCode::NOT_FOUND && (self.is_own_base || !path.starts_with("/v1/"));
         self.method == Method::POST && resembles && (!self.route.generates() || is_missing)
     }
 }
@@ -57,7 +60,12 @@ impl StrayWarnings {
     pub(super) fn check(&self, request: SentRequest<'_>, status: StatusCode) {
         let path = request.path_without_query();
         if request.is_stray(status) && self.is_new(path) {
-            let question = likely_mistake(path).unwrap_or_default();
+            let question = match request.is_own_base {
+                true => {
+                    "is the upstream's address a client's base URL, with /v1 where that has it?"
+                }
+                false => likely_mistake(path).unwrap_or_default(),
+            };
             let status = status.as_u16();
             tracing::warn!(path, status, "no route whose tokens are recorded; {question}");
         }
@@ -76,7 +84,12 @@ mod tests {
     fn stray(method: Method, path: &str, status: u16) -> bool {
         let bare = path.split('?').next().unwrap_or(path);
         let route = wire::route(method.as_str(), bare);
-        SentRequest { method: &method, path, route }.is_stray(StatusCode::from_u16(status).unwrap())
+        stray_at(false, method, path, status, route)
+    }
+
+    fn stray_at(is_own_base: bool, method: Method, path: &str, status: u16, route: Route) -> bool {
+        let sent = SentRequest { method: &method, path, route, is_own_base };
+        sent.is_stray(StatusCode::from_u16(status).unwrap())
     }
 
     #[test]
@@ -91,6 +104,9 @@ mod tests {
         for path in ["/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"] {
             assert!(!stray(Method::POST, path, 404), "{path}: a model that is not there");
         }
+        let chat = ("/v1/chat/completions", Route::Chat);
+        assert!(stray_at(true, Method::POST, chat.0, 404, chat.1), "an address without its /v1");
+        assert!(!stray_at(true, Method::POST, chat.0, 400, chat.1));
         assert!(!stray(Method::POST, "/v1/threads/t/messages", 404));
         assert!(!stray(Method::GET, "/completions", 404));
     }
