@@ -1,7 +1,7 @@
 // Real Node clients and agents, each run twice against one scripted upstream: directly, and
 // through rolltape. Their users must see the same, and every call must be on record.
 //
-// How to run: `npm ci && node --test` in this folder (Node 20 or newer, Python 3, git).
+// How to run: `npm ci && node --test` in this folder (Node 22 or newer, Python 3, git).
 // ROLLTAPE_BIN names the binary if it is not in ../../target; SCRIPTED and PYTHON name the
 // upstream's script and what runs it; ROLLTAPE_KEEP=1 keeps the folders of the runs.
 
@@ -14,11 +14,11 @@ import { test } from "node:test";
 
 import { DONE, NOTES, installed } from "./clients/agent.mjs";
 import { TOOL } from "./clients/weather.mjs";
-import { drive, recorded, scripted, serve, told } from "./harness.mjs";
+import { drive, exported, recorded, scripted, serve, told } from "./harness.mjs";
 import { meant } from "./spelling.mjs";
 
 const SDKS = ["openai", "anthropic", "ai-sdk"];
-const AGENTS = ["codex", "claude", "opencode"];
+const AGENTS = ["codex", "claude", "opencode", "qwen", "cline"];
 const GENERATING = new Set(
   ["chat/completions", "responses", "messages"].map((route) => `POST /v1/${route}`),
 );
@@ -54,14 +54,14 @@ test("anthropic threads, translated", { timeout: LIMIT_MS }, (t) =>
 const said = ({ content }) => content.map(({ text }) => text).join("");
 
 /** Runs one case on both roads. */
-function compare(t, client, name, { script, kinds, thinks }) {
+function compare(t, client, name, { script, kinds, thinks, hosted, rows }) {
   return world(t, script, async ({ folder, upstream, start }) => {
     const own = path.join(folder, "client");
     const episode = `${client}-${name}`;
 
     const direct = await drive(client, name, upstream.url, own);
     const asked = (await upstream.seen()).map(request);
-    const proxy = await start();
+    const proxy = await start(hosted);
     const through = await drive(client, name, `${proxy.url}/e/${episode}`, own);
     assert.equal(await proxy.process.stop(), 0, "rolltape stops well");
     const sent = (await upstream.seen()).slice(asked.length);
@@ -74,22 +74,27 @@ function compare(t, client, name, { script, kinds, thinks }) {
     if (AGENTS.includes(client)) worked(direct);
     assert.ok(asked.length >= Math.min(2, script.turns.length), "the script was played");
     const store = await recorded(proxy.store);
-    accounts(store, { episode, asked, forwarded });
-    sampled(store, { forwarded, kinds });
-    await drawn(proxy.store, store, episode);
+    accounts(store, { episode, asked, forwarded, hosted });
+    understood(store, kinds);
+    if (!hosted) sampled(store, forwarded);
+    await drawn(proxy.store, store, { episode, hosted });
+    if (rows) await conversed(proxy.store, rows, script);
     if (thinks) await sealed(proxy.store, store, episode);
   });
 }
 
-/** Gives `use` a scripted upstream and what starts a rolltape before it, and stops both. */
+/**
+ * Gives `use` a scripted upstream and what starts a rolltape before it, and stops both. A rolltape
+ * takes the upstream for a hosted server if it is told so.
+ */
 async function world(t, script, use) {
   const folder = await mkdtemp(path.join(tmpdir(), "rolltape-node-"));
   const running = [];
   try {
     const upstream = await scripted(script, folder);
     running.push(upstream.process);
-    const start = async () => {
-      const proxy = await serve(upstream.url, folder);
+    const start = async (hosted) => {
+      const proxy = await serve(upstream.url, folder, hosted ? ["--dialect", "openai"] : []);
       running.push(proxy.process);
       return proxy;
     };
@@ -145,7 +150,7 @@ const translated = ({ method, path }) => ({
 });
 
 /** The store holds every call, once, whole, under the one episode. */
-function accounts({ episodes, calls }, { episode, asked, forwarded }) {
+function accounts({ episodes, calls }, { episode, asked, forwarded, hosted }) {
   assert.deepEqual(
     episodes.map(({ episode_id, attempt, source }) => ({ episode_id, attempt, source })),
     [{ episode_id: episode, attempt: 0, source: "path" }],
@@ -157,35 +162,66 @@ function accounts({ episodes, calls }, { episode, asked, forwarded }) {
   assert.deepEqual(tally(made), tally(wanted), "recorded = what the client asks");
 
   const probe = forwarded.findIndex(({ method, path }) => `${method} ${path}` === "GET /v1/models");
-  assert.notEqual(probe, -1, "rolltape asked who the upstream is");
+  assert.equal(probe === -1, hosted === true, "rolltape asked who the upstream is");
   // It also asks what the server samples with, and again in a minute.
   const asks = ({ method, path }) => method === "GET" && path.startsWith("/server_info");
-  const rest = forwarded.toSpliced(probe, 1).filter((one) => !asks(one));
+  const rest = forwarded.filter((one, at) => at !== probe && !asks(one));
   assert.ok(!rest.some(({ upgrade }) => upgrade), "no upgrade went through");
   const alike = (requests) => tally(requests.map(translated));
   assert.deepEqual(alike(rest), alike(made), "recorded = what the upstream saw");
 }
 
-/** Each reply is whole and known by its tokens, and each call is known for what it was. */
-function sampled({ calls, choices, ids }, { forwarded, kinds }) {
-  const generating = calls.filter((call) => GENERATING.has(`${call.method} ${plain(call.path)}`));
-  for (const call of generating) {
-    const shown = JSON.stringify(call);
-    assert.deepEqual([call.status, call.outcome], [200, "complete"], shown);
-    const own = choices.filter((choice) => choice.call_id === call.call_id);
-    assert.deepEqual(own.map((choice) => choice.fidelity), ["exact"], shown);
+/** The calls of a store that had a model say something. */
+const generations = ({ calls }) =>
+  calls.filter((call) => GENERATING.has(`${call.method} ${plain(call.path)}`));
+
+/** Each reply is whole, and each call is known for what it was. */
+function understood(store, kinds) {
+  const made = generations(store);
+  for (const call of made) {
+    assert.deepEqual([call.status, call.outcome], [200, "complete"], JSON.stringify(call));
+  }
+  const counted = {};
+  for (const { kind } of made) counted[kind] = (counted[kind] ?? 0) + 1;
+  assert.deepEqual(counted, kinds ?? { main: made.length }, "what the calls were for");
+}
+
+/** Each reply is known by its tokens. */
+function sampled(store, forwarded) {
+  for (const call of generations(store)) {
+    const own = store.choices.filter((choice) => choice.call_id === call.call_id);
+    assert.deepEqual(own.map((choice) => choice.fidelity), ["exact"], JSON.stringify(call));
   }
   const said = forwarded.flatMap((one) => one.sampled ?? []);
   const sorted = (lists) => lists.map(String).sort();
-  assert.deepEqual(sorted(ids), sorted(said), "the very tokens that were sampled");
-  const counted = {};
-  for (const { kind } of generating) counted[kind] = (counted[kind] ?? 0) + 1;
-  assert.deepEqual(counted, kinds ?? { main: generating.length }, "what the calls were for");
+  assert.deepEqual(sorted(store.ids), sorted(said), "the very tokens that were sampled");
 }
 
-/** `rolltape show` draws each choice that has tokens. */
-async function drawn(file, { choices }, episode) {
+/**
+ * An export has the rows, each told as its kind, its number of turns and the summary that it begins
+ * with; and the main conversations have the words of the script.
+ */
+async function conversed(file, rows, { turns }) {
+  const made = await exported(file, "trajectories");
+  const folds = made.filter((row) => row.kind === "compaction").map((row) => row.trajectory_id);
+  const told = ({ kind, turns, parent_trajectory_id: parent }) => {
+    if (kind === "compaction") return kind;
+    return `${kind} ${turns.length}${folds.includes(parent) ? " after compaction" : ""}`;
+  };
+  assert.deepEqual(made.map(told).sort(), rows, "the rows");
+
+  const main = made.filter((row) => row.kind === "main").map((row) => row.trajectory_id);
+  const talks = (await exported(file, "sft")).filter((row) => main.includes(row.trajectory_id));
+  const words = ({ messages }) =>
+    messages.filter(({ role }) => role === "assistant").map(({ content }) => content);
+  assert.equal(words(talks.at(-1)).at(-1), DONE, "its last words");
+  if (main.length > 1) return;
+  assert.deepEqual(words(talks[0]), turns.map(({ text }) => text), "whole words");
+}
+
+/** `rolltape show` draws each choice that has tokens, or each of a server that tells none. */
+async function drawn(file, { choices }, { episode, hosted }) {
   const turns = await told(file, "show", episode);
-  const exact = choices.filter((choice) => choice.has_token_ids);
+  const exact = choices.filter((choice) => hosted || choice.has_token_ids);
   assert.equal(turns.length, exact.length, "a turn for each choice with tokens");
 }

@@ -136,12 +136,12 @@ export async function engine(folder) {
   return { url: `http://127.0.0.1:${port}`, process };
 }
 
-/** `rolltape serve` on free ports with a store in `folder`. */
-export async function serve(upstream, folder) {
+/** `rolltape serve` on free ports with a store in `folder`, with `more` arguments. */
+export async function serve(upstream, folder, more = []) {
   const [data, control] = await freePorts(2);
   const store = path.join(folder, "recorded.db");
   const where = ["--listen", `127.0.0.1:${data}`, "--control", `127.0.0.1:${control}`];
-  const args = ["serve", "--upstream", upstream, ...where, "--store", store];
+  const args = ["serve", "--upstream", upstream, ...where, "--store", store, ...more];
   const process = new Running("rolltape", binary(), args, folder);
   await answers(process, control);
   return { url: `http://127.0.0.1:${data}`, store, process };
@@ -194,6 +194,14 @@ export async function told(store, ...args) {
   const all = [...args, "--json", "--store", store];
   const { stdout } = await run(binary(), all, { env: environment(), maxBuffer: BYTES_MAX });
   return stdout.split("\n").filter(Boolean).map(JSON.parse);
+}
+
+/** The rows of an export of a store, of which each is an object. */
+export async function exported(store, format) {
+  const file = `${store}.${format}.jsonl`;
+  const args = ["export", "--format", format, "--out", file, "--store", store];
+  await run(binary(), args, { env: environment(), maxBuffer: BYTES_MAX });
+  return jsonLines(file);
 }
 
 /** What a client shows its user of the server at `root`; `folder` is its own and new. */

@@ -4,13 +4,17 @@
 
 prints its port. The script is JSON: a list of turns, or an object with
 
-- `turns`: each `{"text", "reasoning", "tool_calls": [{"name", "arguments": {...}}]}`. The turn is
+- `turns`: each `{"text", "reasoning", "tool_calls": [{"name", "arguments": {...}}], "search"}`. The turn is
   chosen by the number of assistant messages in the history, the last turn being said again. A
   string `$FIELD` of its arguments stands for that field of the last tool result, a JSON object;
 - `by`: `requests` to choose it by the number of generating requests so far instead;
 - `skip`: how many assistant messages every history starts with that no model said;
-- `aside`: `[{"match", "text"}]`, replies to side calls, known by words in their first or last
-  message.
+- `aside`: `[{"match", "text", "search"}]`, replies to side calls, known by words in their first or
+  last message.
+
+What a hosted server does by itself has the forms of OpenAI and Anthropic: a turn's `search`, `{"query",
+"results": [{"title", "url"}]}`, is made before it speaks, and a history is folded on request, into the
+text of an aside to `compaction_trigger`.
 
 A turn that calls a tool is said in plain words where the request offers none. Each request is one
 JSON line of the log, with what was sampled for it.
@@ -52,7 +56,7 @@ class Script:
         ends = [template.plain(message.get("content")) for message in messages[:1] + messages[-1:]]
         for aside in self._asides:
             if any(aside["match"] in end for end in ends):
-                return template.Reply(aside["text"])
+                return template.Reply.of(aside)
         said = sum(message["role"] == "assistant" for message in messages) - self._skip
         at = next(self._asked) if self._by_requests else said
         turn = self._turns[min(max(at, 0), len(self._turns) - 1)]
@@ -204,7 +208,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             self._answer(path, json.loads(raw), raw)
         except (KeyError, ValueError, TypeError, AttributeError) as why:
-            self._heard(raw, refused=repr(why))
+            self._heard(raw, refused=repr(why), body=json.loads(raw))
             self._document(error(400, "BadRequestError", repr(why)), 400)
 
     def _answer(self, path, body, raw):

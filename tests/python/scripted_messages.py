@@ -13,9 +13,23 @@ def _stop_reason(call):
     return "tool_use" if call.reply.calls else "end_turn"
 
 
+def _searched(call):
+    """The blocks of a search that the server made by itself."""
+    if not call.reply.search:
+        return []
+    name = call.name("srvtoolu_")
+    asked = {"query": call.reply.search["query"]}
+    page = {"type": "web_search_result", "encrypted_content": "c2VhbGVk", "page_age": None}
+    found = [page | result for result in call.reply.search["results"]]
+    return [
+        {"type": "server_tool_use", "id": name, "name": "web_search", "input": asked},
+        {"type": "web_search_tool_result", "tool_use_id": name, "content": found},
+    ]
+
+
 def message(call):
     """A whole reply of the Messages route."""
-    content = []
+    content = _searched(call)
     if call.reply.reasoning:
         thought = {"type": "thinking", "thinking": call.reply.reasoning}
         content.append(thought | {"signature": _signature(call)})
@@ -62,6 +76,15 @@ def _event(value):
 def _blocks(call):
     """The content blocks of a streamed message, each opened, filled and closed."""
     at, open_kind, uses = -1, None, 0
+    for block in _searched(call):
+        at += 1
+        asked = block.get("input")
+        start = block | ({} if asked is None else {"input": {}})
+        yield _event({"type": "content_block_start", "content_block": start, "index": at})
+        if asked:
+            delta = {"type": "input_json_delta", "partial_json": json.dumps(asked)}
+            yield _event({"type": "content_block_delta", "delta": delta, "index": at})
+        yield _event({"type": "content_block_stop", "index": at})
 
     def close():
         if open_kind == "reasoning":

@@ -1,7 +1,7 @@
 """Replies of the Responses route in the byte forms of vLLM 0.33."""
 
 from scripted_forms import CREATED, data
-from scripted_template import functions_of, text_of
+from scripted_template import FOLD, functions_of, text_of
 
 WANTED = "message.output_text.logprobs"
 
@@ -60,10 +60,34 @@ def _function_call(call, index, said=None):
     }
 
 
+def _folds(call):
+    """Whether the reply is the folded history, an item that only the server can read."""
+    given = call.body.get("input")
+    return isinstance(given, list) and given[-1].get("type") == FOLD
+
+
+def _folded(call):
+    return {
+        "type": "compaction",
+        "id": call.name("cmp_"),
+        "encrypted_content": call.reply.text,
+    }
+
+
+def _search(call, status="completed"):
+    action = {"type": "search", "query": call.reply.search["query"]}
+    found = {"id": call.name("ws_"), "type": "web_search_call", "status": status}
+    return found | ({"action": action} if status == "completed" else {})
+
+
 def _output(call, logprobs):
     """The items of a whole reply."""
     reply = call.reply
-    items = [_reasoning(call, reply.reasoning)] if reply.reasoning else []
+    if _folds(call):
+        return [_folded(call)]
+    items = [_search(call)] if reply.search else []
+    if reply.reasoning:
+        items.append(_reasoning(call, reply.reasoning))
     if reply.text or not reply.calls:
         items.append(_message(call, reply.text, logprobs))
     return items + [_function_call(call, i, said) for i, (_, said) in enumerate(reply.calls)]
@@ -148,13 +172,31 @@ def _events(call):
     yield {"type": "response.created", "response": begun}
     yield {"type": "response.in_progress", "response": begun}
     items = []
-    for steps in (_reasoning_events, _text_events, _call_events):
+    said = (_search_events, _reasoning_events, _text_events, _call_events)
+    for steps in (_fold_events,) if _folds(call) else said:
         yield from steps(call, items)
     yield {"type": "response.completed", "response": response(call, items)}
 
 
 def _item(which, item, at):
     return {"type": f"response.output_item.{which}", "item": item, "output_index": at}
+
+
+def _fold_events(call, items):
+    items.append(_folded(call))
+    yield _item("added", items[-1], 0)
+    yield _item("done", items[-1], 0)
+
+
+def _search_events(call, items):
+    if not call.reply.search:
+        return
+    where = {"item_id": call.name("ws_"), "output_index": len(items)}
+    yield _item("added", _search(call, "in_progress"), len(items))
+    for step in ("in_progress", "searching", "completed"):
+        yield {"type": f"response.web_search_call.{step}", **where}
+    items.append(_search(call))
+    yield _item("done", items[-1], len(items) - 1)
 
 
 def _reasoning_events(call, items):

@@ -15,6 +15,8 @@ SPECIAL = 3
 SPELLED = {START: b"<|start|>", END: b"<|end|>", ROLE: b"<|role|>"}
 SHOWN = ("name", "description", "parameters")
 """What the model sees of a tool."""
+FOLD = "compaction_trigger"
+"""The item that has a server fold the history; a user of that name asks for it in chat."""
 PIECE_BYTES = 9
 """Length of one streamed piece; it cuts many characters in two."""
 
@@ -92,12 +94,14 @@ class Reply:
     reasoning: str = ""
     calls: tuple = ()
     """Pairs of a name and the arguments as JSON text."""
+    search: dict | None = None
+    """The search of the web that the server makes before it speaks: `query` and `results`."""
 
     @classmethod
     def of(cls, turn):
         """The reply of a turn of the script."""
         calls = tuple((c["name"], canonical(c["arguments"])) for c in turn.get("tool_calls", ()))
-        return cls(turn.get("text", ""), turn.get("reasoning", ""), calls)
+        return cls(turn.get("text", ""), turn.get("reasoning", ""), calls, turn.get("search"))
 
     def pieces(self):
         """The outputs of the engine, one after the other; the end of the message is the last."""
@@ -167,6 +171,12 @@ def _add_item(messages, item):
         return messages.append(message)
     if kind == "message" and item["role"] != "assistant":
         return messages.append({"role": item["role"], "content": item["content"]})
+    if kind == FOLD:
+        return messages.append({"role": "user", "content": kind})
+    if kind == "compaction":
+        return messages.append({"role": "user", "content": item["encrypted_content"]})
+    if kind == "web_search_call":
+        return None
     # What the assistant did since anyone else spoke is one message.
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})

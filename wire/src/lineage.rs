@@ -29,24 +29,35 @@ const AUXILIARY: [&str; 7] = [
     "Please say 'hello, world'",
 ];
 
+/// The last message of calls beside the conversation that offer a tool of the server.
+const SEARCH: [&str; 1] = [
+    // Claude Code has a call of its own search the web.
+    "Perform a web search for the query: ",
+];
+
 /// Texts of requests that fold the history into a summary.
-const COMPACTION: [&str; 4] = [
+const COMPACTION: [&str; 5] = [
     "Your task is to create a detailed summary of the conversation so far",
     // Claude Code 2.1
     "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.",
     // Codex
     "You are performing a CONTEXT CHECKPOINT COMPACTION",
     "\"type\":\"compaction_trigger\"",
+    // qwen-code
+    "You are the component that summarizes a conversation when its context window",
 ];
 
-/// OpenCode summarizes by an agent of its own, which has no tools.
-const SUMMARIZER: [&str; 1] = ["You are a context summarization agent"];
+/// Agents of their own, which have no tools, summarize for OpenCode and for Cline.
+const SUMMARIZER: [&str; 2] = [
+    "You are a context summarization agent",
+    "Summarize the provided coding session into a concise continuation note",
+];
 
 /// A search for all of [`AUXILIARY`] and [`SUMMARIZER`] in one pass.
 static WITHOUT_TOOLS: LazyLock<AhoCorasick> =
     LazyLock::new(|| search_for(&[&AUXILIARY[..], &SUMMARIZER]));
-/// The same for [`COMPACTION`].
-static SUMMARIES: LazyLock<AhoCorasick> = LazyLock::new(|| search_for(&[&COMPACTION]));
+/// The same for [`SEARCH`] and [`COMPACTION`].
+static LAST: LazyLock<AhoCorasick> = LazyLock::new(|| search_for(&[&SEARCH, &COMPACTION]));
 
 fn search_for(texts: &[&[&str]]) -> AhoCorasick {
     AhoCorasick::new(texts.iter().copied().flatten()).expect("so few texts make a small automaton")
@@ -228,9 +239,10 @@ fn kind_of(request: &Request) -> CallKind {
     }
     // A summary is asked for in the last message, and quoted in the first ones of what follows.
     let last = ["messages", "input"].iter().find_map(|key| request.last_of(key));
-    match last.is_some_and(|last| !found_in(last, &SUMMARIES).is_empty()) {
-        true => CallKind::Compaction,
-        false => CallKind::Main,
+    match last.and_then(|last| found_in(last, &LAST).first().copied()) {
+        Some(text) if text < SEARCH.len() => CallKind::Auxiliary,
+        Some(_) => CallKind::Compaction,
+        None => CallKind::Main,
     }
 }
 
@@ -309,5 +321,16 @@ mod tests {
         assert_eq!(read(&[], summary).kind, CallKind::Compaction);
         let after = r#"{"messages":[{"content":"Your task is to create a detailed summary of the conversation so far"},{"content":"go on"}]}"#;
         assert_eq!(read(&[], after).kind, CallKind::Main);
+    }
+
+    #[test]
+    fn newer_agents_are_known_by_their_words() {
+        let search = r#"{"tools":[{}],"messages":[{"role":"user","content":[{"type":"text",
+            "text":"Perform a web search for the query: two lines"}]}]}"#;
+        assert_eq!(read(&[], search).kind, CallKind::Auxiliary);
+        let cline = r#"{"messages":[{"role":"system","content":"Summarize the provided coding session into a concise continuation note with detailed next steps."}]}"#;
+        assert_eq!(read(&[], cline).kind, CallKind::Compaction);
+        let qwen = r#"{"tools":[{}],"messages":[{"content":"a"},{"content":[{"type":"text","text":"You are the component that summarizes a conversation when its context window is about to overflow."}]}]}"#;
+        assert_eq!(read(&[], qwen).kind, CallKind::Compaction);
     }
 }

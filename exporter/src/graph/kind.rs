@@ -408,6 +408,22 @@ mod tests {
     }
 
     #[test]
+    fn a_summary_behind_the_kept_first_messages_is_followed() {
+        let summary = |answer| of(CallKind::Compaction, worded(2, (&[90], &[1]), &["x"], answer));
+        let quoted = "<analysis>x</analysis><state_snapshot>so far</state_snapshot>";
+        for answer in ["so far", quoted] {
+            let calls = vec![
+                worded(1, (&[1], &[2]), &["a"], "b"),
+                summary(answer),
+                worded(3, (&[5], &[6]), &["a", "so far: go on"], "c"),
+            ];
+            let rows = rows_of(&episode(calls));
+            let row = rows.iter().find(|row| row.kind_reason == "after_summary").unwrap();
+            assert_eq!(row.parent_trajectory_id.as_deref(), Some("e/0/1"), "{answer}");
+        }
+    }
+
+    #[test]
     fn a_choice_whose_ids_alone_are_missing_is_a_sibling() {
         let mut both = worded(1, (&[1], &[2]), &["a"], "b");
         reply(&mut both).choices.push(episode::Choice { token_ids: None, ..choice(1, &[]) });

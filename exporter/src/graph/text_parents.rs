@@ -77,10 +77,13 @@ impl<'f, 'a> TextSearch<'f, 'a> {
             explained.is_none_or(|explained| self.conversation(*found).len() > explained)
         };
 
-        self.quoted(node)
-            .filter(is_new)
-            .or_else(|| self.answered_otherwise(node).filter(is_new))
-            .or_else(|| self.quoted_summary(node))
+        self.quoted(node).filter(is_new).or_else(|| {
+            let left = self.answered_otherwise(node).filter(is_new);
+            // An agent that keeps its first messages puts the summary where an answer was.
+            let ended = |node: NodeId| self.forest.nodes[node].ended.ended_at;
+            let summary = self.quoted_summary(node);
+            left.into_iter().chain(summary).max_by_key(|found| ended(*found))
+        })
     }
 
     fn conversation(&self, node: NodeId) -> &'f [u32] {
@@ -128,6 +131,15 @@ impl<'f, 'a> TextSearch<'f, 'a> {
     }
 }
 
+/// The tags between which Claude Code and qwen-code quote a summary; they leave out the rest.
+const QUOTED: [&str; 2] = ["summary", "state_snapshot"];
+
+/// Returns what `text` has between a pair of tags.
+fn inside<'t>(text: &'t str, tag: &str) -> Option<&'t str> {
+    let (_, rest) = text.split_once(&format!("<{tag}>"))?;
+    Some(rest.split_once(&format!("</{tag}>"))?.0)
+}
+
 fn message_text(message: &Value) -> Option<String> {
     wire::content_text(message.get("content"))
 }
@@ -140,9 +152,8 @@ fn summary((id, node): (NodeId, &Node<'_>)) -> Option<Summary> {
     let answers = wire::answers(node.call.begun.route, &node.ended.reply);
     let answer = answers.into_iter().find(|answer| answer.index == node.index)?;
     let whole = message_text(&answer.message)?;
-    // Claude Code quotes the text between these tags, and leaves out the rest.
-    let tagged = whole.split_once("<summary>").and_then(|(_, rest)| rest.split_once("</summary>"));
-    let text = tagged.map_or(whole.as_str(), |(inner, _)| inner).trim();
+    let tagged = QUOTED.iter().find_map(|tag| inside(&whole, tag));
+    let text = tagged.unwrap_or(&whole).trim();
     (!text.is_empty()).then(|| Summary { node: id, text: text.to_owned() })
 }
 

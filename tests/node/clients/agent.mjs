@@ -18,23 +18,28 @@ export const installed = (command) =>
   path.join(MODULES, command.includes("/") ? command : path.join(".bin", command));
 
 /**
- * Runs `command` of the packages in a new git folder below this one. It has a home of its own,
- * with `dotfiles` in it: text by path.
+ * Runs `command` of the packages in a new git folder below this one, with the files `given` in it.
+ * It has a home of its own, with `dotfiles` in it. Both are text or bytes by path.
  */
-export async function work(command, args, env = {}, dotfiles = {}) {
+export async function work(command, args, env = {}, dotfiles = {}, given = {}) {
   const home = path.resolve("home");
   const repo = path.resolve("repo");
-  for (const [name, text] of Object.entries(dotfiles)) {
-    await mkdir(path.dirname(path.join(home, name)), { recursive: true });
-    await writeFile(path.join(home, name), text);
-  }
-  await mkdir(home, { recursive: true });
-  await mkdir(repo, { recursive: true });
+  await put(home, dotfiles);
+  await put(repo, given);
   const bare = { PATH: process.env.PATH, HOME: home, LANG: "C.UTF-8", TZ: "UTC", ...env };
   bare.NO_PROXY = bare.no_proxy = "127.0.0.1";
   await ran("git", ["init", "--quiet"], repo, bare);
   const stdout = await ran(installed(command), args, repo, bare);
   return { stdout, files: await files(repo) };
+}
+
+/** Makes `folder`, with files in it. */
+async function put(folder, files) {
+  await mkdir(folder, { recursive: true });
+  for (const [name, content] of Object.entries(files)) {
+    await mkdir(path.dirname(path.join(folder, name)), { recursive: true });
+    await writeFile(path.join(folder, name), content);
+  }
 }
 
 /** The files in `folder`, by name, with their text. */
@@ -46,6 +51,9 @@ async function files(folder) {
     .map(async (name) => [name, await readFile(path.join(folder, name), "utf8")]);
   return Object.fromEntries(await Promise.all(read));
 }
+
+/** A turn that calls one tool. */
+export const calling = (text, name, args) => ({ text, tool_calls: [{ name, arguments: args }] });
 
 /** Each line of `text` that is JSON. */
 export const lines = (text) =>

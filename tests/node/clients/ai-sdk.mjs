@@ -52,8 +52,8 @@ async function stream(model) {
   return { text: await reply.text, parts, usage: await reply.totalUsage };
 }
 
-/** A part without the request and reply that the package adds to it for its logs. */
-function seen({ request: _, response, ...part }) {
+/** A part without what the package adds to it for its logs: requests, replies and times. */
+function seen({ request: _, response, performance, ...part }) {
   return part;
 }
 

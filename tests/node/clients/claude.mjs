@@ -1,6 +1,7 @@
 // `claude -p` of `@anthropic-ai/claude-code`: messages.
 
-import { DONE, NOTES, TASK, lines, work } from "./agent.mjs";
+import { DONE, NOTES, TASK, calling, lines, work } from "./agent.mjs";
+import { DOCUMENT, PICTURE, SEARCH, SHOWN } from "./shown.mjs";
 
 export const program = "claude";
 
@@ -16,19 +17,28 @@ const turns = [write, { text: "I look at it.", tool_calls: [read] }, { text: DON
 const prompt = "How many lines has notes.txt?";
 // The helper is played the same script. It has no Agent tool, so its first call is refused.
 const explore = { description: "Count", prompt, subagent_type: "Explore" };
-const delegating = [
-  { text: "I ask a helper.", tool_calls: [{ name: "Agent", arguments: explore }] },
-  write,
-  { text: DONE },
-];
+const helper = { ...explore, run_in_background: false };
+const delegating = [calling("I ask a helper.", "Agent", helper), write, { text: DONE }];
 
-// Its prompt has some 75,000 of the scripted tokens, the listing 29,000. Between the two is what
+// It asks for the tool that it may load, and has a call of its own search.
+const reading = {
+  turns: [
+    calling("I see.", "Read", { file_path: PICTURE }),
+    calling("I read.", "Read", { file_path: DOCUMENT }),
+    calling("I look for a tool.", "ToolSearch", { query: "select:WebSearch" }),
+    calling("I search.", "WebSearch", { query: SEARCH.query }),
+    ...turns,
+  ],
+  aside: [{ match: "Perform a web search", text: "Lines are two.", search: SEARCH }],
+};
+
+// Its prompt has some 48,000 of the scripted tokens, the listing 29,000. Between the two is what
 // it is told to hold; it then sums up what was said, and goes on from there.
 const command = `${write.tool_calls[0].arguments.command}; seq 6000`;
 const long = { ...write, tool_calls: [shell(command)] };
 const COMPACT = {
-  CLAUDE_CODE_AUTO_COMPACT_WINDOW: "120000",
-  CLAUDE_AUTOCOMPACT_PCT_OVERRIDE: "90",
+  CLAUDE_CODE_AUTO_COMPACT_WINDOW: "100000",
+  CLAUDE_AUTOCOMPACT_PCT_OVERRIDE: "80",
 };
 const summary = "<summary>One file was written.</summary>";
 const compacting = {
@@ -48,13 +58,15 @@ const ENV = {
   IS_SANDBOX: "1",
 };
 const ARGS = ["--model", "tiny", "--permission-mode", "bypassPermissions", "--verbose"];
-const VOLATILE = /_ms$|Ms$|^ttft|^total_cost_usd$|^costUSD$|^end_time$|^(task_|agent)[iI]d$/;
+const TIMED = /_ms$|Ms$|Seconds$|^ttft|^total_cost_usd$|^costUSD$|^end_time$/;
+const NAMED = /^(task_|run_|agent_?)[iI]d$|^output_file$|_socket_path$/;
+const volatile = (key) => TIMED.test(key) || NAMED.test(key);
 
 async function run(root, more) {
   const args = ["-p", ...ARGS, "--output-format", "stream-json", TASK];
   const env = { ...ENV, ...more, ANTHROPIC_BASE_URL: root };
-  const { stdout, files } = await work(program, args, env);
-  const text = JSON.stringify(lines(stdout), (key, value) => (VOLATILE.test(key) ? 0 : value));
+  const { stdout, files } = await work(program, args, env, {}, SHOWN);
+  const text = JSON.stringify(lines(stdout), (key, value) => (volatile(key) ? 0 : value));
   return { files, events: JSON.parse(text) };
 }
 
@@ -64,6 +76,19 @@ export const cases = {
     script: compacting,
     run: (root) => run(root, COMPACT),
     kinds: { compaction: 1, main: 4 },
+    rows: ["compaction", "main 2", "main 2 after compaction"],
   },
-  subagent: { script: { turns: delegating }, run, kinds: { main: 3, subagent: 3 } },
+  subagent: {
+    script: { turns: delegating },
+    run,
+    kinds: { main: 3, subagent: 3 },
+    rows: ["main 3", "subagent 3"],
+  },
+  reading: {
+    script: reading,
+    run,
+    hosted: true,
+    kinds: { auxiliary: 1, main: 7 },
+    rows: ["auxiliary 1", "main 7"],
+  },
 };

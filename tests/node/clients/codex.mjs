@@ -1,6 +1,7 @@
 // `codex exec` of `@openai/codex`: responses.
 
-import { DONE, NOTES, TASK, lines, work } from "./agent.mjs";
+import { DONE, NOTES, TASK, calling, lines, work } from "./agent.mjs";
+import { PICTURE, SEARCH, SHOWN } from "./shown.mjs";
 
 export const program = "codex";
 
@@ -41,9 +42,9 @@ const OPTIONS = [
 const builtIn = (root) => [`openai_base_url="${root}/v1"`];
 
 /** A provider of the user's own, as in most instructions for other backends. */
-const own = (root) => [
+const own = (root, name = "Up") => [
   'model_provider="up"',
-  'model_providers.up.name="Up"',
+  `model_providers.up.name="${name}"`,
   `model_providers.up.base_url="${root}/v1"`,
   'model_providers.up.wire_api="responses"',
   'model_providers.up.env_key="UP_KEY"',
@@ -56,12 +57,28 @@ const aside = [
   { match: "Another language model started to solve this problem", text: DONE },
 ];
 
-async function run(provider) {
+/** By that name a provider is taken for one that folds histories, as the built-in one is. */
+const folding = (root) => own(root, "OpenAI");
+const SEALED = "gAAAAABsealed";
+const folded = [
+  { match: "compaction_trigger", text: SEALED },
+  { match: SEALED, text: DONE },
+];
+
+const reading = {
+  turns: [
+    calling("I see.", "view_image", { path: PICTURE }),
+    { ...turns[0], search: SEARCH },
+    ...turns.slice(1),
+  ],
+};
+
+async function run(provider, more = []) {
   const options = [...OPTIONS, ...provider].flatMap((option) => ["-c", option]);
   const free = "--dangerously-bypass-approvals-and-sandbox";
-  const args = ["exec", "--json", "-m", "tiny", free, ...options, TASK];
+  const args = ["exec", "--json", "-m", "tiny", free, ...options, ...more, TASK];
   const env = { OPENAI_API_KEY: "k", UP_KEY: "k" };
-  const { stdout, files } = await work(program, args, env);
+  const { stdout, files } = await work(program, args, env, {}, SHOWN);
   const events = lines(stdout).filter((event) => !incidental(event));
   // The ids of items count the notes as well.
   for (const { item } of events) delete item?.id;
@@ -87,10 +104,26 @@ export const cases = {
     script: delegating,
     run: async (root) => uncounted(await run(own(root))),
     kinds: { main: 4, subagent: 1 },
+    rows: ["main 4", "subagent 1"],
   },
   compaction: {
     script: { turns, aside },
     run: (root) => run([...own(root), ...COMPACT]),
     kinds: { compaction: 1, main: 2 },
+    rows: ["compaction", "main 1", "main 1 after compaction"],
+  },
+  // The server seals the summary.
+  folding: {
+    script: { turns, aside: folded },
+    run: (root) => run([...folding(root), ...COMPACT]),
+    hosted: true,
+    kinds: { compaction: 1, main: 2 },
+    rows: ["compaction", "main 1", "main 1 after compaction"],
+  },
+  reading: {
+    script: reading,
+    run: (root) => run(own(root), ["--image", PICTURE, "--"]),
+    hosted: true,
+    rows: ["main 4"],
   },
 };

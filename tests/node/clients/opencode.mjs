@@ -1,7 +1,10 @@
 // `opencode run`: chat completions. The package `opencode-ai` only picks the program of the
 // machine at hand; it is named here, because npm cannot lock the others where it lacks them.
 
-import { DONE, NOTES, TASK, lines, work } from "./agent.mjs";
+import { readFileSync } from "node:fs";
+
+import { DONE, NOTES, TASK, calling, installed, lines, work } from "./agent.mjs";
+import { DOCUMENT, PICTURE, SHOWN } from "./shown.mjs";
 
 export const program = "opencode-linux-x64/bin/opencode";
 
@@ -11,8 +14,8 @@ const write = {
   tool_calls: [{ name: "write", arguments: { filePath: "notes.txt", content: NOTES } }],
 };
 const cat = { command: "cat notes.txt", description: "Show the file" };
-const look = { text: "I look at it.", tool_calls: [{ name: "bash", arguments: cat }] };
-const turns = [write, look, { text: DONE }];
+const show = { text: "I look at it.", tool_calls: [{ name: "bash", arguments: cat }] };
+const turns = [write, show, { text: DONE }];
 
 const prompt = "How many lines has notes.txt?";
 const aside = [{ match: prompt, text: "None yet." }];
@@ -23,7 +26,25 @@ const delegating = [
   { text: DONE },
 ];
 
-const config = (root) => ({
+const look = (text, filePath) => calling(text, "read", { filePath });
+const reading = [look("I see.", PICTURE), look("I read.", DOCUMENT), ...turns];
+
+// Its prompt has some 30,000 of the scripted tokens, the listing 10,000. It may hold 36,000.
+const WINDOW = 44_000;
+const listing = { description: "Write", command: `printf 'one\\ntwo\\n' > notes.txt; seq 6000` };
+const compacting = {
+  turns: [{ ...write, tool_calls: [{ name: "bash", arguments: listing }] }, ...turns.slice(1)],
+  aside: [{ match: "a context summarization agent", text: "One file was written." }],
+};
+
+const INPUTS = { input: ["text", "image", "pdf"], output: ["text"] };
+const model = (context) => ({
+  name: "Tiny",
+  attachment: true,
+  modalities: INPUTS,
+  limit: { context, output: 8192 },
+});
+const config = (root, context) => ({
   autoupdate: false,
   share: "disabled",
   model: "up/tiny",
@@ -32,7 +53,7 @@ const config = (root) => ({
       npm: "@ai-sdk/openai-compatible",
       name: "Up",
       options: { baseURL: `${root}/v1`, apiKey: "k" },
-      models: { tiny: { name: "Tiny", limit: { context: 100_000, output: 8192 } } },
+      models: { tiny: model(context) },
     },
   },
 });
@@ -43,17 +64,18 @@ const ENV = {
   OPENCODE_DISABLE_DEFAULT_PLUGINS: "1",
 };
 // It would install this package from the registry, unless its folder looks as if it had.
-const PLUGIN = { packages: { "": { dependencies: { "@opencode-ai/plugin": "1.18.33" } } } };
+const { version } = JSON.parse(readFileSync(installed("opencode-linux-x64/package.json"), "utf8"));
+const PLUGIN = { packages: { "": { dependencies: { "@opencode-ai/plugin": version } } } };
 const DOTFILES = {
   ".config/opencode/package-lock.json": JSON.stringify(PLUGIN),
   ".config/opencode/node_modules/.keep": "",
 };
 const VOLATILE = new Set(["time", "snapshot"]);
 
-async function run(root) {
-  const env = { ...ENV, OPENCODE_CONFIG_CONTENT: JSON.stringify(config(root)) };
+async function run(root, context = 100_000) {
+  const env = { ...ENV, OPENCODE_CONFIG_CONTENT: JSON.stringify(config(root, context)) };
   const args = ["run", "--format", "json", TASK];
-  const { stdout, files } = await work(program, args, env, DOTFILES);
+  const { stdout, files } = await work(program, args, env, DOTFILES, SHOWN);
   const text = JSON.stringify(told(lines(stdout)), (key, value) => (VOLATILE.has(key) ? 0 : value));
   return { files, events: JSON.parse(text) };
 }
@@ -78,5 +100,18 @@ export const cases = {
     script: { turns: delegating, aside },
     run,
     kinds: { auxiliary: 1, main: 3, subagent: 1 },
+    rows: ["auxiliary 1", "main 3", "subagent 1"],
+  },
+  reading: {
+    script: { turns: reading },
+    run,
+    kinds: { auxiliary: 1, main: 5 },
+    rows: ["auxiliary 1", "main 5"],
+  },
+  compaction: {
+    script: compacting,
+    run: (root) => run(root, WINDOW),
+    kinds: { auxiliary: 1, compaction: 1, main: 4 },
+    rows: ["auxiliary 1", "compaction", "main 2", "main 2 after compaction"],
   },
 };

@@ -1,8 +1,9 @@
 // What differs between two equal runs, taken out of a result: ids, times, folders.
 
 const ID = new RegExp(
-  "\\b(?:chatcmpl|cmpl|resp|msg|rs|fc|call|toolu|item|ses|prt|aitxt|reasoning|req)" +
+  "\\b(?:chatcmpl|cmpl|resp|msg|rs|fc|call|toolu|srvtoolu|item|ses|prt|aitxt|reasoning|req)" +
     "(?:[-_](?:tool[-_])?)[A-Za-z0-9][A-Za-z0-9_-]{7,}" +
+    "|\\btool_[0-9a-f]{10}[A-Za-z0-9]{8,}" +
     "|\\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\\b",
   "g",
 );
