@@ -91,5 +91,5 @@ pub use translate::{
     ReplyTranslator, TranslatedReply, is_translated, missing_limit_error, server_state_error,
     translate,
 };
-pub use unread::{Untranslatable, unread_counts};
+pub use unread::{Untranslatable, sealed_texts, unread_counts};
 pub use weights::{pushed_label, served_label, with_rank_offset, world_size, world_size_body};

@@ -110,6 +110,12 @@ pub fn unread_counts<'a>(messages: impl IntoIterator<Item = &'a Value>) -> BTree
     counts
 }
 
+/// The texts that a server sealed in what was not read of a message, or beside it.
+pub fn sealed_texts(message: &Value) -> Vec<&str> {
+    let left = listed(message, UNREAD).iter().chain(listed(message, UNREAD_ITEMS));
+    left.filter_map(|part| part.get("encrypted_content")?.as_str()).collect()
+}
+
 /// The type of a part; without one, the kind of JSON value that it is.
 fn unread_type(part: &Value) -> String {
     let kind = match part {

@@ -140,8 +140,15 @@ fn inside<'t>(text: &'t str, tag: &str) -> Option<&'t str> {
     Some(rest.split_once(&format!("</{tag}>"))?.0)
 }
 
+/// Returns the text of a message, and what a server sealed and an agent sends back as it came:
+/// Codex has its history compacted so.
 fn message_text(message: &Value) -> Option<String> {
-    wire::content_text(message.get("content"))
+    let sealed = wire::sealed_texts(message);
+    let text = wire::content_text(message.get("content"));
+    match sealed.is_empty() {
+        true => text,
+        false => Some(sealed.into_iter().chain(text.as_deref()).collect::<Vec<_>>().join("\n")),
+    }
 }
 
 /// Reads the summary that a compaction call wrote.

@@ -44,10 +44,15 @@ pub(crate) fn dialogue(root: &Node<'_>, leaf: &Node<'_>) -> Dialogue {
     let Conversation { messages: prompt, tools } = sent_conversation(root);
     let history = sent_conversation(leaf).messages;
     let answer = answer(leaf);
-    let added: Vec<&Value> = history.iter().skip(prompt.len()).chain(&answer).collect();
-    let unread = wire::unread_counts(prompt.iter().chain(added.iter().copied()));
+    let added = history.iter().skip(prompt.len());
+    // What stands in both is counted once.
+    let mut unread = wire::unread_counts(history.iter().chain(&answer));
+    for (kind, count) in wire::unread_counts(&prompt) {
+        let known = unread.entry(kind).or_default();
+        *known = count.max(*known);
+    }
     Dialogue {
-        completion: added.into_iter().map(message).collect(),
+        completion: added.chain(&answer).map(message).collect(),
         prompt: prompt.iter().map(message).collect(),
         tools: tools.iter().map(wire::json_text).collect(),
         unread_parts: json!(unread).to_string(),

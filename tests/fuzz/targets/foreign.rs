@@ -9,8 +9,8 @@ use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
 use wire::{Collector, Event, Request, answers, conversation, json_text, unread_counts};
 
-/// Events that hold no token.
-const EVENTS: [&str; 16] = [
+/// Events that hold no token. Half an object is none of them: it may have held some.
+const EVENTS: [&str; 15] = [
     "data:\n\n",
     "data: \n\n",
     ": alive\n\n",
@@ -18,7 +18,6 @@ const EVENTS: [&str; 16] = [
     "event: ping\ndata: {\"type\":\"ping\"}\n\n",
     "event: future\n\n",
     "data: no JSON\n\n",
-    "data: {\"half\n\n",
     "data: null\n\n",
     "data: 7\n\n",
     "data: []\n\n",

@@ -997,6 +997,32 @@ fn row_49_an_item_that_chat_has_no_form_for_costs_only_itself() {
 }
 
 #[test]
+fn row_49_a_summary_that_the_server_sealed_is_followed() {
+    let said = |role: &str, text: &str| json!({ "role": role, "content": text });
+    let sealed = json!({ "type": "compaction", "id": "c", "encrypted_content": "gAAAsealed" });
+    let answer = |text: &str| {
+        json!({ "output": [{ "type": "message", "role": "assistant",
+        "content": [{ "type": "output_text", "text": text }] }] })
+    };
+    let [one, two, more] = [said("user", "one"), said("assistant", "two"), said("user", "more")];
+    let trigger = json!({ "type": "compaction_trigger" });
+    let mut calls = on_wire(
+        Route::Responses,
+        &[
+            (json!({ "input": [one] }), answer("two")),
+            (json!({ "input": [one, two, trigger] }), json!({ "output": [sealed] })),
+            (json!({ "input": [one, sealed, more] }), answer("four")),
+        ],
+    );
+    calls[1].begun.lineage.kind = CallKind::Compaction;
+    let kinds: Vec<_> = rows(calls).iter().map(|row| (row.kind, row.kind_reason)).collect();
+    assert_eq!(
+        kinds,
+        [("main", "first_conversation"), ("compaction", "lineage"), ("main", "after_summary")]
+    );
+}
+
+#[test]
 fn row_49_tokens_beside_an_unread_part_are_exact() {
     let part = json!({ "role": "assistant", "content": [{ "type": "text", "text": "b" },
         { "type": "future" }] });
