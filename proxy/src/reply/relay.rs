@@ -145,9 +145,6 @@ async fn relay_as_it_comes(
     head.extensions.insert(BodyKind(kind));
 
     let pulse = call.recording().pulse();
-    if let Some(pulse) = &pulse {
-        pulse.set_stream(opening.is_declared);
-    }
     let mut body = Tee::new(body, call, BodyTransform::Opening(Box::new(opening)));
     body.go_on_after(beginning.unread, beginning.trailers);
     let body = match pulse {
