@@ -111,6 +111,7 @@ def python_clients(group):
     venv = CLIENTS / ".venvs" / group
     mark = venv / ".installed"
     if not mark.exists():
+        print(f"{group} is not installed", file=sys.stderr)
         return
     pip = [UV, "pip", "install", "--quiet", "--python", venv / "bin" / "python"]
     run([*pip, "--upgrade", "--resolution", "highest", *pins], CLIENTS)
@@ -132,7 +133,8 @@ def tested(drivers):
     report = folder / ".newest.xml"
     words = " or ".join(f"[{driver}" for driver in drivers)
     pytest = [folder / ".venv/bin/python", "-m", "pytest", "-q", "-k", words]
-    print(run([*pytest, f"--junit-xml={report}", "test_clients.py", "test_engine_clients.py"], folder))
+    files = sorted(folder.glob("test_*clients.py"))
+    print(run([*pytest, f"--junit-xml={report}", *files], folder))
     found = []
     for case in xml.parse(report).iter("testcase"):
         named = re.search(r"\[(\w+)", case.get("name"))
@@ -156,7 +158,8 @@ def main():
     rows = [("client", "pinned", "newest", "tests"), *(client.row() for client in clients)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
     return int(not all(all(client.fates) for client in clients))
 
 
