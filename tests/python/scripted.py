@@ -4,17 +4,18 @@
 
 prints its port. The script is JSON: a list of turns, or an object with
 
-- `turns`: each `{"text", "reasoning", "tool_calls": [{"name", "arguments": {...}}], "search"}`. The turn is
-  chosen by the number of assistant messages in the history, the last turn being said again. A
-  string `$FIELD` of its arguments stands for that field of the last tool result, a JSON object;
+- `turns`: each `{"text", "reasoning", "tool_calls": [{"name", "arguments": {...}}], "search"}`.
+  The turn is chosen by the number of assistant messages in the history, the last turn being said
+  again. A string `$FIELD` of its arguments stands for that field of the last tool result, a JSON
+  object;
 - `by`: `requests` to choose it by the number of generating requests so far instead;
 - `skip`: how many assistant messages every history starts with that no model said;
 - `aside`: `[{"match", "text", "search"}]`, replies to side calls, known by words in their first or
   last message.
 
-What a hosted server does by itself has the forms of OpenAI and Anthropic: a turn's `search`, `{"query",
-"results": [{"title", "url"}]}`, is made before it speaks, and a history is folded on request, into the
-text of an aside to `compaction_trigger`.
+What a hosted server does by itself has the forms of OpenAI and Anthropic: a turn's `search`,
+`{"query", "results": [{"title", "url"}]}`, is made before it speaks, and a history is folded on
+request, into the text of an aside to `compaction_trigger`.
 
 A turn that calls a tool is said in plain words where the request offers none. Each request is one
 JSON line of the log, with what was sampled for it.

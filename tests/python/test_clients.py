@@ -100,6 +100,9 @@ class Client:
     @property
     def command(self):
         """The driver's command line."""
+        named = CLIENTS / f"run_{self.name}_{self.mode}.py"
+        if named.exists():
+            return [str(self.python), str(named)]
         mode = [self.mode] if self.mode else []
         return [str(self.python), str(CLIENTS / f"run_{self.name}.py"), *mode]
 

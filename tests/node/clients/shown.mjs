@@ -55,7 +55,7 @@ export const PICTURE = "shown/square.png";
 export const DOCUMENT = "shown/page.pdf";
 
 export const LIST = "shown/list.txt";
-const list = Array.from({ length: 500 }, (_, at) => `${at} of a long list, whose lines say no more`);
+const list = Array.from({ length: 500 }, (_, at) => `${at} of a long list whose lines say no more`);
 
 /** The files, by path. */
 export const SHOWN = { [PICTURE]: picture(), [DOCUMENT]: page(), [LIST]: list.join("\n") };

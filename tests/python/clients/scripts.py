@@ -75,3 +75,10 @@ OPENHANDS = [
     {"text": "", "tool_calls": [{"name": "terminal", "arguments": {"command": REPAIR}}]},
     {"text": "", "tool_calls": [{"name": "finish", "arguments": {"message": "Repaired."}}]},
 ]
+SEARCH = {"query": "weather", "results": [{"title": "Weather", "url": "https://example.org/"}]}
+SEARCHED = [{**WEATHER[0], "search": SEARCH}, WEATHER[1]]
+COUNT = [{"name": "ask_helper", "arguments": {"input": "How many cities?"}}]
+HELPED = {
+    "turns": [SEARCHED[0], {"text": "I ask my helper.", "tool_calls": COUNT}, WEATHER[1]],
+    "aside": [{"match": "You count cities.", "text": "One."}],
+}
