@@ -201,17 +201,20 @@ async fn an_event_without_tokens_leaves_the_record_as_it_is() {
 
 #[tokio::test]
 async fn an_overloaded_server_is_told_in_the_record() {
-    let stream = b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"type\":\"message\"}}\n\n\
-        event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
-    let upstream = Upstream::start("openai", |_| {
-        vec![Step::stream_head(), Step::chunk(stream), Step::chunk(b"")]
+    let start = r#"{"type":"message_start","message":{"type":"message"}}"#;
+    let error = r#"{"type":"overloaded_error","message":"Overloaded"}"#;
+    let error = format!(r#"{{"type":"error","error":{error}}}"#);
+    let stream = format!("event: message_start\ndata: {start}\n\nevent: error\ndata: {error}\n\n");
+    let sent = stream.clone();
+    let upstream = Upstream::start("openai", move |_| {
+        vec![Step::stream_head(), Step::chunk(sent.as_bytes()), Step::chunk(b"")]
     })
     .await;
     let mut config = Config::new(format!("http://{}", upstream.address).parse().unwrap());
     config.dialect = Some(Dialect::OpenAi);
     let world = World::start_with(config).await;
     let reply = post(world.data, "/e/a/v1/messages", "{\"stream\":true}").await;
-    assert_eq!(reply.body, stream);
+    assert_eq!(reply.text(), stream);
     let ended = world.ended_call().await.ended.unwrap();
     let told = (ended.outcome, ended.error.as_deref());
     assert_eq!(told, (Outcome::UpstreamFailed, Some("Overloaded")));

@@ -18,9 +18,14 @@ const FORM: &str = "TEST_BODY";
 async fn server() -> Server {
     Server::start(Manner::default(), |heard| match heard.path.split_once("?bytes=") {
         Some((_, bytes)) => Answer::Spaces(bytes.parse().unwrap()),
-        None => Answer::Whole(Response::new(heard.bytes.to_string().into())),
+        None => Answer::Whole(Response::new(answer(heard.bytes).into())),
     })
     .await
+}
+
+/// An answer that tells how many bytes were asked with.
+fn answer(bytes: u64) -> String {
+    format!(r#"{{"choices":[{{"text":"{bytes}","finish_reason":"stop"}}]}}"#)
 }
 
 fn config(server: &Server) -> Config {
@@ -39,7 +44,7 @@ async fn fifty_megabytes_pass_and_are_recorded_whole() {
     let end = body.len() - 4;
     body[end..].copy_from_slice(b"\"}]}");
     let reply = exchange(world.data, ("POST", "/e/a/v1/chat/completions"), &[], &body).await;
-    assert_eq!(reply.text(), body.len().to_string());
+    assert_eq!(reply.text(), answer(body.len() as u64));
     let call = world.calls().await.pop().unwrap();
     assert!(call.begun.request == body);
     assert_eq!(call.ended.unwrap().outcome, Outcome::Complete);
@@ -90,7 +95,7 @@ async fn in_a_process_of_its_own() {
         let mut agent = Agent::http1(world.data).await;
         let body = spaces(bytes, words[0] == "sized");
         let got = agent.call(ask("POST", path).body(body).unwrap()).await;
-        assert_eq!(got.body, bytes.to_string());
+        assert_eq!(got.body, answer(bytes));
     }
 
     // A reply is longer than what is kept of it, too.

@@ -3,6 +3,7 @@
 //! - `chat`, `native`, `messages`, `responses`: readers, one for each kind of route.
 //! - `choice`: a choice as it grows, and the ids and logprobs that it ends with.
 //! - `lenient`, `list`: values of any kind, lists and texts, read within bounds.
+//! - `logprobs`: lists of logprobs.
 //! - `endings`: how a reply tells that it failed.
 //! - [`Vocabulary`]: finds ids by the bytes of their tokens.
 //! - [`MissingIds`] and [`PromptLookup`]: ids that a reply does not hold, and how to ask for them.
@@ -13,6 +14,7 @@ mod endings;
 mod entries;
 mod lenient;
 mod list;
+mod logprobs;
 mod messages;
 pub(crate) mod missing;
 mod native;
@@ -186,8 +188,13 @@ impl Collector {
         let Some(data) = event.data() else { return };
         self.take_document(data);
         if self.error.is_none() && event.is_named("error") {
-            let text = String::from_utf8_lossy(data.bytes().trim_ascii());
-            self.error = Some(short(text.into_owned(), ERROR_BYTES_MAX));
+            match serde_json::from_slice(data.bytes()) {
+                Ok(error) => self.set_raw_error(error),
+                Err(_) => {
+                    let text = String::from_utf8_lossy(data.bytes().trim_ascii());
+                    self.error = Some(short(text.into_owned(), ERROR_BYTES_MAX));
+                }
+            }
         }
     }
 
@@ -664,6 +671,7 @@ mod tests {
             ("event: error\ndata: provider down\n\n", Some("provider down")),
             ("event: error\ndata: {\"code\":7}\n\n", Some("{\"code\":7}")),
             ("event: error\ndata: {\"error\":\"down\"}\n\n", Some("down")),
+            ("event: error\ndata: {\"message\":\"down\"}\n\n", Some("down")),
             ("event: ping\ndata: provider down\n\n", None),
         ] {
             for route in [Route::Chat, Route::Messages, Route::Responses, Route::Generate] {

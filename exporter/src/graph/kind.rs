@@ -348,7 +348,7 @@ mod tests {
             reply(&mut failed).outcome = outcome;
             let lost = ("retry", "after_failure");
             assert_eq!(kinds(vec![failed.clone()]), [lost]);
-            assert_eq!(kinds(vec![failed.clone(), call(2, &[7], &[&[8]])]), [MAIN, lost]);
+            assert_eq!(kinds(vec![failed.clone(), call(2, &[7], &[&[8]])]), [lost, MAIN]);
             assert_eq!(kinds(vec![failed.clone(), call(2, &[1, 2, 3], &[&[4]])]), [MAIN]);
             let mut beside = call(2, &[1, 2, 3], &[&[4]]);
             reply(&mut beside).outcome = outcome;

@@ -53,7 +53,11 @@ fn parsed(text: &str) -> Option<Value> {
 /// have gone on to one.
 pub(super) fn may_hold_tokens(part: &[u8]) -> bool {
     let part = part.trim_ascii();
-    let is_json = matches!(part.first(), Some(b'{' | b'['));
+    let is_json = match part.split_first() {
+        Some((b'{', rest)) => matches!(rest.trim_ascii_start().first(), Some(b'"') | None),
+        Some((b'[', rest)) => matches!(rest.trim_ascii_start().first(), Some(b'{' | b'[') | None),
+        _ => false,
+    };
     let names = |field: &&[u8]| memchr::memmem::find(part, field).is_some();
     is_json && (Brackets::of(part).is_err() || TOKEN_FIELDS.iter().any(names))
 }
@@ -74,12 +78,33 @@ mod tests {
 
     #[test]
     fn what_is_no_json_and_what_names_no_field_of_tokens_holds_none() {
-        for none in
-            ["", " ", "ping", "null", "7", "\"choices\"", "[]", "{}", "{ping}", "{\"ts\" 1}"]
-        {
+        for none in [
+            "",
+            " ",
+            "ping",
+            "null",
+            "7",
+            "\"choices\"",
+            "[]",
+            "{}",
+            "{ping}",
+            "{\"ts\" 1}",
+            "{broken",
+            "{choices",
+            "[DONE",
+            "[7, 8",
+        ] {
             assert!(!may_hold_tokens(none.as_bytes()), "{none}");
         }
-        for some in ["{\"cho", "{\"choices\":[1 2]}", "[{\"output_ids\" [1]}]", "{\"id\":\"a"] {
+        for some in [
+            "{",
+            "[",
+            "{ \"",
+            "{\"cho",
+            "{\"choices\":[1 2]}",
+            "[{\"output_ids\" [1]}]",
+            "{\"id\":\"a",
+        ] {
             assert!(may_hold_tokens(some.as_bytes()), "{some}");
         }
     }

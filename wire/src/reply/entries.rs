@@ -222,8 +222,8 @@ fn fill<T>(place: &mut Option<T>, value: T) -> Option<()> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::chat::LogprobEntry;
     use super::super::lenient::Held;
+    use super::super::logprobs::LogprobEntry;
     use super::*;
 
     /// The same list as serde reads it.

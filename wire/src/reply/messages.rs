@@ -78,8 +78,8 @@ impl MessagesUsage {
 }
 
 impl Block {
-    fn is_call(self) -> bool {
-        self.r#type.value().as_deref() == Some("tool_use")
+    fn is_call(&self) -> bool {
+        self.r#type.as_value().is_some_and(|kind| kind == "tool_use")
     }
 }
 
@@ -125,11 +125,11 @@ impl Collector {
 
     /// Notes whether one of these blocks is a call of a tool.
     fn note_blocks(&mut self, block: Option<Block>, list: Option<&RawValue>) {
-        self.has_call |= block.is_some_and(Block::is_call);
+        self.has_call |= block.is_some_and(|block| block.is_call());
         if let Some(list) = list {
             // What is no list holds no block.
             let _walked = each(list, |block: Held<Block>| {
-                self.has_call |= block.members().is_some_and(Block::is_call);
+                self.has_call |= block.members().is_some_and(|block| block.is_call());
                 true
             });
         }

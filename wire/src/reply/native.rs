@@ -8,10 +8,11 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::Collector;
-use super::chat::{Entries, PromptIds, Triples};
+use super::chat::PromptIds;
 use super::endings::error_of;
 use super::lenient::{Expected, Held, Lenient, Object};
 use super::list::{Each, Ids, filled, short, short_value};
+use super::logprobs::{Entries, Triples};
 use super::versions::{Spans, version_name};
 use crate::bounds::{ERROR_BYTES_MAX, STOP_BYTES_MAX};
 use crate::json::mended;
@@ -131,6 +132,7 @@ impl Collector {
         self.change(index, |choice| {
             choice.note_lost_logprobs(entries.is_other());
             let entries = entries.value().unwrap_or_default();
+            choice.note_lost_logprobs(entries.has_others());
             choice.note_cut(entries.is_cut);
             choice.add_tokens(entries.tokens(keeps_bytes));
         });

@@ -4,11 +4,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::Collector;
-use super::chat::{Entries, PromptIds};
+use super::chat::PromptIds;
 use super::choice::ChoiceDraft;
 use super::endings::error_of;
 use super::lenient::{Held, Lenient};
 use super::list::{Ids, each, filled};
+use super::logprobs::Entries;
 use crate::bounds::TOKEN_BYTES_MAX;
 use crate::json::mended;
 
@@ -113,7 +114,8 @@ impl Collector {
             (_, Some("error"), error) => {
                 self.set_raw_error(error.or(event.message).unwrap_or(RawValue::NULL));
             }
-            (_, Some(_), _) => self.take_deltas(event.logprobs),
+            (_, Some(kind), _) if kind.ends_with(".delta") => self.take_deltas(event.logprobs),
+            (_, Some(_), _) => {}
             (_, None, Some(error)) => self.set_raw_error(error),
             // Without a type it is a whole response, not an event.
             (_, None, None) => self.take_response(serde_json::from_slice(json).ok()?)?,
@@ -129,7 +131,7 @@ impl Collector {
         }
         let keeps_bytes = self.vocabulary.is_some();
         self.change(0, |choice| {
-            choice.note_lost_logprobs(is_lost);
+            choice.note_lost_logprobs(is_lost || entries.has_others());
             choice.note_cut(entries.is_cut);
             choice.add_tokens(entries.tokens(keeps_bytes));
         });
