@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use calls::CallNumbers;
+use calls::NumberedCalls;
 pub(crate) use calls::{arguments_text, pieces};
 
 use crate::unread::PartReader;
@@ -23,7 +23,7 @@ const REASONING: [&str; 3] = ["reasoning", "reasoning_content", "thinking"];
 /// content, refusal and reasoning are texts, and each entry of `tool_calls` has an `index` that is
 /// its call's alone and arguments that are text.
 #[derive(Debug, Default)]
-pub(crate) struct ChatReader(BTreeMap<u32, CallNumbers>);
+pub(crate) struct ChatReader(BTreeMap<u32, NumberedCalls>);
 
 impl ChatReader {
     /// Takes a whole chat reply, or a chunk of it.
@@ -57,7 +57,7 @@ pub fn plain_message(message: Value) -> Value {
     if text(&message, "role") != Some("assistant") || is_plain(&message) {
         return message;
     }
-    let mut plain = numbered(&message, true, &mut CallNumbers::default());
+    let mut plain = numbered(&message, true, &mut NumberedCalls::default());
     let Some(fields) = plain.as_object_mut() else { return plain };
     for key in ["role", "name"] {
         if let Some(value) = message.get(key) {
@@ -93,7 +93,7 @@ fn is_plain(message: &Value) -> bool {
         && !has_odd_call
 }
 
-fn numbered(message: &Value, is_whole: bool, numbers: &mut CallNumbers) -> Value {
+fn numbered(message: &Value, is_whole: bool, numbers: &mut NumberedCalls) -> Value {
     let mut words = Words::of(message);
     let mut plain = Map::new();
     let texts = [
@@ -106,6 +106,7 @@ fn numbered(message: &Value, is_whole: bool, numbers: &mut CallNumbers) -> Value
             plain.insert(key.to_owned(), Value::String(text));
         }
     }
+
     let pieces = pieces(message);
     let count = pieces.len();
     let calls: Vec<Value> = pieces
@@ -119,6 +120,7 @@ fn numbered(message: &Value, is_whole: bool, numbers: &mut CallNumbers) -> Value
     if !calls.is_empty() {
         plain.insert("tool_calls".to_owned(), Value::Array(calls));
     }
+
     words.reader.put_into(&mut plain);
     Value::Object(plain)
 }

@@ -126,6 +126,7 @@ impl ReadableMessage {
             let thinks = Line::styled(self.style(), format!("  {label} thinks"));
             lines.extend(block(thinks, &label_end(reasoning), Style::Dim, room));
         }
+
         let label_line = || Line::styled(self.style(), format!("  {label}"));
         if self.is_empty() {
             lines.push(label_line().then(Style::Dim, ": (nothing)"));
@@ -135,6 +136,7 @@ impl ReadableMessage {
         for used in &self.uses {
             lines.extend(used.lines(label_line(), width_of(&label), room));
         }
+
         if !self.unread.is_empty() {
             let note = format!(": left unread: {}", self.unread.join(", "));
             lines.push(label_line().then(Style::Dim, note));

@@ -91,6 +91,7 @@ fn text<'a>(name: &str, row: &'a Row) -> Option<&'a str> {
         "status" => Some(&row.status),
         "metadata" => Some(&row.metadata),
         "unread_parts" => Some(&row.dialogue.unread_parts),
+
         _ => None,
     }
 }

@@ -28,8 +28,14 @@ const EVENTS: [&str; 15] = [
     "data: {\"choices\":[],\"x_more\":{\"token_ids\":\"none\"}}\n\n",
 ];
 /// Values of a field that nobody knows.
-const VALUES: [&str; 6] =
-    ["null", "1.5", "\"\\ud83d\"", "123456789012345678901234567890", "[{\"index\":7}]", "{\"a\":[]}"];
+const VALUES: [&str; 6] = [
+    "null",
+    "1.5",
+    "\"\\ud83d\"",
+    "123456789012345678901234567890",
+    "[{\"index\":7}]",
+    "{\"a\":[]}",
+];
 /// Where a field is put.
 const PLACES: [&str; 6] =
     ["", "/choices/0", "/choices/0/delta", "/choices/0/message", "/usage", "/delta"];

@@ -85,7 +85,7 @@ pub(crate) fn arguments_text(arguments: Option<&Value>) -> Cow<'_, str> {
 
 /// The calls of one message as its pieces come.
 #[derive(Debug, Default)]
-pub(crate) struct CallNumbers(Vec<KnownCall>);
+pub(crate) struct NumberedCalls(Vec<KnownCall>);
 
 #[derive(Debug)]
 struct KnownCall {
@@ -95,7 +95,7 @@ struct KnownCall {
     arguments: Nesting,
 }
 
-impl CallNumbers {
+impl NumberedCalls {
     /// The number of the call that a piece belongs to, which stands at `position` among the `count`
     /// pieces of its delta. A piece of a whole message is a call of its own.
     ///

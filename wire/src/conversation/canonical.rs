@@ -18,6 +18,7 @@ pub fn canonical(message: &Value) -> String {
         Some(Value::Array(_) | Value::Object(_)) if is_answer => words_of(message).map(Cow::Owned),
         other => content(other),
     };
+
     let calls: Vec<Value> = pieces(message)
         .iter()
         .map(|call| {
@@ -25,6 +26,7 @@ pub fn canonical(message: &Value) -> String {
             sorted(json!([call.name, parsed_arguments(arguments)]))
         })
         .collect();
+
     let unread = if is_answer { &[] } else { unread_parts(message) };
     serde_json::to_string(&(
         role,

@@ -27,6 +27,7 @@ const WORDS: [&[u8]; 3] = [b"NaN", b"Infinity", b"-Infinity"];
 /// kind, or is no JSON.
 pub(super) fn marked(doc: &[u8]) -> Option<String> {
     let mut out = Vec::with_capacity(doc.len() + 16);
+
     let (mut at, mut is_changed) = (0, std::str::from_utf8(doc).is_err());
     while let Some(byte) = doc.get(at) {
         let end = match byte {
@@ -47,6 +48,7 @@ pub(super) fn marked(doc: &[u8]) -> Option<String> {
         };
         at = end;
     }
+
     is_changed.then(|| String::from_utf8_lossy(&out).into_owned())
 }
 
@@ -102,6 +104,8 @@ impl Piece {
         let character = |code: u32| char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
         let (length, respelled) = match (byte, unit(spelled, at)) {
             (0..0x20, _) => (1, Some(format!("\\u{byte:04x}"))),
+
+            // Escapes: of half a pair, of a whole one, of anything else.
             (b'\\', Some(high @ 0xd800..0xdc00)) => match unit(spelled, at + 6) {
                 Some(low @ 0xdc00..0xe000) => {
                     let whole = character(0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00));
@@ -113,6 +117,7 @@ impl Piece {
                 (6, Some(character(HALF_MARK + low).to_string()))
             }
             (b'\\', _) => (2, None),
+
             (MARK_BYTE, _) => {
                 let bytes = &spelled[at..(at + 4).min(spelled.len())];
                 let found = std::str::from_utf8(bytes).ok().and_then(|text| text.chars().next());
@@ -169,6 +174,7 @@ pub fn json_text(value: &Value) -> String {
     }
     let mut out = String::with_capacity(text.len());
     let mut rest = text.as_str();
+
     while let Some(at) = rest.find(looks_like_mark) {
         let (before, marked) = rest.split_at(at);
         out.push_str(before);
@@ -178,6 +184,7 @@ pub fn json_text(value: &Value) -> String {
             out.extend(letters.next());
         }
         rest = letters.as_str();
+
         match (half(mark), rest.split_once('"')) {
             (Some(half), _) => {
                 let _ = write!(out, "\\u{half:04x}");

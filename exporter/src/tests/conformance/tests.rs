@@ -960,7 +960,7 @@ fn row_49_a_block_that_chat_has_no_form_for_costs_only_itself() {
         let part = json!({ "type": kind, "input": { "q": 1 }, "page_age": null });
         // An agent need not send it back as it came, or at all.
         let changed = json!({ "type": kind });
-        check_unread(calls(&[], &[part.clone()], &[changed]), &json!({ kind: 1 }));
+        check_unread(calls(&[], std::slice::from_ref(&part), &[changed]), &json!({ kind: 1 }));
         check_unread(calls(&[], &[part], &[]), &json!({}));
     }
 }
@@ -978,7 +978,7 @@ fn row_49_an_item_that_chat_has_no_form_for_costs_only_itself() {
         };
         let next = json!({ "input": [said("user", "one"), item, said("assistant", "two"), said("user", "three")] });
         let bodies = [
-            (json!({ "input": [said("user", "one")] }), answer("two", &[item.clone()])),
+            (json!({ "input": [said("user", "one")] }), answer("two", std::slice::from_ref(&item))),
             (next, answer("four", &[])),
         ];
         check_unread(on_wire(Route::Responses, &bodies), &json!({ kind: 1 }));

@@ -40,6 +40,7 @@ struct BlockDraft {
 fn streamed_blocks(reply: &[u8]) -> Option<Vec<Value>> {
     let mut drafts = BTreeMap::<u64, BlockDraft>::new();
     let mut has_started = false;
+
     for event in events(reply) {
         let Some(event) = event.data().and_then(|data| tree(&data)) else { continue };
         let index = whole_number(event.get("index")).unwrap_or(0);
@@ -56,6 +57,7 @@ fn streamed_blocks(reply: &[u8]) -> Option<Vec<Value>> {
             _ => {}
         }
     }
+
     (has_started || !drafts.is_empty())
         .then(|| drafts.into_values().map(BlockDraft::finish).collect())
 }

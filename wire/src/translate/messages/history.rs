@@ -25,6 +25,7 @@ pub(super) fn messages(
             push_system(&mut chat, &prompt, reader);
         }
     }
+
     match body.get("messages") {
         Some(Value::Array(messages)) => {
             for message in messages {
@@ -182,12 +183,14 @@ impl TurnDraft {
                 Ok(document) => self.parts.push(text_part(&document)),
                 Err(error) => reader.leave(block, || error)?,
             },
+
             "thinking" => {
                 if let Some(thinking) = block.get("thinking").and_then(Value::as_str) {
                     self.reasoning.get_or_insert_default().push_str(thinking);
                 }
             }
             "tool_use" => self.calls.push(tool_call(block, self.calls.len())),
+
             // Encrypted reasoning cannot be shown, and a reference belongs inside a tool's result.
             "redacted_thinking" | "tool_reference" => reader.skip(block),
             kind => match block {
@@ -284,6 +287,7 @@ impl ToolResult {
         if let Some(text) = block.get("content").and_then(Value::as_str) {
             return Ok(Self { text: text.to_owned(), images: Vec::new() });
         }
+
         let (mut texts, mut images) = (Vec::new(), Vec::new());
         for item in list(block, "content") {
             match text(item, "type") {
@@ -303,6 +307,7 @@ impl ToolResult {
                 },
             }
         }
+
         Ok(Self { text: texts.join("\n"), images })
     }
 }

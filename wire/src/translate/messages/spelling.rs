@@ -76,16 +76,19 @@ fn write_text(out: &mut String, text: &str) {
             '\u{8}' => out.push_str("\\b"),
             '\u{c}' => out.push_str("\\f"),
             ' '..='~' => out.push(letter),
-            _ => match half(letter) {
-                Some(code) => out.push_str(&format!("\\u{code:04x}")),
-                None => letter
-                    .encode_utf16(&mut [0; 2])
-                    .iter()
-                    .for_each(|unit| out.push_str(&format!("\\u{unit:04x}"))),
-            },
+            _ => write_escape(out, letter),
         }
     }
     out.push('"');
+}
+
+fn write_escape(out: &mut String, letter: char) {
+    let mut units = [0; 2];
+    let units: Vec<u32> = match half(letter) {
+        Some(code) => vec![code],
+        None => letter.encode_utf16(&mut units).iter().map(|unit| u32::from(*unit)).collect(),
+    };
+    units.into_iter().for_each(|unit| out.push_str(&format!("\\u{unit:04x}")));
 }
 
 fn write_number(out: &mut String, number: &Number) {

@@ -120,6 +120,7 @@ fn refuse_state(body: &Map<String, Value>) -> Result<(), Untranslatable> {
 fn messages(body: &Map<String, Value>, reader: PartReader) -> Result<Vec<Value>, Untranslatable> {
     let is_strict = reader.is_strict();
     let mut messages = Messages::new(reader);
+
     match body.get("instructions") {
         Some(Value::String(text)) if !text.is_empty() => messages.push("system", json!(text)),
         // The servers that take items here send them back so.
@@ -130,6 +131,7 @@ fn messages(body: &Map<String, Value>, reader: PartReader) -> Result<Vec<Value>,
         }
         _ => {}
     }
+
     match body.get("input") {
         Some(Value::String(text)) => messages.push("user", json!(text)),
         Some(Value::Array(items)) => {
