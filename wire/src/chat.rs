@@ -4,8 +4,10 @@
 //! - [`ChatReader`]: chunks and documents in one form, as they come.
 //! - [`plain_message`]: an assistant's message of a history in the same form.
 //! - `calls`: pieces of tool calls, told apart.
+//! - `unread`: what has no form in chat, refused or kept.
 
 mod calls;
+mod unread;
 
 use std::collections::BTreeMap;
 
@@ -13,8 +15,8 @@ use serde_json::{Map, Value, json};
 
 use calls::NumberedCalls;
 pub(crate) use calls::{arguments_text, pieces};
-
-use crate::unread::PartReader;
+pub(crate) use unread::{PartReader, keep_unread, unread_parts};
+pub use unread::{Untranslatable, sealed_texts, unread_counts};
 
 /// The names of a field that holds reasoning as a text, the usual ones first.
 const REASONING: [&str; 3] = ["reasoning", "reasoning_content", "thinking"];
@@ -245,10 +247,12 @@ mod tests {
         for form in [
             json!({ "content": ["he", "llo"], "reasoning_content": "hm" }),
             json!({ "content": { "type": "text", "text": "hello" }, "thinking": "hm" }),
-            json!({ "content": [{ "type": "thinking", "thinking": [{ "type": "text", "text": "hm" }] },
+            json!({ "content": [
+                { "type": "thinking", "thinking": [{ "type": "text", "text": "hm" }] },
                 { "type": "text", "text": "hello" }] }),
             json!({ "content": "hello", "reasoning": "", "reasoning_details": [
-                { "type": "reasoning.text", "text": "h" }, { "type": "reasoning.summary", "summary": "m" },
+                { "type": "reasoning.text", "text": "h" },
+                { "type": "reasoning.summary", "summary": "m" },
                 { "type": "reasoning.encrypted", "data": "x" }] }),
             json!({ "audio": { "id": "a", "transcript": "hello" }, "reasoning": "hm" }),
         ] {

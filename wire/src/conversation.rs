@@ -4,11 +4,13 @@
 //! - [`answers`]: the assistant's messages of a reply.
 //! - `canonical`: one text for all spellings of a message.
 //! - `chain`: requests that go on from a response that the server keeps.
+//! - [`thread_root`]: the beginning of a conversation, which all of its turns share.
 //! - `template_fields`, `token_texts`: the template's other inputs, and the text of each token.
 
 mod canonical;
 mod chain;
 mod template_fields;
+mod thread_root;
 mod token_texts;
 
 use std::collections::BTreeMap;
@@ -19,15 +21,15 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::bounds::ANSWER_BYTES_MAX;
-use crate::chat::{ChatReader, plain_message, whole_number};
+use crate::chat::{ChatReader, keep_unread, plain_message, whole_number};
 use crate::document::kind::first_document;
 use crate::json::{make_readable, members, root, tree};
 use crate::sse::events;
 use crate::translate::{messages, responses};
-use crate::unread::keep_unread;
 pub use canonical::{canonical, content_text, parsed_arguments, reasoning};
 pub use chain::{prepend_turn, prepend_turns, previous_response, response_id, stores_reply};
 pub use template_fields::template_fields;
+pub use thread_root::thread_root;
 pub use token_texts::token_texts;
 
 /// The history and the tools of a request, in OpenAI's chat form.

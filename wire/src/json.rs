@@ -16,11 +16,13 @@ use crate::bounds::{DEPTH_MAX, MEMBERS_MAX, TREE_VALUES_MAX};
 mod blocks;
 pub(crate) mod digits;
 mod mended;
+mod nesting;
 mod outline;
 mod scan;
 mod spelling;
 
 pub(crate) use mended::mended;
+pub(crate) use nesting::Nesting;
 pub(crate) use outline::{Brackets, Outline};
 pub(crate) use scan::end_of_plain_text;
 pub use spelling::json_text;

@@ -35,7 +35,6 @@ mod error;
 mod hide;
 mod json;
 mod lineage;
-mod nesting;
 mod parameters;
 #[cfg(test)]
 mod properties;
@@ -47,18 +46,17 @@ mod scheduling;
 mod server;
 mod shape;
 mod sse;
-mod thread_root;
 mod token_data;
 mod translate;
-mod unread;
 mod weights;
 
 pub use ask::{AskOptions, AugmentedRequest, REFUSAL_BYTES_MAX, RefusedFields, ask};
-pub use chat::plain_message;
+pub use chat::{Untranslatable, plain_message, sealed_texts, unread_counts};
 pub use conversation::{
     Conversation, RawConversation, ReplyAnswer, answer, answers, canonical, content_text,
     conversation, parsed_arguments, prepend_turn, prepend_turns, previous_response,
-    raw_conversation, reasoning, response_id, stores_reply, template_fields, token_texts,
+    raw_conversation, reasoning, response_id, stores_reply, template_fields, thread_root,
+    token_texts,
 };
 pub use dialect::{Dialect, dialect_of_models};
 pub use document::ReplyDocument;
@@ -85,11 +83,11 @@ pub use scheduling::{SCHEDULING_HEADERS, without_scheduling};
 pub use server::{Comparison, Difference, Probe, ServerInfo, compare};
 pub use shape::shape;
 pub use sse::{Event, EventTooLong, ReadEvent, Splitter, events};
-pub use thread_root::thread_root;
+
 pub use token_data::{Alternative, Routing, alternatives, routing, sampling_mask};
 pub use translate::{
     ReplyTranslator, TranslatedReply, is_translated, missing_limit_error, server_state_error,
     translate,
 };
-pub use unread::{Untranslatable, sealed_texts, unread_counts};
+
 pub use weights::{pushed_label, served_label, with_rank_offset, world_size, world_size_body};

@@ -8,12 +8,11 @@ use bytes::Bytes;
 use episode::Route;
 use serde_json::{Map, Value, json};
 
-use crate::chat::{ChatReader, whole_number};
+use crate::chat::{ChatReader, Untranslatable, whole_number};
 use crate::dialect::Dialect;
 use crate::json::{json_text, tree};
 use crate::request::Request;
 use crate::sse::ReadEvent;
-use crate::unread::Untranslatable;
 
 /// Longer ids are cut: every event of a translated stream repeats the id.
 const ID_BYTES_MAX: usize = 256;

@@ -1,5 +1,5 @@
-//! A foreign thing in a request or a reply costs only itself: the rows of the episode are those that
-//! they are without it, but for its name.
+//! A foreign thing in a request or a reply costs only itself: the rows of the episode are as they
+//! are without it, but for its name.
 
 use std::borrow::Cow;
 
@@ -72,7 +72,10 @@ fn conversation(form: Form) -> [Exchange; 2] {
         Route::Responses => {
             let part = |kind: &str, text: &str| json!([{ "type": kind, "text": text }]);
             let user = json!({ "role": "user", "content": part("input_text", "one") });
-            let said = |text: &str| json!({ "type": "message", "role": "assistant", "content": part("output_text", text) });
+            let said = |text: &str| {
+                let content = part("output_text", text);
+                json!({ "type": "message", "role": "assistant", "content": content })
+            };
             let call = json!({ "type": "function_call", "call_id": "c", "name": "f",
                 "arguments": "{\"n\":1}" });
             let result =
@@ -150,7 +153,8 @@ fn messages_reply(form: Form, blocks: Vec<Value>) -> Vec<Value> {
         let delta = match block["type"].as_str() {
             Some("text") => json!({ "type": "text_delta", "text": block["text"].take() }),
             _ => {
-                json!({ "type": "input_json_delta", "partial_json": block["input"].take().to_string() })
+                let input = block["input"].take().to_string();
+                json!({ "type": "input_json_delta", "partial_json": input })
             }
         };
         match block["type"].as_str() {

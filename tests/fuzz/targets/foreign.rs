@@ -23,7 +23,7 @@ const EVENTS: [&str; 15] = [
     "data: []\n\n",
     "data: {}\n\n",
     "data: \"\\ud83d\"\n\n",
-    "data: {\"type\":\"x_future\",\"x_text\":\"\\ud83d\",\"x_n\":123456789012345678901234567890}\n\n",
+    "data: {\"type\":\"x_future\",\"x\":\"\\ud83d\",\"n\":123456789012345678901234567890}\n\n",
     "data: {\"choices\":[]}\n\n",
     "data: {\"choices\":[],\"x_more\":{\"token_ids\":\"none\"}}\n\n",
 ];

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use serde_json::{Map, Value, json};
 
 use super::{text, whole_number};
+use crate::json::Nesting;
 use crate::json::json_text;
-use crate::nesting::Nesting;
 
 /// A tool call, or a piece of one, as a message or a delta has it.
 #[derive(Debug)]

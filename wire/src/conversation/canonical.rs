@@ -4,9 +4,8 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
-use crate::chat::{pieces, words_of};
+use crate::chat::{pieces, unread_parts, words_of};
 use crate::json::{json_text, make_readable, tree};
-use crate::unread::unread_parts;
 
 /// One text for all spellings of one message in chat's form. Agents rename tool calls, write
 /// `null` for an empty text, reorder keys and drop reasoning when they send a history back. They

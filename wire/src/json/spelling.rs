@@ -299,7 +299,10 @@ mod tests {
         }
 
         #[test]
-        fn long_numbers_are_found_wherever_they_stand(before in "[a-z]{0,45}", digits in "[1-9]{20,30}") {
+        fn long_numbers_are_found_wherever_they_stand(
+            before in "[a-z]{0,45}",
+            digits in "[1-9]{20,30}",
+        ) {
             let doc = before + &digits;
             prop_assert!(may_hold_long_integer(doc.as_bytes()));
         }

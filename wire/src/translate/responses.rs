@@ -1,7 +1,7 @@
 //! OpenAI's Responses wire over chat.
 //!
 //! In the order in which a call meets them:
-//! - [`request()`]: the chat request that asks for the same reply; [`recorded`]: what is read of the
+//! - [`request()`]: the chat request that asks for the same reply; [`recorded`]: what is read of a
 //!   request for the record.
 //! - [`ResponseBuilder`]: the chat reply as a response object, or chunk by chunk as its events.
 //! - [`error_document`]: a refusal in the form of the Responses route.

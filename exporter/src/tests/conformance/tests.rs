@@ -976,7 +976,9 @@ fn row_49_an_item_that_chat_has_no_form_for_costs_only_itself() {
                 "content": [{ "type": "output_text", "text": text }] }));
             json!({ "object": "response", "output": output })
         };
-        let next = json!({ "input": [said("user", "one"), item, said("assistant", "two"), said("user", "three")] });
+        let [one, two, three] =
+            [said("user", "one"), said("assistant", "two"), said("user", "three")];
+        let next = json!({ "input": [one, item, two, three] });
         let bodies = [
             (json!({ "input": [said("user", "one")] }), answer("two", std::slice::from_ref(&item))),
             (next, answer("four", &[])),

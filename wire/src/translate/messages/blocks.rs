@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use serde_json::{Value, json};
 
 use super::{arguments, text};
+use crate::json::Nesting;
 use crate::json::json_text;
-use crate::nesting::Nesting;
 
 /// The kind of a block. Calls are numbered as they appear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::spelling::python_json;
 use super::{list, text};
-use crate::unread::{PartReader, Untranslatable};
+use crate::chat::{PartReader, Untranslatable};
 
 /// The start of Claude Code's attribution line. The line changes with every request and would
 /// defeat prefix caches.

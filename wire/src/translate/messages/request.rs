@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::history::messages;
 use super::{list, text};
-use crate::unread::{PartReader, Untranslatable};
+use crate::chat::{PartReader, Untranslatable};
 
 /// Fields that mean the same on both wires: Anthropic's name and chat's name. Those below the line
 /// are vLLM's own, which it accepts on either route. All other fields are dropped, as on vLLM's own

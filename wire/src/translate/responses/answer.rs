@@ -6,10 +6,9 @@ use std::collections::btree_map::Entry;
 use serde_json::{Map, Value, json};
 
 use super::items::Messages;
-use crate::chat::whole_number;
+use crate::chat::{PartReader, keep_unread, whole_number};
 use crate::json::tree;
 use crate::sse::events;
-use crate::unread::{PartReader, keep_unread};
 
 /// Real replies have fewer parts. A larger index would only make the item grow.
 const PARTS_MAX: usize = 1024;

@@ -4,9 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::sealed::unseal;
 use super::tools::{chat_tool_name, custom_arguments};
-use crate::chat::arguments_text;
+use crate::chat::{PartReader, Untranslatable, arguments_text};
 use crate::json::json_text;
-use crate::unread::{PartReader, Untranslatable};
 
 /// Items about tools that the provider runs. They have no form in chat, and no chat server can have
 /// made them.

@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::sealed::seal;
 use super::tools::{Tool, custom_input};
+use crate::json::Nesting;
 use crate::json::json_text;
-use crate::nesting::Nesting;
 
 /// Events of one stream, numbered from 0 without gaps.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::items::Messages;
 use super::{object, tools};
-use crate::unread::{PartReader, Untranslatable};
+use crate::chat::{PartReader, Untranslatable};
 
 /// Fields that refer to state which only the provider keeps, and the meaning of each.
 const STATEFUL: [(&str, &str); 6] = [

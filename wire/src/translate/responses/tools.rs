@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::chat::Untranslatable;
 use crate::json::tree;
-use crate::unread::Untranslatable;
 
 /// A tool as the agent knows it.
 #[derive(Debug, Clone, Default, PartialEq)]
