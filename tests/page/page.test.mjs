@@ -269,6 +269,17 @@ test("text that others wrote is text, and what is hidden in it is shown", () =>
     assert.equal(await page.locator(".role-user .escape").count(), 3);
   }));
 
+test("what was left unread is named, and opens as it came", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/e/sealed/0");
+    await page.locator(".turn").first().click();
+    const unread = page.getByRole("button", { name: "left unread: redacted_thinking" });
+    await unread.waitFor();
+    assert.match(await textOf(page, ".role-assistant .content"), /I guess 5\./);
+    await unread.click();
+    assert.match(await textOf(page, ".unread"), /"?data"?\W+sealed/);
+  }));
+
 test("the attempts of a group stand side by side, the best one first", () =>
   inPage(recorded.link, async (page) => {
     await go(page, "#/groups");
@@ -294,7 +305,7 @@ test("numbers are those of the store", () =>
     await go(page, "#/stats");
     await page.waitForSelector(".totals");
     const totals = await page.locator(".totals").innerText();
-    assert.match(totals, /16\s+episodes/);
+    assert.match(totals, /17\s+episodes/);
     assert.match(totals, /client_gone\s*1/);
     const versions = await page.locator("table.versions tbody tr").allInnerTexts();
     assert.ok(

@@ -65,6 +65,25 @@ class Server {
     return (await response.json()).choices[0].message;
   }
 
+  /** Sends a call on the Messages wire whose history has a block that chat has no form for. */
+  async askSealed(episode) {
+    const sealed = [
+      { type: "redacted_thinking", data: "sealed" },
+      { type: "text", text: "I guess 5." },
+    ];
+    const messages = [
+      { role: "user", content: "Guess." },
+      { role: "assistant", content: sealed },
+      { role: "user", content: "Too low." },
+    ];
+    const response = await fetch(`${this.data}/e/${episode}/v1/messages`, {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify({ model: "tiny", max_tokens: 24, messages }),
+    });
+    if (!response.ok) throw new Error(`${response.status}: ${await response.text()}`);
+  }
+
   /**
    * Sends a call with a long answer, and leaves when the first bytes are there. The socket is reset
    * at once: the tiny model answers in a blink.
@@ -216,6 +235,7 @@ async function recordOnce(store, { groups = 3, size = 4 }) {
 
     await playFiles(server);
     await server.ask("hostile", [{ role: "user", content: HOSTILE }]);
+    await server.askSealed("sealed");
     const long = { max_tokens: 240, ignore_eos: true };
     await server.ask("long", [{ role: "user", content: "Guess on and on." }], long);
     for (let group = 0; group < groups; group++) {

@@ -176,8 +176,8 @@ fn by_prompt(forest: &Forest<'_>, nodes: Vec<NodeId>) -> Vec<Vec<NodeId>> {
 enum PromptIdentity<'f> {
     /// Token ids behind the parent's path.
     Ids(AgentTask<'f>, &'f [u32]),
-    /// Numbers of the messages.
-    Messages(AgentTask<'f>, &'f [u32]),
+    /// Numbers of the messages, and of what a server sealed beside them.
+    Messages(AgentTask<'f>, &'f [u32], Option<u32>),
     /// A call and its prompt index. Nothing else is known of the prompt, so only choices of one
     /// call share it.
     Call(CallId, u32),
@@ -186,11 +186,12 @@ enum PromptIdentity<'f> {
 impl<'f> PromptIdentity<'f> {
     fn of(forest: &'f Forest<'_>, id: NodeId) -> Self {
         let node = &forest.nodes[id];
-        let messages = forest.message_ids.get(id).map_or(&[][..], |messages| messages.sent());
-        match (node.has_ids, messages) {
+        match (node.has_ids, forest.message_ids.get(id)) {
             (true, _) => Self::Ids(node.agent_task(), forest.new_prompt(id)),
-            (false, []) => Self::Call(node.call_id(), node.prompt_index),
-            (false, messages) => Self::Messages(node.agent_task(), messages),
+            (false, Some(messages)) if !messages.sent().is_empty() => {
+                Self::Messages(node.agent_task(), messages.sent(), messages.sealed())
+            }
+            (false, _) => Self::Call(node.call_id(), node.prompt_index),
         }
     }
 }

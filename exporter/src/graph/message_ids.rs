@@ -22,12 +22,19 @@ pub(crate) struct MessageIds {
     answer: Option<u32>,
     /// The offered tools as one number; none where none were offered.
     tools: Option<u32>,
+    /// What a server sealed and the call sends back, as one number. No message tells of it.
+    sealed: Option<u32>,
 }
 
 impl MessageIds {
     /// Returns all messages that were sent, instructions first.
     pub(crate) fn sent(&self) -> &[u32] {
         &self.sent
+    }
+
+    /// Returns what a server sealed and the call sends back, such as a compacted history.
+    pub(crate) fn sealed(&self) -> Option<u32> {
+        self.sealed
     }
 
     pub(crate) fn offers_tools(&self) -> bool {
@@ -118,6 +125,7 @@ fn read_request<'a>(
             instruction_count: instructions.count(),
             answer: None,
             tools: body.tools,
+            sealed: None,
         };
         return (ids, Some(body));
     }
@@ -129,6 +137,7 @@ fn read_request<'a>(
         instruction_count: sent.messages.iter().take_while(|m| is_instruction(m)).count(),
         answer: None,
         tools: numbers.of_tools(sent.tools),
+        sealed: numbers.of_sealed(&sent.messages),
     };
     (ids, None)
 }

@@ -53,6 +53,12 @@ impl<'a> MessageNumbers<'a> {
         number_in(&mut self.by_content, wire::canonical(message))
     }
 
+    /// Returns the number of what a server sealed in messages, or beside them.
+    pub(super) fn of_sealed(&mut self, messages: &[Value]) -> Option<u32> {
+        let sealed: Vec<&str> = messages.iter().flat_map(wire::sealed_texts).collect();
+        (!sealed.is_empty()).then(|| number_in(&mut self.by_content, sealed.join("\n")))
+    }
+
     /// Returns the number of the tools that a call offers; none for an empty list.
     pub(super) fn of_tools(&mut self, tools: Vec<Value>) -> Option<u32> {
         (!tools.is_empty())

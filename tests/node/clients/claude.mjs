@@ -89,6 +89,7 @@ export const cases = {
     run,
     hosted: true,
     kinds: { auxiliary: 1, main: 7 },
-    rows: ["auxiliary 1", "main 7"],
+    // A search of tools offers another one, and other tools are another prompt.
+    rows: ["auxiliary 1", "main 3", "main 4"],
   },
 };

@@ -1013,7 +1013,9 @@ fn row_49_a_summary_that_the_server_sealed_is_followed() {
         &[
             (json!({ "input": [one] }), answer("two")),
             (json!({ "input": [one, two, trigger] }), json!({ "output": [sealed] })),
-            (json!({ "input": [one, sealed, more] }), answer("four")),
+            // Codex keeps the user's messages, so that the prompt reads as the first one did.
+            (json!({ "input": [one, sealed] }), answer("four")),
+            (json!({ "input": [one, sealed, said("assistant", "four"), more] }), answer("six")),
         ],
     );
     calls[1].begun.lineage.kind = CallKind::Compaction;
