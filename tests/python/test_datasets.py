@@ -76,6 +76,7 @@ FEATURES = {
     "completion": List(MESSAGE),
     "tools": List(Json()),
     "metadata": Json(),
+    "unread_parts": Json(),
     "top_logprob_ids": List(List(Value("int32"))),
     "top_logprob_tokens": List(List(Value("string"))),
     "top_logprobs": List(List(Value("float32"))),
