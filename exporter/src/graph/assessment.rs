@@ -40,8 +40,13 @@ pub(crate) struct Assessment {
 #[derive(Default)]
 struct RecordedSampling<'a>(HashMap<&'a str, Option<EffectiveSampling>>);
 
-/// Assesses one choice by itself. Its place in the forest does not matter.
-fn assess<'a>(node: &Node<'a>, sampling: &mut RecordedSampling<'a>) -> Assessment {
+/// Assesses one choice by itself. Of its place in the forest only `is_extended` matters: the prompt
+/// of a later call goes on from its tokens.
+fn assess<'a>(
+    node: &Node<'a>,
+    sampling: &mut RecordedSampling<'a>,
+    is_extended: bool,
+) -> Assessment {
     let Some(choice) = node.choice.filter(|_| node.has_ids) else {
         let impossible = has_impossible_values(node).then_some(Reason::ImpossibleValues);
         let outcome = outcome_reason(node.ended.outcome);
@@ -70,21 +75,27 @@ fn assess<'a>(node: &Node<'a>, sampling: &mut RecordedSampling<'a>) -> Assessmen
         .chain(sampling.logprob_reason(node))
         .collect();
 
-    let is_whole = node.ended.outcome == Outcome::Complete && !lost_ids;
+    let is_whole = match node.ended.outcome {
+        Outcome::Complete => !lost_ids,
+        // The agent went on from what a server gave before it failed.
+        Outcome::UpstreamFailed => is_extended,
+        _ => false,
+    };
     let trainable = counts_agree && known > 0 && is_whole && !is_impossible;
     Assessment { trainable, tokens: if trainable { known } else { 0 }, reasons }
 }
 
 /// Assesses one choice by itself, of no episode.
 pub(crate) fn assess_alone(node: &Node<'_>) -> Assessment {
-    assess(node, &mut RecordedSampling::default())
+    assess(node, &mut RecordedSampling::default(), false)
 }
 
 /// Assesses every choice of an episode, with what the calls around it show of it.
 pub(crate) fn assess_all(forest: &Forest<'_>, descendants: &Descendants) -> PerNode<Assessment> {
     let mut sampling = RecordedSampling::default();
     let assessed = forest.nodes.entries().map(|(id, node)| {
-        let mut assessment = assess(node, &mut sampling);
+        let is_extended = !descendants[id].children.is_empty();
+        let mut assessment = assess(node, &mut sampling, is_extended);
         let is_complete = node.ended.outcome == Outcome::Complete;
         if is_complete && descendants[id].superseded && !descendants.is_continued(id) {
             assessment.reasons.insert(Reason::DeliveryUncertain);

@@ -56,7 +56,8 @@ pub enum Reason {
     /// Parts of messages have no form in chat and are not in the row's words. Its tokens are as
     /// good as ever.
     UnreadParts,
-    /// The upstream failed or cut a reply short; its tokens are not trained.
+    /// The upstream failed or cut a reply short; its tokens are trained only where a later prompt
+    /// goes on from them.
     UpstreamFailed,
     /// The server reported no version for a sampled token, though it did for others.
     VersionMissing,
@@ -183,7 +184,8 @@ const TABLE: [(Reason, &str, &str); 24] = [
     (
         Reason::UpstreamFailed,
         "upstream_failed",
-        "the upstream failed or cut a reply short; its tokens are not trained",
+        "the upstream failed or cut a reply short; its tokens are trained only where a later \
+         prompt goes on from them",
     ),
     (
         Reason::VersionMissing,

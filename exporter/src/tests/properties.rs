@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use episode::{Call, CallKind, Choice, Outcome, TrajectoryKind};
+use episode::{Call, CallId, CallKind, Choice, Outcome, TrajectoryKind};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -183,11 +183,18 @@ fn finish(plan: &Plan, call: &mut Call) {
 /// A sampled token: the call, the choice, and its place.
 pub(crate) type Place = (String, u32, usize);
 
-/// Every token that may be trained, straight from the calls.
+/// Every token that may be trained, straight from the calls and from what goes on from what.
 pub(crate) fn trainable(calls: &[Call]) -> BTreeSet<Place> {
+    let extended: BTreeSet<(CallId, u32)> =
+        choice_links(calls).0.iter().filter_map(|link| link.parent).collect();
     let mut places = BTreeSet::new();
     for (call, ended) in calls.iter().filter_map(|c| Some((c, c.ended.as_ref()?))) {
-        for choice in ended.choices.iter().filter(|_| ended.outcome == Outcome::Complete) {
+        let may_train = |choice: &&Choice| match ended.outcome {
+            Outcome::Complete => true,
+            Outcome::UpstreamFailed => extended.contains(&(call.begun.call_id, choice.index)),
+            _ => false,
+        };
+        for choice in ended.choices.iter().filter(may_train) {
             let ids = choice.token_ids.as_deref().unwrap_or_default();
             if ids.len() != choice.logprobs.len() {
                 continue;
@@ -380,7 +387,8 @@ proptest! {
             call.ended.iter_mut().for_each(|ended| ended.ended_at += delay);
         }
         check_links(&choice_links(&moved).0, &calls);
-        check_shares(&rows_of(&episode(moved)), &trainable(&calls));
+        let may_train = trainable(&moved);
+        check_shares(&rows_of(&episode(moved)), &may_train);
     }
 
     #[test]

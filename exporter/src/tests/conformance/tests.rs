@@ -999,6 +999,28 @@ fn row_49_an_item_that_chat_has_no_form_for_costs_only_itself() {
 }
 
 #[test]
+fn row_55_tokens_of_a_failed_call_train_where_a_prompt_goes_on_from_them() {
+    let failed = |n, ids, words: &[&str], answer| {
+        ended(Outcome::UpstreamFailed, said(n, ids, words, answer))
+    };
+    check(
+        vec![
+            failed(1, (&[1], &[2, 3]), &["a"], "b"),
+            said(2, (&[1, 2, 3, 4], &[5]), &["a", "b", "c"], "d"),
+        ],
+        "0 main (first_conversation), weighs 1.00, usable: upstream_failed
+           1 [2 3] 4 [5]",
+    );
+    check(
+        vec![failed(1, (&[1], &[2, 3]), &["a"], "b"), said(2, (&[1], &[5]), &["a"], "d")],
+        "0 main (first_conversation), weighs 1.00, exact
+           1 [5]
+         1 retry (after_failure) from 0 at 1, weighs 0.00, unusable: upstream_failed
+           1 (2 3)",
+    );
+}
+
+#[test]
 fn row_49_a_summary_that_the_server_sealed_is_followed() {
     let said = |role: &str, text: &str| json!({ "role": role, "content": text });
     let sealed = json!({ "type": "compaction", "id": "c", "encrypted_content": "gAAAsealed" });
