@@ -999,7 +999,7 @@ fn row_49_an_item_that_chat_has_no_form_for_costs_only_itself() {
 }
 
 #[test]
-fn row_55_tokens_of_a_failed_call_train_where_a_prompt_goes_on_from_them() {
+fn row_55_failed_tokens_train_where_a_prompt_goes_on_from_them() {
     let failed = |n, ids, words: &[&str], answer| {
         ended(Outcome::UpstreamFailed, said(n, ids, words, answer))
     };
