@@ -119,20 +119,34 @@ UNREADABLE = {
     "a negative id": said(ids=[11, -1, 13]),
     "an id beyond 32 bits": said(ids=[11, 2**32 + 5, 13]),
     "a fraction as an id": said(ids=[11, 12.5, 13]),
-    "a negative usage": said(usage={"prompt_tokens": -5}),
-    "a negative span": said(versions=spans(("a", -1, 3))),
-    "a text as a logprob": said(logprobs=[-0.5, "high", -1.0]),
-    "a NaN as a logprob": said(logprobs=[-0.5, float("nan"), -1.0]),
-    "an infinite logprob": said(logprobs=[-0.5, float("inf"), -1.0]),
     "fewer logprobs than ids": said(logprobs=[-0.5, -1.0]),
     "more logprobs than ids": said(logprobs=[-0.5, -0.5, -0.5, -1.0]),
 }
-"""Replies of which a part cannot be read."""
+"""Replies whose ids cannot be read, or are not those of the logprobs."""
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_what_cannot_be_read_is_never_trained(liar, name):
     assert all(map(is_untrained, liar.rows(*both(UNREADABLE[name]))))
+
+
+UNREADABLE_ALONE = {
+    "a negative usage": (said(usage={"prompt_tokens": -5}), [1, 1, 1]),
+    "a negative span": (said(versions=spans(("a", -1, 3))), [1, 1, 1]),
+    "a text as a logprob": (said(logprobs=[-0.5, "high", -1.0]), [1, 0, 1]),
+    "a NaN as a logprob": (said(logprobs=[-0.5, float("nan"), -1.0]), [1, 0, 1]),
+    "an infinite logprob": (said(logprobs=[-0.5, float("inf"), -1.0]), [1, 0, 1]),
+}
+"""Replies of which something beside the ids cannot be read, and what is trained."""
+
+
+@pytest.mark.parametrize("name", UNREADABLE_ALONE)
+def test_what_cannot_be_read_costs_only_itself(liar, name):
+    words, trained = UNREADABLE_ALONE[name]
+    for row in liar.rows(*both(words)):
+        assert row["loss_mask"] == [0] * 4 + trained, row
+        assert not any(row["logprobs"][at] for at, mask in enumerate(row["loss_mask"]) if not mask)
+        assert set(row["versions"]) == {-1}, "no version is made up"
 
 
 def test_a_flood_of_labels_is_cut_and_never_trained(liar):
