@@ -47,6 +47,16 @@ fuzz_target!(|input: &[u8]| {
     if plain.iter().any(|event| event.data().is_none()) || plain.is_empty() {
         return with_field(route, text, knobs, conversations);
     }
+    // The first bytes say that it is a stream. What a broken event says depends on those around it.
+    if !text.starts_with(b"data:") && !text.starts_with(b"event:") {
+        return;
+    }
+    let is_whole = |data: &[u8]| {
+        data == b"[DONE]" || serde_json::from_slice::<serde::de::IgnoredAny>(data).is_ok()
+    };
+    if !plain.iter().all(|event| event.data().is_some_and(|data| is_whole(&data))) {
+        return;
+    }
 
     // An event more.
     let at = usize::from(knobs.pick(1, &[0_u8, 1, 2, 3, 5, 9, 17])) % plain.len();
