@@ -6,12 +6,14 @@
 //! `relaxed`, which answers at once, shows it. `ROLLTAPE_TEST_KILLS` sets the number of kills.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use episode::{Call, Outcome};
 use kit::{Seen, Step, Upstream, try_post};
 use postgres_kit::Server;
 use store::{Location, Selection, Snapshot};
+use tokio::sync::Notify;
 
 use crate::recorder::Recorder;
 
@@ -143,7 +145,12 @@ fn document(ids: &[u32]) -> Vec<Step> {
 }
 
 /// Calls in one episode until the recorder is gone.
-async fn agent(data: SocketAddr, episode: String, load: Load, seed: u64) -> Vec<ObservedCall> {
+async fn agent(
+    data: SocketAddr,
+    episode: String,
+    (load, seed): (Load, u64),
+    heard: Arc<Notify>,
+) -> Vec<ObservedCall> {
     let path = format!("/e/{episode}/v1/chat/completions");
     let mut observed = Vec::new();
     for number in 0.. {
@@ -163,20 +170,37 @@ async fn agent(data: SocketAddr, episode: String, load: Load, seed: u64) -> Vec<
         if !done {
             break;
         }
+        heard.notify_one();
     }
     observed
 }
 
-/// One life of a recorder, ended at a random moment.
-async fn life(recorder: &mut Recorder, name: &str, load: Load, lives_ms: u64) -> Vec<ObservedCall> {
+/// One life of a recorder, ended at a random moment, or with `hurries` as soon after it as an agent
+/// has a whole reply.
+async fn life(
+    recorder: &mut Recorder,
+    name: &str,
+    (load, lives_ms): (Load, u64),
+    hurries: bool,
+) -> Vec<ObservedCall> {
+    let heard = Arc::new(Notify::new());
     let agents: Vec<_> = (0..AGENTS)
         .map(|n| {
             let seed = (lives_ms + 1) * 1_000_003 * (n as u64 + 1);
-            tokio::spawn(agent(recorder.data, format!("{name}-a{n}"), load, seed))
+            let (data, heard) = (recorder.data, Arc::clone(&heard));
+            tokio::spawn(agent(data, format!("{name}-a{n}"), (load, seed), heard))
         })
         .collect();
     // The moment of the kill must not depend on the state of the recorder.
     tokio::time::sleep(Duration::from_millis(lives_ms)).await;
+    if hurries {
+        let _ = tokio::time::timeout(Duration::from_secs(10), async {
+            // The first may be of a reply before.
+            heard.notified().await;
+            heard.notified().await;
+        })
+        .await;
+    }
     recorder.kill();
     let mut observed = Vec::new();
     for agent in agents {
@@ -232,8 +256,11 @@ async fn kill_all(server: Option<&Server>, mode: &str, load: Load, kills: usize)
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let mut moments = u64::from(since.subsec_nanos());
 
+    // Nothing is acknowledged late enough to be lost but where no reply waits for the disk.
+    let loses = mode == "relaxed";
     // On a busy machine nothing may have ended before the first kills; later lives are longer.
-    while tally.kills < kills || (tally.acknowledged == 0 && tally.kills < 5 * kills) {
+    let lacks = |tally: &Tally| tally.acknowledged == 0 || (loses && tally.lost == 0);
+    while tally.kills < kills || (lacks(&tally) && tally.kills < 5 * kills) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("killed.db").display().to_string();
         let store = server.map_or(file, Server::database);
@@ -244,7 +271,7 @@ async fn kill_all(server: Option<&Server>, mode: &str, load: Load, kills: usize)
             let name = format!("r{round}");
             let (least, more) = load.life_ms();
             let lives = (least + moments % more) * (1 + tally.kills / kills) as u64;
-            let observed = life(&mut recorder, &name, load, lives).await;
+            let observed = life(&mut recorder, &name, (load, lives), loses).await;
             tally.kills += 1;
             recorder = Recorder::start(&store, mode, upstream.address);
             compare(&at, &name, &observed, &mut tally).await;

@@ -117,7 +117,9 @@ pub fn written(stream: &[u8]) -> Vec<Value> {
     for event in events(stream) {
         assert!(is_whole(&event.0), "half an event: {event:?}");
         let Some(data) = event.data() else { continue };
-        let value: Value = serde_json::from_slice(&data).expect("data is JSON");
+        serde_json::from_slice::<serde::de::IgnoredAny>(&data).expect("data is JSON");
+        // A number may be beyond all that a value holds.
+        let Ok(value) = serde_json::from_slice::<Value>(&data) else { continue };
         assert!(value["type"].as_str().is_some_and(|kind| event.is_named(kind)), "{event:?}");
         values.push(value);
     }

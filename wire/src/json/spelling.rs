@@ -1,11 +1,12 @@
-//! What JSON text can spell and a tree of its values cannot hold: half of a pair of surrogates, an
-//! integer beyond 64 bits, and the numbers that Python writes and JSON does not have. In the tree
-//! they stand as texts with marks, private characters that no model writes, until they are written
-//! again.
+//! What JSON text can spell and a tree of its values cannot hold: half of a pair of surrogates, and
+//! a number beyond 64 bits. In the tree they stand as texts with marks, private characters that no
+//! model writes, until they are written again. The numbers that Python writes and JSON does not
+//! have are null.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::{Malformed, scalar, string};
@@ -151,7 +152,11 @@ fn push_scalar(out: &mut Vec<u8>, spelled: &[u8]) -> Result<bool, Malformed> {
         out.extend_from_slice(spelled);
         return Ok(false);
     }
-    if !is_number(spelled) && !WORDS.contains(&spelled) {
+    if WORDS.contains(&spelled) {
+        out.extend_from_slice(b"null");
+        return Ok(true);
+    }
+    if !is_number(spelled) {
         return Err(Malformed);
     }
     let text = std::str::from_utf8(spelled).map_err(|_| Malformed)?;
@@ -159,11 +164,10 @@ fn push_scalar(out: &mut Vec<u8>, spelled: &[u8]) -> Result<bool, Malformed> {
     Ok(true)
 }
 
-/// Returns true for a number that is too large for a float, or an integer.
+/// Returns true for a number as JSON spells it, however large.
 fn is_number(spelled: &[u8]) -> bool {
-    let digits = spelled.strip_prefix(b"-").unwrap_or(spelled);
-    digits.first().is_some_and(u8::is_ascii_digit)
-        && digits.iter().all(|byte| byte.is_ascii_digit() || b".eE+-".contains(byte))
+    serde_json::from_slice::<IgnoredAny>(spelled).is_ok()
+        && spelled.first().is_some_and(|byte| *byte == b'-' || byte.is_ascii_digit())
 }
 
 /// The JSON text of a value, with all spelled again as it was: what goes to an agent or a server.
@@ -256,7 +260,7 @@ mod tests {
     fn half_a_pair_and_a_long_number_are_written_as_they_came() {
         for doc in [
             r#"{"a":"x\ud83dy","b":123456789012345678901234567890}"#,
-            r#"["\ude00\ud83d",-99999999999999999999,1e999,NaN,-Infinity]"#,
+            r#"["\ude00\ud83d",-99999999999999999999,1e999]"#,
             r#"{"k\ud800":["\\ud83d","12345678901234567890123"]}"#,
             r#"[18446744073709551615,-9223372036854775808,0.5,1e3]"#,
         ] {
@@ -264,7 +268,18 @@ mod tests {
             let exact = doc.replace("1e3]", "1000.0]");
             assert_eq!(json_text(&value), exact, "{value:?}");
         }
-        for broken in ["{\"a\":\"\\ud83d\"", "[Inf]", "data: \"\\ud83d\"", "[12x]", "\"\\ud83"] {
+        assert_eq!(tree(b"[NaN,-Infinity,1]"), Some(json!([null, null, 1])));
+        for broken in [
+            "{\"a\":\"\\ud83d\"",
+            "[Inf]",
+            "[1.2.3]",
+            "[01]",
+            "[-]",
+            "[1e]",
+            "data: \"\\ud83d\"",
+            "[12x]",
+            "\"\\ud83",
+        ] {
             assert_eq!(tree(broken.as_bytes()), None, "{broken}");
         }
     }

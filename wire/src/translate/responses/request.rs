@@ -123,8 +123,10 @@ fn messages(body: &Map<String, Value>, reader: PartReader) -> Result<Vec<Value>,
 
     match body.get("instructions") {
         Some(Value::String(text)) if !text.is_empty() => messages.push("system", json!(text)),
-        // The servers that take items here send them back so.
-        Some(Value::Array(items)) if !is_strict => {
+        Some(Value::Array(_)) if is_strict => {
+            return Err(Untranslatable("`instructions` is a list of items".to_owned()));
+        }
+        Some(Value::Array(items)) => {
             for item in items {
                 messages.push_item(item)?;
             }
