@@ -28,8 +28,9 @@ const REASONING: [&str; 3] = ["reasoning", "reasoning_content", "thinking"];
 pub(crate) struct ChatReader(BTreeMap<u32, NumberedCalls>);
 
 impl ChatReader {
-    /// Takes a whole chat reply, or a chunk of it.
-    pub(crate) fn take(&mut self, part: &mut Value) {
+    /// Takes a whole chat reply, or a chunk of a stream if `is_event`. Some servers send both of
+    /// `message` and `delta`: a chunk says what is new in its delta.
+    pub(crate) fn take(&mut self, part: &mut Value, is_event: bool) {
         let Some(choices) = part.get_mut("choices").and_then(Value::as_array_mut) else { return };
         for choice in choices.iter_mut().filter_map(Value::as_object_mut) {
             let index = whole_number(choice.get("index")).unwrap_or(0);
@@ -37,8 +38,9 @@ impl ChatReader {
             let [message, delta] = ["message", "delta"]
                 .map(|key| choice.shift_remove(key).filter(|value| !value.is_null()));
             let (key, given) = match (message, delta) {
-                (Some(message), _) => ("message", message),
-                (None, Some(delta)) => ("delta", delta),
+                (Some(message), None) => ("message", message),
+                (Some(message), _) if !is_event => ("message", message),
+                (_, Some(delta)) => ("delta", delta),
                 (None, None) => continue,
             };
             choice.insert(key.to_owned(), numbered(&given, key == "message", numbers));
@@ -50,7 +52,7 @@ impl ChatReader {
 #[cfg(test)]
 pub(crate) fn in_one_form<const N: usize>(mut parts: [Value; N]) -> [Value; N] {
     let mut reader = ChatReader::default();
-    parts.iter_mut().for_each(|part| reader.take(part));
+    parts.iter_mut().for_each(|part| reader.take(part, false));
     parts
 }
 
@@ -114,9 +116,9 @@ fn numbered(message: &Value, is_whole: bool, numbers: &mut NumberedCalls) -> Val
     let calls: Vec<Value> = pieces
         .into_iter()
         .enumerate()
-        .map(|(position, piece)| {
-            let number = numbers.of(&piece, position, count, is_whole);
-            piece.numbered(number)
+        .filter_map(|(position, mut piece)| {
+            let number = numbers.of(&mut piece, (position, count), is_whole)?;
+            Some(piece.numbered(number, numbers.id(number)))
         })
         .collect();
     if !calls.is_empty() {
@@ -274,7 +276,7 @@ mod tests {
     fn a_choice_has_one_message_wherever_it_stands() {
         let mut chunk = json!({ "choices": [{ "message": null, "delta": { "content": "a" } },
             { "index": "1", "delta": null, "message": { "content": "b" } }, 3] });
-        ChatReader::default().take(&mut chunk);
+        ChatReader::default().take(&mut chunk, true);
         assert_eq!(
             chunk,
             json!({ "choices": [{ "delta": { "content": "a" } },

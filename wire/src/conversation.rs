@@ -67,7 +67,9 @@ pub fn conversation(route: Route, request: &[u8]) -> Option<Conversation> {
     let mut messages = take_list(&mut chat, "messages");
     messages.iter_mut().for_each(make_readable);
     let messages = messages.into_iter().map(plain_message).collect();
-    Some(Conversation { messages, tools: take_list(&mut chat, "tools") })
+    let mut tools = take_list(&mut chat, "tools");
+    tools.iter_mut().for_each(make_readable);
+    Some(Conversation { messages, tools })
 }
 
 /// The prompt of a text completion, if it is one text. Ids are not read.
@@ -124,15 +126,15 @@ pub fn answers(route: Route, reply: &[u8]) -> Vec<ReplyAnswer> {
     }
 
     let (mut drafts, mut reader) = (BTreeMap::new(), ChatReader::default());
-    let mut add = |mut part: Value| {
-        reader.take(&mut part);
+    let mut add = |mut part: Value, is_event: bool| {
+        reader.take(&mut part, is_event);
         add_part(&mut drafts, &part);
     };
     match tree(reply) {
-        Some(document) => add(document),
+        Some(document) => add(document, false),
         None => events(reply)
             .filter_map(|event| event.data().and_then(|data| tree(&data)))
-            .for_each(add),
+            .for_each(|part| add(part, true)),
     }
     drafts
         .into_iter()

@@ -26,7 +26,7 @@ pub(crate) use nesting::Nesting;
 pub(crate) use outline::{Brackets, Outline};
 pub(crate) use scan::end_of_plain_text;
 pub use spelling::json_text;
-pub(crate) use spelling::{half, make_readable, marked_number};
+pub(crate) use spelling::{half, inner_tree, make_readable, marked_number};
 
 /// Members of an object that take no memory of the heap.
 const MEMBERS_ROOM: usize = 16;

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::chat::{ChatReader, Untranslatable, whole_number};
 use crate::dialect::Dialect;
 use crate::json::{json_text, tree};
+use crate::reply::is_failure;
 use crate::request::Request;
 use crate::sse::ReadEvent;
 
@@ -176,14 +177,17 @@ fn is_first_choice(choice: &Value) -> bool {
     whole_number(choice.get("index")).unwrap_or(0) == 0
 }
 
-/// The finish reasons of a reply that the server gave up.
-const FAILED: [&str; 2] = ["error", "abort"];
+/// Returns true for what stands in the place of an error and is one.
+fn is_error(value: &Value) -> bool {
+    let is_none = [json!(null), json!(false), json!(0), json!(""), json!({}), json!([])];
+    !is_none.contains(value)
+}
 
 /// The error that a chat reply or a chunk of one holds: its message and its HTTP status.
 fn chunk_error(chunk: &Value) -> Option<(String, u16)> {
     let choices = chunk.get("choices").and_then(Value::as_array);
     let first = choices.into_iter().flatten().find(|choice| is_first_choice(choice));
-    let of = |value: &'_ Value| value.get("error").filter(|error| !error.is_null()).cloned();
+    let of = |value: &'_ Value| value.get("error").filter(|error| is_error(error)).cloned();
     if let Some(error) = of(chunk).or_else(|| of(first?)) {
         let message = error.get("message").unwrap_or(&error);
         let text = message.as_str().map_or_else(|| message.to_string(), str::to_owned);
@@ -191,7 +195,11 @@ fn chunk_error(chunk: &Value) -> Option<(String, u16)> {
         let is_status = |code: &u16| (400..600).contains(code);
         return Some((text, status.filter(is_status).unwrap_or(500)));
     }
-    let reason = first?.get("finish_reason")?.as_str().filter(|reason| FAILED.contains(reason))?;
+    let reasons = ["finish_reason", "native_finish_reason"].into_iter();
+    let told = reasons.filter_map(|key| first?.get(key)).filter_map(|reason| {
+        reason.as_str().or_else(|| reason.get("type").and_then(Value::as_str))
+    });
+    let reason = told.into_iter().find(|reason| is_failure(reason))?;
     Some((format!("the server gave up its reply: finish_reason `{reason}`"), 500))
 }
 
@@ -218,7 +226,7 @@ impl ReplyTranslator {
             return if event.is_whole() { event.0.clone() } else { Bytes::new() };
         };
         let Some(mut chunk) = tree(data.bytes()) else { return Bytes::new() };
-        self.reader.take(&mut chunk);
+        self.reader.take(&mut chunk, true);
         Bytes::from(match &mut self.wire {
             Wire::Messages(builder) => builder.chunk(&chunk),
             Wire::Responses(builder) => builder.chunk(&chunk),
@@ -252,7 +260,7 @@ impl ReplyTranslator {
                     let error = json!({ "error": { "message": message } });
                     return self.refusal(status, error.to_string().as_bytes());
                 }
-                None => self.reader.take(&mut chat),
+                None => self.reader.take(&mut chat, false),
             }
             let document = match self.wire {
                 Wire::Messages(builder) => builder.document(&chat),

@@ -231,7 +231,7 @@ impl ToolUse {
     /// The call in one line.
     fn line(&self) -> String {
         let argument = |(name, value): &(Option<String>, Value)| match name {
-            Some(name) => format!("{name}={value}"),
+            Some(name) => format!("{name}={}", wire::json_text(value)),
             None => value.as_str().map_or_else(|| value.to_string(), str::to_owned),
         };
         let arguments: Vec<String> = self.arguments.iter().map(argument).collect();

@@ -40,17 +40,25 @@ fn translated(dialect: Dialect, route: Route, request: &Request) {
 }
 
 /// The messages in one spelling each, without what a translation leaves out silently, and without
-/// those that had nothing else.
+/// those that had nothing else. Messages of the assistant in a row are one turn.
 fn words(messages: &[Value]) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut said = Vec::<String>::new();
+    let mut was_assistant = false;
     for message in messages {
         let mut fields = message.as_object().cloned().unwrap_or_default();
         let left = ["unread_parts", "unread_items"].map(|key| fields.shift_remove(key));
         let text = content_text(fields.get("content")).unwrap_or_default();
         let calls = fields.contains_key("tool_calls") || fields.contains_key("reasoning");
-        if left.iter().all(Option::is_none) || !text.is_empty() || calls {
-            said.push(canonical(&Value::Object(fields)));
+        if left.iter().any(Option::is_some) && text.is_empty() && !calls {
+            continue;
         }
+        let is_assistant = fields.get("role").is_some_and(|role| role == "assistant");
+        match said.last_mut().filter(|_| is_assistant && was_assistant) {
+            Some(turn) => turn.push_str(&text),
+            None if is_assistant => said.push(text),
+            None => said.push(canonical(&Value::Object(fields))),
+        }
+        was_assistant = is_assistant;
     }
     said
 }

@@ -26,10 +26,13 @@ pub(crate) fn pieces(message: &Value) -> Vec<CallPiece<'_>> {
     let calls = message.get("tool_calls").and_then(Value::as_array);
     let mut pieces: Vec<CallPiece<'_>> =
         calls.into_iter().flatten().filter(|call| call.is_object()).map(CallPiece::of).collect();
-    if let Some(function) = message.get("function_call").filter(|call| call.is_object())
+    let function = message.get("function_call").filter(|call| call.is_object());
+    let older = function.map(|function| CallPiece::of_function("", function));
+    // Some servers have an empty one beside the text.
+    if let Some(older) = older.filter(|call| !call.name.is_empty() || !call.arguments.is_empty())
         && pieces.is_empty()
     {
-        pieces.push(CallPiece { index: Some(0), ..CallPiece::of_function("", function) });
+        pieces.push(CallPiece { index: Some(0), ..older });
     }
     pieces
 }
@@ -58,11 +61,11 @@ impl<'a> CallPiece<'a> {
         Self { index: None, id, is_custom: false, name, arguments }
     }
 
-    /// The piece as an entry of `tool_calls`, under the number of its call.
-    pub(super) fn numbered(self, number: usize) -> Value {
+    /// The piece as an entry of `tool_calls`, under the number and the id of its call.
+    pub(super) fn numbered(self, number: usize, id: &str) -> Value {
         let mut call = Map::from_iter([("index".to_owned(), json!(number))]);
-        if !self.id.is_empty() {
-            call.insert("id".to_owned(), json!(self.id));
+        if !id.is_empty() {
+            call.insert("id".to_owned(), json!(id));
         }
         let (kind, held) = match self.is_custom {
             true => ("custom", json!({ "name": self.name, "input": self.arguments })),
@@ -83,11 +86,14 @@ pub(crate) fn arguments_text(arguments: Option<&Value>) -> Cow<'_, str> {
     }
 }
 
+/// Most calls of one message that are told apart.
+const CALLS_MAX: usize = 1024;
+
 /// The calls of one message as its pieces come.
 #[derive(Debug, Default)]
 pub(crate) struct NumberedCalls(Vec<KnownCall>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct KnownCall {
     index: Option<u64>,
     id: String,
@@ -97,19 +103,19 @@ struct KnownCall {
 
 impl NumberedCalls {
     /// The number of the call that a piece belongs to, which stands at `position` among the `count`
-    /// pieces of its delta. A piece of a whole message is a call of its own.
+    /// pieces of its delta; `None` if there is no room for further calls. A piece of a whole message
+    /// is a call of its own. A piece that only repeats a call loses its arguments.
     ///
     /// Servers number the calls, or leave the index out, or give all the same. A new id together
-    /// with a name begins a new call, even under a known index: some servers send every call whole
-    /// and under index 0. Others repeat the name, or make up a new id for every delta, so neither
-    /// alone begins one.
+    /// with a name begins a new call, even under a known index, and so does a name with whole
+    /// arguments behind a call that is complete: some servers send every call whole and under index
+    /// 0. Others repeat the name, or make up a new id for every delta, so neither alone begins one.
     pub(super) fn of(
         &mut self,
-        piece: &CallPiece<'_>,
-        position: usize,
-        count: usize,
+        piece: &mut CallPiece<'_>,
+        (position, count): (usize, usize),
         is_whole: bool,
-    ) -> usize {
+    ) -> Option<usize> {
         let by_place = (count > 1).then_some(position as u64);
         let index = piece.index.or(by_place);
         let known = match index {
@@ -119,16 +125,18 @@ impl NumberedCalls {
         };
         let number = match known.filter(|number| self.0[*number].continues_with(piece)) {
             Some(number) => number,
+            None if self.0.len() == CALLS_MAX => return None,
             None => {
-                let arguments = Nesting::default();
-                let (id, name) = (String::new(), String::new());
-                self.0.push(KnownCall { index, id, name, arguments });
+                self.0.push(KnownCall { index, ..KnownCall::default() });
                 self.0.len() - 1
             }
         };
 
         // An id or a name may come later than the first piece.
         let call = &mut self.0[number];
+        if call.repeats(piece) {
+            piece.arguments = Cow::Borrowed("");
+        }
         if call.id.is_empty() {
             piece.id.clone_into(&mut call.id);
         }
@@ -136,7 +144,12 @@ impl NumberedCalls {
             piece.name.clone_into(&mut call.name);
         }
         call.arguments.push(&piece.arguments);
-        number
+        Some(number)
+    }
+
+    /// The id of a call, as far as it is known.
+    pub(super) fn id(&self, number: usize) -> &str {
+        &self.0[number].id
     }
 
     /// The call that a piece without an index goes on with: that of its id, else the last one,
@@ -145,9 +158,10 @@ impl NumberedCalls {
         let by_id = self.0.iter().rposition(|call| !piece.id.is_empty() && call.id == piece.id);
         let last = self.0.len().checked_sub(1)?;
         let call = &self.0[last];
-        let begins = !piece.name.is_empty()
-            && (call.arguments.is_closed() || (!call.name.is_empty() && call.name != piece.name));
-        by_id.or((!begins).then_some(last))
+        let is_other = !call.name.is_empty() && call.name != piece.name;
+        let begins = !piece.name.is_empty() && (call.arguments.is_closed() || is_other);
+        let has_new_id = !piece.id.is_empty() && call.arguments.is_closed();
+        by_id.or((!begins && !has_new_id).then_some(last))
     }
 }
 
@@ -155,7 +169,20 @@ impl KnownCall {
     /// Returns true if a piece under the same index belongs to this call.
     fn continues_with(&self, piece: &CallPiece<'_>) -> bool {
         let has_other_id = !self.id.is_empty() && !piece.id.is_empty() && self.id != piece.id;
-        !has_other_id || self.name.is_empty() || piece.name.is_empty()
+        let is_named = !self.name.is_empty() && !piece.name.is_empty();
+        let begins = self.is_followed_by_whole(piece) && !self.repeats(piece);
+        !(is_named && (has_other_id || begins))
+    }
+
+    /// Returns true if this call is complete and a piece has arguments of its own.
+    fn is_followed_by_whole(&self, piece: &CallPiece<'_>) -> bool {
+        self.arguments.is_closed() && piece.arguments.trim_start().starts_with('{')
+    }
+
+    /// Returns true if a piece has this complete call once more.
+    fn repeats(&self, piece: &CallPiece<'_>) -> bool {
+        let is_same = !self.id.is_empty() && self.id == piece.id && self.name == piece.name;
+        is_same && self.is_followed_by_whole(piece)
     }
 }
 
@@ -170,7 +197,7 @@ mod tests {
         let mut reader = ChatReader::default();
         for delta in deltas {
             let mut chunk = json!({ "choices": [{ "delta": delta }] });
-            reader.take(&mut chunk);
+            reader.take(&mut chunk, true);
             for call in chunk["choices"][0]["delta"]["tool_calls"].as_array().unwrap() {
                 let number = call["index"].as_u64().unwrap() as usize;
                 found.resize(found.len().max(number + 1), <[String; 3]>::default());
@@ -240,6 +267,21 @@ mod tests {
             let at_once = [json!({ "tool_calls": whole })];
             assert_eq!(calls(&at_once), wanted, "{at_once:?}");
         }
+    }
+
+    #[test]
+    fn whole_calls_under_one_index_are_told_apart_and_repetitions_are_none() {
+        let whole = |id: &str, name: &str, arguments: &str| json!({ "tool_calls": [piece(json!(0), id, name, json!(arguments))] });
+        let one = r#"{"x":1}"#;
+        let two = [["", "f", one], ["", "g", one], ["", "g", one]];
+        assert_eq!(calls(&[whole("", "f", one), whole("", "g", one), whole("", "g", one)]), two);
+        let same_id = [["a", "f", one], ["a", "g", one]];
+        assert_eq!(calls(&[whole("a", "f", one), whole("a", "g", one)]), same_id);
+        assert_eq!(calls(&[whole("a", "f", one), whole("a", "f", one)]), [["a", "f", one]]);
+        let empty = json!({ "tool_calls": [], "function_call": { "name": "", "arguments": "" } });
+        let mut chunk = json!({ "choices": [{ "delta": empty }] });
+        ChatReader::default().take(&mut chunk, true);
+        assert_eq!(chunk["choices"][0]["delta"].get("tool_calls"), None);
     }
 
     #[test]

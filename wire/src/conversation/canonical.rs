@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value, json};
 
 use crate::chat::{pieces, unread_parts, words_of};
-use crate::json::{json_text, make_readable, tree};
+use crate::json::{inner_tree, json_text, make_readable};
 
 /// One text for all spellings of one message in chat's form. Agents rename tool calls, write
 /// `null` for an empty text, reorder keys and drop reasoning when they send a history back. They
@@ -15,18 +15,24 @@ pub fn canonical(message: &Value) -> String {
     let is_answer = role == "assistant";
     let content = match message.get("content") {
         Some(Value::Array(_) | Value::Object(_)) if is_answer => words_of(message).map(Cow::Owned),
+        _ if is_answer && message.get("audio").is_some() => words_of(message).map(Cow::Owned),
+        Some(parts @ Value::Array(_)) if joined_parts(parts).is_none() => {
+            Some(json_text(&comparable(parts)).into())
+        }
         other => content(other),
     };
 
     let calls: Vec<Value> = pieces(message)
         .iter()
         .map(|call| {
-            let arguments = Value::String(call.arguments.clone().into_owned());
-            sorted(json!([call.name, parsed_arguments(arguments)]))
+            // A call without arguments comes back with an empty object.
+            let arguments = if call.arguments.trim().is_empty() { "{}" } else { &call.arguments };
+            sorted(json!([call.name, parsed_arguments(json!(arguments))]))
         })
         .collect();
 
     let unread = if is_answer { &[] } else { unread_parts(message) };
+    let unread: Vec<Value> = unread.iter().map(comparable).collect();
     serde_json::to_string(&(
         role,
         content.unwrap_or_default(),
@@ -35,6 +41,20 @@ pub fn canonical(message: &Value) -> String {
         unread,
     ))
     .expect("every key of a value is a text")
+}
+
+/// A part as it is compared: agents move their marks for the cache, write nulls or leave them out,
+/// and reorder keys.
+fn comparable(part: &Value) -> Value {
+    match part {
+        Value::Object(fields) => {
+            let kept = fields.iter().filter(|(key, v)| *key != "cache_control" && !v.is_null());
+            let kept = kept.map(|(key, value)| (key.clone(), comparable(value)));
+            sorted(Value::Object(kept.collect()))
+        }
+        Value::Array(items) => items.iter().map(comparable).collect(),
+        other => other.clone(),
+    }
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
@@ -76,7 +96,7 @@ pub fn reasoning(message: &Value) -> Option<&str> {
 
 /// A tool call's arguments as an object, if their text is one; else as they are.
 pub fn parsed_arguments(arguments: Value) -> Value {
-    let object = arguments.as_str().and_then(|text| tree(text.as_bytes()));
+    let object = arguments.as_str().and_then(inner_tree);
     let mut parsed = object.filter(Value::is_object).unwrap_or(arguments);
     make_readable(&mut parsed);
     parsed

@@ -189,19 +189,36 @@ pub fn json_text(value: &Value) -> String {
         }
         rest = letters.as_str();
 
-        match (half(mark), rest.split_once('"')) {
-            (Some(half), _) => {
-                let _ = write!(out, "\\u{half:04x}");
-            }
-            (None, Some((number, after))) if mark == NUMBER_MARK && out.ends_with('"') => {
-                out.pop();
-                out.push_str(number);
-                rest = after;
-            }
-            _ => {}
+        if let Some(half) = half(mark) {
+            let _ = write!(out, "\\u{half:04x}");
+        } else if mark == NUMBER_MARK
+            && out.ends_with('"')
+            && let Some((number, after)) = rest.split_once('"')
+        {
+            out.pop();
+            out.push_str(number);
+            rest = after;
         }
     }
     out + rest
+}
+
+/// The tree of JSON text that is itself a text of a tree, such as the arguments of a call: marks in
+/// it are escapes of the inner text.
+pub(crate) fn inner_tree(text: &str) -> Option<Value> {
+    if !text.as_bytes().contains(&MARK_BYTE) || !text.contains(looks_like_mark) {
+        return super::tree(text.as_bytes());
+    }
+    let mut spelled = String::with_capacity(text.len());
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match half(letter) {
+            Some(half) => drop(write!(spelled, "\\u{half:04x}")),
+            None if letter == NO_MARK => spelled.extend(letters.next()),
+            None => spelled.push(letter),
+        }
+    }
+    super::tree(spelled.as_bytes())
 }
 
 /// The number that a marked text stands for, as it was spelled.
@@ -282,6 +299,13 @@ mod tests {
         ] {
             assert_eq!(tree(broken.as_bytes()), None, "{broken}");
         }
+    }
+
+    #[test]
+    fn marks_in_an_inner_text_are_its_escapes() {
+        let outer = tree(br#"{"arguments":"{\"input\": \"x\ud83dy\"}"}"#).unwrap();
+        let inner = inner_tree(outer["arguments"].as_str().unwrap()).unwrap();
+        assert_eq!(json_text(&inner), r#"{"input":"x\ud83dy"}"#);
     }
 
     #[test]

@@ -19,7 +19,7 @@ const NO_ERRORS: [&str; 6] = ["null", "false", "0", "\"\"", "{}", "[]"];
 const TOKEN_FIELDS: [&[u8]; 5] = [b"choices", b"token", b"_ids", b"logprobs", b"__verbose"];
 
 /// Returns true if an answer with this finish reason broke off.
-pub(super) fn is_failure(reason: &str) -> bool {
+pub(crate) fn is_failure(reason: &str) -> bool {
     let reason = reason.to_ascii_lowercase();
     FAILURES.iter().any(|part| reason.contains(part))
 }

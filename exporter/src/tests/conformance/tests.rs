@@ -1058,6 +1058,42 @@ fn row_49_tokens_beside_an_unread_part_are_exact() {
 }
 
 #[test]
+fn row_50_an_answer_in_two_messages_comes_back_as_one() {
+    let item = |text: &str| {
+        json!({ "type": "message", "role": "assistant",
+        "content": [{ "type": "output_text", "text": text }] })
+    };
+    let user = |text: &str| json!({ "role": "user", "content": text });
+    let search = json!({ "type": "web_search_call" });
+    let said = [item("t"), search, item("wo")];
+    let history = [user("one"), said[0].clone(), said[1].clone(), said[2].clone(), user("three")];
+    let bodies = [
+        (json!({ "input": [user("one")] }), json!({ "output": said })),
+        (json!({ "input": history }), json!({ "output": [item("four")] })),
+    ];
+    check_unread(on_wire(Route::Responses, &bodies), &json!({ "web_search_call": 1 }));
+}
+
+#[test]
+fn row_50_a_mark_for_the_cache_that_moves_parts_nothing() {
+    let user = |mark: bool| {
+        let mut pdf = json!({ "type": "document", "title": null, "source": { "type": "base64" } });
+        if mark {
+            pdf["cache_control"] = json!({ "type": "ephemeral" });
+        }
+        json!({ "role": "user", "content": [{ "type": "text", "text": "one" }, pdf] })
+    };
+    let text = |text: &str| json!([{ "type": "text", "text": text }]);
+    let said = json!({ "role": "assistant", "content": text("two") });
+    let more = json!({ "role": "user", "content": text("three") });
+    let bodies = [
+        (json!({ "messages": [user(true)] }), json!({ "content": text("two") })),
+        (json!({ "messages": [user(false), said, more] }), json!({ "content": text("four") })),
+    ];
+    check_unread(on_wire(Route::Messages, &bodies), &json!({ "document": 1 }));
+}
+
+#[test]
 fn row_50_answers_of_all_forms_are_words() {
     let row = |message: Value| {
         let call = with_messages(call(1, &[1], &[&[2]]), &messages(&["a"]), &message);

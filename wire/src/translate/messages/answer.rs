@@ -1,7 +1,5 @@
 //! A recorded Messages reply, read back as a message in chat's form.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
 
 use super::history;
@@ -30,6 +28,7 @@ pub(crate) fn answer(reply: &[u8]) -> Option<Value> {
 /// A content block of a stream: its start, and its deltas joined.
 #[derive(Debug, Default)]
 struct BlockDraft {
+    index: u64,
     block: Value,
     text: String,
     /// The arguments of a call, which are JSON text.
@@ -38,7 +37,7 @@ struct BlockDraft {
 
 /// The content blocks of a stream; `None` if no message starts in it.
 fn streamed_blocks(reply: &[u8]) -> Option<Vec<Value>> {
-    let mut drafts = BTreeMap::<u64, BlockDraft>::new();
+    let mut drafts = Vec::<BlockDraft>::new();
     let mut has_started = false;
 
     for event in events(reply) {
@@ -48,18 +47,26 @@ fn streamed_blocks(reply: &[u8]) -> Option<Vec<Value>> {
             "message_start" => has_started = true,
             "content_block_start" => {
                 let block = event.get("content_block").cloned().unwrap_or_default();
-                drafts.insert(index, BlockDraft { block, ..BlockDraft::default() });
+                drafts.push(BlockDraft { index, block, ..BlockDraft::default() });
             }
             "content_block_delta" => {
                 let delta = event.get("delta").unwrap_or(&Value::Null);
-                drafts.entry(index).or_default().add(delta);
+                // A server that numbers no blocks means the last one.
+                match drafts.iter().rposition(|draft| draft.index == index) {
+                    Some(at) => drafts[at].add(delta),
+                    None => {
+                        let mut draft = BlockDraft { index, ..BlockDraft::default() };
+                        draft.add(delta);
+                        drafts.push(draft);
+                    }
+                }
             }
             _ => {}
         }
     }
 
     (has_started || !drafts.is_empty())
-        .then(|| drafts.into_values().map(BlockDraft::finish).collect())
+        .then(|| drafts.into_iter().map(BlockDraft::finish).collect())
 }
 
 impl BlockDraft {

@@ -247,7 +247,7 @@ mod tests {
         let (mut reply, mut reader) = (reply(), ChatReader::default());
         let mut out = Vec::new();
         for mut chunk in chunks.iter().cloned() {
-            reader.take(&mut chunk);
+            reader.take(&mut chunk, true);
             out.extend(reply.chunk(&chunk));
         }
         out.extend(reply.end());

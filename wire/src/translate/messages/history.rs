@@ -284,8 +284,12 @@ struct ToolResult {
 
 impl ToolResult {
     fn read(block: &Value, reader: &mut PartReader) -> Result<Self, Untranslatable> {
-        if let Some(text) = block.get("content").and_then(Value::as_str) {
-            return Ok(Self { text: text.to_owned(), images: Vec::new() });
+        match block.get("content") {
+            Some(Value::String(text)) => {
+                return Ok(Self { text: text.clone(), images: Vec::new() });
+            }
+            Some(other) if !other.is_array() && !other.is_null() => reader.skip(other),
+            _ => {}
         }
 
         let (mut texts, mut images) = (Vec::new(), Vec::new());

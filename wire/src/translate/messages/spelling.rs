@@ -2,7 +2,7 @@
 
 use serde_json::{Number, Value, json};
 
-use crate::json::{half, marked_number, tree};
+use crate::json::{half, inner_tree, marked_number};
 
 /// `value` as Python's `json.dumps` writes it. vLLM hands an agent's tool inputs to the chat
 /// template in this spelling, so it is part of the prompt if a template shows the text.
@@ -18,7 +18,7 @@ pub(super) fn python_json(value: &Value) -> String {
 /// could run a tool whose parameters are all optional. The wrapper is the one that Anthropic's
 /// documentation names: the tool's own check refuses it, and the model sees what it wrote.
 pub(super) fn tool_input(arguments: &str) -> Value {
-    match tree(arguments.as_bytes()) {
+    match inner_tree(arguments) {
         Some(object @ Value::Object(_)) => object,
         Some(Value::Null) => json!({}),
         _ if arguments.trim().is_empty() => json!({}),

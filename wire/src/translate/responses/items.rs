@@ -159,8 +159,17 @@ impl Messages {
         }
     }
 
-    /// Sets a field of the assistant's last message; of a new one if the field is set already.
+    /// Sets a field of the assistant's last message; of a new one if the field is set already. For
+    /// the record a reply is one turn, however many messages it has: its texts are joined.
     fn set_in_assistant(&mut self, key: &str, value: Value) {
+        let last = self.list.last_mut().filter(|_| !self.reader.is_strict());
+        if let Some(last) = last.filter(|last| last.get("role") == Some(&json!("assistant")))
+            && let (Some(Value::String(text)), Some(more)) = (last.get_mut(key), value.as_str())
+        {
+            text.push_str(more);
+            self.reader.put_into(last);
+            return;
+        }
         let is_unset = |message: &Map<String, Value>| message.get(key).is_none_or(Value::is_null);
         self.assistant_message(is_unset).insert(key.to_owned(), value);
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::chat::Untranslatable;
-use crate::json::tree;
+use crate::json::inner_tree;
 
 /// A tool as the agent knows it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -52,7 +52,7 @@ pub(super) fn custom_arguments(input: &str) -> String {
 /// The input of a custom tool, taken out of the function's arguments. A model may write the input
 /// without the JSON around it, so any other text is the input itself.
 pub(super) fn custom_input(arguments: &str) -> String {
-    match tree(arguments.as_bytes()) {
+    match inner_tree(arguments) {
         Some(Value::String(text)) => text,
         Some(Value::Object(mut fields)) => match fields.remove("input") {
             Some(Value::String(text)) => text,

@@ -23,7 +23,7 @@ fn run(request: &Value, chunks: &[Value]) -> Vec<Value> {
     let mut reply = ResponseBuilder::new(request);
     let (mut reader, mut bytes) = (ChatReader::default(), Vec::new());
     for mut chunk in chunks.iter().cloned() {
-        reader.take(&mut chunk);
+        reader.take(&mut chunk, true);
         bytes.extend(reply.chunk(&chunk));
     }
     bytes.extend(reply.end());
