@@ -103,8 +103,8 @@ struct KnownCall {
 
 impl NumberedCalls {
     /// The number of the call that a piece belongs to, which stands at `position` among the `count`
-    /// pieces of its delta; `None` if there is no room for further calls. A piece of a whole message
-    /// is a call of its own. A piece that only repeats a call loses its arguments.
+    /// pieces of its delta; `None` if there is no room for further calls. A piece of a whole
+    /// message is a call of its own. A piece that only repeats a call loses its arguments.
     ///
     /// Servers number the calls, or leave the index out, or give all the same. A new id together
     /// with a name begins a new call, even under a known index, and so does a name with whole
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_calls_under_one_index_are_told_apart_and_repetitions_are_none() {
+    fn whole_calls_under_one_index_are_told_apart() {
         let whole = |id: &str, name: &str, arguments: &str| json!({ "tool_calls": [piece(json!(0), id, name, json!(arguments))] });
         let one = r#"{"x":1}"#;
         let two = [["", "f", one], ["", "g", one], ["", "g", one]];
