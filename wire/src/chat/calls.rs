@@ -271,7 +271,10 @@ mod tests {
 
     #[test]
     fn whole_calls_under_one_index_are_told_apart() {
-        let whole = |id: &str, name: &str, arguments: &str| json!({ "tool_calls": [piece(json!(0), id, name, json!(arguments))] });
+        let whole = |id: &str, name: &str, arguments: &str| {
+            let call = piece(json!(0), id, name, json!(arguments));
+            json!({ "tool_calls": [call] })
+        };
         let one = r#"{"x":1}"#;
         let two = [["", "f", one], ["", "g", one], ["", "g", one]];
         assert_eq!(calls(&[whole("", "f", one), whole("", "g", one), whole("", "g", one)]), two);
