@@ -22,7 +22,7 @@ pub(crate) struct MessageIds {
     answer: Option<u32>,
     /// The offered tools as one number; none where none were offered.
     tools: Option<u32>,
-    /// What a server sealed and the call sends back, as one number. No message tells of it.
+    /// Number of the sealed texts that the call sends back. No message tells of them.
     sealed: Option<u32>,
 }
 

@@ -188,7 +188,7 @@ fn responses_reply(form: Form, items: &[Value]) -> Vec<Value> {
     events
 }
 
-/// What is put in.
+/// A thing that is put in.
 #[derive(Debug, Clone)]
 enum Foreign {
     /// A field of an object that no reader knows.
@@ -351,7 +351,7 @@ fn documents(body: &[u8]) -> Vec<Vec<u8>> {
     if found.is_empty() { vec![body.to_vec()] } else { found }
 }
 
-/// What a row says, without the names of what was left out.
+/// The words and tokens of a row, without the names of what was left out.
 type Said = (&'static str, Tokens, Vec<RowMessage>, Vec<RowMessage>, Vec<Reason>, &'static str);
 
 fn rows(calls: Vec<Call>) -> (Vec<Said>, Vec<String>) {

@@ -13,7 +13,7 @@ use wire::ReplyKind;
 use crate::bounds::DECODED_PIECE_BYTES_MAX;
 use crate::upstream::rewrite::ContentTransform;
 
-/// How the content of a reply becomes the agent's.
+/// The way of a reply's content to the agent.
 #[derive(Debug)]
 pub(crate) struct ContentPath {
     pub(crate) content: ContentTransform,

@@ -57,7 +57,7 @@ pub(crate) struct OwnKey {
     known: Mutex<HashMap<KeyUse, KnownForm>>,
 }
 
-/// What earlier calls met.
+/// The answers that earlier calls got to a key.
 #[derive(Debug, Clone, Copy)]
 struct KnownForm {
     form: KeyForm,

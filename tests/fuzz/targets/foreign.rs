@@ -36,7 +36,7 @@ const VALUES: [&str; 6] = [
     "[{\"index\":7}]",
     "{\"a\":[]}",
 ];
-/// Where a field is put.
+/// Places for a field.
 const PLACES: [&str; 6] =
     ["", "/choices/0", "/choices/0/delta", "/choices/0/message", "/usage", "/delta"];
 

@@ -1,4 +1,4 @@
-//! What a reader of a form does with a part that chat has no form for.
+//! Parts that chat has no form for: refused by translations, kept by the record.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const UNREAD_ITEMS: &str = "unread_items";
 #[error("{0}")]
 pub struct Untranslatable(pub(crate) String);
 
-/// How the parts of a conversation are read: for a translation, which refuses what it cannot
+/// A manner of reading the parts of a conversation: for a translation, which refuses what it cannot
 /// carry over, or for the record, which keeps the rest.
 #[derive(Debug)]
 pub(crate) struct PartReader {

@@ -138,7 +138,7 @@ fn is_second_half(unit: Option<u32>) -> bool {
     matches!(unit, Some(0xdc00..0xe000))
 }
 
-/// The code of the escape `\uXXXX` at `at`.
+/// The code of the escape of four hexadecimal digits at `at`.
 fn unit(spelled: &[u8], at: usize) -> Option<u32> {
     let digits = spelled.get(at..at + 6)?.strip_prefix(b"\\u")?;
     let are_digits = digits.iter().all(u8::is_ascii_hexdigit);

@@ -135,7 +135,7 @@ fn looks_like_mark(letter: char) -> bool {
     half(letter).is_some() || [NUMBER_MARK, NO_MARK].contains(&letter)
 }
 
-/// The code of the escape `\uXXXX` at `at`.
+/// The code of the escape of four hexadecimal digits at `at`.
 fn unit(spelled: &[u8], at: usize) -> Option<u32> {
     let digits = spelled.get(at..at + 6)?.strip_prefix(b"\\u")?;
     u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
