@@ -1,4 +1,4 @@
-//! What a reply is, its bytes say: event streams and documents under any content type, and white
+//! Replies are what their bytes say: event streams and documents under any content type, and white
 //! space that keeps a connection alive before either.
 
 use std::io::Write;
@@ -30,7 +30,7 @@ const TYPES: [&str; 10] = [
     "",
 ];
 
-/// What lets an upstream go on.
+/// A signal that lets an upstream go on.
 type Go = Arc<watch::Sender<()>>;
 
 /// A request to `path` for a stream or a document, answered under the content type `kind`.

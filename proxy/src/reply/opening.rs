@@ -88,7 +88,7 @@ impl Opening {
     }
 }
 
-/// What was read of a reply before its head is sent.
+/// Bytes of a reply that were read before its head is sent.
 #[derive(Debug, Default)]
 pub(crate) struct Beginning {
     /// All bytes, as they came.

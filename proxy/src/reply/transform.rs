@@ -182,7 +182,7 @@ impl BodyTransform {
         }
     }
 
-    /// What is left for the agent of the bytes that follow the terminal event.
+    /// The agent's form of the bytes that follow the terminal event.
     pub(crate) fn rest_after_end(&mut self) -> Bytes {
         let Self::Events(events) = self else { return Bytes::new() };
         let rest = events.splitter.rest();
