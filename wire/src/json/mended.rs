@@ -139,7 +139,7 @@ fn is_second_half(unit: Option<u32>) -> bool {
 }
 
 /// The code of the escape of four hexadecimal digits at `at`.
-fn unit(spelled: &[u8], at: usize) -> Option<u32> {
+pub(super) fn unit(spelled: &[u8], at: usize) -> Option<u32> {
     let digits = spelled.get(at..at + 6)?.strip_prefix(b"\\u")?;
     let are_digits = digits.iter().all(u8::is_ascii_hexdigit);
     u32::from_str_radix(std::str::from_utf8(digits).ok().filter(|_| are_digits)?, 16).ok()

@@ -9,6 +9,7 @@ use std::fmt::Write;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
+use super::mended::unit;
 use super::{Malformed, scalar, string};
 
 /// Added to the code of a half: a private character for each.
@@ -133,12 +134,6 @@ impl Piece {
 
 fn looks_like_mark(letter: char) -> bool {
     half(letter).is_some() || [NUMBER_MARK, NO_MARK].contains(&letter)
-}
-
-/// The code of the escape of four hexadecimal digits at `at`.
-fn unit(spelled: &[u8], at: usize) -> Option<u32> {
-    let digits = spelled.get(at..at + 6)?.strip_prefix(b"\\u")?;
-    u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
 /// Adds a scalar. Returns true if a mark stands in its place.
