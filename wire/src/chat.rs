@@ -117,8 +117,13 @@ fn numbered(message: &Value, is_whole: bool, numbers: &mut NumberedCalls) -> Val
         .into_iter()
         .enumerate()
         .filter_map(|(position, mut piece)| {
-            let number = numbers.of(&mut piece, (position, count), is_whole)?;
-            Some(piece.numbered(number, numbers.id(number)))
+            match numbers.of(&mut piece, (position, count), is_whole) {
+                Some(number) => Some(piece.numbered(number, numbers.id(number))),
+                None => {
+                    words.reader.skip(&piece.numbered(position, ""));
+                    None
+                }
+            }
         })
         .collect();
     if !calls.is_empty() {
@@ -270,6 +275,27 @@ mod tests {
         assert_eq!((&message["content"], &message["refusal"]), (&json!("a"), &json!("no")));
         let counts = crate::unread_counts([&message]);
         assert_eq!(counts, [("future".to_owned(), 1), ("number".to_owned(), 1)].into());
+    }
+
+    #[test]
+    fn a_chunk_says_what_is_new_in_its_delta() {
+        let both = json!({ "choices": [
+            { "message": { "content": "so far" }, "delta": { "content": "new" } }] });
+        let [mut event, mut document] = [both.clone(), both];
+        ChatReader::default().take(&mut event, true);
+        ChatReader::default().take(&mut document, false);
+        assert_eq!(event, json!({ "choices": [{ "delta": { "content": "new" } }] }));
+        assert_eq!(document, json!({ "choices": [{ "message": { "content": "so far" } }] }));
+    }
+
+    #[test]
+    fn calls_beyond_the_bound_are_counted() {
+        let call = json!({ "id": "", "function": { "name": "f", "arguments": "{}" } });
+        let calls = vec![call; 1030];
+        let message = plain_message(json!({ "role": "assistant", "tool_calls": calls,
+            "content": ["a"] }));
+        assert_eq!(message["tool_calls"].as_array().unwrap().len(), 1024);
+        assert_eq!(crate::unread_counts([&message]), [("function".to_owned(), 6)].into());
     }
 
     #[test]

@@ -472,6 +472,7 @@ mod tests {
         for choice in [
             r#"{"finish_reason":"abort"}"#,
             r#"{"finish_reason":"error"}"#,
+            r#"{"finish_reason":"stop","native_finish_reason":"error"}"#,
             r#"{"error":{"message":"lost","code":502}}"#,
         ] {
             let chat = format!("{{\"choices\":[{choice}]}}");
@@ -489,6 +490,18 @@ mod tests {
                 assert!(told.contains(ended), "{told}");
                 assert!(back.end().is_empty());
             }
+        }
+    }
+
+    #[test]
+    fn an_empty_error_is_none() {
+        for none in ["null", "false", "{}", "\"\""] {
+            let chat = format!(
+                r#"{{"error":{none},"choices":[{{"error":{none},"message":{{"content":"a"}}}}]}}"#
+            );
+            let body = r#"{"messages":[],"max_tokens":1}"#;
+            let (_, back) = translated(Dialect::Vllm, Route::Messages, body);
+            assert_eq!(back.document(200, chat.as_bytes()).status, 200, "{none}");
         }
     }
 

@@ -155,6 +155,29 @@ mod tests {
     }
 
     #[test]
+    fn blocks_without_numbers_are_told_apart() {
+        let started = |kind: &str| {
+            let block = json!({ "type": kind, kind: "" });
+            json!({ "type": "content_block_start", "content_block": block })
+        };
+        let delta = |kind: &str, text: &str| {
+            let delta = json!({ "type": format!("{kind}_delta"), kind: text });
+            json!({ "type": "content_block_delta", "delta": delta })
+        };
+        let stream: String = [
+            started("thinking"),
+            delta("thinking", "hm"),
+            started("text"),
+            delta("text", "s"),
+            delta("text", "o"),
+        ]
+        .map(|event| format!("data: {event}\n\n"))
+        .concat();
+        let message = answer(stream.as_bytes()).unwrap();
+        assert_eq!((&message["reasoning"], &message["content"]), (&json!("hm"), &json!("so")));
+    }
+
+    #[test]
     fn a_stream_that_was_cut_reads_as_far_as_it_goes() {
         let stream = concat!(
             "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n",
