@@ -44,9 +44,10 @@ pub(crate) const OWN_SOCKET_MODE: u32 = 0o600;
 #[command(next_help_heading = "Backend")]
 #[group(required = true, multiple = true)]
 pub(crate) struct BackendArgs {
-    /// OpenAI-compatible server to record; repeatable
+    /// Base URL of a server to record; repeatable
     ///
-    /// Such as http://127.0.0.1:8000. With several, words after an address are its settings:
+    /// As its own clients have it: http://127.0.0.1:8000, https://host/api/v4. With several, words
+    /// after an address are its settings:
     /// 'http://a:8000 name=a weight=2 calls=64 dialect=vllm'.
     #[arg(long, value_name = "URL", value_delimiter = ',', env = "ROLLTAPE_UPSTREAM")]
     #[arg(conflicts_with = "model")]
