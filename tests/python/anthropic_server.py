@@ -6,10 +6,7 @@ It is `scripted.py` with what Anthropic's own server demands of a request (its k
 and nowhere else, and a version), and with its own list of models. It has no other API.
 """
 
-import argparse
-import json
 import os
-from pathlib import Path
 
 import scripted
 
@@ -64,19 +61,5 @@ class Handler(scripted.Handler):
         return True
 
 
-def main():
-    """Serves until it is stopped."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--script", type=Path, required=True)
-    parser.add_argument("--log", type=Path, required=True)
-    options = parser.parse_args()
-    script = scripted.Script(json.loads(options.script.read_text()))
-    with scripted.Server(options.port, script, options.log) as server:
-        server.RequestHandlerClass = Handler
-        print(server.server_address[1], flush=True)
-        server.serve_forever()
-
-
 if __name__ == "__main__":
-    main()
+    scripted.main(Handler, __doc__)

@@ -263,15 +263,16 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-def main():
+def main(handler=Handler, description=__doc__):
     """Serves until it is stopped."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--script", type=Path, required=True)
     parser.add_argument("--log", type=Path, required=True)
     options = parser.parse_args()
     script = Script(json.loads(options.script.read_text()))
     with Server(options.port, script, options.log) as server:
+        server.RequestHandlerClass = handler
         print(server.server_address[1], flush=True)
         server.serve_forever()
 
