@@ -52,7 +52,7 @@ chaos runs="20":
 cuda:
     .ci/run cuda
 
-# each fuzz target of `wire`, `proxy` and `control` for 10 s
+# each fuzz target of `wire`, `proxy` and `control`, on the same inputs every time
 fuzz:
     .ci/run fuzz
 

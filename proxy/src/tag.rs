@@ -243,7 +243,9 @@ fn session_episode(
     headers: &HeaderMap,
     lineage: &Lineage,
 ) -> Result<Option<(EpisodeId, TagSource)>, CallError> {
-    let Some(session) = lineage.session.as_deref().and_then(EpisodeId::of_session) else {
+    let session = lineage.session.as_deref().and_then(EpisodeId::of_session);
+    // No path could name an episode whose name looks like a key.
+    let Some(session) = session.filter(|session| !credentials::holds_key(session.as_str())) else {
         return Ok(None);
     };
     // It is the agent's own, and a router behind may go by it: it is passed on.
@@ -426,6 +428,8 @@ mod tests {
         assert_eq!((tagged.tag.episode.as_str(), tagged.tag.source), ("_c3_a9", TagSource::Header));
         assert_eq!(named(b"\xe9").tag.episode.as_str(), "_c3_a9", "Latin-1 of older programs");
         assert_eq!(named("東 1".as_bytes()).tag.episode.as_str(), "_e6_9d_b1_201");
+        let like_a_key = format!("rt-{}.{}\"", "a".repeat(8), "b".repeat(42));
+        assert_eq!(named(like_a_key.as_bytes()).tag.source, TagSource::Auto);
         let label = read("/v1/x", &[(LABEL, "city=Zürich")]).unwrap().tag.labels;
         assert_eq!(label, [("city".to_owned(), "Zürich".to_owned())]);
         assert_eq!(read("/v1/x", &[(EPISODE, "é")]).unwrap_err().status(), 400);

@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets, each for a bounded time: run.sh [SECONDS_A_TARGET=10] [TARGET...]
+# Runs the fuzz targets: run.sh [SECONDS_A_TARGET] [TARGET...]
+# Without arguments each makes the same inputs every time, from the seeds alone: some ten seconds of
+# them. With a time it hunts: other inputs each time, from all that it has found before.
 # Needs Rust, a C++ compiler, python3 and crates.io. README.md says what to do with a finding.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -7,6 +9,10 @@ export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 
 # A target holds some 50 MB, most inputs take less than a millisecond.
 readonly RSS_MB_MAX=1024 INPUT_BYTES_MAX=16384 INPUT_SECONDS_MAX=10
+# Inputs of a run without arguments: what ten seconds of one core hold.
+declare -rA RUNS=([codings]=50000 [collector]=30000 [control]=120000 [conversations]=5000
+  [editor]=20000 [foreign]=100000 [hider]=15000 [replies]=9000 [requests]=40000 [splitter]=60000
+  [tags]=500000)
 
 # Counters for libFuzzer, as cargo-fuzz sets them, and assertions. Stable Rust has them; a sanitizer
 # would need nightly, and finds what safe code cannot do.
@@ -24,11 +30,19 @@ build() {
 }
 
 run_target() {
-  local target=$1 seconds=$2 log=artifacts/$1.log
-  mkdir -p "artifacts/$target" "corpus/$target"
-  if "$PROGRAMS/$target" -max_total_time="$seconds" -dict=words.dict -rss_limit_mb=$RSS_MB_MAX \
+  local target=$1 seconds=$2 log=artifacts/$1.log found=corpus/$1 bound
+  if [ "$seconds" = same ]; then
+    found=artifacts/$target/grown
+    rm -rf "$found"
+    bound=(-seed=1 -reload=0 -runs="${RUNS[$target]}")
+  else
+    bound=(-max_total_time="$seconds")
+  fi
+  mkdir -p "artifacts/$target" "$found"
+  # libFuzzer chooses by the addresses of what was compared, so these stay where they are.
+  if setarch -R "$PROGRAMS/$target" "${bound[@]}" -dict=words.dict -rss_limit_mb=$RSS_MB_MAX \
     -max_len=$INPUT_BYTES_MAX -timeout=$INPUT_SECONDS_MAX -artifact_prefix="artifacts/$target/" \
-    "corpus/$target" >"$log" 2>&1; then
+    "$found" "seeds/$target" >"$log" 2>&1; then
     grep -E "[[:space:]]DONE[[:space:]]" "$log"
   else
     grep -vE "^#[0-9]" "$log" | tail -n 80 | cut -c 1-500
@@ -37,7 +51,7 @@ run_target() {
 }
 
 main() {
-  local seconds=${1:-10} targets=("${@:2}") failed=() target
+  local seconds=${1:-same} targets=("${@:2}") failed=() target
   [ ${#targets[@]} -gt 0 ] || mapfile -t targets < <(basename --suffix=.rs targets/*.rs)
   python3 seed.py
   build
@@ -51,7 +65,7 @@ main() {
   done
   wait
   for target in "${targets[@]}"; do
-    echo "-- $target, $seconds s"
+    echo "-- $target"
     cat "artifacts/$target.told"
     [ -f "artifacts/$target/.held" ] || failed+=("$target")
   done

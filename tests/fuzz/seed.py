@@ -25,7 +25,7 @@ def knobs(name, *first):
 
 
 def plant(target, name, text, *first):
-    folder = HERE / "corpus" / target
+    folder = HERE / "seeds" / target
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name.replace("/", "-")).write_bytes(text + knobs(name, *first))
 

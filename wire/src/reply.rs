@@ -81,6 +81,8 @@ pub struct Collector {
     missing: MissingIds,
     error: Option<String>,
     unread: u32,
+    /// Something of the chunk that is being taken was lost.
+    is_chunk_lost: bool,
     /// A chunk was lost that may have been part of any choice.
     has_gap: bool,
 }
@@ -147,6 +149,7 @@ impl Collector {
             missing: MissingIds::default(),
             error: None,
             unread: 0,
+            is_chunk_lost: false,
             has_gap: false,
         }
     }
@@ -203,11 +206,13 @@ impl Collector {
         if read.is_none() && may_hold_tokens(json) {
             self.mark_all();
         }
+        // A chunk may lose several things, and counts once.
+        self.unread += u32::from(std::mem::take(&mut self.is_chunk_lost));
     }
 
     /// Marks that a part of a reply was lost that may have been of any choice: no ids are exact.
     fn mark_all(&mut self) {
-        self.unread += 1;
+        self.is_chunk_lost = true;
         self.has_gap = true;
     }
 
@@ -705,6 +710,8 @@ mod tests {
         assert_eq!(one, [None, Some(vec![2])], "the chunk says whose it is");
         let any = ids(&[&first, &second, r#"{"choices":[{"#, &more], 1);
         assert_eq!(any, [None, None], "it may have been of either");
+        let twice = r#"{"choices":[{"index":"?","token_ids":[1]},{"index":"?","token_ids":[2]}]}"#;
+        assert_eq!(ids(&[&first, &second, twice], 1), [None, None], "one chunk counts once");
     }
 
     #[test]

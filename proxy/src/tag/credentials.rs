@@ -153,7 +153,7 @@ fn bytes_hold_key(bytes: &[u8]) -> bool {
 }
 
 /// True if a text holds what looks like a key, as a word of its own.
-fn holds_key(text: &str) -> bool {
+pub(crate) fn holds_key(text: &str) -> bool {
     let bytes = text.as_bytes();
     text.match_indices(PREFIX).any(|(at, _)| {
         let is_word = at == 0 || !(is_base64(bytes[at - 1]) || bytes[at - 1] == b'.');

@@ -469,7 +469,7 @@ impl Collector {
     fn share_spans(&mut self, spans: Vec<VersionSpan>) {
         if spans.len().saturating_mul(self.choices.len()) > SHARED_SPANS_MAX {
             self.version = None;
-            self.unread += 1;
+            self.is_chunk_lost = true;
             return;
         }
         self.choices.values_mut().for_each(|choice| choice.set_versions(spans.clone()));
