@@ -9,6 +9,7 @@ use thiserror::Error;
 use crate::export::report::Report;
 use crate::forks::Fork;
 use crate::forks::builder::forks;
+use crate::forks::token_texts::ForkTexts;
 use crate::graph::derive::{Derived, derive};
 use crate::graph::scan::RecordedAttempt;
 use crate::input::plan::{plan, selected_attempts};
@@ -78,6 +79,7 @@ pub async fn export_with_progress(
     let (planned, omissions) = plan(attempts, &rules, sink.numbering());
     add_omissions(&mut report.left_out, &omissions);
 
+    let texts = options.retokenizer.as_ref().map(|retokenizer| retokenizer.texts());
     let records = planned.iter().map(|next| next.record.clone()).collect();
     let mut prefetch = Prefetch::start(snapshot, records, options.rewards.as_of);
     for (done, next) in planned.iter().enumerate() {
@@ -90,7 +92,7 @@ pub async fn export_with_progress(
         let (shares, weighed) = weigh(&derived, &options.path_filter());
         report.add_notes([&scanned, &derived.notes, &rendered, &weighed]);
 
-        let left = forks_of_rows(&attempt, &derived, &shares);
+        let left = forks_of_rows(&attempt, &derived, &shares, texts.as_ref());
         report.add_attempt(&attempt, &derived, &shares);
         report.add_verdict(&Verdicts::new(&attempt, &derived), &left);
 
@@ -136,8 +138,9 @@ fn forks_of_rows(
     attempt: &RecordedAttempt,
     derived: &Derived<'_>,
     shares: &TokenShares<'_>,
+    texts: Option<&ForkTexts>,
 ) -> Vec<Fork> {
-    if shares.paths.is_empty() { Vec::new() } else { forks(attempt, derived, None) }
+    if shares.paths.is_empty() { Vec::new() } else { forks(attempt, derived, texts) }
 }
 
 impl Report {

@@ -237,8 +237,7 @@ impl Options {
         groups: &'a RewardGroups,
         record: &AttemptRecord,
     ) -> RowExtras<'a> {
-        let answers = self.format.reads_messages();
-        RowExtras { answers, ..self.rewards.row_extras(groups.standing(record), self.versions) }
+        self.rewards.row_extras(groups.standing(record), self.versions)
     }
 }
 
@@ -255,7 +254,6 @@ impl RewardOptions {
             advantage: standing.advantage,
             gamma: self.gamma,
             at_version: versions.at,
-            answers: false,
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Rows: one row a path.
 //!
-//! [`builder`] makes a [`row`] of each path: [`trajectory`] gives its tokens, [`messages`] its
-//! messages, [`token_data`] the data of its tokens, [`verdict`] its verdict. [`retokenize`]
+//! [`builder`] makes a [`row`] of each path: [`trajectory`] gives its tokens, [`dialogue`] its
+//! [`messages`], [`token_data`] the data of its tokens, [`verdict`] its verdict. [`retokenize`]
 //! makes ids for paths without any. [`schema`] is the contract with trainers, and [`columns`] turns
 //! rows into Arrow arrays.
 
 pub(crate) mod builder;
 pub(crate) mod columns;
+pub(crate) mod dialogue;
 pub(crate) mod messages;
 pub(crate) mod retokenize;
 pub(crate) mod row;

@@ -6,3 +6,4 @@ mod foreign;
 pub(crate) mod properties;
 mod rewarded;
 pub(crate) mod stored;
+mod words;

@@ -39,6 +39,8 @@ pub struct Conversation {
     pub messages: Vec<Value>,
     /// The tools offered.
     pub tools: Vec<Value>,
+    /// True if the reply goes on with the last message, which the agent began for the model.
+    pub is_begun: bool,
 }
 
 /// One choice of a reply, as a message in OpenAI's chat form.
@@ -55,9 +57,10 @@ pub struct ReplyAnswer {
 pub fn conversation(route: Route, request: &[u8]) -> Option<Conversation> {
     if matches!(route, Route::Completions | Route::Generate) {
         let message = json!({ "role": "user", "content": text_prompt(request)? });
-        return Some(Conversation { messages: vec![message], tools: Vec::new() });
+        return Some(Conversation { messages: vec![message], tools: Vec::new(), is_begun: false });
     }
     let body = tree(request)?;
+    let is_begun = has_begun_answer(route, &body);
     let mut chat = match route {
         Route::Chat => body,
         Route::Messages => messages::recorded(&body),
@@ -69,7 +72,33 @@ pub fn conversation(route: Route, request: &[u8]) -> Option<Conversation> {
     let messages = messages.into_iter().map(plain_message).collect();
     let mut tools = take_list(&mut chat, "tools");
     tools.iter_mut().for_each(make_readable);
-    Some(Conversation { messages, tools })
+    Some(Conversation { messages, tools, is_begun })
+}
+
+/// True if a request asks to go on with its last message. Anthropic's API always does so with one
+/// of the assistant.
+fn has_begun_answer(route: Route, body: &Value) -> bool {
+    let last = body.get("messages").and_then(Value::as_array).and_then(|list| list.last());
+    match route {
+        Route::Chat => is_true(body, "continue_final_message") || last.is_some_and(is_begun_answer),
+        Route::Messages => last.is_some_and(is_answer),
+        _ => false,
+    }
+}
+
+/// True for a message of the assistant.
+pub fn is_answer(message: &Value) -> bool {
+    message.get("role").and_then(Value::as_str) == Some("assistant")
+}
+
+/// True for a message of the assistant that is marked as the beginning of the answer: by DeepSeek's
+/// and Mistral's name, or Moonshot's.
+pub fn is_begun_answer(message: &Value) -> bool {
+    is_answer(message) && (is_true(message, "prefix") || is_true(message, "partial"))
+}
+
+fn is_true(object: &Value, key: &str) -> bool {
+    object.get(key) == Some(&Value::Bool(true))
 }
 
 /// The prompt of a text completion, if it is one text. Ids are not read.
@@ -96,6 +125,9 @@ pub struct RawConversation<'a> {
     /// The list of tools.
     #[serde(borrow, default)]
     pub tools: Option<&'a RawValue>,
+    /// Asks to go on with the last message, if it is `true`.
+    #[serde(borrow, default)]
+    pub continue_final_message: Option<&'a RawValue>,
 }
 
 /// The result of [`conversation`] as JSON text, for chat; `None` for the other routes, which must

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use ::episode::{Call, CallId, EpisodeId};
-use exporter::{Cause, Diagnosis, DropReason, Finding, Fork};
-use serde_json::{Value, json};
+use exporter::{Cause, Diagnosis, DropReason, Finding, Fork, Reason};
+use serde_json::{Map, Value, json};
 use store::{Selection, Snapshot};
 
 use super::Args;
@@ -15,6 +15,10 @@ use crate::print;
 
 /// Width of a page, in characters.
 const WIDTH: usize = 100;
+/// What to change where a server samples by defaults that it does not report.
+const DEFAULTS_REMEDY: &str = "start vLLM with --generation-config vllm and \
+    VLLM_SERVER_DEV_MODE=1, or SGLang with --sampling-defaults openai, or force the sampling with \
+    --force-sampling";
 /// Most calls that are listed for a reason.
 const CALLS_MAX: usize = 8;
 
@@ -37,6 +41,7 @@ pub(super) async fn run(id: &EpisodeId, args: &Args) -> CommandResult {
     let (episode_id, attempt) = (record.id.to_string(), record.attempt);
     let calls = snapshot.calls(&record).await?;
     let numbers = number_calls(&calls);
+    let hides_defaults = calls.iter().any(leaves_defaults_unknown);
     // With the tokenizer the texts of forks are exact; without it they are guessed from messages.
     let diagnosis = match args.upstream_args.tokenizer() {
         Some(path) => {
@@ -45,7 +50,7 @@ pub(super) async fn run(id: &EpisodeId, args: &Args) -> CommandResult {
         None => exporter::diagnose(record, calls),
     };
 
-    let report = EpisodeReport { episode_id, attempt, numbers, diagnosis };
+    let report = EpisodeReport { episode_id, attempt, numbers, hides_defaults, diagnosis };
     if args.json {
         print::line(&report.as_json().to_string())?;
     } else {
@@ -59,12 +64,22 @@ fn number_calls(calls: &[Call]) -> BTreeMap<String, usize> {
     calls.iter().zip(1..).map(|(call, n)| (call.begun.call_id.to_string(), n)).collect()
 }
 
+/// True for a call of which a parameter was left to the server, which does not say what it took.
+fn leaves_defaults_unknown(call: &Call) -> bool {
+    let text = call.ended.as_ref().and_then(|ended| ended.sampled_with.as_deref());
+    let used: Map<String, Value> =
+        text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    used.values().any(|used| used["source"] == "unknown")
+}
+
 /// The diagnosis of an episode.
 struct EpisodeReport {
     episode_id: String,
     attempt: u32,
     /// Numbers of calls, by call id.
     numbers: BTreeMap<String, usize>,
+    /// True if the server took defaults that it did not report.
+    hides_defaults: bool,
     diagnosis: Diagnosis,
 }
 
@@ -139,8 +154,17 @@ impl EpisodeReport {
             false => format!(" ({})", calls.join(", ")),
         };
 
-        let text = format!("{}{about}: {}", finding.reason.as_str(), finding.reason.meaning());
+        let text = format!("{}{about}: {}", finding.reason.as_str(), self.meaning(finding.reason));
         print::wrapped("- ", &text, WIDTH)
+    }
+
+    /// What a reason means and, where the server can be started otherwise, how.
+    fn meaning(&self, reason: Reason) -> String {
+        let meaning = reason.meaning();
+        match reason == Reason::SamplingUnknown && self.hides_defaults {
+            true => format!("{meaning}; {DEFAULTS_REMEDY}"),
+            false => meaning.to_owned(),
+        }
     }
 
     fn fork(&self, number: usize, fork: &Fork) -> Vec<String> {
@@ -202,7 +226,7 @@ impl EpisodeReport {
             let calls: Vec<String> = finding.calls.iter().map(CallId::to_string).collect();
             json!({
                 "reason": finding.reason,
-                "meaning": finding.reason.meaning(),
+                "meaning": self.meaning(finding.reason),
                 "calls": calls,
             })
         });
@@ -292,7 +316,6 @@ fn changes(costs: &[CauseCost]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use ::episode::CallId;
-    use exporter::Reason;
 
     use super::*;
 
@@ -339,7 +362,22 @@ mod tests {
             versioned: true,
         };
         let numbers = (1..=20).map(|n| (id(n).to_string(), n as usize)).collect();
-        EpisodeReport { episode_id: "e".to_owned(), attempt: 0, numbers, diagnosis }
+        let hides_defaults = false;
+        EpisodeReport { episode_id: "e".to_owned(), attempt: 0, numbers, hides_defaults, diagnosis }
+    }
+
+    #[test]
+    fn defaults_that_the_server_hides_have_a_remedy() {
+        let findings = vec![Finding { reason: Reason::SamplingUnknown, calls: vec![id(1)] }];
+        let told = |hides_defaults: bool| {
+            let report = report("usable", findings.clone(), Vec::new());
+            let report = EpisodeReport { hides_defaults, ..report };
+            (report.page().join(" "), report.as_json()["reasons"][0]["meaning"].to_string())
+        };
+        let (page, meaning) = told(true);
+        assert!(page.contains("--generation-config vllm"), "{page}");
+        assert!(meaning.contains("--generation-config vllm"), "{meaning}");
+        assert!(!told(false).0.contains("--generation-config"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Describes forks: position, cost, cause and texts.
 
-use episode::CallKind;
+use episode::{CallKind, Choice};
 use serde_json::Value;
 
 use crate::forks::Fork;
@@ -127,6 +127,7 @@ impl ForkBuilder<'_, '_> {
                 message: self.sent_count(*id),
                 thinks: answer.as_ref().is_some_and(thinks),
                 calls: answer.as_ref().is_some_and(calls_tools),
+                is_cut: node.choice.is_some_and(is_cut),
             }
         });
         spans.collect()
@@ -189,11 +190,17 @@ fn int(number: usize) -> u32 {
 
 /// Reads what one side of a fork sent.
 fn history_side(node: &Node<'_>) -> HistorySide {
-    let wire::Conversation { messages, tools } = sent_conversation(node);
+    let wire::Conversation { messages, tools, .. } = sent_conversation(node);
     HistorySide {
         messages,
         tools,
         models: [node.call.begun.model.clone(), node.ended.model.clone()],
         rendering: wire::template_fields(&node.request),
     }
+}
+
+/// Returns true for a choice that was cut off at its limit.
+fn is_cut(choice: &Choice) -> bool {
+    let limits = ["length", "max_output_tokens", "max_tokens"];
+    choice.finish_reason.as_deref().is_some_and(|reason| limits.contains(&reason))
 }

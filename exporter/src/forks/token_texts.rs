@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use template::{Tokenizer, TokenizerError};
 
@@ -11,7 +12,7 @@ use crate::graph::node::{Node, PerNode};
 #[derive(Debug)]
 pub(crate) enum ForkTexts {
     /// Texts of all ids of a vocabulary.
-    All(Box<Tokenizer>),
+    All(Arc<Tokenizer>),
     /// Texts of ids that a reply named, because the agent had asked for logprobs.
     Known(HashMap<u32, String>),
 }
@@ -19,7 +20,7 @@ pub(crate) enum ForkTexts {
 impl ForkTexts {
     /// Reads a `tokenizer.json`.
     pub(crate) fn read(tokenizer: &Path) -> Result<Self, TokenizerError> {
-        Ok(Self::All(Box::new(Tokenizer::from_file(tokenizer)?)))
+        Ok(Self::All(Arc::new(Tokenizer::from_file(tokenizer)?)))
     }
 
     /// Collects the texts that the recorded replies show.

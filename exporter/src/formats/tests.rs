@@ -293,6 +293,9 @@ fn the_better_attempt_and_the_answer_gone_on_with_are_chosen() {
     let alike = [attempt(0, Some(1.0), "two"), attempt(1, Some(1.0), "2!")];
     let (batch, refused) = made(Format::Preference, &alike, |_| {});
     assert_eq!((batch.num_rows(), refused), (2, 1), "rewards that are alike choose nothing");
+    let alike = [attempt(0, Some(1.0), "two"), attempt(1, Some(0.25), "two")];
+    let (batch, refused) = made(Format::Preference, &alike, |_| {});
+    assert_eq!((batch.num_rows(), refused), (2, 1), "of equal answers none is better");
 }
 
 /// The pairs of one attempt as `change` leaves its rows.

@@ -21,6 +21,8 @@ pub(crate) struct BodyMessages<'a> {
     pub(crate) messages: Vec<NumberedMessage>,
     /// The tools, as one number.
     pub(crate) tools: Option<u32>,
+    /// True where the request asks to go on with the last message.
+    pub(crate) continues: bool,
 }
 
 /// A body without the bytes of messages that are known already.
@@ -48,7 +50,14 @@ impl<'a> BodyMessages<'a> {
         body: &'a [u8],
         numbers: &mut MessageNumbers<'a>,
     ) -> Option<Self> {
-        let empty = Self { body, start: None, ends: Vec::new(), messages: Vec::new(), tools: None };
+        let empty = Self {
+            body,
+            start: None,
+            ends: Vec::new(),
+            messages: Vec::new(),
+            tools: None,
+            continues: false,
+        };
         empty.read_rest(route, &ShortBody { text: body, cut_at: 0, cut_bytes: 0 }, numbers)
     }
 
@@ -73,6 +82,7 @@ impl<'a> BodyMessages<'a> {
             ends: self.ends[..count].to_vec(),
             messages: self.messages[..count].to_vec(),
             tools: None,
+            continues: false,
         };
         let short = ShortBody { text: &text, cut_at: start, cut_bytes: rest - start };
         known.read_rest(route, &short, numbers)
@@ -92,6 +102,9 @@ impl<'a> BodyMessages<'a> {
             self.start.get_or_insert(position.start);
             self.ends.push(position.end);
         }
+        let last_is_begun = self.messages.last().is_some_and(|message| message.is_begun);
+        let asks = written.continue_final_message.is_some_and(|value| value.get() == "true");
+        self.continues = asks || last_is_begun;
         if let Some(tools) = written.tools {
             let text = self.text(&rest.whole_position(tools.get()))?;
             self.tools = numbers.of_json_tools(text);

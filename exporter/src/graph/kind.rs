@@ -128,19 +128,15 @@ impl<'f, 'a> Kinds<'f, 'a> {
         start: NodeId,
         kind_of_node: impl Fn(NodeId) -> Option<TrajectoryKind>,
     ) -> (TrajectoryKind, KindReason) {
-        let call_kind = self.forest.nodes[start].agent_task().kind;
-        match call_kind {
-            CallKind::Compaction => return (TrajectoryKind::Compaction, KindReason::Lineage),
-            CallKind::Auxiliary => return (TrajectoryKind::Auxiliary, KindReason::Lineage),
-            CallKind::Subagent | CallKind::Main => {}
-        }
-
-        // A retry or a sibling is that first, whichever agent made it.
+        // A retry or a sibling is that first, whichever agent made it and for whatever purpose.
         if let Some(found) = self.of_try(start) {
             return found;
         }
-        if call_kind == CallKind::Subagent {
-            return (TrajectoryKind::Subagent, KindReason::Lineage);
+        match self.forest.nodes[start].agent_task().kind {
+            CallKind::Compaction => return (TrajectoryKind::Compaction, KindReason::Lineage),
+            CallKind::Auxiliary => return (TrajectoryKind::Auxiliary, KindReason::Lineage),
+            CallKind::Subagent => return (TrajectoryKind::Subagent, KindReason::Lineage),
+            CallKind::Main => {}
         }
         if self.descendants[start].leading_try.is_some() {
             return (TrajectoryKind::Fork, KindReason::LeftHistory);
@@ -359,6 +355,24 @@ mod tests {
             ]));
             assert_eq!((rows[0].kind, &rows[0].tokens.input_ids[..]), ("main", &[1, 2, 9, 5][..]));
         }
+    }
+
+    #[test]
+    fn a_summary_or_a_title_that_was_tried_again_is_a_sibling() {
+        let ask = ["task", "work", "summarize"];
+        let first = || worded(1, (&[1], &[2]), &ask[..1], "work");
+        let tried = |n, token, text| {
+            of(CallKind::Compaction, worded(n, (&[1, 2, 3], &[token]), &ask, text))
+        };
+        let next = worded(4, (&[7, 5], &[8]), &["Summary: second"], "done");
+        let calls = vec![first(), tried(2, 4, "first"), tried(3, 5, "second"), next];
+        let accepted = ("compaction", "lineage");
+        let rejected = ("sibling", "same_prompt");
+        assert_eq!(kinds(calls), [MAIN, accepted, rejected, ("main", "after_summary")]);
+
+        let title = |n, token| of(CallKind::Auxiliary, call(n, &[9], &[&[token]]));
+        let found = kinds(vec![first(), title(2, 4), title(3, 5)]);
+        assert_eq!(found, [MAIN, ("auxiliary", "lineage"), rejected]);
     }
 
     #[test]

@@ -19,6 +19,10 @@ pub(crate) struct MessageIds {
     sent: Vec<u32>,
     /// Number of leading messages that are the system's or the developer's.
     instruction_count: usize,
+    /// Positions of the messages of the assistant among those that were sent.
+    answered: Vec<u32>,
+    /// True where the answer goes on with the last message that was sent.
+    continues: bool,
     answer: Option<u32>,
     /// The offered tools as one number; none where none were offered.
     tools: Option<u32>,
@@ -30,6 +34,19 @@ impl MessageIds {
     /// Returns all messages that were sent, instructions first.
     pub(crate) fn sent(&self) -> &[u32] {
         &self.sent
+    }
+
+    /// Returns true where the answer goes on with the last message that was sent.
+    pub(crate) fn continues_last(&self) -> bool {
+        self.continues
+    }
+
+    /// Returns true where `next` sends these messages unchanged, and behind them a message of the
+    /// assistant.
+    pub(crate) fn is_answered_in(&self, next: &Self) -> bool {
+        let at = self.sent.len();
+        let is_answered = next.answered.binary_search(&(at as u32)).is_ok();
+        is_answered && next.sent[..at] == self.sent
     }
 
     /// Returns what a server sealed and the call sends back, such as a compacted history.
@@ -72,15 +89,43 @@ impl MessageIds {
     }
 }
 
-/// Reads the request bodies of all calls. Gives one entry a node.
-///
-/// A message that is sent again byte for byte is read once. The part of a body that it shares with
-/// the body of the call that it continues is not scanned again.
+/// Reads the bodies of all calls. Gives one entry a node.
 pub(crate) fn message_ids(
     nodes: &PerNode<Node<'_>>,
     parent: impl Fn(NodeId) -> Option<NodeId>,
 ) -> PerNode<MessageIds> {
     let mut numbers = MessageNumbers::default();
+    let mut found = read_requests(&mut numbers, nodes, parent);
+
+    let mut next = 0;
+    for choices in nodes.as_slice().chunk_by(|a, b| a.call_id() == b.call_id()) {
+        let answers = wire::answers(choices[0].call.begun.route, &choices[0].ended.reply);
+        for node in choices {
+            let own = answers.iter().find(|answer| answer.index == node.index);
+            found[NodeId(next)].answer = own.map(|answer| numbers.number(&answer.message));
+            next += 1;
+        }
+    }
+    found
+}
+
+/// Reads the request bodies of all calls, and no replies.
+pub(crate) fn sent_message_ids(
+    nodes: &PerNode<Node<'_>>,
+    parent: impl Fn(NodeId) -> Option<NodeId>,
+) -> PerNode<MessageIds> {
+    read_requests(&mut MessageNumbers::default(), nodes, parent)
+}
+
+/// Reads the request bodies of all calls.
+///
+/// A message that is sent again byte for byte is read once. The part of a body that it shares with
+/// the body of the call that it continues is not scanned again.
+fn read_requests<'a>(
+    numbers: &mut MessageNumbers<'a>,
+    nodes: &PerNode<Node<'a>>,
+    parent: impl Fn(NodeId) -> Option<NodeId>,
+) -> PerNode<MessageIds> {
     let mut found: Vec<MessageIds> = Vec::with_capacity(nodes.len());
     let mut bodies: Vec<Option<Rc<BodyMessages<'_>>>> = Vec::with_capacity(nodes.len());
 
@@ -90,16 +135,11 @@ pub(crate) fn message_ids(
         // The body most likely shared is the parent's, else that of the call before.
         let parent = parent(NodeId(first)).map(|parent| parent.0).filter(|parent| *parent < first);
         let previous = parent.or(first.checked_sub(1)).and_then(|before| bodies[before].as_deref());
-        let (sent, body) = read_request(&mut numbers, call, request, previous);
+        let (sent, body) = read_request(numbers, call, request, previous);
         let body = body.map(Rc::new);
 
-        let answers = wire::answers(call.begun.route, &choices[0].ended.reply);
-        for node in choices {
-            let answer = answers
-                .iter()
-                .find(|answer| answer.index == node.index)
-                .map(|answer| numbers.number(&answer.message));
-            found.push(MessageIds { answer, ..sent.clone() });
+        for _ in choices {
+            found.push(sent.clone());
             bodies.push(body.clone());
         }
     }
@@ -123,6 +163,8 @@ fn read_request<'a>(
         let ids = MessageIds {
             sent: body.messages.iter().map(|message| message.number).collect(),
             instruction_count: instructions.count(),
+            answered: positions(&body.messages, |message| message.is_answer),
+            continues: body.continues,
             answer: None,
             tools: body.tools,
             sealed: None,
@@ -130,16 +172,26 @@ fn read_request<'a>(
         return (ids, Some(body));
     }
 
-    // Other bodies are parsed whole, with the conversation that they name.
+    // Other bodies are parsed whole, with the conversation that they name. A translated call does
+    // not ask for the rest of a message, as Anthropic's API gives it.
+    let is_closed_by_translation =
+        call.ended.as_ref().is_some_and(|ended| ended.translated.is_some());
     let sent = wire::conversation(route, whole).unwrap_or_default();
     let ids = MessageIds {
         sent: sent.messages.iter().map(|message| numbers.number(message)).collect(),
         instruction_count: sent.messages.iter().take_while(|m| is_instruction(m)).count(),
+        answered: positions(&sent.messages, wire::is_answer),
+        continues: sent.is_begun && !is_closed_by_translation,
         answer: None,
         tools: numbers.of_tools(sent.tools),
         sealed: numbers.of_sealed(&sent.messages),
     };
     (ids, None)
+}
+
+fn positions<T>(messages: &[T], has: impl Fn(&T) -> bool) -> Vec<u32> {
+    let found = (0..).zip(messages).filter(|(_, message)| has(message));
+    found.map(|(at, _)| at).collect()
 }
 
 #[cfg(test)]

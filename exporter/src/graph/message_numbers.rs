@@ -10,6 +10,10 @@ use serde_json::Value;
 pub(crate) struct NumberedMessage {
     pub(crate) number: u32,
     pub(crate) is_instruction: bool,
+    /// True for a message of the assistant.
+    pub(crate) is_answer: bool,
+    /// True where it is marked as the beginning of the answer.
+    pub(crate) is_begun: bool,
 }
 
 /// Numbers of the messages and tool lists of one episode.
@@ -33,8 +37,12 @@ impl<'a> MessageNumbers<'a> {
         };
         let message: Value = serde_json::from_str(text).ok()?;
         let number = number_in(&mut self.by_content, wire::canonical(&message));
-        let is_instruction = is_instruction(&message);
-        Some(*place.insert(NumberedMessage { number, is_instruction }))
+        Some(*place.insert(NumberedMessage {
+            number,
+            is_instruction: is_instruction(&message),
+            is_answer: wire::is_answer(&message),
+            is_begun: wire::is_begun_answer(&message),
+        }))
     }
 
     /// Returns the number of a JSON list of tools; none where it lists none.

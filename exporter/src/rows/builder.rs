@@ -1,5 +1,6 @@
 //! Builds the rows of an episode.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
 use episode::{Fidelity, INFRASTRUCTURE_FAILED, Outcome, RewardScope, Trajectory, Turn};
@@ -7,7 +8,8 @@ use serde_json::json;
 use store::AttemptRecord;
 
 use crate::graph::derive::Derived;
-use crate::graph::node::Node;
+use crate::graph::message_ids::{MessageIds, sent_message_ids};
+use crate::graph::node::{Node, PerNode};
 use crate::graph::paths::{Path, PathId};
 use crate::graph::scan::RecordedAttempt;
 use crate::notes::Reason;
@@ -15,7 +17,7 @@ use crate::rewards::groups::GroupSummary;
 use crate::rewards::infrastructure::{LastCall, failed_by_infrastructure};
 use crate::rewards::latest::{LatestRewards, TurnSpan, history};
 use crate::rewards::score::{Score, returns};
-use crate::rows::messages::{answer_positions, dialogue};
+use crate::rows::dialogue::{PathMessages, path_messages};
 use crate::rows::row::{Row, Tokens, TurnRow};
 use crate::rows::token_data::token_data;
 use crate::rows::trajectory::trajectory;
@@ -36,8 +38,6 @@ pub(crate) struct RowExtras<'a> {
     pub(crate) gamma: Option<f64>,
     /// The trainer's policy version.
     pub(crate) at_version: Option<i64>,
-    /// True where the message of each turn is to be found.
-    pub(crate) answers: bool,
 }
 
 /// Makes the rows of one attempt, one at a time. Branches of a long history share its tokens in the
@@ -54,6 +54,7 @@ pub(crate) fn rows<'a>(
         derived,
         shares,
         extras,
+        sent: OnceCell::new(),
         latest: LatestRewards::new(&attempt.rewards),
         rewards: history(&attempt.rewards),
         metadata: metadata(&attempt.record),
@@ -69,6 +70,8 @@ struct RowBuilder<'a> {
     derived: &'a Derived<'a>,
     shares: &'a TokenShares<'a>,
     extras: RowExtras<'a>,
+    /// The messages that the calls sent, once they are read.
+    sent: OnceCell<PerNode<MessageIds>>,
     latest: LatestRewards,
     rewards: String,
     metadata: String,
@@ -82,7 +85,7 @@ impl RowBuilder<'_> {
         let path = &self.derived.paths[id];
         let nodes: Vec<&Node<'_>> =
             path.nodes.iter().map(|n| &self.derived.forest.nodes[*n]).collect();
-        let (root, leaf) = (nodes[0], nodes[nodes.len() - 1]);
+        let leaf = nodes[nodes.len() - 1];
         let retokenized = path.retokenized.as_ref();
 
         let trajectory = trajectory(self.derived, self.shares, id);
@@ -92,7 +95,9 @@ impl RowBuilder<'_> {
         let trained_from = tokens.trained_version_bounds().map(|(least, _)| least);
 
         let trajectory_score = self.trajectory_score(id);
-        let dialogue = dialogue(root, leaf);
+        let PathMessages { dialogue, answers } = self.messages(path, &nodes);
+        let mut turns = self.turns(id, &trajectory, &spans, trajectory_score);
+        turns.iter_mut().zip(answers).for_each(|(turn, at)| turn.message = at);
         let mut reasons = self.verdicts.of_path(path);
         if dialogue.lacks_parts() {
             reasons.insert(Reason::UnreadParts);
@@ -116,7 +121,7 @@ impl RowBuilder<'_> {
             tokenizer_fingerprint: retokenized.map_or_else(String::new, |r| r.fingerprint.clone()),
             logprob_kind: logprob_kind(&nodes),
             prompt_len: int(trajectory.turns[0].new_prompt.len()),
-            turns: self.turns(id, &trajectory, &spans, trajectory_score),
+            turns,
             mixed_versions: self.shares.versions(id).mixed(),
             staleness: self.extras.at_version.zip(trained_from).map(|(at, from)| at - from),
             token_data: token_data(&nodes, tokens.input_ids.len()),
@@ -144,6 +149,20 @@ impl RowBuilder<'_> {
             metadata: self.metadata.clone(),
             tokens,
         }
+    }
+
+    /// Returns the messages of a path. The bodies of an attempt are read at its first row, unless
+    /// the derivation read them.
+    fn messages(&self, path: &Path, nodes: &[&Node<'_>]) -> PathMessages {
+        let forest = &self.derived.forest;
+        let sent = match forest.message_ids.len() {
+            0 => self
+                .sent
+                .get_or_init(|| sent_message_ids(&forest.nodes, |node| forest.parent(node))),
+            _ => &forest.message_ids,
+        };
+        let sent: Vec<&MessageIds> = path.nodes.iter().map(|node| &sent[*node]).collect();
+        path_messages(nodes, &sent)
     }
 
     /// The status of the attempt, or of a path whose attempt was closed without one.
@@ -217,7 +236,6 @@ impl RowBuilder<'_> {
             Some(gamma) => returns(&scores, gamma),
             None => vec![None; scores.len()],
         };
-        let messages = self.answer_positions(path);
 
         let rows = trajectory.turns.iter().enumerate().map(|(at, turn)| {
             let id_of_node = path.nodes[at];
@@ -238,20 +256,10 @@ impl RowBuilder<'_> {
                 model: node.model().to_owned(),
                 own: self.shares.trains(id, id_of_node),
                 complete: node.ended.outcome == Outcome::Complete,
-                message: messages[at],
+                message: None,
             }
         });
         rows.collect()
-    }
-
-    /// Returns the message of each node of a path, where that is asked for.
-    fn answer_positions(&self, path: &Path) -> Vec<Option<usize>> {
-        if !self.extras.answers {
-            return vec![None; path.nodes.len()];
-        }
-        let nodes: Vec<&Node<'_>> =
-            path.nodes.iter().map(|n| &self.derived.forest.nodes[*n]).collect();
-        answer_positions(&nodes)
     }
 }
 

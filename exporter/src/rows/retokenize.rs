@@ -8,6 +8,7 @@
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use episode::{CallId, Outcome};
 use serde_json::Value;
@@ -16,6 +17,7 @@ use template::{
 };
 use thiserror::Error;
 
+use crate::forks::token_texts::ForkTexts;
 use crate::graph::assessment::Assessment;
 use crate::graph::derive::Derived;
 use crate::graph::node::{Node, NodeId};
@@ -27,7 +29,7 @@ use crate::rows::messages::{answer, full_conversation};
 #[derive(Debug)]
 pub struct Retokenizer {
     template: ChatTemplate,
-    tokenizer: Tokenizer,
+    tokenizer: Arc<Tokenizer>,
     fingerprint: String,
 }
 
@@ -118,7 +120,7 @@ impl Retokenizer {
         Ok(Self {
             template: ChatTemplate::load(folder)?
                 .ok_or_else(|| RetokenizeError::NoTemplate(folder.to_owned()))?,
-            tokenizer: Tokenizer::load(folder)?,
+            tokenizer: Arc::new(Tokenizer::load(folder)?),
             fingerprint: template::fingerprint(folder)
                 .map_err(|error| RetokenizeError::Read(folder.to_owned(), error))?,
         })
@@ -127,6 +129,11 @@ impl Retokenizer {
     /// Returns the identity of the tokenizer, made of its files.
     pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
+    }
+
+    /// Returns the texts of the tokenizer's ids.
+    pub(crate) fn texts(&self) -> ForkTexts {
+        ForkTexts::All(Arc::clone(&self.tokenizer))
     }
 
     /// Finds a call that shows that its ids are another tokenizer's.

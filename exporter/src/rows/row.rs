@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use crate::notes::Reason;
 use crate::rewards::groups::GroupSummary;
-use crate::rows::messages::{Dialogue, RowMessage};
+use crate::rows::dialogue::Dialogue;
+use crate::rows::messages::RowMessage;
 use crate::rows::token_data::TokenData;
 
 /// Bytes of one token over all token columns.

@@ -126,8 +126,7 @@ pub(crate) fn chosen(
     let kinds = kinds.iter().copied().collect();
     let wanted = PathFilter { kinds, shared, ..PathFilter::default() };
     let (shares, _) = weigh(&derived, &wanted);
-    let beside = RowExtras { answers: true, ..RowExtras::default() };
-    rows(episode, &derived, &shares, beside).collect()
+    rows(episode, &derived, &shares, RowExtras::default()).collect()
 }
 
 /// Ids, loss mask and kind of each row.

@@ -40,6 +40,15 @@ pub(crate) struct Plan {
     lasts: i64,
 }
 
+impl Plan {
+    /// The same call, whose choices all sample a token.
+    pub(crate) fn never_silent(mut self) -> Self {
+        let silent = self.choices.iter_mut().filter(|tokens| tokens.is_empty());
+        silent.for_each(|tokens| tokens.push((0, true)));
+        self
+    }
+}
+
 pub(crate) fn plans() -> impl Strategy<Value = Vec<Plan>> {
     // Two symbols only, so that paths meet by accident too.
     let token = (0..2u32, prop::bool::weighted(0.9));
@@ -329,7 +338,9 @@ proptest! {
         let found = diagnose(episode(Vec::new()).record, calls.clone());
         found.forks.iter().for_each(|fork| check_fork(fork, &calls));
         let reasons: BTreeSet<Reason> = found.findings.iter().map(|f| f.reason).collect();
-        let told: BTreeSet<Reason> = rows.iter().flat_map(|row| row.reasons.clone()).collect();
+        let mut told: BTreeSet<Reason> = rows.iter().flat_map(|row| row.reasons.clone()).collect();
+        // It is about the words of a row, and says nothing of a call.
+        told.remove(&Reason::UnreadParts);
         prop_assert!(reasons.is_superset(&told));
         let trained: usize = rows.iter().map(|row| row.tokens.trained()).sum();
         prop_assert_eq!(found.trainable_tokens, trained as u64);

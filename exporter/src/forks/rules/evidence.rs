@@ -78,6 +78,8 @@ pub(crate) struct SampledSpan {
     pub(crate) thinks: bool,
     /// True where the message calls tools.
     pub(crate) calls: bool,
+    /// True where the turn ended without a token that says so.
+    pub(crate) is_cut: bool,
 }
 
 /// Returns true where a position lies in sampled tokens, or in the header before them.

@@ -4,7 +4,7 @@ use super::evidence::{AGREE_TOKENS, ForkIds, SEAM_TOKENS, SampledSpan};
 use super::volatile;
 use crate::forks::token_texts::ForkTexts;
 
-/// Number of tokens at the end of what was sampled that belong to the seam.
+/// Most tokens of the last word of a history.
 const END_TOKENS: usize = 2;
 /// Number of tokens within which the same text may be split in another way.
 const RESPLIT_TOKENS: usize = 24;
@@ -36,9 +36,12 @@ pub(super) fn is_seam(ids: &ForkIds<'_>) -> bool {
         || (ids.spans.iter().any(|span| is_at_start(span, ids.at)) && rejoins(ids, false))
 }
 
+/// Returns true at the token that ends a turn, or behind it. Those before it are words, and so is
+/// the last one of a turn that was cut off.
 fn is_at_end(span: &SampledSpan, at: usize) -> bool {
+    let ends_turn = usize::from(!span.is_cut);
     at > span.tokens.start
-        && at + END_TOKENS >= span.tokens.end
+        && at + ends_turn >= span.tokens.end
         && at <= span.tokens.end + SEAM_TOKENS
 }
 

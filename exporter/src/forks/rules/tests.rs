@@ -207,6 +207,7 @@ fn spans(turns: &[(usize, usize)], thinks: bool, calls: bool) -> Vec<SampledSpan
         message: 2 * n + 1,
         thinks,
         calls,
+        is_cut: false,
     };
     turns.iter().enumerate().map(span).collect()
 }
@@ -282,6 +283,18 @@ fn the_same_text_in_other_ids_was_retokenized() {
     assert_eq!(of_ids(&known, &sent, &turns, &same), Cause::Retokenized);
     let other = texts(&[(30, "ab"), (31, "c"), (77, "xyz")]);
     assert_ne!(of_ids(&known, &sent, &turns, &other), Cause::Retokenized);
+    // The last word of a turn, before the token that ends it.
+    for words in [&[77, 78][..], &[77]] {
+        let sent = [&known[..48], words, &known[49..], &[90]].concat();
+        assert_eq!(of_ids(&known, &sent, &turns, &none), Cause::Retokenized);
+        let two = spans(&[(20, 30), (40, 50)], false, false);
+        let sent = [&known[..28], words, &known[29..], &[90]].concat();
+        assert_eq!(of_ids(&known, &sent, &two, &none), Cause::Retokenized);
+    }
+    let mut cut = spans(&[(20, 30), (40, 50)], false, false);
+    cut[0].is_cut = true;
+    let sent = [&known[..29], &[77, 78], &known[30..], &[90]].concat();
+    assert_eq!(of_ids(&known, &sent, &cut, &none), Cause::Retokenized, "no token ends it");
     // A template may write arguments in its own way.
     let calls = spans(&[(20, 50)], false, true);
     assert_eq!(of_ids(&known, &sent, &calls, &none), Cause::Unknown);

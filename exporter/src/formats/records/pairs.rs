@@ -165,7 +165,7 @@ fn comparable(attempts: Vec<MainConversation>) -> Vec<Vec<MainConversation>> {
 }
 
 /// Compares the best attempt with the worst, the first of equals. Gives none where all rewards are
-/// alike.
+/// alike, or both said the same.
 fn pair_of_attempts(attempts: &[MainConversation]) -> Option<PreferencePair> {
     let finished = attempts.iter().filter(|attempt| attempt.is_finished());
     let scored: Vec<(f64, &MainConversation)> =
@@ -173,7 +173,7 @@ fn pair_of_attempts(attempts: &[MainConversation]) -> Option<PreferencePair> {
     let (low, worst) = scored.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
     // `max_by` takes the last of equals, so the order is reversed.
     let (high, best) = scored.iter().rev().max_by(|a, b| a.0.total_cmp(&b.0))?;
-    (high > low).then(|| PreferencePair {
+    (high > low && best.completion() != worst.completion()).then(|| PreferencePair {
         prompt: best.prompt().to_vec(),
         chosen: attempt_side(best, *high),
         rejected: attempt_side(worst, *low),

@@ -51,8 +51,7 @@ fn made(format: Format, attempts: &[RecordedAttempt]) -> (Vec<Value>, Vec<Row>, 
         let wanted = PathFilter { kinds, models: format.models().clone(), ..PathFilter::default() };
         let (shares, notes) = weigh(&derived, &wanted);
         add_omissions(&mut left, &notes.left_out);
-        let beside = RowExtras { answers: format.reads_messages(), ..RowExtras::default() };
-        for row in rows(attempt, &derived, &shares, beside) {
+        for row in rows(attempt, &derived, &shares, RowExtras::default()) {
             let place =
                 AttemptNumbers { group: 0, attempt: number as i64, repetition: number as i64 };
             taken.push(row.clone());

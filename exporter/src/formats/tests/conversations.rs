@@ -100,7 +100,7 @@ fn an_answer_sent_back_in_other_letters_is_still_its_turn() {
     made.calls =
         vec![turn(1, (&[1], 2), &["a"], "b "), turn(2, (&[1, 2, 3], 4), &["a", "b", "c"], "d")];
     let found = documents(Format::Sft, &[made]);
-    assert_eq!(texts(&found[0]["completion"]), ["b", "c", "d"]);
+    assert_eq!(texts(&found[0]["completion"]), ["b ", "c", "d"], "as the call got it");
 }
 
 #[test]

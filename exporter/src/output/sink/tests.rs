@@ -18,15 +18,19 @@ use crate::tests::stored::{Stored, stored};
 use crate::{ExportError, Report};
 
 fn calls() -> Vec<Call> {
+    answered("yo")
+}
+
+fn answered(answer: &str) -> Vec<Call> {
     let user = json!({ "role": "user", "content": "hi" });
-    vec![with_bodies(call(1, &[1, 2], &[&[3]]), &[user], "yo")]
+    vec![with_bodies(call(1, &[1, 2], &[&[3]]), &[user], answer)]
 }
 
 /// Six episodes in three groups, and one without.
 async fn six(folder: &Path) -> Stored {
     let told = [
         ("a", Some("g1"), Some(1.0), calls()),
-        ("b", Some("g1"), Some(0.0), calls()),
+        ("b", Some("g1"), Some(0.0), answered("no")),
         ("c", Some("g2"), Some(0.5), calls()),
         ("d", Some("g2"), None, calls()),
         ("e", Some("g3"), Some(2.0), calls()),
@@ -328,6 +332,36 @@ async fn what_is_added_is_made_with_the_options_of_what_is_there() {
     fs::write(&path, older.to_string()).unwrap();
     assert!(is_refused(store.export(&in_lines).await));
     assert_eq!(done(&store, &Options { rewards, ..options }).await.rows, 1);
+}
+
+#[tokio::test]
+async fn forks_are_told_in_the_texts_of_the_tokenizer() {
+    let folder = tempfile::tempdir().unwrap();
+    let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/models/tiny");
+    let tokenizer = template::Tokenizer::load(&tiny).unwrap();
+    let ids = |text: &str| tokenizer.encode(text, false).unwrap();
+    let user = json!({ "role": "user", "content": "q" });
+    let said = json!({ "role": "assistant", "content": "tool" });
+    // The model sampled a letter at a time what the tokenizer has as one token.
+    let sampled = ["t", "o", "o", "l"].map(ids).concat();
+    let next = [ids("q"), ids("tool"), ids("q")].concat();
+    let calls = vec![
+        with_bodies(call(1, &ids("q"), &[&sampled]), std::slice::from_ref(&user), "tool"),
+        with_bodies(call(2, &next, &[&ids("q")]), &[user.clone(), said, user], "q"),
+    ];
+    let store = stored(folder.path(), &[("a", None, None, calls)]).await;
+    let out = folder.path().join("out");
+    let retokenizer = Some(Arc::new(crate::Retokenizer::load(&tiny).unwrap()));
+    let encoding = Some(Encoding::Jsonl);
+    done(&store, &Options { retokenizer, encoding, ..to(&out) }).await;
+    let written = files(&out);
+    let (_, forks) = written.iter().find(|(name, _)| name.contains("forks")).unwrap();
+    let fork: Value = serde_json::from_slice(forks).unwrap();
+    assert_eq!(
+        (&fork["cause"], &fork["text_source"]),
+        (&json!("retokenized"), &json!("tokenizer"))
+    );
+    assert_eq!((&fork["text_known"], &fork["text_sent"]), (&json!("tool"), &json!("toolq")));
 }
 
 #[tokio::test]
