@@ -51,7 +51,7 @@ pub(crate) fn path_messages(path: &[&Node<'_>], sent: &[&MessageIds]) -> PathMes
     let plain = if is_plain(sent) { calls_of_last(path, sent, &first.messages) } else { None };
     let calls = plain.unwrap_or_else(|| calls_by_themselves(path, sent));
 
-    let mut draft = Draft::default();
+    let mut draft = DialogueDraft::default();
     for call in calls {
         draft.add_sent(&call);
         draft.add_answer(call);
@@ -60,7 +60,7 @@ pub(crate) fn path_messages(path: &[&Node<'_>], sent: &[&MessageIds]) -> PathMes
 }
 
 /// What one call of a path sent and got.
-struct CallWords {
+struct TurnWords {
     /// All messages that it sent; of a plain path those behind the answer before.
     sent: Vec<Value>,
     /// True where all of `sent` stands behind the answer before.
@@ -85,7 +85,7 @@ fn calls_of_last(
     path: &[&Node<'_>],
     sent: &[&MessageIds],
     first: &[Value],
-) -> Option<Vec<CallWords>> {
+) -> Option<Vec<TurnWords>> {
     let last = match path {
         [] | [_] => Vec::new(),
         [.., leaf] => sent_conversation(leaf).messages,
@@ -98,7 +98,7 @@ fn calls_of_last(
             (Some(own), Some(copy)) if words(&own) != words(&copy) => return None,
             (own, copy) => own.or(copy),
         };
-        calls.push(CallWords { sent: new, is_new: true, continues: false, is_text: false, answer });
+        calls.push(TurnWords { sent: new, is_new: true, continues: false, is_text: false, answer });
 
         let end = sent.get(at + 1).map_or(0, |next| next.sent().len());
         let added = end.saturating_sub(sent[at].sent().len() + 1);
@@ -107,8 +107,8 @@ fn calls_of_last(
     Some(calls)
 }
 
-fn calls_by_themselves(path: &[&Node<'_>], sent: &[&MessageIds]) -> Vec<CallWords> {
-    let calls = path.iter().zip(sent).map(|(node, ids)| CallWords {
+fn calls_by_themselves(path: &[&Node<'_>], sent: &[&MessageIds]) -> Vec<TurnWords> {
+    let calls = path.iter().zip(sent).map(|(node, ids)| TurnWords {
         sent: sent_conversation(node).messages,
         is_new: false,
         continues: ids.continues_last(),
@@ -120,7 +120,7 @@ fn calls_by_themselves(path: &[&Node<'_>], sent: &[&MessageIds]) -> Vec<CallWord
 
 /// The messages of a row, as far as they are put together.
 #[derive(Default)]
-struct Draft {
+struct DialogueDraft {
     messages: Vec<Value>,
     prompt_len: usize,
     /// The turns so far: their answers, and the positions of those that are messages.
@@ -135,9 +135,9 @@ struct Draft {
     unplaced: usize,
 }
 
-impl Draft {
+impl DialogueDraft {
     /// Adds what a call sent behind the answer before.
-    fn add_sent(&mut self, call: &CallWords) {
+    fn add_sent(&mut self, call: &TurnWords) {
         self.continues = call.continues;
         if self.turns.is_empty() {
             self.messages.clone_from(&call.sent);
@@ -156,7 +156,7 @@ impl Draft {
     }
 
     /// Adds the answer that a call got.
-    fn add_answer(&mut self, call: CallWords) {
+    fn add_answer(&mut self, call: TurnWords) {
         let goes_on = self.continues && self.messages.last().is_some_and(is_answer);
         let place = match &call.answer {
             None => None,
