@@ -32,8 +32,15 @@ fn starts_with_head(sent: &[u32], known: &[u32]) -> bool {
 /// Returns true where only tokens around the end of a turn, or around the header of the next one,
 /// differ.
 pub(super) fn is_seam(ids: &ForkIds<'_>) -> bool {
-    (ids.spans.iter().any(|span| is_at_end(span, ids.at)) && rejoins(ids, true))
-        || (ids.spans.iter().any(|span| is_at_start(span, ids.at)) && rejoins(ids, false))
+    let ends = || ids.spans.iter().any(|span| is_at_end(span, ids.at));
+    let starts = || ids.spans.iter().any(|span| is_at_start(span, ids.at));
+    // Sampled words in place of others are no header.
+    let replaces_words = ids.spans.iter().any(|span| span.tokens.start == ids.at);
+    (ends() && rejoins(ids, |_, _| true))
+        || (starts()
+            && rejoins(ids, |dropped, added| {
+                !ids.is_end(dropped) && !(replaces_words && dropped > 0 && added > 0)
+            }))
 }
 
 /// Returns true at the token that ends a turn, or behind it. Those before it are words, and so is
@@ -49,12 +56,13 @@ fn is_at_start(span: &SampledSpan, at: usize) -> bool {
     at <= span.tokens.start && at + SEAM_TOKENS >= span.tokens.start
 }
 
-/// Returns true where both sides agree again within the tokens of a seam. `at_end` accepts a
-/// history that ends within them.
-fn rejoins(ids: &ForkIds<'_>, at_end: bool) -> bool {
-    (0..=SEAM_TOKENS)
-        .filter(|dropped| at_end || !ids.is_end(*dropped))
-        .any(|dropped| (0..=SEAM_TOKENS).any(|added| ids.agree(dropped, added)))
+/// Returns true where both sides agree again within the tokens of a seam, with as many dropped and
+/// added as are allowed.
+fn rejoins(ids: &ForkIds<'_>, allows: impl Fn(usize, usize) -> bool) -> bool {
+    let counts =
+        (0..=SEAM_TOKENS).flat_map(|dropped| (0..=SEAM_TOKENS).map(move |added| (dropped, added)));
+    let mut allowed = counts.filter(|(dropped, added)| allows(*dropped, *added));
+    allowed.any(|(dropped, added)| ids.agree(dropped, added))
 }
 
 /// Returns true where sampled text was split into other tokens; none where the texts of these

@@ -273,6 +273,24 @@ fn texts(of: &[(u32, &str)]) -> ForkTexts {
 }
 
 #[test]
+fn words_at_either_end_of_a_turn_are_no_seam() {
+    let known: Vec<u32> = (0..50).collect();
+    let turns = spans(&[(20, 30), (40, 50)], false, false);
+    let mut cut = turns.clone();
+    cut[0].is_cut = true;
+    let of = |at: usize, ids: &[u32], skip: usize, turns: &[SampledSpan]| {
+        let sent = [&known[..at], ids, &known[at + skip..], &[90]].concat();
+        of_ids(&known, &sent, turns, &ForkTexts::default())
+    };
+    for last_word in [28, 48] {
+        assert_eq!(of(last_word, &[77, 78], 1, &turns), Cause::Retokenized);
+        assert_eq!(of(last_word, &[77], 1, &turns), Cause::Retokenized);
+    }
+    assert_eq!(of(29, &[77, 78], 1, &cut), Cause::Retokenized, "no token ends the turn");
+    assert_eq!(of(40, &[77, 78], 2, &turns), Cause::Retokenized, "its first words");
+}
+
+#[test]
 fn the_same_text_in_other_ids_was_retokenized() {
     let none = ForkTexts::default();
     let known: Vec<u32> = (0..50).collect();
@@ -283,18 +301,6 @@ fn the_same_text_in_other_ids_was_retokenized() {
     assert_eq!(of_ids(&known, &sent, &turns, &same), Cause::Retokenized);
     let other = texts(&[(30, "ab"), (31, "c"), (77, "xyz")]);
     assert_ne!(of_ids(&known, &sent, &turns, &other), Cause::Retokenized);
-    // The last word of a turn, before the token that ends it.
-    for words in [&[77, 78][..], &[77]] {
-        let sent = [&known[..48], words, &known[49..], &[90]].concat();
-        assert_eq!(of_ids(&known, &sent, &turns, &none), Cause::Retokenized);
-        let two = spans(&[(20, 30), (40, 50)], false, false);
-        let sent = [&known[..28], words, &known[29..], &[90]].concat();
-        assert_eq!(of_ids(&known, &sent, &two, &none), Cause::Retokenized);
-    }
-    let mut cut = spans(&[(20, 30), (40, 50)], false, false);
-    cut[0].is_cut = true;
-    let sent = [&known[..29], &[77, 78], &known[30..], &[90]].concat();
-    assert_eq!(of_ids(&known, &sent, &cut, &none), Cause::Retokenized, "no token ends it");
     // A template may write arguments in its own way.
     let calls = spans(&[(20, 50)], false, true);
     assert_eq!(of_ids(&known, &sent, &calls, &none), Cause::Unknown);
