@@ -89,17 +89,15 @@ def rollout_document(session_id: str, rows: list[Row]) -> dict[str, Any]:
 
 
 def _entries(row: Row) -> Iterator[dict[str, Any]]:
-    replies = [at for at, m in enumerate(row["completion"] or ()) if m["role"] == "assistant"]
-    said = len(replies) == len(row["turns"])
-    for number, turn in enumerate(row["turns"]):
+    messages = [*(row["prompt"] or ()), *(row["completion"] or ())]
+    for turn in row["turns"]:
         start, end = turn["start"], turn["end"]
         request: dict[str, Any] = {}
         response: dict[str, Any] = {"choices": [{"finish_reason": turn["finish_reason"]}]}
-        if said:
-            at = replies[number]
-            before = [*(row["prompt"] or ()), *row["completion"][:at]]
-            request = {"messages": [_message(m) for m in before], "tools": row["tools"] or []}
-            response["choices"][0]["message"] = _message(row["completion"][at])
+        if (at := turn["message"]) is not None:
+            before = [_message(m) for m in messages[:at]]
+            request = {"messages": before, "tools": row["tools"] or []}
+            response["choices"][0]["message"] = _message(messages[at])
         else:
             response["choices"][0]["message"] = {"role": "assistant", "content": ""}
         yield {

@@ -361,6 +361,24 @@ def test_the_trace_of_an_episode_has_each_turn_once(server):
         assert entry["response"]["choices"][0]["message"]["role"] == "assistant"
 
 
+def test_a_turn_keeps_its_own_answer_beside_the_agent_s(server):
+    """An answer that the agent wrote itself is context, and shifts nobody else's."""
+    row = rolltape.rows_of(server.client, episodes=["g0-0"])[0]
+    answer = row["completion"][-1]
+    own = {**answer, "content": "the agent's own"}
+    row["completion"] = [own, *row["completion"]]
+    for turn in row["turns"]:
+        turn["message"] += 1
+    last = rolltape.openenv.trace_entries([row])[-1]
+    assert last["response"]["choices"][0]["message"]["content"] == answer["content"]
+    assert [m["content"] for m in last["request"]["messages"] if m["role"] == "assistant"][0] == (
+        "the agent's own"
+    )
+    row["turns"][-1]["message"] = None
+    last = rolltape.openenv.trace_entries([row])[-1]
+    assert last["response"]["choices"][0]["message"]["content"] == ""
+
+
 def test_openenv_s_routes(server):
     sessions = rolltape.sessions.server(server.client)
     thread = threading.Thread(target=sessions.serve_forever)

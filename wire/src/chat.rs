@@ -20,6 +20,8 @@ pub use unread::{Untranslatable, sealed_texts, unread_counts};
 
 /// The names of a field that holds reasoning as a text, the usual ones first.
 const REASONING: [&str; 3] = ["reasoning", "reasoning_content", "thinking"];
+/// Names of lists of thoughts: OpenRouter's, and LiteLLM's.
+const REASONING_LISTS: [&str; 2] = ["reasoning_details", "thinking_blocks"];
 
 /// Puts the parts of one reply into one form. Each choice has one `message` or `delta`, in which
 /// content, refusal and reasoning are texts, and each entry of `tool_calls` has an `index` that is
@@ -93,7 +95,9 @@ fn is_plain(message: &Value) -> bool {
     is_text("content")
         && is_text("reasoning")
         && is_text("reasoning_content")
-        && !["thinking", "reasoning_details", "function_call", "audio"].into_iter().any(has)
+        && !["thinking", "reasoning_details", "thinking_blocks", "function_call", "audio"]
+            .into_iter()
+            .any(has)
         && !has_odd_call
 }
 
@@ -198,12 +202,9 @@ fn reasoning_field(message: &Value) -> Option<String> {
     if let Some(found) = named.clone().find(|text| !text.is_empty()) {
         return Some(found.to_owned());
     }
-    let details = message.get("reasoning_details").and_then(Value::as_array);
-    let details: Option<String> = details.and_then(|details| {
-        let texts: Vec<&str> = details
-            .iter()
-            .filter_map(|detail| text(detail, "text").or(text(detail, "summary")))
-            .collect();
+    let listed = REASONING_LISTS.iter().filter_map(|key| message.get(*key)?.as_array());
+    let details = listed.into_iter().find_map(|details| {
+        let texts: Vec<String> = details.iter().filter_map(thoughts).collect();
         (!texts.is_empty()).then(|| texts.concat())
     });
     details.or_else(|| named.clone().next().map(str::to_owned))
@@ -261,6 +262,8 @@ mod tests {
                 { "type": "reasoning.text", "text": "h" },
                 { "type": "reasoning.summary", "summary": "m" },
                 { "type": "reasoning.encrypted", "data": "x" }] }),
+            json!({ "content": "hello", "reasoning": null, "thinking_blocks": [
+                { "type": "thinking", "thinking": "hm", "signature": "s" }] }),
             json!({ "audio": { "id": "a", "transcript": "hello" }, "reasoning": "hm" }),
         ] {
             assert_eq!(plain_message(with_role(&form)), with_role(&hm), "{form}");

@@ -41,6 +41,8 @@ pub struct Conversation {
     pub tools: Vec<Value>,
     /// True if the reply goes on with the last message, which the agent began for the model.
     pub is_begun: bool,
+    /// True if an answer may make several calls, if the request says so.
+    pub parallel_tool_calls: Option<bool>,
 }
 
 /// One choice of a reply, as a message in OpenAI's chat form.
@@ -57,10 +59,11 @@ pub struct ReplyAnswer {
 pub fn conversation(route: Route, request: &[u8]) -> Option<Conversation> {
     if matches!(route, Route::Completions | Route::Generate) {
         let message = json!({ "role": "user", "content": text_prompt(request)? });
-        return Some(Conversation { messages: vec![message], tools: Vec::new(), is_begun: false });
+        return Some(Conversation { messages: vec![message], ..Conversation::default() });
     }
     let body = tree(request)?;
     let is_begun = has_begun_answer(route, &body);
+    let parallel_tool_calls = may_call_in_parallel(&body);
     let mut chat = match route {
         Route::Chat => body,
         Route::Messages => messages::recorded(&body),
@@ -72,7 +75,7 @@ pub fn conversation(route: Route, request: &[u8]) -> Option<Conversation> {
     let messages = messages.into_iter().map(plain_message).collect();
     let mut tools = take_list(&mut chat, "tools");
     tools.iter_mut().for_each(make_readable);
-    Some(Conversation { messages, tools, is_begun })
+    Some(Conversation { messages, tools, is_begun, parallel_tool_calls })
 }
 
 /// True if a request asks to go on with its last message. Anthropic's API always does so with one
@@ -84,6 +87,13 @@ fn has_begun_answer(route: Route, body: &Value) -> bool {
         Route::Messages => last.is_some_and(is_answer),
         _ => false,
     }
+}
+
+/// True if a request allows several calls in one answer; Anthropic's API says the opposite.
+fn may_call_in_parallel(body: &Value) -> Option<bool> {
+    let single = || body.pointer("/tool_choice/disable_parallel_tool_use")?.as_bool();
+    let allowed = body.get("parallel_tool_calls").and_then(Value::as_bool);
+    allowed.or_else(|| single().map(|is_single| !is_single))
 }
 
 /// True for a message of the assistant.

@@ -9,7 +9,7 @@ pub(crate) fn chat(message: &RowMessage) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("role".to_owned(), json!(message.role));
     if let Some(text) = &message.content {
-        object.insert("content".to_owned(), content(text));
+        object.insert("content".to_owned(), content_value(text));
     }
     for (key, value) in [("name", &message.name), ("tool_call_id", &message.tool_call_id)] {
         if let Some(text) = value {
@@ -33,9 +33,17 @@ pub(crate) fn chat_with_reasoning(message: &RowMessage) -> Value {
 }
 
 /// Reads content. Content with images and the like is the JSON text of its parts.
-fn content(text: &str) -> Value {
+pub(crate) fn content_value(text: &str) -> Value {
     let parts = || serde_json::from_str::<Value>(text).ok().filter(are_parts);
     text.starts_with("[{").then(parts).flatten().unwrap_or_else(|| json!(text))
+}
+
+/// Returns the text of a part of a content; of one that is no text, its JSON.
+pub(crate) fn part_text(part: &Value) -> String {
+    match part.get("text").and_then(Value::as_str).filter(|_| part["type"] == "text") {
+        Some(text) => text.to_owned(),
+        None => wire::json_text(part),
+    }
 }
 
 fn are_parts(value: &Value) -> bool {

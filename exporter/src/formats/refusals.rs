@@ -24,11 +24,23 @@ pub(crate) fn untrained(row: &Row) -> Option<RefusalReason> {
 }
 
 pub(crate) fn unscored(row: &Row) -> Option<RefusalReason> {
-    row.reward.is_none().then_some("rows_without_reward")
+    row.score().is_none().then_some("rows_without_reward")
 }
 
 pub(crate) fn untrained_or_unscored(row: &Row) -> Option<RefusalReason> {
     untrained(row).or_else(|| unscored(row))
+}
+
+/// Refuses rows that a loss cannot take, but for those that the server aborted: their readers have
+/// a state for them.
+pub(crate) fn untrained_or_unscored_unless_aborted(row: &Row) -> Option<RefusalReason> {
+    if row.is_aborted() { unscored(row) } else { untrained_or_unscored(row) }
+}
+
+/// Refuses rows whose reader compares versions and advantages.
+pub(crate) fn unscored_or_unversioned(row: &Row) -> Option<RefusalReason> {
+    let is_versioned = row.tokens.trained_versions().min().is_some();
+    untrained_or_unscored(row).or_else(|| (!is_versioned).then_some("rows_without_version"))
 }
 
 /// Refuses rows that would have no label.

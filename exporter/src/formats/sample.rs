@@ -111,6 +111,19 @@ impl Sample {
         self.row.advantage.map(|advantage| self.by_mask(advantage as f32, 0.0))
     }
 
+    /// Returns a reward for each token behind the first prompt: those of calls and tokens where they
+    /// fall, and that of the path, or the episode's, on the last one. Gives none where no reward
+    /// falls on a call or a token.
+    pub(crate) fn completion_rewards(&self) -> Option<Vec<f32>> {
+        let given = self.row.token_rewards.as_ref()?;
+        let mut rewards: Vec<f64> =
+            given[self.prompt_len()..].iter().map(|reward| reward.unwrap_or_default()).collect();
+        if let Some(last) = rewards.last_mut() {
+            *last += self.row.trajectory_reward.or(self.row.reward).unwrap_or_default();
+        }
+        Some(rewards.into_iter().map(|reward| reward as f32).collect())
+    }
+
     /// Returns the trained parts of the turns, in order. The tokens of a part are neighbors.
     pub(crate) fn trained_runs(&self) -> impl Iterator<Item = (&TurnRow, Range<usize>)> {
         self.row.turns.iter().flat_map(move |turn| {

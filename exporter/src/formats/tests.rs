@@ -24,6 +24,7 @@ use crate::tests::fixture::{call, episode, reply, rows_of, text_call, with_bodie
 
 mod conservation;
 mod conversations;
+mod fields;
 mod tokens;
 
 /// An attempt whose first call has two choices and calls a tool, and whose second one answers.

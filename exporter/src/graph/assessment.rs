@@ -197,8 +197,13 @@ impl<'a> RecordedSampling<'a> {
     }
 }
 
-/// Returns the temperature that the agent asked for.
+/// Returns the temperature that was used: the one asked for or forced, else the server's default
+/// where it is known.
 pub(crate) fn temperature(node: &Node<'_>) -> Option<f64> {
-    let sampling: Value = serde_json::from_str(node.call.begun.sampling.as_deref()?).ok()?;
-    sampling.get("temperature").and_then(Value::as_f64)
+    let parsed = |text: &str| serde_json::from_str::<Value>(text).ok();
+    let used = node.ended.sampled_with.as_deref().and_then(parsed);
+    let asked = node.call.begun.sampling.as_deref().and_then(parsed);
+    let value = used.as_ref().and_then(|used| used.pointer("/temperature/value"));
+    let number = value.filter(|value| !value.is_null());
+    number.or_else(|| asked.as_ref()?.get("temperature")).and_then(Value::as_f64)
 }

@@ -144,6 +144,7 @@ impl RowBuilder<'_> {
             episode_verdict: self.episode_verdict,
             reasons,
             status: self.status(leaf),
+            closed_at: record.closed_at,
 
             dialogue,
             metadata: self.metadata.clone(),

@@ -281,6 +281,7 @@ fn turns(turns: &[&TurnRow]) -> Result<StructArray, ArrowError> {
         Arc::new(BooleanArray::from_iter(turns.iter().map(|t| t.continued))),
         Arc::new(Float64Array::from_iter(turns.iter().map(|t| t.mc_return))),
         strings(turns.iter().map(|t| Some(t.model.as_str())))?,
+        Arc::new(Int32Array::from_iter(turns.iter().map(|t| t.message.map(|at| at as i32)))),
     ];
     StructArray::try_new(turn_fields(), columns, None)
 }

@@ -7,7 +7,7 @@
 
 use episode::Route;
 use serde_json::{Value, json};
-use wire::{canonical, content_text, is_answer};
+use wire::{Conversation, canonical, content_text, is_answer};
 
 use crate::graph::message_ids::MessageIds;
 use crate::graph::node::Node;
@@ -27,6 +27,8 @@ pub(crate) struct Dialogue {
     pub(crate) completion: Vec<RowMessage>,
     /// One JSON document each.
     pub(crate) tools: Vec<String>,
+    /// Whether an answer may make several calls, where the first call says so.
+    pub(crate) parallel_tool_calls: Option<bool>,
     /// Number of parts of these messages that were left out, by type, as a JSON document.
     pub(crate) unread_parts: String,
 }
@@ -56,7 +58,7 @@ pub(crate) fn path_messages(path: &[&Node<'_>], sent: &[&MessageIds]) -> PathMes
         draft.add_sent(&call);
         draft.add_answer(call);
     }
-    draft.finish(&first.tools)
+    draft.finish(&first)
 }
 
 /// What one call of a path sent and got.
@@ -238,7 +240,7 @@ impl DialogueDraft {
         self.prompt_len = first.unwrap_or(self.prompt_len).min(sent.len());
     }
 
-    fn finish(mut self, tools: &[Value]) -> PathMessages {
+    fn finish(mut self, first: &Conversation) -> PathMessages {
         let mut unread = wire::unread_counts(&self.messages);
         if self.unplaced > 0 {
             unread.insert(UNPLACED.to_owned(), self.unplaced as u64);
@@ -247,7 +249,8 @@ impl DialogueDraft {
         let dialogue = Dialogue {
             prompt: self.messages.iter().map(message).collect(),
             completion: completion.iter().map(message).collect(),
-            tools: tools.iter().map(wire::json_text).collect(),
+            tools: first.tools.iter().map(wire::json_text).collect(),
+            parallel_tool_calls: first.parallel_tool_calls,
             unread_parts: json!(unread).to_string(),
         };
         PathMessages { dialogue, answers: self.turns.into_iter().map(|(_, place)| place).collect() }

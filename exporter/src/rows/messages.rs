@@ -57,7 +57,7 @@ pub(crate) fn message(value: &Value) -> RowMessage {
         content: wire::content_text(value.get("content")).or_else(|| text("refusal")),
         name: text("name"),
         tool_call_id: text("tool_call_id"),
-        reasoning: text("reasoning").or_else(|| text("reasoning_content")),
+        reasoning: wire::reasoning(value).map(str::to_owned),
         tool_calls: calls.map(|calls| calls.iter().map(tool_call).collect()),
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use episode::Micros;
+
 use crate::notes::Reason;
 use crate::rewards::groups::GroupSummary;
 use crate::rows::dialogue::Dialogue;
@@ -53,6 +55,8 @@ pub(crate) struct Row {
     pub(crate) episode_verdict: &'static str,
     pub(crate) reasons: BTreeSet<Reason>,
     pub(crate) status: String,
+    /// Time at which the attempt was closed.
+    pub(crate) closed_at: Option<Micros>,
     pub(crate) dialogue: Dialogue,
     pub(crate) metadata: String,
     pub(crate) token_data: TokenData,
@@ -119,7 +123,7 @@ pub(crate) struct TurnRow {
     /// True where the reply ended as it should.
     pub(crate) complete: bool,
     /// Position of its message in the prompt followed by the completion; none where it is no
-    /// message there, or positions were not asked for.
+    /// message there by itself.
     pub(crate) message: Option<usize>,
 }
 
@@ -140,6 +144,21 @@ impl Row {
     pub(crate) fn answers(&self) -> Vec<usize> {
         let answers = self.messages().enumerate().filter(|(_, m)| m.role == "assistant");
         answers.map(|(at, _)| at).collect()
+    }
+
+    /// Returns true where the server aborted the last reply.
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.turns.last().is_some_and(|turn| turn.finish_reason.as_deref() == Some("abort"))
+    }
+
+    /// Returns the reward of the path: its own, else the episode's, else the sum of those that fall
+    /// on its calls and tokens.
+    pub(crate) fn score(&self) -> Option<f64> {
+        let of_tokens = || {
+            let mut known = self.token_rewards.iter().flatten().flatten().peekable();
+            known.peek().is_some().then(|| known.sum())
+        };
+        self.trajectory_reward.or(self.reward).or_else(of_tokens)
     }
 
     /// Counts the tokens of a turn that are trained in this row.

@@ -227,7 +227,8 @@ pub const COLUMNS: [SchemaColumn; 52] = [
     SchemaColumn::required(
         "unread_parts",
         ColumnType::Json,
-        "parts of the messages that have no form in chat and are left out: {type: count}",
+        "parts of the messages that have no form in chat and are left out: {type: count}; \
+         `unplaced_answer` counts answers that no message of the row holds",
     ),
     SchemaColumn::optional(
         "top_logprob_ids",
@@ -377,6 +378,7 @@ pub(crate) fn turn_fields() -> Fields {
         optional("continued", DataType::Boolean),
         optional("mc_return", DataType::Float64),
         required("model", DataType::Utf8),
+        optional("message", DataType::Int32),
     ])
 }
 

@@ -118,7 +118,9 @@ impl<'a> RequestBuilder<'a> {
         agent_asked_logprobs: bool,
         rule: Rule,
     ) {
-        if options.top_logprobs == 0 || self.is_set("top_logprobs") {
+        // vLLM before 0.31 takes a null for no logprobs at all.
+        let is_null = self.request.raw("top_logprobs") == Some(b"null");
+        if self.is_set("top_logprobs") || (options.top_logprobs == 0 && !is_null) {
             return;
         }
         let rules = if agent_asked_logprobs { &[rule][..] } else { &[] };

@@ -156,6 +156,20 @@ mod tests {
     }
 
     #[test]
+    fn a_null_for_alternatives_asks_for_logprobs_all_the_same() {
+        let body = |body| {
+            let body = asked(Dialect::Vllm, false, body).body;
+            serde_json::from_slice::<serde_json::Value>(&body).unwrap()
+        };
+        for null in [r#"{"top_logprobs":null}"#, r#"{"logprobs":false,"top_logprobs":null}"#] {
+            let sent = body(null);
+            assert_eq!((&sent["logprobs"], &sent["top_logprobs"]), (&true.into(), &0.into()));
+        }
+        assert!(body("{}").get("top_logprobs").is_none());
+        assert_eq!(body(r#"{"logprobs":true,"top_logprobs":2}"#)["top_logprobs"], 2);
+    }
+
+    #[test]
     fn only_rolltape_is_asked_for_experts_if_wanted() {
         const FIELD: &str = "return_routed_experts";
         for (dialect, wanted, expected) in [

@@ -2,35 +2,34 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::formats::chat_json::{chat, tools_if_any};
+use crate::formats::chat_json::{chat, part_text, tools_if_any};
 use crate::formats::conversations::preference::PreferencePair;
 use crate::formats::sample::Sample;
 use crate::formats::table::{Getter, RecordColumn};
+use crate::rows::dialogue::Dialogue;
 use crate::rows::messages::RowMessage;
 
 /// Columns of a conversation. An answer has the weight 1 in the one line that trains it and 0 in
 /// all others. What the agent wrote itself has the weight 0.
 pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
     RecordColumn::new("messages", Getter::Jsons(|s| Some(weighted(s)))),
-    RecordColumn::optional("tools", Getter::Jsons(|s| tools_if_any(&s.row.dialogue.tools))),
     RecordColumn::optional(
-        "parallel_tool_calls",
-        Getter::Bool(|s| parallel(&s.row.dialogue.tools)),
+        "tools",
+        Getter::Jsons(|s| tools_if_any(&functions(&s.row.dialogue.tools))),
     ),
+    RecordColumn::optional("parallel_tool_calls", Getter::Bool(|s| of_row(&s.row.dialogue))),
 ];
 
 /// Columns of a preference, whose sides are one message of the assistant each.
 pub(crate) const PREFERENCE: &[RecordColumn<PreferencePair>] = &[
     RecordColumn::new("input", Getter::Json(|p| Some(input(p)))),
-    RecordColumn::new("preferred_output", Getter::Jsons(|p| Some(lines(&p.chosen.messages)))),
-    RecordColumn::new("non_preferred_output", Getter::Jsons(|p| Some(lines(&p.rejected.messages)))),
+    RecordColumn::new("preferred_output", Getter::Jsons(|p| Some(side(&p.chosen.messages)))),
+    RecordColumn::new("non_preferred_output", Getter::Jsons(|p| Some(side(&p.rejected.messages)))),
 ];
 
 fn weighted(sample: &Sample) -> Vec<String> {
-    let messages = sample.messages();
-    let written = messages.iter().enumerate().map(|(at, message)| {
-        let mut object = line(message);
-        if message.role == "assistant" {
+    let written = lines(&sample.messages()).into_iter().enumerate().map(|(at, mut object)| {
+        if object["role"] == "assistant" {
             let weight = u8::from(sample.trained_messages.contains(&at));
             object.insert("weight".to_owned(), json!(weight));
         }
@@ -39,31 +38,83 @@ fn weighted(sample: &Sample) -> Vec<String> {
     written.collect()
 }
 
-fn lines(messages: &[RowMessage]) -> Vec<String> {
-    messages.iter().map(|message| Value::Object(line(message)).to_string()).collect()
+fn side(messages: &[RowMessage]) -> Vec<String> {
+    lines(messages).into_iter().map(|line| Value::Object(line).to_string()).collect()
 }
 
 fn input(pair: &PreferencePair) -> String {
-    let messages: Vec<Value> = pair.prompt.iter().map(|m| Value::Object(line(m))).collect();
-    let mut input = json!({ "messages": messages });
-    if let Some(parallel) = parallel(&pair.tools) {
-        let tools = pair.tools.iter();
+    let mut input = json!({ "messages": lines(&pair.prompt) });
+    let functions = functions(&pair.tools);
+    if let Some(parallel) = parallel(&functions, pair.parallel_tool_calls) {
+        let functions = functions.iter();
         input["tools"] =
-            tools.map(|text| serde_json::from_str(text).unwrap_or(Value::Null)).collect();
+            functions.map(|text| serde_json::from_str(text).unwrap_or(Value::Null)).collect();
         input["parallel_tool_calls"] = json!(parallel);
     }
     input.to_string()
 }
 
-/// Writes a message for a fine-tuning file, whose schema has no developer.
-fn line(message: &RowMessage) -> Map<String, Value> {
-    let mut object = chat(message);
-    if message.role == "developer" {
-        object.insert("role".to_owned(), json!("system"));
+/// Writes messages for a fine-tuning file. Its schema has no developer and no result of a function
+/// but that of a call, and names no tool beside it.
+fn lines(messages: &[RowMessage]) -> Vec<Map<String, Value>> {
+    let mut written = Vec::with_capacity(messages.len());
+    let mut called = Vec::new();
+    for message in messages {
+        let mut object = chat(message);
+        match message.role.as_str() {
+            "assistant" => called = calls(&object),
+            "developer" => drop(object.insert("role".to_owned(), json!("system"))),
+            "function" => {
+                let name = object.get("name").and_then(Value::as_str);
+                let call = called.iter().find(|(_, function)| Some(function.as_str()) == name);
+                let id = call.or(called.first()).map_or("", |(id, _)| id);
+                object.insert("tool_call_id".to_owned(), json!(id));
+                object.insert("role".to_owned(), json!("tool"));
+            }
+            _ => {}
+        }
+        if object["role"] == "tool" {
+            object.remove("name");
+        }
+        if let Some(Value::Array(parts)) = object.get_mut("content") {
+            let takes_pictures = message.role == "user";
+            parts.iter_mut().for_each(|part| make_allowed(part, takes_pictures));
+        }
+        written.push(object);
     }
-    object
+    written
 }
 
-fn parallel(tools: &[String]) -> Option<bool> {
-    (!tools.is_empty()).then_some(true)
+/// Returns the ids and names of the calls of a message.
+fn calls(message: &Map<String, Value>) -> Vec<(String, String)> {
+    let calls = message.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
+    let text = |call: &Value, at: &str| {
+        call.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned()
+    };
+    calls.map(|call| (text(call, "/id"), text(call, "/function/name"))).collect()
+}
+
+/// Makes a part that the schema does not have a text of its JSON.
+fn make_allowed(part: &mut Value, takes_pictures: bool) {
+    if !(takes_pictures && part["type"] == "image_url") {
+        *part = json!({ "type": "text", "text": part_text(part) });
+    }
+}
+
+/// Returns the tools that are functions. The schema has no other ones.
+fn functions(tools: &[String]) -> Vec<String> {
+    let is_function = |tool: &&String| {
+        serde_json::from_str::<Value>(tool).is_ok_and(|tool| tool.get("function").is_some())
+    };
+    tools.iter().filter(is_function).cloned().collect()
+}
+
+fn of_row(dialogue: &Dialogue) -> Option<bool> {
+    parallel(&functions(&dialogue.tools), dialogue.parallel_tool_calls)
+}
+
+/// Returns whether the calls of one answer may be several; none where there are no tools. The API
+/// takes no word for yes.
+fn parallel(functions: &[String], asked: Option<bool>) -> Option<bool> {
+    (!functions.is_empty()).then_some(asked.unwrap_or(true))
 }

@@ -11,6 +11,8 @@ pub(crate) struct PreferencePair {
     pub(crate) chosen: PairSide,
     pub(crate) rejected: PairSide,
     pub(crate) tools: Vec<String>,
+    /// Whether an answer may make several calls, where the agent said so.
+    pub(crate) parallel_tool_calls: Option<bool>,
     /// `group` or `choices`: the comparison that the pair comes from.
     pub(crate) source: &'static str,
     pub(crate) group_id: Option<String>,

@@ -19,7 +19,7 @@ pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
     RecordColumn::optional("group_id", Getter::Text(|s| s.row.group_id.clone())),
     RecordColumn::optional("task_id", Getter::Text(|s| s.row.task_id.clone())),
     RecordColumn::new("model", Getter::Text(|s| Some(s.row.model.clone()))),
-    RecordColumn::optional("reward", Getter::Float(|s| s.row.reward)),
+    RecordColumn::optional("reward", Getter::Float(|s| s.row.score())),
     RecordColumn::new("row_weight", Getter::Float(|s| Some(s.row.row_weight))),
 ];
 

@@ -61,7 +61,7 @@ impl RecordBuilder for AttemptRecords {
         }
         self.bytes += row.bytes();
         let number = self.rows.len() as i64;
-        let is_good = row.reward.is_some_and(|reward| reward > self.label_above);
+        let is_good = row.score().is_some_and(|reward| reward > self.label_above);
         let span = MessageSpan::whole(&row);
         let sample = Sample::new(row, numbers, span, Vec::new());
         self.rows.push(Sample { index: number, index_in_attempt: number, is_good, ..sample });

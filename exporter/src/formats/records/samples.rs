@@ -77,7 +77,7 @@ impl SampleRecords {
             self.release(false);
         }
 
-        let good = sample.row.reward.is_some_and(|reward| reward > self.label_above);
+        let good = sample.row.score().is_some_and(|reward| reward > self.label_above);
         let index = Shard::number(self.shard, self.count);
         let index_in_attempt = self.index_in_attempt;
         self.count += 1;

@@ -12,5 +12,5 @@ pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
         "attention_mask",
         Getter::Bools(|s| Some(vec![true; s.row.tokens.input_ids.len()])),
     ),
-    RecordColumn::new("rewards", Getter::Float(|s| s.row.reward)),
+    RecordColumn::new("rewards", Getter::Float(|s| s.row.score())),
 ];

@@ -14,7 +14,7 @@ use crate::rows::row::TurnRow;
 pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
     RecordColumn::new("messages_and_choices", Getter::Jsons(|s| Some(messages_and_choices(s)))),
     RecordColumn::optional("tools", Getter::Jsons(|s| tools_if_any(&s.row.dialogue.tools))),
-    RecordColumn::new("reward", Getter::Float(|s| s.row.reward)),
+    RecordColumn::new("reward", Getter::Float(|s| s.row.score())),
     RecordColumn::optional(
         "initial_policy_version",
         Getter::Int(|s| s.row.tokens.trained_versions().min()),

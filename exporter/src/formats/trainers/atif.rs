@@ -5,10 +5,14 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::formats::chat_json::{content_value, part_text};
 use crate::formats::sample::Sample;
 use crate::formats::table::{Getter, RecordColumn};
 use crate::rows::messages::RowMessage;
 use crate::rows::row::TurnRow;
+
+/// The types of pictures that the format has.
+const IMAGES: [&str; 4] = ["image/gif", "image/jpeg", "image/png", "image/webp"];
 
 pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
     RecordColumn::new("schema_version", Getter::Text(|_| Some("ATIF-v1.7".to_owned()))),
@@ -40,7 +44,7 @@ fn agent(sample: &Sample) -> String {
 
 fn extra(sample: &Sample) -> String {
     let mut extra = sample.metadata();
-    extra["reward"] = json!(sample.row.reward);
+    extra["reward"] = json!(sample.row.score());
     extra["status"] = json!(sample.row.status);
     extra.to_string()
 }
@@ -87,12 +91,44 @@ fn step(
     let mut step = Map::new();
     step.insert("step_id".to_owned(), json!(id));
     step.insert("source".to_owned(), json!(source));
-    step.insert("message".to_owned(), json!(message.content.clone().unwrap_or_default()));
+    step.insert("message".to_owned(), content(message));
     if source == "agent" {
         add_answer(&mut step, message);
         add_turn(&mut step, sample, turn.filter(|turn| turn.own));
     }
     step
+}
+
+/// Writes a content: a text, or parts where it holds a picture. Other parts are texts of JSON.
+fn content(message: &RowMessage) -> Value {
+    let text = message.content.as_deref().unwrap_or_default();
+    match content_value(text) {
+        Value::Array(parts) => parts.iter().map(part).collect(),
+        _ => json!(text),
+    }
+}
+
+fn part(part: &Value) -> Value {
+    let url = part.pointer("/image_url/url").and_then(Value::as_str);
+    match url.and_then(|url| Some((url, media_type(url)?))) {
+        Some((url, kind)) => {
+            json!({ "type": "image", "source": { "media_type": kind, "path": url } })
+        }
+        None => json!({ "type": "text", "text": part_text(part) }),
+    }
+}
+
+/// Returns the type of a picture, as its address names it.
+fn media_type(url: &str) -> Option<String> {
+    let named = match url.strip_prefix("data:") {
+        Some(data) => data.split([';', ',']).next().unwrap_or_default().to_ascii_lowercase(),
+        None => {
+            let path = url.split(['?', '#']).next().unwrap_or_default();
+            let ending = path.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+            format!("image/{}", if ending == "jpg" { "jpeg" } else { &ending })
+        }
+    };
+    IMAGES.contains(&named.as_str()).then_some(named)
 }
 
 /// Adds the reasoning and the tool calls of an answer.
@@ -153,7 +189,7 @@ fn add_observation(step: &mut Map<String, Value>, message: &RowMessage) {
     let id = message.tool_call_id.as_deref();
     let mut calls = step.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
     let is_of_step = id.is_some() && calls.any(|call| call["tool_call_id"] == json!(id));
-    let mut result = json!({ "content": message.content.clone().unwrap_or_default() });
+    let mut result = json!({ "content": content(message) });
     if is_of_step {
         result["source_call_id"] = json!(id);
     }

@@ -20,7 +20,7 @@ pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
     RecordColumn::new("agent_ref", Getter::Json(|_| Some(AGENT.to_owned()))),
     RecordColumn::new("responses_create_params", Getter::Json(|s| Some(create_params(s)))),
     RecordColumn::new("response", Getter::Json(|s| Some(response(s)))),
-    RecordColumn::new("reward", Getter::Float(|s| s.row.reward)),
+    RecordColumn::new("reward", Getter::Float(|s| s.row.score())),
     RecordColumn::new("info", Getter::Json(|s| Some(s.metadata().to_string()))),
 ];
 
@@ -59,7 +59,7 @@ fn response(sample: &Sample) -> String {
         "created_at": began as f64 / 1e3,
         "model": sample.row.model,
         "output": output(sample),
-        "parallel_tool_calls": true,
+        "parallel_tool_calls": sample.row.dialogue.parallel_tool_calls.unwrap_or(true),
         "tool_choice": "auto",
         "tools": tools(sample),
     })

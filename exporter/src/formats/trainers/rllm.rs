@@ -75,7 +75,7 @@ fn trajectory(sample: &Sample) -> String {
         "name": sample.row.kind,
         "task": null,
         "steps": steps,
-        "reward": sample.row.reward,
+        "reward": sample.row.score(),
         "info": sample.metadata(),
     })
     .to_string()

@@ -8,7 +8,8 @@ use crate::formats::table::{Getter, RecordColumn};
 pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
     RecordColumn::new("prompt_token_ids", Getter::Ints(|s| Some(s.prompt_ids()))),
     RecordColumn::new("response_ids", Getter::Ints(|s| Some(s.completion_ids()))),
-    RecordColumn::new("rewards", Getter::Float(|s| s.row.reward)),
+    RecordColumn::new("rewards", Getter::Float(|s| s.row.score())),
+    RecordColumn::optional("token_rewards", Getter::Float32s(Sample::completion_rewards)),
     RecordColumn::new("loss_masks", Getter::Int8s(|s| Some(s.completion_mask()))),
     RecordColumn::new(
         "stop_reasons",

@@ -1,7 +1,10 @@
 //! `slime`: Sample, for slime and miles (as of August 2026). `Sample.from_dict` takes a row.
 
+use episode::INFRASTRUCTURE_FAILED;
+
 use crate::formats::sample::Sample;
 use crate::formats::table::{Getter, RecordColumn};
+use crate::rows::row::Row;
 
 pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
     RecordColumn::new("group_index", Getter::Int(|s| Some(s.numbers.group))),
@@ -13,7 +16,7 @@ pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
     RecordColumn::new("response", Getter::Text(|s| Some(response(s)))),
     RecordColumn::new("response_length", Getter::Int(|s| Some(s.completion_ids().len() as i64))),
     RecordColumn::optional("label", Getter::Text(|_| None)),
-    RecordColumn::new("reward", Getter::Float(|s| s.row.reward)),
+    RecordColumn::new("reward", Getter::Float(|s| s.row.score())),
     RecordColumn::new("loss_mask", Getter::Int8s(|s| Some(s.completion_mask()))),
     RecordColumn::new("weight_versions", Getter::Texts(|s| Some(versions(s)))),
     RecordColumn::new("rollout_log_probs", Getter::Float32s(|s| Some(s.completion_logprobs()))),
@@ -23,11 +26,20 @@ pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
         "rollout_routed_experts",
         Getter::ExpertRouting(Sample::routing_of_inputs),
     ),
-    RecordColumn::new("remove_sample", Getter::Bool(|_| Some(false))),
-    RecordColumn::new("status", Getter::Text(|s| Some(s.row.status.clone()))),
+    RecordColumn::new("remove_sample", Getter::Bool(|s| Some(s.row.tokens.trained() == 0))),
+    RecordColumn::new("status", Getter::Text(|s| Some(status(&s.row).to_owned()))),
     RecordColumn::new("metadata", Getter::Json(|s| Some(s.metadata().to_string()))),
     RecordColumn::new("session_id", Getter::Text(|s| Some(s.row.trajectory_id.clone()))),
 ];
+
+/// Returns a state of slime's, which has none for what the infrastructure failed.
+fn status(row: &Row) -> &str {
+    match row.status.as_str() {
+        _ if row.is_aborted() => "aborted",
+        INFRASTRUCTURE_FAILED => "failed",
+        status => status,
+    }
+}
 
 /// Returns the model's answers, without the messages between them.
 fn response(sample: &Sample) -> String {

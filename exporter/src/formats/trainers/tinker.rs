@@ -9,7 +9,7 @@ pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
     RecordColumn::new("trajectory_id", Getter::Text(|s| Some(s.row.trajectory_id.clone()))),
     RecordColumn::new("model", Getter::Text(|s| Some(s.row.model.clone()))),
     RecordColumn::optional("group_id", Getter::Text(|s| s.row.group_id.clone())),
-    RecordColumn::optional("reward", Getter::Float(|s| s.row.reward)),
+    RecordColumn::optional("reward", Getter::Float(|s| s.row.score())),
 ];
 
 /// Columns of the loss. `importance_sampling` and `ppo` read target_tokens, logprobs and

@@ -17,7 +17,7 @@ pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
     RecordColumn::new("completion_ids", Getter::Ints(|s| Some(s.completion_ids()))),
     RecordColumn::new("logprobs", Getter::Float32s(|s| Some(s.completion_logprobs()))),
     RecordColumn::new("env_mask", Getter::Int8s(|s| Some(s.completion_mask()))),
-    RecordColumn::optional("reward", Getter::Float(|s| s.row.reward)),
+    RecordColumn::optional("reward", Getter::Float(|s| s.row.score())),
     RecordColumn::new("trajectory_id", Getter::Text(|s| Some(s.row.trajectory_id.clone()))),
     RecordColumn::optional("group_id", Getter::Text(|s| s.row.group_id.clone())),
     RecordColumn::optional("task_id", Getter::Text(|s| s.row.task_id.clone())),
@@ -39,12 +39,17 @@ pub(crate) const ASYNC: &[RecordColumn<Sample>] = &[
     RecordColumn::optional("model_version", Getter::Int(|s| s.row.tokens.trained_versions().min())),
     RecordColumn::new("group_id", Getter::Int(|s| Some(s.numbers.group))),
     RecordColumn::new("metrics", Getter::Json(|s| Some(metrics(s)))),
+    // Seconds since 1970. A sample waits from the time at which its attempt was closed.
+    RecordColumn::optional(
+        "enqueued_at",
+        Getter::Float(|s| s.row.closed_at.map(|at| at as f64 / 1e6)),
+    ),
 ];
 
 /// Writes numbers by name. A number that is not known has no key.
 fn metrics(sample: &Sample) -> String {
     let weight = sample.row.row_weight;
-    match sample.row.reward {
+    match sample.row.score() {
         Some(reward) => json!({ "reward": reward, "row_weight": weight }).to_string(),
         None => json!({ "row_weight": weight }).to_string(),
     }

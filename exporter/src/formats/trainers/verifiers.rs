@@ -20,7 +20,7 @@ pub(crate) const COLUMNS: &[RecordColumn<AttemptRecord>] = &[
         "completion",
         Getter::Jsons(|a| Some(texts(&a.main().row.dialogue.completion))),
     ),
-    RecordColumn::new("reward", Getter::Float(|a| a.main().row.reward)),
+    RecordColumn::new("reward", Getter::Float(|a| a.main().row.score())),
     // Spans, which verifiers fills with zeros.
     RecordColumn::new("timing", Getter::Json(|_| Some("{}".to_owned()))),
     RecordColumn::new("is_completed", Getter::Bool(|a| Some(failure(a).is_none()))),

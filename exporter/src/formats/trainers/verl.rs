@@ -11,7 +11,7 @@ pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
     RecordColumn::new("response_mask", Getter::Int8s(|s| Some(s.completion_mask()))),
     RecordColumn::new("response_logprobs", Getter::Float32s(|s| Some(s.completion_logprobs()))),
     RecordColumn::optional("routed_experts", Getter::ExpertRouting(Sample::routing)),
-    RecordColumn::optional("reward_score", Getter::Float(|s| s.row.reward)),
+    RecordColumn::optional("reward_score", Getter::Float(|s| s.row.score())),
     RecordColumn::new("num_turns", Getter::Int(|s| Some(turns(s)))),
     // Timings, which verl fills with zeros.
     RecordColumn::new("metrics", Getter::Json(|_| Some("{}".to_owned()))),
@@ -36,8 +36,11 @@ fn extra(sample: &Sample) -> String {
     extra["uid"] = json!(sample.comparison_key().replace('_', "%5F"));
     extra["session_id"] = json!(sample.numbers.repetition);
     extra["index"] = json!(sample.index_in_attempt);
+    let of_turns = sample.row.turns.iter().filter_map(|turn| turn.reward);
+    extra["turn_scores"] = of_turns.collect();
+    extra["tool_rewards"] = json!([]);
     extra["min_global_steps"] = extra["policy_version_min"].clone();
     extra["max_global_steps"] = extra["policy_version_max"].clone();
-    extra["reward_extra_info"] = json!({ "score": sample.row.reward });
+    extra["reward_extra_info"] = json!({ "score": sample.row.score() });
     extra.to_string()
 }

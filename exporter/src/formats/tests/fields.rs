@@ -1,0 +1,151 @@
+//! Tests of fields that are not tokens: rewards, states, and what a schema allows.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+/// The documents of one attempt whose rows are changed.
+fn changed(format: Format, change: impl Fn(&mut Row)) -> Vec<Value> {
+    let text = lines(format, &made(format, &[attempt(0, Some(1.0), "two")], change).0);
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_row_has_the_reward_of_its_path() {
+    let own = |row: &mut Row| {
+        row.reward = None;
+        row.trajectory_reward = Some(if row.kind == "main" { 2.0 } else { -2.0 });
+    };
+    let of = |format: Format| -> Vec<f64> {
+        let found = changed(format, own);
+        let rewards: Vec<Value> = match format {
+            Format::Rllm => found[0]["trajectories"].as_array().unwrap().clone(),
+            _ => found,
+        };
+        let number = |d: &Value| {
+            let keys = ["reward", "rewards", "reward_score", "metrics"];
+            let value = keys.iter().find_map(|key| d.get(*key)).unwrap();
+            value.as_f64().or_else(|| value["reward"].as_f64()).unwrap()
+        };
+        rewards.iter().map(number).collect()
+    };
+    use Format::{AReaL, Art, Rllm, SkyRl, Slime, Tinker, TrlAsync, Verl};
+    for format in [AReaL, Art, Rllm, SkyRl, Slime, Tinker, TrlAsync, Verl] {
+        assert_eq!(of(format), [2.0, -2.0], "{format:?}");
+    }
+}
+
+#[test]
+fn rewards_of_calls_and_tokens_reach_those_who_have_a_place() {
+    let scored = |row: &mut Row| {
+        row.reward = None;
+        row.turns[0].reward = Some(0.5);
+        let mut rewards = vec![None; row.tokens.input_ids.len()];
+        rewards[2] = Some(0.5);
+        row.token_rewards = Some(rewards);
+    };
+    let skyrl = changed(Format::SkyRl, scored);
+    assert_eq!(skyrl[0]["rewards"], 0.5, "their sum");
+    assert_eq!(skyrl[0]["token_rewards"], json!([0.5, 0.0, 0.0, 0.0]));
+    let both = changed(Format::SkyRl, |row| {
+        scored(row);
+        row.reward = Some(1.0);
+    });
+    assert_eq!(both[0]["token_rewards"], json!([0.5, 0.0, 0.0, 1.0]));
+    assert_eq!(changed(Format::SkyRl, |_| {})[0]["token_rewards"], Value::Null);
+    assert_eq!(changed(Format::Verl, scored)[0]["extra_fields"]["turn_scores"], json!([0.5]));
+    assert_eq!(changed(Format::Rllm, scored)[0]["trajectories"][0]["steps"][0]["reward"], 0.5);
+}
+
+#[test]
+fn slime_reads_states_of_its_own() {
+    let states = |change: fn(&mut Row)| -> BTreeSet<String> {
+        let found = changed(Format::Slime, change);
+        found.iter().map(|d| d["status"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(
+        states(|row| row.status = "infrastructure_failed".to_owned()),
+        ["failed"].map(str::to_owned).into()
+    );
+    assert_eq!(
+        states(|row| row.status = "truncated".to_owned()),
+        ["truncated"].map(str::to_owned).into()
+    );
+    let aborted = changed(Format::Slime, |row| {
+        row.turns.last_mut().unwrap().finish_reason = Some("abort".to_owned());
+        row.tokens.loss_mask.fill(0);
+    });
+    assert_eq!(aborted.len(), 2);
+    let said = (&aborted[0]["status"], &aborted[0]["remove_sample"]);
+    assert_eq!(said, (&json!("aborted"), &json!(true)));
+}
+
+#[test]
+fn a_queue_that_compares_versions_gets_none_without_one() {
+    let unversioned = |row: &mut Row| row.tokens.versions.fill(-1);
+    let (batch, refused) = made(Format::TrlAsync, &both(), unversioned);
+    assert_eq!((batch.num_rows(), refused), (0, 4));
+    assert!(made(Format::TrlAsync, &both(), |_| {}).0.num_rows() > 0);
+    let closed = |row: &mut Row| row.closed_at = Some(1_500_000);
+    assert_eq!(changed(Format::TrlAsync, closed)[0]["enqueued_at"], 1.5);
+}
+
+#[test]
+fn a_line_holds_what_its_schema_allows() {
+    let parts = r#"[{"type":"text","text":"r"},{"type":"image_url","image_url":{"url":"x"}}]"#;
+    let odd = |row: &mut Row| {
+        let result = &mut row.dialogue.completion[1];
+        result.role = "function".to_owned();
+        (result.name, result.tool_call_id) = (Some("add".to_owned()), None);
+        result.content = Some(parts.to_owned());
+        row.dialogue.prompt[1].content = Some(parts.to_owned());
+        row.dialogue.tools.push(r#"{"type":"custom","custom":{"name":"patch"}}"#.to_owned());
+        row.dialogue.parallel_tool_calls = Some(false);
+    };
+    let found = changed(Format::OpenAi, odd);
+    let line = found.iter().find(|line| line["messages"].as_array().unwrap().len() == 5).unwrap();
+    let picture = json!({ "type": "image_url", "image_url": { "url": "x" } });
+    let text = |text: &str| json!({ "type": "text", "text": text });
+    assert_eq!(line["messages"][1]["content"], json!([text("r"), picture]));
+    let result = json!({ "role": "tool", "tool_call_id": "c1",
+        "content": [text("r"), text(&picture.to_string())] });
+    assert_eq!(line["messages"][3], result);
+    assert_eq!(line["tools"].as_array().unwrap().len(), 1);
+    assert_eq!(line["parallel_tool_calls"], false);
+}
+
+#[test]
+fn a_step_has_pictures_as_parts() {
+    let url = "data:image/png;base64,AA==";
+    let parts = json!([{ "type": "text", "text": "see" },
+        { "type": "image_url", "image_url": { "url": url } },
+        { "type": "image_url", "image_url": { "url": "http://h/a.JPG?x=1" } },
+        { "type": "input_audio" }]);
+    let pictured = |row: &mut Row| {
+        row.dialogue.prompt[1].content = Some(parts.to_string());
+        row.dialogue.completion[1].content = Some(parts.to_string());
+    };
+    let found = changed(Format::Atif, pictured);
+    let image = |kind: &str, path: &str| json!({ "type": "image", "source": { "media_type": kind, "path": path } });
+    let expected = json!([
+        { "type": "text", "text": "see" },
+        image("image/png", url),
+        image("image/jpeg", "http://h/a.JPG?x=1"),
+        { "type": "text", "text": r#"{"type":"input_audio"}"# },
+    ]);
+    assert_eq!(found[0]["steps"][1]["message"], expected);
+    assert_eq!(found[0]["steps"][2]["observation"]["results"][0]["content"], expected);
+}
+
+#[test]
+fn a_turn_has_the_temperature_that_was_used() {
+    let temperatures = |used: Option<&str>| {
+        let mut made = attempt(0, Some(1.0), "two");
+        reply(&mut made.calls[1]).sampled_with = used.map(str::to_owned);
+        rows_of(&made)[0].turns[1].temperature
+    };
+    let used = |value: &str| format!(r#"{{"temperature":{{"value":{value},"source":"server"}}}}"#);
+    assert_eq!(temperatures(Some(&used("0.6"))), Some(0.6));
+    assert_eq!(temperatures(Some(&used("null"))), Some(0.5), "what was asked for");
+    assert_eq!(temperatures(None), Some(0.5));
+}
