@@ -39,7 +39,8 @@ pub(super) fn is_seam(ids: &ForkIds<'_>) -> bool {
     (ends() && rejoins(ids, |_, _| true))
         || (starts()
             && rejoins(ids, |dropped, added| {
-                !ids.is_end(dropped) && !(replaces_words && dropped > 0 && added > 0)
+                let replaces = dropped > 0 && added > 0;
+                !(ids.is_end(dropped) || (replaces_words && replaces))
             }))
 }
 
