@@ -24,8 +24,8 @@ use crate::formats::records::samples::SampleRecords;
 use crate::formats::records::trajectories::TrajectoryRecords;
 use crate::formats::records::turns::TurnRecords;
 use crate::formats::refusals::{
-    RowRefusal, nothing, unanswered, unlabeled, unscored, unscored_or_unversioned, untrained,
-    untrained_or_unscored, untrained_or_unscored_unless_aborted,
+    RowRefusal, nothing, unanswered, unlabeled, unscored, untrained, untrained_or_unscored,
+    untrained_or_unscored_unless_aborted,
 };
 use crate::formats::sample::Sample;
 use crate::formats::table::{RecordColumn, Table};
@@ -112,7 +112,7 @@ pub(crate) fn record_builder(format: Format, label_above: f64) -> Box<dyn Record
         Format::Atif => samples(atif::COLUMNS, unanswered),
         Format::Art => samples(art::COLUMNS, untrained_or_unscored),
         Format::Trl => samples(trl::COLUMNS, untrained),
-        Format::TrlAsync => samples(trl::ASYNC, unscored_or_unversioned),
+        Format::TrlAsync => samples(trl::ASYNC, untrained_or_unscored),
         Format::Verl => samples(verl::COLUMNS, untrained),
         Format::PrimeRl => samples(prime_rl::COLUMNS, untrained),
         Format::SkyRl => samples(skyrl::COLUMNS, untrained_or_unscored),

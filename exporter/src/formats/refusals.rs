@@ -37,12 +37,6 @@ pub(crate) fn untrained_or_unscored_unless_aborted(row: &Row) -> Option<RefusalR
     if row.is_aborted() { unscored(row) } else { untrained_or_unscored(row) }
 }
 
-/// Refuses rows whose reader compares versions and advantages.
-pub(crate) fn unscored_or_unversioned(row: &Row) -> Option<RefusalReason> {
-    let is_versioned = row.tokens.trained_versions().min().is_some();
-    untrained_or_unscored(row).or_else(|| (!is_versioned).then_some("rows_without_version"))
-}
-
 /// Refuses rows that would have no label.
 pub(crate) fn unlabeled(row: &Row) -> Option<RefusalReason> {
     (row.tokens.trained() == 0).then_some("rows_without_trained_tokens")

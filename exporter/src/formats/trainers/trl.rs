@@ -36,7 +36,11 @@ pub(crate) const ASYNC: &[RecordColumn<Sample>] = &[
     RecordColumn::new("completion_mask", Getter::Int8s(|s| Some(s.row.tokens.loss_mask.clone()))),
     RecordColumn::new("old_log_probs", Getter::Float32s(|s| Some(s.row.tokens.logprobs.clone()))),
     RecordColumn::optional("advantage", Getter::Float(|s| s.row.advantage)),
-    RecordColumn::optional("model_version", Getter::Int(|s| s.row.tokens.trained_versions().min())),
+    // The queue compares it with the trainer's, so one that is not known is -1, as for tokens.
+    RecordColumn::new(
+        "model_version",
+        Getter::Int(|s| Some(s.row.tokens.trained_versions().min().unwrap_or(-1))),
+    ),
     RecordColumn::new("group_id", Getter::Int(|s| Some(s.numbers.group))),
     RecordColumn::new("metrics", Getter::Json(|s| Some(metrics(s)))),
     // Seconds since 1970. A sample waits from the time at which its attempt was closed.
