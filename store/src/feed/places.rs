@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use episode::GroupId;
+
 use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::SnapshotError;
@@ -54,23 +56,27 @@ pub(crate) fn counted(part: &str, order: &str) -> String {
 }
 
 impl Snapshot {
-    /// Places of all attempts in groups of announced sizes, by the store's key. Those that are not
-    /// finished come last. `failed_take_no_place` is that of [`crate::FeedQuery`].
+    /// Places of the attempts in `group`, or in all groups, by the store's key: of those groups whose
+    /// sizes were announced. Attempts that are not finished come last. `failed_take_no_place` is
+    /// that of [`crate::FeedQuery`].
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
     pub async fn group_places(
         &mut self,
+        group: Option<&GroupId>,
         failed_take_no_place: bool,
     ) -> Result<BTreeMap<i64, GroupPlace>, SnapshotError> {
         let select = format!(
             "SELECT x.episode_key, x.size, x.placed, {} FROM (SELECT e.episode_key, e.group_id, \
              f.position, s.size, {} AS placed FROM episode e JOIN group_size s ON s.group_id = e.group_id \
-             LEFT JOIN finished f ON f.episode_key = e.episode_key) AS x",
+             LEFT JOIN finished f ON f.episode_key = e.episode_key \
+             WHERE $1 IS NULL OR e.group_id = $1) AS x",
             counted("x.group_id", "x.position IS NULL, x.position, x.episode_key"),
             placed(failed_take_no_place),
         );
-        let rows = query(select).fetch_all(self.connection()).await?;
+        let rows =
+            query(select).bind(group.map(GroupId::as_str)).fetch_all(self.connection()).await?;
         let place = |row: &Row| {
             let size: i64 = row.try_get("size")?;
             let place = GroupPlace {

@@ -860,7 +860,7 @@ async fn a_try_that_the_infrastructure_failed_takes_no_place() {
         }
         finish_run(&store, "c", 0, "completed", 13).await;
         finish_run(&store, "d", 0, "failed", 14).await;
-        let places = store.snapshot().await.unwrap().group_places(false).await.unwrap();
+        let places = store.snapshot().await.unwrap().group_places(None, false).await.unwrap();
         let sets: Vec<_> = places.values().map(|place| (place.set, place.is_member)).collect();
         assert_eq!(sets, [(0, false), (0, true), (0, true), (1, true), (1, true)]);
         drop(store);

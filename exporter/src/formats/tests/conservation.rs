@@ -53,8 +53,11 @@ fn made(format: Format, attempts: &[RecordedAttempt]) -> (Vec<Value>, Vec<Row>, 
         add_omissions(&mut left, &notes.left_out);
         let beside = RowExtras { answers: format.reads_messages(), ..RowExtras::default() };
         for row in rows(attempt, &derived, &shares, beside) {
-            let place =
-                AttemptNumbers { group: 0, attempt: number as i64, repetition: number as i64 };
+            let place = AttemptNumbers {
+                attempt: number as i64,
+                repetition: number as i64,
+                ..Default::default()
+            };
             taken.push(row.clone());
             builder.add_row(row, place);
         }
