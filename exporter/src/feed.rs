@@ -197,17 +197,19 @@ impl FeedOptions {
             let extras = self.rewards.row_extras(standing, self.versions);
             match self.rows_of_one(attempt, extras) {
                 Ok(rows) => made.rows.extend(rows),
-                Err(reason @ (INFRASTRUCTURE_FAILED | NO_ROWS)) => {
-                    made.silent.push((attempt.record.key, reason));
+                Err(NO_ROWS) => made.silent.push((attempt.record.key, "member_no_rows")),
+                Err(INFRASTRUCTURE_FAILED) => {
+                    made.silent.push((attempt.record.key, "member_infrastructure_failed"));
                 }
                 Err(reason) => return Err(reason),
             }
         }
 
-        match made.silent.last() {
-            Some((_, reason)) if made.rows.is_empty() => Err(reason),
-            _ => Ok(made),
+        if made.rows.is_empty() {
+            let has_taken = attempts.iter().any(|attempt| self.takes(attempt));
+            return Err(if has_taken { NO_ROWS } else { INFRASTRUCTURE_FAILED });
         }
+        Ok(made)
     }
 
     /// Returns false for an attempt whose rows are left out. Its group goes on without it.
@@ -490,7 +492,7 @@ mod tests {
         let advantages = lines(&fed).iter().map(|row| row["advantage"].clone()).collect::<Vec<_>>();
         assert_eq!(advantages, [0.75, -0.25]);
         let FeedOutcome::Rows(_, silent) = fed else { panic!() };
-        assert_eq!(silent, [(3, "no_rows"), (4, "no_rows")]);
+        assert_eq!(silent, [(3, "member_no_rows"), (4, "member_no_rows")]);
         let none = made(&store, asked, &["c", "d"]).await;
         assert_eq!(none, FeedOutcome::Dropped("no_rows"));
     }
