@@ -149,7 +149,7 @@ pub(crate) static ROUTES: LazyLock<Vec<ControlRoute>> = LazyLock::new(|| {
 
 /// The routes of rolltape itself.
 #[rustfmt::skip]
-static OWN: [ControlRoute; 36] = [
+static OWN: [ControlRoute; 37] = [
     get("/health", Health, "Reports that the process lives. Needs no token.")
         .reply("`{status: \"ok\"}`"),
     get("/ready", Json(J::Ready),
@@ -177,6 +177,9 @@ static OWN: [ControlRoute; 36] = [
     get("/groups", Read(View::Groups), "Lists groups in numbers.")
         .query(&Field::any_of(["name", "since", "until", "sort", "limit", "offset"]))
         .reply("`{total, groups}`"),
+    get("/tasks", Read(View::Tasks), "Lists tasks in numbers, for a sampler of tasks.")
+        .query(&Field::any_of(["name", "since", "until", "solved_at", "limit", "offset"]))
+        .reply("`{total, tasks}`"),
     get("/stats", Read(View::Stats), "Returns numbers over time and by policy version.")
         .query(STATS).reply("sums, buckets and versions"),
     get("/search", Read(View::Search), "Looks for a text in what was said.")

@@ -20,7 +20,7 @@ use crate::graph::scan::{RecordedAttempt, scan};
 use crate::notes::{Notes, VersionMismatch};
 use crate::options::format::Format;
 use crate::output::encode::{EncodeError, Encoder};
-use crate::rewards::groups::RewardGroups;
+use crate::rewards::groups::{GroupSummary, RewardGroups};
 use crate::rewards::infrastructure::{LastCall, failed_by_infrastructure};
 use crate::rewards::latest::LatestRewards;
 use crate::rewards::scored_attempt::{ScoredAttempt, scored_by_key};
@@ -182,28 +182,34 @@ impl FeedOptions {
         attempts: &[RecordedAttempt],
         compared: &[ScoredAttempt],
     ) -> Result<ItemRows, &'static str> {
-        if let Some(least) = self.min_reward
-            && attempts.iter().any(|attempt| reward(attempt).is_none_or(|r| r < least))
-        {
+        let is_below = |attempt| self.min_reward.is_some_and(|least| is_below(attempt, least));
+        if attempts.iter().any(|attempt| self.takes(attempt) && is_below(attempt)) {
             return Err("below_min_reward");
         }
         let groups = RewardGroups::new(self.rewards.advantage, compared);
+        if self.no_signal && groups.summaries.iter().all(GroupSummary::is_without_signal) {
+            return Err("no_signal");
+        }
+
         let mut made = ItemRows::default();
         for attempt in attempts {
             let standing = groups.standing(&attempt.record);
             let extras = self.rewards.row_extras(standing, self.versions);
             match self.rows_of_one(attempt, extras) {
                 Ok(rows) => made.rows.extend(rows),
-                Err(reason @ (INFRASTRUCTURE_FAILED | NO_ROWS)) => {
-                    made.silent.push((attempt.record.key, reason));
+                Err(NO_ROWS) => made.silent.push((attempt.record.key, "member_no_rows")),
+                Err(INFRASTRUCTURE_FAILED) => {
+                    made.silent.push((attempt.record.key, "member_infrastructure_failed"));
                 }
                 Err(reason) => return Err(reason),
             }
         }
-        match made.silent.last() {
-            Some((_, reason)) if made.rows.is_empty() => Err(reason),
-            _ => Ok(made),
+
+        if made.rows.is_empty() {
+            let has_taken = attempts.iter().any(|attempt| self.takes(attempt));
+            return Err(if has_taken { NO_ROWS } else { INFRASTRUCTURE_FAILED });
         }
+        Ok(made)
     }
 
     /// Returns false for an attempt whose rows are left out. Its group goes on without it.
@@ -254,9 +260,10 @@ fn rank(verdict: &str) -> Option<usize> {
     VERDICTS.iter().position(|other| *other == verdict)
 }
 
-/// Returns the reward of an attempt's episode, where it is known.
-fn reward(attempt: &RecordedAttempt) -> Option<f64> {
-    LatestRewards::new(&attempt.rewards).value(RewardScope::Episode)
+/// Returns true where the reward of an attempt's episode is less, or is not known.
+fn is_below(attempt: &RecordedAttempt, least: f64) -> bool {
+    let reward = LatestRewards::new(&attempt.rewards).value(RewardScope::Episode);
+    reward.is_none_or(|reward| reward < least)
 }
 
 /// Returns the reason why an episode with paths has no row. That it trains nothing is the last one.
@@ -485,9 +492,36 @@ mod tests {
         let advantages = lines(&fed).iter().map(|row| row["advantage"].clone()).collect::<Vec<_>>();
         assert_eq!(advantages, [0.75, -0.25]);
         let FeedOutcome::Rows(_, silent) = fed else { panic!() };
-        assert_eq!(silent, [(3, "no_rows"), (4, "no_rows")]);
+        assert_eq!(silent, [(3, "member_no_rows"), (4, "member_no_rows")]);
         let none = made(&store, asked, &["c", "d"]).await;
         assert_eq!(none, FeedOutcome::Dropped("no_rows"));
+    }
+
+    #[tokio::test]
+    async fn a_group_without_a_signal_is_dropped_where_that_is_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let fine = || vec![call(1, &[1, 2], &[&[3]])];
+        let mut failed = call(1, &[1, 2], &[&[3]]);
+        reply(&mut failed).outcome = episode::Outcome::UpstreamFailed;
+        let told = [
+            ("a", Some("g"), Some(1.0), fine()),
+            ("b", Some("g"), Some(1.0), fine()),
+            ("c", Some("g"), Some(0.0), fine()),
+            ("d", Some("g"), None, fine()),
+            // What it was given is no signal.
+            ("e", Some("g"), Some(0.0), vec![failed]),
+        ];
+        let store = stored(folder.path(), &told).await;
+        let asked = || FeedOptions { no_signal: true, ..options() };
+        for flat in [["a", "b"].as_slice(), &["a", "b", "d"], &["a", "e"], &["e"]] {
+            let made = made(&store, asked(), flat).await;
+            assert_eq!(made, FeedOutcome::Dropped("no_signal"), "{flat:?}");
+        }
+        // One whose reward is to come may differ.
+        for (names, rows) in [(["a", "c"].as_slice(), 2), (&["a", "d"], 2)] {
+            assert_eq!(lines(&made(&store, asked(), names).await).len(), rows, "{names:?}");
+        }
+        assert_eq!(lines(&made(&store, options(), &["a", "b"]).await).len(), 2);
     }
 
     #[tokio::test]

@@ -37,6 +37,12 @@ class Recording:
         """Groups, the newest first, page by page: `name`, `since`, `until`, `sort`."""
         return self._pages("/groups", "groups", limit, filters)
 
+    def tasks(self, *, limit: int | None = None, **filters: Any) -> Iterator[Json]:
+        """Tasks with tries, rewards and last version, by name: `name`, `since`, `until`,
+        `solved_at`.
+        """
+        return self._pages("/tasks", "tasks", limit, filters)
+
     def tree(self, episode_id: str, attempt: int | None = None) -> Json:
         """An attempt as turns, with verdict, forks and rewards; the newest attempt by default."""
         return self._http.get(f"/episodes/{segment(episode_id)}/tree", {"attempt": attempt})

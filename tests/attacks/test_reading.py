@@ -19,7 +19,7 @@ BODY = hostile.BODY | {"messages": [{"role": "user", "content": SCRIPT.decode()}
 STREAMS_MAX = 32
 """Streams of events at a time."""
 ENDED_S = 5
-VIEWS = ["/episodes", "/groups", "/stats", "/search?q=hi", "/events"]
+VIEWS = ["/episodes", "/groups", "/tasks", "/stats", "/search?q=hi", "/events"]
 OF_CALL = ["", "/tokens", "/request", "/reply"]
 
 

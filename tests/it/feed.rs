@@ -310,7 +310,7 @@ async fn a_name_of_a_group_used_again_is_as_in_an_export() {
     let expected = [("a", 0.5), ("z", -0.5), ("b", 0.0), ("c", 0.0), ("d", 0.5)];
     let expected = expected.map(|(name, advantage)| (name.to_owned(), advantage.into()));
     assert_eq!(advantages(&rows(&fed)), expected);
-    assert_eq!(counts(&world).await["dropped"], json!({ "no_rows": 1 }));
+    assert_eq!(counts(&world).await["dropped"], json!({ "member_no_rows": 1 }));
 
     let out = world.store().with_file_name("rows.jsonl");
     let advantage = exporter::Advantage::DrGrpo;

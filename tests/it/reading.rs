@@ -98,7 +98,8 @@ async fn an_episode_is_read_as_turns_messages_and_tokens() {
 async fn many_episodes_are_listed_counted_and_searched() {
     let world = World::start(start_engine().await).await;
     for (name, reward) in [("a", "1"), ("b", "0"), ("c", "null")] {
-        let announced = format!(r#"{{"episode_id":"{name}","group_id":"g","group_size":3}}"#);
+        let announced =
+            format!(r#"{{"episode_id":"{name}","group_id":"g","group_size":3,"task_id":"t"}}"#);
         post(world.control, "/episodes", &announced).await;
         talk(&world, name, &[&format!("The word is Zebra-{name}")]).await;
         let body = format!(r#"{{"value":{reward}}}"#);
@@ -135,6 +136,34 @@ async fn many_episodes_are_listed_counted_and_searched() {
     assert_eq!(part["hits"][0]["episode_id"], "c", "the newest first");
     let rest = ask(&viewer, View::Search, "", &[("q", "zebra"), ("cursor", next)]).await.unwrap();
     assert_eq!(rest["hits"].as_array().unwrap().len(), 2);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_are_counted_for_a_sampler() {
+    let world = World::start(start_engine().await).await;
+    for (name, reward) in [("a", "1"), ("b", "0"), ("c", "null")] {
+        let announced = format!(r#"{{"episode_id":"{name}","task_id":"t"}}"#);
+        post(world.control, "/episodes", &announced).await;
+        talk(&world, name, &["Hello"]).await;
+        let body = format!(r#"{{"value":{reward}}}"#);
+        post(world.control, &format!("/episodes/{name}/rewards"), &body).await;
+    }
+    post(world.control, "/episodes", r#"{"episode_id":"d","task_id":"u"}"#).await;
+    post(world.control, "/episodes/d/rewards", r#"{"value":0}"#).await;
+    post(world.control, "/episodes/d/close", r#"{"status":"infrastructure_failed"}"#).await;
+
+    let viewer = viewer(&world);
+    let tasks = ask(&viewer, View::Tasks, "", &[]).await.unwrap();
+    let fields = ["task_id", "tries", "scored", "mean", "pass_rate", "infrastructure_failed"];
+    let of = |at: usize| fields.map(|field| tasks["tasks"][at][field].clone());
+    assert_eq!(of(0), [json!("t"), json!(3), json!(2), json!(0.5), json!(0.5), json!(0)]);
+    assert_eq!(of(1), [json!("u"), json!(1), json!(0), json!(null), json!(null), json!(1)]);
+    assert_eq!(tasks["tasks"][0]["last_version"], json!({ "label": "default", "number": 0 }));
+    assert_eq!(tasks["tasks"][1]["last_version"], Value::Null);
+    let easy = [("name", "T"), ("solved_at", "0")];
+    let easy = ask(&viewer, View::Tasks, "", &easy).await.unwrap();
+    assert_eq!((&easy["total"], &easy["tasks"][0]["pass_rate"]), (&json!(1), &json!(1.0)));
     world.stop().await;
 }
 

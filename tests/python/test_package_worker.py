@@ -175,6 +175,25 @@ def test_what_the_feed_drops_is_told(served):
     assert not handed and worker.feed.standing()["dropped"] == {"stale": 2 * GROUP_SIZE}
 
 
+def test_a_group_goes_on_without_a_silent_member(served):
+    told = []
+    options = {"group": "silent", "group_size": GROUP_SIZE + 1, "on_dropped": told.append}
+    with rolltape.episode(served.client, "silent-none", group_id="silent") as episode:
+        episode.reward(0.0)
+    with working(served.client, "silent", **options) as (worker, handed):
+        play(served.client, "silent")
+        until(lambda: handed, worker)
+        until(lambda: worker.feed.standing()["dropped"] == {"member_no_rows": 1}, worker)
+        play(served.client, "silent", first=GROUP_SIZE)
+        with rolltape.episode(served.client, "silent-last", group_id="silent") as episode:
+            episode.reward(0.0)
+        until(lambda: worker.feed.standing()["dropped"] == {"member_no_rows": 2}, worker)
+        until(lambda: len(handed) == 2, worker)
+    assert not told, "no group was dropped"
+    assert {row["episode_id"] for row in handed[0]} == {"silent-0", "silent-1"}
+    assert {row["group_scored"] for row in handed[0]} == {GROUP_SIZE + 1}
+
+
 def test_two_groups_of_one_name_are_two(served):
     for first in (0, GROUP_SIZE):
         play(served.client, "twice", first)

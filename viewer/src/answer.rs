@@ -13,6 +13,7 @@ use crate::groups::groups;
 use crate::parameters::Parameters;
 use crate::search::search;
 use crate::stats::stats;
+use crate::tasks::tasks;
 use crate::texts::TokenTexts;
 use crate::tokens::tokens;
 use crate::tree::tree;
@@ -34,6 +35,8 @@ pub enum View {
     Reply,
     /// Lists groups.
     Groups,
+    /// Lists tasks.
+    Tasks,
     /// Numbers over time.
     Stats,
     /// A text in what was said.
@@ -86,6 +89,7 @@ impl Viewer {
             View::Tree => document(&tree(snapshot, id, given).await?),
             View::Tokens => document(&tokens(snapshot, id, given, self.texts.as_deref()).await?),
             View::Groups => document(&groups(snapshot, given).await?),
+            View::Tasks => document(&tasks(snapshot, given).await?),
             View::Stats => document(&stats(snapshot, given).await?),
             View::Search => document(&search(snapshot, given).await?),
             View::Call => document(&call::call(snapshot, id, given).await?),

@@ -4,7 +4,7 @@
 //! A [`Viewer`] answers questions about a store: a [`View`], an id, and parameters as in a query.
 //! `docs/reading.md` describes the documents. Each question reads one moment of the store.
 //!
-//! - `episodes`, `groups`, `stats`, `search`: views of many attempts.
+//! - `episodes`, `groups`, `tasks`, `stats`, `search`: views of many attempts.
 //! - `tree`, `turn`: one attempt, as an export would thread it.
 //! - `call`, `tokens`: one call; `messages`: what an attempt said, for questions in SQL.
 //! - `events`: what changes.
@@ -25,6 +25,7 @@ mod page;
 mod parameters;
 mod search;
 mod stats;
+mod tasks;
 mod texts;
 mod time;
 mod tokens;
@@ -42,6 +43,7 @@ pub use messages::messages;
 pub use page::{PageFile, page_file};
 pub use search::{Hit, SearchResult};
 pub use stats::{Stats, TimeBucket, Totals, VersionStats};
+pub use tasks::{TaskList, TaskVersion, TaskView};
 pub use texts::TokenTexts;
 pub use tokens::TokensView;
 pub use tree::{EpisodeTree, FindingView, OtherCall, RewardView};

@@ -82,6 +82,9 @@ struct RowQuery {
     /// Their groups go on without them.
     #[arg(long)]
     no_infrastructure_failed: bool,
+    /// Drop groups whose rewards are all equal
+    #[arg(long)]
+    no_signal: bool,
     /// Only trajectories of these kinds
     ///
     /// main, subagent, compaction, retry, sibling, auxiliary, fork, with commas between.
@@ -170,7 +173,7 @@ impl GroupQuery {
 }
 
 impl RowQuery {
-    fn pairs(&self) -> [Option<Pair>; 9] {
+    fn pairs(&self) -> [Option<Pair>; 10] {
         [
             text("episode", &self.episode),
             text("group", &self.group),
@@ -179,6 +182,7 @@ impl RowQuery {
             number("min_reward", self.min_reward),
             text("verdict", &self.verdict),
             flag("no_infrastructure_failed", self.no_infrastructure_failed),
+            flag("no_signal", self.no_signal),
             text("kind", &self.kind),
             text("model", &self.model),
         ]

@@ -95,7 +95,7 @@ type Setter = fn(&mut Given, &str, &str) -> Result<(), String>;
 
 /// The parameters of the feed itself, then those of its rows.
 #[rustfmt::skip]
-const PARAMETERS: [(&str, Setter); 27] = [
+const PARAMETERS: [(&str, Setter); 28] = [
     ("consumer", |to, name, text| id(name, text).map(|id| to.consumer = id)),
     ("cursor", |to, _, text| cursor(text).map(|cursor| to.cursor = Some(cursor))),
     ("limit", |to, name, text| {
@@ -165,6 +165,7 @@ const PARAMETERS: [(&str, Setter); 27] = [
     ("no_infrastructure_failed", |to, name, text| {
         read_flag(name, text).map(|given| to.rows.no_infrastructure_failed = given)
     }),
+    ("no_signal", |to, name, text| read_flag(name, text).map(|given| to.rows.no_signal = given)),
 ];
 
 impl Given {
@@ -179,6 +180,9 @@ impl Given {
         if !self.by_group && self.rows.rewards.advantage != Advantage::None {
             let message = "`advantage` compares the attempts of a group: give unit=group";
             return Err(message.to_owned());
+        }
+        if !self.by_group && self.rows.no_signal {
+            return Err("`no_signal` is about groups: give unit=group".to_owned());
         }
 
         let wanted = FeedQuery {
@@ -313,6 +317,7 @@ mod tests {
             ("group_size=2", "need unit=group"),
             ("unit=group&group_wait_s=1", "needs a `consumer`"),
             ("advantage=grpo", "give unit=group"),
+            ("no_signal=true", "give unit=group"),
         ] {
             let error = read(query).unwrap_err();
             assert!(error.contains(why), "{query}: {error}");

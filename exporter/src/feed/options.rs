@@ -32,6 +32,8 @@ pub struct FeedOptions {
     pub min_reward: Option<f64>,
     /// Leaves out the rows of attempts that the infrastructure failed.
     pub no_infrastructure_failed: bool,
+    /// Drops groups whose rewards are all equal.
+    pub no_signal: bool,
 }
 
 impl Default for FeedOptions {
@@ -45,6 +47,7 @@ impl Default for FeedOptions {
             verdict: None,
             min_reward: None,
             no_infrastructure_failed: false,
+            no_signal: false,
         }
     }
 }

@@ -39,6 +39,13 @@ impl GroupSummary {
     pub fn is_flat(&self) -> bool {
         self.group.is_some() && self.scored > 1 && self.reward_min == self.reward_max
     }
+
+    /// Returns true where no attempt is better than another, and none can be whose reward is to
+    /// come.
+    pub(crate) fn is_without_signal(&self) -> bool {
+        let is_whole = self.scored + self.infrastructure_failed == self.episodes;
+        self.is_flat() || self.scored < 2 && is_whole
+    }
 }
 
 /// All groups of an export.

@@ -42,8 +42,8 @@ pub(crate) async fn with_rewards(
     Ok(scored)
 }
 
-/// Adds to each attempt its place in its group, and sorts them as their rows will be: by group (none
-/// last), set, episode, attempt.
+/// Adds to each attempt its place in its group, and sorts them as their rows will be: by group
+/// (none last), set, episode, attempt.
 pub(crate) async fn with_places(
     snapshot: &mut Snapshot,
     mut attempts: Vec<ScoredAttempt>,
@@ -103,4 +103,66 @@ async fn last_call(
         Some(None) => LastCall::Lost,
         Some(Some(outcome)) => LastCall::Ended(outcome),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use episode::{AttemptId, Outcome};
+    use store::{Durability, EpisodeFilter, Selection, Store};
+
+    use super::*;
+    use crate::tests::fixture::{call, reply};
+    use crate::tests::stored::stored;
+
+    const OUTCOMES: [Outcome; 5] = [
+        Outcome::Complete,
+        Outcome::ClientGone,
+        Outcome::UpstreamFailed,
+        Outcome::Capped,
+        Outcome::Refused,
+    ];
+
+    #[tokio::test]
+    async fn the_store_knows_what_the_infrastructure_failed() {
+        let folder = tempfile::tempdir().unwrap();
+        let statuses = [
+            None,
+            Some("completed"),
+            Some("truncated"),
+            Some("failed"),
+            Some("infrastructure_failed"),
+        ];
+        let ends = OUTCOMES.map(Some).into_iter().chain([None]);
+        let cases: Vec<_> = ends.flat_map(|end| statuses.map(|status| (end, status))).collect();
+        let names: Vec<String> = (0..cases.len()).map(|at| format!("e{at}")).collect();
+        let told = names.iter().zip(&cases).map(|(name, (end, _))| {
+            let mut last = call(2, &[1, 2, 3], &[&[4]]);
+            match end {
+                Some(outcome) => reply(&mut last).outcome = *outcome,
+                None => last.ended = None,
+            }
+            (name.as_str(), None, None, vec![call(1, &[1], &[&[2]]), last])
+        });
+        let at = stored(folder.path(), &told.collect::<Vec<_>>()).await;
+
+        let (store, writer) = Store::open(&at.0, Durability::Process).await.unwrap();
+        for (name, (_, status)) in names.iter().zip(&cases) {
+            let attempt = AttemptId { episode: name.parse().unwrap(), attempt: 0 };
+            store.close(attempt, 9, status.map(str::to_owned)).await.unwrap();
+        }
+        drop(store);
+        writer.finish().await;
+        let mut snapshot = at.snapshot().await;
+        let records = snapshot.episodes(&Selection::default()).await.unwrap();
+        let scored = with_rewards(&mut snapshot, records, None).await.unwrap();
+        let of_store = snapshot.scores(&EpisodeFilter::default()).await.unwrap();
+        assert_eq!(of_store.len(), scored.len());
+        for score in of_store {
+            let own = scored.iter().find(|own| own.record.key == score.episode_key).unwrap();
+            let case = &cases[own.record.id.as_str()[1..].parse::<usize>().unwrap()];
+            let found = score.is_infrastructure_failed;
+            assert_eq!(found, own.is_infrastructure_failed, "{case:?}");
+        }
+        assert_eq!(scored.iter().filter(|own| own.is_infrastructure_failed).count(), 12);
+    }
 }

@@ -87,7 +87,7 @@ class RolloutWorker:
     - `metrics`: more numbers of a row for the trainer's log.
     - `on_group`: called with the rows of each group when the trainer is about to get them.
     - `on_dropped`: called with the number of attempts that the feed has dropped for this consumer
-      since it was last called: `on_group` is never called of them.
+      since it was last called: `on_group` is never called of their groups.
     - `before`: the number of the last version before the trainer's first one, which it calls 1.
       The newest that is known when this is made, unless told; where a WeightTransfer has a `first`,
       tell one less.
@@ -188,7 +188,8 @@ class RolloutWorker:
 
     def _count_dropped(self) -> int:
         standing = patiently(self.feed.standing, until_s=PATIENCE_S)
-        return sum(standing["dropped"].values()) if standing else 0
+        dropped = standing["dropped"] if standing else {}
+        return sum(count for why, count in dropped.items() if not why.startswith("member_"))
 
     def _tell_dropped(self) -> None:
         if self._on_dropped and not self._stopping.is_set():

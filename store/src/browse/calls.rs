@@ -99,7 +99,27 @@ const ROW: &str = "SELECT c.call_key, c.call_id, e.episode_key, e.episode_id, e.
         ORDER BY k.choice_index LIMIT 1) AS versions \
     FROM call c JOIN episode e ON e.episode_key = c.episode_key";
 
+/// The call of an attempt that began last, of those with the version of a token.
+const LAST_VERSIONED: &str = "WHERE c.episode_key = $1 AND (c.stamp_start IS NOT NULL \
+    OR EXISTS (SELECT 1 FROM choice v WHERE v.call_key = c.call_key AND v.versions IS NOT NULL)) \
+    ORDER BY c.started_at DESC, c.call_key DESC LIMIT 1";
+
 impl Snapshot {
+    /// The label of the version of the last call of an attempt that has one.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn last_version_of(
+        &mut self,
+        episode_key: i64,
+    ) -> Result<Option<String>, SnapshotError> {
+        let last = query(format!("{ROW} {LAST_VERSIONED}")).bind(episode_key);
+        match last.fetch_optional(self.connection()).await? {
+            Some(row) => Ok(row_of(&row)?.version),
+            None => Ok(None),
+        }
+    }
+
     /// Calls of the attempts that a filter takes, the newest first, from before the key `before`.
     /// The times of the filter are those of the calls.
     ///

@@ -8,6 +8,7 @@ use crate::browse::filter::{Conditions, EpisodeFilter, REWARD};
 use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::SnapshotError;
+use crate::feed::places::FAILED;
 use crate::snapshot::Snapshot;
 use crate::snapshot::rows::parse;
 
@@ -24,6 +25,8 @@ pub struct Score {
     pub opened_at: Micros,
     /// True if it was closed.
     pub is_closed: bool,
+    /// True if the infrastructure failed it.
+    pub is_infrastructure_failed: bool,
     /// The newest reward of the whole attempt; `None` if there is none or it is null.
     pub reward: Option<f64>,
 }
@@ -48,7 +51,8 @@ impl Snapshot {
         let conditions = Conditions::of(filter);
         let select = format!(
             "SELECT e.episode_key, e.group_id, e.task_id, e.opened_at, \
-             e.closed_at IS NOT NULL AS is_closed, {REWARD} AS reward FROM episode e WHERE {} \
+             e.closed_at IS NOT NULL AS is_closed, {FAILED} AS failed, {REWARD} AS reward \
+             FROM episode e WHERE {} \
              ORDER BY e.group_id, e.opened_at, e.episode_key",
             conditions.sql()
         );
@@ -90,6 +94,7 @@ fn score_of(row: &Row) -> Result<Score, SnapshotError> {
         task: task.map(|id| parse(id, "task id")).transpose()?,
         opened_at: row.try_get("opened_at")?,
         is_closed: row.try_get("is_closed")?,
+        is_infrastructure_failed: row.try_get("failed")?,
         reward: row.try_get("reward")?,
     })
 }

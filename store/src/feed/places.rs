@@ -15,7 +15,7 @@ use crate::snapshot::Snapshot;
 
 /// True where the infrastructure failed the attempt `e`: the rule of `failed_by_infrastructure` in
 /// the exporter, for attempts that are closed.
-const FAILED: &str = "CASE WHEN e.status = 'infrastructure_failed' THEN 1 = 1 \
+pub(crate) const FAILED: &str = "CASE WHEN e.status = 'infrastructure_failed' THEN 1 = 1 \
     WHEN e.status IN ('completed', 'truncated') THEN 1 = 0 \
     ELSE e.closed_at IS NOT NULL AND coalesce((SELECT c.outcome IS NULL \
         OR c.outcome IN ('upstream_failed', 'capped') FROM call c \
@@ -56,9 +56,9 @@ pub(crate) fn counted(part: &str, order: &str) -> String {
 }
 
 impl Snapshot {
-    /// Places of the attempts in `group`, or in all groups, by the store's key: of those groups whose
-    /// sizes were announced. Attempts that are not finished come last. `failed_take_no_place` is
-    /// that of [`crate::FeedQuery`].
+    /// Places of the attempts in `group`, or in all groups, by the store's key: of those groups
+    /// whose sizes were announced. Attempts that are not finished come last.
+    /// `failed_take_no_place` is that of [`crate::FeedQuery`].
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
@@ -69,23 +69,28 @@ impl Snapshot {
     ) -> Result<BTreeMap<i64, GroupPlace>, SnapshotError> {
         let select = format!(
             "SELECT x.episode_key, x.size, x.placed, {} FROM (SELECT e.episode_key, e.group_id, \
-             f.position, s.size, {} AS placed FROM episode e JOIN group_size s ON s.group_id = e.group_id \
+             f.position, s.size, {} AS placed FROM episode e \
+             JOIN group_size s ON s.group_id = e.group_id \
              LEFT JOIN finished f ON f.episode_key = e.episode_key \
              WHERE $1 IS NULL OR e.group_id = $1) AS x",
             counted("x.group_id", "x.position IS NULL, x.position, x.episode_key"),
             placed(failed_take_no_place),
         );
-        let rows =
-            query(select).bind(group.map(GroupId::as_str)).fetch_all(self.connection()).await?;
-        let place = |row: &Row| {
-            let size: i64 = row.try_get("size")?;
-            let place = GroupPlace {
-                set: row.try_get::<i64>("ahead")? / size.max(1),
-                size: u32::try_from(size).unwrap_or(u32::MAX),
-                is_member: row.try_get::<i64>("placed")? == 1,
-            };
-            Ok((row.try_get("episode_key")?, place))
-        };
-        Ok(rows.iter().map(place).collect::<Result<_, sqlx::Error>>()?)
+
+        let one = group.map(GroupId::as_str);
+        let rows = query(select).bind(one).fetch_all(self.connection()).await?;
+        let places = rows.iter().map(|row| Ok((row.try_get("episode_key")?, GroupPlace::of(row)?)));
+        Ok(places.collect::<Result<_, sqlx::Error>>()?)
+    }
+}
+
+impl GroupPlace {
+    fn of(row: &Row) -> Result<Self, sqlx::Error> {
+        let size: i64 = row.try_get("size")?;
+        Ok(Self {
+            set: row.try_get::<i64>("ahead")? / size.max(1),
+            size: u32::try_from(size).unwrap_or(u32::MAX),
+            is_member: row.try_get::<i64>("placed")? == 1,
+        })
     }
 }

@@ -113,6 +113,7 @@ fn path(view: View, id: &str) -> String {
         View::Request => format!("/calls/{id}/request"),
         View::Reply => format!("/calls/{id}/reply"),
         View::Groups => "/groups".to_owned(),
+        View::Tasks => "/tasks".to_owned(),
         View::Stats => "/stats".to_owned(),
         View::Search => "/search".to_owned(),
     }
