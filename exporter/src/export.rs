@@ -12,14 +12,14 @@ use crate::forks::builder::forks;
 use crate::forks::token_texts::ForkTexts;
 use crate::graph::derive::{Derived, derive};
 use crate::graph::scan::RecordedAttempt;
-use crate::input::plan::{plan, selected_attempts};
+use crate::input::plan::plan;
 use crate::input::prefetch::Prefetch;
 use crate::notes::{Notes, Omissions, add_omissions};
 use crate::options::Options;
 use crate::output::sink::ExportSink;
 use crate::output::target::WriteError;
 use crate::rewards::groups::RewardGroups;
-use crate::rewards::scored_attempt::{ScoredAttempt, with_rewards};
+use crate::rewards::scored_attempt::{ScoredAttempt, with_places, with_rewards};
 use crate::rows::builder::rows;
 use crate::rows::retokenize::retokenize;
 use crate::rows::verdict::Verdicts;
@@ -97,7 +97,7 @@ pub async fn export_with_progress(
         report.add_verdict(&Verdicts::new(&attempt, &derived), &left);
 
         // What is written of it.
-        sink.start_attempt(&attempt, left, &next.partition).await?;
+        sink.start_attempt(&attempt, left, next).await?;
         let extras = options.row_extras(&groups, &attempt.record);
         for row in rows(&attempt, &derived, &shares, extras) {
             report.add_row(&row);
@@ -114,11 +114,12 @@ async fn select(
     snapshot: &mut Snapshot,
     options: &Options,
 ) -> Result<Vec<ScoredAttempt>, ExportError> {
-    let records = selected_attempts(snapshot, &options.selection).await?;
+    let records = snapshot.episodes(&options.selection).await?;
     if records.is_empty() {
         return Err(Report::default().empty(0));
     }
-    Ok(with_rewards(snapshot, records, options.rewards.as_of).await?)
+    let scored = with_rewards(snapshot, records, options.rewards.as_of).await?;
+    Ok(with_places(snapshot, scored, options.no_infrastructure_failed).await?)
 }
 
 impl Options {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
-use episode::RewardScope;
+use episode::{INFRASTRUCTURE_FAILED, RewardScope};
 use store::{AttemptRecord, FeedItem, Snapshot, SnapshotError};
 use thiserror::Error;
 
@@ -32,13 +32,28 @@ use crate::rows::verdict::Verdicts;
 use crate::weigh::versions::VersionFilter;
 use crate::weigh::{PathFilter, SharedTokens, weigh};
 
+/// The reason of an attempt of which nothing recorded makes a row.
+const NO_ROWS: &str = "no_rows";
+
 /// Result of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FeedOutcome {
-    /// Its rows, as the next bytes of the stream.
-    Rows(Vec<u8>),
+    /// Its rows, as the next bytes of the stream, and its attempts that have none: the store's key
+    /// of each, and why. Their rewards are in what the others are compared with.
+    Rows(Vec<u8>, Vec<(i64, &'static str)>),
     /// The reason why it has none that were asked for.
     Dropped(&'static str),
+}
+
+/// The store's key of an attempt without a row, and why it has none.
+type SilentAttempt = (i64, &'static str);
+
+/// What the attempts of an item give.
+#[derive(Debug, Default)]
+struct ItemRows {
+    /// Never empty.
+    rows: Vec<Row>,
+    silent: Vec<SilentAttempt>,
 }
 
 /// Reason why there are no rows.
@@ -72,8 +87,8 @@ impl Feed {
     /// Encodes the rows of an item's attempts, which are compared with each other and with their
     /// peers. `newest` is the newest policy version that is known.
     ///
-    /// An attempt without a row drops the whole item, and so does an attempt or a peer that is gone
-    /// from the store.
+    /// An item without a row is dropped, and so is one with an attempt that the filters refuse, or
+    /// with an attempt or a peer that is gone from the store.
     ///
     /// # Errors
     /// [`FeedError`] when the store cannot be read.
@@ -97,19 +112,19 @@ impl Feed {
             }
         }
         Ok(match self.options.at_version(newest).rows(&attempts, &scored) {
-            Ok(rows) => self.encode(&rows, item.position),
+            Ok(made) => self.encode(&made.rows, made.silent, item.position),
             Err(reason) => FeedOutcome::Dropped(reason),
         })
     }
 
     /// Encodes rows as the next bytes of the stream. Rows that cannot be encoded never can be, so
     /// they are dropped.
-    fn encode(&mut self, rows: &[Row], item: i64) -> FeedOutcome {
+    fn encode(&mut self, rows: &[Row], silent: Vec<SilentAttempt>, item: i64) -> FeedOutcome {
         let bytes = rows.iter().map(Row::bytes).sum();
         let before = self.encoder.pending().len();
         let batch = self.batch(rows, item).map_err(EncodeError::from);
         match batch.and_then(|batch| self.encoder.write(&batch, bytes)) {
-            Ok(()) => FeedOutcome::Rows(self.encoder.take()),
+            Ok(()) => FeedOutcome::Rows(self.encoder.take(), silent),
             Err(error) => {
                 tracing::error!(%error, "rows cannot be encoded");
                 self.encoder.pending().truncate(before);
@@ -166,24 +181,29 @@ impl FeedOptions {
         &self,
         attempts: &[RecordedAttempt],
         compared: &[ScoredAttempt],
-    ) -> Result<Vec<Row>, &'static str> {
+    ) -> Result<ItemRows, &'static str> {
         if let Some(least) = self.min_reward
             && attempts.iter().any(|attempt| reward(attempt).is_none_or(|r| r < least))
         {
             return Err("below_min_reward");
         }
         let groups = RewardGroups::new(self.rewards.advantage, compared);
-        let mut all = Vec::new();
-        let mut taken = attempts.iter().filter(|attempt| self.takes(attempt)).peekable();
-        if taken.peek().is_none() {
-            return Err("infrastructure_failed");
-        }
-        for attempt in taken {
+        let mut made = ItemRows::default();
+        for attempt in attempts {
             let standing = groups.standing(&attempt.record);
             let extras = self.rewards.row_extras(standing, self.versions);
-            all.extend(self.rows_of_one(attempt, extras)?);
+            match self.rows_of_one(attempt, extras) {
+                Ok(rows) => made.rows.extend(rows),
+                Err(reason @ (INFRASTRUCTURE_FAILED | NO_ROWS)) => {
+                    made.silent.push((attempt.record.key, reason));
+                }
+                Err(reason) => return Err(reason),
+            }
         }
-        Ok(all)
+        match made.silent.last() {
+            Some((_, reason)) if made.rows.is_empty() => Err(reason),
+            _ => Ok(made),
+        }
     }
 
     /// Returns false for an attempt whose rows are left out. Its group goes on without it.
@@ -197,9 +217,12 @@ impl FeedOptions {
         attempt: &RecordedAttempt,
         extras: RowExtras<'_>,
     ) -> Result<Vec<Row>, &'static str> {
+        if !self.takes(attempt) {
+            return Err(INFRASTRUCTURE_FAILED);
+        }
         let derived = derive(&attempt.calls);
         if derived.paths.is_empty() {
-            return Err("no_rows");
+            return Err(NO_ROWS);
         }
         let (verdict, _) = Verdicts::new(attempt, &derived).of_episode();
         if self.verdict.is_some_and(|worst| rank(verdict) > rank(worst)) {
@@ -269,7 +292,7 @@ mod tests {
     }
 
     fn lines(made: &FeedOutcome) -> Vec<Value> {
-        let FeedOutcome::Rows(bytes) = made else { panic!("{made:?}") };
+        let FeedOutcome::Rows(bytes, _) = made else { panic!("{made:?}") };
         let text = std::str::from_utf8(bytes).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
@@ -303,7 +326,7 @@ mod tests {
         store.export(&exported).await.unwrap();
         let exported = std::fs::read(&path).unwrap();
         let fed = made(&store, FeedOptions { rewards, ..options() }, &["a", "b"]).await;
-        let FeedOutcome::Rows(bytes) = &fed else { panic!("{fed:?}") };
+        let FeedOutcome::Rows(bytes, _) = &fed else { panic!("{fed:?}") };
         let plain = String::from_utf8(bytes.clone()).unwrap().replace(",\"feed_item\":1}", "}");
         assert_eq!(plain.as_bytes(), exported);
         assert_eq!(
@@ -325,7 +348,7 @@ mod tests {
         let row = lines(&made(&store, options(), &["a"]).await).remove(0);
         assert_eq!(row["routed_experts"], serde_json::json!([[4, 5], [6, 7], [0, 0]]));
         let arrow = FeedOptions { encoding: Encoding::Arrow, ..options() };
-        assert!(matches!(made(&store, arrow, &["a"]).await, FeedOutcome::Rows(_)));
+        assert!(matches!(made(&store, arrow, &["a"]).await, FeedOutcome::Rows(..)));
     }
 
     #[tokio::test]
@@ -442,6 +465,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_member_without_a_row_costs_its_group_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let fine = || vec![call(1, &[1, 2], &[&[3]])];
+        let mut refused = call(1, &[1, 2], &[]);
+        reply(&mut refused).outcome = episode::Outcome::Refused;
+        let mut lost = call(1, &[1, 2], &[]);
+        lost.ended = None;
+        let told = [
+            ("a", Some("g"), Some(1.0), fine()),
+            ("b", Some("g"), Some(0.0), fine()),
+            ("c", Some("g"), Some(0.0), vec![lost]),
+            ("d", Some("g"), Some(0.0), vec![refused]),
+        ];
+        let store = stored(folder.path(), &told).await;
+        let rewards = RewardOptions { advantage: Advantage::DrGrpo, ..RewardOptions::default() };
+        let asked = FeedOptions { rewards, ..options() };
+        let fed = made(&store, asked.clone(), &["a", "b", "c", "d"]).await;
+        let advantages = lines(&fed).iter().map(|row| row["advantage"].clone()).collect::<Vec<_>>();
+        assert_eq!(advantages, [0.75, -0.25]);
+        let FeedOutcome::Rows(_, silent) = fed else { panic!() };
+        assert_eq!(silent, [(3, "no_rows"), (4, "no_rows")]);
+        let none = made(&store, asked, &["c", "d"]).await;
+        assert_eq!(none, FeedOutcome::Dropped("no_rows"));
+    }
+
+    #[tokio::test]
     async fn an_episode_that_is_worse_than_asked_for_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let mut lost = call(2, &[1, 2, 3], &[&[4]]);
@@ -464,7 +513,7 @@ mod tests {
         let mut bytes = Vec::new();
         for (position, keys) in [(2, [1, 2].as_slice()), (3, &[3])] {
             let item = FeedItem::new(position, keys.to_vec());
-            let FeedOutcome::Rows(rows) =
+            let FeedOutcome::Rows(rows, _) =
                 feed.encode_item(&mut snapshot, &item, None).await.unwrap()
             else {
                 panic!()

@@ -2,7 +2,8 @@
 //!
 //! In the order of the walk:
 //! - [`scan`] reads the calls of an episode and makes their [`node`]s, one a choice.
-//!   [`previous_responses`] restores conversations that the server kept.
+//!   [`previous_responses`] restores conversations that the server kept. [`policies`] says which
+//!   models are versions of one.
 //! - [`thread`] links the nodes into a [`forest`] by token prefix, never by arrival order.
 //!   [`prefix_index`] finds the longest path that a prompt starts with. [`resolve`] chooses between
 //!   equal paths. [`text_parents`] finds parents by text where the tokens differ.
@@ -23,6 +24,7 @@ pub(crate) mod message_ids;
 mod message_numbers;
 pub(crate) mod node;
 pub(crate) mod paths;
+mod policies;
 mod prefix_index;
 pub(crate) mod previous_responses;
 pub(crate) mod resolve;

@@ -113,7 +113,7 @@ impl PathFilter {
         if !self.kinds.is_empty() && !self.kinds.contains(&path.kind) {
             return Some(RowExclusion::Kind(path.kind));
         }
-        if !self.models.takes(shares.all.model(id), policy) {
+        if !self.models.takes(shares.all, id, policy) {
             return Some(RowExclusion::Model);
         }
         let fresh = path.nodes.iter().filter(|node| shares.could_train(id, **node));
@@ -136,13 +136,13 @@ impl TokenShares<'_> {
     /// Returns true where the row of `path` trains the trainable tokens of `node`.
     pub(crate) fn trains(&self, path: PathId, node: NodeId) -> bool {
         let is_share = self.shared == SharedTokens::Keep || self.owners[node] == Some(path);
-        is_share && self.all.has_model_of(path, node)
+        is_share && self.all.has_policy_of(path, node)
     }
 
     /// Returns true where `path`, as the next row, would train the trainable tokens of `node`.
     fn could_train(&self, path: PathId, node: NodeId) -> bool {
         let is_free = self.shared == SharedTokens::Keep || self.owners[node].is_none();
-        is_free && self.all.has_model_of(path, node)
+        is_free && self.all.has_policy_of(path, node)
     }
 
     /// Counts the tokens that a path would have trained, that no row trains, and that were not
@@ -150,7 +150,7 @@ impl TokenShares<'_> {
     fn untrained(&self, path: PathId, counted: &mut PerNode<bool>) -> u64 {
         let mut tokens = 0;
         for (at, node) in self.all[path].nodes.iter().enumerate() {
-            // The first path that holds a node has the node's model, so the model needs no check.
+            // The first path that holds a node has the node's policy, which needs no check.
             let is_lost = self.owners[*node].is_none();
             if is_lost && !std::mem::replace(&mut counted[*node], true) {
                 tokens += self.all.trainable_tokens(path, at) as u64;

@@ -7,11 +7,13 @@
 //! - `write`: positions, leases and settlements, one transaction each.
 //! - `ready`: the items that could be handed out now; `candidates`: the attempts that they are made
 //!   of; `backlog`: how many there are, and how many wait.
+//! - `places`: which attempts of a group's name are one set.
 //! - `admission`: how many attempts may be under way before a consumer has trained on them.
 
 pub(crate) mod admission;
 mod backlog;
 mod candidates;
+pub(crate) mod places;
 mod ready;
 pub(crate) mod types;
 pub(crate) mod write;

@@ -53,6 +53,7 @@ pub use browse::groups::{GroupCounts, Score};
 pub use browse::sql::{MessageRow, SqlAnswer, SqlCell};
 pub use error::{CommitError, DecodeError, OpenError, SnapshotError};
 pub use feed::admission::{AdmissionCandidate, AdmissionCounts, AdmissionRule};
+pub use feed::places::GroupPlace;
 pub use feed::types::{
     Backlog, ConsumerCounts, Disposition, FeedItem, FeedQuery, FeedUnit, GroupLimits, Lease,
     LeasePart, Settlement, WaitingGroup,

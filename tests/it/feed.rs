@@ -279,6 +279,53 @@ async fn a_part_of_a_group_keeps_the_advantages_of_the_whole() {
     world.stop().await;
 }
 
+/// Announces an attempt of the group `g` of two, and rewards it.
+async fn announce(world: &World, episode: &str, reward: f64) {
+    let told = json!({ "episode_id": episode, "group_id": "g", "group_size": 2 });
+    assert_eq!(post(world.control, "/episodes", &told.to_string()).await.status, 200);
+    let told = json!({ "value": reward }).to_string();
+    post(world.control, &format!("/episodes/{episode}/rewards"), &told).await;
+}
+
+#[tokio::test]
+async fn a_name_of_a_group_used_again_is_as_in_an_export() {
+    let world = World::start(upstream().await.address).await;
+    for (episode, reward) in [("a", 1.0), ("z", 0.0), ("b", 0.0), ("c", 0.0)] {
+        announce(&world, episode, reward).await;
+        play(&world, episode, 10).await;
+    }
+    // Of the third set, one has no call.
+    for (episode, reward) in [("d", 1.0), ("e", 0.0)] {
+        announce(&world, episode, reward).await;
+    }
+    play(&world, "d", 10).await;
+    close(&world, "e").await;
+
+    let advantages = |rows: &[Value]| -> Vec<(String, Value)> {
+        let of =
+            |row: &Value| (row["episode_id"].as_str().unwrap().into(), row["advantage"].clone());
+        rows.iter().map(of).collect()
+    };
+    let fed = ask_feed(world.control, "/feed?consumer=t&unit=group&advantage=dr-grpo").await;
+    let expected = [("a", 0.5), ("z", -0.5), ("b", 0.0), ("c", 0.0), ("d", 0.5)];
+    let expected = expected.map(|(name, advantage)| (name.to_owned(), advantage.into()));
+    assert_eq!(advantages(&rows(&fed)), expected);
+    assert_eq!(counts(&world).await["dropped"], json!({ "no_rows": 1 }));
+
+    let out = world.store().with_file_name("rows.jsonl");
+    let advantage = exporter::Advantage::DrGrpo;
+    let rewards = exporter::RewardOptions { advantage, ..Default::default() };
+    let options = exporter::Options { out: out.clone().into(), rewards, ..Default::default() };
+    exporter::export(world.snapshot().await, &options).await.unwrap();
+    let exported: Vec<Value> = std::fs::read_to_string(&out)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(advantages(&exported), expected);
+    world.stop().await;
+}
+
 #[tokio::test]
 async fn what_is_asked_wrongly_is_told() {
     let world = World::start(upstream().await.address).await;

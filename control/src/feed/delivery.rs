@@ -220,7 +220,7 @@ struct Piece {
     bytes: Vec<u8>,
     /// Keys of the attempts whose rows these are.
     keys: Vec<i64>,
-    /// Keys of the items that have no rows, each with the reason.
+    /// Keys of items and of attempts that have no rows, each with the reason.
     dropped: Vec<(Vec<i64>, &'static str)>,
 }
 
@@ -250,9 +250,11 @@ impl PieceMaker {
             };
             let keys = item.keys.clone();
             match rows {
-                Ok(FeedOutcome::Rows(bytes)) => {
+                Ok(FeedOutcome::Rows(bytes, silent)) => {
                     piece.bytes.extend(bytes);
-                    piece.keys.extend(keys);
+                    let is_silent = |key: &i64| silent.iter().any(|(other, _)| other == key);
+                    piece.keys.extend(keys.into_iter().filter(|key| !is_silent(key)));
+                    piece.dropped.extend(silent.into_iter().map(|(key, why)| (vec![key], why)));
                 }
                 Ok(FeedOutcome::Dropped(reason)) => piece.dropped.push((keys, reason)),
                 Err(error) if piece.keys.is_empty() && piece.dropped.is_empty() => {

@@ -187,6 +187,7 @@ impl Given {
             unit: if self.by_group { FeedUnit::Group(limits) } else { FeedUnit::Episode },
             selection: self.selection,
             rewarded: self.rewarded,
+            failed_take_no_place: self.rows.no_infrastructure_failed,
             limit: self.limit.unwrap_or(LIMIT),
             now: 0,
             open: Vec::new(),

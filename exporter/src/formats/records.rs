@@ -2,13 +2,17 @@
 //!
 //! - [`trajectories`]: a record is a row. [`calls`]: a call. [`turns`]: a choice of a call.
 //! - [`samples`]: a row, or a part of one. [`attempts`]: an attempt. [`pairs`]: two answers.
+//! - [`blocks`]: a row for each attempt of a group.
 
 pub(crate) mod attempts;
+mod blocks;
 mod calls;
 pub(crate) mod pairs;
 mod samples;
 mod trajectories;
 mod turns;
+
+use std::collections::BTreeSet;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -18,6 +22,7 @@ use store::AttemptRecord;
 
 use crate::formats::conversations::{kto, openai, preference, sft, sft_tokens};
 use crate::formats::records::attempts::AttemptRecords;
+use crate::formats::records::blocks::BlockRecords;
 use crate::formats::records::calls::CallRecords;
 use crate::formats::records::pairs::PairRecords;
 use crate::formats::records::samples::SampleRecords;
@@ -33,17 +38,20 @@ use crate::formats::trainers::{
     areal, art, atif, nemo_gym, prime_rl, rllm, skyrl, slime, tinker, trl, verifiers,
     verifiers_traces, verl,
 };
-use crate::input::plan::{AttemptNumbers, Shard};
+use crate::input::plan::{AttemptNumbers, PlannedAttempt, Shard};
 use crate::notes::Omissions;
 use crate::options::format::Format;
 use crate::rows::row::Row;
 
 /// Makes the records of one format.
 ///
-/// An attempt is given as its calls, its rows, and its end.
+/// An attempt is given as its start, its calls, its rows, and its end.
 pub(crate) trait RecordBuilder: Send {
     /// Continues the numbers of rows behind those of earlier increments, as one shard of several.
     fn continue_numbers(&mut self, _rows: u64, _shard: Option<Shard>) {}
+
+    /// Starts an attempt.
+    fn start_attempt(&mut self, _attempt: &PlannedAttempt) {}
 
     /// Takes a call of an attempt.
     fn add_call(&mut self, _episode: &AttemptRecord, _call: &Call) {}
@@ -56,6 +64,10 @@ pub(crate) trait RecordBuilder: Send {
 
     /// Ends a file: it has no more attempts.
     fn end_file(&mut self) {}
+
+    /// Corrects the set of attempts of which a row was taken, by their names, to those of which there
+    /// is a record.
+    fn correct(&self, _attempts: &mut BTreeSet<String>) {}
 
     /// Returns the records that wait for a batch.
     fn pending(&mut self) -> &mut dyn PendingRecords;
@@ -112,7 +124,7 @@ pub(crate) fn record_builder(format: Format, label_above: f64) -> Box<dyn Record
         // Trainers.
         Format::Atif => samples(atif::COLUMNS, unanswered),
         Format::Art => samples(art::COLUMNS, untrained_or_unscored),
-        Format::Trl => samples(trl::COLUMNS, untrained),
+        Format::Trl => Box::new(BlockRecords::new(trl::COLUMNS, untrained)),
         Format::TrlAsync => samples(trl::ASYNC, untrained_or_unscored),
         Format::Verl => samples(verl::COLUMNS, untrained),
         Format::PrimeRl => samples(prime_rl::COLUMNS, untrained),

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 
-use crate::input::plan::{AttemptNumbers, comparison_key};
+use crate::input::plan::{AttemptNumbers, comparison_key, key_of_set};
 use crate::rows::messages::RowMessage;
 use crate::rows::row::{Row, TurnRow};
 
@@ -185,10 +185,11 @@ impl Sample {
         self.row.turns.last().and_then(|turn| turn.finish_reason.clone())
     }
 
-    /// Returns the name of what its reward is compared with: `g/` and the group, or `e/` and the
-    /// episode where it has none.
+    /// Returns the name of what its reward is compared with: `g/` and the group (with the number of
+    /// the set, where its name was used again), or `e/` and the episode where it has none.
     pub(crate) fn comparison_key(&self) -> String {
-        comparison_key(self.row.group_id.as_deref(), &self.row.episode_id)
+        let key = comparison_key(self.row.group_id.as_deref(), &self.row.episode_id);
+        key_of_set(key, self.numbers.set)
     }
 
     /// Returns what a trainer may want to know of a row and has no field for.

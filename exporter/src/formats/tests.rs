@@ -76,7 +76,8 @@ fn made(
     let mut builder = record_builder(format, 0.5);
     let mut refused = 0;
     for (number, attempt) in attempts.iter().enumerate() {
-        let place = AttemptNumbers { group: 4, attempt: number as i64, repetition: number as i64 };
+        let place =
+            AttemptNumbers { group: 4, attempt: number as i64, repetition: number as i64, set: 0 };
         attempt.calls.iter().for_each(|call| builder.add_call(&attempt.record, call));
         let kinds = format.kinds();
         for mut row in crate::tests::fixture::chosen(attempt, kinds, crate::SharedTokens::Once) {

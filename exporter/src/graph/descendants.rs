@@ -137,11 +137,11 @@ fn without_order(forest: &Forest<'_>) -> PerNode<Descent> {
     empty.collect()
 }
 
-/// Returns true where one path may hold both nodes: one agent does one thing with one model. Tokens
-/// of two models are never trained together.
+/// Returns true where one path may hold both nodes: one agent does one thing with one policy.
+/// Tokens of two policies are never trained together.
 pub(crate) fn may_share_path(forest: &Forest<'_>, one: NodeId, other: NodeId) -> bool {
-    let has_same_model = forest.nodes[one].model() == forest.nodes[other].model();
-    is_same_task(forest, one, other) && has_same_model
+    let has_same_policy = forest.nodes[one].policy == forest.nodes[other].policy;
+    is_same_task(forest, one, other) && has_same_policy
 }
 
 /// Returns true where one agent does one thing in both. An agent may leave its name out of a call.

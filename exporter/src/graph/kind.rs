@@ -209,7 +209,7 @@ impl<'f, 'a> Kinds<'f, 'a> {
     ) -> (TrajectoryKind, KindReason) {
         let nodes = &self.forest.nodes;
         let only_model_differs = is_same_task(self.forest, start, parent)
-            && nodes[start].model() != nodes[parent].model()
+            && nodes[start].policy != nodes[parent].policy
             && self.descendants.heir(self.forest, parent).is_none();
         match parent_kind {
             Some(kind) if only_model_differs => (kind, KindReason::OtherModel),
@@ -264,8 +264,11 @@ impl<'f, 'a> Kinds<'f, 'a> {
         self.forest.message_ids.get(node).is_some_and(MessageIds::offers_tools)
     }
 
+    /// Returns the model that a call asked for, without the number of its version.
     fn requested_model(&self, node: NodeId) -> Option<&str> {
-        self.forest.nodes[node].call.begun.model.as_deref()
+        let node = &self.forest.nodes[node];
+        let requested = node.call.begun.model.as_deref()?;
+        Some(if requested == node.model() { node.policy } else { requested })
     }
 }
 

@@ -39,6 +39,7 @@ pub(crate) fn merge(forest: &Forest<'_>) -> (Paths, Notes) {
         continued: descendants[id].continued,
         assessment: assessments[id].clone(),
         model: node.model().to_owned(),
+        policy: node.policy.to_owned(),
     });
     (Paths::new(list, nodes.collect()), notes)
 }

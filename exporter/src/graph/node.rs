@@ -28,6 +28,8 @@ pub(crate) struct Node<'a> {
     pub(crate) prompt: &'a [u32],
     /// Sampled token ids; empty without ids.
     pub(crate) sampled: &'a [u32],
+    /// Name of the policy that answered: the model, without the number of its version.
+    pub(crate) policy: &'a str,
 }
 
 /// Identity of a prompt. Choices with one key continue one prompt of one call.
@@ -77,13 +79,18 @@ impl<'a> Node<'a> {
 
     /// Returns the server's name of the model, else the agent's, else an empty text.
     pub(crate) fn model(&self) -> &'a str {
-        self.ended.model.as_deref().or(self.call.begun.model.as_deref()).unwrap_or_default()
+        model_of(self.call, self.ended)
     }
 
     pub(crate) fn agent_task(&self) -> AgentTask<'a> {
         let lineage = &self.call.begun.lineage;
         AgentTask { kind: lineage.kind, agent: lineage.agent.as_deref() }
     }
+}
+
+/// Returns the server's name of the model, else the agent's, else an empty text.
+pub(crate) fn model_of<'a>(call: &'a Call, ended: &'a CallEnd) -> &'a str {
+    ended.model.as_deref().or(call.begun.model.as_deref()).unwrap_or_default()
 }
 
 /// One value for each node of a forest.

@@ -41,6 +41,8 @@ pub(crate) struct PathNode {
     pub(crate) assessment: Assessment,
     /// Name of the model that answered.
     pub(crate) model: String,
+    /// Name of its policy, of which models may be versions.
+    pub(crate) policy: String,
 }
 
 impl Path {
@@ -90,14 +92,25 @@ impl Paths {
         self.nodes[node].first_path
     }
 
-    /// Returns the model that gave the last answer of a path. The path trains no other's tokens.
+    /// Returns the model that gave the last answer of a path.
     pub(crate) fn model(&self, path: PathId) -> &str {
         &self.nodes[self[path].leaf()].model
     }
 
+    /// Returns the policy that gave the last answer of a path. The path trains no other's tokens.
+    pub(crate) fn policy(&self, path: PathId) -> &str {
+        &self.nodes[self[path].leaf()].policy
+    }
+
+    /// Returns the models of a path's policy that answered in it.
+    pub(crate) fn models(&self, path: PathId) -> impl Iterator<Item = &str> {
+        let own = self[path].nodes.iter().filter(move |node| self.has_policy_of(path, **node));
+        own.map(|node| self.nodes[*node].model.as_str())
+    }
+
     /// Returns true where a path may train what `node`, which it holds, sampled.
-    pub(crate) fn has_model_of(&self, path: PathId, node: NodeId) -> bool {
-        self.nodes[node].model == self.model(path)
+    pub(crate) fn has_policy_of(&self, path: PathId, node: NodeId) -> bool {
+        self.nodes[node].policy == self.policy(path)
     }
 
     /// Returns the number of tokens that a path may train of its node number `at`.

@@ -88,9 +88,9 @@ fn is_same_agent(one: &Lineage, other: &Lineage) -> bool {
     (&one.session, &one.agent) == (&other.session, &other.agent)
 }
 
-/// Keeps the candidates that the same model answered. Tokens of two models are never one policy's.
+/// Keeps the candidates that the same policy answered.
 fn by_model(nodes: &PerNode<Node<'_>>, candidates: &mut Vec<NodeId>, child: &Node<'_>) {
-    keep_if_any(candidates, |candidate| nodes[candidate].model() == child.model());
+    keep_if_any(candidates, |candidate| nodes[candidate].policy == child.policy);
 }
 
 fn by_messages(nodes: &PerNode<Node<'_>>, candidates: &mut Vec<NodeId>, child: &Node<'_>) {

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use episode::{Call, CallEnd, Choice, Micros, Reward};
 use store::{AttemptRecord, Snapshot, SnapshotError};
 
-use crate::graph::node::{Node, PerNode};
+use crate::graph::node::{Node, PerNode, model_of};
+use crate::graph::policies::name_policies;
 use crate::graph::previous_responses::whole_requests;
 use crate::notes::{DropReason, Notes};
 
@@ -80,6 +81,7 @@ pub(crate) fn choice_nodes(calls: &[Call]) -> (PerNode<Node<'_>>, Notes) {
             Err(reason) => notes.drop_call(reason),
         }
     }
+    name_policies(&mut nodes);
     (nodes.into_iter().collect(), notes)
 }
 
@@ -118,6 +120,7 @@ fn node_with_ids<'a>(call: &'a Call, ended: &'a CallEnd, choice: &'a Choice) -> 
         has_ids: true,
         prompt,
         sampled,
+        policy: model_of(call, ended),
     })
 }
 
@@ -147,6 +150,7 @@ fn nodes_without_ids<'a>(
             has_ids: false,
             prompt: &[],
             sampled: &[],
+            policy: model_of(call, ended),
         }
     })
 }

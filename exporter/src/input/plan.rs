@@ -10,7 +10,7 @@ use std::fmt;
 use episode::Micros;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use store::{AttemptRecord, Selection, Snapshot, SnapshotError};
+use store::{AttemptRecord, GroupPlace};
 
 use crate::notes::Omissions;
 use crate::rewards::scored_attempt::ScoredAttempt;
@@ -24,6 +24,8 @@ pub(crate) struct AttemptNumbers {
     pub(crate) attempt: i64,
     /// Number of the attempt in its group, from 0.
     pub(crate) repetition: i64,
+    /// Number of the set that it is compared with, among those of its group's name.
+    pub(crate) set: i64,
 }
 
 /// Numbers that an export has given, kept for its next increments. A shard counts its own.
@@ -57,13 +59,14 @@ impl From<GroupNumbers> for (i64, i64) {
 
 impl Numbering {
     /// Gives the next attempt of a group its numbers.
-    fn next(&mut self, key: &str, shard: Option<Shard>) -> AttemptNumbers {
-        let numbers = match self.families.get_mut(key) {
+    fn next(&mut self, key: &str, set: i64, shard: Option<Shard>) -> AttemptNumbers {
+        let key = key_of_set(key.to_owned(), set);
+        let numbers = match self.families.get_mut(&key) {
             Some(known) => known,
             None => {
                 let group = self.groups;
                 self.groups += 1;
-                self.families.entry(key.to_owned()).or_insert(GroupNumbers { group, attempts: 0 })
+                self.families.entry(key).or_insert(GroupNumbers { group, attempts: 0 })
             }
         };
         // Shards never split a group, so only one shard counts in it.
@@ -73,7 +76,7 @@ impl Numbering {
         self.attempts += 1;
 
         let group = Shard::number(shard, numbers.group);
-        AttemptNumbers { group, attempt: Shard::number(shard, attempt), repetition }
+        AttemptNumbers { group, attempt: Shard::number(shard, attempt), repetition, set }
     }
 }
 
@@ -82,8 +85,20 @@ impl Numbering {
 pub(crate) struct PlannedAttempt {
     pub(crate) record: AttemptRecord,
     pub(crate) numbers: AttemptNumbers,
+    /// Reward of its episode, where it has one.
+    pub(crate) reward: Option<f64>,
+    /// Its place in its group; none where nobody said the size of the group.
+    pub(crate) place: Option<GroupPlace>,
     /// Folder of its rows below that of the export; empty without partitions.
     pub(crate) partition: String,
+}
+
+#[cfg(test)]
+impl PlannedAttempt {
+    pub(crate) fn new(record: AttemptRecord) -> Self {
+        let (numbers, partition) = (AttemptNumbers::default(), String::new());
+        Self { record, numbers, reward: None, place: None, partition }
+    }
 }
 
 /// Property that sorts rows into folders.
@@ -126,20 +141,6 @@ pub(crate) struct SelectionRules {
 /// Folder of rows that belong to no group or task, by Hive's name for it.
 const NO_VALUE: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// Lists the selected attempts, sorted as their rows will be: by group (none last), episode,
-/// attempt.
-pub(crate) async fn selected_attempts(
-    snapshot: &mut Snapshot,
-    selection: &Selection,
-) -> Result<Vec<AttemptRecord>, SnapshotError> {
-    let mut records = snapshot.episodes(selection).await?;
-    records.sort_by(|a, b| {
-        let key = |r: &AttemptRecord| (r.group.is_none(), r.group.clone());
-        key(a).cmp(&key(b)).then_with(|| (&a.id, a.attempt).cmp(&(&b.id, b.attempt)))
-    });
-    Ok(records)
-}
-
 /// Applies the rules to the attempts, numbers those that remain, and sorts them by partition.
 /// Attempts come sorted by group, so those of a group stay together.
 pub(crate) fn plan(
@@ -155,10 +156,10 @@ pub(crate) fn plan(
             omissions.entry(reason).or_default().count += 1;
             continue;
         }
-        let record = attempt.record;
-        let numbers = numbering.next(&key, rules.shard);
+        let numbers = numbering.next(&key, attempt.set(), rules.shard);
+        let ScoredAttempt { record, reward, place, .. } = attempt;
         let partition = rules.partition.map_or_else(String::new, |by| by.folder(&record));
-        planned.push(PlannedAttempt { record, numbers, partition });
+        planned.push(PlannedAttempt { record, numbers, reward, place, partition });
     }
     planned.sort_by(|a, b| a.partition.cmp(&b.partition));
     (planned, omissions)
@@ -169,13 +170,18 @@ pub(crate) fn attempt_name(record: &AttemptRecord) -> String {
     format!("{}/{}", record.id, record.attempt)
 }
 
-/// Returns the key of what an attempt is compared with, and must share a shard with: its group,
-/// else its episode. A group and an episode of one name have different keys.
+/// Returns the key of what an attempt must share a shard with: its group, else its episode. A group
+/// and an episode of one name have different keys.
 pub(crate) fn comparison_key(group: Option<&str>, episode: &str) -> String {
     match group {
         Some(group) => format!("g/{group}"),
         None => format!("e/{episode}"),
     }
+}
+
+/// Returns the key of what an attempt is compared with: one of the sets of a group.
+pub(crate) fn key_of_set(key: String, set: i64) -> String {
+    if set == 0 { key } else { format!("{key}/{set}") }
 }
 
 fn comparison_key_of(record: &AttemptRecord) -> String {
@@ -288,6 +294,7 @@ mod tests {
                     record,
                     reward: None,
                     is_infrastructure_failed: false,
+                    place: None,
                 })
                 .collect(),
             rules,
@@ -358,7 +365,8 @@ mod tests {
         let text = serde_json::to_string(&numbers).unwrap();
         let mut numbers = serde_json::from_str(&text).unwrap();
         add(&[("b", Some("a")), ("e1", Some("g")), ("g", None)], &mut numbers);
-        let place = |group, attempt, repetition| AttemptNumbers { group, attempt, repetition };
+        let place =
+            |group, attempt, repetition| AttemptNumbers { group, attempt, repetition, set: 0 };
         let expected = [
             ("b", place(2, 3, 0)),
             ("e1", place(0, 4, 2)),

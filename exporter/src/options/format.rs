@@ -181,10 +181,4 @@ impl Format {
             _ => MessageTraining::Tokens,
         }
     }
-
-    /// Returns true for a format with one row an attempt. TRL has one place for each prompt of a
-    /// group and counts its groups off, so an additional row would shift all that follow.
-    pub(crate) fn has_one_row(self) -> bool {
-        self == Self::Trl
-    }
 }

@@ -50,7 +50,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use super::*;
-    use crate::input::plan::AttemptNumbers;
+    use crate::input::plan::{AttemptNumbers, PlannedAttempt};
     use crate::output::sink::{ExportSink, ManifestNotes};
     use crate::rows::row::Row;
     use crate::rows::schema::schema;
@@ -74,7 +74,9 @@ mod tests {
     async fn write(out: &Path, overwrite: bool) -> Result<Vec<PathBuf>, WriteError> {
         let options = Options { out: out.to_owned().into(), overwrite, ..Options::default() };
         let mut sink = ExportSink::create(&options).await?;
-        sink.start_attempt(&episode(Vec::new()), Vec::new(), "").await?;
+        let attempt = episode(Vec::new());
+        let planned = PlannedAttempt::new(attempt.record.clone());
+        sink.start_attempt(&attempt, Vec::new(), &planned).await?;
         for row in sample_rows() {
             sink.add_row(row, AttemptNumbers::default()).await?;
         }

@@ -165,12 +165,14 @@ impl ExportSink {
         &mut self,
         episode: &RecordedAttempt,
         forks: Vec<Fork>,
-        partition: &str,
+        planned: &PlannedAttempt,
     ) -> Result<(), WriteError> {
+        let partition = planned.partition.as_str();
         if self.open.as_ref().is_none_or(|open| open.partition != partition) {
             self.finish_file().await?;
             self.begin_file(partition).await?;
         }
+        self.builder.start_attempt(planned);
         if self.format == Format::Calls {
             self.add_calls(episode).await?;
         }
@@ -224,6 +226,7 @@ impl ExportSink {
             self.begin_file("").await?;
             self.finish_file().await?;
         }
+        self.builder.correct(&mut self.episodes);
         self.rows = self.finished.iter().map(|file| file.entry.rows).sum();
 
         self.flush_forks().await?;

@@ -13,6 +13,9 @@ use crate::rewards::scored_attempt::ScoredAttempt;
 pub struct GroupSummary {
     /// The group; none for episodes without one.
     pub group: Option<String>,
+    /// Number of its set, from 0: the name of a group of an announced size may be used again.
+    #[serde(skip_serializing_if = "is_first")]
+    pub set: i64,
     /// Number of attempts at episodes.
     pub episodes: u64,
     /// Number of those that have a reward and were not failed by the infrastructure: the
@@ -63,10 +66,12 @@ pub(crate) struct GroupStanding<'a> {
 }
 
 impl RewardGroups {
-    /// Compares attempts, which are sorted by group.
+    /// Compares attempts, which are sorted by group and set.
     pub(crate) fn new(rule: Advantage, attempts: &[ScoredAttempt]) -> Self {
         let mut groups = Self::default();
-        for attempts in attempts.chunk_by(|a, b| a.record.group == b.record.group) {
+        for attempts in
+            attempts.chunk_by(|a, b| a.record.group == b.record.group && a.set() == b.set())
+        {
             let reward = |a: &ScoredAttempt| a.reward.filter(|_| !a.is_infrastructure_failed);
             let rewards: Vec<Option<f64>> = attempts.iter().map(reward).collect();
             let name = attempts[0].record.group.as_ref().map(ToString::to_string);
@@ -78,7 +83,8 @@ impl RewardGroups {
             }
             let failed = attempts.iter().filter(|a| a.is_infrastructure_failed).count() as u64;
             let summary = summary(name, &rewards);
-            groups.summaries.push(GroupSummary { infrastructure_failed: failed, ..summary });
+            let set = attempts[0].set();
+            groups.summaries.push(GroupSummary { infrastructure_failed: failed, set, ..summary });
         }
         groups
     }
@@ -90,10 +96,15 @@ impl RewardGroups {
     }
 }
 
+fn is_first(set: &i64) -> bool {
+    *set == 0
+}
+
 fn summary(group: Option<String>, rewards: &[Option<f64>]) -> GroupSummary {
     let known: Vec<f64> = rewards.iter().copied().flatten().collect();
     GroupSummary {
         group,
+        set: 0,
         episodes: rewards.len() as u64,
         scored: known.len() as u64,
         infrastructure_failed: 0,
@@ -112,7 +123,7 @@ mod tests {
     fn attempt(key: i64, group: Option<&str>, reward: Option<f64>) -> ScoredAttempt {
         let group = group.map(|group| group.parse().unwrap());
         let record = AttemptRecord { key, group, ..episode(Vec::new()).record };
-        ScoredAttempt { record, reward, is_infrastructure_failed: false }
+        ScoredAttempt { record, reward, is_infrastructure_failed: false, place: None }
     }
 
     #[test]

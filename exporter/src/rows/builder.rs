@@ -18,7 +18,7 @@ use crate::rewards::infrastructure::{LastCall, failed_by_infrastructure};
 use crate::rewards::latest::{LatestRewards, TurnSpan, history};
 use crate::rewards::score::{Score, returns};
 use crate::rows::dialogue::{PathMessages, path_messages};
-use crate::rows::row::{Row, Tokens, TurnRow};
+use crate::rows::row::{Row, Tokens, TurnRow, is_limit};
 use crate::rows::token_data::token_data;
 use crate::rows::trajectory::trajectory;
 use crate::rows::verdict::{Verdicts, verdict};
@@ -166,13 +166,17 @@ impl RowBuilder<'_> {
         path_messages(nodes, &sent)
     }
 
-    /// The status of the attempt, or of a path whose attempt was closed without one.
+    /// The status of the attempt, or of a path whose attempt was closed without one. A harness that
+    /// closes every attempt as completed does not know of limits.
     fn status(&self, leaf: &Node<'_>) -> String {
         let record = &self.attempt.record;
         if failed_by_infrastructure(record, LastCall::of(&self.attempt.calls)) {
             return INFRASTRUCTURE_FAILED.to_owned();
         }
-        record.status.clone().unwrap_or_else(|| status(leaf).to_owned())
+        match (record.status.as_deref(), status(leaf)) {
+            (None | Some("completed"), "truncated") => "truncated".to_owned(),
+            (told, found) => told.unwrap_or(found).to_owned(),
+        }
     }
 
     fn trajectory_id(&self, path: PathId) -> String {
@@ -326,7 +330,7 @@ fn logprob_kind(nodes: &[&Node<'_>]) -> String {
 
 /// Returns the status of a path whose episode was closed without one.
 fn status(leaf: &Node<'_>) -> &'static str {
-    if leaf.choice.and_then(|choice| choice.finish_reason.as_deref()) == Some("length") {
+    if is_limit(leaf.choice.and_then(|choice| choice.finish_reason.as_deref())) {
         return "truncated";
     }
     match leaf.ended.outcome {
@@ -400,10 +404,18 @@ mod tests {
 
     #[test]
     fn a_reply_that_hit_the_length_limit_is_truncated_and_trained() {
-        let mut cut = call(1, &[1], &[&[2]]);
-        reply(&mut cut).choices[0].finish_reason = Some("length".to_owned());
-        let row = one(vec![cut]);
-        assert_eq!((row.status.as_str(), row.verdict), ("truncated", "exact"));
+        for reason in ["length", "max_tokens"] {
+            let mut cut = call(1, &[1], &[&[2]]);
+            reply(&mut cut).choices[0].finish_reason = Some(reason.to_owned());
+            let mut attempt = episode(vec![cut]);
+            for (told, expected) in
+                [(None, "truncated"), (Some("completed"), "truncated"), (Some("failed"), "failed")]
+            {
+                attempt.record.status = told.map(str::to_owned);
+                let row = rows_of(&attempt).remove(0);
+                assert_eq!((row.status.as_str(), row.verdict), (expected, "exact"));
+            }
+        }
     }
 
     #[test]

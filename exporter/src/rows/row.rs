@@ -127,6 +127,15 @@ pub(crate) struct TurnRow {
     pub(crate) message: Option<usize>,
 }
 
+/// Finish reasons of replies that ended at a limit, in the words of all wires.
+const LIMITS: [&str; 4] =
+    ["length", "max_output_tokens", "max_tokens", "model_context_window_exceeded"];
+
+/// Returns true where a reply with this finish reason ended at a limit.
+pub(crate) fn is_limit(finish_reason: Option<&str>) -> bool {
+    finish_reason.is_some_and(|reason| LIMITS.contains(&reason))
+}
+
 impl TurnRow {
     /// Returns the positions of its sampled tokens in the row.
     pub(crate) fn span(&self) -> Range<usize> {

@@ -58,9 +58,9 @@ impl<'a> Verdicts<'a> {
     /// Returns the reasons why a path is less than exact.
     pub(crate) fn of_path(&self, path: &Path) -> BTreeSet<Reason> {
         let leaf = &self.derived.forest.nodes[path.leaf()];
-        let mut models = path.nodes.iter().map(|node| self.derived.forest.nodes[*node].model());
+        let mut policies = path.nodes.iter().map(|node| self.derived.forest.nodes[*node].policy);
         let by_place = [
-            (Reason::ModelsDiffer, models.any(|model| model != leaf.model())),
+            (Reason::ModelsDiffer, policies.any(|policy| policy != leaf.policy)),
             (Reason::LostCall, self.lost_call),
             (Reason::CallWithoutTokenIds, self.call_without_ids && leaf.has_ids),
         ];

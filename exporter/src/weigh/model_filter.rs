@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use episode::{Call, TrajectoryKind};
 
-use crate::graph::paths::Paths;
+use crate::graph::paths::{PathId, Paths};
 
 /// Models whose tokens make rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,12 +36,12 @@ impl FromStr for ModelFilter {
 }
 
 impl ModelFilter {
-    /// Returns true where rows of `model` are taken. `policy` is the attempt's policy.
-    pub(crate) fn takes(&self, model: &str, policy: Option<&str>) -> bool {
+    /// Returns true where the row of a path is taken. `policy` is the attempt's policy.
+    pub(crate) fn takes(&self, paths: &Paths, path: PathId, policy: Option<&str>) -> bool {
         match self {
             Self::All => true,
-            Self::Policy => policy.is_none_or(|policy| policy == model),
-            Self::Named(names) => names.contains(model),
+            Self::Policy => policy.is_none_or(|policy| policy == paths.policy(path)),
+            Self::Named(names) => paths.models(path).any(|model| names.contains(model)),
         }
     }
 
@@ -85,17 +85,17 @@ fn main_model(paths: &Paths, counts_kind: impl Fn(TrajectoryKind) -> bool) -> Op
             if paths.first_of(*node) != id {
                 continue;
             }
-            let model = paths.nodes[*node].model.as_str();
-            if !counts.contains_key(model) {
-                in_order.push(model);
+            let policy = paths.nodes[*node].policy.as_str();
+            if !counts.contains_key(policy) {
+                in_order.push(policy);
             }
-            let count = counts.entry(model).or_default();
+            let count = counts.entry(policy).or_default();
             count.0 += paths.trainable_tokens(id, at);
             count.1 += 1;
         }
     }
     // `max_by_key` takes the last of equals, so the order is reversed.
-    in_order.into_iter().rev().max_by_key(|model| counts[model])
+    in_order.into_iter().rev().max_by_key(|policy| counts[policy])
 }
 
 #[cfg(test)]

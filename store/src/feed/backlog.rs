@@ -6,6 +6,7 @@ use crate::database::query::{Query, query};
 use crate::database::row::Row;
 use crate::error::SnapshotError;
 use crate::feed::candidates::CandidateQuery;
+use crate::feed::places::counted;
 use crate::feed::types::{Backlog, ConsumerCounts, FeedQuery, FeedUnit, GroupLimits, WaitingGroup};
 use crate::snapshot::Snapshot;
 
@@ -116,9 +117,8 @@ impl Snapshot {
         }
 
         let fullest = format!(
-            "SELECT q.group_id, q.members - q.ready AS have, q.size FROM ({parts}) AS q \
-             WHERE q.members > q.ready \
-             ORDER BY q.size IS NULL, q.size - (q.members - q.ready), q.group_id LIMIT $10"
+            "SELECT q.group_id, q.have, q.size FROM ({parts}) AS q WHERE q.members > q.ready \
+             ORDER BY q.size IS NULL, q.size - q.have, q.group_id LIMIT $10"
         );
         let rows = bind(fullest).bind(FULLEST_MAX).fetch_all(self.connection()).await?;
         found.fullest = rows.iter().map(waiting_group).collect::<Result<_, _>>()?;
@@ -155,17 +155,25 @@ impl Snapshot {
     }
 }
 
-/// The parts of groups, each with the members that are ready. The values are those of the
-/// candidates, then those of [`bind_limits`].
+/// The parts of groups, each with the members that are ready, and with those that take a place and
+/// are not (`have`). The values are those of the candidates, then those of [`bind_limits`].
 fn parts(is_free: &CandidateQuery<'_>) -> String {
-    format!(
-        "SELECT p.group_id, p.size, p.members, p.since, \
-         CASE WHEN p.item > 0 OR p.since <= $9 THEN p.members \
-         WHEN p.size > 0 THEN p.members - p.members % p.size ELSE 0 END AS ready \
-         FROM (SELECT e.group_id, coalesce(d.item, 0) AS item, \
-         coalesce(min(s.size), $8) AS size, count(*) AS members, min(f.finished_at) AS since \
-         {} AND e.group_id IS NOT NULL GROUP BY e.group_id, coalesce(d.item, 0)) AS p",
+    let members = format!(
+        "SELECT e.group_id, coalesce(d.item, 0) AS item, coalesce(s.size, $8) AS size, \
+         f.finished_at, f.position, {} {} AND e.group_id IS NOT NULL",
+        is_free.placed(),
         is_free.sql()
+    );
+    let numbered = format!(
+        "SELECT x.*, {} FROM ({members}) AS x",
+        counted("x.group_id, x.item", "x.position")
+    );
+    format!(
+        "SELECT c.group_id, min(c.size) AS size, count(*) AS members, \
+         min(c.finished_at) AS since, min(c.places % coalesce(c.size, c.places + 1)) AS have, \
+         CASE WHEN c.item > 0 OR min(c.finished_at) <= $9 THEN count(*) \
+         ELSE count(*) FILTER (WHERE c.ahead / c.size < c.places / c.size) END AS ready \
+         FROM ({numbered}) AS c GROUP BY c.group_id, c.item"
     )
 }
 

@@ -4,6 +4,7 @@ use episode::{CallId, EpisodeId, GroupId, Micros, TaskId};
 
 use crate::database::query::{Query, query};
 use crate::error::SnapshotError;
+use crate::feed::places::placed;
 use crate::feed::types::FeedQuery;
 use crate::snapshot::Snapshot;
 use crate::types::Selection;
@@ -55,6 +56,15 @@ impl CandidateQuery<'_> {
         let open =
             self.with_open_calls.iter().fold("0".to_owned(), |list, key| format!("{list}, {key}"));
         format!("{FREE} AND f.episode_key NOT IN ({open})")
+    }
+
+    /// The column `placed`: 1 where a candidate takes a place in its group, else 0. A reader with a
+    /// cursor gets the same items again, so no later run changes them.
+    pub(crate) fn placed(&self) -> String {
+        match (self.query.failed_take_no_place, &self.query.consumer) {
+            (false, None) => "CAST(1 AS BIGINT) AS placed".to_owned(),
+            (failed, _) => format!("{} AS placed", placed(failed)),
+        }
     }
 
     /// Binds the values.

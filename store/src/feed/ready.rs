@@ -6,6 +6,7 @@ use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::SnapshotError;
 use crate::feed::candidates::CandidateQuery;
+use crate::feed::places::counted;
 use crate::feed::types::{FeedItem, FeedQuery, FeedUnit, GroupLimits};
 use crate::feed::write::last_position;
 use crate::snapshot::Snapshot;
@@ -28,6 +29,8 @@ struct GroupPart {
 struct Member {
     position: i64,
     key: i64,
+    /// True where it takes a place in its group.
+    is_placed: bool,
 }
 
 impl Snapshot {
@@ -78,8 +81,10 @@ impl Snapshot {
             .bind(candidates.query.limit)
             .fetch_all(self.connection())
             .await?;
-        let members = members_of(&rows)?;
-        Ok(members.iter().map(|member| FeedItem::new(member.position, vec![member.key])).collect())
+        let item = |row: &Row| {
+            Ok(FeedItem::new(row.try_get("position")?, vec![row.try_get("episode_key")?]))
+        };
+        Ok(rows.iter().map(item).collect::<Result<_, sqlx::Error>>()?)
     }
 
     /// Groups for a consumer: complete ones, overdue ones, and those that were handed out before.
@@ -92,11 +97,12 @@ impl Snapshot {
         // Without a limit no group is overdue: none was finished at the minimum.
         let overdue_at = limits.wait.map_or(Micros::MIN, |wait| wanted.now.saturating_sub(wait));
         let select = format!(
-            "SELECT e.group_id, coalesce(d.item, 0) AS item, \
-             coalesce(min(s.size), $8) AS size, min(f.finished_at) AS since \
-             {} AND e.group_id IS NOT NULL GROUP BY e.group_id, coalesce(d.item, 0) \
-             HAVING coalesce(d.item, 0) > 0 OR count(*) >= coalesce(min(s.size), $8) \
-             OR min(f.finished_at) <= $9 ORDER BY max(f.position) LIMIT $10",
+            "SELECT x.group_id, x.item, min(x.size) AS size, min(x.finished_at) AS since \
+             FROM (SELECT e.group_id, coalesce(d.item, 0) AS item, coalesce(s.size, $8) AS size, \
+             f.finished_at, f.position, {} {} AND e.group_id IS NOT NULL) AS x \
+             GROUP BY x.group_id, x.item HAVING x.item > 0 OR sum(x.placed) >= min(x.size) \
+             OR min(x.finished_at) <= $9 ORDER BY max(x.position) LIMIT $10",
+            candidates.placed(),
             candidates.sql()
         );
         let parts = candidates
@@ -129,8 +135,9 @@ impl Snapshot {
         part: &GroupPart,
     ) -> Result<Vec<Member>, sqlx::Error> {
         let select = format!(
-            "SELECT f.position, f.episode_key {} AND e.group_id = $8 \
+            "SELECT f.position, f.episode_key, {} {} AND e.group_id = $8 \
              AND coalesce(d.item, 0) = $9 ORDER BY f.position",
+            candidates.placed(),
             candidates.sql()
         );
         let rows = candidates
@@ -185,17 +192,21 @@ impl Snapshot {
         limits: GroupLimits,
     ) -> Result<Vec<FeedItem>, SnapshotError> {
         // Members are numbered within their group; `number` is the item of the group they are in.
-        let numbered = format!(
-            "SELECT e.group_id, f.position, f.episode_key, coalesce(s.size, $8) AS size, \
-             (row_number() OVER (PARTITION BY e.group_id ORDER BY f.position) - 1) \
-             / coalesce(s.size, $8) AS number {} AND e.group_id IN (SELECT x.group_id \
-             FROM finished y JOIN episode x ON x.episode_key = y.episode_key \
-             WHERE y.position > $9)",
+        let members = format!(
+            "SELECT e.group_id, f.position, f.episode_key, coalesce(s.size, $8) AS size, {} \
+             {} AND e.group_id IN (SELECT g.group_id FROM finished y \
+             JOIN episode g ON g.episode_key = y.episode_key WHERE y.position > $9)",
+            candidates.placed(),
             candidates.sql()
+        );
+        let numbered = format!(
+            "SELECT c.*, c.ahead / c.size AS number FROM \
+             (SELECT x.*, {} FROM ({members}) AS x) AS c",
+            counted("x.group_id", "x.position")
         );
         let complete = format!(
             "SELECT m.group_id, m.number, max(m.position) AS last FROM ({numbered}) AS m \
-             GROUP BY m.group_id, m.number HAVING count(*) = min(m.size) \
+             GROUP BY m.group_id, m.number HAVING sum(m.placed) = min(m.size) \
              AND max(m.position) > $9 ORDER BY last LIMIT $10"
         );
         let select = format!(
@@ -252,7 +263,8 @@ impl GroupPart {
         })
     }
 
-    /// The items that the part's members make.
+    /// The items that the part's members make. Those that take no place are in the item of the next
+    /// that does.
     fn items(&self, members: &[Member], is_overdue: bool) -> Vec<FeedItem> {
         if self.item > 0 {
             return vec![FeedItem { position: self.item, ..item_of(members) }];
@@ -261,11 +273,19 @@ impl GroupPart {
         let Some(size) = size else {
             return vec![FeedItem { late: true, ..item_of(members) }];
         };
-        members
-            .chunks(size)
-            .filter(|chunk| chunk.len() == size || is_overdue)
-            .map(|chunk| FeedItem { late: chunk.len() < size, ..item_of(chunk) })
-            .collect()
+
+        let mut items = Vec::new();
+        let mut rest = members;
+        while !rest.is_empty() {
+            let places = rest.iter().enumerate().filter(|(_, member)| member.is_placed);
+            let last = places.map(|(at, _)| at).nth(size - 1);
+            let (item, others) = rest.split_at(last.map_or(rest.len(), |last| last + 1));
+            if last.is_some() || is_overdue {
+                items.push(FeedItem { late: last.is_none(), ..item_of(item) });
+            }
+            rest = others;
+        }
+        items
     }
 }
 
@@ -278,7 +298,11 @@ fn item_of(members: &[Member]) -> FeedItem {
 fn members_of(rows: &[Row]) -> Result<Vec<Member>, sqlx::Error> {
     rows.iter()
         .map(|row| {
-            Ok(Member { position: row.try_get("position")?, key: row.try_get("episode_key")? })
+            Ok(Member {
+                position: row.try_get("position")?,
+                key: row.try_get("episode_key")?,
+                is_placed: row.try_get::<i64>("placed")? == 1,
+            })
         })
         .collect()
 }

@@ -826,3 +826,45 @@ async fn futures_of<F: Future>(mut two: Vec<F>) -> Vec<F::Output> {
     let (first, second) = tokio::join!(first, second);
     vec![first, second]
 }
+
+/// Announces an attempt at an episode of the group `g`, of a size of 2, and closes it.
+async fn finish_run(store: &Store, episode: &str, attempt: u32, status: &str, at: Micros) {
+    let tag = Tag { attempt, ..named(episode, Some("g")) };
+    let announced = Announcement { group_size: Some(2), ..announced(tag) };
+    store.announce(announced).await.unwrap();
+    let id = AttemptId { episode: episode.parse().unwrap(), attempt };
+    store.close(id, at, Some(status.to_owned())).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_try_that_the_infrastructure_failed_takes_no_place() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        finish_run(&store, "a", 0, "infrastructure_failed", 10).await;
+        finish_run(&store, "b", 0, "completed", 11).await;
+        let cut = FeedUnit::Group(GroupLimits::default());
+        let filtered = FeedQuery { failed_take_no_place: true, ..wanted("t", cut, LATE) };
+        let cursor = FeedQuery { consumer: None, ..filtered.clone() };
+        for asked in [&filtered, &cursor] {
+            assert!(ready(&store, asked).await.is_empty());
+            let waits = store.snapshot().await.unwrap().backlog(asked).await.unwrap();
+            assert_eq!((waits.fullest[0].have, waits.fullest[0].size), (1, Some(2)));
+        }
+        let plain = wanted("t", cut, LATE);
+        assert_eq!(names(&store, &ready(&store, &plain).await).await, ["a+b"]);
+
+        // Run again, it takes no place for anybody who has not been handed it.
+        finish_run(&store, "a", 1, "completed", 12).await;
+        for asked in [&filtered, &cursor, &plain] {
+            assert_eq!(names(&store, &ready(&store, asked).await).await, ["a+a+b"]);
+        }
+        finish_run(&store, "c", 0, "completed", 13).await;
+        finish_run(&store, "d", 0, "failed", 14).await;
+        let places = store.snapshot().await.unwrap().group_places(None, false).await.unwrap();
+        let sets: Vec<_> = places.values().map(|place| (place.set, place.is_member)).collect();
+        assert_eq!(sets, [(0, false), (0, true), (0, true), (1, true), (1, true)]);
+        drop(store);
+        writer.finish().await;
+    })
+    .await;
+}

@@ -135,6 +135,9 @@ pub struct FeedQuery {
     pub selection: Selection,
     /// Only attempts that were given a reward.
     pub rewarded: bool,
+    /// True where no attempt that the infrastructure failed takes the place of a member. Otherwise
+    /// only one that was run again takes none.
+    pub failed_take_no_place: bool,
     /// The most items to return.
     pub limit: u32,
     /// Calls that are known to be under way still: a consumer's attempts wait for them, however

@@ -18,10 +18,7 @@ pub(crate) struct SampleRecords {
     refusal: RowRefusal,
     training: MessageTraining,
     label_above: f64,
-    /// True where an attempt has one row at most: the one that trains most, the first of equals.
-    one_row: bool,
-    /// The newest sample of the attempt. The next one shows whether it is the last, or gives way to
-    /// one that trains more.
+    /// The newest sample of the attempt. The next one shows whether it is the last.
     held: Option<Box<Sample>>,
     index_in_attempt: i64,
     /// Number of samples so far, those of earlier increments included.
@@ -43,7 +40,6 @@ impl SampleRecords {
             refusal,
             training: format.message_training(),
             label_above,
-            one_row: format.has_one_row(),
             held: None,
             index_in_attempt: 0,
             count: 0,
@@ -69,30 +65,13 @@ impl SampleRecords {
 
     /// Holds a sample until the next one comes.
     fn hold(&mut self, sample: Sample) {
-        if self.one_row {
-            if !self.replaces_held(&sample) {
-                return;
-            }
-        } else {
-            self.release(false);
-        }
-
+        self.release(false);
         let good = sample.row.score().is_some_and(|reward| reward > self.label_above);
         let index = Shard::number(self.shard, self.count);
         let index_in_attempt = self.index_in_attempt;
         self.count += 1;
         self.index_in_attempt += 1;
         self.held = Some(Box::new(Sample { index, index_in_attempt, is_good: good, ..sample }));
-    }
-
-    /// Returns true where a sample trains more than the one held, if any. Counts the other one as
-    /// left out.
-    fn replaces_held(&mut self, sample: &Sample) -> bool {
-        let Some(held) = &self.held else { return true };
-        let (held, new) = (held.row.tokens.trained(), sample.row.tokens.trained());
-        let omission = Omission { count: 1, trained_tokens: held.min(new) as u64 };
-        self.omissions.entry("rows_that_train_less").or_default().add(omission);
-        new > held
     }
 
     fn release(&mut self, is_last: bool) {

@@ -52,8 +52,11 @@ fn made(format: Format, attempts: &[RecordedAttempt]) -> (Vec<Value>, Vec<Row>, 
         let (shares, notes) = weigh(&derived, &wanted);
         add_omissions(&mut left, &notes.left_out);
         for row in rows(attempt, &derived, &shares, RowExtras::default()) {
-            let place =
-                AttemptNumbers { group: 0, attempt: number as i64, repetition: number as i64 };
+            let place = AttemptNumbers {
+                attempt: number as i64,
+                repetition: number as i64,
+                ..Default::default()
+            };
             taken.push(row.clone());
             builder.add_row(row, place);
         }

@@ -213,7 +213,7 @@ fn what_sampling_left_is_cut_at_the_tokens_of_the_response() {
 #[test]
 fn trl_takes_the_row_that_trains_most_and_counts_the_others() {
     let mut builder = record_builder(Format::Trl, 0.0);
-    let place = AttemptNumbers { group: 0, attempt: 0, repetition: 0 };
+    let place = AttemptNumbers::default();
     let all = rows_of(&both()[0]);
     let with = |trained: usize, id: &str| {
         let mut row = all[0].clone();
@@ -230,6 +230,7 @@ fn trl_takes_the_row_that_trains_most_and_counts_the_others() {
     builder.end_attempt();
     assert!(builder.add_row(with(1, "next"), place));
     builder.end_attempt();
+    builder.end_file();
     let left = |count, trained_tokens| crate::Omission { count, trained_tokens };
     let expected =
         [("rows_that_train_less", left(3, 2 + 5 + 1)), ("rows_without_trained_tokens", left(1, 0))];

@@ -11,7 +11,7 @@ use crate::formats::sample::Sample;
 use crate::formats::table::{Getter, RecordColumn};
 use crate::notes::Reason;
 use crate::rows::messages::RowMessage;
-use crate::rows::row::TurnRow;
+use crate::rows::row::{TurnRow, is_limit};
 
 pub(crate) const COLUMNS: &[RecordColumn<AttemptRecord>] = &[
     RecordColumn::new("example_id", Getter::Int(|a| Some(a.main().numbers.group))),
@@ -24,7 +24,7 @@ pub(crate) const COLUMNS: &[RecordColumn<AttemptRecord>] = &[
     // Spans, which verifiers fills with zeros.
     RecordColumn::new("timing", Getter::Json(|_| Some("{}".to_owned()))),
     RecordColumn::new("is_completed", Getter::Bool(|a| Some(failure(a).is_none()))),
-    RecordColumn::new("is_truncated", Getter::Bool(|a| Some(a.main().row.status == "truncated"))),
+    RecordColumn::new("is_truncated", Getter::Bool(|a| Some(was_cut(a)))),
     RecordColumn::new("metrics", Getter::Json(|a| Some(metrics(a)))),
     RecordColumn::new("info", Getter::Json(|a| Some(a.main().metadata().to_string()))),
     RecordColumn::optional("error", Getter::Json(error)),
@@ -108,7 +108,13 @@ fn step(sample: &Sample, turn: &TurnRow) -> Value {
 }
 
 fn is_truncated(turn: &TurnRow) -> bool {
-    turn.finish_reason.as_deref() == Some("length")
+    is_limit(turn.finish_reason.as_deref())
+}
+
+/// Returns true where a step was truncated: the rule of `MultiTurnEnv`.
+fn was_cut(attempt: &AttemptRecord) -> bool {
+    let is_cut = attempt.main().row.status == "truncated";
+    is_cut || turns(attempt).any(|(_, turn)| is_truncated(turn))
 }
 
 /// Writes the tokens of a turn; null for ids that were made from text, whose logprobs are zeros

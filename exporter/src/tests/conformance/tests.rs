@@ -432,6 +432,7 @@ fn row_21_one_place_a_prompt_gets_the_row_that_trains_most() {
         }
         builder.end_attempt();
     }
+    builder.end_file();
     let left = crate::Omission { count: 1, trained_tokens: 2 };
     assert_eq!(builder.omissions(), [("rows_that_train_less", left)].into());
     let found = builder.pending().take_batch().unwrap();

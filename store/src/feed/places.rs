@@ -1,0 +1,91 @@
+//! Places of attempts in their groups: a group's name may be used again, so its first size of
+//! attempts is one set, the next another.
+//!
+//! An attempt that the infrastructure failed and that was run again takes no place: it belongs to
+//! the set in which its successor may stand.
+
+use std::collections::BTreeMap;
+
+use episode::GroupId;
+
+use crate::database::query::query;
+use crate::database::row::Row;
+use crate::error::SnapshotError;
+use crate::snapshot::Snapshot;
+
+/// True where the infrastructure failed the attempt `e`: the rule of `failed_by_infrastructure` in
+/// the exporter, for attempts that are closed.
+const FAILED: &str = "CASE WHEN e.status = 'infrastructure_failed' THEN 1 = 1 \
+    WHEN e.status IN ('completed', 'truncated') THEN 1 = 0 \
+    ELSE e.closed_at IS NOT NULL AND coalesce((SELECT c.outcome IS NULL \
+        OR c.outcome IN ('upstream_failed', 'capped') FROM call c \
+        WHERE c.episode_key = e.episode_key \
+        AND c.route IN ('chat', 'completions', 'responses', 'messages', 'generate') \
+        ORDER BY c.started_at DESC, c.call_id DESC LIMIT 1), 1 = 0) END";
+
+/// True where the episode of the attempt `e` was run again.
+const RUN_AGAIN: &str = "EXISTS (SELECT 1 FROM episode n \
+    WHERE n.episode_id = e.episode_id AND n.attempt > e.attempt)";
+
+/// Place of an attempt in a group of an announced size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GroupPlace {
+    /// Number of its set among those of the group's name, from 0.
+    pub set: i64,
+    /// Attempts of a set.
+    pub size: u32,
+    /// True where the attempt counts among them.
+    pub is_member: bool,
+}
+
+/// 1 where the attempt `e` takes a place in its group, else 0. Where `failed`
+/// is false, a failed one takes none only if it was run again.
+pub(crate) fn placed(failed: bool) -> String {
+    let again = if failed { String::new() } else { format!("{RUN_AGAIN} AND ") };
+    format!("CAST(CASE WHEN {again}{FAILED} THEN 0 ELSE 1 END AS BIGINT)")
+}
+
+/// The columns `ahead` and `places`: attempts with a place before this one, and all of them, in
+/// the parts of rows `x` by `part`, in an order.
+pub(crate) fn counted(part: &str, order: &str) -> String {
+    format!(
+        "count(*) FILTER (WHERE x.placed = 1) OVER (PARTITION BY {part} ORDER BY {order} \
+         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS ahead, \
+         count(*) FILTER (WHERE x.placed = 1) OVER (PARTITION BY {part}) AS places"
+    )
+}
+
+impl Snapshot {
+    /// Places of the attempts in `group`, or in all groups, by the store's key: of those groups whose
+    /// sizes were announced. Attempts that are not finished come last. `failed_take_no_place` is
+    /// that of [`crate::FeedQuery`].
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn group_places(
+        &mut self,
+        group: Option<&GroupId>,
+        failed_take_no_place: bool,
+    ) -> Result<BTreeMap<i64, GroupPlace>, SnapshotError> {
+        let select = format!(
+            "SELECT x.episode_key, x.size, x.placed, {} FROM (SELECT e.episode_key, e.group_id, \
+             f.position, s.size, {} AS placed FROM episode e JOIN group_size s ON s.group_id = e.group_id \
+             LEFT JOIN finished f ON f.episode_key = e.episode_key \
+             WHERE $1 IS NULL OR e.group_id = $1) AS x",
+            counted("x.group_id", "x.position IS NULL, x.position, x.episode_key"),
+            placed(failed_take_no_place),
+        );
+        let rows =
+            query(select).bind(group.map(GroupId::as_str)).fetch_all(self.connection()).await?;
+        let place = |row: &Row| {
+            let size: i64 = row.try_get("size")?;
+            let place = GroupPlace {
+                set: row.try_get::<i64>("ahead")? / size.max(1),
+                size: u32::try_from(size).unwrap_or(u32::MAX),
+                is_member: row.try_get::<i64>("placed")? == 1,
+            };
+            Ok((row.try_get("episode_key")?, place))
+        };
+        Ok(rows.iter().map(place).collect::<Result<_, sqlx::Error>>()?)
+    }
+}
