@@ -120,7 +120,7 @@ def nemo_gym(rows):
             assert len(item.generation_token_ids) == len(item.generation_log_probs)
             seen = item.prompt_token_ids + item.generation_token_ids
             ids += len(item.generation_token_ids)
-    groups, _ = RewardProfiler().profile_from_data(rows, rows)
+    groups = RewardProfiler().profile_from_data(rows, rows)[0]
     return {"ids": ids, "groups": len(groups)}
 
 
