@@ -65,8 +65,8 @@ pub(crate) trait RecordBuilder: Send {
     /// Ends a file: it has no more attempts.
     fn end_file(&mut self) {}
 
-    /// Corrects the set of attempts of which a row was taken, by their names, to those of which there
-    /// is a record.
+    /// Corrects the set of attempts of which a row was taken, by their names, to those of which
+    /// there is a record.
     fn correct(&self, _attempts: &mut BTreeSet<String>) {}
 
     /// Returns the records that wait for a batch.

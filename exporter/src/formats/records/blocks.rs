@@ -1,5 +1,5 @@
-//! Records of a trainer that counts its groups by position: a block of records a group, one for each
-//! of its attempts.
+//! Records of a trainer that counts its groups by position: a block of records a group, one for
+//! each of its attempts.
 //!
 //! A block that lacks a record would shift all groups behind it. An attempt without a row has the
 //! place of a row that trains nothing; a group that lacks attempts is left out.
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_without_a_row_has_the_place_of_one_that_trains_nothing() {
+    fn a_member_without_a_row_keeps_its_place_and_trains_nothing() {
         let (yes, no) = (true, false);
         let whole = [(0, "a", yes, yes), (0, "b", yes, no), (0, "c", yes, yes)];
         let mut builder = made(&[whole.as_slice(), &[(1, "d", yes, no)]].concat());

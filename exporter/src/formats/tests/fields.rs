@@ -202,7 +202,10 @@ fn a_step_has_pictures_as_parts() {
         row.dialogue.completion[1].content = Some(parts.to_string());
     };
     let found = changed(Format::Atif, pictured);
-    let image = |kind: &str, path: &str| json!({ "type": "image", "source": { "media_type": kind, "path": path } });
+    let image = |kind: &str, path: &str| {
+        let source = json!({ "media_type": kind, "path": path });
+        json!({ "type": "image", "source": source })
+    };
     let expected = json!([
         { "type": "text", "text": "see" },
         image("image/png", url),

@@ -55,6 +55,8 @@ fn trace(attempt: &AttemptRecord, sample: &Sample) -> Value {
     let errors: Vec<Value> =
         errors(attempt).iter().filter_map(|error| serde_json::from_str(error).ok()).collect();
     let metrics: Value = serde_json::from_str(&metrics(attempt)).unwrap_or_default();
+    let began = row.turns.first().map_or(0.0, |turn| seconds(&turn.call_id));
+
     json!({
         "version": 1,
         "id": row.trajectory_id,
@@ -67,6 +69,7 @@ fn trace(attempt: &AttemptRecord, sample: &Sample) -> Value {
         "tools": tools(sample),
         "nodes": nodes,
         "calls": calls,
+
         // A reward of null says that nobody scored the path.
         "rewards": { "reward": row.score().map(|score| json!({ "score": score })) },
         "metrics": metrics,
@@ -75,7 +78,7 @@ fn trace(attempt: &AttemptRecord, sample: &Sample) -> Value {
         "ok": errors.is_empty(),
         "stop_condition": row.status,
         "errors": errors,
-        "timing": { "start": row.turns.first().map_or(0.0, |turn| seconds(&turn.call_id)) },
+        "timing": { "start": began },
     })
 }
 
