@@ -7,11 +7,9 @@ use store::{Snapshot, SnapshotError};
 use thiserror::Error;
 
 use crate::export::report::Report;
-use crate::forks::Fork;
 use crate::forks::builder::forks;
 use crate::forks::token_texts::ForkTexts;
 use crate::graph::derive::{Derived, derive};
-use crate::graph::scan::RecordedAttempt;
 use crate::input::plan::plan;
 use crate::input::prefetch::Prefetch;
 use crate::notes::{Notes, Omissions, add_omissions};
@@ -23,7 +21,7 @@ use crate::rewards::scored_attempt::{ScoredAttempt, with_places, with_rewards};
 use crate::rows::builder::rows;
 use crate::rows::retokenize::retokenize;
 use crate::rows::verdict::Verdicts;
-use crate::weigh::{TokenShares, weigh};
+use crate::weigh::weigh;
 
 /// Reason why nothing was exported. No file is left behind.
 #[derive(Debug, Error)]
@@ -79,7 +77,7 @@ pub async fn export_with_progress(
     let (planned, omissions) = plan(attempts, &rules, sink.numbering());
     add_omissions(&mut report.left_out, &omissions);
 
-    let texts = options.retokenizer.as_ref().map(|retokenizer| retokenizer.texts());
+    let texts = options.retokenizer.as_ref().map(|by| ForkTexts::All(by.tokenizer()));
     let records = planned.iter().map(|next| next.record.clone()).collect();
     let mut prefetch = Prefetch::start(snapshot, records, options.rewards.as_of);
     for (done, next) in planned.iter().enumerate() {
@@ -92,7 +90,11 @@ pub async fn export_with_progress(
         let (shares, weighed) = weigh(&derived, &options.path_filter());
         report.add_notes([&scanned, &derived.notes, &rendered, &weighed]);
 
-        let left = forks_of_rows(&attempt, &derived, &shares, texts.as_ref());
+        let left = if shares.paths.is_empty() {
+            Vec::new()
+        } else {
+            forks(&attempt, &derived, texts.as_ref())
+        };
         report.add_attempt(&attempt, &derived, &shares);
         report.add_verdict(&Verdicts::new(&attempt, &derived), &left);
 
@@ -132,16 +134,6 @@ impl Options {
             None => Ok(retokenize(derived, retokenizer)),
         }
     }
-}
-
-/// Finds the forks of an attempt that has a row.
-fn forks_of_rows(
-    attempt: &RecordedAttempt,
-    derived: &Derived<'_>,
-    shares: &TokenShares<'_>,
-    texts: Option<&ForkTexts>,
-) -> Vec<Fork> {
-    if shares.paths.is_empty() { Vec::new() } else { forks(attempt, derived, texts) }
 }
 
 impl Report {

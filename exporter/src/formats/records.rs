@@ -35,7 +35,8 @@ use crate::formats::refusals::{
 use crate::formats::sample::Sample;
 use crate::formats::table::{RecordColumn, Table};
 use crate::formats::trainers::{
-    areal, art, atif, nemo_gym, prime_rl, rllm, skyrl, slime, tinker, trl, verifiers, verl,
+    areal, art, atif, nemo_gym, prime_rl, rllm, skyrl, slime, tinker, trl, verifiers,
+    verifiers_traces, verl,
 };
 use crate::input::plan::{AttemptNumbers, PlannedAttempt, Shard};
 use crate::notes::Omissions;
@@ -134,6 +135,9 @@ pub(crate) fn record_builder(format: Format, label_above: f64) -> Box<dyn Record
         Format::NemoGym => samples(nemo_gym::COLUMNS, untrained_or_unscored),
         Format::Rllm => {
             Box::new(AttemptRecords::new(rllm::COLUMNS, untrained_or_unscored, label_above))
+        }
+        Format::VerifiersTraces => {
+            Box::new(AttemptRecords::new(verifiers_traces::COLUMNS, nothing, label_above))
         }
         Format::Verifiers => {
             Box::new(AttemptRecords::new(verifiers::COLUMNS, unscored, label_above))

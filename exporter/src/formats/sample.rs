@@ -111,9 +111,9 @@ impl Sample {
         self.row.advantage.map(|advantage| self.by_mask(advantage as f32, 0.0))
     }
 
-    /// Returns a reward for each token behind the first prompt: those of calls and tokens where they
-    /// fall, and that of the path, or the episode's, on the last one. Gives none where no reward
-    /// falls on a call or a token.
+    /// Returns a reward for each token behind the first prompt: those of calls and tokens where
+    /// they fall, and that of the path, or the episode's, on the last one. Gives none where no
+    /// reward falls on a call or a token.
     pub(crate) fn completion_rewards(&self) -> Option<Vec<f32>> {
         let given = self.row.token_rewards.as_ref()?;
         let mut rewards: Vec<f64> =

@@ -35,6 +35,8 @@ pub(crate) enum Getter<T: 'static> {
     Bools(fn(&T) -> Option<Vec<bool>>),
     Int8s(fn(&T) -> Option<Vec<i8>>),
     Ints(fn(&T) -> Option<Vec<i32>>),
+    /// Lists of integers.
+    IntRows(fn(&T) -> Option<Vec<Vec<i32>>>),
     Float32s(fn(&T) -> Option<Vec<f32>>),
     Texts(fn(&T) -> Option<Vec<String>>),
     /// One JSON document each.
@@ -77,6 +79,7 @@ impl<T> RecordColumn<T> {
             Getter::Bools(get) => lists(field, records, get, |v| Arc::new(BooleanArray::from(v)))?,
             Getter::Int8s(get) => lists(field, records, get, |v| Arc::new(Int8Array::from(v)))?,
             Getter::Ints(get) => lists(field, records, get, |v| Arc::new(Int32Array::from(v)))?,
+            Getter::IntRows(get) => int_rows(field, records, get)?,
             Getter::Float32s(get) => {
                 lists(field, records, get, |v| Arc::new(Float32Array::from(v)))?
             }
@@ -106,6 +109,7 @@ impl<T> Getter<T> {
             Self::Bools(_) => list_of(DataType::Boolean),
             Self::Int8s(_) => list_of(DataType::Int8),
             Self::Ints(_) => list_of(DataType::Int32),
+            Self::IntRows(_) => list_of(list_of(DataType::Int32)),
             Self::Float32s(_) => list_of(DataType::Float32),
             Self::Texts(_) => list_of(DataType::Utf8),
             Self::Jsons(_) => DataType::List(Arc::new(json_field("element"))),
@@ -134,6 +138,19 @@ fn lists<T, V>(
         values.extend(found.into_iter().flatten());
     }
     list(field, lengths.into_iter(), array(values))
+}
+
+fn int_rows<T>(
+    field: &Field,
+    records: &[T],
+    get: fn(&T) -> Option<Vec<Vec<i32>>>,
+) -> Result<ArrayRef, ArrowError> {
+    let found: Vec<Option<Vec<Vec<i32>>>> = records.iter().map(get).collect();
+    let rows = || found.iter().flatten().flatten();
+    let of_row = Field::new("element", list_of(DataType::Int32), false);
+    let values = Int32Array::from_iter_values(rows().flatten().copied());
+    let lists = list(&of_row, rows().map(|row| Some(row.len())), Arc::new(values))?;
+    list(field, found.iter().map(|rows| rows.as_ref().map(Vec::len)), lists)
 }
 
 fn routings<T>(

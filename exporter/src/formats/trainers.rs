@@ -5,6 +5,7 @@
 pub(crate) mod areal;
 pub(crate) mod art;
 pub(crate) mod atif;
+mod call_time;
 pub(crate) mod nemo_gym;
 pub(crate) mod prime_rl;
 pub(super) mod replay;
@@ -14,4 +15,5 @@ pub(crate) mod slime;
 pub(crate) mod tinker;
 pub(crate) mod trl;
 pub(crate) mod verifiers;
+pub(crate) mod verifiers_traces;
 pub(crate) mod verl;

@@ -28,6 +28,7 @@ pub enum Format {
     Rllm,
     NemoGym,
     Verifiers,
+    VerifiersTraces,
     Atif,
     OpenAi,
     OpenAiPreference,
@@ -56,7 +57,7 @@ const CONVERSATIONS: [TrajectoryKind; 3] =
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Trajectories,
         Self::Calls,
         Self::Turns,
@@ -76,6 +77,7 @@ impl Format {
         Self::Rllm,
         Self::NemoGym,
         Self::Verifiers,
+        Self::VerifiersTraces,
         Self::Atif,
         Self::OpenAi,
         Self::OpenAiPreference,
@@ -113,7 +115,10 @@ impl Format {
             Self::Tinker => ("tinker", "Tinker: a Datum"),
             Self::Rllm => ("rllm", "rLLM: an Episode"),
             Self::NemoGym => ("nemo-gym", "NeMo Gym: a rollout, as its agents give it back"),
-            Self::Verifiers => ("verifiers", "verifiers: a line of `results.jsonl`"),
+            Self::Verifiers => ("verifiers", "verifiers 0.1: a line of `results.jsonl`"),
+            Self::VerifiersTraces => {
+                ("verifiers-traces", "verifiers 0.4: a line of `traces.jsonl`")
+            }
             Self::Atif => ("atif", "ATIF v1.7: a Trajectory"),
             Self::OpenAi => ("openai", "OpenAI: a line of a fine-tuning file"),
             Self::OpenAiPreference => ("openai-preference", "OpenAI: a line of a preference file"),
@@ -127,7 +132,7 @@ impl Format {
 
     /// Returns true for formats that trainers read with all rows of an attempt in mind.
     fn is_of_attempts(self) -> bool {
-        matches!(self, Self::Rllm | Self::NemoGym | Self::Verifiers)
+        matches!(self, Self::Rllm | Self::NemoGym | Self::Verifiers | Self::VerifiersTraces)
     }
 
     /// Returns true where a record is a document that has no key for an absent value.

@@ -17,7 +17,6 @@ use template::{
 };
 use thiserror::Error;
 
-use crate::forks::token_texts::ForkTexts;
 use crate::graph::assessment::Assessment;
 use crate::graph::derive::Derived;
 use crate::graph::node::{Node, NodeId};
@@ -131,9 +130,8 @@ impl Retokenizer {
         &self.fingerprint
     }
 
-    /// Returns the texts of the tokenizer's ids.
-    pub(crate) fn texts(&self) -> ForkTexts {
-        ForkTexts::All(Arc::clone(&self.tokenizer))
+    pub(crate) fn tokenizer(&self) -> Arc<Tokenizer> {
+        Arc::clone(&self.tokenizer)
     }
 
     /// Finds a call that shows that its ids are another tokenizer's.

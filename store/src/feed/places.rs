@@ -79,6 +79,7 @@ impl Snapshot {
 
         let one = group.map(GroupId::as_str);
         let rows = query(select).bind(one).fetch_all(self.connection()).await?;
+
         let places = rows.iter().map(|row| Ok((row.try_get("episode_key")?, GroupPlace::of(row)?)));
         Ok(places.collect::<Result<_, sqlx::Error>>()?)
     }

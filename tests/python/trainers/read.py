@@ -111,7 +111,7 @@ def nemo_gym(rows):
     ids = 0
     for row in rows:
         read = BaseVerifyResponse(**row)
-        assert read.responses_create_params.input
+        assert read.responses_create_params.input and not row["mask_sample"]
         seen = []
         for item in read.response.output:
             if getattr(item, "generation_token_ids", None) is None:
@@ -120,7 +120,7 @@ def nemo_gym(rows):
             assert len(item.generation_token_ids) == len(item.generation_log_probs)
             seen = item.prompt_token_ids + item.generation_token_ids
             ids += len(item.generation_token_ids)
-    groups, _ = RewardProfiler().profile_from_data(rows, rows)
+    groups = RewardProfiler().profile_from_data(rows, rows)[0]
     return {"ids": ids, "groups": len(groups)}
 
 
@@ -138,16 +138,34 @@ def tinker(rows):
 
 
 def skyrl(rows):
-    from pydantic import TypeAdapter
+    import numpy as np
+    from skyrl.train.dataset.preprocess import build_sample_support
     from skyrl.train.generators.base import GeneratorOutput, TrajectoryID
+    from skyrl.train.utils.trainer_utils import validate_generator_output
 
-    fields = GeneratorOutput.__annotations__
     batch = {name: [row[name] for row in rows] for name in rows[0]}
-    assert set(batch) <= set(fields)
+    token_rewards = batch.pop("token_rewards")
+    assert set(batch) <= set(GeneratorOutput.__annotations__)
     batch["trajectory_ids"] = [TrajectoryID(**value) for value in batch["trajectory_ids"]]
-    for name in ("prompt_token_ids", "response_ids", "loss_masks", "rollout_logprobs", "rewards"):
-        TypeAdapter(fields[name]).validate_python(batch[name])
-    return {"ids": sum(map(sum, batch["loss_masks"]))}
+    if any(token_rewards):
+        batch["rewards"] = [
+            given or [0.0] * (len(row["response_ids"]) - 1) + [row["rewards"]]
+            for given, row in zip(token_rewards, rows)
+        ]
+
+    # What replays is there for all rows of a batch or for none.
+    for name in ("rollout_expert_indices", "rollout_sample_support"):
+        if any(value is None for value in batch[name]):
+            batch[name] = None
+    if kept := batch["rollout_sample_support"]:
+        width = max(len(value[0]) for value in kept)
+        batch["rollout_sample_support"] = kept = [
+            np.array([ids + [-1] * (width - len(ids)) for ids in value], "int32") for value in kept
+        ]
+        lengths = np.array([len(row["response_ids"]) for row in rows])
+        assert len(build_sample_support(kept, lengths).values) == lengths.sum()
+    validate_generator_output(len(rows), batch)
+    return {"ids": sum(map(sum, batch["loss_masks"])), "kept": bool(kept)}
 
 
 def art(rows):
@@ -178,7 +196,7 @@ def trl_async(rows):
     names = {field.name for field in dataclasses.fields(RolloutSample)}
     ids = 0
     for row in rows:
-        assert names - set(row) == {"enqueued_at"} and set(row) <= names
+        assert set(row) == names
         kinds = (("input_ids", "int64"), ("completion_mask", "int64"), ("old_log_probs", "float32"))
         arrays = {name: np.array(row[name], dtype=kind) for name, kind in kinds}
         sample = RolloutSample(**{**row, **arrays})

@@ -73,6 +73,7 @@ fn lines(messages: &[RowMessage]) -> Vec<Map<String, Value>> {
             }
             _ => {}
         }
+
         if object["role"] == "tool" {
             object.remove("name");
         }

@@ -94,6 +94,21 @@ fn whole(part: &Value, prompt: &str, said: &str, logprobs: &str) -> Vec<Token> {
     masked(&[&part[prompt], &part[said]], &Value::from(all), &part[logprobs])
 }
 
+/// The trained tokens of a chain of nodes, which have logprobs of these tokens alone.
+fn of_nodes(trace: &Value) -> Vec<Token> {
+    let all = |name: &str| -> Vec<Value> {
+        let nodes = trace["nodes"].as_array().unwrap().iter();
+        nodes.flat_map(|node| node[name].as_array().cloned().unwrap_or_default()).collect()
+    };
+    let mask = all("mask");
+    let mut logprobs = all("logprobs").into_iter();
+    let mut logprob =
+        |mask: &Value| if *mask == true { logprobs.next().unwrap() } else { 0.into() };
+    let aligned: Value = mask.iter().map(&mut logprob).collect();
+    assert!(logprobs.next().is_none());
+    masked(&[&all("token_ids").into()], &mask.into(), &aligned)
+}
+
 /// The trained tokens of a document; none where the format has no ids of what is trained.
 fn tokens(format: Format, d: &Value) -> Option<Vec<Token>> {
     let of = |ids: &[&str], mask: &str, logprobs: &str| {
@@ -128,6 +143,9 @@ fn tokens(format: Format, d: &Value) -> Option<Vec<Token>> {
                 masked(&ids, &t["completion_mask"], &t["completion_logprobs"])
             };
             Some(known.flat_map(of).collect())
+        }
+        Format::VerifiersTraces => {
+            Some(d["traces"].as_array()?.iter().flat_map(of_nodes).collect())
         }
         Format::Trajectories | Format::AReaL => of(&["input_ids"], "loss_mask", "logprobs"),
         Format::Turns => of(&["prompt_ids", "completion_ids"], "loss_mask", "logprobs"),

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::rows::token_data::Ragged;
 
 /// The documents of one attempt whose rows are changed.
 fn changed(format: Format, change: impl Fn(&mut Row)) -> Vec<Value> {
@@ -55,6 +56,81 @@ fn rewards_of_calls_and_tokens_reach_those_who_have_a_place() {
     assert_eq!(changed(Format::SkyRl, |_| {})[0]["token_rewards"], Value::Null);
     assert_eq!(changed(Format::Verl, scored)[0]["extra_fields"]["turn_scores"], json!([0.5]));
     assert_eq!(changed(Format::Rllm, scored)[0]["trajectories"][0]["steps"][0]["reward"], 0.5);
+}
+
+#[test]
+fn ids_that_sampling_kept_are_rows_of_one_length() {
+    let kept = |lengths: &'static [usize]| {
+        move |row: &mut Row| {
+            let most = lengths.iter().sum::<usize>() as i32;
+            let lengths = lengths.iter().copied().chain([0; 9]).take(row.tokens.input_ids.len());
+            let values = (0..most).collect();
+            row.token_data.kept = Some(Ragged { lengths: lengths.collect(), values });
+        }
+    };
+    // The first two tokens are the prompt.
+    let rows =
+        changed(Format::SkyRl, kept(&[0, 0, 2, 0, 1, 2]))[0]["rollout_sample_support"].take();
+    assert_eq!(rows, json!([[0, 1], [-1, -1], [2, -1], [3, 4]]));
+    let wide = changed(Format::SkyRl, kept(&[0, 0, 1025]))[0]["rollout_sample_support"].take();
+    assert_eq!(wide, Value::Null);
+    assert_eq!(changed(Format::SkyRl, |_| {})[0]["rollout_sample_support"], Value::Null);
+}
+
+#[test]
+fn nemo_gym_masks_what_the_policy_did_not_fail() {
+    let of = |change: fn(&mut Row)| {
+        let found = changed(Format::NemoGym, change).swap_remove(0);
+        (found["mask_sample"].clone(), found["failure_kind"].clone())
+    };
+    assert_eq!(of(|_| {}), (json!(false), Value::Null));
+    assert_eq!(of(|row| row.status = "failed".to_owned()), (json!(false), Value::Null));
+    let lost = of(|row| row.status = "infrastructure_failed".to_owned());
+    assert_eq!(lost, (json!(true), json!("rolltape:infrastructure_failed")));
+    let aborted = |row: &mut Row| {
+        row.turns.last_mut().unwrap().finish_reason = Some("abort".to_owned());
+    };
+    assert_eq!(of(aborted), (json!(true), json!("rolltape:aborted")));
+}
+
+#[test]
+fn a_trace_is_a_chain_of_nodes_with_all_tokens() {
+    let lost = |row: &mut Row| {
+        row.status = "infrastructure_failed".to_owned();
+        row.dialogue.prompt[0].role = "developer".to_owned();
+        row.advantage = Some(0.25);
+    };
+    let episode = changed(Format::VerifiersTraces, lost).swap_remove(0);
+    assert_eq!(
+        (&episode["ok"], &episode["errors"][0]["type"]),
+        (&json!(false), &json!("infrastructure_failed"))
+    );
+    let trace = &episode["traces"][0];
+    let nodes = trace["nodes"].as_array().unwrap();
+    let of = |name: &str| nodes.iter().map(|node| node[name].clone()).collect::<Value>();
+    assert_eq!(of("parent"), json!([null, 0, 1, 2, 3]));
+    assert_eq!(of("sampled"), json!([false, false, true, false, true]));
+    assert_eq!(of("token_ids"), json!([[], [], [1, 2, 3], [], [6, 7, 8]]));
+    assert_eq!(of("logprobs"), json!([[], [], [-0.5], [], [-0.5, -0.5]]));
+    assert_eq!(nodes[4]["advantages"], json!([0.25, 0.25]));
+    assert_eq!(nodes[0]["message"]["role"], "system");
+    let called = &nodes[2]["message"]["tool_calls"][0];
+    assert_eq!(
+        (&called["name"], &called["arguments"]),
+        (&json!("add"), &json!(r#"{"a":1,"b":1}"#))
+    );
+    assert_eq!(
+        (&trace["calls"][1]["node"], &trace["calls"][1]["finish_reason"]),
+        (&json!(4), &json!("stop"))
+    );
+    assert_eq!(episode["traces"].as_array().unwrap().len(), 2, "a path of its own");
+    // Without a message there is a node for the tokens all the same; made ids are in none.
+    let silent = |row: &mut Row| row.turns.iter_mut().for_each(|turn| turn.message = None);
+    let nodes = &changed(Format::VerifiersTraces, silent)[0]["traces"][0]["nodes"];
+    assert_eq!(nodes[5]["token_ids"], json!([1, 2, 3, 6, 7, 8]));
+    let made = |row: &mut Row| row.reasons.extend([Reason::Retokenized]);
+    let nodes = &changed(Format::VerifiersTraces, made)[0]["traces"][0]["nodes"];
+    assert_eq!(nodes[4].get("token_ids"), None);
 }
 
 #[test]
@@ -126,7 +202,10 @@ fn a_step_has_pictures_as_parts() {
         row.dialogue.completion[1].content = Some(parts.to_string());
     };
     let found = changed(Format::Atif, pictured);
-    let image = |kind: &str, path: &str| json!({ "type": "image", "source": { "media_type": kind, "path": path } });
+    let image = |kind: &str, path: &str| {
+        let source = json!({ "media_type": kind, "path": path });
+        json!({ "type": "image", "source": source })
+    };
     let expected = json!([
         { "type": "text", "text": "see" },
         image("image/png", url),

@@ -1,4 +1,4 @@
-//! `nemo-gym`: a rollout of NeMo Gym (nemo-gym 0.4.0) as its agents return it, in the items of the
+//! `nemo-gym`: a rollout of NeMo Gym (nemo-gym 0.7.0) as its agents return it, in the items of the
 //! Responses API.
 //!
 //! An item with ids is trained whole, and its prompt must begin with all that came before. So the
@@ -6,13 +6,15 @@
 
 use std::ops::Range;
 
+use episode::INFRASTRUCTURE_FAILED;
 use serde_json::{Value, json};
 
+use super::call_time::seconds;
 use crate::formats::chat_json::plain_tool;
 use crate::formats::sample::Sample;
 use crate::formats::table::{Getter, RecordColumn};
 use crate::rows::messages::RowMessage;
-use crate::rows::row::TurnRow;
+use crate::rows::row::{Row, TurnRow};
 
 pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
     RecordColumn::new("_ng_task_index", Getter::Int(|s| Some(s.numbers.group))),
@@ -21,8 +23,23 @@ pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
     RecordColumn::new("responses_create_params", Getter::Json(|s| Some(create_params(s)))),
     RecordColumn::new("response", Getter::Json(|s| Some(response(s)))),
     RecordColumn::new("reward", Getter::Float(|s| s.row.score())),
+    RecordColumn::new("mask_sample", Getter::Bool(|s| Some(failure(&s.row).is_some()))),
+    RecordColumn::optional(
+        "failure_kind",
+        Getter::Text(|s| failure(&s.row).map(|kind| format!("rolltape:{kind}"))),
+    ),
     RecordColumn::new("info", Getter::Json(|s| Some(s.metadata().to_string()))),
 ];
+
+/// Returns what failed where it was not the policy, so that a reward does not measure it. The names
+/// are rolltape's: those of NeMo Gym say which of its own servers failed.
+fn failure(row: &Row) -> Option<&'static str> {
+    match row.status.as_str() {
+        INFRASTRUCTURE_FAILED => Some(INFRASTRUCTURE_FAILED),
+        _ if row.is_aborted() => Some("aborted"),
+        _ => None,
+    }
+}
 
 /// Agent of all rollouts, whose name is not recorded.
 const AGENT: &str = r#"{"type":"responses_api_agents","name":"unknown"}"#;
@@ -52,11 +69,11 @@ fn tools(sample: &Sample) -> Vec<Value> {
 }
 
 fn response(sample: &Sample) -> String {
-    let began = sample.row.turns.first().map_or(0, |turn| milliseconds(&turn.call_id));
+    let began = sample.row.turns.first().map_or(0.0, |turn| seconds(&turn.call_id));
     json!({
         "id": sample.row.trajectory_id,
         "object": "response",
-        "created_at": began as f64 / 1e3,
+        "created_at": began,
         "model": sample.row.model,
         "output": output(sample),
         "parallel_tool_calls": sample.row.dialogue.parallel_tool_calls.unwrap_or(true),
@@ -64,13 +81,6 @@ fn response(sample: &Sample) -> String {
         "tools": tools(sample),
     })
     .to_string()
-}
-
-/// Returns the start of a call, in milliseconds since the Unix epoch. Its id is a UUID of version
-/// 7, which begins with that.
-fn milliseconds(call_id: &str) -> u64 {
-    let digits: String = call_id.chars().filter(|c| *c != '-').take(12).collect();
-    u64::from_str_radix(&digits, 16).unwrap_or(0)
 }
 
 /// Makes the items of the completion, with the ids of each turn at the last item of its answer.

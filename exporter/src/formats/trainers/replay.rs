@@ -4,6 +4,10 @@
 use crate::formats::sample::Sample;
 use crate::rows::token_data::Experts;
 
+/// Most ids of one token in rows of one length, so that one token with thousands does not make all
+/// others as long.
+const MOST_KEPT: usize = 1024;
+
 /// Experts of the leading tokens of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ExpertRouting {
@@ -78,6 +82,21 @@ impl Sample {
             offsets.push(i32::try_from(end).unwrap_or(i32::MAX));
         }
         Some(offsets)
+    }
+
+    /// Returns the ids that sampling could choose from, a row for each token of the completion. All
+    /// rows are as long as the longest: -1 fills up, and stands alone where nothing is recorded.
+    pub(crate) fn kept_rows(&self) -> Option<Vec<Vec<i32>>> {
+        let kept = self.row.token_data.kept.as_ref()?;
+        let lengths = &kept.lengths[self.prompt_len()..];
+        let width = lengths.iter().copied().max().filter(|width| *width <= MOST_KEPT)?;
+        let mut values = self.kept_ids()?.into_iter();
+        let rows = lengths.iter().map(|length| {
+            let mut row: Vec<i32> = values.by_ref().take(*length).collect();
+            row.resize(width, -1);
+            row
+        });
+        Some(rows.collect())
     }
 }
 

@@ -1,4 +1,4 @@
-//! `skyrl`: GeneratorOutput (SkyRL 0.3), a dict of lists. A row has one element of each.
+//! `skyrl`: GeneratorOutput (SkyRL 0.4), a dict of lists. A row has one element of each.
 
 use serde_json::json;
 
@@ -17,6 +17,7 @@ pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
     ),
     RecordColumn::new("rollout_logprobs", Getter::Float32s(|s| Some(s.completion_logprobs()))),
     RecordColumn::optional("rollout_expert_indices", Getter::ExpertRouting(Sample::routing)),
+    RecordColumn::optional("rollout_sample_support", Getter::IntRows(Sample::kept_rows)),
     RecordColumn::new("trajectory_ids", Getter::Struct(TRAJECTORY_ID)),
     RecordColumn::new("is_last_step", Getter::Bool(|s| Some(s.is_last))),
     RecordColumn::new("env_metrics", Getter::Json(|s| Some(metrics(s)))),

@@ -38,7 +38,7 @@ fn texts(messages: &[RowMessage]) -> Vec<String> {
 }
 
 /// Returns the status of an attempt that did not come to its end.
-fn failure(attempt: &AttemptRecord) -> Option<&str> {
+pub(super) fn failure(attempt: &AttemptRecord) -> Option<&str> {
     let status = attempt.main().row.status.as_str();
     (!["completed", "truncated"].contains(&status)).then_some(status)
 }
@@ -50,7 +50,7 @@ fn error(attempt: &AttemptRecord) -> Option<String> {
 }
 
 /// Collects the latest rewards of the episode that have another name than `reward`.
-fn metrics(attempt: &AttemptRecord) -> String {
+pub(super) fn metrics(attempt: &AttemptRecord) -> String {
     let rewards: Value = serde_json::from_str(&attempt.main().row.rewards).unwrap_or(Value::Null);
     let mut latest = Map::new();
     for reward in rewards.as_array().into_iter().flatten() {
