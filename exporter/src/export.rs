@@ -90,11 +90,8 @@ pub async fn export_with_progress(
         let (shares, weighed) = weigh(&derived, &options.path_filter());
         report.add_notes([&scanned, &derived.notes, &rendered, &weighed]);
 
-        let left = if shares.paths.is_empty() {
-            Vec::new()
-        } else {
-            forks(&attempt, &derived, texts.as_ref())
-        };
+        let has_row = !shares.paths.is_empty();
+        let left = has_row.then(|| forks(&attempt, &derived, texts.as_ref())).unwrap_or_default();
         report.add_attempt(&attempt, &derived, &shares);
         report.add_verdict(&Verdicts::new(&attempt, &derived), &left);
 

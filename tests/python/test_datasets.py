@@ -22,6 +22,7 @@ TURN = {
     "continued": Value("bool"),
     "mc_return": Value("float64"),
     "model": Value("string"),
+    "message": Value("int32"),
 }
 MESSAGE = {
     "role": Value("string"),
