@@ -48,7 +48,7 @@ def test_the_engine_samples_with_the_trainer_s_weights(loop):
 def test_what_was_trained_is_acked_and_the_rest_given_back(loop):
     standing = loop["async"]["standing"]
     assert standing["acked"] >= 2 * 8 and standing["leased"] == 0
-    assert not standing["dropped"]
+    assert set(standing["dropped"]) <= {"no_signal"}
 
 
 def test_grpo_with_a_rollout_func_finds_the_recorded_logprobs_its_own(loop):

@@ -84,7 +84,10 @@ def test_every_turn_that_is_trained_has_the_logprobs_of_the_adapter_that_it_aske
         for other, gap in turn["gaps"].items():
             apart[asked, other] = max(gap, apart.get((asked, other), 0))
     assert len({asked for asked, _ in apart}) > 1, "the last rows are not of the first adapter"
-    assert all(gap > 100 * LOGPROB_ERROR_MAX for gap in apart.values()), "no other would do"
+    # A step whose rewards are all equal learns nothing: the adapter behind it is the one before it.
+    may_be_same = any(step["grad_norm"] == 0 for step in adapted["steps"])
+    others = [gap for gap in apart.values() if not (may_be_same and gap <= LOGPROB_ERROR_MAX)]
+    assert others and all(gap > 100 * LOGPROB_ERROR_MAX for gap in others), "no other would do"
 
 
 def test_the_ratio_that_trl_logs_is_that_of_the_adapter_a_batch_later(adapted):

@@ -105,6 +105,8 @@ def trained_async(client, out):
     seen = []
     worker = RolloutWorker(
         client, group_size=GROUP_SIZE, task="async", buffer_rows=GROUP_SIZE, groups_per_lease=1,
+        # A step of groups whose rewards are all equal would have no gradient.
+        no_signal=True,
         on_group=lambda rows: seen.append([row["policy_version_min"] for row in rows]),
     )  # fmt: skip
     trainer = AsyncGRPOTrainer(
