@@ -91,7 +91,7 @@ pub async fn export_with_progress(
         report.add_notes([&scanned, &derived.notes, &rendered, &weighed]);
 
         let has_row = !shares.paths.is_empty();
-        let left = has_row.then(|| forks(&attempt, &derived, texts.as_ref())).unwrap_or_default();
+        let left = if has_row { forks(&attempt, &derived, texts.as_ref()) } else { Vec::new() };
         report.add_attempt(&attempt, &derived, &shares);
         report.add_verdict(&Verdicts::new(&attempt, &derived), &left);
 
