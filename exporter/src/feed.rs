@@ -48,7 +48,7 @@ pub enum FeedOutcome {
 /// The store's key of an attempt without a row, and why it has none.
 type SilentAttempt = (i64, &'static str);
 
-/// What the attempts of an item give.
+/// The rows of an item, and its attempts without any.
 #[derive(Debug, Default)]
 struct ItemRows {
     /// Never empty.

@@ -31,6 +31,7 @@ build() {
 
 run_target() {
   local target=$1 seconds=$2 log=artifacts/$1.log found=corpus/$1 bound
+  local program=("$PROGRAMS/$1")
   if [ "$seconds" = same ]; then
     found=artifacts/$target/grown
     rm -rf "$found"
@@ -39,8 +40,9 @@ run_target() {
     bound=(-max_total_time="$seconds")
   fi
   mkdir -p "artifacts/$target" "$found"
-  # libFuzzer chooses by the addresses of what was compared, so these stay where they are.
-  if setarch -R "$PROGRAMS/$target" "${bound[@]}" -dict=words.dict -rss_limit_mb=$RSS_MB_MAX \
+  # libFuzzer chooses by addresses, so these stay where they are. A container may forbid that.
+  if setarch -R true 2>/dev/null; then program=(setarch -R "${program[@]}"); fi
+  if "${program[@]}" "${bound[@]}" -dict=words.dict -rss_limit_mb=$RSS_MB_MAX \
     -max_len=$INPUT_BYTES_MAX -timeout=$INPUT_SECONDS_MAX -artifact_prefix="artifacts/$target/" \
     "$found" "seeds/$target" >"$log" 2>&1; then
     grep -E "[[:space:]]DONE[[:space:]]" "$log"

@@ -41,7 +41,7 @@ pub struct Conversation {
     pub tools: Vec<Value>,
     /// True if the reply goes on with the last message, which the agent began for the model.
     pub is_begun: bool,
-    /// True if an answer may make several calls, if the request says so.
+    /// Permission to make several calls in one answer, if the request gives or denies it.
     pub parallel_tool_calls: Option<bool>,
 }
 
@@ -101,10 +101,13 @@ pub fn is_answer(message: &Value) -> bool {
     message.get("role").and_then(Value::as_str) == Some("assistant")
 }
 
-/// True for a message of the assistant that is marked as the beginning of the answer: by DeepSeek's
-/// and Mistral's name, or Moonshot's.
+/// The keys that mark a message as the beginning of the answer: DeepSeek's and Mistral's, and
+/// Moonshot's.
+pub const BEGUN_MARKS: [&str; 2] = ["prefix", "partial"];
+
+/// True for a message of the assistant that is marked as the beginning of the answer.
 pub fn is_begun_answer(message: &Value) -> bool {
-    is_answer(message) && (is_true(message, "prefix") || is_true(message, "partial"))
+    is_answer(message) && BEGUN_MARKS.iter().any(|key| is_true(message, key))
 }
 
 fn is_true(object: &Value, key: &str) -> bool {

@@ -53,10 +53,10 @@ mod weights;
 pub use ask::{AskOptions, AugmentedRequest, REFUSAL_BYTES_MAX, RefusedFields, ask};
 pub use chat::{Untranslatable, plain_message, sealed_texts, unread_counts};
 pub use conversation::{
-    Conversation, RawConversation, ReplyAnswer, answer, answers, canonical, content_text,
-    conversation, is_answer, is_begun_answer, parsed_arguments, prepend_turn, prepend_turns,
-    previous_response, raw_conversation, reasoning, response_id, stores_reply, template_fields,
-    thread_root, token_texts,
+    BEGUN_MARKS, Conversation, RawConversation, ReplyAnswer, answer, answers, canonical,
+    content_text, conversation, is_answer, is_begun_answer, parsed_arguments, prepend_turn,
+    prepend_turns, previous_response, raw_conversation, reasoning, response_id, stores_reply,
+    template_fields, thread_root, token_texts,
 };
 pub use dialect::{Dialect, dialect_of_models};
 pub use document::ReplyDocument;

@@ -15,7 +15,7 @@ use crate::print;
 
 /// Width of a page, in characters.
 const WIDTH: usize = 100;
-/// What to change where a server samples by defaults that it does not report.
+/// Advice for a server that samples by defaults which it does not report.
 const DEFAULTS_REMEDY: &str = "start vLLM with --generation-config vllm and \
     VLLM_SERVER_DEV_MODE=1, or SGLang with --sampling-defaults openai, or force the sampling with \
     --force-sampling";
@@ -64,7 +64,7 @@ fn number_calls(calls: &[Call]) -> BTreeMap<String, usize> {
     calls.iter().zip(1..).map(|(call, n)| (call.begun.call_id.to_string(), n)).collect()
 }
 
-/// True for a call of which a parameter was left to the server, which does not say what it took.
+/// True for a call with a sampling parameter that the server chose and does not report.
 fn leaves_defaults_unknown(call: &Call) -> bool {
     let text = call.ended.as_ref().and_then(|ended| ended.sampled_with.as_deref());
     let used: Map<String, Value> =
@@ -158,7 +158,7 @@ impl EpisodeReport {
         print::wrapped("- ", &text, WIDTH)
     }
 
-    /// What a reason means and, where the server can be started otherwise, how.
+    /// The meaning of a reason, with the advice for it if there is one.
     fn meaning(&self, reason: Reason) -> String {
         let meaning = reason.meaning();
         match reason == Reason::SamplingUnknown && self.hides_defaults {

@@ -1,6 +1,6 @@
 //! Describes forks: position, cost, cause and texts.
 
-use episode::{CallKind, Choice};
+use episode::CallKind;
 use serde_json::Value;
 
 use crate::forks::Fork;
@@ -17,6 +17,7 @@ use crate::graph::descendants::is_same_task;
 use crate::graph::node::{Node, NodeId};
 use crate::graph::scan::RecordedAttempt;
 use crate::rows::messages::{answer, sent_conversation};
+use crate::rows::row::is_limit;
 
 /// Returns all forks of an attempt, in the order in which their calls began. Without `texts`, text
 /// is shown as far as the replies recorded it.
@@ -127,7 +128,7 @@ impl ForkBuilder<'_, '_> {
                 message: self.sent_count(*id),
                 thinks: answer.as_ref().is_some_and(thinks),
                 calls: answer.as_ref().is_some_and(calls_tools),
-                is_cut: node.choice.is_some_and(is_cut),
+                is_cut: is_limit(node.choice.and_then(|choice| choice.finish_reason.as_deref())),
             }
         });
         spans.collect()
@@ -197,10 +198,4 @@ fn history_side(node: &Node<'_>) -> HistorySide {
         models: [node.call.begun.model.clone(), node.ended.model.clone()],
         rendering: wire::template_fields(&node.request),
     }
-}
-
-/// Returns true for a choice that was cut off at its limit.
-fn is_cut(choice: &Choice) -> bool {
-    let limits = ["length", "max_output_tokens", "max_tokens"];
-    choice.finish_reason.as_deref().is_some_and(|reason| limits.contains(&reason))
 }

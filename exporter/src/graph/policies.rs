@@ -27,7 +27,7 @@ pub(crate) fn name_policies(nodes: &mut [Node<'_>]) {
     }
 }
 
-/// What the versions of a model's tokens say about the number in its name.
+/// Evidence that the number in a model's name is its version, from the versions of its tokens.
 #[derive(Debug, Default)]
 struct Evidence {
     /// True where tokens have this version.

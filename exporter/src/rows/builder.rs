@@ -129,6 +129,7 @@ impl RowBuilder<'_> {
             // Its rewards.
             reward: self.latest.value(RewardScope::Episode),
             trajectory_reward: trajectory_score.value(),
+            is_unscorable: self.is_unscorable(trajectory_score),
             token_rewards: self.latest.token_rewards(&spans, tokens.input_ids.len()),
             advantage: self.extras.advantage,
             group: self.extras.group.cloned(),
@@ -225,6 +226,10 @@ impl RowBuilder<'_> {
             let node = &self.derived.forest.nodes[*node];
             (node.call_id(), node.index)
         }))
+    }
+
+    fn is_unscorable(&self, trajectory_score: Score) -> bool {
+        trajectory_score.or(self.latest.score(RewardScope::Episode)) == Score::Null
     }
 
     fn turns(

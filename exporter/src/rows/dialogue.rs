@@ -15,8 +15,6 @@ use crate::rows::messages::{RowMessage, answer, message, sent_conversation};
 
 /// The type under which an answer is counted that no message of the row holds.
 const UNPLACED: &str = "unplaced_answer";
-/// The keys with which an agent marks a message that the model is to go on with.
-const MARKS: [&str; 2] = ["prefix", "partial"];
 
 /// The messages of a path, and the tools of its first call.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -27,7 +25,7 @@ pub(crate) struct Dialogue {
     pub(crate) completion: Vec<RowMessage>,
     /// One JSON document each.
     pub(crate) tools: Vec<String>,
-    /// Whether an answer may make several calls, where the first call says so.
+    /// Permission to make several calls in one answer, where the first call gives or denies it.
     pub(crate) parallel_tool_calls: Option<bool>,
     /// Number of parts of these messages that were left out, by type, as a JSON document.
     pub(crate) unread_parts: String,
@@ -61,7 +59,7 @@ pub(crate) fn path_messages(path: &[&Node<'_>], sent: &[&MessageIds]) -> PathMes
     draft.finish(&first)
 }
 
-/// What one call of a path sent and got.
+/// One call of a path: the messages that it sent, and its answer.
 struct TurnWords {
     /// All messages that it sent; of a plain path those behind the answer before.
     sent: Vec<Value>,
@@ -290,7 +288,7 @@ fn words(message: &Value) -> String {
 /// Adds the rest of an answer to the message that begins it.
 fn join(message: &mut Value, rest: &Value) {
     let (Some(message), Some(rest)) = (message.as_object_mut(), rest.as_object()) else { return };
-    MARKS.iter().for_each(|key| drop(message.remove(*key)));
+    wire::BEGUN_MARKS.iter().for_each(|key| drop(message.remove(*key)));
     for (key, value) in rest {
         let known = message.entry(key.as_str()).or_insert(Value::Null);
         match (key.as_str(), value) {

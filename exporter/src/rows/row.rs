@@ -46,6 +46,8 @@ pub(crate) struct Row {
     pub(crate) reward: Option<f64>,
     pub(crate) trajectory_reward: Option<f64>,
     pub(crate) token_rewards: Option<Vec<Option<f64>>>,
+    /// True where the path, or the episode of a path without a reward of its own, was given null.
+    pub(crate) is_unscorable: bool,
     pub(crate) advantage: Option<f64>,
     pub(crate) group: Option<GroupSummary>,
     pub(crate) rewards: String,
@@ -161,8 +163,11 @@ impl Row {
     }
 
     /// Returns the reward of the path: its own, else the episode's, else the sum of those that fall
-    /// on its calls and tokens.
+    /// on its calls and tokens. A null that was given is none of these.
     pub(crate) fn score(&self) -> Option<f64> {
+        if self.is_unscorable {
+            return None;
+        }
         let of_tokens = || {
             let mut known = self.token_rewards.iter().flatten().flatten().peekable();
             known.peek().is_some().then(|| known.sum())

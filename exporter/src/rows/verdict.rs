@@ -144,17 +144,13 @@ fn holes(forest: &Forest<'_>, lost: &[&Call]) -> BTreeSet<NodeId> {
             }
         };
         let new = sent_messages(call, request).into_iter().skip(inherited);
-        new.filter(is_assistant).any(|message| !known.contains(&wire::canonical(&message)))
+        new.filter(wire::is_answer).any(|message| !known.contains(&wire::canonical(&message)))
     };
     forest.nodes.ids().filter(has_hole).collect()
 }
 
 fn sent_messages(call: &Call, request: &[u8]) -> Vec<Value> {
     wire::conversation(call.begun.route, request).unwrap_or_default().messages
-}
-
-fn is_assistant(message: &Value) -> bool {
-    message.get("role").and_then(Value::as_str) == Some("assistant")
 }
 
 #[cfg(test)]

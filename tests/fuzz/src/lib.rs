@@ -128,7 +128,7 @@ pub fn written(stream: &[u8]) -> Vec<Value> {
 
 /// Takes the place of the system's random numbers, which seed the order of hash maps: the same
 /// inputs then run the same way. Returns the number of bytes, as Linux's call of this name does.
-#[allow(unsafe_code)]
+#[expect(unsafe_code, reason = "the name of a C function is replaced")]
 #[unsafe(no_mangle)]
 extern "C" fn getrandom(bytes: *mut u8, len: usize, _flags: u32) -> isize {
     // SAFETY: the caller gives room for `len` bytes.

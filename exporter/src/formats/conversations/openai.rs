@@ -54,8 +54,8 @@ fn input(pair: &PreferencePair) -> String {
     input.to_string()
 }
 
-/// Writes messages for a fine-tuning file. Its schema has no developer and no result of a function
-/// but that of a call, and names no tool beside it.
+/// Writes messages for a fine-tuning file. Its schema has no role `developer` and no role
+/// `function`, and a tool's result has no name.
 fn lines(messages: &[RowMessage]) -> Vec<Map<String, Value>> {
     let mut written = Vec::with_capacity(messages.len());
     let mut called = Vec::new();
@@ -114,8 +114,8 @@ fn of_row(dialogue: &Dialogue) -> Option<bool> {
     parallel(&functions(&dialogue.tools), dialogue.parallel_tool_calls)
 }
 
-/// Returns whether the calls of one answer may be several; none where there are no tools. The API
-/// takes no word for yes.
+/// Returns true where one answer may make several calls; none where there are no tools. That is
+/// the API's default.
 fn parallel(functions: &[String], asked: Option<bool>) -> Option<bool> {
     (!functions.is_empty()).then_some(asked.unwrap_or(true))
 }

@@ -11,7 +11,7 @@ pub(crate) struct PreferencePair {
     pub(crate) chosen: PairSide,
     pub(crate) rejected: PairSide,
     pub(crate) tools: Vec<String>,
-    /// Whether an answer may make several calls, where the agent said so.
+    /// Permission to make several calls in one answer, where the agent gave or denied it.
     pub(crate) parallel_tool_calls: Option<bool>,
     /// `group` or `choices`: the comparison that the pair comes from.
     pub(crate) source: &'static str,

@@ -37,6 +37,19 @@ fn a_row_has_the_reward_of_its_path() {
 }
 
 #[test]
+fn a_path_that_could_not_be_scored_has_no_reward() {
+    let scored = |value: Option<f64>| {
+        let mut made = attempt(0, Some(1.0), "two");
+        let call = made.calls[1].begun.call_id;
+        let scope = episode::RewardScope::Trajectory { call, choice: 0 };
+        made.rewards.push(episode::Reward { scope, value, ..made.rewards[0].clone() });
+        rows_of(&made)[0].score()
+    };
+    assert_eq!(scored(Some(0.5)), Some(0.5));
+    assert_eq!(scored(None), None, "the episode's reward is not the path's");
+}
+
+#[test]
 fn rewards_of_calls_and_tokens_reach_those_who_have_a_place() {
     let scored = |row: &mut Row| {
         row.reward = None;
