@@ -102,6 +102,10 @@ servers:
 clients:
     .ci/run clients
 
+# what fails with the newest release of a client or a trainer: `just newest trainers`
+newest *groups:
+    ROLLTAPE_BIN={{binary}} python3 tests/newest.py {{groups}}
+
 # Node clients and agents, each through the release binary and directly
 node:
     .ci/run node

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 """Tries the newest release of each client, and says what changed since the pinned one.
 
-    newest.py [node|python|GROUP]...       (node and all groups of Python where none is named)
+    newest.py [node|python|trainers|GROUP]...
+                                          (node and all groups of Python where none is named)
 
 The newest ones take the places of the pinned ones, the tests run against the release binary, and
-the pinned ones are installed again. It prints a table: client, pinned, newest, and how many of its
-tests pass. It ends with 1 where one fails. Meant for a nightly run; needs the registries,
+the pinned ones are installed again. Trainers are installed beside the pinned ones, in environments
+that are thrown away. It prints a table: client, pinned, newest, and how many of its tests pass; of
+trainers, how many of those that read a format. It ends with 1 where one fails. Meant for a nightly run; needs the registries,
 ROLLTAPE_BIN or a release build, and what `.ci/run install clients node` has installed.
 """
 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as xml
@@ -22,6 +25,10 @@ TESTS = Path(__file__).resolve().parent
 NODE = TESTS / "node"
 NODE_PATH = f"{NODE / '.node/node_modules/.bin'}{os.pathsep}{os.environ['PATH']}"
 CLIENTS = TESTS / "python" / "clients"
+TRAINERS = TESTS / "python" / "trainers"
+PAGE = TESTS.parent / "docs" / "formats.md"
+READ = re.compile(r"^\| `([\w-]+)` \| `\S+` \| (\S+) (\S+) \|$", re.MULTILINE)
+"""A format, its reader and the pinned version in the page's table."""
 UV = CLIENTS / ".venvs" / ".uv" / "bin" / "uv"
 RESULT = re.compile(r"^(?:not )?ok \d+ - ([\w-]+) ", re.MULTILINE)
 DRIVEN = {
@@ -129,29 +136,55 @@ def python_clients(group):
 
 def tested(drivers):
     """The tests of drivers, each by its driver's name and whether it passed."""
+    words = " or ".join(f"[{driver}" for driver in drivers)
+    files = sorted((TESTS / "python").glob("test_*clients.py"))
+    return [(driver, good) for driver, good, _ in ended(files, words, r"\w+")]
+
+
+def ended(files, words, name, **environment):
+    """The tests that the words choose and that were not skipped: what stands in the brackets of
+    each, whether it passed, and its properties."""
     folder = TESTS / "python"
     report = folder / ".newest.xml"
-    words = " or ".join(f"[{driver}" for driver in drivers)
     pytest = [folder / ".venv/bin/python", "-m", "pytest", "-q", "-k", words]
-    files = sorted(folder.glob("test_*clients.py"))
-    print(run([*pytest, f"--junit-xml={report}", *files], folder))
+    command = [*pytest, "-o", "junit_family=xunit1", f"--junit-xml={report}", *files]
+    print(run(command, folder, env={**os.environ, **environment}))
     found = []
     for case in xml.parse(report).iter("testcase"):
-        named = re.search(r"\[(\w+)", case.get("name"))
+        named = re.search(rf"\[({name})", case.get("name"))
         if named and case.find("skipped") is None:
             bad = case.find("failure") is not None or case.find("error") is not None
-            found.append((named[1], not bad))
+            told = {one.get("name"): one.get("value") for one in case.iter("property")}
+            found.append((named[1], not bad, told))
     report.unlink()
     return found
+
+
+def trainers():
+    """What reads each format at its newest, with what became of its tests."""
+    folder = TRAINERS / ".newest"
+    run([TRAINERS / "install.sh", "--newest", folder], TRAINERS)
+    file = TESTS / "python" / "test_trainers.py"
+    settings = {"ROLLTAPE_TRAINERS_AT": str(folder), "ROLLTAPE_TRAINERS": "required"}
+    found = ended([file], "read_the_rows or odd or step", r"[\w-]+", **settings)
+    shutil.rmtree(folder)
+    for format, package, pinned in dict.fromkeys(READ.findall(PAGE.read_text())):
+        reader = Client(format, package, pinned)
+        reader.fates = tuple(good for name, good, _ in found if name == format)
+        told = (told["version"] for name, _, told in found if name == format and told)
+        reader.newest = next(told, reader.newest)
+        yield reader
 
 
 def main():
     """The table of all that are named."""
     groups = sorted(file.stem for file in (CLIENTS / "requirements").glob("*.txt"))
     wanted = sys.argv[1:] or ["node", "python"]
-    if unknown := set(wanted) - {"node", "python", *groups}:
-        sys.exit(f"no clients '{', '.join(unknown)}'; there are: node, python, {', '.join(groups)}")
+    known = ["node", "python", "trainers", *groups]
+    if unknown := set(wanted) - set(known):
+        sys.exit(f"no clients '{', '.join(unknown)}'; there are: {', '.join(known)}")
     clients = list(node_clients()) if "node" in wanted else []
+    clients += trainers() if "trainers" in wanted else []
     for group in groups:
         if group in wanted or "python" in wanted:
             clients += python_clients(group)

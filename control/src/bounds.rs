@@ -17,6 +17,8 @@ pub(crate) const CONTROL_BODY_BYTES_MAX: usize = 1 << 20;
 pub(crate) const FAN_OUT_BODY_BYTES_MAX: usize = 512 << 20;
 /// Requests that are served at once; further ones wait.
 pub(crate) const CONTROL_REQUESTS_MAX: usize = 256;
+/// Longest body of annotations, in bytes.
+pub(crate) const ANNOTATIONS_BODY_BYTES_MAX: usize = 32 << 20;
 
 // Episodes, keys and versions.
 
@@ -26,6 +28,8 @@ pub(crate) const KEY_LIFE_S_MAX: i64 = 31_536_000;
 pub(crate) const GROUP_SIZE_MAX: u32 = 100_000;
 /// Longest label and checksum of a version, in bytes.
 pub(crate) const VERSION_TEXT_BYTES_MAX: usize = 256;
+/// Longest name of a stream of annotations, in bytes.
+pub(crate) const ANNOTATION_TEXT_BYTES_MAX: usize = 256;
 
 // The feed.
 

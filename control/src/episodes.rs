@@ -7,7 +7,7 @@ use episode::{
 use http::api::json::parse;
 use http::api::reply::{JsonReply, bad_request, done, ok};
 use http::clock::now;
-use proxy::Recorder;
+use proxy::{ContinueMode, Recorder};
 use proxy::{LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX};
 use serde_json::{Value, json};
 use store::{Announcement, Budget, CommitError, Selection};
@@ -27,6 +27,8 @@ pub(crate) async fn announce(recorder: &Recorder, body: &[u8]) -> Result<JsonRep
         .map(str::parse::<ForcedSampling>)
         .transpose()
         .map_err(|error| bad_request(&error))?;
+    let continues = body.continues.as_deref().map(str::parse::<ContinueMode>).transpose();
+    let continues = continues.map_err(|error| bad_request(&error))?;
     let budget = Budget {
         calls: body.calls_max.map(u64::from),
         tokens: body.tokens_max.map(u64::from),
@@ -38,8 +40,15 @@ pub(crate) async fn announce(recorder: &Recorder, body: &[u8]) -> Result<JsonRep
         return Err(bad_request(&message));
     }
 
-    let announcement = Announcement { tag, at: now(), force: None, group_size, budget };
-    recorder.announce(announcement, force).await.map_err(commit_error)?;
+    let announcement = Announcement {
+        tag,
+        at: now(),
+        force: force.as_ref().map(ForcedSampling::to_string),
+        continues: continues.map(|mode| mode.as_str().to_owned()),
+        group_size,
+        budget,
+    };
+    recorder.announce(announcement, force, continues).await.map_err(commit_error)?;
     Ok(done())
 }
 

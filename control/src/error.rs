@@ -34,6 +34,12 @@ pub(crate) fn snapshot_error(reason: SnapshotError) -> JsonReply {
     error(StatusCode::SERVICE_UNAVAILABLE, &reason.to_string())
 }
 
+/// The answer if a question made its reader panic.
+pub(crate) fn broken(why: &tokio::task::JoinError) -> JsonReply {
+    tracing::error!(%why, "a question about the recording could not be answered");
+    error(StatusCode::INTERNAL_SERVER_ERROR, "the answer could not be made; see the log")
+}
+
 /// The reply to a request that cannot be read or forwarded.
 pub(crate) fn request_error(reason: RequestError) -> JsonReply {
     error(reason.status(), &reason.to_string())

@@ -7,12 +7,14 @@
 //! - `routes`: all routes in one table; `openapi`: the table as a document; `requests`: the bodies.
 //! - `episodes`, `keys`, `versions`, `admission`, `upstreams`: what is announced, changed, listed.
 //! - `engines`: requests that are forwarded to the control routes of engines.
+//! - `annotations`: numbers that a trainer computed for the tokens that it trained on.
 //! - `feed`: finished attempts for trainers, as rows of the exporter.
 //! - `reading`: what people read of a recording, as documents of the viewer.
 //! - `metrics`: numbers for Prometheus.
 #![forbid(unsafe_code)]
 
 mod admission;
+mod annotations;
 mod bounds;
 mod engines;
 mod episodes;

@@ -113,6 +113,13 @@ fn add_calls(page: &Page, recorder: &Recorder) -> Result<(), prometheus::Error> 
     page.counter("rolltape_heartbeats_total", help, &NONE)?
         .with_label_values(&NONE)
         .inc_by(counts.heartbeats);
+    let help = "Calls whose prompt was to be sent as ids, by what came of it.";
+    let continued = page.counter("rolltape_continued_calls_total", help, &["reason"])?;
+    // A metric without a value is not on the page.
+    continued.with_label_values(&["exact"]);
+    for (reason, count) in counts.continued {
+        continued.with_label_values(&[reason]).inc_by(count);
+    }
     Ok(())
 }
 

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use viewer::{Answer, EventReader, PageFile, View, ViewError, Viewer, page_file};
 
 use crate::bounds::{EVENT_BEAT, EVENT_LOOK_EVERY, EVENT_STREAMS_MAX, READS_MAX};
-use crate::error::snapshot_error;
+use crate::error::{broken, snapshot_error};
 use crate::routes::ControlRoute;
 
 /// The policy for browsers: the page loads nothing of another host, and no script in a document.
@@ -126,12 +126,6 @@ fn refused(why: ViewError) -> JsonReply {
         ViewError::Missing(why) => error(StatusCode::NOT_FOUND, &why),
         ViewError::Store(why) => snapshot_error(why),
     }
-}
-
-/// The answer if a question made its reader panic.
-fn broken(why: &tokio::task::JoinError) -> JsonReply {
-    tracing::error!(%why, "a question about the recording could not be answered");
-    error(StatusCode::INTERNAL_SERVER_ERROR, "the answer could not be made; see the log")
 }
 
 fn response(body: Bytes, content_type: &'static str, policy: &'static str) -> Response<ReplyBody> {

@@ -14,6 +14,8 @@ pub(crate) struct AnnounceBody {
     pub(crate) task_id: Option<String>,
     pub(crate) labels: Option<Map<String, Value>>,
     pub(crate) force_sampling: Option<String>,
+    #[serde(rename = "continue")]
+    pub(crate) continues: Option<String>,
     pub(crate) calls_max: Option<u32>,
     pub(crate) tokens_max: Option<u32>,
     pub(crate) seconds_max: Option<u32>,
@@ -97,6 +99,26 @@ pub(crate) struct VersionBody {
     /// A label, or a number from 0.
     pub(crate) version: Value,
     pub(crate) checksum: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AnnotationsBody {
+    /// Each is a [`TrajectoryBody`].
+    pub(crate) annotations: Vec<Value>,
+}
+
+/// Streams of numbers for tokens of a trajectory.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TrajectoryBody {
+    pub(crate) trajectory_id: String,
+    /// A label, or a number from 0.
+    pub(crate) version: Value,
+    pub(crate) start: Option<u32>,
+    pub(crate) token_ids: Vec<u32>,
+    /// Lists of numbers and nulls, by name.
+    pub(crate) streams: Map<String, Value>,
 }
 
 /// A rule by which attempts may begin.

@@ -12,8 +12,8 @@ use wire::{ENGINE_ROUTES, EngineRoute, engine_route};
 
 use crate::feed::parameters::NAMES;
 use crate::requests::{
-    AckBody, AdmissionBody, AnnounceBody, CloseBody, KeyBody, NackBody, RenewBody, RevokeBody,
-    RewardBody, RotateBody, UpstreamBody, VersionBody,
+    AckBody, AdmissionBody, AnnotationsBody, AnnounceBody, CloseBody, KeyBody, NackBody, RenewBody,
+    RevokeBody, RewardBody, RotateBody, UpstreamBody, VersionBody,
 };
 use Handler::{Changes, Feed, Health, Json, Metrics, Models, Read};
 use JsonHandler as J;
@@ -54,6 +54,7 @@ pub(crate) enum JsonHandler {
     RotateSecrets,
     AddReward,
     CloseEpisode,
+    AddAnnotations,
     ListConsumers,
     AckLease,
     NackLease,
@@ -149,7 +150,7 @@ pub(crate) static ROUTES: LazyLock<Vec<ControlRoute>> = LazyLock::new(|| {
 
 /// The routes of rolltape itself.
 #[rustfmt::skip]
-static OWN: [ControlRoute; 37] = [
+static OWN: [ControlRoute; 38] = [
     get("/health", Health, "Reports that the process lives. Needs no token.")
         .reply("`{status: \"ok\"}`"),
     get("/ready", Json(J::Ready),
@@ -211,6 +212,11 @@ static OWN: [ControlRoute; 37] = [
     post("/episodes/{id}/close", J::CloseEpisode,
         "Closes the episode: its calls end, later ones are refused, and the feed hands it out.")
         .query(ATTEMPT).body(fields_of::<CloseBody>),
+
+    post("/annotations", J::AddAnnotations,
+        "Appends what a trainer says of sampled tokens: a number for each, by name and version.")
+        .body(fields_of::<AnnotationsBody>)
+        .reply("`{status: \"ok\", kept, not_sampled}`, once it is on disk"),
 
     // A lease changes what others are handed out, so it is no GET.
     Route { methods: POST, other_replies: FEED_EMPTY,

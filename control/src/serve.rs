@@ -32,13 +32,17 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use wire::EngineRoute;
 
-use crate::bounds::{CONTROL_BODY_BYTES_MAX, CONTROL_DRAIN_WAIT, CONTROL_REQUESTS_MAX};
+use crate::bounds::{
+    ANNOTATIONS_BODY_BYTES_MAX, CONTROL_BODY_BYTES_MAX, CONTROL_DRAIN_WAIT, CONTROL_REQUESTS_MAX,
+};
 use crate::error::{body_error, commit_error, not_let_in, refused};
 use crate::feed::readers::FeedReaders;
 use crate::reading::{self, Reading};
 use crate::routes::{self, ControlRoute, Handler, JsonHandler, ROUTES};
 use crate::settings::Settings;
-use crate::{admission, engines, episodes, feed, keys, metrics, openapi, upstreams, versions};
+use crate::{
+    admission, annotations, engines, episodes, feed, keys, metrics, openapi, upstreams, versions,
+};
 
 /// Serves the control listener of a recorder until `shutdown`.
 pub async fn serve_control(
@@ -179,12 +183,17 @@ async fn respond(
         }
         Handler::Models => control.forward(None, Request::from_parts(head, body)).await,
         Handler::Feed => {
-            let (head, body) = control.read_json(Request::from_parts(head, body)).await?;
+            let (head, body) =
+                control.read_json(Request::from_parts(head, body), CONTROL_BODY_BYTES_MAX).await?;
             let _permit = control.requests.acquire().await;
             feed::hand_out(&control.recorder, &control.readers, head.uri.query(), &body).await
         }
         Handler::Json(handler) => {
-            let (head, body) = control.read_json(Request::from_parts(head, body)).await?;
+            let most = match handler {
+                JsonHandler::AddAnnotations => ANNOTATIONS_BODY_BYTES_MAX,
+                _ => CONTROL_BODY_BYTES_MAX,
+            };
+            let (head, body) = control.read_json(Request::from_parts(head, body), most).await?;
             let _permit = control.requests.acquire().await;
             let query = head.uri.query();
             let request = JsonRequest { route, handler, parameter: &parameter, query, body: &body };
@@ -219,8 +228,12 @@ impl Control {
     /// Reads a request whole, before its permit is taken: a slow one holds up nobody. A body must
     /// say that it is JSON: a web page cannot send such a one to another origin without asking
     /// first.
-    async fn read_json(&self, request: Request<Incoming>) -> Result<(Parts, Bytes), JsonReply> {
-        let read = read_whole(request, CONTROL_BODY_BYTES_MAX, self.settings.body_wait).await;
+    async fn read_json(
+        &self,
+        request: Request<Incoming>,
+        most: usize,
+    ) -> Result<(Parts, Bytes), JsonReply> {
+        let read = read_whole(request, most, self.settings.body_wait).await;
         let (head, body) = read.map_err(body_error)?;
         if body.is_empty() || is_json(&head.headers) {
             return Ok((head, body));
@@ -306,6 +319,8 @@ impl JsonRequest<'_> {
             JsonHandler::RotateSecrets => keys::rotate(recorder, body),
             JsonHandler::AddReward => episodes::add_reward(recorder, self.attempt()?, body).await,
             JsonHandler::CloseEpisode => episodes::close(recorder, self.attempt()?, body).await,
+
+            JsonHandler::AddAnnotations => annotations::add(recorder, body).await,
 
             JsonHandler::ListConsumers => feed::list_consumers(recorder, &control.readers).await,
             JsonHandler::AckLease => feed::ack(recorder, self.parameter, body).await,

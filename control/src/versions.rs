@@ -14,24 +14,35 @@ use crate::requests::VersionBody;
 /// Declares the version that samples from now on.
 pub(crate) async fn declare(recorder: &Recorder, body: &[u8]) -> Result<JsonReply, JsonReply> {
     let VersionBody { version, checksum } = parse(body)?;
-    let label = match version {
-        Value::String(label) => label,
-        Value::Number(number) if number.is_u64() => number.to_string(),
-        _ => return Err(bad_request(&"`version` is not a label or a number from 0")),
-    };
-    // The label becomes a header of every reply of the feed.
-    let texts = [Some(&label), checksum.as_ref()];
-    if texts
-        .into_iter()
-        .flatten()
-        .any(|text| text.is_empty() || text.len() > VERSION_TEXT_BYTES_MAX)
-    {
-        let message = format!("`version` and `checksum` are 1 to {VERSION_TEXT_BYTES_MAX} bytes");
-        return Err(bad_request(&message));
+    let label = label(&version)?;
+    if checksum.as_deref().is_some_and(has_wrong_length) {
+        return Err(wrong_length("checksum"));
     }
 
     recorder.declare_version(label, checksum).await.map_err(commit_error)?;
     Ok(done())
+}
+
+/// The label that a field `version` names.
+pub(crate) fn label(version: &Value) -> Result<String, JsonReply> {
+    let label = match version {
+        Value::String(label) => label.clone(),
+        Value::Number(number) if number.is_u64() => number.to_string(),
+        _ => return Err(bad_request(&"`version` is not a label or a number from 0")),
+    };
+    match has_wrong_length(&label) {
+        true => Err(wrong_length("version")),
+        false => Ok(label),
+    }
+}
+
+/// True of a text that has no place: the label becomes a header of every reply of the feed.
+fn has_wrong_length(text: &str) -> bool {
+    text.is_empty() || text.len() > VERSION_TEXT_BYTES_MAX
+}
+
+fn wrong_length(field: &str) -> JsonReply {
+    bad_request(&format!("`{field}` has 1 to {VERSION_TEXT_BYTES_MAX} bytes"))
 }
 
 /// Lists the known versions and the current one.

@@ -119,11 +119,6 @@ pub(crate) const MASK_TOKEN_WAIT: Duration = Duration::from_millis(20);
 /// Memory of remembered replies, in bytes. The half that was not used for longest is forgotten
 /// first.
 pub(crate) const REMEMBERED_BYTES_MAX: usize = 256 << 20;
-/// Replies to one prompt that are remembered. The oldest is forgotten first.
-pub(crate) const REMEMBERED_REPLIES_MAX: usize = 1024;
-/// Multiple of [`REMEMBERED_REPLIES_MAX`] for prompts that differ only in the words that open the
-/// reply.
-pub(crate) const OPENINGS_MAX: usize = 16;
 /// Labels of weights whose checksums are remembered.
 pub(crate) const LABELS_MAX: usize = 65_536;
 /// Longest label of weights, in bytes.

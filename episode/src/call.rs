@@ -1,8 +1,11 @@
 //! One call: a request and its reply, as the proxy saw them.
 
+mod continued;
 mod end;
 
 use bytes::Bytes;
+
+pub use continued::{ContinueReason, Continued};
 
 use crate::words::words;
 use crate::{CallId, Lineage, Micros, Route, Tag, VersionStamps, version_number};
@@ -86,6 +89,8 @@ pub struct CallEnd {
     /// How the call came to that engine: `new` for the first of a thread, `kept`, or `moved:` and
     /// the reason. `None` if there was one upstream only.
     pub routed: Option<String>,
+    /// The outcome of the wish to send the prompt as ids; `None` if there was none.
+    pub continued: Option<Continued>,
 }
 
 /// Tokens that one call sampled under one choice index.

@@ -10,10 +10,12 @@
 //! - [`Choice`]: the tokens that one call sampled, with their logprobs and policy versions.
 //! - [`version_number`], [`VersionStamps`]: labels of policy versions.
 //! - [`Reward`]: one statement about an episode or a part of it.
+//! - [`Annotation`]: what a trainer says of the tokens of a choice.
 //! - [`Turn`]: the tokens that one call added to a conversation: new prompt, then sampled.
 //! - [`Trajectory`]: one root-to-leaf path of turns; the loss mask is derived here.
 #![forbid(unsafe_code)]
 
+mod annotation;
 mod call;
 mod id;
 mod lineage;
@@ -25,8 +27,10 @@ mod turn;
 mod version;
 mod words;
 
+pub use annotation::Annotation;
 pub use call::{
-    Call, CallEnd, CallStart, Choice, Fidelity, Outcome, TokenColumn, TokenCounts, VersionSpan,
+    Call, CallEnd, CallStart, Choice, ContinueReason, Continued, Fidelity, Outcome, TokenColumn,
+    TokenCounts, VersionSpan,
 };
 pub use id::{AttemptId, CallId, EpisodeId, GroupId, InvalidId, Micros, TaskId};
 pub use lineage::{CallKind, Lineage};

@@ -1,6 +1,7 @@
 """A model that learns a game from what its agents said: AsyncGRPOTrainer on rolltape's feed.
 
     python examples/guess/train.py [--seed N] [--out DIR] [--server vllm [--upstream URL]]
+                                   [--one-secret] [--no-signal]
 
 Starts `rolltape serve` with the tiny model, or before a vLLM: the one at --upstream, else one that
 `tests/python/servers/install.sh vllm` installed. Processes of agents, the `openai` package as it
@@ -14,6 +15,7 @@ it.
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -29,15 +31,17 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "CUDA_VIS
 import game  # noqa: E402
 import players  # noqa: E402
 import rolltape  # noqa: E402
+import rolltape.trl  # noqa: E402
 
 MODEL = HERE.parents[1] / "engine" / "models" / "tiny"
 PROCESSES = 2
+STEP_GAMES = 224
 GROUP_SIZE = 28
 """Every secret four times: an agent is asked the same whatever the secret is."""
-GROUPS = 8
-"""Of a step."""
-GROUPS_AHEAD = 12
-"""Groups that are under way or wait for the trainer, at most."""
+ONE_SECRET_SIZE = 4
+"""Of a group with one secret: the rewards of many are all equal."""
+GAMES_AHEAD = 336
+"""Games that are under way or wait for the trainer, at most."""
 LEARNING_RATE = 5e-4
 GRADIENT_MAX = 0.2
 """Of the norm, which is about 0.1: one rare batch must not undo what was learned."""
@@ -45,18 +49,22 @@ STALENESS_MAX = 4
 EVALUATED = 64 * game.HIGHEST
 ENOUGH = 0.975
 """Games won, of those of the last steps, at which training ends."""
-ENOUGH_GROUPS = 4 * GROUPS
+ENOUGH_GAMES = 4 * STEP_GAMES
 TASK = "guess"
+EMBEDDINGS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class Season:
     """The games of one training: deals them out, and keeps what came of them."""
 
-    def __init__(self, pool):
+    def __init__(self, pool, one_secret=False):
         self.pool = pool
-        self.recent = deque(maxlen=ENOUGH_GROUPS * GROUP_SIZE)
+        self.one_secret = one_secret
+        self.size = ONE_SECRET_SIZE if one_secret else GROUP_SIZE
+        self.recent = deque(maxlen=ENOUGH_GAMES)
         self.calls = 0
         self.episodes = 0
+        self.dropped_games = 0
         self.rows = []
         self._dealt = 0
         self._evaluated = {}
@@ -65,12 +73,12 @@ class Season:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def deal(self, groups):
-        """Has so many more groups played; in each every secret comes equally often."""
+        """Has so many more groups played, of one secret each, or of all equally often."""
         with self._lock:
             first, self._dealt = self._dealt, self._dealt + groups
         for number in range(first, first + groups):
-            for member in range(GROUP_SIZE):
-                secret = member % game.HIGHEST + 1
+            for member in range(self.size):
+                secret = (number if self.one_secret else member) % game.HIGHEST + 1
                 self.pool.jobs.put(players.Job(f"g{number}-{member}", f"g{number}", TASK, secret))
 
     def handed_over(self, rows):
@@ -79,8 +87,9 @@ class Season:
         self.deal(1)
 
     def dropped(self, episodes):
-        """Groups were dropped that were too old: others may be played in their place."""
-        self.deal(episodes // GROUP_SIZE)
+        """Groups were dropped: others may be played in their place."""
+        self.dropped_games += episodes
+        self.deal(episodes // self.size)
 
     def begin_evaluation(self, name):
         """Has games played under the weights as they are, every secret equally often."""
@@ -139,7 +148,33 @@ def vllm(out):
     kind = running.KINDS["vllm"]
     if kind.why_not:
         sys.exit(f"{kind.why_not}; see tests/python/servers/install.sh")
-    return running.running(kind, out, MODEL, ("--max-num-seqs", "64"))
+    return running.running(kind, out, untied(out / "model"), ("--max-num-seqs", "64"))
+
+
+def untied(folder):
+    """The tiny model with a head of its own, in `folder`.
+
+    On a CPU vLLM packs the head into a copy when it starts. A head that is tied to the embeddings
+    keeps that copy when weights are reloaded (vLLM 0.33): the server then samples with new layers
+    and an old head.
+    """
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(MODEL, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    weights = load_file(MODEL / "model.safetensors")
+    head = {HEAD: weights[EMBEDDINGS].clone()}
+    save_file(weights | head, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def with_head(weights):
+    """Weights as they come, and the embeddings once more as the head."""
+    for name, weight in weights:
+        yield name, weight
+        if name == EMBEDDINGS:
+            yield HEAD, weight.clone()
 
 
 def trainer(client, season, out, options):
@@ -151,6 +186,10 @@ def trainer(client, season, out, options):
 
     from rolltape.trl import RolloutWorker, WeightTransfer, use_cpu
 
+    class Transfer(WeightTransfer):
+        def send_weights(self, iterator):
+            super().send_weights(with_head(iterator) if options.server == "vllm" else iterator)
+
     class Watch(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
             season.check()
@@ -161,11 +200,12 @@ def trainer(client, season, out, options):
     use_cpu()
     worker = RolloutWorker(
         client,
-        group_size=GROUP_SIZE,
+        group_size=season.size,
         task=TASK,
         max_staleness=STALENESS_MAX,
-        groups_per_lease=4,
+        groups_per_lease=4 * GROUP_SIZE // season.size,
         buffer_rows=GROUP_SIZE,
+        no_signal=options.no_signal,
         metrics=lambda row: {"success": float(row["reward"] == 1.0)},
         on_group=season.handed_over,
         on_dropped=season.dropped,
@@ -174,9 +214,9 @@ def trainer(client, season, out, options):
         output_dir=str(out / "trainer"),
         seed=options.seed,
         max_steps=options.steps,
-        per_device_train_batch_size=GROUPS * GROUP_SIZE // 2,
+        per_device_train_batch_size=STEP_GAMES // 2,
         gradient_accumulation_steps=2,
-        num_generations=GROUP_SIZE,
+        num_generations=season.size,
         learning_rate=LEARNING_RATE,
         warmup_steps=10,
         adam_beta2=0.99,
@@ -200,7 +240,7 @@ def trainer(client, season, out, options):
         processing_class=AutoTokenizer.from_pretrained(MODEL),
         callbacks=[Watch()],
         rollout_worker=worker,
-        weight_transfer=WeightTransfer(
+        weight_transfer=Transfer(
             client, out / "weights", kept=None, reload=options.server == "vllm"
         ),
     )
@@ -236,6 +276,31 @@ def logprob_differences(rows, weights):
     return found
 
 
+def lags(client):
+    """What the trainer said of the tokens that it trained on, by how many versions it was ahead.
+
+    For each lag the number of tokens, the mean |trainer's logprob - recorded logprob|, and the mean
+    distance of the factor in the loss from 1.
+    """
+    found = {}
+    for row in rolltape.rows_of(client, task=TASK):
+        said = {one["name"]: one for one in row["annotations"] or ()}
+        if not {"trainer_logprobs", "loss_weights"} <= said.keys():
+            continue
+        version = int(said["trainer_logprobs"]["version"])
+        columns = said["trainer_logprobs"]["values"], said["loss_weights"]["values"]
+        for at, (logprob, weight) in enumerate(zip(*columns, strict=True)):
+            if logprob is not None and row["versions"][at] >= 0:
+                told = found.setdefault(version - row["versions"][at], [0, 0.0, 0.0])
+                told[0] += 1
+                told[1] += abs(logprob - row["logprobs"][at])
+                told[2] += abs(weight - 1)
+    return {
+        lag: {"tokens": count, "logprob": round(far / count, 5), "weight": round(off / count, 5)}
+        for lag, (count, far, off) in sorted(found.items())
+    }
+
+
 def arguments():
     """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -244,6 +309,12 @@ def arguments():
     parser.add_argument("--out", type=Path, default=Path("train-demo"))
     parser.add_argument("--server", choices=("engine", "vllm"), default="engine", help="samples")
     parser.add_argument("--upstream", help="a vLLM that runs, in dev mode; with --server vllm")
+    parser.add_argument(
+        "--one-secret", action="store_true", help="a group has one secret, and 4 games"
+    )
+    parser.add_argument(
+        "--no-signal", action="store_true", help="drop groups whose rewards are all equal"
+    )
     parser.add_argument("--processes", type=int, default=PROCESSES, help="of agents")
     options = parser.parse_args()
     if options.upstream and options.server != "vllm":
@@ -267,7 +338,7 @@ def main():
     with serving(options, out) as server:
         pool = players.Players(server.client, options.processes)
         try:
-            report = train(server, Season(pool), out, options, began)
+            report = train(server, Season(pool, options.one_secret), out, options, began)
         finally:
             pool.stop()
     report["seconds"] = round(time.monotonic() - began, 1)
@@ -278,9 +349,10 @@ def train(server, season, out, options, began):
     """Plays, trains, plays again, checks, exports, draws."""
     season.begin_evaluation("before")
     made = trainer(server.client, season, out, options)
+    rolltape.trl.annotate(made, server.client)
     before = season.evaluated("before")
     say(f"{before:.3f} of {EVALUATED} games won before", began)
-    season.deal(GROUPS_AHEAD)
+    season.deal(GAMES_AHEAD // season.size)
     with open(out / "trainer.log", "w") as log:
         stdout, sys.stdout = sys.stdout, log
         try:
@@ -304,9 +376,11 @@ def train(server, season, out, options, began):
         "success_after": round(after, 4),
         "seconds": None,
         "logprob_max_abs_diff": max(differences.values()),
+        "lags": lags(server.client),
         "steps": made.state.global_step,
         "episodes": season.episodes,
         "calls": season.calls,
+        "dropped_games": season.dropped_games,
         "seed": options.seed,
         "server": options.server,
     }

@@ -50,7 +50,11 @@ pub struct Finding {
 
 /// Diagnoses one attempt. Text around forks is shown as far as it is recorded.
 pub fn diagnose(record: AttemptRecord, calls: Vec<Call>) -> Diagnosis {
-    diagnosis(&RecordedAttempt { record, calls, rewards: Vec::new() }, None).0
+    diagnosis(
+        &RecordedAttempt { record, calls, rewards: Vec::new(), annotations: Vec::new() },
+        None,
+    )
+    .0
 }
 
 /// Diagnoses one attempt, and returns with it every choice and what that continues, in the order in
@@ -59,7 +63,7 @@ pub fn diagnose_tree(
     record: AttemptRecord,
     calls: Vec<Call>,
 ) -> (Diagnosis, Vec<ChoiceLink>, Vec<Call>) {
-    let attempt = RecordedAttempt { record, calls, rewards: Vec::new() };
+    let attempt = RecordedAttempt { record, calls, rewards: Vec::new(), annotations: Vec::new() };
     let (found, links) = diagnosis(&attempt, None);
     (found, links, attempt.calls)
 }
@@ -74,7 +78,11 @@ pub fn diagnose_with_tokenizer(
     calls: Vec<Call>,
 ) -> Result<Diagnosis, TokenizerError> {
     let texts = ForkTexts::read(tokenizer)?;
-    Ok(diagnosis(&RecordedAttempt { record, calls, rewards: Vec::new() }, Some(&texts)).0)
+    Ok(diagnosis(
+        &RecordedAttempt { record, calls, rewards: Vec::new(), annotations: Vec::new() },
+        Some(&texts),
+    )
+    .0)
 }
 
 fn diagnosis(attempt: &RecordedAttempt, texts: Option<&ForkTexts>) -> (Diagnosis, Vec<ChoiceLink>) {

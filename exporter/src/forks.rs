@@ -65,6 +65,9 @@ pub struct Fork {
     pub ids_known: Vec<u32>,
     /// The first ids of the prompt from there on.
     pub ids_sent: Vec<u32>,
+    /// The reason for which the recorder did not send the ids of the history; none if it was not
+    /// to.
+    pub continued: Option<&'static str>,
 }
 
 #[cfg(test)]

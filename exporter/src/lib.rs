@@ -15,9 +15,9 @@
 //! - `output`: files of records, which become visible when they are whole.
 //! - `notes`: what was kept, what was left out, and why. Every step adds to them.
 //!
-//! `export`, `feed`, `diagnosis` and `links` stand above these and call `derive`. Each module uses
-//! only modules below it: `notes`, `graph`, `weigh` and `rewards`, `rows` and `input`, `forks` and
-//! `options`, `formats`, `output`.
+//! `export`, `feed`, `diagnosis`, `annotate` and `links` stand above these and call `derive`. Each
+//! module uses only modules below it: `notes`, `graph`, `weigh` and `rewards`, `rows` and `input`,
+//! `forks` and `options`, `formats`, `output`.
 //!
 //! `input`, `graph::scan` and `rewards::scored_attempt` read the store. `output` writes files, and
 //! objects over the network. Nothing else does I/O.
@@ -30,16 +30,18 @@
 //! - [`exported_attempts`]: the attempts that an export holds.
 //! - [`trajectories`], [`choice_links`], [`choice_mask`], [`whole_requests`]: the pure part, for
 //!   callers that show the same.
+//! - [`place_streams`]: what a trainer says of a trajectory, put on the choices that sampled it.
 //! - [`Notes`], [`Reason`], [`DropReason`], [`ParentEvidence`]: what was kept, what was not, and
 //!   why.
 //! - [`diagnose()`], [`diagnose_tree()`], [`Diagnosis`], [`Fork`], [`Cause`]: what is wrong with
-//!   one episode, and why.
+//!   one episode, and why. [`trainer_gaps()`]: how far a trainer's logprobs are from its own.
 //! - [`KindReason`]: why a trajectory is of its kind; [`SharedTokens`]: where tokens are trained.
 //! - [`RewardOptions`], [`Advantage`], [`GroupSummary`], [`VersionFilter`], [`VersionMismatch`]:
 //!   what rewards and policy versions add or leave out; [`mean()`], [`std()`]: their formulas.
 //! - [`schema()`], [`COLUMNS`], [`SCHEMA_VERSION`]: the contract with trainers.
 #![forbid(unsafe_code)]
 
+mod annotate;
 mod diagnosis;
 mod export;
 mod feed;
@@ -53,8 +55,10 @@ mod options;
 mod output;
 mod rewards;
 mod rows;
+mod trainer_gaps;
 mod weigh;
 
+pub use annotate::{NumberStream, PlaceError, PlacedStreams, TrajectoryStreams, place_streams};
 pub use diagnosis::{Diagnosis, Finding, diagnose, diagnose_tree, diagnose_with_tokenizer};
 pub use export::report::Report;
 pub use export::{ExportError, export, export_with_progress};
@@ -79,6 +83,7 @@ pub use rewards::advantage::{Advantage, EPSILON, STD_DDOF, mean, std};
 pub use rewards::groups::GroupSummary;
 pub use rows::retokenize::{RetokenizeError, Retokenizer};
 pub use rows::schema::{COLUMNS, SCHEMA_VERSION, SchemaColumn, schema};
+pub use trainer_gaps::{TrainerGap, trainer_gaps};
 pub use weigh::SharedTokens;
 pub use weigh::model_filter::ModelFilter;
 pub use weigh::versions::VersionFilter;

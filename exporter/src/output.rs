@@ -7,6 +7,7 @@
 //! - `layout` names the files, `manifest` lists their content, `card` describes them to `datasets`,
 //!   and [`read_export`] reads an export again.
 
+mod annotations;
 mod card;
 pub(crate) mod encode;
 pub(crate) mod jsonl;

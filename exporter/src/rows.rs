@@ -5,6 +5,7 @@
 //! makes ids for paths without any. [`schema`] is the contract with trainers, and [`columns`] turns
 //! rows into Arrow arrays.
 
+pub(crate) mod annotations;
 pub(crate) mod builder;
 pub(crate) mod columns;
 pub(crate) mod dialogue;

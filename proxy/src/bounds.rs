@@ -48,6 +48,9 @@ pub(crate) const ENGINE_LOAD_SLACK: u64 = 3;
 pub(crate) const ENGINE_MOVED_PERCENT_MAX: u64 = 100;
 /// Threads whose engine is remembered. At the limit all are forgotten and placed by their hash.
 pub(crate) const THREADS_MAX: usize = 100_000;
+/// Attempts of which it is remembered for which prompts experts are recorded. At the limit all are
+/// forgotten, and experts are asked for once more.
+pub(crate) const EXPERT_ATTEMPTS_MAX: usize = 10_000;
 /// Time without a call after which a thread is forgotten: its prefix is likely gone.
 pub(crate) const THREAD_LIFE: Duration = Duration::from_secs(3600);
 /// Pause between two looks at an engine.
@@ -88,6 +91,13 @@ pub(crate) const SAMPLING_END_WAIT: Duration = Duration::from_secs(5);
 /// Longest wait at the end of a call for the ids of its prompt. Without the ids of its prompt a
 /// call makes no row.
 pub(crate) const PROMPT_END_WAIT: Duration = Duration::from_secs(5);
+/// Longest wait for the upstream's answer how it encodes a prompt, and for a text of recorded ids.
+pub(crate) const ENCODE_WAIT: Duration = Duration::from_secs(10);
+/// Models of an upstream whose tokens are remembered. At the limit all are learned again.
+pub(crate) const TOKEN_MODELS_MAX: usize = 64;
+/// Shapes of requests of which it is remembered whether the upstream encodes them as it says. At
+/// the limit all are forgotten.
+pub(crate) const PROMPT_SHAPES_MAX: usize = 100_000;
 /// Longest wait for the label of the upstream's weights.
 pub(crate) const WEIGHT_INFO_WAIT: Duration = Duration::from_secs(10);
 
@@ -133,6 +143,12 @@ pub(crate) const MASKED_KEY_BYTES_MIN: usize = 16;
 pub(crate) const ATTEMPTS_MAX: usize = 100_000;
 /// Labels of versions that are remembered. The upstream is not asked about further ones.
 pub(crate) const VERSION_LABELS_MAX: usize = 100_000;
+/// Bytes of the recorded paths that prompts can begin with; at most a quarter of the memory of
+/// calls. Attempts that were not used for longest are forgotten first, and read from the store
+/// when they go on.
+pub(crate) const PATH_BYTES_MAX: usize = 256 << 20;
+/// Paths of an attempt whose text is looked for at its next call. The oldest are dropped first.
+pub(crate) const PATHS_WAITING_MAX: usize = 16_384;
 /// Ends of conversations that are remembered. The oldest are forgotten first.
 pub(crate) const CONVERSATION_ENDS_MAX: usize = 200_000;
 /// Bytes of requests and replies that are kept for answers by id. The oldest are dropped first.

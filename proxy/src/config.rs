@@ -1,11 +1,13 @@
 //! Settings of a proxy, validated.
 //!
 //! - `address`: an inference server. `spec`: one of several, as a user names it.
+//! - `continue_mode`: whether prompts are sent as ids.
 //! - `allowed`: paths that agents may use. `tag_segments`: the part of a path that tags a call.
 //! - `signing_secrets`: the place of what signs API keys.
 
 pub(crate) mod address;
 pub(crate) mod allowed;
+pub(crate) mod continue_mode;
 pub(crate) mod signing_secrets;
 pub(crate) mod spec;
 pub(crate) mod tag_segments;
@@ -25,6 +27,7 @@ use wire::{Dialect, ForcedSampling, Vocabulary};
 use crate::bounds::{CONNECTIONS_MAX, STALL_WAIT};
 use crate::config::address::Upstream;
 use crate::config::allowed::AllowedPath;
+use crate::config::continue_mode::ContinueMode;
 use crate::config::signing_secrets::SigningSecretPlace;
 use crate::config::spec::FleetSettings;
 
@@ -58,6 +61,8 @@ pub struct Config {
     pub logprob_kind: Option<String>,
     /// The rule by which Responses and Messages calls go to the upstream's chat route.
     pub translate: TranslateMode,
+    /// The answers with whose ids the prompts of chats begin.
+    pub continues: ContinueMode,
     /// Token data to record beside ids and logprobs.
     pub extras: TokenExtras,
     /// The upstream's vocabulary, for servers that report the bytes of tokens and no ids.
@@ -150,6 +155,7 @@ impl Config {
             fleet: FleetSettings::default(),
             logprob_kind: None,
             translate: TranslateMode::default(),
+            continues: ContinueMode::default(),
             extras: TokenExtras::default(),
             vocabulary: None,
             force: ForcedSampling::default(),

@@ -36,6 +36,7 @@ pub use bounds::{LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX};
 pub use client::{Client, ClientError, ClientReply, ClientRequest};
 pub use config::address::{InvalidUpstream, Upstream};
 pub use config::allowed::{AllowedPath, InvalidAllowedPath};
+pub use config::continue_mode::{ContinueMode, InvalidContinueMode};
 pub use config::signing_secrets::{SecretChange, SigningSecretPlace};
 pub use config::spec::{EngineSpec, FleetSettings, InvalidEngine};
 pub use config::{Config, InvalidSetting, TokenExtras, TranslateMode};

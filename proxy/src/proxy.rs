@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use wire::{ForcedSampling, ForcedSamplingError};
 
+use crate::config::continue_mode::ContinueMode;
 use crate::config::spec::{EngineSpec, InvalidEngine};
 use crate::config::{Config, InvalidSetting};
 use crate::error::CallError;
@@ -22,7 +23,9 @@ use crate::fleet::health;
 use crate::fleet::members::{ChangeError, Fleet};
 use crate::record::admission::Admission;
 use crate::record::attempts::OpenAttempts;
+use crate::record::experts::ExpertPrompts;
 use crate::record::mask::KeyMask;
+use crate::record::paths::PathMemory;
 use crate::record::services::RecordingServices;
 use crate::record::tracker::CallTracker;
 use crate::tag::api_key::KeySigner;
@@ -40,6 +43,8 @@ pub struct Proxy {
     pub(crate) open_attempts: OpenAttempts,
     pub(crate) tags: Arc<TagContext>,
     pub(crate) tracker: Arc<CallTracker>,
+    pub(crate) expert_prompts: Arc<ExpertPrompts>,
+    pub(crate) paths: PathMemory,
     pub(crate) mask: KeyMask,
     /// Counts the events after which an item of the feed may be ready, or an attempt may begin.
     pub(crate) changes: watch::Sender<u64>,
@@ -96,7 +101,7 @@ impl Proxy {
     pub async fn start(config: Config, store: Store) -> Result<Self, StartError> {
         let signer = open_signer(&config, &store).await?;
         let mut snapshot = store.snapshot().await?;
-        let attempt_force = stored_force(&mut snapshot).await?;
+        let wishes = stored_wishes(&mut snapshot).await?;
         let open_attempts = OpenAttempts::default();
         for attempt in snapshot.budgeted_attempts().await? {
             open_attempts.count(attempt);
@@ -113,21 +118,28 @@ impl Proxy {
         let fleet = Fleet::start(&config).await?;
         fleet.probe_early().await;
 
+        let memory = Arc::new(MemoryAccount::new(config.memory_bytes_max));
+        let paths = PathMemory::new(config.continues, &memory);
+        for (attempt, mode) in wishes.continues {
+            paths.set_mode(attempt, mode);
+        }
         Ok(Self {
             fleet: Arc::new(fleet),
             call_permits: Arc::new(Semaphore::new(config.calls_at_once())),
-            memory: Arc::new(MemoryAccount::new(config.memory_bytes_max)),
+            memory,
             default_force: Arc::new(config.force.clone()),
+            paths,
             mask: KeyMask::new(config.upstream_key.as_deref()),
             config,
             store,
             open_attempts,
             tracker: Arc::new(tracker),
+            expert_prompts: Arc::default(),
             changes: watch::Sender::new(0),
             admission,
             drain_until: watch::Sender::new(None),
             tags: Arc::new(TagContext::new(signer)),
-            attempt_force: Mutex::new(attempt_force),
+            attempt_force: Mutex::new(wishes.force),
         })
     }
 
@@ -224,6 +236,8 @@ impl Proxy {
             store: &self.store,
             tags: &self.tags,
             tracker: &self.tracker,
+            expert_prompts: &self.expert_prompts,
+            paths: &self.paths,
             mask: &self.mask,
             memory: &self.memory,
             reply_bytes_max: self.config.reply_bytes_max,
@@ -253,6 +267,8 @@ impl Proxy {
         self.open_attempts.remove(attempt);
         self.fleet.forget(attempt);
         self.admission.forget(attempt);
+        self.expert_prompts.forget(attempt);
+        self.paths.forget(attempt);
         if let Ok(mut all) = self.attempt_force.lock() {
             all.remove(attempt);
         }
@@ -279,15 +295,24 @@ async fn open_signer(config: &Config, store: &Store) -> Result<KeySigner, StartE
     Ok(signer)
 }
 
-/// Sampling parameters of the open attempts in the store.
-async fn stored_force(
-    snapshot: &mut Snapshot,
-) -> Result<HashMap<AttemptId, Arc<ForcedSampling>>, StartError> {
-    let mut stored = HashMap::new();
-    for record in snapshot.episodes(&Selection::default()).await? {
-        if let Some(force) = record.force_sampling.filter(|_| record.closed_at.is_none()) {
-            let id = AttemptId { episode: record.id, attempt: record.attempt };
-            stored.insert(id, Arc::new(force.parse()?));
+/// The wishes of the open attempts in the store, as they were announced.
+#[derive(Default)]
+struct StoredWishes {
+    force: HashMap<AttemptId, Arc<ForcedSampling>>,
+    continues: HashMap<AttemptId, ContinueMode>,
+}
+
+async fn stored_wishes(snapshot: &mut Snapshot) -> Result<StoredWishes, StartError> {
+    let mut stored = StoredWishes::default();
+    let records = snapshot.episodes(&Selection::default()).await?;
+    for record in records.into_iter().filter(|record| record.closed_at.is_none()) {
+        let id = AttemptId { episode: record.id, attempt: record.attempt };
+        if let Some(force) = record.force_sampling {
+            stored.force.insert(id.clone(), Arc::new(force.parse()?));
+        }
+        // A word of a later version is left to the default.
+        if let Some(mode) = record.continues.and_then(|word| word.parse().ok()) {
+            stored.continues.insert(id, mode);
         }
     }
     Ok(stored)

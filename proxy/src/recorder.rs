@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use wire::ForcedSampling;
 
 use crate::bounds::{CUT_PAUSE, CUT_WAIT};
+use crate::config::continue_mode::ContinueMode;
 use crate::proxy::Proxy;
 use crate::record::admission::AdmissionStatus;
 use crate::record::tracker::CallCounts;
@@ -62,7 +63,8 @@ impl Recorder {
 
     // Episodes.
 
-    /// Announces an attempt, with the sampling parameters that its calls get.
+    /// Announces an attempt, with the sampling parameters that its calls get, and whether their
+    /// prompts are sent as ids; the announcement has both as text.
     ///
     /// # Errors
     /// [`CommitError`] if it is not on disk.
@@ -70,16 +72,19 @@ impl Recorder {
         &self,
         announcement: Announcement,
         force: Option<ForcedSampling>,
+        continues: Option<ContinueMode>,
     ) -> Result<(), CommitError> {
         let (attempt, budget) = (AttemptId::from(&announcement.tag), announcement.budget);
-        let stored_force = force.as_ref().map(ForcedSampling::to_string);
-        self.0.store.announce(Announcement { force: stored_force, ..announcement }).await?;
+        self.0.store.announce(announcement).await?;
 
         if budget != Budget::default() {
             self.0.open_attempts.count(attempt.clone());
         }
         // Calls that say something else must not pass as those before.
         self.0.open_attempts.forget(&attempt.episode);
+        if let Some(continues) = continues {
+            self.0.paths.set_mode(attempt.clone(), continues);
+        }
         if let Some(force) = force {
             self.0.set_force(attempt, force);
         }

@@ -5,11 +5,15 @@
 //! - `reachability`: whether they arrive.
 //! - `probe`: the dialect. `declined`: questions that it does not answer.
 //! - `plan`: how a call is sent, as a value. `rewrite`: the request that comes of it.
+//! - `continuation`: chats whose prompts begin with what was sampled. `encodings`: how the
+//!   upstream encodes them.
 //! - `exchange`: a call is sent. `refusals`: the fields that an upstream does not take.
 //! - `lookups`: what it is asked beside a call, for `sampling`, `prompts` and the plan.
 
 pub(crate) mod client;
+pub(crate) mod continuation;
 mod declined;
+mod encodings;
 pub(crate) mod exchange;
 mod keys;
 pub(crate) mod lookups;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -99,6 +99,7 @@ class Client:
         task_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         force_sampling: str | None = None,
+        continues: Literal["off", "exact", "as_sampled"] | None = None,
         **more: Json,
     ) -> None:
         """Announces an episode before its first call. `more` is added to the body."""
@@ -107,6 +108,7 @@ class Client:
             "task_id": task_id,
             "labels": dict(labels) if labels else None,
             "force_sampling": force_sampling,
+            "continue": continues,
             **more,
         }
         body = {"episode_id": episode_id, "attempt": attempt}
@@ -171,6 +173,28 @@ class Client:
         body = _given({"status": status})
         where = f"/episodes/{segment(episode_id)}/close"
         patiently(lambda: self.http.post(where, body, {"attempt": attempt}))
+
+    def annotate(
+        self,
+        trajectory_id: str,
+        version: int | str,
+        token_ids: Sequence[int],
+        streams: Mapping[str, Sequence[float | None]],
+        start: int = 0,
+    ) -> Json:
+        """Appends what a trainer says of tokens of a row: one number or None for each, by name.
+
+        `token_ids` are the row's `input_ids` from `start` on, and are compared with the recording.
+        Returns how many numbers were kept, and how many are about tokens that were not sampled.
+        """
+        told = {name: [_finite(value) for value in values] for name, values in streams.items()}
+        said = {"trajectory_id": trajectory_id, "version": version, "start": start}
+        return self.annotate_all([said | {"token_ids": list(token_ids), "streams": told}])
+
+    def annotate_all(self, annotations: Sequence[Json]) -> Json:
+        """Appends what `POST /annotations` takes, all of it or nothing."""
+        body = {"annotations": list(annotations)}
+        return patiently(lambda: self.http.post("/annotations", body))
 
     # Versions
 
@@ -277,6 +301,11 @@ class Client:
     def is_sleeping(self) -> bool:
         """True if the engine sleeps."""
         return bool(self.http.get("/is_sleeping")["is_sleeping"])
+
+
+def _finite(value: float | None) -> float | None:
+    """The number, None where JSON has no form for it."""
+    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use episode::{AttemptId, CallId, Micros, Reward};
 
 use crate::attempts::find_attempt;
+use crate::commit::annotate::annotate;
 use crate::commit::begun::write_begun;
 use crate::commit::cut::cut;
 use crate::commit::ended::write_ended;
@@ -29,6 +30,7 @@ use crate::feed::write::{number_closed, write_feed};
 use crate::types::Announcement;
 use crate::versions::write_version;
 
+mod annotate;
 mod begun;
 mod body;
 mod cut;
@@ -160,6 +162,11 @@ async fn write(
         }
         Record::Unmark(attempt) => Ok(unmark(connection, attempt, state.writer()).await?),
         Record::Reward { attempt, reward } => write_reward(connection, attempt, reward).await,
+        Record::Annotate(annotations) => {
+            connection.begin_part().await?;
+            let annotated = annotate(connection, annotations).await;
+            end_part(connection, annotated).await
+        }
         Record::Version(version) => write_version(connection, version).await,
         Record::Feed(record) => write_feed(connection, record).await,
         Record::Probe => probe(connection).await,
@@ -185,7 +192,7 @@ async fn open(
     state: &mut CommitState,
     announcement: &Announcement,
 ) -> CommitResult {
-    let Announcement { tag, at, force, group_size, budget } = announcement;
+    let Announcement { tag, at, force, continues, group_size, budget } = announcement;
     let episode = upsert_episode(connection, tag, *at, NamedBy::Control).await?;
     if episode.is_closed {
         return Err(CommitError::Closed(tag.into()));
@@ -199,12 +206,14 @@ async fn open(
     let budget = budget.or(episode.budget);
     query(
         "UPDATE episode SET force_sampling = coalesce($1, force_sampling), calls_max = $2, \
-         tokens_max = $3, seconds_max = $4 WHERE episode_key = $5",
+         tokens_max = $3, seconds_max = $4, continues = coalesce($5, continues) \
+         WHERE episode_key = $6",
     )
     .bind(force.as_deref())
     .bind(limit(budget.calls))
     .bind(limit(budget.tokens))
     .bind(limit(budget.seconds))
+    .bind(continues.as_deref())
     .bind(episode.key)
     .execute(connection)
     .await?;

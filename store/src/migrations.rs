@@ -61,7 +61,11 @@ macro_rules! migration {
 
 /// The migrations of a file.
 pub(crate) static SQLITE: Migrations = Migrations {
-    list: &[migration!("sqlite", 15, "store")],
+    list: &[
+        migration!("sqlite", 15, "store"),
+        migration!("sqlite", 16, "annotations"),
+        migration!("sqlite", 17, "continued"),
+    ],
     former: 14,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \
             description TEXT NOT NULL, installed_on TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, \
@@ -70,7 +74,11 @@ pub(crate) static SQLITE: Migrations = Migrations {
 
 /// The migrations of a server's database.
 pub(crate) static POSTGRES: Migrations = Migrations {
-    list: &[migration!("postgres", 15, "store")],
+    list: &[
+        migration!("postgres", 15, "store"),
+        migration!("postgres", 16, "annotations"),
+        migration!("postgres", 17, "continued"),
+    ],
     former: 10,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \
             description TEXT NOT NULL, installed_on TIMESTAMPTZ NOT NULL DEFAULT now(), \
@@ -219,7 +227,8 @@ mod tests {
     #[test]
     fn a_migration_that_was_changed_is_refused() {
         let applied = |checksum| SQLITE.missing(&[(15, checksum)]);
-        assert_eq!(applied(SQLITE.first().checksum()).unwrap().len(), 0);
+        let rest = SQLITE.list.len() - 1;
+        assert_eq!(applied(SQLITE.first().checksum()).unwrap().len(), rest);
         assert!(applied(vec![7]).is_err());
     }
 }

@@ -179,10 +179,13 @@ async fn migrate(connection: &mut StoreConnection, name: &str) -> Result<(), Ope
     owned.map_err(|_| OpenError::OlderWriter(name.to_owned()))?;
 
     // Another process may have migrated meanwhile.
-    let migrated = match format_state(connection, name).await? {
+    let state = format_state(connection, name).await?;
+    if state == FormatState::Former {
+        convert_server(connection).await.map_err(database_error(name))?;
+    }
+    let migrated = match state {
         FormatState::Newest => Ok(()),
-        FormatState::Behind => migrate_server(connection).await,
-        FormatState::Former => convert_server(connection).await,
+        FormatState::Behind | FormatState::Former => migrate_server(connection).await,
     };
     migrated.map_err(database_error(name))?;
     query(FREE_SCHEMA).execute(connection).await.map_err(database_error(name))

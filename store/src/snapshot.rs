@@ -4,7 +4,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use episode::{AttemptId, CallId, EpisodeId, GroupId, Micros, Reward, RewardScope, TaskId};
+use episode::{
+    Annotation, AttemptId, CallId, EpisodeId, GroupId, Micros, Reward, RewardScope, TaskId,
+};
 
 use crate::database::connection::StoreConnection;
 use crate::database::query::{Query, query};
@@ -12,7 +14,7 @@ use crate::database::row::Row;
 use crate::error::SnapshotError;
 use crate::location::Location;
 use crate::open;
-use crate::snapshot::rows::{episode_of, reward_of};
+use crate::snapshot::rows::{annotation_of, episode_of, reward_of};
 use crate::types::{AttemptRecord, Selection};
 
 pub(crate) mod calls;
@@ -22,6 +24,10 @@ pub(crate) mod summary;
 /// The condition on an episode `e`; null takes all. The values are those of [`bind`].
 const SELECTED: &str = "($1 IS NULL OR e.episode_id = $1) AND ($2 IS NULL OR e.group_id = $2) \
     AND ($3 IS NULL OR e.task_id = $3)";
+
+/// Annotations with the ids of their calls.
+pub(crate) const ANNOTATIONS: &str =
+    "SELECT c.call_id, a.* FROM annotation a JOIN call c USING (call_key)";
 
 /// Binds the values of [`SELECTED`].
 fn bind(statement: Query, selection: &Selection) -> Query {
@@ -37,6 +43,8 @@ pub struct Snapshot {
     connection: StoreConnection,
     /// True where any choice has arrays beside its ids; `None` until the store is asked.
     has_sides: Option<bool>,
+    /// True where any choice has annotations; `None` until the store is asked.
+    has_annotations: Option<bool>,
 }
 
 impl Snapshot {
@@ -60,7 +68,7 @@ impl Snapshot {
     async fn of(mut connection: StoreConnection) -> Result<Self, SnapshotError> {
         // The transaction stays open as long as the snapshot: it is what fixes the moment.
         connection.begin_snapshot().await?;
-        Ok(Self { connection, has_sides: None })
+        Ok(Self { connection, has_sides: None, has_annotations: None })
     }
 
     pub(crate) fn connection(&mut self) -> &mut StoreConnection {
@@ -231,6 +239,42 @@ impl Snapshot {
         .fetch_all(&mut self.connection)
         .await?;
         rows.iter().map(reward_of).collect()
+    }
+
+    /// All annotations of the calls of one attempt, in the order in which they were given.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read or a stream does not decode.
+    pub async fn annotations(
+        &mut self,
+        record: &AttemptRecord,
+    ) -> Result<Vec<Annotation>, SnapshotError> {
+        // Few stores have any, and asking once is faster than looking at each attempt.
+        if self.has_annotations.is_none() {
+            let first = query("SELECT 1 FROM annotation LIMIT 1");
+            let found = first.fetch_optional(&mut self.connection).await?.is_some();
+            self.has_annotations = Some(found);
+        }
+        if self.has_annotations == Some(false) {
+            return Ok(Vec::new());
+        }
+        let of_episode =
+            format!("{ANNOTATIONS} WHERE c.episode_key = $1 ORDER BY a.annotation_key");
+        let rows = query(of_episode).bind(record.key).fetch_all(&mut self.connection).await?;
+        rows.iter().map(annotation_of).collect()
+    }
+
+    /// All annotations of one call, in the order in which they were given.
+    ///
+    /// # Errors
+    /// As [`Snapshot::annotations`].
+    pub async fn call_annotations(
+        &mut self,
+        call: CallId,
+    ) -> Result<Vec<Annotation>, SnapshotError> {
+        let of_call = format!("{ANNOTATIONS} WHERE c.call_id = $1 ORDER BY a.annotation_key");
+        let rows = query(of_call).bind(call.to_string()).fetch_all(&mut self.connection).await?;
+        rows.iter().map(annotation_of).collect()
     }
 }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use episode::{
-    AttemptId, CallEnd, CallId, CallKind, CallStart, Choice, EpisodeId, Fidelity, Lineage, Outcome,
-    Reward, RewardScope, Route, Tag, TagSource, TokenColumn, TokenCounts, VersionSpan,
-    VersionStamps,
+    Annotation, AttemptId, CallEnd, CallId, CallKind, CallStart, Choice, ContinueReason, Continued,
+    EpisodeId, Fidelity, Lineage, Outcome, Reward, RewardScope, Route, Tag, TagSource, TokenColumn,
+    TokenCounts, VersionSpan, VersionStamps,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -16,8 +16,8 @@ use crate::database::query::query;
 use crate::open as open_store;
 use crate::site::{Site, on_both};
 use crate::{
-    Announcement, Budget, CommitError, Durability, OpenError, Selection, Snapshot, Store,
-    StoreEditor, Writer,
+    Announcement, Budget, CommitError, Durability, OpenError, PruneFilter, Selection, Snapshot,
+    Store, StoreEditor, Writer, prune,
 };
 
 fn tag(episode: &str, attempt: u32) -> Tag {
@@ -32,7 +32,14 @@ fn tag(episode: &str, attempt: u32) -> Tag {
 }
 
 pub(crate) fn announced(tag: Tag) -> Announcement {
-    Announcement { tag, at: 5, force: None, group_size: None, budget: Budget::default() }
+    Announcement {
+        tag,
+        at: 5,
+        force: None,
+        continues: None,
+        group_size: None,
+        budget: Budget::default(),
+    }
 }
 
 pub(crate) fn begun(episode: &str, at: i64) -> CallStart {
@@ -95,6 +102,7 @@ pub(crate) fn ended(call_id: CallId) -> CallEnd {
         engine: Some("a:8000".into()),
         routed: Some("kept".into()),
         heartbeats: 2,
+        continued: Some(Continued { tokens: 3, reason: Some(ContinueReason::StopCut) }),
     }
 }
 
@@ -231,7 +239,11 @@ async fn one_bad_record_costs_only_itself() {
 async fn closed_episodes_refuse_and_rewards_keep_their_history() {
     on_both(async |site| {
         let (store, _writer) = site.open().await;
-        let announcement = Announcement { force: Some("top_p=1".into()), ..announced(tag("a", 1)) };
+        let announcement = Announcement {
+            force: Some("top_p=1".into()),
+            continues: Some("exact".into()),
+            ..announced(tag("a", 1))
+        };
         store.announce(announcement).await.unwrap();
         let reward = |value| Reward {
             scope: RewardScope::Episode,
@@ -304,6 +316,46 @@ async fn a_reward_keeps_what_it_is_about() {
             assert_eq!(found.get(&summary.episode.key).copied(), expected);
             assert_eq!(snapshot.episode_rewards("style", until).await.unwrap(), [].into());
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn annotations_are_all_appended_or_none_and_are_pruned() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        let begun = begun("a", 1);
+        let call = begun.call_id;
+        store.begin(begun).await.done().await.unwrap();
+        let said = |version: &str, values: &[f32]| Annotation {
+            call,
+            choice: 1,
+            name: "trainer_logprobs".into(),
+            version: version.into(),
+            start: 2,
+            values: values.into(),
+            at: 6,
+        };
+        let both = [said("7", &[-0.5, -1e-30, 0.0]), said("8", &[f32::MIN])];
+        store.annotate(both.to_vec()).await.unwrap();
+        let foreign = Annotation { call: CallId(Uuid::nil()), ..said("9", &[1.0]) };
+        let refused = store.annotate(vec![said("9", &[1.0]), foreign]).await;
+        assert!(matches!(refused, Err(CommitError::UnknownCall(_))));
+        store.annotate(vec![said("9", &[f32::NAN])]).await.unwrap();
+
+        let mut snapshot = store.snapshot().await.unwrap();
+        let record = snapshot.episodes(&Selection::default()).await.unwrap().remove(0);
+        let mut found = snapshot.annotations(&record).await.unwrap();
+        assert!(found.pop().unwrap().values[0].is_nan());
+        assert_eq!(found, both);
+        assert_eq!(snapshot.call_annotations(call).await.unwrap().len(), 3);
+        assert_eq!(snapshot.call_annotations(CallId(Uuid::nil())).await.unwrap(), []);
+        drop((snapshot, store));
+        writer.finish().await;
+
+        let all = PruneFilter { episode: Some("a".parse().unwrap()), ..PruneFilter::default() };
+        prune(&site.at, &all).await.unwrap();
+        assert!(crate::verify(&site.at).await.unwrap().is_clean());
     })
     .await;
 }

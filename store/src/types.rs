@@ -35,6 +35,8 @@ pub struct Announcement {
     pub at: Micros,
     /// Sampling parameters that its requests get, as `NAME=VALUE,...`.
     pub force: Option<String>,
+    /// The mode in which its prompts are sent as ids: `off`, `exact`, `as_sampled`.
+    pub continues: Option<String>,
     /// Number of attempts in its group. The first one given stands.
     pub group_size: Option<u32>,
     /// The limits of the attempt. Those that are absent stay.
@@ -82,6 +84,9 @@ pub struct AttemptRecord {
     pub status: Option<String>,
     /// Sampling parameters that every request of it gets, as `NAME=VALUE,...`.
     pub force_sampling: Option<String>,
+    /// The mode in which its prompts are sent as ids, if it has one of its own: `off`, `exact`,
+    /// `as_sampled`.
+    pub continues: Option<String>,
     /// True where calls of it may be missing: see [`Durability::Relaxed`].
     pub may_lack_calls: bool,
 }

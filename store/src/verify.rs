@@ -88,7 +88,7 @@ const fn reference(
 }
 
 /// All references. The databases check most of them themselves when they are written.
-const REFERENCES: [Reference; 16] = [
+const REFERENCES: [Reference; 17] = [
     reference("label", "label_key", "episode_key", "episode"),
     reference("api_key", "api_key_key", "episode_key", "episode"),
     reference("mark", "writer", "episode_key", "episode"),
@@ -105,6 +105,7 @@ const REFERENCES: [Reference; 16] = [
     reference("prompt", "call_key", "parent_key", "call"),
     reference("choice", "choice_key", "call_key", "call"),
     reference("side", "call_key", "call_key", "call"),
+    reference("annotation", "annotation_key", "call_key", "call"),
 ];
 
 /// Looks for references to rows that do not exist.

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use episode::{AttemptId, CallEnd, CallId, CallStart, EpisodeId, Micros, Reward};
+use episode::{Annotation, AttemptId, CallEnd, CallId, CallStart, EpisodeId, Micros, Reward};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -233,6 +233,14 @@ impl Store {
     /// [`CommitError::Unknown`] when there is no such episode.
     pub async fn reward(&self, attempt: AttemptId, reward: Reward) -> Result<(), CommitError> {
         self.write(Record::Reward { attempt, reward }).await
+    }
+
+    /// Appends what a trainer says of sampled tokens, all of it or nothing.
+    ///
+    /// # Errors
+    /// [`CommitError::UnknownCall`] when one of the calls is not there.
+    pub async fn annotate(&self, annotations: Vec<Annotation>) -> Result<(), CommitError> {
+        self.write(Record::Annotate(annotations)).await
     }
 
     /// Registers a consumer of the feed that starts after the position `floor`. One that exists is

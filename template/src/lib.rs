@@ -1,5 +1,6 @@
 //! Messages to token ids and back.
 //!
+//! - [`continuation`]: prompts that start with what was sampled.
 //! - [`chat`]: a model's chat template, rendered as `transformers` renders it.
 //! - [`messages`]: the messages of clients, in the form that templates expect.
 //! - [`tokenizer`]: text to ids and ids to text, as a whole or token by token.
@@ -13,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod chat;
+pub mod continuation;
 pub mod fingerprint;
 pub mod json;
 pub mod messages;

@@ -74,9 +74,10 @@ fn two_hundred_megabytes_pass_in_bounded_memory() {
 #[test]
 #[cfg_attr(not(target_os = "linux"), ignore = "memory is read from /proc")]
 fn a_gigabyte_passes_in_bounded_memory() {
-    // Of a long body 64 MiB are held: read, compressed, and on their way to the disk.
+    // Of a long body 64 MiB are held: read, compressed, and on their way to the disk. Beside them
+    // is what the process takes, with all that it links.
     let peak = peak("sized 1024 kept 64");
-    assert!(peak < 256, "{peak} MiB");
+    assert!(peak < 272, "{peak} MiB");
 }
 
 #[tokio::test]

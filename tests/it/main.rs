@@ -5,10 +5,12 @@
 #![expect(clippy::print_stdout, reason = "skipped tests and counts")]
 
 mod admission;
+mod annotations;
 mod chains;
 mod chaos;
 mod circles;
 mod codings;
+mod continuation;
 mod crash;
 mod differential;
 mod disconnect;
@@ -17,6 +19,7 @@ mod docs;
 mod durable;
 mod engine_routes;
 mod every_http;
+mod experts;
 mod faults;
 mod feed;
 mod feed_crash;

@@ -40,7 +40,7 @@ fn file(server: &str, case: &str, ending: &str) -> Bytes {
 fn asked(server: &str, case: &str) -> (Request, wire::AugmentedRequest) {
     let request = Request::read(&file(server, case, "request.json")).unwrap();
     let options = AskOptions::for_dialect(Dialect::from_word(server).unwrap());
-    let asked = wire::ask(&options, Route::Generate, &request, |_| false);
+    let asked = wire::ask(&options, Route::Generate, &request, None, |_| false);
     (request, asked)
 }
 

@@ -72,7 +72,7 @@ impl Case {
             },
             ..AskOptions::for_dialect(dialect)
         };
-        wire::ask(&options, self.route(), &self.request(), |_| false)
+        wire::ask(&options, self.route(), &self.request(), None, |_| false)
     }
 
     /// The facts that are recorded of `reply`.

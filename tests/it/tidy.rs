@@ -16,7 +16,7 @@ pub(crate) const ARROWS: [(&str, &[&str]); 14] = [
     ),
     ("control", &["viewer", "proxy", "exporter", "store", "http", "wire", "episode"]),
     ("viewer", &["exporter", "store", "wire", "template", "episode"]),
-    ("proxy", &["store", "http", "wire", "episode"]),
+    ("proxy", &["store", "http", "wire", "template", "episode"]),
     ("exporter", &["store", "wire", "template", "episode"]),
     ("engine", &["http", "kernels", "template", "wire", "episode"]),
     ("store", &["episode"]),

@@ -6,7 +6,7 @@
 //! - [`Server`], [`Agent`]: a server and a client that speak HTTP/1.1 and HTTP/2 by the book, with
 //!   or without TLS, for which an [`Authority`] makes certificates.
 //! - [`World`]: a proxy with its store in a folder of its own, in front of any upstream.
-//! - [`start_engine`]: the real engine with the tiny model.
+//! - [`start_engine`], [`start_engine_of`]: the real engine with a tiny model.
 //! - [`sql`]: a connection to a store behind its writer's back.
 //! - [`Relay`], [`converse`]: lines that break as a [`FaultPlan`] says.
 //! - [`cut_after_silence`]: a proxy that closes connections on which nothing passes.
@@ -31,4 +31,4 @@ pub use server::{Answer, Heard, Manner, Server};
 pub use silence::cut_after_silence;
 pub use tls::Authority;
 pub use upstream::{Seen, Step, Upstream};
-pub use world::{World, settings, sql, start_engine, tape};
+pub use world::{World, settings, sql, start_engine, start_engine_of, start_engine_with, tape};

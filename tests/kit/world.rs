@@ -158,8 +158,18 @@ async fn when(mut stopped: watch::Receiver<bool>) {
 
 /// The engine with the tiny model, alone.
 pub async fn start_engine() -> SocketAddr {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/models/tiny");
-    let engine = Engine::load(&folder, EngineOptions::default()).expect("the tiny model is served");
+    start_engine_of("tiny").await
+}
+
+/// The engine with a model of the folder `engine/models`, alone.
+pub async fn start_engine_of(model: &str) -> SocketAddr {
+    start_engine_with(model, EngineOptions::default()).await
+}
+
+/// The same with options of the test's own.
+pub async fn start_engine_with(model: &str, options: EngineOptions) -> SocketAddr {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/models").join(model);
+    let engine = Engine::load(&folder, options).expect("the tiny model is served");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("the tiny model is served");
     let address = listener.local_addr().expect("the tiny model is served");
     tokio::spawn(engine::serve(listener, engine, engine::Access::open(), std::future::pending()));

@@ -222,6 +222,8 @@ test("tokens have their logprob, mask, version and fidelity on hover", () =>
     assert.match(hover, /version\s+3/);
     assert.match(hover, /checksum\s+[0-9a-f]{8}/);
     assert.match(hover, /fidelity\s+exact/);
+    assert.match(hover, /trainer_logprobs\s+-\d[.\d]* \(version 3\)/);
+    assert.match(hover, /entropies\s+0\.25\d* \(version 4\)/);
     const facts = await textOf(page, ".call-head");
     assert.match(facts, /\d+ of \d+ tokens? trainable/);
     const [, sampled] = /of (\d+) tokens? trainable/.exec(facts);

@@ -209,6 +209,20 @@ async function playGame(server, group, number) {
   }
   await server.tell(`episodes/${episode}/rewards`, { value: reward, source: "game" });
   await server.tell(`episodes/${episode}/close`, { status: reward ? "completed" : "truncated" });
+  if (number === 0) await annotate(server, episode);
+}
+
+/** Says of the first call what a trainer would say. */
+async function annotate(server, episode) {
+  const { turns } = await server.read(`episodes/${episode}/tree`);
+  const tokens = await server.read(`calls/${turns[0].call_id}/tokens`);
+  const streams = { trainer_logprobs: tokens.ids.map((_, at) => -at / 8) };
+  const said = { trajectory_id: `${episode}/0/0`, token_ids: tokens.ids, streams };
+  const annotations = [
+    { ...said, version: 3 },
+    { ...said, version: 4, streams: { entropies: tokens.ids.map(() => 0.25) } },
+  ];
+  await server.tell("annotations", { annotations });
 }
 
 /** Times that a recording is begun: the agent that leaves may be slower than the tiny model. */

@@ -40,6 +40,14 @@ def real(request, tmp_path_factory):
         yield server
 
 
+@pytest.fixture
+def vllm(real):
+    """A real vLLM, whichever frontend."""
+    if real.kind.dialect != "vllm":
+        pytest.skip("only vLLM does that")
+    return real
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """With `-n`, tests that share what is slow to start run in one process."""

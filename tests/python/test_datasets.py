@@ -85,6 +85,9 @@ FEATURES = {
     "routed_experts": List(List(Value("uint16"))),
     "routed_experts_shape": List(Value("int32")),
     "routed_experts_mask": List(Value("int8")),
+    "annotations": List(
+        {"name": Value("string"), "version": Value("string"), "values": List(Value("float32"))}
+    ),
 }
 FREE_TEXT = re.compile(r"^\| `(\w+)` \| `([\w<>]+)`(, nullable)? \| ", re.MULTILINE)
 

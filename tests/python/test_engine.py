@@ -158,7 +158,11 @@ class TestTrainers:
                 ramble(proxy.base_url(f"rambled-{episode}"), seed=episode)
             out = ("--out", "rows", "--encoding", "jsonl", "--kind", "main", "--json")
             report = json.loads(proxy.command("export", *out))
+            traces = test_trainers.export(proxy, "verifiers-traces", tmp_path)[0]
         assert report["rows"] == 4
+        read = test_trainers.read_all({"verifiers-traces": traces}, tmp_path)["verifiers-traces"]
+        assert "error" not in read, read["error"]
+        assert read["routed"] > read["ids"] > 100
         file = tmp_path / report["files"][0]
         found = test_trainers.run("replay.py", MIXTURE, file, folder=tmp_path)
         assert found["rows"] == 4 and found["tokens"] > 100

@@ -60,6 +60,14 @@ def test_grpo_with_a_rollout_func_finds_the_recorded_logprobs_its_own(loop):
     assert any(step["grad_norm"] > 0 for step in logged)
 
 
+@pytest.mark.parametrize(("way", "more"), [("async", ["loss_weights"]), ("sync", [])])
+def test_what_the_trainer_computed_is_beside_the_tokens(loop, way, more):
+    found = loop[way]["annotated"]
+    assert found["sent"] >= 3 and found["lost"] == 0
+    assert found["names"] == sorted(["advantages", "entropies", "trainer_logprobs", *more])
+    assert found["tokens"] > 100 and found["gap"] < LOGPROB_ERROR_MAX
+
+
 @pytest.fixture(scope="module")
 def harnessed(tmp_path_factory):
     """What TRL's worker for OpenEnv sessions took from rolltape."""

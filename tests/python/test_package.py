@@ -361,7 +361,9 @@ def test_a_server_that_was_stopped_starts_again(tmp_path):
 
 
 def test_commands_run_on_the_same_store(server, tmp_path):
-    server.command("export", "--out", tmp_path / "out", "--episode", "one")
+    with rolltape.episode(server.client, "commanded") as episode:
+        play(episode)
+    server.command("export", "--out", tmp_path / "out", "--episode", "commanded")
     assert (tmp_path / "out" / "trajectories.parquet").exists()
     with pytest.raises(RuntimeError, match="nobody"):
         server.command("show", "nobody-knows-it")

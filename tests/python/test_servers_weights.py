@@ -22,14 +22,6 @@ HALVED = "model.norm.weight"
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.fixture(scope="module")
-def vllm(real):
-    """A real vLLM, whichever frontend."""
-    if real.kind.dialect != "vllm":
-        pytest.skip("weights by vLLM's own API")
-    return real
-
-
 def flatter(folder):
     """The tiny model with logits of half the size."""
     raw = (harness.MODEL / "model.safetensors").read_bytes()

@@ -10,7 +10,7 @@ use store::{Selection, Snapshot};
 use crate::error::ViewError;
 use crate::parameters::Parameters;
 use crate::time::{milliseconds, seconds};
-use crate::turn::{fidelity, mean_logprob, model, stamps};
+use crate::turn::{ContinuedView, fidelity, mean_logprob, model, stamps};
 use crate::weights::{SpanView, VersionTable};
 
 /// A call with its messages.
@@ -30,6 +30,8 @@ pub struct CallView {
     pub outcome: Option<String>,
     pub error: Option<String>,
     pub unasked: Option<String>,
+    #[serde(default)]
+    pub continued: Option<ContinuedView>,
     pub started_at: f64,
     pub first_byte_ms: Option<f64>,
     pub duration_ms: Option<f64>,
@@ -166,6 +168,7 @@ fn view(call: &Call, request: &[u8], weights: &VersionTable) -> CallView {
         outcome: ended.map(|ended| ended.outcome.as_str().to_owned()),
         error: ended.and_then(|ended| ended.error.clone()),
         unasked: ended.and_then(|ended| ended.unasked.clone()),
+        continued: ContinuedView::of(ended),
         started_at: seconds(begun.started_at),
         first_byte_ms: ended
             .and_then(|ended| ended.first_byte_at)

@@ -47,5 +47,5 @@ pub use tasks::{TaskList, TaskVersion, TaskView};
 pub use texts::TokenTexts;
 pub use tokens::TokensView;
 pub use tree::{EpisodeTree, FindingView, OtherCall, RewardView};
-pub use turn::{TurnId, TurnView};
+pub use turn::{ContinuedView, TurnId, TurnView};
 pub use weights::SpanView;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use episode::{Call, CallEnd, Choice};
+use episode::{Annotation, Call, CallEnd, Choice};
 use exporter::{ChoiceMask, choice_mask};
 use serde::{Deserialize, Serialize};
 use store::Snapshot;
@@ -11,6 +11,7 @@ use crate::call::find;
 use crate::error::ViewError;
 use crate::parameters::Parameters;
 use crate::texts::TokenTexts;
+use crate::time::seconds;
 use crate::turn::fidelity;
 use crate::weights::{SpanView, VersionTable};
 
@@ -32,6 +33,16 @@ pub struct TokensView {
     pub fidelity: Option<String>,
     pub logprob_kind: Option<String>,
     pub reasons: Vec<String>,
+    pub annotations: Vec<StreamView>,
+}
+
+/// Numbers of trainers for a part of the tokens, under one name and version.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StreamView {
+    pub name: String,
+    pub version: String,
+    pub given_at: f64,
+    pub values: Vec<Option<f32>>,
 }
 
 /// The tokens of one choice behind those of its prompt.
@@ -60,7 +71,11 @@ pub(crate) async fn tokens(
     let tokens = ChoiceTokens::of(&call, choice)?;
     let spans = tokens.shifted(weights.spans(&call, choice));
     let part = tokens.range(from, count.unwrap_or(u64::MAX));
-    Ok(tokens.part(choice, spans, part, texts))
+    let mut view = tokens.part(choice, spans, part.clone(), texts);
+    let annotations = snapshot.call_annotations(call.begun.call_id).await?;
+    let of_choice = annotations.iter().filter(|annotation| annotation.choice == choice);
+    view.annotations = streams(of_choice, &tokens.sampled_part(&part), part.len());
+    Ok(view)
 }
 
 impl<'a> ChoiceTokens<'a> {
@@ -102,6 +117,12 @@ impl<'a> ChoiceTokens<'a> {
         start..end
     }
 
+    /// The sampled tokens of a part, counted from the first sampled one.
+    fn sampled_part(&self, part: &Range<usize>) -> Range<usize> {
+        let prompt = self.prompt.len();
+        part.start.saturating_sub(prompt)..part.end.saturating_sub(prompt)
+    }
+
     fn part(
         &self,
         choice: u32,
@@ -136,6 +157,7 @@ impl<'a> ChoiceTokens<'a> {
             fidelity: self.choice.and_then(fidelity),
             logprob_kind: self.call.ended.as_ref().map(|ended| ended.logprob_kind.clone()),
             reasons: self.mask.reasons.iter().map(|reason| reason.as_str().to_owned()).collect(),
+            annotations: Vec::new(),
         }
     }
 
@@ -159,6 +181,38 @@ impl<'a> ChoiceTokens<'a> {
         let of = |at: usize| known.as_ref()?.get(at.checked_sub(self.prompt.len())?).cloned();
         ((start..start + ids.len()).map(of).collect(), source)
     }
+}
+
+/// The streams of annotations in a part of `length` tokens, whose last ones are the sampled tokens
+/// `sampled`. Of several numbers for a token the last counts.
+fn streams<'a>(
+    annotations: impl Iterator<Item = &'a Annotation>,
+    sampled: &Range<usize>,
+    length: usize,
+) -> Vec<StreamView> {
+    let mut streams: Vec<StreamView> = Vec::new();
+    for Annotation { name, version, start, values, at, .. } in annotations {
+        let known = streams.iter().position(|s| s.name == *name && s.version == *version);
+        let place = known.unwrap_or_else(|| {
+            let values = vec![None; length];
+            streams.push(StreamView {
+                name: name.clone(),
+                version: version.clone(),
+                given_at: 0.0,
+                values,
+            });
+            streams.len() - 1
+        });
+
+        streams[place].given_at = seconds(*at);
+        for (token, value) in (*start as usize..).zip(values).filter(|(_, v)| v.is_finite()) {
+            if sampled.contains(&token) {
+                let prompt = length - sampled.len();
+                streams[place].values[prompt + token - sampled.start] = Some(*value);
+            }
+        }
+    }
+    streams
 }
 
 fn find_choice(ended: &CallEnd, index: u32) -> Option<&Choice> {

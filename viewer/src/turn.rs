@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bytes::Bytes;
-use episode::{Call, CallId, Choice};
+use episode::{Call, CallEnd, CallId, Choice};
 use exporter::ChoiceLink;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -59,6 +59,25 @@ pub struct TurnView {
     pub heard: String,
     pub said: String,
     pub reasons: Vec<String>,
+    #[serde(default)]
+    pub continued: Option<ContinuedView>,
+}
+
+/// The outcome of the wish to send a prompt as ids.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "docs/reading.md describes the fields")]
+pub struct ContinuedView {
+    pub tokens: u32,
+    pub reason: Option<String>,
+}
+
+impl ContinuedView {
+    /// That of a call, if there was such a wish.
+    pub(crate) fn of(ended: Option<&CallEnd>) -> Option<Self> {
+        let continued = ended?.continued?;
+        let reason = continued.reason.map(|reason| reason.as_str().to_owned());
+        Some(Self { tokens: continued.tokens, reason })
+    }
 }
 
 /// The words of a call, as far as turns need them. Hashes stand for messages: the bodies of a long
@@ -143,6 +162,7 @@ impl<'a> TurnMaker<'a> {
             heard: said.map(|said| said.heard.clone()).unwrap_or_default(),
             said: answer.map(|(_, said)| said.clone()).unwrap_or_default(),
             reasons: link.reasons.iter().map(|reason| reason.as_str().to_owned()).collect(),
+            continued: ContinuedView::of(ended),
         }
     }
 

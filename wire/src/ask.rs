@@ -4,6 +4,8 @@
 //! field is only added if its answer can be hidden again exactly: see [`ReplyFilter`].
 
 mod builder;
+mod continuation;
+mod known_prompts;
 mod llamacpp;
 mod openai;
 mod refused;
@@ -17,6 +19,8 @@ use crate::dialect::Dialect;
 use crate::hide::ReplyFilter;
 use crate::request::Request;
 use builder::{NotAsked, RequestBuilder};
+pub use continuation::{PromptField, PromptQuestion, ServerEncoding, text_answer, text_question};
+pub use known_prompts::{AskedPrompt, KnownPrompts, LearnedPrompt};
 pub use refused::{REFUSAL_BYTES_MAX, RefusedFields};
 
 /// The data that every call asks an upstream for.
@@ -30,6 +34,8 @@ pub struct AskOptions {
     pub top_logprobs: u32,
     /// Records which experts each token was routed to.
     pub routed_experts: bool,
+    /// The first token whose experts are asked for. Those before are recorded already.
+    pub experts_from: usize,
     /// Records which tokens truncated sampling left to choose from.
     pub sampling_mask: bool,
     /// Fields that this upstream refused, and that are left out.
@@ -44,6 +50,7 @@ impl AskOptions {
             hosted_logprobs: false,
             top_logprobs: 0,
             routed_experts: false,
+            experts_from: 0,
             sampling_mask: false,
             refused: RefusedFields::default(),
         }
@@ -61,16 +68,22 @@ pub struct AugmentedRequest {
     pub hide: ReplyFilter,
     /// Names of the fields that were added.
     pub added: Vec<&'static str>,
+    /// True if the prompt is sent as ids.
+    pub has_prompt: bool,
+    /// True if experts are asked for from [`AskOptions::experts_from`] on only.
+    pub starts_experts: bool,
     /// The reason for asking for less than the token ids need.
     pub unasked: Option<&'static str>,
 }
 
 /// Adds to `request` the fields that make the upstream report what it sampled. `has_header` tells
-/// which headers the agent itself sent.
+/// which headers the agent itself sent. `prompt` is that of a chat as ids, if they are sent in
+/// place of the server's own.
 pub fn ask(
     options: &AskOptions,
     route: Route,
     request: &Request,
+    prompt: Option<&PromptField>,
     has_header: impl Fn(&str) -> bool,
 ) -> AugmentedRequest {
     let mut builder = RequestBuilder::new(request, options.refused);
@@ -92,7 +105,12 @@ pub fn ask(
     };
 
     match asked {
-        Ok(()) => builder.finish(),
+        Ok(()) => {
+            if let Some(prompt) = prompt {
+                builder.set(prompt.name, prompt.value.as_str(), &[]);
+            }
+            builder.finish()
+        }
         // The builder may have grown before the reason was found, so the request starts over.
         Err(NotAsked(reason)) => {
             let plain = RequestBuilder::new(request, RefusedFields::default()).finish();

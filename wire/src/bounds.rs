@@ -41,6 +41,9 @@ pub(crate) const SPANS_MAX: usize = 1024;
 pub(crate) const TOKEN_BYTES_MAX: usize = 64 << 20;
 /// Bytes that the other data of a reply's tokens occupies: alternatives, masks, experts.
 pub(crate) const TOKEN_COLUMN_BYTES_MAX: usize = 192 << 20;
+/// Prompts of an attempt whose experts are known to be recorded. At the limit the oldest is
+/// forgotten, and the experts of what continues it are asked for once more.
+pub(crate) const KNOWN_PROMPTS_MAX: usize = 16;
 /// Longest name of a finish reason, in bytes.
 pub(crate) const REASON_BYTES_MAX: usize = 256;
 /// Longest stop string, in bytes.

@@ -28,6 +28,7 @@ use crate::sse::events;
 use crate::translate::{messages, responses};
 pub use canonical::{canonical, content_text, parsed_arguments, reasoning};
 pub use chain::{prepend_turn, prepend_turns, previous_response, response_id, stores_reply};
+pub(crate) use template_fields::TEMPLATE_FIELDS;
 pub use template_fields::template_fields;
 pub use thread_root::thread_root;
 pub use token_texts::token_texts;

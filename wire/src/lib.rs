@@ -10,6 +10,8 @@
 //!   logprobs are of that distribution.
 //! - [`ask`]: the fields that make the upstream report ids and logprobs, and [`ReplyFilter`],
 //!   which takes exactly these out of the reply again by splicing bytes.
+//! - [`PromptQuestion`] and [`ServerEncoding`]: chats whose prompts are sent as ids.
+//! - [`KnownPrompts`]: prompts whose experts are recorded, and need not be asked for again.
 //! - [`translate`] and [`ReplyTranslator`]: Messages and Responses calls over a server's chat
 //!   route.
 //! - [`ReplyKind`] and [`parts`]: whether a reply is an event stream or a document, by its bytes.
@@ -50,7 +52,11 @@ mod token_data;
 mod translate;
 mod weights;
 
-pub use ask::{AskOptions, AugmentedRequest, REFUSAL_BYTES_MAX, RefusedFields, ask};
+pub use ask::{
+    AskOptions, AskedPrompt, AugmentedRequest, KnownPrompts, LearnedPrompt, PromptField,
+    PromptQuestion, REFUSAL_BYTES_MAX, RefusedFields, ServerEncoding, ask, text_answer,
+    text_question,
+};
 pub use chat::{Untranslatable, plain_message, sealed_texts, unread_counts};
 pub use conversation::{
     BEGUN_MARKS, Conversation, RawConversation, ReplyAnswer, answer, answers, canonical,

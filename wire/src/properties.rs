@@ -89,7 +89,7 @@ fn replies() -> impl Strategy<Value = (Value, Value)> {
 }
 
 fn ask(dialect: Dialect, route: Route, request: &Request) -> AugmentedRequest {
-    crate::ask(&AskOptions::for_dialect(dialect), route, request, |_| false)
+    crate::ask(&AskOptions::for_dialect(dialect), route, request, None, |_| false)
 }
 
 fn request(body: &str) -> Request {

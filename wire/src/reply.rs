@@ -43,6 +43,7 @@ use endings::{error_text, may_hold_tokens};
 use list::short;
 use messages::MessagesUsage;
 pub use missing::{MissingIds, PromptLookup, rendered_text};
+pub(crate) use vocabulary::Spelling;
 pub use vocabulary::{Vocabulary, VocabularyError};
 
 /// Collects the facts of a reply from one document or from many chunks. Never fails: a chunk that

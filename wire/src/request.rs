@@ -143,7 +143,7 @@ impl Request {
     /// body. Every other byte stays.
     pub(crate) fn edited(
         &self,
-        fields: &[(&str, Cow<'static, str>)],
+        fields: &[(&str, Cow<'_, str>)],
         appended: &[(&str, &'static str)],
     ) -> Bytes {
         if fields.is_empty() && appended.is_empty() {
@@ -155,7 +155,7 @@ impl Request {
         Bytes::from(edits.apply(&self.body))
     }
 
-    fn set_fields(&self, fields: &[(&str, Cow<'static, str>)], edits: &mut Edits) {
+    fn set_fields(&self, fields: &[(&str, Cow<'_, str>)], edits: &mut Edits) {
         let end = self.object.end - 1;
         let mut needs_comma = !self.fields.is_empty();
 
@@ -166,7 +166,7 @@ impl Request {
                 edits.put(end..end, [comma, "\"", key, "\":", value].concat());
             }
             // Every duplicate is replaced, whichever of them a server reads.
-            present.for_each(|(_, place)| edits.put(place.clone(), value.clone()));
+            present.for_each(|(_, place)| edits.put(place.clone(), value.clone().into_owned()));
         }
     }
 

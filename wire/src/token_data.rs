@@ -11,6 +11,7 @@ use serde_json::Value;
 
 mod routing;
 
+pub(crate) use routing::{ExpertRows, expert_rows};
 pub use routing::{Routing, routing};
 
 /// A token beside the sampled one.

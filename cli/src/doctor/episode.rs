@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use ::episode::{Call, CallId, EpisodeId};
-use exporter::{Cause, Diagnosis, DropReason, Finding, Fork, Reason};
+use exporter::{Cause, Diagnosis, DropReason, Finding, Fork, Reason, TrainerGap};
 use serde_json::{Map, Value, json};
 use store::{Selection, Snapshot};
 
@@ -40,6 +40,8 @@ pub(super) async fn run(id: &EpisodeId, args: &Args) -> CommandResult {
     let record = summary.episode;
     let (episode_id, attempt) = (record.id.to_string(), record.attempt);
     let calls = snapshot.calls(&record).await?;
+    let annotations = snapshot.annotations(&record).await?;
+    let gaps = exporter::trainer_gaps(&calls, &annotations);
     let numbers = number_calls(&calls);
     let hides_defaults = calls.iter().any(leaves_defaults_unknown);
     // With the tokenizer the texts of forks are exact; without it they are guessed from messages.
@@ -50,7 +52,7 @@ pub(super) async fn run(id: &EpisodeId, args: &Args) -> CommandResult {
         None => exporter::diagnose(record, calls),
     };
 
-    let report = EpisodeReport { episode_id, attempt, numbers, hides_defaults, diagnosis };
+    let report = EpisodeReport { episode_id, attempt, numbers, hides_defaults, diagnosis, gaps };
     if args.json {
         print::line(&report.as_json().to_string())?;
     } else {
@@ -81,6 +83,8 @@ struct EpisodeReport {
     /// True if the server took defaults that it did not report.
     hides_defaults: bool,
     diagnosis: Diagnosis,
+    /// Differences between a trainer's logprobs and the recorded ones.
+    gaps: Vec<TrainerGap>,
 }
 
 impl EpisodeReport {
@@ -95,6 +99,7 @@ impl EpisodeReport {
         for finding in &self.diagnosis.findings {
             page.extend(self.finding(finding));
         }
+        page.extend(self.gaps.iter().map(gap_line));
 
         let costs = CauseCost::of_all(&self.diagnosis.forks);
         page.extend(cost_table(&costs));
@@ -243,9 +248,21 @@ impl EpisodeReport {
             "trainable_tokens": found.trainable_tokens,
             "versions_named": found.versioned,
             "forks": found.forks,
+            "trainer_logprobs": self.gaps,
             "well": self.is_clean(),
         })
     }
+}
+
+/// Differences between a trainer's logprobs and the recorded ones.
+fn gap_line(gap: &TrainerGap) -> String {
+    let TrainerGap { version, tokens, mean_abs, max_abs, .. } = gap;
+    let sampled_by = gap.sampled_by.as_deref().unwrap_or("unknown");
+    format!(
+        "trainer   {version} on {} of version {sampled_by}: logprobs {mean_abs:.4} apart, at most \
+         {max_abs:.4}",
+        print::count(*tokens, "token"),
+    )
 }
 
 /// The cost of all forks with one cause.
@@ -346,6 +363,7 @@ mod tests {
             text_source: "messages",
             ids_known: vec![1],
             ids_sent: vec![2],
+            continued: None,
         }
     }
 
@@ -363,7 +381,21 @@ mod tests {
         };
         let numbers = (1..=20).map(|n| (id(n).to_string(), n as usize)).collect();
         let hides_defaults = false;
-        EpisodeReport { episode_id: "e".to_owned(), attempt: 0, numbers, hides_defaults, diagnosis }
+        EpisodeReport {
+            episode_id: "e".to_owned(),
+            attempt: 0,
+            numbers,
+            hides_defaults,
+            diagnosis,
+            gaps: vec![TrainerGap {
+                version: "7".to_owned(),
+                sampled_by: None,
+                tokens: 2,
+                mean: 0.0,
+                mean_abs: 0.25,
+                max_abs: 0.5,
+            }],
+        }
     }
 
     #[test]
@@ -394,6 +426,7 @@ mod tests {
         has("- nonce_or_date: fix the date for the episode");
         has("fork 1: #2 (fork) leaves #1 at token 7, in the prompt");
         has("500 tokens to prefill again; 40 left behind, 30 of them sampled");
+        has("trainer   7 on 2 tokens of version unknown: logprobs 0.2500 apart, at most 0.5000");
         has(r#"  known   "09:15\n""#);
         assert!(!page.iter().any(|line| line.contains("other_agent: nothing")), "{page:#?}");
         assert!(page.iter().all(|line| line.chars().count() <= WIDTH), "{page:#?}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use engine::LogprobsMode;
-use proxy::{Config, TokenExtras, TranslateMode, Upstream};
+use proxy::{Config, ContinueMode, TokenExtras, TranslateMode, Upstream};
 use wire::{Dialect, ForcedSampling, Vocabulary};
 
 use crate::exit::Failure;
@@ -50,6 +50,15 @@ pub(crate) struct TokenArgs {
     /// A translated call goes to the upstream's chat route.
     #[arg(long, value_enum, value_name = "WHEN", default_value_t, env = "ROLLTAPE_TRANSLATE")]
     translate: TranslateName,
+    /// Begin prompts with sampled ids
+    ///
+    /// vLLM 0.33 takes them for chats. Calls on all wires go to its chat route.
+    #[arg(long = "continue", value_enum, value_name = "HOW", default_value_t)]
+    #[arg(env = "ROLLTAPE_CONTINUE")]
+    continues: ContinueName,
+    /// Text of these ids
+    #[arg(long, value_enum, value_name = "HOW", default_value_t, env = "ROLLTAPE_HISTORY")]
+    history: HistoryName,
     /// The upstream's tokenizer.json
     ///
     /// It maps reported token bytes to ids. A hosted server is asked for logprobs only with it.
@@ -70,7 +79,7 @@ pub(crate) struct TokenArgs {
     top_logprobs: u32,
     /// Record the experts that each token was routed to
     ///
-    /// SGLang and rolltape's engine report them.
+    /// SGLang and rolltape's engine report them, and vLLM with --enable-return-routed-experts.
     #[arg(long, env = "ROLLTAPE_ROUTED_EXPERTS")]
     routed_experts: bool,
     /// Record the tokens that truncated sampling kept
@@ -91,6 +100,11 @@ impl TokenArgs {
             UpstreamLogprobsName::Raw => "raw".to_owned(),
         });
         config.translate = self.translate.into();
+        config.continues = match (self.continues, self.history) {
+            (ContinueName::Off, _) => ContinueMode::Off,
+            (ContinueName::Exact, HistoryName::AsRendered) => ContinueMode::Exact,
+            (ContinueName::Exact, HistoryName::AsSampled) => ContinueMode::AsSampled,
+        };
         config.force = self.force_sampling.clone().unwrap_or_default();
         config.extras = TokenExtras {
             top_logprobs: self.top_logprobs,
@@ -202,6 +216,26 @@ impl From<TranslateName> for TranslateMode {
             TranslateName::Always => Self::Always,
         }
     }
+}
+
+/// A value of `--continue`.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum ContinueName {
+    /// The upstream encodes all messages
+    #[default]
+    Off,
+    /// A history that is the text of recorded calls has their ids
+    Exact,
+}
+
+/// A value of `--history`.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum HistoryName {
+    /// The text of the upstream's own template
+    #[default]
+    AsRendered,
+    /// Also what the template leaves out or writes otherwise: thoughts, spacing
+    AsSampled,
 }
 
 /// A value of `--dialect`.

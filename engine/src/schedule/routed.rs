@@ -29,10 +29,13 @@ pub(crate) struct RoutedExperts {
 }
 
 impl RoutedExperts {
-    /// A NumPy file in base64, as vLLM sends it: `uint8` for up to 256 experts, else `uint16`.
-    pub(crate) fn numpy(&self) -> String {
+    /// The experts of all tokens from `start` on, a NumPy file in base64, as vLLM sends it: `uint8`
+    /// for up to 256 experts, else `uint16`.
+    pub(crate) fn numpy(&self, start: usize) -> String {
         let kind = if self.is_small { "|u1" } else { "<u2" };
         let [tokens, layers, chosen] = self.shape;
+        let start = start.min(tokens);
+        let tokens = tokens - start;
         let header = format!(
             "{{'descr': '{kind}', 'fortran_order': False, 'shape': ({tokens}, {layers}, \
              {chosen}), }}"
@@ -43,7 +46,7 @@ impl RoutedExperts {
         let mut file = b"\x93NUMPY\x01\x00".to_vec();
         file.extend((padded as u16).to_le_bytes());
         file.extend(format!("{header:<0$}\n", padded - 1).bytes());
-        for value in &self.values {
+        for value in &self.values[start * layers * chosen..] {
             let [low, high] = value.to_le_bytes();
             file.push(low);
             file.extend((!self.is_small).then_some(high));

@@ -5,6 +5,7 @@ mod prompt;
 mod stream;
 mod tool_choice;
 
+use prompt::GIVEN_PROMPT;
 pub(super) use prompt::{ChatPrompt, PROMPT_FIELDS};
 
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use super::engine_client::Prompt;
 use super::generation::{
     ChatLogprobs, ChoiceDecoder, ChoiceDelta, GenerationRequest, PrescribedForm, PromptLogprobs,
     PromptTokens, ReplyOptions, ReportedVersion, RequestedLimit, StopReason, THOUGHT_BUDGET, Usage,
-    alternatives, check_length, check_text, collect_choices, max_tokens, require_end, stop_rules,
+    alternatives, check_experts_start, check_length, check_text, collect_choices, max_tokens,
+    require_end, stop_rules,
 };
 use super::prefix::{PrefixReport, RememberedPrompt, SampledReply};
 use super::state::ServerState;
@@ -47,6 +49,7 @@ pub(super) const CHAT_FIELDS: &[Field] = &[
     Field::boolean("include_reasoning"),
     Field::boolean("return_prompt_text"),
     Field::boolean("echo"),
+    Field::object(GIVEN_PROMPT),
 ];
 
 /// A call, for as long as its reply is made.
@@ -123,8 +126,8 @@ pub(super) async fn complete(
         request.stops.skip_special_tokens = false;
     }
 
-    let ChatPrompt { ids, text, prefix, remembered } =
-        ChatPrompt::new(state, fields, request.cache_salt.as_ref())?;
+    let prompt = ChatPrompt::new(state, fields, request.cache_salt.as_ref())?;
+    let ChatPrompt { ids, text, prefix, remembered } = prompt.with_given_ids(fields, model)?;
     check_length("messages", &ids, model)?;
     // The prompt may have opened or closed the reasoning, after which the form begins.
     if let Some(form) = form {
@@ -141,6 +144,7 @@ pub(super) async fn complete(
 
     // The prompt decides the room that is left for the reply.
     let limit = max_tokens(model, ids.len(), parse_limit(fields)?)?;
+    check_experts_start(&request.options, ids.len())?;
     request.params.thought = thought_budget(fields, model, &tools, &text, limit)?;
     let stops = stop_rules(&request, limit)?;
     let prompt = Prompt { ids: Arc::clone(&ids), stops: Arc::clone(&stops) };
@@ -331,7 +335,7 @@ fn chat_choice(call: &ChatCall, index: usize, choice: ChoiceDelta) -> Result<Cha
         finish_reason: finish_reason(&end, &call.format, has_calls),
         stop_reason: end.stop_reason(),
         token_ids: call.options.token_ids.then_some(choice.ids),
-        routed_experts: end.numpy_experts(),
+        routed_experts: end.numpy_experts(&call.options),
         weight_versions: end.reported_versions(&call.options),
     })
 }

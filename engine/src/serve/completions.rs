@@ -13,8 +13,8 @@ use super::calls::{ApiError, EventStream, Fields, HttpCall, HttpReply, event_rep
 use super::engine_client::Prompt;
 use super::generation::{
     ChoiceDecoder, ChoiceDelta, GenerationRequest, PromptLogprobs, PromptTokens, ReplyOptions,
-    ReportedVersion, RequestedLimit, StopReason, TextLogprobs, Usage, alternatives, check_text,
-    collect_choices, max_tokens, require_end, stop_rules,
+    ReportedVersion, RequestedLimit, StopReason, TextLogprobs, Usage, alternatives,
+    check_experts_start, check_text, collect_choices, max_tokens, require_end, stop_rules,
 };
 use super::state::ServerState;
 use crate::info::ModelInfo;
@@ -124,6 +124,7 @@ pub(super) async fn answer(
     // Each prompt leaves another part of the context to its replies.
     let mut prompts = Vec::with_capacity(given.len());
     for prompt in given {
+        check_experts_start(&request.options, prompt.ids.len())?;
         let limit = reply_limit(&fields, model, prompt.ids.len(), &echo)?;
         prompts.push(Prompt { ids: prompt.ids, stops: stop_rules(&request, limit)? });
     }
@@ -283,7 +284,7 @@ fn completion_choice<'a>(
         token_ids: options.token_ids.then_some(choice.ids),
         prompt_logprobs: prompt.filter(|_| call.has_prompt_logprobs).map(PromptTokens::logprobs),
         prompt_token_ids: options.token_ids.then(|| call.prompt_of(index)),
-        routed_experts: end.numpy_experts(),
+        routed_experts: end.numpy_experts(options),
         weight_versions: end.reported_versions(options),
     })
 }

@@ -19,7 +19,8 @@ use super::engine_client::Prompt;
 use super::generation::{
     ChatLogprobs, ChoiceDecoder, ChoiceDelta, GenerationRequest, PromptLogprobs, PromptTokens,
     ReplyOptions, ReportedVersion, RequestedLimit, StopReason, TokenLogprobs, Usage, alternatives,
-    check_length, check_text, collect_choices, max_tokens, require_end, stop_rules,
+    check_experts_start, check_length, check_text, collect_choices, max_tokens, require_end,
+    stop_rules,
 };
 use super::state::ServerState;
 use crate::schedule::request::Output;
@@ -102,7 +103,7 @@ impl GenerateCall {
             finish_reason: end.map(ReplyEnd::finish_reason),
             stop_reason: end.and_then(ReplyEnd::stop_reason),
             token_ids: delta.ids,
-            routed_experts: end.and_then(ReplyEnd::numpy_experts),
+            routed_experts: end.and_then(|end| end.numpy_experts(&self.options)),
             sampling_mask: (),
             // This reply has them whether or not the request asks for them.
             weight_versions: end.map(ReplyEnd::weight_versions),
@@ -143,6 +144,7 @@ pub(super) async fn answer(
     check_text(&inner, &request.stops, has_text)?;
     let requested =
         inner.count("max_tokens", 1)?.map(|tokens| RequestedLimit { field: "max_tokens", tokens });
+    check_experts_start(&request.options, ids.len())?;
     let stops = stop_rules(&request, max_tokens(model, ids.len(), requested)?)?;
 
     // The queue borrows the prompt, and the reply keeps it.

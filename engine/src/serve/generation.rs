@@ -21,8 +21,8 @@ pub(crate) use logprobs::{
     ChatLogprobs, PromptLogprobs, PromptTokens, TextLogprobs, TokenLogprobs,
 };
 pub(crate) use request::{
-    GENERATION_FIELDS, GenerationRequest, ReplyOptions, RequestedLimit, THOUGHT_BUDGET, check_text,
-    max_tokens, stop_rules,
+    GENERATION_FIELDS, GenerationRequest, ReplyOptions, RequestedLimit, THOUGHT_BUDGET,
+    check_experts_start, check_text, max_tokens, stop_rules,
 };
 pub(crate) use sampling::alternatives;
 pub(crate) use structured::PrescribedForm;

@@ -8,7 +8,7 @@ use super::access::Access;
 use super::calls::{ApiError, Fields, JsonRoom};
 use super::engine_client::EngineClient;
 use super::lora::{self, AdapterRegistry, FoundAdapter};
-use super::prefix::{ReplyMemory, ReplySyntax};
+use super::prefix::{ChatMemory, syntax_of};
 use super::responses::store::ResponseStore;
 use crate::core::message::EngineMessage;
 use crate::core::status::SharedStatus;
@@ -24,7 +24,7 @@ pub(super) struct ServerState {
     pub(super) stats: Arc<EngineStats>,
     pub(super) updates: Arc<WeightUpdates>,
     /// The sampled replies of chats, unless prefix-exact chat is off.
-    pub(super) memory: Option<ReplyMemory>,
+    pub(super) memory: Option<ChatMemory>,
     pub(super) adapters: AdapterRegistry,
     pub(super) access: Access,
     pub(super) responses: ResponseStore,
@@ -42,7 +42,7 @@ impl ServerState {
         access: Access,
     ) -> (ServerState, Receiver<EngineMessage>) {
         let (engine, receiver) = EngineClient::new(model.max_queue, model.seed, status);
-        let memory = model.prefix_exact_chat.then(|| ReplyMemory::new(ReplySyntax::of(&model)));
+        let memory = model.prefix_exact_chat.then(|| ChatMemory::new(syntax_of(&model)));
         let adapters = AdapterRegistry::new(model.lora);
         let json_room = JsonRoom::default();
         let responses = ResponseStore::default();

@@ -30,6 +30,7 @@ impl CallEnd {
             stamps: VersionStamps::default(),
             engine: None,
             routed: None,
+            continued: None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Describes forks: position, cost, cause and texts.
 
-use episode::CallKind;
+use episode::{CallKind, ContinueReason};
 use serde_json::Value;
 
 use crate::forks::Fork;
@@ -109,6 +109,11 @@ impl ForkBuilder<'_, '_> {
             text_source: excerpt.source,
             ids_known: windows.known.to_vec(),
             ids_sent: windows.sent.to_vec(),
+            continued: new
+                .ended
+                .continued
+                .and_then(|continued| continued.reason)
+                .map(ContinueReason::as_str),
         }
     }
 

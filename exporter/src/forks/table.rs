@@ -14,7 +14,7 @@ use super::Fork;
 const FORKS_VERSION: i32 = 1;
 
 /// Every column of the table: name, type as documents write it, and content.
-pub const FORK_COLUMNS: [(&str, &str, &str); 22] = [
+pub const FORK_COLUMNS: [(&str, &str, &str); 23] = [
     ("schema_version", "int32", "version of this table: 1"),
     ("episode_id", "string", "one run of an agent under one id"),
     ("attempt", "int32", "which run of that episode, from 0"),
@@ -37,6 +37,7 @@ pub const FORK_COLUMNS: [(&str, &str, &str); 22] = [
     ("text_source", "string", "tokenizer, messages, logprobs, ids; empty where nothing is known"),
     ("ids_known", "list<int32>", "the first ids of the history from there on"),
     ("ids_sent", "list<int32>", "the first ids of the prompt from there on"),
+    ("continued", "string, nullable", "with --continue, why the recorded ids were not sent"),
 ];
 
 /// Returns the Arrow schema of the table.
@@ -79,6 +80,7 @@ fn column(name: &str, forks: &[Fork]) -> ArrayRef {
         "ids_known" => ids(rows().map(|fork| fork.ids_known.as_slice())),
         "ids_sent" => ids(rows().map(|fork| fork.ids_sent.as_slice())),
         "also" => words(rows()),
+        "continued" => Arc::new(rows().map(|fork| fork.continued).collect::<StringArray>()),
         _ if rows().next().is_some_and(|fork| text(name, fork).is_some()) => {
             Arc::new(rows().map(|fork| text(name, fork)).collect::<StringArray>())
         }

@@ -59,14 +59,29 @@ fn tool_call(text: &str) -> Value {
     call
 }
 
-/// Returns a tool without the envelope of the chat API.
+/// Returns a tool without the envelope of the chat API, and without nulls, which readers refuse.
 pub(crate) fn plain_tool(text: &str) -> Map<String, Value> {
     let tool: Value = serde_json::from_str(text).unwrap_or(Value::Null);
-    let function = tool.get("function").unwrap_or(&tool);
-    function.as_object().cloned().unwrap_or_default()
+    let inner = tool.get("function").or_else(|| tool.get("custom")).unwrap_or(&tool);
+    let mut plain = inner.as_object().cloned().unwrap_or_default();
+    if tool.get("custom").is_some() {
+        plain.insert("type".to_owned(), json!("custom"));
+    }
+    plain.retain(|_, value| !value.is_null());
+    plain
 }
 
-/// Returns the tools; none where there are none, which the API takes as no key.
-pub(crate) fn tools_if_any(tools: &[String]) -> Option<Vec<String>> {
-    (!tools.is_empty()).then(|| tools.to_vec())
+/// Returns the tools that are functions, without nulls: the schema of fine-tuning has no others.
+pub(crate) fn functions(tools: &[String]) -> Vec<String> {
+    let function = |text: &String| {
+        let mut tool: Value = serde_json::from_str(text).ok()?;
+        tool.get_mut("function")?.as_object_mut()?.retain(|_, value| !value.is_null());
+        Some(tool.to_string())
+    };
+    tools.iter().filter_map(function).collect()
+}
+
+/// Returns the functions; none where there are none, which the API takes as no key.
+pub(crate) fn functions_if_any(tools: &[String]) -> Option<Vec<String>> {
+    Some(functions(tools)).filter(|functions| !functions.is_empty())
 }

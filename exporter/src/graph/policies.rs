@@ -90,6 +90,17 @@ mod tests {
     }
 
     #[test]
+    fn a_number_that_was_the_version_once_by_chance_is_a_name() {
+        let mut calls = two_turns(["llama-2", "llama-3"], ["2", "3"]);
+        assert_eq!(derive(&calls).paths.len(), 1);
+        let mut later = call(3, &[1, 2, 3, 4, 5], &[&[6]]);
+        reply(&mut later).model = Some("llama-3".to_owned());
+        reply(&mut later).choices[0].versions[0].version = "9".to_owned();
+        calls.push(later);
+        assert_eq!(derive(&calls).paths.len(), 2);
+    }
+
+    #[test]
     fn versions_that_were_current_tell_too() {
         let mut calls = two_turns(["step_1", "step_2"], ["1", "2"]);
         for (call, version) in calls.iter_mut().zip(["1", "2"]) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use episode::{Call, CallEnd, Choice, Micros, Reward};
+use episode::{Annotation, Call, CallEnd, Choice, Micros, Reward};
 use store::{AttemptRecord, Snapshot, SnapshotError};
 
 use crate::graph::node::{Node, PerNode, model_of};
@@ -18,12 +18,15 @@ pub(crate) struct RecordedAttempt {
     pub(crate) calls: Vec<Call>,
     /// Rewards in the order in which they were given.
     pub(crate) rewards: Vec<Reward>,
+    /// Numbers of trainers for sampled tokens, in the order in which they were given.
+    pub(crate) annotations: Vec<Annotation>,
 }
 
 impl RecordedAttempt {
     /// Estimates the bytes that it takes in memory.
     pub(crate) fn bytes(&self) -> usize {
-        self.calls.iter().map(call_bytes).sum()
+        let values = self.annotations.iter().map(|a| size_of_val(a.values.as_slice()));
+        self.calls.iter().map(call_bytes).sum::<usize>() + values.sum::<usize>()
     }
 }
 
@@ -41,7 +44,7 @@ fn choice_bytes(choice: &Choice) -> usize {
     choice.token_ids.as_ref().map_or(0, Vec::len) * 4 + choice.logprobs.len() * 4 + columns
 }
 
-/// Reads one attempt, with the rewards that were given up to a time.
+/// Reads one attempt, with the rewards and annotations that were given up to a time.
 pub(crate) async fn scan(
     snapshot: &mut Snapshot,
     record: AttemptRecord,
@@ -56,8 +59,11 @@ pub(crate) async fn scan(
     let not_finite = |reward: &&Reward| reward.value.is_some_and(|value| !value.is_finite());
     let rewards_not_finite = rewards.iter().filter(not_finite).count() as u64;
 
+    let mut annotations = snapshot.annotations(&record).await?;
+    annotations.retain(|annotation| as_of.is_none_or(|time| annotation.at <= time));
+
     let notes = Notes { rewards_later, rewards_not_finite, ..Notes::default() };
-    Ok((RecordedAttempt { record, calls, rewards }, notes))
+    Ok((RecordedAttempt { record, calls, rewards, annotations }, notes))
 }
 
 /// Makes a node of each choice, in the order in which the calls began. The order of `calls` does

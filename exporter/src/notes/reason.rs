@@ -8,6 +8,9 @@ pub enum Reason {
     /// Several recorded paths are the same and nothing tells which one a call continues, so the
     /// call stands alone.
     AmbiguousParent,
+    /// A prompt was sent as the sampled ids where the template leaves out what they say. Its tokens
+    /// are as good as ever.
+    AsSampled,
     /// The episode has a call without token ids, whose sampled tokens may stand in later prompts.
     CallWithoutTokenIds,
     /// A reply outgrew the recorder's bound; its tokens are not trained.
@@ -64,12 +67,19 @@ pub enum Reason {
 }
 
 /// Each reason with its word and the meaning of that, sorted by word.
-const TABLE: [(Reason, &str, &str); 24] = [
+const TABLE: [(Reason, &str, &str); 25] = [
     (
         Reason::AmbiguousParent,
         "ambiguous_parent",
         "recorded paths are the same and nothing tells which one a call continues; it \
          stands alone",
+    ),
+    (
+        Reason::AsSampled,
+        "as_sampled",
+        "a prompt was sent as the sampled ids under `--history as-sampled`, and says more than \
+         the template would render, such as earlier thoughts; the ids are those that the model \
+         read, and a row for which this is the only reason is exact",
     ),
     (
         Reason::CallWithoutTokenIds,
@@ -197,8 +207,8 @@ const TABLE: [(Reason, &str, &str); 24] = [
 
 impl Reason {
     /// All reasons, sorted by word.
-    pub const ALL: [Self; 24] = {
-        let mut all = [Self::AmbiguousParent; 24];
+    pub const ALL: [Self; 25] = {
+        let mut all = [Self::AmbiguousParent; 25];
         let mut at = 0;
         while at < all.len() {
             all[at] = TABLE[at].0;
@@ -210,6 +220,11 @@ impl Reason {
     /// Returns the word that is exported.
     pub fn as_str(self) -> &'static str {
         TABLE[self as usize].1
+    }
+
+    /// Returns true if the tokens of the row are as good without what it names.
+    pub(crate) fn spares_tokens(self) -> bool {
+        matches!(self, Self::AsSampled | Self::UnreadParts)
     }
 
     /// Returns the meaning of the word, as the user's page has it.

@@ -119,7 +119,7 @@ impl Format {
             Self::VerifiersTraces => {
                 ("verifiers-traces", "verifiers 0.4: a line of `traces.jsonl`")
             }
-            Self::Atif => ("atif", "ATIF v1.7: a Trajectory"),
+            Self::Atif => ("atif", "ATIF v1.8: a Trajectory"),
             Self::OpenAi => ("openai", "OpenAI: a line of a fine-tuning file"),
             Self::OpenAiPreference => ("openai-preference", "OpenAI: a line of a preference file"),
         }

@@ -111,6 +111,7 @@ mod tests {
 
     use super::*;
     use crate::rewards::groups::GroupSummary;
+    use crate::rows::annotations::TokenStream;
     use crate::rows::columns::batch;
     use crate::rows::row::Row;
     use crate::rows::schema::schema;
@@ -177,6 +178,11 @@ mod tests {
             }),
             unread: 0,
         };
+        row.annotations = vec![TokenStream {
+            name: "entropies".to_owned(),
+            version: "7".to_owned(),
+            values: vec![None, Some(0.5), Some(0.25)],
+        }];
         row
     }
 
@@ -191,5 +197,6 @@ mod tests {
         }
         assert_eq!(read["routed_experts"], json!([[0, 1], [2, 65_535], [0, 0]]));
         assert_eq!(read["top_logprob_ids"], json!([[1], [null], [3]]));
+        assert_eq!(read["annotations"][0]["values"], json!([null, 0.5, 0.25]));
     }
 }

@@ -75,14 +75,15 @@ impl Layout {
         self.encoding
     }
 
-    /// Returns the name of the table of forks. Readers of the whole folder leave it out: Spark and
-    /// pyarrow skip names that begin with `_`; DuckDB, polars and `datasets` skip other endings.
-    pub(crate) fn forks(&self, addition: u32) -> String {
+    /// Returns the name of a table beside the rows, such as `forks`. Readers of the whole folder
+    /// leave it out: Spark and pyarrow skip names that begin with `_`; DuckDB, polars and
+    /// `datasets` skip other endings.
+    pub(crate) fn side_table(&self, what: &str, addition: u32) -> String {
         let ending = self.encoding.side_table_ending();
         let shard = self.stem.strip_prefix(Format::Trajectories.as_str());
         let stem = match &self.named {
-            Some(_) => format!("{}.forks", self.stem),
-            None => format!("_forks{}", shard.unwrap_or_default()),
+            Some(_) => format!("{}.{what}", self.stem),
+            None => format!("_{what}{}", shard.unwrap_or_default()),
         };
         match addition {
             0 => format!("{stem}.{ending}"),

@@ -19,6 +19,7 @@ use crate::options::Options;
 use crate::options::destination::Destination;
 use crate::options::encoding::Encoding;
 use crate::options::format::Format;
+use crate::output::annotations::{self, annotations_schema};
 use crate::output::card::{self, CardEntry};
 use crate::output::encode::Encoder;
 use crate::output::layout::Layout;
@@ -60,6 +61,8 @@ pub(crate) struct ExportSink {
     /// The table of forks, beside the rows of the contract.
     forks: Option<OpenFile>,
     pending_forks: Vec<Fork>,
+    /// The table of annotations, where there is one.
+    annotations: Option<OpenFile>,
     finished: Vec<FinishedFile>,
 
     /// Rows of the finished files, without forks.
@@ -95,6 +98,7 @@ impl ExportSink {
             open: None,
             forks: None,
             pending_forks: Vec::new(),
+            annotations: None,
             finished: Vec::new(),
             rows: 0,
             episodes: BTreeSet::new(),
@@ -108,7 +112,7 @@ impl ExportSink {
         sink.read_previous().await?;
         sink.continue_numbers(options)?;
         if sink.format == Format::Trajectories && !matches!(sink.target, FileTarget::Stream(_)) {
-            let name = sink.layout.forks(sink.addition());
+            let name = sink.layout.side_table("forks", sink.addition());
             sink.forks = Some(sink.new_file(name, "", &forks_schema()).await?);
         }
         Ok(sink)
@@ -176,6 +180,7 @@ impl ExportSink {
         if self.format == Format::Calls {
             self.add_calls(episode).await?;
         }
+        self.add_annotations(episode).await?;
         self.pending_forks.extend(forks);
         if self.pending_forks.len() >= BATCH_FORKS {
             self.flush_forks().await?;
@@ -230,8 +235,8 @@ impl ExportSink {
         self.rows = self.finished.iter().map(|file| file.entry.rows).sum();
 
         self.flush_forks().await?;
-        if let Some(forks) = self.forks.take() {
-            self.finished.push(forks.end().await?);
+        for table in [self.forks.take(), self.annotations.take()].into_iter().flatten() {
+            self.finished.push(table.end().await?);
         }
         Ok(self.rows)
     }
@@ -344,6 +349,21 @@ impl ExportSink {
             .map_err(|source| WriteError::Encode { path: path.clone(), source })?;
         let body = self.target.begin(&name).await?;
         Ok(OpenFile::begin(partition, FileWriter { name, path, encoder, body }))
+    }
+
+    /// Adds the annotations of an attempt to their table, which is begun with the first.
+    async fn add_annotations(&mut self, episode: &RecordedAttempt) -> Result<(), WriteError> {
+        // The table of forks is written where tables beside the rows have a place.
+        if episode.annotations.is_empty() || self.forks.is_none() {
+            return Ok(());
+        }
+        if self.annotations.is_none() {
+            let name = self.layout.side_table("annotations", self.addition());
+            self.annotations = Some(self.new_file(name, "", &annotations_schema()).await?);
+        }
+        let Some(file) = &mut self.annotations else { return Ok(()) };
+        let batch = annotations::batch(episode).map_err(|error| file.batch_error(error))?;
+        file.write(batch, 0).await
     }
 
     /// Has the pending forks encoded.

@@ -17,9 +17,10 @@ use crate::rewards::groups::GroupSummary;
 use crate::rewards::infrastructure::{LastCall, failed_by_infrastructure};
 use crate::rewards::latest::{LatestRewards, TurnSpan, history};
 use crate::rewards::score::{Score, returns};
+use crate::rows::annotations::{TokenStream, token_streams};
 use crate::rows::dialogue::{PathMessages, path_messages};
 use crate::rows::row::{Row, Tokens, TurnRow, is_limit};
-use crate::rows::token_data::token_data;
+use crate::rows::token_data::{TokenData, token_data};
 use crate::rows::trajectory::trajectory;
 use crate::rows::verdict::{Verdicts, verdict};
 use crate::weigh::TokenShares;
@@ -80,13 +81,19 @@ struct RowBuilder<'a> {
 }
 
 impl RowBuilder<'_> {
+    fn token_data(&self, path: &[&Node<'_>], ids: &[i32]) -> TokenData {
+        let mut data = token_data(path, ids.len());
+        let policy = path[path.len() - 1].policy;
+        data.fill_experts(ids, policy, self.derived.forest.nodes.iter());
+        data
+    }
+
     fn row(&self, id: PathId) -> Row {
         let record = &self.attempt.record;
         let path = &self.derived.paths[id];
         let nodes: Vec<&Node<'_>> =
             path.nodes.iter().map(|n| &self.derived.forest.nodes[*n]).collect();
         let leaf = nodes[nodes.len() - 1];
-        let retokenized = path.retokenized.as_ref();
 
         let trajectory = trajectory(self.derived, self.shares, id);
         let spans = turn_spans(&trajectory);
@@ -118,13 +125,14 @@ impl RowBuilder<'_> {
             model: leaf.model().to_owned(),
 
             // Its tokens and versions.
-            tokenizer_fingerprint: retokenized.map_or_else(String::new, |r| r.fingerprint.clone()),
+            tokenizer_fingerprint: fingerprint(path),
             logprob_kind: logprob_kind(&nodes),
             prompt_len: int(trajectory.turns[0].new_prompt.len()),
             turns,
             mixed_versions: self.shares.versions(id).mixed(),
             staleness: self.extras.at_version.zip(trained_from).map(|(at, from)| at - from),
-            token_data: token_data(&nodes, tokens.input_ids.len()),
+            token_data: self.token_data(&nodes, &tokens.input_ids),
+            annotations: self.streams(&spans, tokens.input_ids.len()),
 
             // Its rewards.
             reward: self.latest.value(RewardScope::Episode),
@@ -137,7 +145,7 @@ impl RowBuilder<'_> {
             row_weight: self.shares.row_weight(trained),
 
             // How far it can be trusted.
-            fidelity: match retokenized {
+            fidelity: match &path.retokenized {
                 Some(_) => Some(RETOKENIZED),
                 None => leaf.has_ids.then(|| fidelity(&nodes)),
             },
@@ -151,6 +159,10 @@ impl RowBuilder<'_> {
             metadata: self.metadata.clone(),
             tokens,
         }
+    }
+
+    fn streams(&self, spans: &[TurnSpan], tokens: usize) -> Vec<TokenStream> {
+        token_streams(&self.attempt.annotations, spans, tokens)
     }
 
     /// Returns the messages of a path. The bodies of an attempt are read at its first row, unless
@@ -271,6 +283,11 @@ impl RowBuilder<'_> {
         });
         rows.collect()
     }
+}
+
+/// Returns the fingerprint of the tokenizer that made the ids of a path; empty where none did.
+fn fingerprint(path: &Path) -> String {
+    path.retokenized.as_ref().map_or_else(String::new, |made| made.fingerprint.clone())
 }
 
 /// The versions of a turn's first and last token.

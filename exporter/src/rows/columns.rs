@@ -12,7 +12,7 @@ use arrow::error::ArrowError;
 
 use crate::rows::messages::RowMessage;
 use crate::rows::row::{Row, TurnRow};
-use crate::rows::schema::{SCHEMA_VERSION, message_fields, turn_fields};
+use crate::rows::schema::{SCHEMA_VERSION, annotation_fields, message_fields, turn_fields};
 use crate::rows::token_data::{Experts, Ragged};
 
 /// Makes one batch of the given rows, in the schema's order of columns.
@@ -65,6 +65,7 @@ fn column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
         "top_logprob_ids" | "top_logprob_tokens" | "top_logprobs" | "kept_token_ids" => {
             ragged_column(field, rows)?
         }
+        "annotations" => annotations(field, rows)?,
         // All others hold one text a row.
         name => strings(rows.iter().map(|r| text(name, r)))?,
     })
@@ -284,6 +285,23 @@ fn turns(turns: &[&TurnRow]) -> Result<StructArray, ArrowError> {
         Arc::new(Int32Array::from_iter(turns.iter().map(|t| t.message.map(|at| at as i32)))),
     ];
     StructArray::try_new(turn_fields(), columns, None)
+}
+
+fn annotations(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
+    let streams: Vec<_> = rows.iter().flat_map(|row| &row.annotations).collect();
+    let fields = annotation_fields();
+    let values = streams.iter().flat_map(|stream| stream.values.iter().copied());
+    let columns = vec![
+        strings(streams.iter().map(|stream| Some(stream.name.as_str())))?,
+        strings(streams.iter().map(|stream| Some(stream.version.as_str())))?,
+        list(
+            &fields[2],
+            streams.iter().map(|stream| Some(stream.values.len())),
+            Arc::new(Float32Array::from_iter(values)),
+        )?,
+    ];
+    let lengths = rows.iter().map(|row| Some(row.annotations.len()).filter(|count| *count > 0));
+    list(field, lengths, Arc::new(StructArray::try_new(fields, columns, None)?))
 }
 
 pub(crate) fn messages(messages: &[&RowMessage]) -> Result<StructArray, ArrowError> {

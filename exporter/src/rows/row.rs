@@ -7,6 +7,7 @@ use episode::Micros;
 
 use crate::notes::Reason;
 use crate::rewards::groups::GroupSummary;
+use crate::rows::annotations::TokenStream;
 use crate::rows::dialogue::Dialogue;
 use crate::rows::messages::RowMessage;
 use crate::rows::token_data::TokenData;
@@ -62,6 +63,7 @@ pub(crate) struct Row {
     pub(crate) dialogue: Dialogue,
     pub(crate) metadata: String,
     pub(crate) token_data: TokenData,
+    pub(crate) annotations: Vec<TokenStream>,
 }
 
 /// The token columns of a row. All have one length.

@@ -44,10 +44,11 @@ enum ColumnType {
     Jsons,
     Turns,
     Messages,
+    Annotations,
 }
 
 /// Every column of the file, in order.
-pub const COLUMNS: [SchemaColumn; 52] = [
+pub const COLUMNS: [SchemaColumn; 53] = [
     SchemaColumn::required("schema_version", ColumnType::Int32, "version of this table: 1"),
     SchemaColumn::required("episode_id", ColumnType::Text, "one run of an agent under one id"),
     SchemaColumn::required("attempt", ColumnType::Int32, "which run of that episode, from 0"),
@@ -261,6 +262,11 @@ pub const COLUMNS: [SchemaColumn; 52] = [
         ColumnType::Int8s,
         "1 on tokens whose experts are recorded, 0 on all others",
     ),
+    SchemaColumn::optional(
+        "annotations",
+        ColumnType::Annotations,
+        "what trainers said of the tokens, the newest version of each name; null without any",
+    ),
 ];
 
 /// Column that rows of the feed have in addition; see docs/feed.md.
@@ -311,6 +317,7 @@ impl SchemaColumn {
             ColumnType::Jsons => "list<JSON>",
             ColumnType::Turns => "list<turn>",
             ColumnType::Messages => "list<message>",
+            ColumnType::Annotations => "list<annotation>",
 
             // One inner list a token.
             ColumnType::Ids | ColumnType::SomeIds => "list<list<int32>>",
@@ -343,6 +350,7 @@ impl SchemaColumn {
             ColumnType::Jsons => list(json_field("")),
             ColumnType::Turns => list(required("", DataType::Struct(turn_fields()))),
             ColumnType::Messages => list(required("", DataType::Struct(message_fields()))),
+            ColumnType::Annotations => list(required("", DataType::Struct(annotation_fields()))),
 
             // One inner list a token. The optional elements are null where only the other of an id
             // and its text is known.
@@ -379,6 +387,15 @@ pub(crate) fn turn_fields() -> Fields {
         optional("mc_return", DataType::Float64),
         required("model", DataType::Utf8),
         optional("message", DataType::Int32),
+    ])
+}
+
+/// Returns the fields of an element of `annotations`. `values` has one element a token.
+pub(crate) fn annotation_fields() -> Fields {
+    Fields::from(vec![
+        required("name", DataType::Utf8),
+        required("version", DataType::Utf8),
+        required("values", list(optional("", DataType::Float32))),
     ])
 }
 

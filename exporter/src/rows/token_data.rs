@@ -49,6 +49,12 @@ impl Experts {
     pub(crate) fn width(&self) -> usize {
         self.shape.iter().product()
     }
+
+    /// Returns the first token without experts, if one after it has some.
+    fn first_gap(&self) -> Option<usize> {
+        let gap = self.known.iter().position(|known| *known == 0)?;
+        self.known[gap..].contains(&1).then_some(gap)
+    }
 }
 
 /// Joins the arrays of the nodes of a path that has `tokens` tokens.
@@ -95,6 +101,7 @@ impl TokenData {
         Some(())
     }
 
+    /// Adds the experts that the call of a node reports of the first `tokens` tokens of its path.
     fn add_experts(&mut self, node: &Node<'_>, json: &str, tokens: usize) -> Option<()> {
         let read = wire::routing(json, node.path_len())?;
         let (width, count) = (read.width(), read.tokens());
@@ -112,13 +119,37 @@ impl TokenData {
         });
         // Later calls repeat the experts of tokens that earlier calls sampled. The first report is
         // that of the pass in which the token was read, so it stands.
-        for (token, row) in (start..).zip(read.experts.chunks_exact(width)) {
+        for (token, row) in (start..tokens).zip(read.experts.chunks_exact(width)) {
             if experts.known[token] == 0 {
                 experts.known[token] = 1;
                 experts.values[token * width..][..width].copy_from_slice(row);
             }
         }
         Some(())
+    }
+
+    /// Fills in experts that no call of the path reports, because another call of the same policy
+    /// with the same first tokens did: a call is asked only for those that no earlier one has. The
+    /// experts of a token depend on it and on those before it.
+    pub(crate) fn fill_experts<'a>(
+        &mut self,
+        ids: &[i32],
+        policy: &str,
+        nodes: impl IntoIterator<Item = &'a Node<'a>>,
+    ) {
+        let is_same = |(id, own): &(u32, &i32)| i32::try_from(*id) == Ok(**own);
+        for node in nodes {
+            let Some(gap) = self.experts.as_ref().and_then(Experts::first_gap) else { return };
+            if !node.has_ids || node.policy != policy {
+                continue;
+            }
+            let path = node.prompt.iter().chain(node.sampled).copied();
+            let shared = path.zip(ids).take_while(is_same).count();
+            let json = node.choice.and_then(|choice| column(choice, "routed_experts"));
+            if let Some(json) = json.filter(|_| shared > gap) {
+                self.add_experts(node, json, shared);
+            }
+        }
     }
 
     fn pad(&mut self, tokens: usize) {
@@ -248,6 +279,27 @@ mod tests {
         let whole = json!([[[1]], [[2]], [[3]], [[4]], [[5]], [[6]]]);
         let data = read(&[first, with(second, "routed_experts", &whole)]);
         assert_eq!(data.experts.unwrap().known, [1; 6]);
+    }
+
+    #[test]
+    fn experts_of_the_same_tokens_fill_gaps() {
+        let [first, _] = two_turns();
+        let first = with(first, "routed_experts", &json!([[[1, 2]], [[3, 4]], [[5, 6]]]));
+        // It was to go on from 1 2 [3 4], but the second token of that came back as 9.
+        let other = call(2, &[1, 2, 3, 9, 5], &[&[6]]);
+        let other = with(other, "routed_experts", &json!([[[7, 7]], [[8, 8]]]));
+        let calls = [first, other];
+        let (nodes, _) = choice_nodes(&calls);
+        let other = nodes.iter().last().unwrap();
+        let filled = |policy: &str| {
+            let mut data = token_data(&[other], 6);
+            data.fill_experts(&[1, 2, 3, 9, 5, 6], policy, nodes.iter());
+            data.experts.unwrap()
+        };
+        let whole = filled(other.policy);
+        assert_eq!(whole.known, [1, 1, 1, 1, 1, 0]);
+        assert_eq!(whole.values, [1, 2, 3, 4, 5, 6, 7, 7, 8, 8, 0, 0]);
+        assert_eq!(filled("another").known, [0, 0, 0, 1, 1, 0]);
     }
 
     #[test]

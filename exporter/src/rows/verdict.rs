@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use episode::Call;
+use episode::{Call, ContinueReason};
 use serde_json::Value;
 
 use crate::graph::derive::Derived;
@@ -15,10 +15,9 @@ use crate::graph::paths::Path;
 use crate::graph::scan::RecordedAttempt;
 use crate::notes::Reason;
 
-/// Returns the verdict on a number of trained tokens and the reasons against them. What the words
-/// lack is no fault of the tokens.
+/// Returns the verdict on a number of trained tokens and the reasons against them.
 pub(crate) fn verdict(trained: usize, reasons: &BTreeSet<Reason>) -> &'static str {
-    match (trained, reasons.iter().all(|reason| *reason == Reason::UnreadParts)) {
+    match (trained, reasons.iter().all(|reason| reason.spares_tokens())) {
         (0, _) => "unusable",
         (_, true) => "exact",
         (_, false) => "usable",
@@ -77,6 +76,7 @@ impl<'a> Verdicts<'a> {
                 self.versioned && lacks_versions(&self.derived.forest.nodes[id]),
             ),
             (Reason::HoleAfterLostCall, self.holes.contains(&id)),
+            (Reason::AsSampled, is_as_sampled(&self.derived.forest.nodes[id])),
         ];
         let by_itself = self.derived.paths.nodes[id].assessment.reasons.iter().copied();
         by_itself.chain(those_that_hold(by_place)).collect()
@@ -99,6 +99,11 @@ fn those_that_hold<const N: usize>(reasons: [(Reason, bool); N]) -> impl Iterato
 /// Returns true for a call whose sampled tokens are lost: its end was never recorded.
 pub(crate) fn is_lost(call: &Call) -> bool {
     call.ended.is_none() && call.begun.route.generates()
+}
+
+/// Returns true where the prompt was sent as ids that say more than the template renders.
+fn is_as_sampled(node: &Node<'_>) -> bool {
+    node.ended.continued.is_some_and(|it| it.reason == Some(ContinueReason::AsSampled))
 }
 
 fn has_version(node: &Node<'_>) -> bool {

@@ -99,9 +99,10 @@ pub(crate) fn episode(calls: Vec<Call>) -> RecordedAttempt {
         closed_at: None,
         status: None,
         force_sampling: None,
+        continues: None,
         may_lack_calls: false,
     };
-    RecordedAttempt { record, calls, rewards: Vec::new() }
+    RecordedAttempt { record, calls, rewards: Vec::new(), annotations: Vec::new() }
 }
 
 /// The rows of an episode.

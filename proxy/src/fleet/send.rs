@@ -16,6 +16,7 @@ use super::threads::Thread;
 use crate::bounds::{ABSORB_PAUSE, ABSORB_PAUSE_MAX};
 use crate::error::CallError;
 use crate::record::open_call::OpenCall;
+use crate::upstream::continuation::PathSearch;
 use crate::upstream::exchange::AgentRequest;
 use crate::upstream::plan::{PlanInput, plan};
 use crate::upstream::rewrite::Rewrite;
@@ -93,10 +94,25 @@ impl Fleet {
         let planned = plan(&self.config, &server.lookups, dialect, input, headers).await;
         call.set_lookups(planned.lookups);
 
-        let plan = planned.plan;
+        let known_prompts = self.config.extras.routed_experts.then(|| call.known_prompts());
+        let plan = planned.plan.after(known_prompts.as_ref());
+        let continuation = call.paths().filter(|_| plan.may_continue());
+        let continuation =
+            continuation.map(|paths| PathSearch::new(&server.lookups, paths, headers));
+        let prompt = match &continuation {
+            Some(continuation) => {
+                let chat = plan.chat();
+                Some(call.beside_start(continuation.prompt(dialect, chat.as_ref())).await)
+            }
+            None => None,
+        };
+        let plan = plan.with_prompt(prompt.as_ref().and_then(|prompt| prompt.field.clone()));
         let (reply, rewrite) = call.beside_start(server.exchange.send(request, &plan)).await?;
+        let check = continuation.zip(prompt).map(|(it, prompt)| it.check(prompt, &rewrite));
+        call.set_prompt_check(check);
         let collector = plan.collector(&rewrite, &self.config);
         call.recording().expect_reply(collector, rewrite.route, rewrite.unasked.clone());
+        call.set_asked_prompt(rewrite.asked_prompt.clone());
         Ok((reply, rewrite))
     }
 }

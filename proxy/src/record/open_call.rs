@@ -18,13 +18,15 @@ use store::{Ack, CommitError, Store};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use uuid::Uuid;
-use wire::{ForcedSampling, MissingIds, Request};
+use wire::{AskedPrompt, ForcedSampling, KnownPrompts, LearnedPrompt, MissingIds, Request};
 
 use crate::error::CallError;
 use crate::record::attempts::OpenAttempts;
 use crate::record::end_lookups::EndLookups;
 use crate::record::engine_stamp::EnginePlace;
+use crate::record::experts::ExpertPrompts;
 use crate::record::mask::KeyMask;
+use crate::record::paths::{CallPaths, PromptCheck};
 use crate::record::recording::Recording;
 use crate::record::services::RecordingServices;
 use crate::record::tracker::{CallTracker, UnwrittenEnd, fill_from_stamps};
@@ -111,6 +113,7 @@ pub(crate) struct OpenCall {
     unstarted: Option<CommitError>,
     /// `None` once the call has ended.
     recording: Option<Recording>,
+    attempt: AttemptId,
     /// Held until the end is on disk, so that the episode is not handed out before.
     unwritten_end: Option<UnwrittenEnd>,
     /// The hash of the key, group, task and labels.
@@ -124,6 +127,13 @@ pub(crate) struct OpenCall {
     pending_response: Option<PendingResponse>,
     /// The questions to the upstream beside the call.
     lookups: Option<EndLookups>,
+    /// The prompt, if experts are recorded.
+    asked_prompt: Option<AskedPrompt>,
+    expert_prompts: Arc<ExpertPrompts>,
+    /// The paths that it may go on from, if prompts are sent as ids.
+    paths: Option<CallPaths>,
+    /// The check that holds the reply against the prompt that was sent.
+    prompt_check: Option<PromptCheck>,
     /// The place on the engine that has the call.
     place: Option<Box<dyn EnginePlace>>,
 }
@@ -157,6 +167,10 @@ impl OpenCall {
         services.tracker.count_start();
         services.mask.hide_in_start(&mut start);
         let recording = Recording::new(start.call_id, start.route, services.reply_bytes_max);
+        let paths = match start.route.generates() {
+            true => CallPaths::of(services.paths, &attempt, services.store),
+            false => None,
+        };
 
         // If the agent leaves while the queue is full, the drop of this value ends the call.
         let mut call = Self {
@@ -166,7 +180,12 @@ impl OpenCall {
             mask: services.mask.clone(),
             start: None,
             unstarted: None,
-            unwritten_end: Some(services.tracker.expect_end(start.call_id, attempt, cancel)),
+            unwritten_end: Some(services.tracker.expect_end(
+                start.call_id,
+                attempt.clone(),
+                cancel,
+            )),
+            attempt,
             words: words_of(&start, key.as_deref()),
             recording: Some(recording.charged_to(services.memory.lease())),
             start_stamp: services.tracker.versions.declared(),
@@ -174,6 +193,10 @@ impl OpenCall {
             conversation: None,
             pending_response: None,
             lookups: None,
+            asked_prompt: None,
+            expert_prompts: Arc::clone(services.expert_prompts),
+            paths,
+            prompt_check: None,
             place: None,
         };
         call.start = Some(call.store.begin_with_key(start, key).await);
@@ -197,6 +220,26 @@ impl OpenCall {
     /// Sets what the upstream is asked beside the call.
     pub(crate) fn set_lookups(&mut self, lookups: EndLookups) {
         self.lookups = Some(lookups);
+    }
+
+    /// The prompts of the attempt whose experts are recorded.
+    pub(crate) fn known_prompts(&self) -> KnownPrompts {
+        self.expert_prompts.of(&self.attempt)
+    }
+
+    /// The paths that the call may go on from, if prompts are sent as ids.
+    pub(crate) fn paths(&self) -> Option<CallPaths> {
+        self.paths.clone()
+    }
+
+    /// Sets the check that holds the reply against the prompt that was sent.
+    pub(crate) fn set_prompt_check(&mut self, check: Option<PromptCheck>) {
+        self.prompt_check = check;
+    }
+
+    /// Sets the prompt of a call whose experts are recorded.
+    pub(crate) fn set_asked_prompt(&mut self, prompt: Option<AskedPrompt>) {
+        self.asked_prompt = prompt;
     }
 
     /// Waits until the start record is on disk. No byte of the reply may leave before.
@@ -298,6 +341,11 @@ impl OpenCall {
         if let Some(pending) = self.pending_response.take() {
             self.tags.responses.store_response(pending, &end);
         }
+        if let Some(check) = self.prompt_check.take() {
+            check.look_at(&mut end);
+        }
+        let prompt = self.asked_prompt.take();
+        let learned = prompt.and_then(|asked| asked.settle(&end.prompts, &mut end.choices));
         self.mask.hide_in_end(&mut end);
         self.tracker.count_end(&mut end, self.start_stamp.take());
         let is_stamped = self.note_engine(&mut end, error.is_none());
@@ -314,6 +362,9 @@ impl OpenCall {
             tracker: Arc::clone(&self.tracker),
             mask: self.mask.clone(),
             is_stamped,
+            learned,
+            expert_prompts: Arc::clone(&self.expert_prompts),
+            attempt: self.attempt.clone(),
             lookups: self.lookups.take(),
             _memory: memory,
             _unwritten_end: self.unwritten_end.take(),
@@ -372,6 +423,10 @@ struct EndWrite {
     mask: KeyMask,
     /// True if the versions are those of the engine that had the call.
     is_stamped: bool,
+    /// The prompt as the reply told it, which counts once the call is on disk.
+    learned: Option<LearnedPrompt>,
+    expert_prompts: Arc<ExpertPrompts>,
+    attempt: AttemptId,
     lookups: Option<EndLookups>,
     /// Held until the reply is on disk.
     _memory: Option<MemoryLease>,
@@ -389,13 +444,17 @@ impl EndWrite {
             false => self.tracker.fill_versions(&self.store, &mut self.end).await,
         }
 
-        let written = self.store.end(self.end).await.done().await;
+        let ended = self.store.end(self.end).await.done().await;
         // Only now: a start that nobody waits for is written with its end.
-        match self.start {
+        let written = match self.start {
             // Without a start there is no row that the end could be written to.
-            Some(start) => start.done().await.and(written),
-            None => written,
+            Some(start) => start.done().await.and(ended),
+            None => ended,
+        };
+        if let Some(learned) = self.learned.filter(|_| written.is_ok()) {
+            self.expert_prompts.learn(self.attempt, learned);
         }
+        written
     }
 }
 
@@ -419,6 +478,8 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::config::continue_mode::ContinueMode;
+    use crate::record::paths::PathMemory;
     use crate::tag::api_key::KeySigner;
 
     /// More than any queue takes.
@@ -452,6 +513,8 @@ mod tests {
         store: Store,
         tags: Arc<TagContext>,
         tracker: Arc<CallTracker>,
+        expert_prompts: Arc<ExpertPrompts>,
+        paths: PathMemory,
         mask: KeyMask,
         memory: Arc<MemoryAccount>,
     }
@@ -460,20 +523,33 @@ mod tests {
         async fn open(folder: &tempfile::TempDir) -> (Self, Writer) {
             let at = folder.path().join("test.db");
             let (store, writer) = Store::open(at.as_path(), Durability::Process).await.unwrap();
+            let memory = Arc::new(MemoryAccount::new(u64::MAX));
             let services = Self {
                 store,
                 tags: Arc::new(TagContext::new(KeySigner::open(None, None).unwrap())),
                 tracker: Arc::default(),
+                expert_prompts: Arc::default(),
+                paths: PathMemory::new(ContinueMode::Off, &memory),
                 mask: KeyMask::new(None),
-                memory: Arc::new(MemoryAccount::new(u64::MAX)),
+                memory,
             };
             (services, writer)
         }
 
         fn borrowed(&self) -> RecordingServices<'_> {
-            let Self { store, tags, tracker, mask, memory } = self;
+            let Self { store, tags, tracker, expert_prompts, paths, mask, memory } = self;
             let (reply_bytes_max, names_call) = (1 << 20, false);
-            RecordingServices { store, tags, tracker, mask, memory, reply_bytes_max, names_call }
+            RecordingServices {
+                store,
+                tags,
+                tracker,
+                expert_prompts,
+                paths,
+                mask,
+                memory,
+                reply_bytes_max,
+                names_call,
+            }
         }
     }
 

@@ -255,6 +255,7 @@ impl Recording {
             stamps: VersionStamps::default(),
             engine: None,
             routed: None,
+            continued: None,
         };
         (end, facts.missing)
     }

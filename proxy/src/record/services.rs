@@ -5,7 +5,9 @@ use std::sync::Arc;
 use http::memory::MemoryAccount;
 use store::Store;
 
+use crate::record::experts::ExpertPrompts;
 use crate::record::mask::KeyMask;
+use crate::record::paths::PathMemory;
 use crate::record::tracker::CallTracker;
 use crate::tag::TagContext;
 
@@ -15,6 +17,8 @@ pub(crate) struct RecordingServices<'a> {
     pub(crate) store: &'a Store,
     pub(crate) tags: &'a Arc<TagContext>,
     pub(crate) tracker: &'a Arc<CallTracker>,
+    pub(crate) expert_prompts: &'a Arc<ExpertPrompts>,
+    pub(crate) paths: &'a PathMemory,
     pub(crate) mask: &'a KeyMask,
     pub(crate) memory: &'a Arc<MemoryAccount>,
     /// Longest reply that is recorded, in bytes.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use episode::{AttemptId, CallEnd, CallId, VersionSpan, VersionStamps};
+use episode::{AttemptId, CallEnd, CallId, ContinueReason, VersionSpan, VersionStamps};
 use store::{Location, SnapshotError, Store};
 use tokio::sync::oneshot;
 
@@ -56,6 +56,9 @@ pub struct CallCounts {
     pub ended: BTreeMap<&'static str, u64>,
     /// Heartbeats that were sent in their replies.
     pub heartbeats: u64,
+    /// Calls whose prompt was to be sent as ids, by the reason for which it was not, or not whole;
+    /// `exact` if it was.
+    pub continued: BTreeMap<&'static str, u64>,
 }
 
 /// The tracker of a proxy's calls.
@@ -65,6 +68,7 @@ pub(crate) struct CallTracker {
     in_flight: AtomicI64,
     ended: Mutex<BTreeMap<&'static str, u64>>,
     heartbeats: AtomicU64,
+    continued: Mutex<BTreeMap<&'static str, u64>>,
     /// Calls whose ends are not on disk yet.
     unwritten: Mutex<HashMap<CallId, UnwrittenCall>>,
     /// Time of the last read of the versions that other processes declared.
@@ -120,6 +124,10 @@ impl CallTracker {
     pub(crate) fn count_end(&self, end: &mut CallEnd, start_stamp: Option<String>) {
         *lock(&self.ended).entry(end.outcome.as_str()).or_default() += 1;
         self.heartbeats.fetch_add(end.heartbeats.into(), Ordering::Relaxed);
+        if let Some(continued) = end.continued {
+            let word = continued.reason.map_or("exact", ContinueReason::as_str);
+            *lock(&self.continued).entry(word).or_default() += 1;
+        }
         let labels = version_spans(end).map(|span| span.version.as_str());
         self.versions.observe(labels, end.ended_at);
         end.stamps = VersionStamps { start: start_stamp, end: self.versions.declared() };
@@ -170,6 +178,7 @@ impl CallTracker {
             in_flight: self.in_flight.load(Ordering::Relaxed),
             ended: lock(&self.ended).clone(),
             heartbeats: self.heartbeats.load(Ordering::Relaxed),
+            continued: lock(&self.continued).clone(),
         }
     }
 }

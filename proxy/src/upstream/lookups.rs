@@ -9,6 +9,7 @@ use wire::{Dialect, ServerSampling};
 use crate::bounds::SAMPLING_ASK_WAIT;
 use crate::upstream::client::UpstreamClient;
 use crate::upstream::declined::{self, DeclinedQuestion};
+use crate::upstream::encodings::Encodings;
 use crate::upstream::models::ModelList;
 use crate::upstream::sampler_cache::SamplerCache;
 
@@ -22,6 +23,8 @@ pub(crate) struct Lookups {
     declined_models: DeclinedQuestion,
     /// The ids of texts, which an upstream of another kind than was said does not tell.
     pub(super) declined_prompts: DeclinedQuestion,
+    /// How the upstream encodes prompts.
+    pub(super) encodings: Encodings,
 }
 
 impl Lookups {
@@ -32,6 +35,7 @@ impl Lookups {
             models: ModelList::default(),
             declined_models: DeclinedQuestion::default(),
             declined_prompts: DeclinedQuestion::default(),
+            encodings: Encodings::default(),
         }
     }
 

@@ -7,8 +7,9 @@ use episode::{Route, Tag};
 use hyper::HeaderMap;
 use hyper::header::HeaderValue;
 use wire::{
-    AskOptions, Collector, Dialect, ForcedSampling, PromptLookup, RefusedFields, ReplyFilter,
-    ReplyTranslator, Request, Untranslatable,
+    AskOptions, AskedPrompt, AugmentedRequest, Collector, Dialect, ForcedSampling, KnownPrompts,
+    PromptField, PromptLookup, RefusedFields, ReplyFilter, ReplyTranslator, Request,
+    Untranslatable,
 };
 
 use crate::config::{Config, TranslateMode};
@@ -66,6 +67,10 @@ pub(crate) struct Plan<'a> {
     is_of_unknown_kind: bool,
     /// The scope within which rolltape's own engine shares prefixes.
     cache_scope: Option<HeaderValue>,
+    /// The prompts of the attempt whose experts are recorded, if experts are.
+    known_prompts: Option<&'a KnownPrompts>,
+    /// The prompt as ids, if the upstream does not encode the messages.
+    prompt: Option<Arc<PromptField>>,
 }
 
 /// Plans the request to an upstream that speaks `dialect`, and starts the lookups of the call.
@@ -130,6 +135,7 @@ impl<'a> Plan<'a> {
             hosted_logprobs: config.vocabulary.is_some(),
             top_logprobs: config.extras.top_logprobs,
             routed_experts: config.extras.routed_experts,
+            experts_from: 0,
             sampling_mask: config.extras.sampling_mask,
             refused: RefusedFields::default(),
         };
@@ -153,6 +159,8 @@ impl<'a> Plan<'a> {
             allow_unrecorded: config.allow_unrecorded_sampling,
             is_of_unknown_kind: false,
             cache_scope: None,
+            known_prompts: None,
+            prompt: None,
         }
     }
 
@@ -160,6 +168,34 @@ impl<'a> Plan<'a> {
     fn within(self, scope: Option<HeaderValue>) -> Self {
         let has_scopes = self.wants.dialect == Dialect::Rolltape;
         Self { cache_scope: scope.filter(|_| has_scopes), ..self }
+    }
+
+    /// Sets the prompts whose experts are recorded.
+    pub(crate) fn after(self, known_prompts: Option<&'a KnownPrompts>) -> Self {
+        Self { known_prompts, ..self }
+    }
+
+    /// Sets the prompt as ids.
+    pub(crate) fn with_prompt(self, prompt: Option<Arc<PromptField>>) -> Self {
+        Self { prompt, ..self }
+    }
+
+    /// True if the prompt may be sent as ids. rolltape's own engine does by itself what that is
+    /// for.
+    pub(crate) fn may_continue(&self) -> bool {
+        let is_chat = self.is_translated || self.route == Route::Chat;
+        self.request.is_some() && is_chat && self.asks && self.wants.dialect != Dialect::Rolltape
+    }
+
+    /// The chat request that is sent, without what it is asked for; `None` if none is.
+    pub(crate) fn chat(&self) -> Option<Request> {
+        let request = self.request?;
+        let sent = match self.route {
+            _ if self.is_translated => Request::read(&self.translate(request).ok()?.0)?,
+            Route::Chat => request.clone(),
+            _ => return None,
+        };
+        Some(self.forced(&sent).unwrap_or(sent))
     }
 
     /// Sets the request with the conversation that it continues.
@@ -293,7 +329,9 @@ impl<'a> Plan<'a> {
             asks: false,
             added: Vec::new(),
             refused: RefusedFields::ALL,
+            has_prompt: false,
             unasked,
+            asked_prompt: None,
             forced: None,
             keeps_priority: self.keeps_priority,
             cache_scope: self.cache_scope.clone(),
@@ -314,9 +352,10 @@ impl<'a> Plan<'a> {
         };
 
         // SGLang treats its own headers as set if their value is 1.
-        let asked = wire::ask(wants, self.route, forced.as_ref().unwrap_or(request), |name| {
-            headers.get_all(name).iter().any(|value| value == "1")
-        });
+        let (asked, asked_prompt) =
+            self.ask(wants, self.route, forced.as_ref().unwrap_or(request), |name| {
+                headers.get_all(name).iter().any(|value| value == "1")
+            });
         let asks = asked.unasked.is_none();
         let unasked = asked.unasked.map(str::to_owned).or_else(|| refused_fields(wants.refused));
         Rewrite {
@@ -325,7 +364,9 @@ impl<'a> Plan<'a> {
             transform: ContentTransform::Native(asked.hide),
             asks,
             added: asked.added,
+            has_prompt: asked.has_prompt,
             refused: wants.refused,
+            asked_prompt,
             forced,
             ..self.unchanged(unasked)
         }
@@ -351,15 +392,36 @@ impl<'a> Plan<'a> {
         let Some((request, wants)) = Request::read(&body).zip(wants) else {
             return Rewrite { body: Some(body), ..rewrite };
         };
-        let asked = wire::ask(wants, Route::Chat, &request, |_| false);
+        let (asked, asked_prompt) = self.ask(wants, Route::Chat, &request, |_| false);
         Rewrite {
             body: Some(asked.body),
             headers: asked.headers,
             asks: asked.unasked.is_none(),
             added: asked.added,
+            has_prompt: asked.has_prompt,
+            asked_prompt,
             unasked: asked.unasked.map(str::to_owned).or_else(|| refused_fields(wants.refused)),
             ..rewrite
         }
+    }
+
+    /// Asks for token data, and for experts that are not recorded yet.
+    fn ask(
+        &self,
+        wants: &AskOptions,
+        route: Route,
+        request: &Request,
+        has_header: impl Fn(&str) -> bool,
+    ) -> (AugmentedRequest, Option<AskedPrompt>) {
+        let prompt = self.known_prompts.and_then(|known| known.find(route, request));
+        let experts_from = prompt.as_ref().map_or(0, AskedPrompt::start);
+        let wants = AskOptions { experts_from, ..*wants };
+        let asked = wire::ask(&wants, route, request, self.prompt.as_deref(), has_header);
+        let prompt = prompt.map(|prompt| match asked.starts_experts {
+            true => prompt,
+            false => prompt.whole(),
+        });
+        (asked, prompt)
     }
 
     /// The reason for which nothing is asked for.

@@ -5,7 +5,7 @@ use episode::Route;
 use http::headers;
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderValue};
-use wire::{RefusedFields, ReplyFilter, ReplyTranslator, Request};
+use wire::{AskedPrompt, RefusedFields, ReplyFilter, ReplyTranslator, Request};
 
 use crate::upstream::keys::make_bearer;
 
@@ -30,10 +30,14 @@ pub(crate) struct Rewrite {
     pub(crate) asks: bool,
     /// The fields that request it.
     pub(crate) added: Vec<&'static str>,
+    /// True if it has the prompt as ids.
+    pub(crate) has_prompt: bool,
     /// The fields that are left out because the upstream refused them.
     pub(crate) refused: RefusedFields,
     /// The reason for which the upstream is not asked for all token data.
     pub(crate) unasked: Option<String>,
+    /// The prompt, by which it is found which experts are recorded.
+    pub(crate) asked_prompt: Option<AskedPrompt>,
     /// The agent's request with what the user sets in it, if that is what is sent.
     pub(crate) forced: Option<Request>,
     /// True if the headers may name a place in the upstream's queue.
@@ -126,7 +130,9 @@ mod tests {
             asks: false,
             added: Vec::new(),
             refused: RefusedFields::ALL,
+            has_prompt: false,
             unasked: None,
+            asked_prompt: None,
             forced: None,
             keeps_priority: rewrite.keeps_priority,
             cache_scope: None,

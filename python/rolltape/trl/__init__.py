@@ -3,6 +3,7 @@
 TRL and torch are imported when something of theirs is used, not before.
 """
 
+from rolltape.trl.annotations import annotate
 from rolltape.trl.rollout import rollout_func
 from rolltape.trl.samples import recorded_reward
 from rolltape.trl.transfer import WeightTransfer, sync_weights
@@ -12,6 +13,7 @@ from rolltape.trl.worker import RolloutWorker
 __all__ = [
     "RolloutWorker",
     "WeightTransfer",
+    "annotate",
     "newest_version",
     "recorded_reward",
     "rollout_func",

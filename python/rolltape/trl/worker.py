@@ -125,6 +125,8 @@ class RolloutWorker:
         self.before = newest_version(client) if before is None else before
         self._max_staleness = max_staleness
         self._groups_per_lease = groups_per_lease
+        self.on_row: Callable[[Row], None] | None = None
+        """Called with each row that becomes a sample."""
         self._metrics = metrics
         self._on_group = on_group
         self._on_dropped = on_dropped
@@ -230,6 +232,8 @@ class RolloutWorker:
                     return
 
     def _sample(self, row: Row) -> Any:
+        if self.on_row:
+            self.on_row(row)
         metrics = self._metrics(row) if self._metrics else None
         return to_sample(row, self._groups, metrics, self.before)
 

@@ -1,6 +1,6 @@
 //! The end of a call, with all that was sampled, inside the write transaction.
 
-use episode::{CallEnd, Choice, Route, TokenColumn, VersionSpan};
+use episode::{CallEnd, Choice, Continued, Route, TokenColumn, VersionSpan};
 
 use crate::commit::body::{add_body, add_segment};
 use crate::commit::seal::seal;
@@ -76,7 +76,7 @@ impl EndStatements {
                  prompt_tokens = $7, completion_tokens = $8, logprob_kind = $9, \
                  translated = $10, unasked = $11, stamp_start = $12, stamp_end = $13, \
                  sampled_with = $14, engine = $15, routed = $16, heartbeats = $17, reel_key = $18, \
-                 seal = $19 WHERE call_key = $20",
+                 seal = $19, continued = $20 WHERE call_key = $21",
             )
             .bind(ended.ended_at)
             .bind(ended.first_byte_at)
@@ -97,6 +97,7 @@ impl EndStatements {
             .bind(ended.heartbeats)
             .bind(log_key)
             .bind(seal(ended).to_vec())
+            .bind(ended.continued.map(Continued::to_json))
             .bind(self.call_key);
     }
 

@@ -1,6 +1,6 @@
 //! The records that the writer takes.
 
-use episode::{AttemptId, CallEnd, CallId, CallStart, Choice, Micros, Reward};
+use episode::{Annotation, AttemptId, CallEnd, CallId, CallStart, Choice, Micros, Reward};
 
 use crate::feed::types::FeedRecord;
 use crate::types::{Announcement, ApiKeyRecord, Budget};
@@ -34,6 +34,8 @@ pub(crate) enum Record {
     Unmark(AttemptId),
     /// An attempt, or a part of it, gets a reward.
     Reward { attempt: AttemptId, reward: Reward },
+    /// A trainer says something of sampled tokens.
+    Annotate(Vec<Annotation>),
     /// A version of the weights is seen.
     Version(VersionRecord),
     /// Items of the feed are leased or settled.
@@ -59,6 +61,8 @@ impl Record {
                 let ids: usize = ended.prompts.iter().map(Vec::len).sum();
                 ended.reply.len() + 4 * ids + ended.choices.iter().map(choice_bytes).sum::<usize>()
             }
+
+            Self::Annotate(annotations) => annotations.iter().map(|a| 4 * a.values.len()).sum(),
             Self::Open(_)
             | Self::AddKey(_)
             | Self::RevokeKeys { .. }

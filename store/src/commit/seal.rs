@@ -38,6 +38,9 @@ pub(crate) fn seal(ended: &CallEnd) -> [u8; 16] {
     if ended.heartbeats > 0 {
         sealed.number(Some(ended.heartbeats.into()));
     }
+    if let Some(continued) = ended.continued {
+        sealed.text(Some(&continued.to_json()));
+    }
 
     let mut choices: Vec<&Choice> = ended.choices.iter().collect();
     choices.sort_by_key(|choice| choice.index);

@@ -117,7 +117,8 @@ mod tests {
                 request: format!("{{\"turn\": \"{said}\"}}").into(),
                 ..begun(if at < 3 { "a" } else { "b" }, i64::from(at) + 1)
             };
-            let mut ended = ended(begun.call_id);
+            // What that format had no place for.
+            let mut ended = CallEnd { continued: None, ..ended(begun.call_id) };
             ended.prompts[0] = (0..600 + 40 * at).collect();
             (begun, (at < 3).then_some(ended))
         };

@@ -122,6 +122,8 @@ const BYTES: &str = "SELECT CAST( \
     (SELECT coalesce(sum(coalesce(length(k.token_ids), 0) + length(k.logprobs)), 0) \
         FROM call c JOIN choice k USING (call_key) WHERE c.episode_key = $1) + \
     (SELECT coalesce(sum(length(s.data)), 0) FROM call c JOIN side s USING (call_key) \
+        WHERE c.episode_key = $1) + \
+    (SELECT coalesce(sum(length(a.data)), 0) FROM call c JOIN annotation a USING (call_key) \
         WHERE c.episode_key = $1) AS BIGINT)";
 
 /// Episodes that are based on another one. A sound store has no such row.
@@ -139,7 +141,8 @@ const NEEDS: &str = "SELECT c.episode_key AS who, q.episode_key AS whom \
 
 /// Deletions of one episode's rows, children first. References are not checked row by row: for each
 /// deleted row, SQLite would read whole tables whose references have no index.
-const DELETIONS: [&str; 15] = [
+const DELETIONS: [&str; 16] = [
+    "DELETE FROM annotation WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
     "DELETE FROM side WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
     "DELETE FROM choice WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
     "DELETE FROM prompt WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",

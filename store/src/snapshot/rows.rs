@@ -4,9 +4,9 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 use episode::{
-    CallEnd, CallId, CallKind, CallStart, Choice, Fidelity, Lineage, Outcome, Reward, RewardScope,
-    Route, ScopeError, ScopeParts, Tag, TagSource, TokenColumn, TokenCounts, VersionSpan,
-    VersionStamps,
+    Annotation, CallEnd, CallId, CallKind, CallStart, Choice, Continued, Fidelity, Lineage,
+    Outcome, Reward, RewardScope, Route, ScopeError, ScopeParts, Tag, TagSource, TokenColumn,
+    TokenCounts, VersionSpan, VersionStamps,
 };
 
 use crate::database::row::Row;
@@ -33,6 +33,7 @@ pub(crate) fn episode_of(row: &Row) -> Result<AttemptRecord, SnapshotError> {
         closed_at: row.try_get("closed_at")?,
         status: row.try_get("status")?,
         force_sampling: row.try_get("force_sampling")?,
+        continues: row.try_get("continues")?,
         may_lack_calls: row.try_get::<i64>("may_lack_calls")? > 0 || row.try_get("marked")?,
     })
 }
@@ -87,6 +88,7 @@ pub(crate) fn ended_of(
     let translated: Option<String> = row.try_get("translated")?;
     // Absent in calls of older versions.
     let heartbeats: Option<i64> = row.try_get("heartbeats")?;
+    let continued: Option<String> = row.try_get("continued")?;
 
     Ok(CallEnd {
         call_id,
@@ -114,6 +116,7 @@ pub(crate) fn ended_of(
         },
         engine: row.try_get("engine")?,
         routed: row.try_get("routed")?,
+        continued: continued.as_deref().and_then(Continued::from_json),
     })
 }
 
@@ -158,6 +161,22 @@ pub(crate) fn side_of(row: &Row, call: CallId) -> Result<(u32, TokenColumn), Sna
     let name: String = row.try_get("name")?;
     let json = String::from_utf8(bytes).map_err(|_| SnapshotError::Word(name.clone(), "text"))?;
     Ok((row.try_get("choice_index")?, TokenColumn { name, json }))
+}
+
+/// An annotation, with the id of its call.
+pub(crate) fn annotation_of(row: &Row) -> Result<Annotation, SnapshotError> {
+    let call: CallId = parse(row.try_get("call_id")?, "call id")?;
+    let values = unpack_planes(row.try_get("data")?, row.try_get("tokens")?)
+        .map_err(|error| ReadError::from(error).of_call(call))?;
+    Ok(Annotation {
+        call,
+        choice: row.try_get("choice_index")?,
+        name: row.try_get("name")?,
+        version: row.try_get("version")?,
+        start: row.try_get("token_start")?,
+        values,
+        at: row.try_get("given_at")?,
+    })
 }
 
 /// A reward.

@@ -9,7 +9,10 @@ use crate::database::row::Row;
 use crate::error::with_causes;
 use crate::log::format::{EXTENTS, FOLDED, IN_LOG};
 use crate::log::tokens::{CallIndex, LogSource, TokenReader};
-use crate::snapshot::rows::{begun_of, choice_of, ended_of, episode_of, reward_of, side_of};
+use crate::snapshot::ANNOTATIONS;
+use crate::snapshot::rows::{
+    annotation_of, begun_of, choice_of, ended_of, episode_of, reward_of, side_of,
+};
 use crate::types::AttemptRecord;
 use crate::verify::chains::check_chains;
 use crate::verify::check::EpisodeCheck;
@@ -64,7 +67,8 @@ impl EpisodeCheck<'_> {
         self.check_logs().await?;
         self.check_calls(record.as_ref()).await?;
         check_chains(self).await?;
-        self.check_rewards().await
+        self.check_rewards().await?;
+        self.check_annotations().await
     }
 
     async fn check_logs(&mut self) -> Result<(), sqlx::Error> {
@@ -370,6 +374,19 @@ impl EpisodeCheck<'_> {
             } else if call.is_some() && row.try_get::<Option<i64>>("call_key")?.is_none() {
                 let what = format!("`reward` {key} is about this call, which is lost");
                 self.damaged(call.as_deref(), what);
+            }
+        }
+        Ok(())
+    }
+
+    async fn check_annotations(&mut self) -> Result<(), sqlx::Error> {
+        let of_episode = format!("{ANNOTATIONS} WHERE c.episode_key = $1");
+        let rows = query(of_episode).bind(self.key).fetch_all(&mut *self.connection).await?;
+        for row in &rows {
+            let key: i64 = row.try_get("annotation_key")?;
+            let call: String = row.try_get("call_id")?;
+            if let Err(error) = annotation_of(row) {
+                self.damaged(Some(&call), format!("`annotation` {key}: {}", with_causes(&error)));
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use wire::{AskOptions, Dialect, ForcedSampling, RefusedFields, Request, ask};
 
 /// All fields that may be added, in any dialect.
-const ADDED: [&str; 13] = [
+const ADDED: [&str; 15] = [
     "logprobs",
     "top_logprobs",
     "return_token_ids",
@@ -23,6 +23,8 @@ const ADDED: [&str; 13] = [
     "return_meta_info",
     "return_prompt_token_ids",
     "return_routed_experts",
+    "routed_experts_prompt_start",
+    "routed_experts_start_len",
     "return_sampling_mask",
 ];
 
@@ -60,6 +62,7 @@ fn options(dialect: Dialect, knobs: Knobs) -> AskOptions {
         hosted_logprobs: !knobs.flag(0, 1),
         top_logprobs: if knobs.flag(0, 2) { 5 } else { 0 },
         routed_experts: knobs.flag(0, 3),
+        experts_from: if knobs.flag(0, 5) { 3 } else { 0 },
         sampling_mask: knobs.flag(0, 4),
         refused: RefusedFields::default(),
     }
@@ -67,7 +70,7 @@ fn options(dialect: Dialect, knobs: Knobs) -> AskOptions {
 
 fn asked(request: &Request, route: Route, options: &AskOptions, has_headers: bool) {
     let has = |_: &str| has_headers;
-    let augmented = ask(options, route, request, has);
+    let augmented = ask(options, route, request, None, has);
     if augmented.unasked.is_some() {
         assert_eq!(&augmented.body, request.body());
         assert!(augmented.hide.is_empty() && augmented.headers.is_empty());
@@ -87,7 +90,7 @@ fn asked(request: &Request, route: Route, options: &AskOptions, has_headers: boo
     }
     assert_eq!(Bytes::from(spliced(request.body(), &before, &after, &changed)), augmented.body);
     let again = Request::read(&augmented.body).expect("it is an object still");
-    assert_eq!(ask(options, route, &again, has).body, augmented.body, "asked twice");
+    assert_eq!(ask(options, route, &again, None, has).body, augmented.body, "asked twice");
 }
 
 /// The last value under each key.

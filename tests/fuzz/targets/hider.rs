@@ -43,7 +43,7 @@ static FILTERS: LazyLock<Vec<ReplyFilter>> = LazyLock::new(|| {
                     sampling_mask: true,
                     ..AskOptions::for_dialect(dialect)
                 };
-                let hide = ask(&options, route, &request(body), |_| false).hide;
+                let hide = ask(&options, route, &request(body), None, |_| false).hide;
                 if !hide.is_empty() && !filters.contains(&hide) {
                     filters.push(hide);
                 }

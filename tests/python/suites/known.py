@@ -176,7 +176,7 @@ MEASURES = absent(
 )
 SPLIT = absent(
     "calls that several servers share: derender, `output_mode: derender`, `--tokens-only`, "
-    "`kv_transfer_params`, and in `/v1/chat/completions/render` a form after reasoning"
+    "and in `/v1/chat/completions/render` a form after reasoning"
 )
 PROMPT_LOGPROBS = absent("`prompt_logprob_token_ids`, and sampling masks in replies")
 FLAGS = absent(
@@ -214,7 +214,6 @@ VLLM_FAILURES = {
     CHAT + "test_chat.py::test_response_format_json_*": SAYS,
     CHAT + "test_chat.py::test_single_chat_session[*": SAYS,
     CHAT + "test_chat.py::test_structured_outputs_json_chat": LONG,
-    CHAT + "test_chat_completion.py::test_kv_transfer_prompt_token_ids_*": SPLIT,
     CHAT + "test_chat_completion.py::test_per_request_metrics_*": MEASURES,
     CHAT + "test_chat_logit_bias_validation.py::test_chat_logit_bias_multiple_*": SENTENCES,
     CHAT + "test_completion_with_function_calling.py::*-auto-True-Qwen/Qwen3-0.6B]": CALLS,

@@ -98,7 +98,7 @@ def trained_async(client, out):
     from transformers import AutoTokenizer
     from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 
-    from rolltape.trl import RolloutWorker, WeightTransfer, use_cpu
+    from rolltape.trl import RolloutWorker, WeightTransfer, annotate, use_cpu
 
     use_cpu()
     over = threading.Event()
@@ -125,6 +125,8 @@ def trained_async(client, out):
         weight_transfer=WeightTransfer(client, f"{out}/weights"),
     )
 
+    annotator = annotate(trainer, client)
+
     def agents():
         for number in range(50):
             if not over.is_set():
@@ -145,6 +147,7 @@ def trained_async(client, out):
         "weights": client.weight_info(),
         "kept": sorted(path.name for path in Path(out, "weights").iterdir()),
         "difference": difference(client, plain(trainer)),
+        "annotated": annotated(client, annotator, "async", by_version=True),
     }
 
 
@@ -155,7 +158,13 @@ def trained_sync(client, out):
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
-    from rolltape.trl import WeightTransfer, recorded_reward, rollout_func, sync_weights
+    from rolltape.trl import (
+        WeightTransfer,
+        annotate,
+        recorded_reward,
+        rollout_func,
+        sync_weights,
+    )
 
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32),
@@ -171,8 +180,10 @@ def trained_sync(client, out):
         rollout_func=rollout_func(client, play, task_id="sync"),
     )
     sync_weights(trainer, WeightTransfer(client, f"{out}/sync-weights"))
+    annotator = annotate(trainer, client)
     trainer.train()
-    return {"steps": steps(trainer)}
+    told = annotated(client, annotator, "sync", by_version=False)
+    return {"steps": steps(trainer), "annotated": told}
 
 
 def harnessed(client):
@@ -214,6 +225,27 @@ def harnessed(client):
         gap = apart(told, sample.old_log_probs.tolist()) if told else None
         found.append({"trained": sum(mask), "gap": gap, "reward": sample.metrics["reward"]})
     return {"samples": found, "rows": len(rows)}
+
+
+def annotated(client, annotator, task, by_version):
+    """What the rows say of the trainer's numbers, and how far its logprobs are from the recorded.
+
+    With `by_version` those of tokens that were sampled by the weights that the trainer had.
+    """
+    found = {"sent": annotator.sent, "lost": annotator.lost, "names": [], "tokens": 0, "gap": 0.0}
+    for row in rolltape.rows_of(client, task=task):
+        streams = {one["name"]: one for one in row["annotations"] or ()}
+        found["names"] = sorted({*found["names"], *streams})
+        if "trainer_logprobs" not in streams:
+            continue
+        version, values = (streams["trainer_logprobs"][key] for key in ("version", "values"))
+        for at, value in enumerate(values):
+            is_theirs = not by_version or row["versions"][at] == int(version)
+            if value is not None and is_theirs:
+                assert row["loss_mask"][at] == 1
+                found["tokens"] += 1
+                found["gap"] = max(found["gap"], abs(value - row["logprobs"][at]))
+    return found
 
 
 def apart(these, those):

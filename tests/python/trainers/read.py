@@ -1,12 +1,28 @@
-"""Reads exports with the types of the trainers that they are for: `read.py FORMAT=FILE...`.
+"""Reads exports with the types of the trainers that they are for: `read.py FORMAT[/WHICH]=FILE...`.
 
-Prints one JSON object: for each format how many rows there are, and how many tokens were read.
+Prints one JSON object: for each file how many rows there are, how many tokens were read, and by
+which loader of which version; or the error of one that did not read.
 """
 
+import importlib
+import importlib.metadata
 import json
 import sys
+import traceback
+from pathlib import Path
 
-import pyarrow.parquet as pq
+READERS = {}
+"""For each format its package, the name of its loader in there, and what reads a file with it."""
+
+
+def reads(format, package, loader):
+    """Notes the function below as the reader of a format: it gets the loader, rows and path."""
+
+    def note(reader):
+        READERS[format] = (package, loader, reader)
+        return reader
+
+    return note
 
 
 def rows_of(path):
@@ -14,6 +30,8 @@ def rows_of(path):
     if path.endswith(".jsonl"):
         with open(path) as file:
             return [json.loads(line) for line in file]
+    import pyarrow.parquet as pq
+
     table = pq.read_table(path)
     rows = table.to_pylist()
     for row in rows:
@@ -23,8 +41,8 @@ def rows_of(path):
     return rows
 
 
-def atif(rows):
-    from harbor.models.trajectories import Trajectory
+@reads("atif", "harbor", "harbor.models.trajectories.Trajectory")
+def atif(Trajectory, rows, _):
     from harbor.utils.trajectory_validator import TrajectoryValidator
 
     validator = TrajectoryValidator()
@@ -34,9 +52,8 @@ def atif(rows):
     return {"ids": sum(len(s.metrics.completion_token_ids or []) for s in steps if s.metrics)}
 
 
-def verl(rows):
-    from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
-
+@reads("verl", "verl", "verl.experimental.agent_loop.agent_loop.AgentLoopOutput")
+def verl(AgentLoopOutput, rows, _):
     fields = AgentLoopOutput.model_fields
     assert all(set(row) <= set(fields) for row in rows)
     read = [AgentLoopOutput(**row) for row in rows]
@@ -45,12 +62,12 @@ def verl(rows):
     return {"ids": sum(int(t["response_mask"].sum()) for t in tensors)}
 
 
-def verl_sessions(rows):
+@reads("verl-sessions", "verl", "verl.experimental.agent_loop.agent_loop.AgentLoopOutput")
+def verl_sessions(AgentLoopOutput, rows, _):
     """Whole sessions, several outputs in some, as the newest trainer's workers take them."""
     import asyncio
 
     import verl.trainer.ppo.v1.agent_loop_tq as newest
-    from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer  # noqa: F401, it reads the keys
 
     put = {}
@@ -83,15 +100,17 @@ def verl_sessions(rows):
     return {"ids": len(put), "several": max(map(len, sessions.values())), "scores": scores}
 
 
-def verifiers(rows, path):
-    from pathlib import Path
-
+@reads("verifiers", "verifiers", "verifiers.utils.save_utils.load_outputs")
+def verifiers(load_outputs, rows, path):
     from verifiers.types import RolloutTiming
-    from verifiers.utils.save_utils import load_outputs, make_dataset
+    from verifiers.utils.save_utils import make_dataset
 
     read = load_outputs(Path(path).parent)
     assert [dict(output) for output in read] == rows
-    assert make_dataset({"outputs": read}).num_rows == len(rows)
+    said = (message for row in rows for message in row["prompt"] + row["completion"])
+    if not any(isinstance(message.get("content"), list) for message in said):
+        # Its datasets have a place for texts or for parts.
+        assert make_dataset({"outputs": read}).num_rows == len(rows)
     ids = 0
     for output in read:
         RolloutTiming(**output["timing"])
@@ -104,8 +123,59 @@ def verifiers(rows, path):
     return {"ids": ids}
 
 
-def nemo_gym(rows):
-    from nemo_gym.base_resources_server import BaseVerifyResponse
+@reads("verifiers-traces", "verifiers", "verifiers.v1.utils.trace_store.read_episodes")
+def verifiers_traces(read_episodes, rows, path):
+    from verifiers.v1.trace import WireTrace
+
+    read = read_episodes(Path(path).parent, WireTrace)
+    ids, routed, cut = 0, 0, []
+    for trace in (trace for episode in read for trace in episode.traces):
+        (branch,) = trace.branches
+        sampled = sum(branch.sampled_mask)
+        assert len(branch.token_ids) == len(branch.logprobs) == len(branch.sampled_mask)
+        assert sampled == sum(len(node.logprobs) for node in trace.nodes)
+        assert all(trace.nodes[call.node].sampled for call in trace.calls)
+        routed += put_back(trace)
+        ids += sampled
+        cut.append(trace.is_truncated)
+    traces = [trace for row in rows for trace in row["traces"]]
+    assert [len(e.traces) for e in read] == [len(row["traces"]) for row in rows]
+    return {"ids": ids, "routed": routed, "traces": len(traces), "cut": cut}
+
+
+def put_back(trace):
+    """Puts what a trace replays from its `info` where verifiers has it in memory, node by node;
+    gives the number of tokens with experts."""
+    import base64
+
+    import numpy as np
+    from verifiers.v1.types import SamplingMask
+
+    kept, routed = trace.info["sampling_mask"], trace.info["routed_experts"]
+    (branch,) = trace.branches
+    start = 0
+    experts = None
+    if routed:
+        data = base64.b64decode(routed["data"])
+        experts = np.frombuffer(data, routed["dtype"]).reshape(routed["shape"])
+    for node in branch.nodes:
+        part = slice(start, start + len(node.token_ids))
+        start = part.stop
+        if routed:
+            node.routed_experts = experts[part]
+        if kept:
+            first, end = sum(kept["counts"][: part.start]), sum(kept["counts"][: part.stop])
+            counts = np.array(kept["counts"][part], "int32")[np.array(node.mask, bool)]
+            node.sampling_mask = SamplingMask(np.array(kept["ids"][first:end], "int32"), counts)
+    if kept:
+        assert branch.sampling_mask.ids.tolist() == kept["ids"]
+        assert branch.sampling_mask.counts.tolist() == kept["counts"]
+    assert routed is None or (branch.routed_experts == experts).all()
+    return 0 if routed is None else len(branch.routed_experts)
+
+
+@reads("nemo-gym", "nemo-gym", "nemo_gym.base_resources_server.BaseVerifyResponse")
+def nemo_gym(BaseVerifyResponse, rows, _):
     from nemo_gym.reward_profile import RewardProfiler
 
     ids = 0
@@ -124,8 +194,9 @@ def nemo_gym(rows):
     return {"ids": ids, "groups": len(groups)}
 
 
-def tinker(rows):
-    from tinker.types import Datum, ModelInput
+@reads("tinker", "tinker", "tinker.types.Datum")
+def tinker(Datum, rows, _):
+    from tinker.types import ModelInput
 
     trained = 0
     for row in rows:
@@ -137,10 +208,11 @@ def tinker(rows):
     return {"ids": trained}
 
 
-def skyrl(rows):
+@reads("skyrl", "skyrl", "skyrl.train.generators.base.GeneratorOutput")
+def skyrl(GeneratorOutput, rows, _):
     import numpy as np
     from skyrl.train.dataset.preprocess import build_sample_support
-    from skyrl.train.generators.base import GeneratorOutput, TrajectoryID
+    from skyrl.train.generators.base import TrajectoryID
     from skyrl.train.utils.trainer_utils import validate_generator_output
 
     batch = {name: [row[name] for row in rows] for name in rows[0]}
@@ -168,8 +240,8 @@ def skyrl(rows):
     return {"ids": sum(map(sum, batch["loss_masks"])), "kept": bool(kept)}
 
 
-def art(rows):
-    from art import Trajectory
+@reads("art", "openpipe-art", "art.Trajectory")
+def art(Trajectory, rows, _):
     from art.utils.trajectory_migration import dict_to_message_or_choice
     from openai.types.chat.chat_completion import Choice
 
@@ -187,11 +259,11 @@ def art(rows):
     return {"ids": ids}
 
 
-def trl_async(rows):
+@reads("trl-async", "trl", "trl.experimental.async_grpo.async_rollout_worker.RolloutSample")
+def trl_async(RolloutSample, rows, _):
     import dataclasses
 
     import numpy as np
-    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
     names = {field.name for field in dataclasses.fields(RolloutSample)}
     ids = 0
@@ -205,24 +277,19 @@ def trl_async(rows):
     return {"ids": ids}
 
 
-READERS = {
-    "art": art,
-    "atif": atif,
-    "skyrl": skyrl,
-    "nemo-gym": nemo_gym,
-    "tinker": tinker,
-    "trl-async": trl_async,
-    "verifiers": verifiers,
-    "verl": verl,
-    "verl-sessions": verl_sessions,
-}
-NEED_PATHS = ("verifiers",)
+def read(format, path):
+    """What the loader of a format found in a file, or why it found nothing."""
+    package, name, reader = READERS[format]
+    by = {"loader": name, "version": f"{package} {importlib.metadata.version(package)}"}
+    try:
+        module, _, loader = name.rpartition(".")
+        rows = rows_of(path)
+        told = reader(getattr(importlib.import_module(module), loader), rows, path)
+    except Exception:
+        return {**by, "error": traceback.format_exc()}
+    return {**by, "rows": len(rows), **told}
+
 
 if __name__ == "__main__":
-    found = {}
-    for argument in sys.argv[1:]:
-        format, path = argument.split("=", 1)
-        rows = rows_of(path)
-        more = (path,) if format in NEED_PATHS else ()
-        found[format] = {"rows": len(rows), **READERS[format](rows, *more)}
-    print(json.dumps(found))
+    files = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    print(json.dumps({name: read(name.split("/")[0], path) for name, path in files.items()}))

@@ -12,6 +12,7 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "CUDA_VIS
 warnings.simplefilter("ignore")
 
 import torch  # noqa: E402
+import trl  # noqa: E402
 from datasets import Dataset, load_dataset  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
@@ -29,6 +30,7 @@ COMMON = {
 
 
 def load(model):
+    """The model as it is."""
     return AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
 
 
@@ -126,6 +128,57 @@ def dpo(model, file, out):
     )
 
 
+def distillation(model, file, out):
+    """DistillationTrainer on the prompts of conversations, with a teacher that says otherwise."""
+    from trl import DistillationConfig, DistillationTrainer
+
+    rows = load_dataset("parquet", data_files=file, split="train", cache_dir=f"{out}/cache")
+    return DistillationTrainer(
+        model=load(model),
+        teacher_model=teacher(model),
+        processing_class=AutoTokenizer.from_pretrained(model),
+        train_dataset=rows,
+        args=DistillationConfig(output_dir=out, max_completion_length=8, **COMMON),
+    )
+
+
+def kto(model, file, out):
+    """KTOTrainer on conversations that are good and such that are not."""
+    from trl import KTOConfig, KTOTrainer
+
+    rows = load_dataset("parquet", data_files=file, split="train", cache_dir=f"{out}/cache")
+    return KTOTrainer(
+        model=load(model),
+        processing_class=AutoTokenizer.from_pretrained(model),
+        train_dataset=rows,
+        args=KTOConfig(output_dir=out, **COMMON),
+    )
+
+
+def gkd(model, file, out):
+    """GKDTrainer on the last answers of conversations, none of them sampled anew."""
+    from trl.experimental.gkd import GKDConfig, GKDTrainer
+
+    rows = load_dataset("parquet", data_files=file, split="train", cache_dir=f"{out}/cache")
+    return GKDTrainer(
+        model=load(model),
+        teacher_model=teacher(model),
+        processing_class=AutoTokenizer.from_pretrained(model),
+        train_dataset=rows.select_columns("messages"),
+        args=GKDConfig(output_dir=out, lmbda=0.0, **COMMON),
+    )
+
+
+def teacher(model):
+    """The model with weights that are moved a little."""
+    torch.manual_seed(0)
+    moved = load(model)
+    with torch.no_grad():
+        for parameter in moved.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    return moved
+
+
 def step(trainer):
     """One step; what was logged, and how far a weight moved at most."""
     before = [p.detach().clone() for p in trainer.model.parameters()]
@@ -134,10 +187,20 @@ def step(trainer):
     moved = max(float((a.detach() - b).abs().max()) for a, b in zip(after, before))
     logged = {k: v for entry in trainer.state.log_history for k, v in entry.items()}
     told = getattr(trainer, "told", {})
-    return {"moved": moved, **told, **{k: v for k, v in logged.items() if v == v}}
+    package = type(trainer).__module__.rpartition(".")[0]
+    by = {"loader": f"{package}.{type(trainer).__name__}", "version": f"trl {trl.__version__}", "moved": moved}
+    return {**by, **told, **{k: v for k, v in logged.items() if v == v}}
 
 
-TRAINERS = {"dpo": dpo, "grpo": grpo, "sft": sft, "sft_tokens": sft_tokens}
+TRAINERS = {
+    "distillation": distillation,
+    "dpo": dpo,
+    "gkd": gkd,
+    "grpo": grpo,
+    "kto": kto,
+    "sft": sft,
+    "sft_tokens": sft_tokens,
+}
 
 if __name__ == "__main__":
     model, out, *arguments = sys.argv[1:]

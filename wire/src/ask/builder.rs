@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::continuation::{SGLANG_PROMPT, VLLM_PROMPT};
 use super::{AskOptions, AugmentedRequest, RefusedFields};
 use crate::hide::{FrameKind, ReplyFilter, Rule};
 use crate::request::Request;
@@ -12,10 +13,18 @@ pub(super) struct NotAsked(pub(super) &'static str);
 /// The upstream will refuse what the agent sent. With our fields in it, it might not.
 pub(super) const INVALID_REQUEST: NotAsked = NotAsked("the upstream will refuse this request");
 
+/// The fields that take a prompt as ids.
+const PROMPTS: [&str; 2] = [VLLM_PROMPT, SGLANG_PROMPT];
+
+/// The fields that name the first token whose experts are asked for.
+const EXPERTS_STARTS: [&str; 2] = [VLLM_EXPERTS_START, SGLANG_EXPERTS_START];
+pub(super) const VLLM_EXPERTS_START: &str = "routed_experts_prompt_start";
+pub(super) const SGLANG_EXPERTS_START: &str = "routed_experts_start_len";
+
 /// A request that grows.
 pub(super) struct RequestBuilder<'a> {
     pub(super) request: &'a Request,
-    fields: Vec<(&'static str, Cow<'static, str>)>,
+    fields: Vec<(&'static str, Cow<'a, str>)>,
     appended: Vec<(&'static str, &'static str)>,
     headers: Vec<(&'static str, &'static str)>,
     pub(super) hide: ReplyFilter,
@@ -39,8 +48,11 @@ impl<'a> RequestBuilder<'a> {
     pub(super) fn finish(self) -> AugmentedRequest {
         let set = self.fields.iter().map(|(key, _)| *key);
         let appended = self.appended.iter().map(|(key, _)| *key);
+        let added: Vec<_> = set.chain(appended).collect();
         AugmentedRequest {
-            added: set.chain(appended).collect(),
+            has_prompt: added.iter().any(|field| PROMPTS.contains(field)),
+            starts_experts: added.iter().any(|field| EXPERTS_STARTS.contains(field)),
+            added,
             body: self.request.edited(&self.fields, &self.appended),
             headers: self.headers,
             hide: self.hide,
@@ -85,7 +97,7 @@ impl<'a> RequestBuilder<'a> {
     pub(super) fn set(
         &mut self,
         key: &'static str,
-        value: impl Into<Cow<'static, str>>,
+        value: impl Into<Cow<'a, str>>,
         rules: &[Rule],
     ) {
         if self.refused.holds(key) {
@@ -93,6 +105,14 @@ impl<'a> RequestBuilder<'a> {
         }
         self.fields.push((key, value.into()));
         self.hide.add_rules(rules);
+    }
+
+    /// Asks for experts from the token on that `options` name, by the field `key`, unless the agent
+    /// named one itself.
+    pub(super) fn set_experts_start(&mut self, key: &'static str, options: &AskOptions) {
+        if options.experts_from > 0 && self.request.raw(key).is_none() {
+            self.set(key, options.experts_from.to_string(), &[]);
+        }
     }
 
     /// Adds `value` to the end of the list under `key` and hides the answer by `rules`, unless the

@@ -101,7 +101,7 @@ mod tests {
 
     fn asked(route: Route, body: &'static str) -> AugmentedRequest {
         let request = Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
-        ask(&AskOptions::for_dialect(Dialect::Llamacpp), route, &request, |_| false)
+        ask(&AskOptions::for_dialect(Dialect::Llamacpp), route, &request, None, |_| false)
     }
 
     #[test]

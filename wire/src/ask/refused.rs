@@ -2,10 +2,16 @@
 
 use serde_json::Value;
 
+use super::continuation::{SGLANG_PROMPT, VLLM_PROMPT};
+
 /// All fields that `ask` adds, in the order in which they are given up. Fields that a trainer can
 /// do without come first. Logprobs come last: without ids they are still of use to a reader with a
 /// tokenizer.
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 16] = [
+    VLLM_PROMPT,
+    SGLANG_PROMPT,
+    "routed_experts_prompt_start",
+    "routed_experts_start_len",
     "return_weight_versions",
     "return_sampling_mask",
     "return_routed_experts",
@@ -24,11 +30,11 @@ pub const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
 /// A set of fields that a server refused; one bit for each entry of `FIELDS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RefusedFields(u16);
+pub struct RefusedFields(u32);
 
 impl RefusedFields {
     /// No field may be added.
-    pub const ALL: Self = Self(u16::MAX);
+    pub const ALL: Self = Self(u32::MAX);
 
     /// Returns true if every field was refused.
     pub fn is_all(self) -> bool {
@@ -84,7 +90,7 @@ impl RefusedFields {
     }
 }
 
-fn bit(field: &str) -> Option<u16> {
+fn bit(field: &str) -> Option<u32> {
     FIELDS.iter().position(|known| *known == field).map(|at| 1 << at)
 }
 

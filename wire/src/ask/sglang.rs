@@ -6,7 +6,7 @@
 use episode::Route;
 
 use super::AskOptions;
-use super::builder::{INVALID_REQUEST, NotAsked, RequestBuilder};
+use super::builder::{INVALID_REQUEST, NotAsked, RequestBuilder, SGLANG_EXPERTS_START};
 use crate::hide::{FrameKind, Replacement, Rule, rule};
 
 const LOGPROBS: Rule = rule(&["choices", "*", "logprobs"], Replacement::Null);
@@ -113,6 +113,7 @@ fn ask_whole_chat(builder: &mut RequestBuilder<'_>, options: &AskOptions) -> Res
     if !builder.flag("return_meta_info", &[META_INFO])? {
         if options.routed_experts {
             builder.set("return_routed_experts", "true", &[]);
+            builder.set_experts_start(SGLANG_EXPERTS_START, options);
         }
         if options.sampling_mask && !builder.asked("return_sampling_mask")? {
             builder.set("return_sampling_mask", "true", &[]);
@@ -138,6 +139,7 @@ fn ask_streamed_chat(
         builder.hide_frames(FrameKind::Named("sglext_ids"));
         if options.routed_experts && !builder.asked("return_routed_experts")? {
             builder.set("return_routed_experts", "true", &[]);
+            builder.set_experts_start(SGLANG_EXPERTS_START, options);
             builder.hide_frames(FrameKind::Sglext);
         }
         return Ok(());
@@ -187,7 +189,7 @@ mod tests {
 
     fn asked(route: Route, body: &'static str, header: &str) -> AugmentedRequest {
         let request = Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
-        ask(&AskOptions::for_dialect(Dialect::Sglang), route, &request, |name| name == header)
+        ask(&AskOptions::for_dialect(Dialect::Sglang), route, &request, None, |name| name == header)
     }
 
     /// The last event of a stream, when both are asked for.

@@ -11,7 +11,7 @@
 use episode::Route;
 
 use super::AskOptions;
-use super::builder::{INVALID_REQUEST, NotAsked, RequestBuilder};
+use super::builder::{INVALID_REQUEST, NotAsked, RequestBuilder, VLLM_EXPERTS_START};
 use crate::dialect::Dialect;
 use crate::hide::{FrameKind, Replacement, Rule, rule};
 
@@ -25,8 +25,8 @@ const IDS: [Rule; 3] = [
     rule(&["prompt_token_ids"], Replacement::NullOrAbsent),
 ];
 const VERSIONS: [Rule; 1] = [rule(&["choices", "*", "weight_versions"], Replacement::NullOrAbsent)];
-/// The experts of a choice, which only rolltape's own engine sends on request. Without it, whole
-/// replies have null there, and streams have no such key.
+/// The experts of a choice. Without them, whole replies have null there, and streams have no such
+/// key.
 const EXPERTS: [Rule; 1] = [rule(&["choices", "*", "routed_experts"], Replacement::Null)];
 const STREAMED_EXPERTS: [Rule; 1] =
     [rule(&["choices", "*", "routed_experts"], Replacement::Absent)];
@@ -103,12 +103,26 @@ fn ask_completions(builder: &mut RequestBuilder<'_>, options: &AskOptions) -> Re
     Ok(())
 }
 
-/// Asks rolltape's own engine for experts. vLLM sends them if its command line says so.
+/// Asks for experts: of rolltape's own engine by a field. vLLM sends them in whole replies if its
+/// command line says so. Then they are for the record, which gets only the new ones; an agent that
+/// wants them for itself says where they begin.
 fn ask_experts(builder: &mut RequestBuilder<'_>, options: &AskOptions) -> Result<(), NotAsked> {
-    if options.routed_experts && options.dialect == Dialect::Rolltape {
-        let rules = if builder.is_set("stream") { &STREAMED_EXPERTS } else { &EXPERTS };
-        builder.flag("return_routed_experts", rules)?;
+    if !options.routed_experts {
+        return Ok(());
     }
+    let streams = builder.is_set("stream");
+    let names_start = builder.asked_number(VLLM_EXPERTS_START)?;
+    match options.dialect {
+        Dialect::Rolltape => {
+            let rules = if streams { &STREAMED_EXPERTS } else { &EXPERTS };
+            if builder.flag("return_routed_experts", rules)? {
+                return Ok(());
+            }
+        }
+        _ if streams || names_start => return Ok(()),
+        _ => builder.hide.add_rules(&EXPERTS),
+    }
+    builder.set_experts_start(VLLM_EXPERTS_START, options);
     Ok(())
 }
 
@@ -152,7 +166,7 @@ mod tests {
     fn asked(dialect: Dialect, routed_experts: bool, body: &'static str) -> AugmentedRequest {
         let request = Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
         let options = AskOptions { routed_experts, ..AskOptions::for_dialect(dialect) };
-        ask(&options, Route::Chat, &request, |_| false)
+        ask(&options, Route::Chat, &request, None, |_| false)
     }
 
     #[test]
@@ -181,6 +195,43 @@ mod tests {
         }
         let own = asked(Dialect::Rolltape, true, r#"{"return_routed_experts":true}"#);
         assert!(!own.added.contains(&FIELD), "the agent asked itself");
+    }
+
+    #[test]
+    fn experts_that_are_recorded_already_are_not_asked_for_again() {
+        for dialect in [Dialect::Rolltape, Dialect::Vllm, Dialect::Sglang] {
+            let field = match dialect {
+                Dialect::Sglang => "routed_experts_start_len",
+                _ => "routed_experts_prompt_start",
+            };
+            let from = |experts_from: usize, body: &'static str| {
+                let request = Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
+                let plain = AskOptions::for_dialect(dialect);
+                let options = AskOptions { routed_experts: true, experts_from, ..plain };
+                ask(&options, Route::Chat, &request, None, |_| false)
+            };
+            let later = from(19, "{}");
+            assert!(later.added.contains(&field) && later.starts_experts, "{field}");
+            let sent: serde_json::Value = serde_json::from_slice(&later.body).unwrap();
+            assert_eq!(sent[field], 19);
+            assert!(!from(0, "{}").starts_experts);
+            let own = r#"{"return_routed_experts":true,"routed_experts_prompt_start":5}"#;
+            assert!(!from(19, own).starts_experts, "the agent says what it wants");
+            let is_streamed = from(19, r#"{"stream":true}"#).starts_experts;
+            assert_eq!(is_streamed, dialect != Dialect::Vllm);
+        }
+    }
+
+    #[test]
+    fn experts_that_vllm_sends_unasked_are_for_the_record() {
+        let reply = Bytes::from_static(br#"{"choices":[{"index":0,"routed_experts":"AA=="}]}"#);
+        let shown = |wanted, body| {
+            let hide = asked(Dialect::Vllm, wanted, body).hide;
+            hide.document(&ReplyDocument::new(reply.clone()))
+        };
+        assert_eq!(shown(true, "{}"), r#"{"choices":[{"index":0,"routed_experts":null}]}"#);
+        assert_eq!(shown(true, r#"{"routed_experts_prompt_start":0}"#), reply);
+        assert_eq!(shown(false, "{}"), reply);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use crate::json::tree;
 
 /// Fields that a template or the code around it reads, in the spellings of all wires.
-const FIELDS: [&str; 10] = [
+pub(crate) const TEMPLATE_FIELDS: [&str; 10] = [
     "chat_template",
     "chat_template_kwargs",
     "add_generation_prompt",
@@ -22,7 +22,10 @@ const FIELDS: [&str; 10] = [
 /// the body is not a JSON object.
 pub fn template_fields(request: &[u8]) -> Map<String, Value> {
     let body = tree(request).unwrap_or_default();
-    FIELDS.iter().filter_map(|key| Some(((*key).to_owned(), body.get(*key)?.clone()))).collect()
+    TEMPLATE_FIELDS
+        .iter()
+        .filter_map(|key| Some(((*key).to_owned(), body.get(*key)?.clone())))
+        .collect()
 }
 
 #[cfg(test)]

@@ -29,6 +29,8 @@ struct LongLists<'a> {
     /// The place of a list of [`ChatChoice`], read one by one, or of what stands for it.
     choices: Option<Range<usize>>,
     prompt_ids: Option<&'a [u8]>,
+    /// SGLang's experts of a streamed reply.
+    experts: Option<&'a str>,
     /// The reply with nulls in their places.
     rest: Vec<u8>,
 }
@@ -39,16 +41,24 @@ impl<'a> LongLists<'a> {
         let mut found = Self::default();
         let whole = root(document)?;
         let mut cut = Vec::new();
+
         for member in members(document, &whole)? {
             let list = &json[member.value.clone()];
             let is_list = list != b"null";
             match member.name(json).as_ref() {
                 b"choices" => found.choices = is_list.then(|| member.value.clone()),
                 b"prompt_token_ids" => found.prompt_ids = is_list.then_some(list),
+                b"sglext" => {
+                    let Some((place, text)) = experts_in(document, &member.value) else { continue };
+                    found.experts = Some(text);
+                    cut.push(place);
+                    continue;
+                }
                 _ => continue,
             }
             cut.push(member.value);
         }
+
         // Space around it goes, too.
         found.rest = without(json, whole, &cut);
         Ok(found)
@@ -61,6 +71,8 @@ struct ChoiceLists<'a> {
     token_ids: Lenient<Ids>,
     prompt_ids: Lenient<PromptIds>,
     content: Option<Vec<PlainEntry<'a>>>,
+    /// Experts in base64.
+    experts: Option<&'a str>,
 }
 
 impl<'a> ChoiceLists<'a> {
@@ -69,11 +81,22 @@ impl<'a> ChoiceLists<'a> {
     fn of(document: &'a Outline<'_>, place: Range<usize>) -> Option<(Self, Vec<u8>)> {
         let json = document.bytes();
         let (mut token_ids, mut prompt_ids, mut content) = (None, None, None);
+        let mut experts = None;
         let mut cut = Vec::new();
 
         for member in members(document, &place).ok()? {
             let value = &json[member.value.clone()];
             let is_new = match member.name(json).as_ref() {
+                b"routed_experts" => {
+                    let Some(text) = plain_text(value) else { continue };
+                    experts.replace(text).is_none()
+                }
+                b"meta_info" => {
+                    let Some((place, text)) = experts_in(document, &member.value) else { continue };
+                    experts.replace(text).is_none().then_some(())?;
+                    cut.push(place);
+                    continue;
+                }
                 b"token_ids" if value != b"null" => token_ids.replace(value).is_none(),
                 b"prompt_token_ids" if value != b"null" => prompt_ids.replace(value).is_none(),
                 b"logprobs" if value.starts_with(b"{") => {
@@ -87,7 +110,7 @@ impl<'a> ChoiceLists<'a> {
             cut.push(member.value);
         }
 
-        let mut found = Self::default();
+        let mut found = Self { experts, ..Self::default() };
         if let Some(list) = token_ids {
             found.token_ids = Ids::of_json(list).ok()?;
         }
@@ -99,6 +122,28 @@ impl<'a> ChoiceLists<'a> {
         }
         Some((found, without(json, place, &cut)))
     }
+}
+
+/// A text without escapes, with its quotes.
+fn plain_text(value: &[u8]) -> Option<&str> {
+    let is_plain = |byte: &u8| *byte >= b' ' && *byte != b'\\';
+    let is_text = value.first() == Some(&b'"') && value.iter().all(is_plain);
+    std::str::from_utf8(value).ok().filter(|_| is_text)
+}
+
+/// The experts in an object of SGLang's, if they are in base64, and their place. They are
+/// megabytes, so nobody else reads or copies them.
+fn experts_in<'a>(
+    document: &'a Outline<'_>,
+    object: &Range<usize>,
+) -> Option<(Range<usize>, &'a str)> {
+    let json = document.bytes();
+    let members = members(document, object).ok()?;
+    let mut found = members.into_iter().filter(|m| m.name(json).as_ref() == b"routed_experts");
+    let place = found.next()?.value;
+    let text = plain_text(&json[place.clone()])?;
+    // serde refuses a field that comes twice.
+    found.next().is_none().then_some((place, text))
 }
 
 /// The place of the list of entries in logprobs that hold nothing else.
@@ -280,6 +325,9 @@ impl Collector {
         // These speak of choices that must be there by now.
         self.take_metadata(reply.metadata.members());
         self.take_sglext(reply.sglext.members());
+        if let Some(text) = lists.experts {
+            self.change(0, |choice| choice.add_column("routed_experts", [text]));
+        }
         if let Some(timings) = timings {
             self.take_timings(first, timings, usage.unwrap_or_default());
         }
@@ -441,6 +489,9 @@ impl Collector {
             let stop = filled(part.stop_reason).or(filled(part.matched_stop));
             let stop = stop.map(|stop| short_value(stop, STOP_BYTES_MAX));
             choice.set_finish(reason, stop);
+            if let Some(text) = lists.experts {
+                choice.add_column("routed_experts", [text]);
+            }
             add_column(choice, "routed_experts", part.routed_experts);
             add_column(choice, "sampling_mask", part.sampling_mask);
         })
@@ -537,6 +588,7 @@ mod tests {
 
     use super::super::Facts;
     use super::*;
+    use crate::json::Brackets;
 
     /// A stream of two choices with all that a server may report.
     const STREAM: [&str; 6] = [
@@ -673,6 +725,37 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn experts_in_base64_are_kept_as_they_came_and_read_by_nobody() {
+        let long = "QUJD".repeat(1 << 10);
+        let of = |choice: &str, more: &str| {
+            let part = format!(r#"{{"index":0,"token_ids":[3],"finish_reason":"stop"{choice}}}"#);
+            let reply = format!(r#"{{"choices":[{part}]{more}}}"#);
+            let brackets = Brackets::of(reply.as_bytes()).unwrap();
+            let document = brackets.outline(reply.as_bytes());
+            let lists = LongLists::of(&document).unwrap();
+            let at = reply.find("{\"index").unwrap();
+            let rest = ChoiceLists::of(&document, at..at + part.len()).unwrap().1;
+            let column = facts(&[&reply]).choices[0].token_columns[0].clone();
+            assert_eq!(column.name, "routed_experts");
+            (lists.rest.len().max(rest.len()), column.json)
+        };
+        let expected = format!("[\"{long}\"]");
+        for (choice, more) in [
+            (format!(r#","routed_experts":"{long}""#), String::new()),
+            (format!(r#","meta_info":{{"a":1,"routed_experts":"{long}","b":[]}}"#), String::new()),
+            (String::new(), format!(r#","sglext":{{"routed_experts":"{long}"}}"#)),
+        ] {
+            let (read, json) = of(&choice, &more);
+            assert!(read < 200, "{read} bytes are read");
+            assert_eq!(json, expected);
+        }
+        // Anything else is read as before.
+        let odd = r#","routed_experts":"QUJD\u0044""#;
+        assert_eq!(of(odd, "").1, r#"["QUJD\u0044"]"#);
+        assert_eq!(of(r#","routed_experts":[[[1]],[[2]]]"#, "").1, "[[[1]],[[2]]]");
     }
 
     #[test]

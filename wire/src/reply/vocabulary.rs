@@ -25,7 +25,7 @@ pub struct VocabularyError;
 
 /// The way in which a vocabulary spells bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Spelling {
+pub(crate) enum Spelling {
     /// Each byte is a printable character (GPT-2).
     ByteLevel,
     /// A space is `▁`, a lone byte is `<0xNN>` (SentencePiece).
@@ -115,6 +115,34 @@ impl Spelling {
         if is_byte_level { Self::ByteLevel } else { Self::SentencePiece }
     }
 
+    /// The spelling that strings of tokens show, in JSON: byte level writes a space and the end of
+    /// a line as characters of their own.
+    pub(crate) fn shown_in(json: &[u8]) -> Self {
+        let shows = |mark: &str| memchr::memmem::find(json, mark.as_bytes()).is_some();
+        match ["\u{120}", "\u{10A}", r"\u0120", r"\u010a"].into_iter().any(shows) {
+            true => Self::ByteLevel,
+            false => Self::SentencePiece,
+        }
+    }
+
+    /// Appends the bytes of a token. A special one is spelled as it is.
+    pub(crate) fn push_bytes(self, token: &str, bytes: &mut Vec<u8>) {
+        let from = bytes.len();
+        match self {
+            Self::ByteLevel => {
+                for character in token.chars() {
+                    let Some(byte) = byte_of(character) else {
+                        bytes.truncate(from);
+                        bytes.extend_from_slice(token.as_bytes());
+                        return;
+                    };
+                    bytes.push(byte);
+                }
+            }
+            Self::SentencePiece => bytes.extend(self.bytes(token).unwrap_or_default()),
+        }
+    }
+
     fn bytes(self, token: &str) -> Option<Vec<u8>> {
         match self {
             Self::ByteLevel => token.chars().map(byte_of).collect(),
@@ -135,7 +163,11 @@ fn byte_of(character: char) -> Option<u8> {
     let code = u32::from(character);
     match code.checked_sub(256) {
         None => is_printable(code).then_some(code as u8),
-        Some(nth) => (0..256).filter(|b| !is_printable(*b)).nth(nth as usize).map(|b| b as u8),
+        // The bytes that are not printable are three runs.
+        Some(nth @ 0..=0x20) => Some(nth as u8),
+        Some(nth @ 0x21..=0x42) => Some((nth - 0x21 + 0x7f) as u8),
+        Some(0x43) => Some(0xad),
+        Some(_) => None,
     }
 }
 
@@ -159,6 +191,27 @@ mod tests {
         assert_eq!(vocabulary.id_of(b"<s>"), Some(5));
         assert_eq!(vocabulary.id_of(b"a"), None, "two tokens spell it");
         assert_eq!(vocabulary.id_of(b"zz"), None);
+    }
+
+    #[test]
+    fn every_byte_has_one_character() {
+        let mut found: Vec<u8> =
+            (0..0x144).filter_map(char::from_u32).filter_map(byte_of).collect();
+        found.sort_unstable();
+        assert_eq!(found, (0..=255).collect::<Vec<u8>>());
+        assert_eq!(['Ġ', 'Ċ', 'Ń'].map(byte_of), [Some(b' '), Some(b'\n'), Some(0xad)]);
+    }
+
+    #[test]
+    fn strings_of_tokens_show_their_spelling() {
+        let read = |tokens: &[&str]| {
+            let spelling = Spelling::shown_in(tokens.concat().as_bytes());
+            let mut bytes = Vec::new();
+            tokens.iter().for_each(|token| spelling.push_bytes(token, &mut bytes));
+            String::from_utf8(bytes).unwrap()
+        };
+        assert_eq!(read(&["<｜a｜>", "hi", "ĠÃ", "©"]), "<｜a｜>hi é");
+        assert_eq!(read(&["<s>", "▁hé", "<0x0A>"]), "<s> hé\n");
     }
 
     #[test]

@@ -159,8 +159,13 @@ mod tests {
             if is_translated(Dialect::Vllm, probe.route) {
                 assert!(translate(Dialect::Vllm, probe.route, &request).is_ok(), "{probe:?}");
             } else {
-                let asked =
-                    ask(&AskOptions::for_dialect(Dialect::Vllm), probe.route, &request, |_| false);
+                let asked = ask(
+                    &AskOptions::for_dialect(Dialect::Vllm),
+                    probe.route,
+                    &request,
+                    None,
+                    |_| false,
+                );
                 assert_eq!(asked.unasked, None, "{probe:?}");
             }
         }

@@ -9,6 +9,8 @@ use serde_json::Value;
 
 /// The first bytes of a NumPy file.
 const NUMPY_MAGIC: &[u8] = b"\x93NUMPY";
+/// Characters of base64 that hold the header of any NumPy file of three sizes.
+const NUMPY_HEADER_TEXT: usize = 512;
 
 /// The experts of some tokens of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +47,9 @@ impl Routing {
 /// Reads the experts of a path of `tokens` tokens, prompt included. The last token has none: no
 /// token was sampled after it.
 pub fn routing(json: &str, tokens: usize) -> Option<Routing> {
+    if let Some(text) = plain_text(json) {
+        return from_base64(text, tokens)?.checked();
+    }
     let pieces: Vec<Value> = serde_json::from_str(json).ok()?;
     let read = match pieces.as_slice() {
         [Value::String(text)] => from_base64(text, tokens)?,
@@ -52,6 +57,34 @@ pub fn routing(json: &str, tokens: usize) -> Option<Routing> {
         lists => from_lists(lists)?,
     };
     read.checked()
+}
+
+/// Number of the rows of a column of experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExpertRows {
+    /// Rows, which the server separates.
+    Counted(usize),
+    /// 32-bit integers of rows of unknown width.
+    Bare(usize),
+}
+
+/// Counts the rows of a column without reading them where they are in base64.
+pub(crate) fn expert_rows(json: &str) -> Option<ExpertRows> {
+    let Some(text) = plain_text(json) else {
+        return routing(json, 0).map(|read| ExpertRows::Counted(read.tokens()));
+    };
+    let beginning = STANDARD.decode(text.get(..NUMPY_HEADER_TEXT).unwrap_or(text)).ok()?;
+    if beginning.starts_with(NUMPY_MAGIC) {
+        return numpy_header(&beginning)?.sizes.first().copied().map(ExpertRows::Counted);
+    }
+    let bytes = text.len() / 4 * 3 - text.bytes().rev().take_while(|byte| *byte == b'=').count();
+    bytes.is_multiple_of(4).then_some(ExpertRows::Bare(bytes / 4))
+}
+
+/// The text of a list of one plain text, which is not read as JSON.
+fn plain_text(json: &str) -> Option<&str> {
+    let text = json.strip_prefix("[\"")?.strip_suffix("\"]")?;
+    (!text.bytes().any(|byte| matches!(byte, b'"' | b'\\'))).then_some(text)
 }
 
 fn from_base64(text: &str, tokens: usize) -> Option<Routing> {
@@ -87,8 +120,23 @@ fn as_size(number: &Value) -> Option<usize> {
     number.as_u64().and_then(|number| usize::try_from(number).ok())
 }
 
-/// Reads a NumPy file: magic bytes, version, length of the header, header, data.
+/// The header of a NumPy file.
+struct NumpyHeader<'a> {
+    /// The kind of its numbers, such as `<i4`.
+    kind: &'a str,
+    sizes: Vec<usize>,
+    data_start: usize,
+}
+
 fn from_numpy(file: &[u8]) -> Option<Routing> {
+    let header = numpy_header(file)?;
+    let kind = header.kind.trim_start_matches(['<', '|', '=']);
+    let experts = integers(file.get(header.data_start..)?, kind)?;
+    of_shape(&header.sizes, experts, None)
+}
+
+/// Reads the beginning of a NumPy file: magic bytes, version, length of the header, header.
+fn numpy_header(file: &[u8]) -> Option<NumpyHeader<'_>> {
     let (header_start, header_bytes): (usize, usize) = match file.get(6)? {
         1 => (10, usize::from(u16::from_le_bytes(file.get(8..10)?.try_into().ok()?))),
         _ => (12, u32::from_le_bytes(file.get(8..12)?.try_into().ok()?) as usize),
@@ -111,9 +159,7 @@ fn from_numpy(file: &[u8]) -> Option<Routing> {
         .filter(|size| !size.is_empty())
         .map(|size| size.parse().ok())
         .collect::<Option<_>>()?;
-
-    let experts = integers(file.get(data_start..)?, kind.trim_start_matches(['<', '|', '=']))?;
-    of_shape(&sizes, experts, None)
+    Some(NumpyHeader { kind, sizes, data_start })
 }
 
 /// The experts of an array of shape `sizes`, `[tokens, ..]`.
@@ -234,6 +280,24 @@ mod tests {
         for cut in 0..whole.len() {
             assert_eq!(routing(&text(&whole[..cut]), 0), None, "{cut}");
         }
+    }
+
+    #[test]
+    fn rows_are_counted_by_the_head_alone() {
+        let wide: Vec<u8> = (0..4000_u16).flat_map(u16::to_le_bytes).collect();
+        let counted = |json: &str| expert_rows(json);
+        let whole = text(&file("<i2", "(1000, 2, 2)", &wide));
+        assert_eq!(counted(&whole), Some(ExpertRows::Counted(1000)));
+        assert_eq!(
+            counted(&text(&file("|u1", "(2, 2, 1)", &[1; 4]))),
+            Some(ExpertRows::Counted(2))
+        );
+        for count in [0, 1, 2, 3, 500] {
+            assert_eq!(counted(&text(&wide[..count * 4])), Some(ExpertRows::Bare(count)));
+        }
+        assert_eq!(counted(&text(&wide[..5])), None);
+        assert_eq!(counted("[[[1,2]],[[3,4]]]"), Some(ExpertRows::Counted(2)));
+        assert_eq!(counted("[\"no base64\"]"), None);
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub(super) async fn print(source: &Source, episode: &str, id: &str) -> Result<()
         "route": call.route,
         "model": call.model,
         "error": call.error,
+        "continued": call.continued,
         "started_at": call.started_at,
         "duration_ms": call.duration_ms,
     });

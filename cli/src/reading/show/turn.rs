@@ -14,6 +14,8 @@ use crate::time::date;
 
 /// Most names of tools that are listed.
 const TOOLS_MAX: usize = 40;
+/// The reason for which the prompt of a first call begins with no recorded ids.
+const NO_PARENT: &str = "no_parent";
 
 /// The line of numbers of a turn, as wide as the room. `before` is the turn that stands
 /// above it.
@@ -85,6 +87,11 @@ fn tokens(turn: &TurnView) -> String {
     let mut text = format!("+{} prompt, {sampled}", turn.new_prompt_tokens);
     if let Some(mean) = turn.mean_logprob {
         text += &format!(", mean logprob {mean:.2}");
+    }
+    // A first call goes on from nothing.
+    let reason = turn.continued.as_ref().and_then(|continued| continued.reason.as_deref());
+    if let Some(reason) = reason.filter(|reason| *reason != NO_PARENT) {
+        text += &format!(", continued: {reason}");
     }
     text
 }

@@ -41,7 +41,7 @@ fn the_forms_are_those_that_the_recorder_reads() {
         let mut pages = RoutedPages::new(4, &config(experts));
         pages.record(&slots(0..2), &[0, 1, top, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
         let found = pages.of(&cache(2), 2).unwrap();
-        let file = BASE64_STANDARD.decode(found.numpy()).unwrap();
+        let file = BASE64_STANDARD.decode(found.numpy(0)).unwrap();
         let width = if experts == 256 { 1 } else { 2 };
         assert_eq!((file.len() - 12 * width) % NUMPY_ALIGN, 0);
         assert_eq!(file[file.len() - 12 * width - 1], b'\n');

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use template::{ChatInput, prepare};
 
 use crate::info::ModelInfo;
-use crate::serve::calls::{ApiError, Fields};
+use crate::serve::calls::{ApiError, Fields, parse_token_ids};
 use crate::serve::generation::{encode_after, encode_prompt};
 use crate::serve::prefix::{PrefixMatch, PrefixReport, RememberedPrompt, TokenChain};
 use crate::serve::state::ServerState;
@@ -25,6 +25,9 @@ pub(crate) const PROMPT_FIELDS: &[Field] = &[
 ];
 
 const MESSAGES: &str = "messages";
+/// The object in which a chat's prompt may be given as ids, and their name, as vLLM has them.
+pub(super) const GIVEN_PROMPT: &str = "kv_transfer_params";
+const GIVEN_IDS: &str = "prompt_token_ids";
 
 /// A prompt as the model gets it.
 pub(crate) struct ChatPrompt {
@@ -56,7 +59,7 @@ impl ChatPrompt {
             return Ok(ChatPrompt { ids, text, prefix: None, remembered: None });
         };
 
-        let PrefixMatch { report, start, is_respelled } =
+        let PrefixMatch { report, start, is_respelled, .. } =
             memory.recall(salt.map(|it| &**it), &text);
         // The remembered ids are taken as they are, and only the text behind them is encoded.
         let chain = match start {
@@ -72,6 +75,31 @@ impl ChatPrompt {
         let remembered =
             RememberedPrompt { salt, text: Arc::clone(&text), ids: chain, is_respelled };
         Ok(ChatPrompt { ids, text, prefix: Some(report), remembered: Some(remembered) })
+    }
+}
+
+impl ChatPrompt {
+    /// Takes the ids of the request in place of those of the messages, if it has some. As in vLLM,
+    /// `echo` needs the messages.
+    ///
+    /// # Errors
+    /// 400 if they are no ids of this model.
+    pub(crate) fn with_given_ids(
+        self,
+        fields: &Fields,
+        model: &ModelInfo,
+    ) -> Result<ChatPrompt, ApiError> {
+        let given = fields.object(GIVEN_PROMPT)?.and_then(|object| object.get(GIVEN_IDS));
+        let Some(given) = given.filter(|ids| !ids.is_null()) else { return Ok(self) };
+        if fields.flag("echo", false)? {
+            return Ok(self);
+        }
+        let name = format!("{GIVEN_PROMPT}.{GIVEN_IDS}");
+        let Some(list) = given.as_array().filter(|list| !list.is_empty()) else {
+            return Err(ApiError::bad_field(&name, "must be a list of token ids"));
+        };
+        let ids = parse_token_ids(&name, list, model.vocab)?.into();
+        Ok(ChatPrompt { ids, text: self.text, prefix: None, remembered: None })
     }
 }
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::ChatCall;
 use super::message::{MessageParser, ToolCallDelta};
-use crate::schedule::request::{Output, ReplyEnd};
+use crate::schedule::request::Output;
 use crate::serve::calls::{EventQueue, Events};
 use crate::serve::generation::{
     ChatLogprobs, ChoiceDecoder, ChoiceDelta, ReportedVersion, StopReason, Usage,
@@ -209,7 +209,7 @@ impl Events for ChatEvents {
             stop_reason: end.map(|end| end.stop_reason()),
             token_ids: Some(options.token_ids.then_some(delta.ids)),
             weight_versions: end.map(|end| end.reported_versions(options)),
-            routed_experts: end.and_then(ReplyEnd::numpy_experts),
+            routed_experts: end.and_then(|end| end.numpy_experts(options)),
         };
 
         // As in vLLM, the chunk of usage has the fingerprint, or without one the last of a choice.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::CompletionCall;
-use crate::schedule::request::{Output, ReplyEnd};
+use crate::schedule::request::Output;
 use crate::serve::calls::{EventQueue, Events};
 use crate::serve::generation::{
     ChoiceDecoder, ChoiceDelta, ReportedVersion, StopReason, TextLogprobs, Usage,
@@ -127,7 +127,7 @@ impl Events for CompletionEvents {
             prompt_token_ids: has_prompt_ids.then_some(prompt),
             token_ids: options.token_ids.then_some(delta.ids),
             weight_versions: end.and_then(|end| end.reported_versions(options)),
-            routed_experts: end.and_then(ReplyEnd::numpy_experts),
+            routed_experts: end.and_then(|end| end.numpy_experts(options)),
         };
 
         // As in vLLM, the chunk of usage has the fingerprint, or without one the last of a choice.

@@ -186,8 +186,8 @@ impl ReplyEnd {
     }
 
     /// Returns the `routed_experts` of a reply in vLLM's form, if the request asks for them.
-    pub(crate) fn numpy_experts(&self) -> Option<String> {
-        self.routed_experts.as_ref().map(|experts| experts.numpy())
+    pub(crate) fn numpy_experts(&self, options: &ReplyOptions) -> Option<String> {
+        self.routed_experts.as_ref().map(|experts| experts.numpy(options.experts_from))
     }
 
     /// Returns the `weight_versions` of a reply, if the request asks for them.

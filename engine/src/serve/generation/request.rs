@@ -17,6 +17,9 @@ use crate::serve::calls::{ApiError, Fields};
 /// The field with the most tokens of reasoning.
 pub(crate) const THOUGHT_BUDGET: &str = "thinking_token_budget";
 
+/// The first token whose experts are reported, by vLLM's name and by SGLang's.
+const EXPERTS_STARTS: [&str; 2] = ["routed_experts_prompt_start", "routed_experts_start_len"];
+
 /// The fields that every route for sampling reads; each route has a few of its own.
 pub(crate) const GENERATION_FIELDS: &[Field] = &[
     Field::string("model"),
@@ -59,6 +62,8 @@ pub(crate) const GENERATION_FIELDS: &[Field] = &[
     Field::boolean("return_tokens_as_token_ids"),
     Field::boolean("return_weight_versions"),
     Field::boolean("return_routed_experts"),
+    Field::integer(EXPERTS_STARTS[0]),
+    Field::integer(EXPERTS_STARTS[1]),
     Field::boolean("stream"),
     Field::object("stream_options"),
     Field::refused("use_beam_search"),
@@ -93,6 +98,8 @@ pub(crate) struct ReplyOptions {
     pub(crate) weight_versions: bool,
     /// True if the end of a reply has the experts of its tokens.
     pub(crate) routed_experts: bool,
+    /// The first token whose experts are reported.
+    pub(crate) experts_from: usize,
     /// True if a stream ends with usage.
     pub(crate) usage: bool,
     /// True if every chunk of a stream has usage.
@@ -276,10 +283,31 @@ fn parse_options(
         ids_as_tokens: fields.flag("return_tokens_as_token_ids", false)?,
         weight_versions: fields.flag("return_weight_versions", false)?,
         routed_experts: fields.flag("return_routed_experts", false)?,
+        experts_from: parse_experts_start(fields)?,
         usage,
         continuous_usage,
         stream,
     })
+}
+
+fn parse_experts_start(fields: &Fields) -> Result<usize, ApiError> {
+    let mut start = 0;
+    for name in EXPERTS_STARTS {
+        start = fields.count(name, 0)?.unwrap_or(start);
+    }
+    Ok(start)
+}
+
+/// Refuses experts from a token on that is beyond the prompt, as vLLM does.
+pub(crate) fn check_experts_start(
+    options: &ReplyOptions,
+    prompt_len: usize,
+) -> Result<(), ApiError> {
+    if options.experts_from <= prompt_len {
+        return Ok(());
+    }
+    let message = format!("must be between 0 and the prompt length ({prompt_len}), inclusive.");
+    Err(ApiError::bad_field(EXPERTS_STARTS[0], message))
 }
 
 fn stream_option(options: Option<&Map<String, Value>>, name: &str) -> Result<bool, ApiError> {

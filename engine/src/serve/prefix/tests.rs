@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
-use template::{ChatInput, ChatTemplate, prepare};
+use std::sync::Arc;
+
+use template::continuation::PrefixReason;
+use template::{ChatInput, ChatTemplate, ToolFormat, prepare};
 
 use super::*;
 
@@ -32,7 +35,7 @@ const TEMPLATE: &str = "\
 struct World {
     tokenizer: Tokenizer,
     template: ChatTemplate,
-    memory: ReplyMemory,
+    memory: ChatMemory,
     state: u32,
     variables: Map<String, Value>,
 }
@@ -56,7 +59,7 @@ impl World {
         World {
             tokenizer: Tokenizer::load(&folder).unwrap(),
             template: ChatTemplate::new(TEMPLATE, Map::new()).unwrap(),
-            memory: ReplyMemory::new(syntax),
+            memory: ChatMemory::new(syntax),
             state: 1,
             variables: Map::new(),
         }
@@ -94,7 +97,7 @@ impl World {
             ..ChatInput::default()
         };
         let text: Arc<str> = self.template.render(&input).unwrap().into();
-        let PrefixMatch { report, start, is_respelled } = self.memory.recall(None, &text);
+        let PrefixMatch { report, start, is_respelled, .. } = self.memory.recall(None, &text);
         let ids = match start {
             Some(start) => {
                 let rest = self.tokenizer.encode_after(&text[start.text_bytes..]).unwrap();
@@ -194,10 +197,10 @@ fn conversations_whose_first_turns_have_no_end_are_told_apart() {
         includes_stop: false,
     };
     let first = |number: usize| format!("[INST] {number:04} [/INST]");
-    for number in 0..REMEMBERED_REPLIES_MAX + 100 {
+    for number in 0..1124 {
         world.memory.remember(&ask(&first(number)).0, &sampled, &world.tokenizer);
     }
-    for number in [0, 1, 50, REMEMBERED_REPLIES_MAX + 99] {
+    for number in [0, 1, 50, 1123] {
         let (asked, report) = ask(&(first(number) + "ok" + END + "[INST] and? [/INST]"));
         assert!(report.reused_tokens > said.len(), "{number}: {report:?}");
         assert_eq!(report.reused_tokens, report.remembered_tokens);
@@ -313,7 +316,7 @@ fn callers_of_other_salts_know_nothing_of_it() {
 #[test]
 fn memory_is_bounded_and_what_is_used_stays() {
     let mut world = World::new();
-    world.memory.max_bytes = 64 << 10;
+    world.memory.replies = continuation::ReplyMemory::new(HistoryRule::Equivalent, 64 << 10);
     let first = world.turn(&[user("keep")], &format!("yes{END}"), &FinishReason::Eos);
     let history = [user("keep"), assistant("yes"), user("x")];
     for turn in 0..400 {
@@ -325,8 +328,7 @@ fn memory_is_bounded_and_what_is_used_stays() {
         if turn % 50 == 0 {
             world.follow(&first, &history, None);
         }
-        let halves = world.memory.generations.lock().unwrap();
-        assert!(halves.young.bytes() + halves.old.bytes() <= 64 << 10);
+        assert!(world.memory.replies.bytes() <= 64 << 10);
     }
     let forgotten = [user("question 0"), assistant("a0"), user("x")];
     assert_eq!(world.turn(&forgotten, "y", &FinishReason::Length).report, PrefixReport::default());

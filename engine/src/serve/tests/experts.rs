@@ -50,6 +50,21 @@ async fn every_route_has_the_experts_of_all_tokens_but_the_last() {
     let ids = server.post("/inference/v1/generate", &body).await.json();
     assert_eq!(numpy(&ids["choices"][0]["routed_experts"], 8), experts);
 
+    let from_two = json!({"token_ids": [1, 2, 3], "return_routed_experts": true,
+        "sampling_params": {"max_tokens": 6, "ignore_eos": true, "seed": 5,
+            "routed_experts_prompt_start": 2}});
+    let later = server.post("/inference/v1/generate", &from_two).await.json();
+    assert_eq!(numpy(&later["choices"][0]["routed_experts"], 6), experts[2 * 6..]);
+    for (field, start) in [("routed_experts_prompt_start", 3), ("routed_experts_start_len", 1)] {
+        let whole = server.text(asked(json!({field: start}))).await.json();
+        let found = &whole["choices"][0]["routed_experts"];
+        assert_eq!(numpy(found, 8 - start), experts[start * 6..], "{field}");
+        let events = server.text(asked(json!({field: start, "stream": true}))).await.events();
+        assert_eq!(&events.last().unwrap()["choices"][0]["routed_experts"], found, "{field}");
+        let refused = server.text(asked(json!({field: 4}))).await;
+        assert!(refused.status == 400 && refused.body.contains("between 0 and the prompt length"));
+    }
+
     let sampling = json!({"max_new_tokens": 6, "ignore_eos": true, "sampling_seed": 5});
     let body = json!({"input_ids": [1, 2, 3], "sampling_params": sampling,
         "return_routed_experts": true});

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::formats::chat_json::{chat, part_text, tools_if_any};
+use crate::formats::chat_json::{chat, functions, functions_if_any, part_text};
 use crate::formats::conversations::preference::PreferencePair;
 use crate::formats::sample::Sample;
 use crate::formats::table::{Getter, RecordColumn};
@@ -13,10 +13,7 @@ use crate::rows::messages::RowMessage;
 /// all others. What the agent wrote itself has the weight 0.
 pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
     RecordColumn::new("messages", Getter::Jsons(|s| Some(weighted(s)))),
-    RecordColumn::optional(
-        "tools",
-        Getter::Jsons(|s| tools_if_any(&functions(&s.row.dialogue.tools))),
-    ),
+    RecordColumn::optional("tools", Getter::Jsons(|s| functions_if_any(&s.row.dialogue.tools))),
     RecordColumn::optional("parallel_tool_calls", Getter::Bool(|s| of_row(&s.row.dialogue))),
 ];
 
@@ -100,14 +97,6 @@ fn make_allowed(part: &mut Value, takes_pictures: bool) {
     if !(takes_pictures && part["type"] == "image_url") {
         *part = json!({ "type": "text", "text": part_text(part) });
     }
-}
-
-/// Returns the tools that are functions. The schema has no other ones.
-fn functions(tools: &[String]) -> Vec<String> {
-    let is_function = |tool: &&String| {
-        serde_json::from_str::<Value>(tool).is_ok_and(|tool| tool.get("function").is_some())
-    };
-    tools.iter().filter(is_function).cloned().collect()
 }
 
 fn of_row(dialogue: &Dialogue) -> Option<bool> {

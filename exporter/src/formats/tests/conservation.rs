@@ -15,7 +15,7 @@ use crate::notes::{Omissions, add_omissions};
 use crate::options::format::Format;
 use crate::output::jsonl;
 use crate::rows::builder::{RowExtras, rows};
-use crate::rows::row::Row;
+use crate::rows::row::{Row, TurnRow};
 use crate::tests::fixture::{episode, rows_of};
 use crate::tests::properties::{Plan, distinct, plans};
 use crate::weigh::{PathFilter, weigh};
@@ -246,14 +246,35 @@ fn is_of_pairs(format: Format) -> bool {
     matches!(format, Format::Preference | Format::OpenAiPreference)
 }
 
-/// The texts of all answers on either side of a pair.
-fn sides(format: Format, d: &Value) -> BTreeSet<String> {
+/// The texts of the answers on either side of a pair that are turns of its row. The words before
+/// its last call may quote answers whose tokens are in other rows.
+fn sides(format: Format, d: &Value, turns: &[BTreeSet<String>]) -> BTreeSet<String> {
     let names = match format {
         Format::Preference => ["chosen", "rejected"],
         _ => ["preferred_output", "non_preferred_output"],
     };
-    let messages = names.iter().flat_map(|name| d[name].as_array().unwrap());
-    messages.map(message).filter(|(role, _)| role == "assistant").map(|(_, text)| text).collect()
+    let side = |name: &str| {
+        let messages = d[name].as_array().unwrap().iter().map(message);
+        let said = messages.filter(|(role, _)| role == "assistant").map(|(_, text)| text);
+        let said: Vec<String> = said.collect();
+        let last = said.last().cloned().unwrap_or_default();
+        let own: BTreeSet<&String> =
+            turns.iter().filter(|turns| turns.contains(&last)).flatten().collect();
+        said.iter().filter(|text| own.contains(text)).cloned().collect::<Vec<_>>()
+    };
+    names.into_iter().flat_map(side).collect()
+}
+
+/// The texts of the turns of each row.
+fn turns_of(rows: &[Row], attempts: &[RecordedAttempt]) -> Vec<BTreeSet<String>> {
+    let calls: BTreeMap<String, &Call> =
+        attempts.iter().flat_map(|a| &a.calls).map(|c| (c.begun.call_id.to_string(), c)).collect();
+    let text = |turn: &TurnRow| {
+        let reply = &calls[&turn.call_id].ended.as_ref().unwrap().reply;
+        let reply: Value = serde_json::from_slice(reply).unwrap();
+        message(&reply["choices"][turn.choice as usize]["message"]).1
+    };
+    rows.iter().map(|row| row.turns.iter().map(text).collect()).collect()
 }
 
 /// The steps of ATIF: calls, and the ids that each of them sampled.
@@ -285,7 +306,8 @@ fn check(format: Format, attempts: &[RecordedAttempt]) {
     if is_of_pairs(format) {
         // The history of a side may quote what another model said, whose row is none.
         let expected = expected_answers(&taken, attempts);
-        let told: BTreeSet<String> = documents.iter().flat_map(|d| sides(format, d)).collect();
+        let turns = turns_of(&taken, attempts);
+        let told: BTreeSet<_> = documents.iter().flat_map(|d| sides(format, d, &turns)).collect();
         let told: u64 = told.iter().filter_map(|text| Some(expected.get(text)?.2)).sum();
         // An answer that the agent rewrote is told, though not in the letters of the model.
         assert!(told + unsaid <= trained, "{name}: {told} + {unsaid} of {trained}");

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::rows::annotations::TokenStream;
 use crate::rows::token_data::Ragged;
 
 /// The documents of one attempt whose rows are changed.
@@ -137,6 +138,11 @@ fn a_trace_is_a_chain_of_nodes_with_all_tokens() {
         (&json!(4), &json!("stop"))
     );
     assert_eq!(episode["traces"].as_array().unwrap().len(), 2, "a path of its own");
+    let other = &episode["traces"][1]["info"];
+    assert_eq!(
+        (&other["parent_trajectory_id"], &trace["info"]["parent_trajectory_id"]),
+        (&trace["id"], &Value::Null)
+    );
     // Without a message there is a node for the tokens all the same; made ids are in none.
     let silent = |row: &mut Row| row.turns.iter_mut().for_each(|turn| turn.message = None);
     let nodes = &changed(Format::VerifiersTraces, silent)[0]["traces"][0]["nodes"];
@@ -144,6 +150,90 @@ fn a_trace_is_a_chain_of_nodes_with_all_tokens() {
     let made = |row: &mut Row| row.reasons.extend([Reason::Retokenized]);
     let nodes = &changed(Format::VerifiersTraces, made)[0]["traces"][0]["nodes"];
     assert_eq!(nodes[4].get("token_ids"), None);
+}
+
+#[test]
+fn a_trace_has_what_a_trainer_said_of_its_tokens() {
+    let said = |row: &mut Row| {
+        let of = |name: &str, values: Vec<Option<f32>>| TokenStream {
+            name: name.to_owned(),
+            version: "7".to_owned(),
+            values,
+        };
+        let tokens = row.tokens.loss_mask.len();
+        let numbers = || (0..tokens).map(|at| Some(at as f32)).collect::<Vec<_>>();
+        let last = row.tokens.loss_mask.iter().rposition(|mask| *mask == 1).unwrap();
+        let mut lacks = numbers();
+        lacks[last] = None;
+        let all = ["trainer_logprobs", "loss_weights", "unknown"].map(|name| of(name, numbers()));
+        row.annotations = all.into_iter().chain([of("entropies", lacks)]).collect();
+    };
+    let trace = changed(Format::VerifiersTraces, said)[0]["traces"][0].clone();
+    let mut from = 0;
+    for node in trace["nodes"].as_array().unwrap() {
+        let mask: Vec<bool> = serde_json::from_value(node["mask"].clone()).unwrap();
+        let weights: Vec<f64> =
+            mask.iter().zip(from..).map(|(m, at)| f64::from(*m) * f64::from(at)).collect();
+        from += mask.len() as i32;
+        let trained: Vec<f64> =
+            mask.iter().zip(&weights).filter(|(m, _)| **m).map(|(_, at)| *at).collect();
+        match trained.is_empty() {
+            true => assert_eq!(node.get("trainer_logprobs"), None),
+            false => {
+                assert_eq!(node["trainer_logprobs"], json!(trained));
+                assert_eq!(node["loss_weights"], json!({ "loss_weights": weights }));
+            }
+        }
+        assert_eq!(node.get("unknown"), None);
+    }
+    let nodes = trace["nodes"].as_array().unwrap();
+    let told = nodes.iter().filter(|node| node.get("trainer_logprobs").is_some()).count();
+    let whole = nodes.iter().filter(|node| node.get("entropies").is_some()).count();
+    assert_eq!(whole + 1, told, "the node that lacks one has none");
+}
+
+#[test]
+fn a_trace_says_what_cut_it_in_words_of_its_reader() {
+    let of = |status: &'static str, reason: &'static str| {
+        let told = |row: &mut Row| {
+            row.status = status.to_owned();
+            row.turns.last_mut().unwrap().finish_reason = Some(reason.to_owned());
+        };
+        let trace = changed(Format::VerifiersTraces, told)[0]["traces"][0].clone();
+        (trace["stop_condition"].clone(), trace["calls"][1]["finish_reason"].clone())
+    };
+    let told = |condition: &str, reason: &str| (json!(condition), json!(reason));
+    assert_eq!(of("completed", "end_turn"), told("agent_completed", "stop"));
+    assert_eq!(of("completed", "max_tokens"), told("agent_completed", "length"));
+    assert_eq!(of("truncated", "max_output_tokens"), told("agent_completed", "length"));
+    assert_eq!(of("truncated", "tool_use"), told("max_turns", "tool_calls"));
+    // A call whose message is not known is told all the same: the last one says how it ended.
+    let silent = |row: &mut Row| row.turns.iter_mut().for_each(|turn| turn.message = None);
+    let calls = &changed(Format::VerifiersTraces, silent)[0]["traces"][0]["calls"];
+    assert_eq!((calls.as_array().unwrap().len(), &calls[1]["node"]), (2, &Value::Null));
+}
+
+#[test]
+fn tools_are_without_nulls_and_of_the_kinds_of_their_reader() {
+    let told = |row: &mut Row| {
+        let plain = json!({ "name": "f", "description": null, "parameters": null });
+        let custom = json!({ "type": "custom", "custom": { "name": "g", "format": null } });
+        let tools = [json!({ "type": "function", "function": plain }), custom];
+        row.dialogue.tools = tools.iter().map(Value::to_string).collect();
+        let parts = json!([{ "type": "text", "text": "on" }, { "type": "text", "text": "e" }]);
+        row.dialogue.completion[0].content = Some(parts.to_string());
+    };
+    let trace = &changed(Format::VerifiersTraces, told)[0]["traces"][0];
+    let expected = json!([{ "name": "f" }, { "type": "custom", "name": "g" }]);
+    assert_eq!((&trace["tools"], &trace["nodes"][0]["tools"]), (&expected, &expected));
+    assert_eq!(trace["nodes"][2]["message"]["content"], "one", "an answer is one text");
+    let function = json!([{ "type": "function", "function": { "name": "f" } }]);
+    for format in [Format::Art, Format::OpenAi] {
+        assert_eq!(changed(format, told)[0]["tools"], function, "{format:?}");
+    }
+    let tools = &changed(Format::NemoGym, told)[0]["response"]["tools"];
+    let function = json!({ "type": "function", "name": "f", "parameters": null, "strict": null });
+    assert_eq!(tools, &json!([function, { "type": "custom", "name": "g" }]));
 }
 
 #[test]
@@ -204,25 +294,27 @@ fn a_line_holds_what_its_schema_allows() {
 }
 
 #[test]
-fn a_step_has_pictures_as_parts() {
+fn a_step_has_pictures_and_sounds_as_parts() {
     let url = "data:image/png;base64,AA==";
     let parts = json!([{ "type": "text", "text": "see" },
         { "type": "image_url", "image_url": { "url": url } },
         { "type": "image_url", "image_url": { "url": "http://h/a.JPG?x=1" } },
+        { "type": "input_audio", "input_audio": { "data": "AA==", "format": "mp3" } },
         { "type": "input_audio" }]);
     let pictured = |row: &mut Row| {
         row.dialogue.prompt[1].content = Some(parts.to_string());
         row.dialogue.completion[1].content = Some(parts.to_string());
     };
     let found = changed(Format::Atif, pictured);
-    let image = |kind: &str, path: &str| {
+    let media = |kind: &str, path: &str| {
         let source = json!({ "media_type": kind, "path": path });
-        json!({ "type": "image", "source": source })
+        json!({ "type": kind.split_once('/').unwrap().0, "source": source })
     };
     let expected = json!([
         { "type": "text", "text": "see" },
-        image("image/png", url),
-        image("image/jpeg", "http://h/a.JPG?x=1"),
+        media("image/png", url),
+        media("image/jpeg", "http://h/a.JPG?x=1"),
+        media("audio/mpeg", "data:audio/mp3;base64,AA=="),
         { "type": "text", "text": r#"{"type":"input_audio"}"# },
     ]);
     assert_eq!(found[0]["steps"][1]["message"], expected);

@@ -171,6 +171,10 @@ fn experts_stand_where_trainers_replay_them_from() {
     let read: Vec<u16> =
         bytes.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]])).collect();
     assert_eq!(read, [300, 301, 302, 303, 304, 305, 306, 307, 308, 309, 0, 0]);
+    let info = &main_rows(Format::VerifiersTraces, routed(5))[0]["traces"][0]["info"];
+    let text = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, bytes);
+    let expected = json!({ "data": text, "dtype": "uint16", "shape": [6, 2, 1] });
+    assert_eq!(info["routed_experts"], expected);
     let told = of(Format::PrimeRl, "routed_experts", 5);
     assert_eq!((&told["shape"], &told["dtype"]), (&json!([6, 2, 1]), &json!("uint16")));
 }
@@ -208,6 +212,33 @@ fn what_sampling_left_is_cut_at_the_tokens_of_the_response() {
     assert_eq!(row["rollout_top_p_token_offsets"], json!([0, 2, 2, 4, 6]));
     assert_eq!(row["response_length"], 4);
     assert_eq!(main_rows(Format::Slime, |_| {})[0]["rollout_top_p_token_ids"], Value::Null);
+    let mask = |change: &dyn Fn(&mut Row)| {
+        let rows = main_rows(Format::VerifiersTraces, change);
+        rows[0]["traces"][0]["info"]["sampling_mask"].clone()
+    };
+    let expected = json!({ "ids": [10, 11, 12, 13, 14, 15], "counts": [0, 0, 2, 0, 2, 2] });
+    assert_eq!(mask(&kept), expected);
+    let half = |row: &mut Row| {
+        kept(row);
+        half_trained(row);
+    };
+    let expected = json!({ "ids": [10, 11, 14, 15], "counts": [0, 0, 2, 0, 0, 2] });
+    assert_eq!(mask(&half), expected, "as in the mask of the trace");
+    assert_eq!(mask(&|_| {}), Value::Null);
+
+    // prime-rl's are of every token.
+    let (batch, _) = made(Format::PrimeRl, &both()[..1], kept);
+    let mask = batch.column_by_name("sampling_mask").unwrap().as_struct();
+    let of = |name: &str| -> Vec<i32> {
+        let bytes = mask.column_by_name(name).unwrap().as_binary::<i32>().value(0);
+        bytes.chunks_exact(4).map(|four| i32::from_le_bytes(four.try_into().unwrap())).collect()
+    };
+    assert_eq!(of("ids"), [10, 11, 12, 13, 14, 15]);
+    let tokens = &main_rows(Format::PrimeRl, kept)[0]["mask"];
+    let trained = tokens.as_array().unwrap().iter().map(|is| i32::from(is == true) * 2);
+    assert_eq!(of("counts"), trained.collect::<Vec<_>>());
+    let (none, _) = made(Format::PrimeRl, &both()[..1], |_| {});
+    assert!(none.column_by_name("sampling_mask").unwrap().is_null(0));
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! `art`: Trajectory (openpipe-art 0.5.18).
+//! `art`: Trajectory (openpipe-art 0.5.23).
 //!
 //! What is trained is a choice as OpenAI's API returns it, whose tokens are named by their ids. A
 //! message that is no choice is not trained.
 
 use serde_json::{Value, json};
 
-use crate::formats::chat_json::{chat, tools_if_any};
+use crate::formats::chat_json::{chat, functions_if_any};
 use crate::formats::sample::Sample;
 use crate::formats::table::{Getter, RecordColumn};
 use crate::rows::messages::RowMessage;
@@ -13,7 +13,7 @@ use crate::rows::row::TurnRow;
 
 pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
     RecordColumn::new("messages_and_choices", Getter::Jsons(|s| Some(messages_and_choices(s)))),
-    RecordColumn::optional("tools", Getter::Jsons(|s| tools_if_any(&s.row.dialogue.tools))),
+    RecordColumn::optional("tools", Getter::Jsons(|s| functions_if_any(&s.row.dialogue.tools))),
     RecordColumn::new("reward", Getter::Float(|s| s.row.score())),
     RecordColumn::optional(
         "initial_policy_version",

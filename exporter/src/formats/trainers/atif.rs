@@ -1,4 +1,4 @@
-//! `atif`: Trajectory of the Agent Trajectory Interchange Format 1.7 (harbor 0.25).
+//! `atif`: Trajectory of the Agent Trajectory Interchange Format 1.8 (harbor 0.26).
 //!
 //! Each step has the ids and logprobs of what was sampled. It does not have those of the prompt,
 //! which would repeat the whole history in every step.
@@ -11,11 +11,24 @@ use crate::formats::table::{Getter, RecordColumn};
 use crate::rows::messages::RowMessage;
 use crate::rows::row::TurnRow;
 
-/// The types of pictures that the format has.
-const IMAGES: [&str; 4] = ["image/gif", "image/jpeg", "image/png", "image/webp"];
+/// The types of pictures and sounds that the format has.
+const MEDIA: [&str; 12] = [
+    "audio/aac",
+    "audio/aiff",
+    "audio/flac",
+    "audio/mp4",
+    "audio/mpeg",
+    "audio/ogg",
+    "audio/wav",
+    "audio/webm",
+    "image/gif",
+    "image/jpeg",
+    "image/png",
+    "image/webp",
+];
 
 pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
-    RecordColumn::new("schema_version", Getter::Text(|_| Some("ATIF-v1.7".to_owned()))),
+    RecordColumn::new("schema_version", Getter::Text(|_| Some("ATIF-v1.8".to_owned()))),
     RecordColumn::new("session_id", Getter::Text(|s| Some(session(s)))),
     RecordColumn::new("trajectory_id", Getter::Text(|s| Some(s.row.trajectory_id.clone()))),
     RecordColumn::new("agent", Getter::Json(|s| Some(agent(s)))),
@@ -99,7 +112,8 @@ fn step(
     step
 }
 
-/// Writes a content: a text, or parts where it holds a picture. Other parts are texts of JSON.
+/// Writes a content: a text, or parts where it holds a picture or a sound. Other parts are texts of
+/// JSON.
 fn content(message: &RowMessage) -> Value {
     let text = message.content.as_deref().unwrap_or_default();
     match content_value(text) {
@@ -109,26 +123,43 @@ fn content(message: &RowMessage) -> Value {
 }
 
 fn part(part: &Value) -> Value {
-    let url = part.pointer("/image_url/url").and_then(Value::as_str);
-    match url.and_then(|url| Some((url, media_type(url)?))) {
-        Some((url, kind)) => {
-            json!({ "type": "image", "source": { "media_type": kind, "path": url } })
-        }
-        None => json!({ "type": "text", "text": part_text(part) }),
-    }
+    media(part).unwrap_or_else(|| json!({ "type": "text", "text": part_text(part) }))
 }
 
-/// Returns the type of a picture, as its address names it.
-fn media_type(url: &str) -> Option<String> {
-    let named = match url.strip_prefix("data:") {
-        Some(data) => data.split([';', ',']).next().unwrap_or_default().to_ascii_lowercase(),
-        None => {
-            let path = url.split(['?', '#']).next().unwrap_or_default();
-            let ending = path.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
-            format!("image/{}", if ending == "jpg" { "jpeg" } else { &ending })
+/// Writes a picture or a sound; none of a type that the format does not have.
+fn media(part: &Value) -> Option<Value> {
+    let url_at = |path| part.pointer(path).and_then(Value::as_str).map(str::to_owned);
+    let (kind, url) = match part["type"].as_str()? {
+        "image_url" => ("image", url_at("/image_url/url")?),
+        "audio_url" => ("audio", url_at("/audio_url/url")?),
+        "input_audio" => {
+            let [format, data] = ["format", "data"].map(|name| part["input_audio"][name].as_str());
+            ("audio", format!("data:audio/{};base64,{}", format?, data?))
         }
+        _ => return None,
     };
-    IMAGES.contains(&named.as_str()).then_some(named)
+    let source = json!({ "media_type": media_type(kind, &url)?, "path": url });
+    Some(json!({ "type": kind, "source": source }))
+}
+
+/// Returns the type of a picture or a sound, as its address names it.
+fn media_type(kind: &str, url: &str) -> Option<String> {
+    let named = match url.strip_prefix("data:") {
+        Some(data) => data.split([';', ',']).next()?.split_once('/')?.1,
+        None => url.split(['?', '#']).next()?.rsplit('.').next()?,
+    };
+    let named = named.to_ascii_lowercase();
+    let known = match named.trim_start_matches("x-") {
+        "jpg" => "jpeg",
+        "mp3" | "mpga" => "mpeg",
+        "m4a" => "mp4",
+        "oga" => "ogg",
+        "aif" => "aiff",
+        "wave" | "vnd.wave" => "wav",
+        other => other,
+    };
+    let named = format!("{kind}/{known}");
+    MEDIA.contains(&named.as_str()).then_some(named)
 }
 
 /// Adds the reasoning and the tool calls of an answer.

@@ -60,9 +60,11 @@ fn create_params(sample: &Sample) -> String {
 fn tools(sample: &Sample) -> Vec<Value> {
     let tools = sample.row.dialogue.tools.iter().map(|text| {
         let mut tool = plain_tool(text);
-        tool.insert("type".to_owned(), json!("function"));
-        tool.entry("parameters").or_insert(Value::Null);
-        tool.entry("strict").or_insert(Value::Null);
+        let kind = tool.entry("type").or_insert_with(|| json!("function"));
+        if kind == "function" {
+            tool.entry("parameters").or_insert(Value::Null);
+            tool.entry("strict").or_insert(Value::Null);
+        }
         Value::Object(tool)
     });
     tools.collect()

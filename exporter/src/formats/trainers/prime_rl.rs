@@ -1,8 +1,9 @@
-//! `prime-rl`: TrainingSample, the trainer's input (as of August 2026).
+//! `prime-rl`: TrainingSample, the trainer's input (as of September 2026).
 
 use super::replay::ExpertRouting;
 use crate::formats::sample::Sample;
 use crate::formats::table::{Getter, RecordColumn};
+use crate::rows::token_data::Ragged;
 
 pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
     RecordColumn::new("token_ids", Getter::Ints(|s| Some(s.row.tokens.input_ids.clone()))),
@@ -14,6 +15,10 @@ pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
         Getter::Text(|s| Some(s.row.task_id.clone().unwrap_or_default())),
     ),
     RecordColumn::optional("routed_experts", Getter::StructIf(|s| s.routing().is_some(), EXPERTS)),
+    RecordColumn::optional(
+        "sampling_mask",
+        Getter::StructIf(|s| s.row.token_data.kept.is_some(), SAMPLING_MASK),
+    ),
     RecordColumn::optional("advantages", Getter::Float32s(Sample::token_advantages)),
 ];
 
@@ -23,6 +28,26 @@ const EXPERTS: &[RecordColumn<Sample>] = &[
     RecordColumn::optional("shape", Getter::Ints(|s| s.routing_of_all().map(|r| shape(&r)))),
     RecordColumn::optional("dtype", Getter::Text(|s| s.routing().map(|_| "uint16".to_owned()))),
 ];
+
+/// Columns of SamplingMask: the ids that sampling could choose from, and their number for every
+/// token, as raw bytes.
+const SAMPLING_MASK: &[RecordColumn<Sample>] = &[
+    RecordColumn::optional("ids", Getter::Bytes(|s| kept(s).map(|k| integers(&k.values)))),
+    RecordColumn::optional("counts", Getter::Bytes(|s| kept(s).map(|k| counts(&k.lengths)))),
+];
+
+fn kept(sample: &Sample) -> Option<&Ragged<i32>> {
+    sample.row.token_data.kept.as_ref()
+}
+
+fn integers(values: &[i32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+fn counts(lengths: &[usize]) -> Vec<u8> {
+    let numbers = lengths.iter().map(|length| i32::try_from(*length).unwrap_or(i32::MAX));
+    integers(&numbers.collect::<Vec<_>>())
+}
 
 fn bytes(routing: &ExpertRouting) -> Vec<u8> {
     routing.values.iter().flat_map(|expert| expert.to_le_bytes()).collect()

@@ -84,6 +84,21 @@ impl Sample {
         Some(offsets)
     }
 
+    /// Returns the ids that sampling could choose from at trained tokens, in one list, and their
+    /// number at each token of the row.
+    pub(crate) fn kept_of_trained(&self) -> Option<(Vec<i32>, Vec<usize>)> {
+        let kept = self.row.token_data.kept.as_ref()?;
+        let (mut ids, mut counts, mut end) = (Vec::new(), Vec::new(), 0);
+        for (length, mask) in kept.lengths.iter().zip(&self.row.tokens.loss_mask) {
+            let here = end..end + *length;
+            end = here.end;
+            let taken = if *mask == 1 { &kept.values[here] } else { &[] };
+            ids.extend_from_slice(taken);
+            counts.push(taken.len());
+        }
+        Some((ids, counts))
+    }
+
     /// Returns the ids that sampling could choose from, a row for each token of the completion. All
     /// rows are as long as the longest: -1 fills up, and stands alone where nothing is recorded.
     pub(crate) fn kept_rows(&self) -> Option<Vec<Vec<i32>>> {

@@ -4,17 +4,21 @@
 //! A row is a trace: a chain of nodes, one for each message. The node of an answer has all tokens
 //! since the answer before it, so the nodes of a chain are the tokens of the row.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::call_time::seconds;
+use super::replay::ExpertRouting;
 use super::verifiers::{failure, metrics};
 use crate::formats::chat_json::{content_value, part_text, plain_tool};
 use crate::formats::records::attempts::AttemptRecord;
 use crate::formats::sample::Sample;
 use crate::formats::table::{Getter, RecordColumn};
 use crate::notes::Reason;
+use crate::rows::annotations::TokenStream;
 use crate::rows::messages::RowMessage;
-use crate::rows::row::TurnRow;
+use crate::rows::row::{TurnRow, is_limit};
 
 pub(crate) const COLUMNS: &[RecordColumn<AttemptRecord>] = &[
     RecordColumn::new("id", Getter::Text(|a| Some(id(a)))),
@@ -51,7 +55,8 @@ fn traces(attempt: &AttemptRecord) -> Vec<String> {
 
 fn trace(attempt: &AttemptRecord, sample: &Sample) -> Value {
     let row = &sample.row;
-    let Chain { nodes, calls } = Chain::of(sample);
+    let tools = tools(sample);
+    let Chain { nodes, calls } = Chain::of(sample, &tools);
     let errors: Vec<Value> =
         errors(attempt).iter().filter_map(|error| serde_json::from_str(error).ok()).collect();
     let metrics: Value = serde_json::from_str(&metrics(attempt)).unwrap_or_default();
@@ -66,19 +71,55 @@ fn trace(attempt: &AttemptRecord, sample: &Sample) -> Value {
             "name": row.kind,
             "trainable": row.tokens.trained() > 0,
         },
-        "tools": tools(sample),
+        "tools": tools,
         "nodes": nodes,
         "calls": calls,
 
         // A reward of null says that nobody scored the path.
         "rewards": { "reward": row.score().map(|score| json!({ "score": score })) },
         "metrics": metrics,
-        "info": sample.metadata(),
+        "info": info(sample),
         "is_completed": true,
         "ok": errors.is_empty(),
-        "stop_condition": row.status,
+        "stop_condition": stop_condition(sample),
         "errors": errors,
         "timing": { "start": began },
+    })
+}
+
+/// Names what stopped an attempt, in the words of verifiers where it has one. A limit of the server
+/// is told by the last call; of those of an agent's own loop the number of turns is the usual one.
+fn stop_condition(sample: &Sample) -> &str {
+    let was_cut_by_server = is_limit(sample.finish_reason().as_deref());
+    match sample.row.status.as_str() {
+        "truncated" if !was_cut_by_server => "max_turns",
+        "completed" | "truncated" => "agent_completed",
+        other => other,
+    }
+}
+
+/// Writes what a trace has no field for. What a trainer replays is here, aligned to all tokens,
+/// because the fields of nodes hold raw bytes, which a line of JSON cannot.
+fn info(sample: &Sample) -> Value {
+    let mut info = sample.metadata();
+    info["parent_trajectory_id"] = json!(sample.row.parent_trajectory_id);
+    info["fork_position"] = json!(sample.row.fork_position);
+    let has_tokens = !sample.row.reasons.contains(&Reason::Retokenized);
+    info["sampling_mask"] = sample
+        .kept_of_trained()
+        .filter(|_| has_tokens)
+        .map_or(Value::Null, |(ids, counts)| json!({ "ids": ids, "counts": counts }));
+    let routing = sample.routing_of_all().filter(|_| has_tokens);
+    info["routed_experts"] = routing.map_or(Value::Null, |routing| routed_experts(&routing));
+    info
+}
+
+fn routed_experts(routing: &ExpertRouting) -> Value {
+    let bytes: Vec<u8> = routing.values.iter().flat_map(|expert| expert.to_le_bytes()).collect();
+    json!({
+        "data": STANDARD.encode(bytes),
+        "dtype": "uint16",
+        "shape": [routing.tokens(), routing.layers, routing.experts],
     })
 }
 
@@ -94,7 +135,7 @@ struct Chain {
 }
 
 impl Chain {
-    fn of(sample: &Sample) -> Self {
+    fn of(sample: &Sample, tools: &[Value]) -> Self {
         let mut chain = Self { nodes: Vec::new(), calls: Vec::new() };
         let turns = sample.turns_of_messages();
         let mut end = 0;
@@ -109,9 +150,6 @@ impl Chain {
             let mut node = chain.node(message_of(message), time.unwrap_or_default());
             node["sampled"] = json!(turns[at].is_some());
             add_tokens(&mut node, sample, tokens);
-            if let Some(turn) = turns[at] {
-                chain.calls.push(call(chain.nodes.len(), turn));
-            }
             chain.nodes.push(node);
         }
 
@@ -123,6 +161,11 @@ impl Chain {
             add_tokens(&mut node, sample, rest);
             chain.nodes.push(node);
         }
+        if let Some(root) = chain.nodes.first_mut().filter(|_| !tools.is_empty()) {
+            root["tools"] = json!(tools);
+        }
+        chain.calls =
+            sample.row.turns.iter().map(|turn| call(turns_node(&turns, turn), turn)).collect();
         chain
     }
 
@@ -145,15 +188,50 @@ fn add_tokens(node: &mut Value, sample: &Sample, part: std::ops::Range<usize>) {
         row.tokens.logprobs[part.clone()].iter().zip(&mask).filter(|(_, is_trained)| **is_trained);
     let logprobs: Vec<f32> = logprobs.map(|(logprob, _)| *logprob).collect();
     node["advantages"] = row.advantage.map(|advantage| vec![advantage; logprobs.len()]).into();
-    node["token_ids"] = json!(row.tokens.input_ids[part]);
+    node["token_ids"] = json!(row.tokens.input_ids[part.clone()]);
     node["mask"] = json!(mask);
     node["logprobs"] = json!(logprobs);
+
+    for stream in &row.annotations {
+        add_stream(node, stream, &stream.values[part.clone()], &mask);
+    }
 }
 
-fn call(node: usize, turn: &TurnRow) -> Value {
+/// Adds what a trainer said of the tokens of a node, under a name for which a node has a place. It
+/// has one number for each trained token, so a stream that lacks one is left out.
+fn add_stream(node: &mut Value, stream: &TokenStream, values: &[Option<f32>], mask: &[bool]) {
+    let trained = values.iter().zip(mask).filter(|(_, is_trained)| **is_trained);
+    let Some(of_trained) = trained.map(|(value, _)| *value).collect::<Option<Vec<f32>>>() else {
+        return;
+    };
+
+    match stream.name.as_str() {
+        _ if of_trained.is_empty() => {}
+        name @ ("trainer_logprobs" | "reference_logprobs" | "entropies" | "advantages") => {
+            node[name] = json!(of_trained);
+        }
+        // Weights have one for each token.
+        name @ "loss_weights" => {
+            let weight = |(value, is_trained): (&Option<f32>, &bool)| {
+                if *is_trained { value.unwrap_or_default() } else { 0.0 }
+            };
+            let weights: Vec<f32> = values.iter().zip(mask).map(weight).collect();
+            node[name] = json!({ name: weights });
+        }
+        _ => {}
+    }
+}
+
+/// Returns the node of a turn's message, if it has one.
+fn turns_node(turns: &[Option<&TurnRow>], turn: &TurnRow) -> Option<usize> {
+    turns.iter().position(|of_message| *of_message == Some(turn))
+}
+
+fn call(node: Option<usize>, turn: &TurnRow) -> Value {
     let finish_reason = match turn.finish_reason.as_deref() {
-        Some("function_call") => Some("tool_calls"),
-        known @ Some("stop" | "length" | "tool_calls") => known,
+        reason if is_limit(reason) => Some("length"),
+        Some("tool_calls" | "function_call" | "tool_use") => Some("tool_calls"),
+        Some("stop" | "end_turn" | "stop_sequence") => Some("stop"),
         _ => None,
     };
     json!({
@@ -171,7 +249,7 @@ fn message_of(message: &RowMessage) -> Value {
     match message.role.as_str() {
         "assistant" => json!({
             "role": "assistant",
-            "content": message.content,
+            "content": message.content.as_deref().map(plain_text),
             "reasoning_content": message.reasoning,
             "tool_calls": message.tool_calls.as_ref().map(|calls| {
                 calls.iter().map(|call| tool_call(call)).collect::<Vec<_>>()
@@ -185,6 +263,14 @@ fn message_of(message: &RowMessage) -> Value {
         }),
         "system" | "developer" => json!({ "role": "system", "content": content() }),
         _ => json!({ "role": "user", "content": content() }),
+    }
+}
+
+/// Writes the content of an answer, which is one text.
+fn plain_text(text: &str) -> String {
+    match content_value(text) {
+        Value::Array(parts) => parts.iter().map(part_text).collect(),
+        _ => text.to_owned(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! A test for each reason that a call has by its place among others, and for verdicts.
 
 use bytes::Bytes;
-use episode::{Call, Outcome, VersionSpan};
+use episode::{Call, ContinueReason, Continued, Outcome, VersionSpan};
 use serde_json::json;
 
 use super::*;
@@ -44,6 +44,20 @@ fn an_episode_is_as_good_as_all_its_paths() {
     let mut alone = gone;
     reply(&mut alone).prompts[0] = vec![7];
     assert_eq!(found(vec![alone]), (vec![vec!["client_gone"]], "unusable"));
+}
+
+#[test]
+fn a_prompt_that_says_more_than_the_template_is_named_and_exact() {
+    let with = |reason| {
+        let mut second = call(2, &[1, 2, 3], &[&[4]]);
+        reply(&mut second).continued = Some(Continued { tokens: 2, reason });
+        let third = call(3, &[1, 2, 3, 4, 5], &[&[6]]);
+        found(vec![call(1, &[1], &[&[2]]), second, third])
+    };
+    let told = (vec![vec!["as_sampled"]], "exact");
+    assert_eq!(with(Some(ContinueReason::AsSampled)), told);
+    assert_eq!(with(Some(ContinueReason::StopCut)), (vec![vec![]], "exact"));
+    assert_eq!(with(None), (vec![vec![]], "exact"));
 }
 
 #[test]

@@ -123,6 +123,7 @@ export interface Fork {
   text_source: string;
   ids_known: number[];
   ids_sent: number[];
+  continued: string | null;
 }
 
 export interface Reward {
@@ -208,6 +209,7 @@ export interface Call {
   outcome: string | null;
   error: string | null;
   unasked: string | null;
+  continued: { tokens: number; reason: string | null } | null;
   started_at: number;
   first_byte_ms: number | null;
   duration_ms: number | null;
@@ -244,4 +246,13 @@ export interface Tokens {
   fidelity: string | null;
   logprob_kind: string | null;
   reasons: string[];
+  annotations?: Stream[];
+}
+
+/** What trainers said of the tokens, under one name and version. */
+export interface Stream {
+  name: string;
+  version: string;
+  given_at: number;
+  values: (number | null)[];
 }

@@ -190,6 +190,11 @@ function Head({ call, turn }: { call: Call | null; turn: Turn | null }) {
           <Text text={`The upstream was not asked for everything: ${call.unasked}`} />
         </div>
       )}
+      {call.continued && (
+        <div class="note">
+          <Text text={continuedText(call.continued)} />
+        </div>
+      )}
       <Sampling call={call} />
     </header>
   );
@@ -208,6 +213,14 @@ function Trained({ choice }: { choice: Choice }) {
 }
 
 /** Returns the name of a version: `v3` for a number, else its label. */
+function continuedText({ tokens, reason }: { tokens: number; reason: string | null }): string {
+  const begins =
+    tokens > 0
+      ? `The prompt began with ${tokens} recorded ids`
+      : "The upstream encoded the prompt itself";
+  return reason === null ? `${begins}.` : `${begins}: ${reason}.`;
+}
+
 const versionName = (label: string): string =>
   /^\d/.test(label) ? `v${label}` : `version ${label}`;
 

@@ -43,6 +43,9 @@ export function Hover({ token, part, place }: { token: Token; part: Tokens; plac
     );
     if (span?.checksum) facts.push(["checksum", span.checksum]);
     facts.push(["fidelity", part.fidelity ?? "no ids"]);
+    for (const { name, version, value } of token.annotations) {
+      facts.push([name, `${decimal(value, 5)} (version ${version})`]);
+    }
   }
   const left = Math.min(place.x, innerWidth - WIDTH_PX - 16);
   const isLow = place.y > innerHeight - 240;

@@ -14,6 +14,23 @@ export interface Token {
   logprob: number | null;
   mask: number;
   isSampled: boolean;
+  /** What trainers said of it: the newest version of each name. */
+  annotations: Annotation[];
+}
+
+export interface Annotation {
+  name: string;
+  version: string;
+  value: number;
+}
+
+function annotationsAt(part: Tokens, index: number): Annotation[] {
+  const newest = new Map<string, Annotation>();
+  for (const { name, version, values } of part.annotations ?? []) {
+    const value = values[index] ?? null;
+    if (value !== null) newest.set(name, { name, version, value });
+  }
+  return [...newest.values()];
 }
 
 export class Windows {
@@ -51,6 +68,7 @@ export class Windows {
       logprob: part.logprobs[index] ?? null,
       mask: part.mask[index] ?? 0,
       isSampled: position >= part.prompt_tokens,
+      annotations: annotationsAt(part, index),
     };
   }
 

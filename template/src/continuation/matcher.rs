@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
-use template::{ReasoningParser, ToolParser};
-
 use super::stored_reply::StoredReply;
-use super::{PrefixReason, ReplySyntax};
+use super::{HistoryRule, PrefixReason, ReplySyntax};
+use crate::{ReasoningParser, ToolParser};
+use serde_json::Value;
 
 /// The way in which the rest of a prompt, behind an earlier prompt, starts with a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +14,8 @@ pub(super) enum MatchKind {
     Exact(usize),
     /// With other words of the same meaning, in this many bytes.
     Equivalent(usize),
+    /// With the reply but for its reasoning, in this many bytes.
+    WithoutReasoning(usize),
     /// With a rewritten form of the reply.
     Rewritten(PrefixReason),
 }
@@ -28,15 +29,18 @@ impl MatchKind {
             }
             MatchKind::Exact(_) if !reply.is_respelled => None,
             MatchKind::Exact(_) | MatchKind::Equivalent(_) => Some(PrefixReason::Respelled),
+            MatchKind::WithoutReasoning(_) => Some(PrefixReason::ReasoningDropped),
             MatchKind::Rewritten(reason) => Some(reason),
         }
     }
 
-    /// Returns the bytes that the reply's ids can stand for; none if they cannot be reused.
-    pub(super) fn reusable_bytes(self) -> Option<usize> {
-        match self {
-            MatchKind::Exact(bytes) | MatchKind::Equivalent(bytes) => Some(bytes),
-            MatchKind::Rewritten(_) => None,
+    /// Returns the bytes that the reply's ids may stand for; none if they may not be reused.
+    pub(super) fn reusable_bytes(self, rule: HistoryRule) -> Option<usize> {
+        match (self, rule) {
+            (MatchKind::Exact(bytes), _)
+            | (MatchKind::Equivalent(bytes), HistoryRule::Equivalent | HistoryRule::AsSampled)
+            | (MatchKind::WithoutReasoning(bytes), HistoryRule::AsSampled) => Some(bytes),
+            _ => None,
         }
     }
 
@@ -44,8 +48,9 @@ impl MatchKind {
     fn order(self) -> (u8, usize) {
         match self {
             MatchKind::Rewritten(_) => (0, 0),
-            MatchKind::Equivalent(bytes) => (1, bytes),
-            MatchKind::Exact(bytes) => (2, bytes),
+            MatchKind::WithoutReasoning(bytes) => (1, bytes),
+            MatchKind::Equivalent(bytes) => (2, bytes),
+            MatchKind::Exact(bytes) => (3, bytes),
         }
     }
 }
@@ -90,7 +95,9 @@ impl ReplyMatcher<'_> {
     fn compare(self, reply: &StoredReply, rest: &str) -> Option<MatchKind> {
         let opening_bytes = common_bytes(&reply.opening, rest);
         let (opening, turn) = rest.split_at(opening_bytes);
-        let (turn_bytes, end_bytes) = self.find_turn_end(turn)?;
+        let (turn_bytes, end_bytes) = self.find_turn_end(turn, reply)?;
+        let end_bytes = if reply.end.is_some() { end_bytes } else { 0 };
+        let bytes = opening_bytes + turn_bytes + end_bytes;
         let new = self.parse(opening, &turn[..turn_bytes]);
         let received = reply.received.as_deref().unwrap_or(&reply.text);
         let old = self.parse(&reply.opening, received);
@@ -108,19 +115,18 @@ impl ReplyMatcher<'_> {
         if new.reasoning != old.reasoning {
             // Empty replies are all alike, so their reasoning must agree.
             let is_empty = new.content.is_empty() && new.tool_calls.is_empty();
-            return (!is_empty).then_some(MatchKind::Rewritten(PrefixReason::ReasoningDropped));
+            return (!is_empty).then_some(MatchKind::WithoutReasoning(bytes));
         }
         if opening_bytes < reply.opening.len() {
             return Some(MatchKind::Rewritten(PrefixReason::OpeningRewritten));
         }
-        let end_bytes = if reply.end.is_some() { end_bytes } else { 0 };
-        Some(MatchKind::Equivalent(opening_bytes + turn_bytes + end_bytes))
+        Some(MatchKind::Equivalent(bytes))
     }
 
-    /// Finds the first end of a turn: the bytes before it, and its own.
-    fn find_turn_end(self, text: &str) -> Option<(usize, usize)> {
-        let ends = self.syntax.turn_ends.iter();
-        ends.filter_map(|end| Some((text.find(end.as_str())?, end.len()))).min()
+    /// Finds the first end of a turn, or the end of the reply: the bytes before it, and its own.
+    fn find_turn_end(self, text: &str, reply: &StoredReply) -> Option<(usize, usize)> {
+        let ends = self.syntax.turn_ends.iter().map(String::as_str).chain(reply.end.as_deref());
+        ends.filter_map(|end| Some((text.find(end)?, end.len()))).min()
     }
 
     /// Parses a reply that `opening` opens.

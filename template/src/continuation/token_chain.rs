@@ -8,7 +8,7 @@ const MAX_SEGMENTS: usize = 64;
 
 /// A list of ids that shares its start with the lists that it continues.
 #[derive(Clone, Debug)]
-pub(in crate::serve) struct TokenChain(Arc<ChainSegment>);
+pub struct TokenChain(Arc<ChainSegment>);
 
 #[derive(Debug)]
 struct ChainSegment {
@@ -21,13 +21,14 @@ struct ChainSegment {
 }
 
 impl TokenChain {
-    pub(in crate::serve) fn new(ids: &[u32]) -> TokenChain {
+    /// A chain of these ids.
+    pub fn new(ids: &[u32]) -> TokenChain {
         let segment = ChainSegment { before: None, len: ids.len(), ids: ids.into(), segments: 1 };
         TokenChain(Arc::new(segment))
     }
 
     /// Returns the chain of these ids and `more`.
-    pub(in crate::serve) fn append(&self, more: &[u32]) -> TokenChain {
+    pub fn append(&self, more: &[u32]) -> TokenChain {
         if self.0.segments == MAX_SEGMENTS {
             return TokenChain::new(&[self.to_vec().as_slice(), more].concat());
         }
@@ -40,12 +41,42 @@ impl TokenChain {
     }
 
     /// Returns the number of ids.
-    pub(in crate::serve) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.0.len
     }
 
+    /// True if there are no ids.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// Returns the first id.
+    pub fn first(&self) -> Option<u32> {
+        let mut chain = self;
+        let mut first = None;
+        loop {
+            first = chain.0.ids.first().copied().or(first);
+            match &chain.0.before {
+                Some(before) => chain = before,
+                None => return first,
+            }
+        }
+    }
+
+    /// Returns the last id.
+    pub fn last(&self) -> Option<u32> {
+        let mut next = Some(self);
+        while let Some(TokenChain(segment)) = next {
+            if let Some(last) = segment.ids.last() {
+                return Some(*last);
+            }
+            next = segment.before.as_ref();
+        }
+        None
+    }
+
     /// Copies the ids into one list.
-    pub(in crate::serve) fn to_vec(&self) -> Vec<u32> {
+    pub fn to_vec(&self) -> Vec<u32> {
         let mut parts = Vec::with_capacity(self.0.segments);
         let mut next = Some(self);
         while let Some(TokenChain(segment)) = next {
@@ -75,6 +106,7 @@ mod tests {
             ids = ids.append(&[turn, turn]);
             expected.extend([turn, turn]);
             assert_eq!(ids.len(), expected.len());
+            assert_eq!((ids.first(), ids.last()), (Some(0), Some(turn)));
         }
         assert_eq!(ids.to_vec(), expected);
         assert!(ids.0.segments <= MAX_SEGMENTS);

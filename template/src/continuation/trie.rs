@@ -53,9 +53,9 @@ impl<T> Trie<T> {
         text.len() + 2 * size_of::<TrieNode<T>>()
     }
 
-    /// Counts the bytes of a value.
-    pub(super) fn count_bytes(&mut self, bytes: usize) {
-        self.bytes += bytes;
+    /// Counts the bytes of a value that came, and of those that went.
+    pub(super) fn count_bytes(&mut self, came: usize, went: usize) {
+        self.bytes = (self.bytes + came).saturating_sub(went);
     }
 
     /// Returns the values at a node, oldest first.
@@ -105,8 +105,12 @@ impl<T> Trie<T> {
             // Where the text leaves the edge, a new node splits it.
             let child = self.node(node).children[index].1;
             let edge = &self.node(child).edge;
-            let common = edge.iter().zip(rest).take_while(|(a, b)| a == b).count();
-            let is_whole = common == edge.len();
+            // Mostly all of it is shared, which is found many bytes at a time.
+            let is_whole = rest.starts_with(edge);
+            let common = match is_whole {
+                true => edge.len(),
+                false => edge.iter().zip(rest).take_while(|(a, b)| a == b).count(),
+            };
             let next = if is_whole { child } else { self.split_edge(child, common) };
             self.node_mut(node).children[index].1 = next;
             node = next;

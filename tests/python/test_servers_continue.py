@@ -1,0 +1,78 @@
+"""Prompts that begin with what was sampled, in front of real vLLM: `--continue exact`."""
+
+import json
+import sqlite3
+import urllib.request
+
+import openai
+import pyarrow.parquet as pq
+import pytest
+
+import control
+import harness
+from servers import truth
+from servers.running import NAME
+from test_servers import SCORE_ERROR_MAX
+
+LETTERS = "theransio"
+"""An answer of single letters hardly ever has the ids of its text."""
+TURNS = 4
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def ask(server, path, body):
+    """What a server answers to a JSON body."""
+    head = {"content-type": "application/json"}
+    asked = urllib.request.Request(server.url + path, json.dumps(body).encode(), head)
+    with urllib.request.urlopen(asked, timeout=60) as reply:
+        return json.load(reply)
+
+
+def tokenize(server, text):
+    """The ids of a text, as the server has them."""
+    return ask(server, "/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
+
+
+def play(proxy, letters):
+    """A conversation that is spelled letter by letter, and goes on plainly at its end."""
+    messages = [{"role": "user", "content": "Find the number."}]
+    spelled = {"extra_body": {"allowed_token_ids": letters}, "temperature": 1.5}
+    with openai.OpenAI(base_url=proxy.base_url("a"), api_key="k", max_retries=0) as agent:
+        for turn in range(TURNS):
+            asked = spelled if turn < TURNS - 1 else {"temperature": 1.0}
+            asked |= {"model": NAME, "messages": messages, "max_tokens": 12, "seed": turn}
+            if turn % 2:
+                with agent.chat.completions.create(**asked, stream=True) as chunks:
+                    deltas = [choice.delta for chunk in chunks for choice in chunk.choices]
+                said = "".join(delta.content or "" for delta in deltas)
+            else:
+                said = agent.chat.completions.create(**asked).choices[0].message.content
+            messages.append({"role": "assistant", "content": said})
+            messages.append({"role": "user", "content": f"too low {turn}"})
+    control.close(proxy, "a")
+
+
+def test_what_was_sampled_keeps_its_ids(vllm, tmp_path):
+    letters = [token for letter in LETTERS for token in tokenize(vllm, letter)]
+    told = ("--upstream", vllm.url, *vllm.kind.told, "--continue", "exact")
+    with harness.serve(tmp_path, *told) as proxy:
+        play(proxy, letters)
+        proxy.command("export", "--out", tmp_path / "out")
+        with sqlite3.connect(proxy.store) as store:
+            rows = store.execute("SELECT continued FROM calls ORDER BY started_at").fetchall()
+    reasons = [json.loads(continued)["reason"] for (continued,) in rows]
+    if reasons[1] == "not_supported":
+        # A frontend that does not know the field is left alone.
+        assert reasons == ["no_parent", *["not_supported"] * (TURNS - 1)]
+        return
+    assert reasons == ["no_parent", *[None] * (TURNS - 1)]
+    (row,) = pq.read_table(tmp_path / "out" / "trajectories.parquet").to_pylist()
+    ids, last = row["input_ids"], row["turns"][-1]["start"]
+
+    # Other ids than those of the text, and the server computed on them.
+    text = ask(vllm, "/detokenize", {"tokens": ids[:last]})["prompt"]
+    assert tokenize(vllm, text) != ids[:last]
+    own = truth.score(vllm, ids, last)
+    for recorded, scored in zip(row["logprobs"][last:], own, strict=True):
+        assert recorded == pytest.approx(scored, abs=SCORE_ERROR_MAX)
