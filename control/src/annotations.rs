@@ -24,7 +24,8 @@ type StreamsOf = BTreeMap<AttemptId, Vec<TrajectoryStreams>>;
 /// Appends the streams of a body, all of them or none.
 pub(crate) async fn add(recorder: &Recorder, body: &[u8]) -> Result<JsonReply, JsonReply> {
     let sent = streams_of(body)?;
-    let mut snapshot = recorder.store().snapshot().await.map_err(snapshot_error)?;
+    let snapshot = recorder.store().snapshot().await.map_err(snapshot_error)?;
+    let mut snapshot = snapshot.in_room(recorder.reading_room());
     // Reading a file keeps a thread busy, and so does putting turns together.
     let placing =
         spawn_blocking(move || Handle::current().block_on(place(&mut snapshot, &sent, now())));
@@ -58,6 +59,8 @@ async fn place(
         let calls = snapshot.calls(&record).await.map_err(snapshot_error)?;
         let of_attempt = place_streams(&calls, streams, at);
         placed.push(of_attempt.map_err(|error| bad_request(&format!("`{attempt}`: {error}")))?);
+        drop(calls);
+        snapshot.give_back();
     }
     Ok(placed)
 }

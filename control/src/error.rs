@@ -22,6 +22,7 @@ pub(crate) fn commit_error(reason: CommitError) -> JsonReply {
         | CommitError::NeedsKey(_)
         | CommitError::Revoked
         | CommitError::Spent(..)
+        | CommitError::Full(_)
         | CommitError::Unavailable(_)
         | CommitError::Database(_)
         | CommitError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
@@ -31,7 +32,11 @@ pub(crate) fn commit_error(reason: CommitError) -> JsonReply {
 
 /// The reply if the store cannot be read.
 pub(crate) fn snapshot_error(reason: SnapshotError) -> JsonReply {
-    error(StatusCode::SERVICE_UNAVAILABLE, &reason.to_string())
+    let status = match reason {
+        SnapshotError::TooLarge { .. } => StatusCode::INSUFFICIENT_STORAGE,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    error(status, &reason.to_string())
 }
 
 /// The answer if a question made its reader panic.

@@ -61,7 +61,7 @@ pub async fn serve_control(
     let listener = Listener { tls: None, bounds, rules, socket };
     let control = Arc::new(Control {
         gate: gate(&settings, &listener.socket),
-        reading: Reading::new(settings.viewer.clone()),
+        reading: Reading::new(settings.viewer.clone().in_room(recorder.reading_room())),
         readers: Arc::new(FeedReaders::new(Arc::clone(&settings.feed_items))),
         requests: Semaphore::new(CONTROL_REQUESTS_MAX),
         recorder: recorder.clone(),

@@ -1,10 +1,10 @@
 //! One call: a request and its reply, as the proxy saw them.
 
+mod body;
 mod continued;
 mod end;
 
-use bytes::Bytes;
-
+pub use body::{Body, KeptBody};
 pub use continued::{ContinueReason, Continued};
 
 use crate::words::words;
@@ -37,7 +37,7 @@ pub struct CallStart {
     /// The model that the agent named.
     pub model: Option<String>,
     /// The agent's request body, byte for byte.
-    pub request: Bytes,
+    pub request: Body,
     /// Sampling parameters that were sent to the upstream, as a JSON object. The server chose those
     /// that are absent.
     pub sampling: Option<String>,
@@ -61,7 +61,7 @@ pub struct CallEnd {
     /// The reason, if the outcome is not `complete`.
     pub error: Option<String>,
     /// The reply body as the agent received it.
-    pub reply: Bytes,
+    pub reply: Body,
     /// The model that the server named.
     pub model: Option<String>,
     /// Token ids of each prompt of the call, as the server reported them; empty if it did not.

@@ -7,6 +7,7 @@
 //! - [`Route`]: the kind of endpoint that was called.
 //! - [`Lineage`]: the agent that made a call, among the agents of its episode.
 //! - [`Call`]: one request ([`CallStart`]) and its reply ([`CallEnd`]), as the proxy saw them.
+//! - [`Body`]: the bytes of a request or a reply.
 //! - [`Choice`]: the tokens that one call sampled, with their logprobs and policy versions.
 //! - [`version_number`], [`VersionStamps`]: labels of policy versions.
 //! - [`Reward`]: one statement about an episode or a part of it.
@@ -29,8 +30,8 @@ mod words;
 
 pub use annotation::Annotation;
 pub use call::{
-    Call, CallEnd, CallStart, Choice, ContinueReason, Continued, Fidelity, Outcome, TokenColumn,
-    TokenCounts, VersionSpan,
+    Body, Call, CallEnd, CallStart, Choice, ContinueReason, Continued, Fidelity, KeptBody, Outcome,
+    TokenColumn, TokenCounts, VersionSpan,
 };
 pub use id::{AttemptId, CallId, EpisodeId, GroupId, InvalidId, Micros, TaskId};
 pub use lineage::{CallKind, Lineage};

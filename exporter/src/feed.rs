@@ -10,30 +10,30 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
-use episode::{INFRASTRUCTURE_FAILED, RewardScope};
+use episode::INFRASTRUCTURE_FAILED;
 use store::{AttemptRecord, FeedItem, Snapshot, SnapshotError};
 use thiserror::Error;
 
 use crate::feed::options::{FeedOptions, VERDICTS};
-use crate::graph::derive::derive;
+use crate::graph::derive::{Derived, derive};
 use crate::graph::scan::{RecordedAttempt, scan};
 use crate::notes::{Notes, VersionMismatch};
 use crate::options::format::Format;
 use crate::output::encode::{EncodeError, Encoder};
 use crate::rewards::groups::{GroupSummary, RewardGroups};
-use crate::rewards::infrastructure::{LastCall, failed_by_infrastructure};
-use crate::rewards::latest::LatestRewards;
 use crate::rewards::scored_attempt::{ScoredAttempt, scored_by_key};
-use crate::rows::builder::{RowExtras, rows};
+use crate::rows::builder::rows;
 use crate::rows::columns;
 use crate::rows::row::Row;
 use crate::rows::schema::{feed_schema, schema};
 use crate::rows::verdict::Verdicts;
 use crate::weigh::versions::VersionFilter;
-use crate::weigh::{PathFilter, SharedTokens, weigh};
+use crate::weigh::{PathFilter, SharedTokens, TokenShares, weigh};
 
 /// The reason of an attempt of which nothing recorded makes a row.
 const NO_ROWS: &str = "no_rows";
+/// The reason of an item that cannot be read or encoded.
+const UNREADABLE: &str = "unreadable";
 
 /// Result of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,13 +48,10 @@ pub enum FeedOutcome {
 /// The store's key of an attempt without a row, and why it has none.
 type SilentAttempt = (i64, &'static str);
 
-/// The rows of an item, and its attempts without any.
-#[derive(Debug, Default)]
-struct ItemRows {
-    /// Never empty.
-    rows: Vec<Row>,
-    silent: Vec<SilentAttempt>,
-}
+/// Bytes of the rows that are encoded at a time.
+const BATCH_BYTES: usize = 4 << 20;
+/// The part of its memory that a reader may use for the rows of one item: one in so many.
+const ITEM_MEMORY_PART: u64 = 4;
 
 /// Reason why there are no rows.
 #[derive(Debug, Error)]
@@ -104,33 +101,94 @@ impl Feed {
             return Ok(FeedOutcome::Dropped("gone"));
         }
 
-        let mut attempts = Vec::with_capacity(item.keys.len());
-        for taken in scored.iter().filter(|attempt| item.keys.contains(&attempt.record.key)) {
-            match read(snapshot, taken.record.clone()).await? {
-                Some(attempt) => attempts.push(attempt),
-                None => return Ok(FeedOutcome::Dropped("unreadable")),
+        let members: Vec<_> =
+            scored.iter().filter(|attempt| item.keys.contains(&attempt.record.key)).collect();
+        let groups = RewardGroups::new(self.options.rewards.advantage, &scored);
+        if let Some(reason) = self.options.refusal(&members, &groups) {
+            return Ok(FeedOutcome::Dropped(reason));
+        }
+
+        let start = self.encoder.pending().len();
+        let mut silent: Vec<SilentAttempt> = Vec::new();
+        for member in &members {
+            let made = self.encode_attempt(snapshot, member, &groups, item.position, newest).await;
+            snapshot.give_back();
+            match made? {
+                Ok(()) => {}
+                Err(NO_ROWS) => silent.push((member.record.key, "member_no_rows")),
+                Err(INFRASTRUCTURE_FAILED) => {
+                    silent.push((member.record.key, "member_infrastructure_failed"));
+                }
+                Err(reason) => {
+                    self.encoder.pending().truncate(start);
+                    return Ok(FeedOutcome::Dropped(reason));
+                }
             }
         }
-        Ok(match self.options.at_version(newest).rows(&attempts, &scored) {
-            Ok(made) => self.encode(&made.rows, made.silent, item.position),
-            Err(reason) => FeedOutcome::Dropped(reason),
-        })
+
+        if silent.len() == members.len() {
+            let has_taken = members.iter().any(|member| self.options.takes(member));
+            let reason = if has_taken { NO_ROWS } else { INFRASTRUCTURE_FAILED };
+            return Ok(FeedOutcome::Dropped(reason));
+        }
+        Ok(FeedOutcome::Rows(self.encoder.take(), silent))
     }
 
-    /// Encodes rows as the next bytes of the stream. Rows that cannot be encoded never can be, so
-    /// they are dropped.
-    fn encode(&mut self, rows: &[Row], silent: Vec<SilentAttempt>, item: i64) -> FeedOutcome {
-        let bytes = rows.iter().map(Row::bytes).sum();
-        let before = self.encoder.pending().len();
-        let batch = self.batch(rows, item).map_err(EncodeError::from);
-        match batch.and_then(|batch| self.encoder.write(&batch, bytes)) {
-            Ok(()) => FeedOutcome::Rows(self.encoder.take(), silent),
-            Err(error) => {
+    /// Encodes the rows of one attempt as the next bytes of the stream; or says why it has none.
+    async fn encode_attempt(
+        &mut self,
+        snapshot: &mut Snapshot,
+        member: &ScoredAttempt,
+        groups: &RewardGroups,
+        item: i64,
+        newest: Option<i64>,
+    ) -> Result<Result<(), &'static str>, FeedError> {
+        let options = self.options.at_version(newest);
+        if !options.takes(member) {
+            return Ok(Err(INFRASTRUCTURE_FAILED));
+        }
+        let Some(attempt) = read(snapshot, member.record.clone()).await? else {
+            return Ok(Err(UNREADABLE));
+        };
+        let bytes_max = snapshot.bytes_max() / ITEM_MEMORY_PART;
+        let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+
+        let derived = derive(&attempt.calls);
+        Ok(options.shares(&attempt, &derived).and_then(|shares| {
+            let standing = groups.standing(&attempt.record);
+            let extras = options.rewards.row_extras(standing, options.versions);
+            let rows = rows(&attempt, &derived, &shares, extras);
+            self.encode(rows, item, bytes_max)
+        }))
+    }
+
+    /// Encodes rows as the next bytes of the stream, of which no more than `bytes_max` may wait.
+    /// Rows that cannot be encoded never can be, so they are refused.
+    fn encode(
+        &mut self,
+        rows: impl Iterator<Item = Row>,
+        item: i64,
+        bytes_max: usize,
+    ) -> Result<(), &'static str> {
+        let mut rows = rows.peekable();
+        while rows.peek().is_some() {
+            let (mut batch, mut bytes) = (Vec::new(), 0);
+            while let Some(row) = rows.next_if(|_| bytes < BATCH_BYTES) {
+                bytes += row.bytes();
+                batch.push(row);
+            }
+
+            let made = self.batch(&batch, item).map_err(EncodeError::from);
+            if let Err(error) = made.and_then(|batch| self.encoder.write(&batch, bytes)) {
                 tracing::error!(%error, "rows cannot be encoded");
-                self.encoder.pending().truncate(before);
-                FeedOutcome::Dropped("unreadable")
+                return Err(UNREADABLE);
+            }
+            if self.encoder.pending().len() > bytes_max {
+                tracing::error!(item, bytes_max, "the rows of an item take too much memory");
+                return Err(UNREADABLE);
             }
         }
+        Ok(())
     }
 
     /// Makes a batch of rows, each with the item that it belongs to.
@@ -157,7 +215,11 @@ async fn read(
 ) -> Result<Option<RecordedAttempt>, FeedError> {
     match scan(snapshot, record, None).await {
         Ok((attempt, _)) => Ok(Some(attempt)),
-        Err(error @ (SnapshotError::Decode { .. } | SnapshotError::Word(..))) => {
+        Err(
+            error @ (SnapshotError::Decode { .. }
+            | SnapshotError::TooLarge { .. }
+            | SnapshotError::Word(..)),
+        ) => {
             tracing::error!(%error, "an episode cannot be handed out");
             Ok(None)
         }
@@ -175,62 +237,34 @@ impl FeedOptions {
         options
     }
 
-    /// Makes the rows of attempts of one group, or returns the reason why there are none.
-    /// `compared` are the attempts that they are compared with, themselves included.
-    fn rows(
-        &self,
-        attempts: &[RecordedAttempt],
-        compared: &[ScoredAttempt],
-    ) -> Result<ItemRows, &'static str> {
-        let is_below = |attempt| self.min_reward.is_some_and(|least| is_below(attempt, least));
-        if attempts.iter().any(|attempt| self.takes(attempt) && is_below(attempt)) {
-            return Err("below_min_reward");
+    /// Returns the reason for which none of `members` is handed out, where their rewards show one.
+    fn refusal(&self, members: &[&ScoredAttempt], groups: &RewardGroups) -> Option<&'static str> {
+        let is_below = |member: &&ScoredAttempt| {
+            let least = self.min_reward.filter(|_| self.takes(member));
+            least.is_some_and(|least| member.reward.is_none_or(|reward| reward < least))
+        };
+        if members.iter().any(is_below) {
+            return Some("below_min_reward");
         }
-        let groups = RewardGroups::new(self.rewards.advantage, compared);
-        if self.no_signal && groups.summaries.iter().all(GroupSummary::is_without_signal) {
-            return Err("no_signal");
-        }
-
-        let mut made = ItemRows::default();
-        for attempt in attempts {
-            let standing = groups.standing(&attempt.record);
-            let extras = self.rewards.row_extras(standing, self.versions);
-            match self.rows_of_one(attempt, extras) {
-                Ok(rows) => made.rows.extend(rows),
-                Err(NO_ROWS) => made.silent.push((attempt.record.key, "member_no_rows")),
-                Err(INFRASTRUCTURE_FAILED) => {
-                    made.silent.push((attempt.record.key, "member_infrastructure_failed"));
-                }
-                Err(reason) => return Err(reason),
-            }
-        }
-
-        if made.rows.is_empty() {
-            let has_taken = attempts.iter().any(|attempt| self.takes(attempt));
-            return Err(if has_taken { NO_ROWS } else { INFRASTRUCTURE_FAILED });
-        }
-        Ok(made)
+        let is_silent = groups.summaries.iter().all(GroupSummary::is_without_signal);
+        (self.no_signal && is_silent).then_some("no_signal")
     }
 
     /// Returns false for an attempt whose rows are left out. Its group goes on without it.
-    fn takes(&self, attempt: &RecordedAttempt) -> bool {
-        let last = LastCall::of(&attempt.calls);
-        !self.no_infrastructure_failed || !failed_by_infrastructure(&attempt.record, last)
+    fn takes(&self, attempt: &ScoredAttempt) -> bool {
+        !self.no_infrastructure_failed || !attempt.is_infrastructure_failed
     }
 
-    fn rows_of_one(
+    /// Chooses the paths of an attempt that make rows, or returns the reason why there are none.
+    fn shares<'d>(
         &self,
         attempt: &RecordedAttempt,
-        extras: RowExtras<'_>,
-    ) -> Result<Vec<Row>, &'static str> {
-        if !self.takes(attempt) {
-            return Err(INFRASTRUCTURE_FAILED);
-        }
-        let derived = derive(&attempt.calls);
+        derived: &'d Derived<'_>,
+    ) -> Result<TokenShares<'d>, &'static str> {
         if derived.paths.is_empty() {
             return Err(NO_ROWS);
         }
-        let (verdict, _) = Verdicts::new(attempt, &derived).of_episode();
+        let (verdict, _) = Verdicts::new(attempt, derived).of_episode();
         if self.verdict.is_some_and(|worst| rank(verdict) > rank(worst)) {
             return Err("verdict");
         }
@@ -241,29 +275,23 @@ impl FeedOptions {
             shared: SharedTokens::Once,
             versions: self.versions,
         };
-        let (mut shares, mut notes) = weigh(&derived, &filter);
+        let (mut shares, mut notes) = weigh(derived, &filter);
         let nothing_trained = VersionMismatch::NothingTrained.as_str();
         if shares.paths.is_empty() && exclusion(&notes) == nothing_trained {
             // An episode that trains nothing has no wrong version, and its group needs its reward.
             filter.versions = VersionFilter::default();
-            (shares, notes) = weigh(&derived, &filter);
+            (shares, notes) = weigh(derived, &filter);
         }
         if shares.paths.is_empty() {
             return Err(exclusion(&notes));
         }
-        Ok(rows(attempt, &derived, &shares, extras).collect())
+        Ok(shares)
     }
 }
 
 /// Returns the place of a verdict, the best first.
 fn rank(verdict: &str) -> Option<usize> {
     VERDICTS.iter().position(|other| *other == verdict)
-}
-
-/// Returns true where the reward of an attempt's episode is less, or is not known.
-fn is_below(attempt: &RecordedAttempt, least: f64) -> bool {
-    let reward = LatestRewards::new(&attempt.rewards).value(RewardScope::Episode);
-    reward.is_none_or(|reward| reward < least)
 }
 
 /// Returns the reason why an episode with paths has no row. That it trains nothing is the last one.

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
-use episode::{Call, CallId, Trajectory, TrajectoryKind};
+use episode::{Body, Call, CallId, Trajectory, TrajectoryKind};
 
 use crate::graph::assessment::{Assessment, assess_alone, is_missing};
 use crate::graph::derive::{Derived, derive};
@@ -69,7 +68,7 @@ pub fn choice_mask(call: &Call, choice: u32) -> Option<ChoiceMask> {
 
 /// Returns the requests that name a recorded response, with the whole conversation in front. The
 /// order of `calls` does not matter; requests that name none are not in the result.
-pub fn whole_requests(calls: &[Call]) -> BTreeMap<CallId, Bytes> {
+pub fn whole_requests(calls: &[Call]) -> BTreeMap<CallId, Body> {
     let mut sorted: Vec<&Call> = calls.iter().collect();
     sorted.sort_by_key(|call| (call.begun.started_at, call.begun.call_id));
     previous_responses::whole_requests(&sorted)

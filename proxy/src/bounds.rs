@@ -187,3 +187,15 @@ pub(crate) const ADMISSION_LOOK_EVERY: Duration = Duration::from_millis(500);
 pub(crate) const ADMISSION_PAUSE: Duration = Duration::from_millis(20);
 /// Seconds after which a refused first call may be sent again.
 pub(crate) const ADMISSION_RETRY_AFTER_S: u16 = 5;
+
+// Reading beside calls.
+
+/// The part of the memory of calls that readers of the recording may have: one in so many.
+pub(crate) const READING_MEMORY_PART: u64 = 3;
+/// Bytes that readers borrow at a time.
+pub(crate) const READING_PIECE_BYTES: u64 = 64 << 10;
+/// The part of the memory of calls that the calls of one attempt may hold in the store, without
+/// what they repeat: one in so many.
+pub(crate) const ATTEMPT_MEMORY_PART: u64 = 12;
+/// Bytes that the calls of an attempt may hold in any case.
+pub(crate) const ATTEMPT_BYTES_MIN: u64 = 32 << 20;

@@ -210,6 +210,7 @@ impl CallError {
             Self::Overloaded | Self::NotAdmitted(_) => "overloaded_error",
             Self::Cancelled | Self::Unrecorded(CommitError::Closed(..)) => "episode_closed",
             Self::Unrecorded(CommitError::Spent(..)) => "budget_spent",
+            Self::Unrecorded(CommitError::Full(_)) => "attempt_full",
             Self::Panicked => "recorder_error",
             Self::Unrecorded(error) if status_of_unrecorded(error).is_server_error() => {
                 "recorder_error"
@@ -270,7 +271,7 @@ fn status_of_unrecorded(error: &CommitError) -> StatusCode {
         CommitError::Closed(..) | CommitError::Announced(..) => StatusCode::CONFLICT,
         CommitError::NeedsKey(_) | CommitError::Revoked => StatusCode::UNAUTHORIZED,
         CommitError::TooManyLabels(_) => StatusCode::BAD_REQUEST,
-        CommitError::Spent(..) => StatusCode::TOO_MANY_REQUESTS,
+        CommitError::Spent(..) | CommitError::Full(_) => StatusCode::TOO_MANY_REQUESTS,
         _ => StatusCode::SERVICE_UNAVAILABLE,
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use wire::{ForcedSampling, ForcedSamplingError};
 
+use crate::bounds::{ATTEMPT_BYTES_MIN, ATTEMPT_MEMORY_PART};
 use crate::config::continue_mode::ContinueMode;
 use crate::config::spec::{EngineSpec, InvalidEngine};
 use crate::config::{Config, InvalidSetting};
@@ -26,6 +27,7 @@ use crate::record::attempts::OpenAttempts;
 use crate::record::experts::ExpertPrompts;
 use crate::record::mask::KeyMask;
 use crate::record::paths::PathMemory;
+use crate::record::reading_room::AccountRoom;
 use crate::record::services::RecordingServices;
 use crate::record::tracker::CallTracker;
 use crate::tag::api_key::KeySigner;
@@ -38,6 +40,8 @@ pub struct Proxy {
     pub(crate) store: Store,
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) memory: Arc<MemoryAccount>,
+    /// The memory of those who read the recording.
+    pub(crate) reading_room: Arc<AccountRoom>,
     /// Bounds the calls in flight.
     call_permits: Arc<Semaphore>,
     pub(crate) open_attempts: OpenAttempts,
@@ -119,6 +123,9 @@ impl Proxy {
         fleet.probe_early().await;
 
         let memory = Arc::new(MemoryAccount::new(config.memory_bytes_max));
+        let reading_room = Arc::new(AccountRoom::new(&memory));
+        let attempt_bytes_max = config.memory_bytes_max / ATTEMPT_MEMORY_PART;
+        store.set_attempt_bytes_max(attempt_bytes_max.max(ATTEMPT_BYTES_MIN)).await?;
         let paths = PathMemory::new(config.continues, &memory);
         for (attempt, mode) in wishes.continues {
             paths.set_mode(attempt, mode);
@@ -127,6 +134,7 @@ impl Proxy {
             fleet: Arc::new(fleet),
             call_permits: Arc::new(Semaphore::new(config.calls_at_once())),
             memory,
+            reading_room,
             default_force: Arc::new(config.force.clone()),
             paths,
             mask: KeyMask::new(config.upstream_key.as_deref()),

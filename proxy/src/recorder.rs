@@ -14,8 +14,8 @@ use episode::{AttemptId, CallId, Micros, Reward};
 use http::clock::now;
 use http::memory::MemoryCounts;
 use store::{
-    AdmissionRule, Announcement, ApiKeyRecord, Budget, CommitError, SnapshotError, Store,
-    VersionRecord,
+    AdmissionRule, Announcement, ApiKeyRecord, Budget, CommitError, ReadingRoom, SnapshotError,
+    Store, VersionRecord,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -288,6 +288,11 @@ impl Recorder {
     /// Numbers of calls since the process began.
     pub fn call_counts(&self) -> CallCounts {
         self.0.tracker.counts()
+    }
+
+    /// The memory of those who read the recording.
+    pub fn reading_room(&self) -> Arc<dyn ReadingRoom> {
+        Arc::clone(&self.0.reading_room) as Arc<dyn ReadingRoom>
     }
 
     /// The memory of requests and replies.

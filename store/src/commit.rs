@@ -154,6 +154,10 @@ async fn write(
             state.gates.set_default_budget(*budget);
             Ok(())
         }
+        Record::AttemptBytesMax(bytes_max) => {
+            state.attempt_bytes_max = Some(*bytes_max);
+            Ok(())
+        }
 
         Record::Close { attempt, at, status } => {
             close(connection, attempt, *at, status.as_deref()).await?;

@@ -76,6 +76,12 @@ pub enum CommitError {
     /// The limit that is reached, and its unit.
     #[error("the budget of {0} {1} is spent")]
     Spent(u64, &'static str),
+    /// The attempt has no room for the request; the most that it may hold, in bytes.
+    #[error(
+        "the attempt holds about {} MiB that are new in its calls, the most under this \
+         `--memory-max`", .0 >> 20
+    )]
+    Full(u64),
     /// There is no such key.
     #[error("the episode has no key `{0}`")]
     UnknownKey(String),
@@ -116,6 +122,7 @@ impl CommitError {
                 | Self::Announced(..)
                 | Self::TooManyLabels(_)
                 | Self::Spent(..)
+                | Self::Full(_)
         )
     }
 }
@@ -144,6 +151,15 @@ pub enum SnapshotError {
     /// A stored word is not one that this version writes.
     #[error("`{0}` is not a known {1}")]
     Word(String, &'static str),
+    /// The calls of an attempt take more memory than a reader may have.
+    #[error("its calls take about {} MiB, and readers of a recorder have {} MiB: give it more \
+             `--memory-max`, or read the store with `rolltape export`", bytes >> 20, bytes_max >> 20)]
+    TooLarge {
+        /// Bytes that they take.
+        bytes: u64,
+        /// The most that one reader may have, in bytes.
+        bytes_max: u64,
+    },
     /// The database does not take a question in SQL.
     #[error("the store does not take this question: {0}")]
     Question(String),

@@ -64,6 +64,7 @@ pub use maintenance::prune::{
     KeepReason, PruneCandidate, PruneError, PruneFilter, PrunePlan, PruneReport, plan_prune, prune,
 };
 pub use snapshot::Snapshot;
+pub use snapshot::room::{Loan, ReadingRoom};
 pub use snapshot::summary::EpisodeSummary;
 pub use types::{Announcement, ApiKeyRecord, AttemptRecord, Budget, Durability, Selection};
 pub use unavailable::StoreUnavailable;

@@ -1,6 +1,5 @@
 //! Whatever conversations send, in whatever order, comes back byte for byte and id for id.
 
-use bytes::Bytes;
 use episode::{CallEnd, CallId, CallStart};
 use proptest::prelude::*;
 use uuid::Uuid;
@@ -78,13 +77,13 @@ impl Talk {
     fn call(&self, at: i64) -> (CallStart, CallEnd) {
         let begun = CallStart {
             call_id: CallId(Uuid::now_v7()),
-            request: Bytes::from(self.text.clone()),
+            request: self.text.clone().into(),
             ..begun("e", at)
         };
         let mut ended = ended(begun.call_id);
         let event = |word: &[u8]| [b"data: {\"delta\":\"", word, b"\"}\n\n"].concat();
         let reply: Vec<u8> = self.text.split(|b| *b == b' ').take(50).flat_map(event).collect();
-        ended.reply = Bytes::from(reply);
+        ended.reply = reply.into();
         ended.prompts = vec![self.tokens.clone(), self.tokens.iter().rev().copied().collect()];
         ended.choices[0].token_ids = Some(self.tokens.iter().take(7).copied().collect());
         (begun, ended)

@@ -3,6 +3,7 @@
 //! `calls` reads calls back whole, `summary` counts them, `rows` decodes rows.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use episode::{
     Annotation, AttemptId, CallId, EpisodeId, GroupId, Micros, Reward, RewardScope, TaskId,
@@ -14,10 +15,12 @@ use crate::database::row::Row;
 use crate::error::SnapshotError;
 use crate::location::Location;
 use crate::open;
+use crate::snapshot::room::{Loan, ReadingRoom};
 use crate::snapshot::rows::{annotation_of, episode_of, reward_of};
 use crate::types::{AttemptRecord, Selection};
 
 pub(crate) mod calls;
+pub(crate) mod room;
 pub(crate) mod rows;
 pub(crate) mod summary;
 
@@ -45,6 +48,10 @@ pub struct Snapshot {
     has_sides: Option<bool>,
     /// True where any choice has annotations; `None` until the store is asked.
     has_annotations: Option<bool>,
+    /// Where the memory for calls comes from; `None` for a process that only reads.
+    room: Option<Arc<dyn ReadingRoom>>,
+    /// The memory of the attempts that were read.
+    loans: Vec<Loan>,
 }
 
 impl Snapshot {
@@ -68,7 +75,8 @@ impl Snapshot {
     async fn of(mut connection: StoreConnection) -> Result<Self, SnapshotError> {
         // The transaction stays open as long as the snapshot: it is what fixes the moment.
         connection.begin_snapshot().await?;
-        Ok(Self { connection, has_sides: None, has_annotations: None })
+        let (has_sides, has_annotations, room, loans) = (None, None, None, Vec::new());
+        Ok(Self { connection, has_sides, has_annotations, room, loans })
     }
 
     pub(crate) fn connection(&mut self) -> &mut StoreConnection {

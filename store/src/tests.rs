@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bytes::Bytes;
 use episode::{
     Annotation, AttemptId, CallEnd, CallId, CallKind, CallStart, Choice, ContinueReason, Continued,
     EpisodeId, Fidelity, Lineage, Outcome, Reward, RewardScope, Route, Tag, TagSource, TokenColumn,
@@ -51,7 +50,7 @@ pub(crate) fn begun(episode: &str, at: i64) -> CallStart {
         path: "/v1/chat/completions?x=1".into(),
         route: Route::Chat,
         model: Some("m".into()),
-        request: Bytes::from(vec![0, 255, 10, 13]),
+        request: vec![0, 255, 10, 13].into(),
         sampling: Some(r#"{"temperature":0.5}"#.into()),
         lineage: Lineage {
             client: Some("codex".into()),
@@ -86,7 +85,7 @@ pub(crate) fn ended(call_id: CallId) -> CallEnd {
         status: Some(200),
         outcome: Outcome::Complete,
         error: None,
-        reply: Bytes::from("data: [DONE]\n\n".repeat(50)),
+        reply: "data: [DONE]\n\n".repeat(50).into(),
         model: Some("m".into()),
         prompts: vec![vec![1, 2, u32::MAX], vec![]],
         choices: vec![

@@ -158,6 +158,15 @@ impl Store {
         Ok(())
     }
 
+    /// Sets the most bytes that are new in the calls of an attempt. A call that brings more is
+    /// refused.
+    ///
+    /// # Errors
+    /// [`CommitError`] when the writer has stopped.
+    pub async fn set_attempt_bytes_max(&self, bytes_max: u64) -> Result<(), CommitError> {
+        self.write(Record::AttemptBytesMax(bytes_max)).await
+    }
+
     /// Announces an episode, best before its first call. What calls said of its group, task and
     /// labels is replaced; what was announced before stays.
     ///

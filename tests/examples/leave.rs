@@ -63,7 +63,7 @@ fn ms(times: &[Duration], thousandths: usize) -> f64 {
 /// Whether the part that came is on disk.
 fn is_kept(call: &Call) -> bool {
     let Some(ended) = &call.ended else { return false };
-    let streams = call.begun.request.windows(13).any(|w| w == b"\"stream\":true");
+    let streams = call.begun.request.read().windows(13).any(|w| w == b"\"stream\":true");
     ended.outcome == Outcome::ClientGone && ended.reply.is_empty() != streams
 }
 

@@ -69,7 +69,7 @@ async fn a_turn_goes_on_from_a_response_that_no_server_has() {
             assert!(next.starts_with(&so_far), "{next:?} goes on from {so_far:?}");
         }
         // What is recorded is what the agent sent.
-        let sent: Value = serde_json::from_slice(&calls[1].begun.request).unwrap();
+        let sent: Value = serde_json::from_slice(&calls[1].begun.request.read()).unwrap();
         assert_eq!(sent["input"].as_array().unwrap().len(), 1);
         world.stop().await;
     }

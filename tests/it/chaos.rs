@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use episode::{Call, Outcome};
 use kit::{Fault, FaultPlan, Relay, Reply, Seen, Step, Upstream, converse, replies};
 use store::{Location, Selection, Snapshot};
@@ -364,9 +365,9 @@ async fn compare(at: &Location, relay: &Relay, observed: &[Observed], tally: &mu
     for episode in snapshot.episodes(&Selection::default()).await.unwrap() {
         calls.extend(snapshot.calls(&episode).await.unwrap());
     }
-    let mut by_request: HashMap<&[u8], Vec<&Call>> = HashMap::new();
+    let mut by_request: HashMap<Bytes, Vec<&Call>> = HashMap::new();
     for call in &calls {
-        by_request.entry(&call.begun.request).or_default().push(call);
+        by_request.entry(call.begun.request.read()).or_default().push(call);
     }
     tally.holes += calls.iter().filter(|call| call.ended.is_none()).count();
 
@@ -415,7 +416,8 @@ fn check_content(seen: &Observed, found: &Call, relay: &Relay) {
     assert!(came_whole, "{name} was acknowledged, and its upstream broke off: {plan:?}");
     assert_eq!(ended.outcome, Outcome::Complete, "{name}: {:?}", ended.error);
     assert_eq!(ended.unasked, None, "{name}");
-    let text = String::from_utf8_lossy(&ended.reply);
+    let reply = ended.reply.read();
+    let text = String::from_utf8_lossy(&reply);
     assert!(text.contains(&name), "{name} got the reply of another: {text}");
     assert_eq!(ended.choices[0].token_ids.as_deref(), Some(&call.ids()[..]), "{name}");
     assert_eq!(ended.prompts, [[1, 5, 9]], "{name}");

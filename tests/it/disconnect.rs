@@ -395,7 +395,10 @@ async fn the_rest_is_recorded_after_an_agent_left_at_the_end() {
     let ended = case.recorded().await;
     assert_eq!((ended.outcome, ended.usage.prompt), (Outcome::Complete, Some(3)));
     assert_eq!(ended.choices[0].token_ids.as_deref(), Some(&[4][..]));
-    assert!(!String::from_utf8_lossy(&ended.reply).contains("usage"), "the agent never had it");
+    assert!(
+        !String::from_utf8_lossy(&ended.reply.read()).contains("usage"),
+        "the agent never had it"
+    );
     let failed = Leaving { after: &[r#"{"error":{"message":"boom"}}"#, "[DONE]"], ..case };
     assert_eq!(failed.recorded().await.outcome, Outcome::UpstreamFailed);
 }

@@ -297,6 +297,28 @@ fn the_book_has_the_order_of_the_list() {
 }
 
 /// The table of generated files names what is there, and commands that the code names too.
+/// The meanings of a table's words that the page shows: those of the first column of the table
+/// whose header starts with `header`.
+fn meanings<'a>(page: &'a str, header: &str) -> Vec<&'a str> {
+    let (_, table) = page.split_once(header).expect("the page has the table");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    rows.filter_map(|row| row.split('|').nth(2)).map(str::trim).collect()
+}
+
+#[test]
+fn the_page_is_built_with_the_meanings_that_the_documents_have() {
+    let script = read("viewer/page/dist/app.js");
+    for (file, header) in
+        [("docs/export.md", "| reason | meaning |"), ("docs/forks.md", "| cause | meaning |")]
+    {
+        let page = read(file);
+        let meanings = meanings(&page, header);
+        assert!(!meanings.is_empty(), "{file} has no `{header}`");
+        let missing: Vec<_> = meanings.iter().filter(|text| !script.contains(**text)).collect();
+        assert!(missing.is_empty(), "in viewer/page, `npm run build`; {file}: {missing:?}");
+    }
+}
+
 #[test]
 fn generated_files_are_there() {
     let page = read("docs/generated.md");

@@ -113,7 +113,7 @@ async fn recorded(at: &Location) -> BTreeSet<String> {
         for call in snapshot.calls(&episode).await.unwrap() {
             let end = call.ended.as_ref();
             if end.is_some_and(|end| end.outcome == episode::Outcome::Complete) {
-                whole.insert(number_of(&call.begun.request));
+                whole.insert(number_of(&call.begun.request.read()));
             }
         }
     }

@@ -199,7 +199,7 @@ async fn report(
     for call in world.calls().await {
         let is_whole = call.ended.is_some_and(|end| end.outcome == episode::Outcome::Complete);
         if is_whole {
-            recorded.insert(number_of(&call.begun.request));
+            recorded.insert(number_of(&call.begun.request.read()));
         }
     }
     let lost = seen.acked.difference(&recorded).count();

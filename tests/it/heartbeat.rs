@@ -62,7 +62,7 @@ async fn through_the_cutter(world: &World, body: &str) -> (Reply, Call) {
 
 fn recorded(call: &Call) -> (Outcome, Option<u16>, u32, String) {
     let ended = call.ended.as_ref().unwrap();
-    let reply = String::from_utf8(ended.reply.to_vec()).unwrap();
+    let reply = String::from_utf8(ended.reply.read().to_vec()).unwrap();
     (ended.outcome, ended.status, ended.heartbeats, reply)
 }
 

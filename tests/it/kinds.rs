@@ -143,9 +143,12 @@ async fn a_stream_is_translated_as_one_under_any_type() {
             assert!(shown.starts_with("text/event-stream"), "{kind}: {shown}");
 
             let ended = last_call(&world).await.ended.unwrap();
-            assert_eq!((ended.outcome, ended.reply.as_ref()), (Outcome::Complete, &reply.body[..]));
+            assert_eq!(
+                (ended.outcome, &ended.reply.read()[..]),
+                (Outcome::Complete, &reply.body[..])
+            );
             assert_eq!(ended.choices[0].token_ids.as_ref().unwrap().len(), 5, "{kind}");
-            assert_eq!(wire::answers(route, &ended.reply).len(), 1, "{kind}");
+            assert_eq!(wire::answers(route, &ended.reply.read()).len(), 1, "{kind}");
         }
     }
     world.stop().await;
@@ -189,7 +192,7 @@ async fn a_document_is_one_under_the_type_of_a_stream() {
                 assert_eq!(ended.outcome, Outcome::Complete, "{kind}: {name}: {:?}", ended.error);
                 assert_eq!(ended.prompts, [[1, 5, 9]], "{kind}: {name}");
                 assert_eq!(ended.reply, plain, "{kind}: {name}");
-                let answers = wire::answers(Route::Chat, &ended.reply);
+                let answers = wire::answers(Route::Chat, &ended.reply.read());
                 assert_eq!(answers.len(), 1, "{kind}: {name}");
             }
         }
@@ -254,7 +257,10 @@ async fn white_space_passes_before_a_document_as_it_comes() {
             let reply = rest(socket, read).await;
             assert!(reply.whole && reply.json()["id"].is_string(), "{kind}: {}", reply.text());
             let ended = last_call(&world).await.ended.unwrap();
-            assert_eq!((ended.outcome, ended.reply.as_ref()), (Outcome::Complete, &reply.body[..]));
+            assert_eq!(
+                (ended.outcome, &ended.reply.read()[..]),
+                (Outcome::Complete, &reply.body[..])
+            );
         }
     }
     world.stop().await;
@@ -272,7 +278,10 @@ async fn white_space_passes_before_a_stream_as_it_comes() {
             let reply = rest(socket, read).await;
             assert!(reply.whole && !reply.text().contains("token_ids\":["), "{}", reply.text());
             let ended = last_call(&world).await.ended.unwrap();
-            assert_eq!((ended.outcome, ended.reply.as_ref()), (Outcome::Complete, &reply.body[..]));
+            assert_eq!(
+                (ended.outcome, &ended.reply.read()[..]),
+                (Outcome::Complete, &reply.body[..])
+            );
             assert_eq!(ended.choices[0].token_ids.as_ref().unwrap().len(), 5);
             if path == CHAT {
                 assert_eq!(reply.body, [b"\n", &tape("vllm/chat_stream.plain.sse")[..]].concat());
@@ -378,7 +387,7 @@ async fn what_is_compressed_is_read_as_what_it_is() {
         let plain = tape(&format!("vllm/{}", name.replace("asked", "plain")));
         assert!(reply.whole && reply.body == [b"\n", &plain[..]].concat(), "{name} as {kind}");
         let ended = world.ended_call().await.ended.unwrap();
-        assert_eq!((ended.outcome, ended.reply.as_ref()), (Outcome::Complete, &reply.body[..]));
+        assert_eq!((ended.outcome, &ended.reply.read()[..]), (Outcome::Complete, &reply.body[..]));
         assert!(ended.choices[0].token_ids.is_some(), "{name} as {kind}");
         world.stop().await;
     }

@@ -84,13 +84,13 @@ fn call_of(agent: u32, number: u32) -> (CallStart, CallEnd) {
         path: "/v1/chat/completions".to_owned(),
         route: Route::Chat,
         model: None,
-        request: text(),
+        request: text().into(),
         sampling: None,
         lineage: Lineage::default(),
     };
     let ended = CallEnd {
         status: Some(200),
-        reply: text(),
+        reply: text().into(),
         logprob_kind: "raw".to_owned(),
         ..CallEnd::without_reply(call_id, i64::from(number) + 1, Outcome::Complete)
     };

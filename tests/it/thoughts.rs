@@ -123,7 +123,7 @@ async fn exported(world: &World, out: &Path) -> (u64, Vec<Value>) {
     let report = exporter::export(world.snapshot().await, &options).await.unwrap();
     let calls = world.calls().await;
     assert!(calls.iter().all(|call| call.ended.as_ref().unwrap().outcome == Outcome::Complete));
-    let last = &calls.last().unwrap().begun.request;
+    let last = &calls.last().unwrap().begun.request.read();
     (report.rows as u64, wire::conversation(Route::Responses, last).unwrap().messages)
 }
 

@@ -189,7 +189,7 @@ async fn other_paths_and_methods_pass_and_are_recorded() {
     let calls = world.calls().await;
     assert_eq!(calls.len(), 5);
     assert!(calls.iter().all(|call| call.ended.is_some()));
-    assert!(calls.iter().any(|call| call.begun.request == [0, 255, 10][..]));
+    assert!(calls.iter().any(|call| call.begun.request == [0, 255, 10]));
     world.stop().await;
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Serialize;
-use store::{Location, Snapshot};
+use store::{Location, ReadingRoom, Snapshot};
 
 use crate::call;
 use crate::episodes::episodes;
@@ -57,12 +57,29 @@ pub enum Answer {
 pub struct Viewer {
     store: Location,
     texts: Option<Arc<TokenTexts>>,
+    /// The memory of what is read; `None` in a process that only reads.
+    room: Option<Arc<dyn ReadingRoom>>,
 }
 
 impl Viewer {
     /// A reader of the store at a location, with a tokenizer for the texts of tokens.
     pub fn new(store: Location, texts: Option<TokenTexts>) -> Self {
-        Self { store, texts: texts.map(Arc::new) }
+        Self { store, texts: texts.map(Arc::new), room: None }
+    }
+
+    /// Borrows the memory of what is read.
+    #[must_use]
+    pub fn in_room(self, room: Arc<dyn ReadingRoom>) -> Self {
+        Self { room: Some(room), ..self }
+    }
+
+    /// The store at this moment.
+    pub(crate) async fn snapshot(&self) -> Result<Snapshot, ViewError> {
+        let snapshot = Snapshot::open_here(&self.store).await?;
+        Ok(match &self.room {
+            Some(room) => snapshot.in_room(Arc::clone(room)),
+            None => snapshot,
+        })
     }
 
     /// The location of the store.
@@ -82,7 +99,7 @@ impl Viewer {
         parameters: &[(String, String)],
     ) -> Result<Answer, ViewError> {
         let given = Parameters::new(parameters);
-        let snapshot = &mut Snapshot::open_here(&self.store).await?;
+        let snapshot = &mut self.snapshot().await?;
 
         match view {
             View::Episodes => document(&episodes(snapshot, given).await?),
@@ -95,12 +112,12 @@ impl Viewer {
             View::Call => document(&call::call(snapshot, id, given).await?),
             View::Request => {
                 given.end()?;
-                Ok(Answer::Body(call::find(snapshot, id).await?.begun.request))
+                Ok(Answer::Body(call::find(snapshot, id).await?.begun.request.read()))
             }
             View::Reply => {
                 given.end()?;
                 let ended = call::find(snapshot, id).await?.ended;
-                Ok(Answer::Body(ended.map(|ended| ended.reply).unwrap_or_default()))
+                Ok(Answer::Body(ended.map(|ended| ended.reply.read()).unwrap_or_default()))
             }
         }
     }

@@ -135,8 +135,8 @@ pub(crate) async fn find(snapshot: &mut Snapshot, id: &str) -> Result<Call, View
 /// for which the other calls of the attempt are read.
 async fn whole_request(snapshot: &mut Snapshot, call: &Call) -> Result<Bytes, ViewError> {
     let begun = &call.begun;
-    if wire::previous_response(begun.route, &begun.request).is_none() {
-        return Ok(begun.request.clone());
+    if wire::previous_response(begun.route, &begun.request.read()).is_none() {
+        return Ok(begun.request.read());
     }
     let selection = Selection { episode: Some(begun.tag.episode.clone()), ..Selection::default() };
     let records = snapshot.episodes(&selection).await?;
@@ -146,7 +146,7 @@ async fn whole_request(snapshot: &mut Snapshot, call: &Call) -> Result<Bytes, Vi
         None => Vec::new(),
     };
     let whole = whole_requests(&calls).remove(&begun.call_id);
-    Ok(whole.unwrap_or_else(|| begun.request.clone()))
+    Ok(whole.unwrap_or_else(|| begun.request.clone()).read())
 }
 
 fn view(call: &Call, request: &[u8], weights: &VersionTable) -> CallView {
@@ -229,7 +229,7 @@ impl ChoiceArrays {
 /// The choices of a reply: those that the server reported tokens of, and those that only its text
 /// has.
 fn choices(call: &Call, ended: &CallEnd, weights: &VersionTable) -> Vec<ChoiceView> {
-    let mut answers = wire::answers(call.begun.route, &ended.reply);
+    let mut answers = wire::answers(call.begun.route, &ended.reply.read());
     let mut found: Vec<ChoiceView> = Vec::with_capacity(ended.choices.len());
 
     for choice in &ended.choices {

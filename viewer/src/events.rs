@@ -90,7 +90,7 @@ impl EventReader {
     /// # Errors
     /// [`ViewError`] when the store cannot be read.
     pub async fn look(&mut self) -> Result<Vec<(&'static str, String)>, ViewError> {
-        let mut snapshot = Snapshot::open_here(self.viewer.store()).await?;
+        let mut snapshot = self.viewer.snapshot().await?;
         let Some(last) = self.last else {
             let keys = snapshot.last_keys().await?;
             let oldest = keys.call.saturating_sub(RUNNING_CALLS_MAX as i64);
@@ -155,10 +155,11 @@ impl EventReader {
             && row.outcome.is_some()
             && let Some(call) = snapshot.call(row.call_id).await?
         {
-            let sent = wire::conversation(call.begun.route, &call.begun.request);
+            let sent = wire::conversation(call.begun.route, &call.begun.request.read());
             heard = sent.map(|sent| excerpt::heard(&sent.messages));
             let ended = call.ended.iter();
-            let mut answers = ended.flat_map(|ended| wire::answers(call.begun.route, &ended.reply));
+            let mut answers =
+                ended.flat_map(|ended| wire::answers(call.begun.route, &ended.reply.read()));
             said = answers.next().map(|answer| excerpt::excerpt(&answer.message, true));
         }
         Ok(CallEvent { heard, said, ..CallEvent::of(row) })

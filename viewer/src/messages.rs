@@ -27,8 +27,8 @@ pub async fn messages(
     for call in &calls {
         let begun = &call.begun;
         let Some(link) = links.iter().find(|link| link.call_id == begun.call_id) else { continue };
-        let request = whole.get(&begun.call_id).unwrap_or(&begun.request);
-        let sent = wire::conversation(begun.route, request).unwrap_or_default().messages;
+        let request = whole.get(&begun.call_id).unwrap_or(&begun.request).read();
+        let sent = wire::conversation(begun.route, &request).unwrap_or_default().messages;
         let count = sent.len();
         let numbered = sent.iter().enumerate().skip(maker.known_messages(link));
         let row = |choice: Option<u32>, position: usize, message: &Value| MessageRow {
@@ -42,7 +42,7 @@ pub async fn messages(
         rows.extend(numbered.map(|(position, message)| row(None, position, message)));
 
         let ended = call.ended.iter();
-        let answers = ended.flat_map(|ended| wire::answers(begun.route, &ended.reply));
+        let answers = ended.flat_map(|ended| wire::answers(begun.route, &ended.reply.read()));
         rows.extend(answers.map(|answer| row(Some(answer.index), count, &answer.message)));
     }
     Ok(rows)

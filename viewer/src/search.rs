@@ -8,7 +8,7 @@ use std::time::Instant;
 use episode::Call;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use store::{AttemptRecord, Snapshot};
+use store::{AttemptRecord, Snapshot, SnapshotError};
 
 use crate::bounds::{HIT_CHARS, HITS, PAGE_MAX, SEARCH_BYTES_MAX, SEARCH_WAIT};
 use crate::error::ViewError;
@@ -25,6 +25,9 @@ pub struct SearchResult {
     pub hits: Vec<Hit>,
     /// Attempts that were searched so far, those of earlier parts included.
     pub searched: u64,
+    /// Attempts of this part that are too large to be read.
+    #[serde(default)]
+    pub unread: u64,
     /// Attempts that the filters take.
     pub total: u64,
     /// The `cursor` of the next part; `None` at the end.
@@ -74,14 +77,18 @@ pub(crate) async fn search(
 
     let needle = wanted.to_lowercase();
     let until = Instant::now() + SEARCH_WAIT;
-    let mut hits = Vec::new();
+    let (mut hits, mut unread) = (Vec::new(), 0);
     loop {
         let (found, total) = snapshot.page(&filter, newest_first(AT_ONCE, searched)).await?;
         let is_end = found.is_empty();
         for summary in found {
             let attempt = summary.episode;
-            let calls = snapshot.calls(&attempt).await?;
-            hits.extend(hits_of(&attempt, &calls, &needle));
+            match snapshot.calls(&attempt).await {
+                Ok(calls) => hits.extend(hits_of(&attempt, &calls, &needle)),
+                Err(SnapshotError::TooLarge { .. }) => unread += 1,
+                Err(error) => return Err(error.into()),
+            }
+            snapshot.give_back();
             searched += 1;
             if hits.len() >= limit || Instant::now() >= until {
                 break;
@@ -89,7 +96,7 @@ pub(crate) async fn search(
         }
         if is_end || hits.len() >= limit || Instant::now() >= until {
             let next = (searched < total && !is_end).then(|| searched.to_string());
-            return Ok(SearchResult { hits, searched, total, next });
+            return Ok(SearchResult { hits, searched, unread, total, next });
         }
     }
 }
@@ -97,8 +104,9 @@ pub(crate) async fn search(
 /// The messages that a call sent, then its answers with the numbers of their choices.
 fn messages(call: &Call) -> impl Iterator<Item = (Option<u32>, Value)> {
     let route = call.begun.route;
-    let sent = wire::conversation(route, &call.begun.request).unwrap_or_default().messages;
-    let answers = call.ended.iter().flat_map(move |ended| wire::answers(route, &ended.reply));
+    let sent = wire::conversation(route, &call.begun.request.read()).unwrap_or_default().messages;
+    let answers =
+        call.ended.iter().flat_map(move |ended| wire::answers(route, &ended.reply.read()));
     let answered = answers.map(|answer| (Some(answer.index), answer.message));
     sent.into_iter().map(|message| (None, message)).chain(answered)
 }

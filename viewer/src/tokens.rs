@@ -171,9 +171,8 @@ impl<'a> ChoiceTokens<'a> {
         if let Some(texts) = texts.and_then(|texts| texts.of(ids)) {
             return (texts, Some("tokenizer"));
         }
-        let reply = self.call.ended.as_ref().map(|ended| &ended.reply);
-        let mut recorded =
-            reply.map_or_else(Default::default, |r| wire::token_texts(self.call.begun.route, r));
+        let reply = self.call.ended.as_ref().map(|ended| ended.reply.read()).unwrap_or_default();
+        let mut recorded = wire::token_texts(self.call.begun.route, &reply);
         let listed = recorded.remove(&self.choice.map_or(0, |choice| choice.index));
         // A list of another length does not show which text is whose.
         let known = listed.filter(|list| !list.is_empty() && list.len() == self.sampled.len());

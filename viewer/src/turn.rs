@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use bytes::Bytes;
-use episode::{Call, CallEnd, CallId, Choice};
+use episode::{Body, Call, CallEnd, CallId, Choice};
 use exporter::ChoiceLink;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -103,14 +102,14 @@ impl<'a> TurnMaker<'a> {
     /// conversation in front.
     pub(crate) fn new(
         calls: &'a [Call],
-        whole: &std::collections::BTreeMap<CallId, Bytes>,
+        whole: &std::collections::BTreeMap<CallId, Body>,
         weights: &'a VersionTable,
     ) -> Self {
         let numbered = calls.iter().zip(1..);
         let by_id = numbered.map(|(call, number)| (call.begun.call_id, (number, call))).collect();
         let said = calls.iter().filter(|call| call.begun.route.generates()).map(|call| {
-            let request = whole.get(&call.begun.call_id).unwrap_or(&call.begun.request);
-            (call.begun.call_id, CallWords::of(call, request))
+            let request = whole.get(&call.begun.call_id).unwrap_or(&call.begun.request).read();
+            (call.begun.call_id, CallWords::of(call, &request))
         });
         Self { said: said.collect(), calls: by_id, weights }
     }
@@ -178,10 +177,10 @@ impl<'a> TurnMaker<'a> {
 }
 
 impl CallWords {
-    fn of(call: &Call, request: &Bytes) -> Self {
+    fn of(call: &Call, request: &[u8]) -> Self {
         let conversation = wire::conversation(call.begun.route, request).unwrap_or_default();
         let ended = call.ended.iter();
-        let answers = ended.flat_map(|ended| wire::answers(call.begun.route, &ended.reply));
+        let answers = ended.flat_map(|ended| wire::answers(call.begun.route, &ended.reply.read()));
         let of =
             |ReplyAnswer { index, message }| (index, (hash(&message), excerpt(&message, true)));
         Self {

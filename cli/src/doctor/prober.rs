@@ -122,7 +122,7 @@ impl Prober {
             return HiddenReply::Unknown;
         }
         // Some servers name their version in replies only.
-        self.server.take_reply(&asked.ended.reply);
+        self.server.take_reply(&asked.ended.reply.read());
         if !asked.asked {
             return HiddenReply::NothingAsked;
         }
@@ -183,8 +183,8 @@ async fn get(client: &Client, path: &str) -> Option<Bytes> {
 
 /// Compares a hidden reply with two plain ones.
 fn compare_hidden(route: Route, replies: [&ClientReply; 3]) -> HiddenReply {
-    let [asked, first, second] = replies.map(|reply| &reply.ended.reply);
-    match (compare(route, first, second), compare(route, first, asked)) {
+    let [asked, first, second] = replies.map(|reply| reply.ended.reply.read());
+    match (compare(route, &first, &second), compare(route, &first, &asked)) {
         (Comparison::Differs(_), _) => HiddenReply::NotRepeatable,
         (_, Comparison::Differs(difference)) => HiddenReply::Differs(difference),
         (_, Comparison::Equal) => HiddenReply::Equal,
@@ -201,7 +201,7 @@ pub(in crate::doctor) mod tests {
     pub(in crate::doctor) fn reply(text: &str) -> ClientReply {
         let ended = CallEnd {
             status: Some(200),
-            reply: Bytes::from(text.to_owned()),
+            reply: text.to_owned().into(),
             ..CallEnd::without_reply(CallId(uuid::Uuid::nil()), 0, Outcome::Complete)
         };
         ClientReply { ended, asked: true, declined: false }

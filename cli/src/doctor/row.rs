@@ -131,7 +131,7 @@ impl ProbeRow {
 
         let no_route = matches!(ended.status, Some(404 | 405 | 501));
         // A 404 may be about the route or about the model; only the error's text tells.
-        let names_model = String::from_utf8_lossy(&ended.reply).contains(model);
+        let names_model = String::from_utf8_lossy(&ended.reply.read()).contains(model);
         self.served = match (ended.translated.is_some(), no_route && !names_model) {
             (_, true) => ServedAs::NotOffered,
             (true, false) => ServedAs::Translated,
@@ -139,7 +139,7 @@ impl ProbeRow {
         };
 
         if ended.outcome != Outcome::Complete {
-            let error = ended.error.clone().unwrap_or_else(|| error_text(&ended.reply));
+            let error = ended.error.clone().unwrap_or_else(|| error_text(&ended.reply.read()));
             let status = ended.status.filter(|status| *status >= 400).map(|s| s.to_string());
             self.error = Some(shorten(&format!("{} {error}", status.unwrap_or_default())));
             return;
@@ -155,7 +155,7 @@ impl ProbeRow {
         }
 
         // Read from the agent's reply: it has no ids, so the counts cannot come from them.
-        self.counts = token_counts(self.probe.route, &ended.reply);
+        self.counts = token_counts(self.probe.route, &ended.reply.read());
         let prompt = equal(self.counts.prompt, self.prompt_ids);
         let sampled = equal(self.counts.completion, self.ids);
         self.counts_agree = sampled.map(|equal| equal && prompt.unwrap_or(true));
@@ -272,6 +272,8 @@ fn shorten(text: &str) -> String {
 mod tests {
     use episode::{CallEnd, Choice, VersionSpan};
 
+    use episode::Body;
+
     use super::*;
     use crate::doctor::prober::tests::reply;
 
@@ -303,7 +305,7 @@ mod tests {
         assert!(!recorded(|e| e.choices[0].logprobs[1] = f32::NAN).is_exact());
         assert!(!recorded(|e| e.choices[0].fidelity = Fidelity::Mapped).is_exact());
         assert!(recorded(|e| e.choices[0].versions.clear()).is_exact());
-        assert_eq!(recorded(|e| e.reply = bytes::Bytes::new()).counts_agree, None);
+        assert_eq!(recorded(|e| e.reply = Body::default()).counts_agree, None);
     }
 
     #[test]
@@ -312,7 +314,7 @@ mod tests {
             recorded(|e| {
                 e.status = Some(404);
                 e.outcome = Outcome::Refused;
-                e.reply = bytes::Bytes::from_static(text.as_bytes());
+                e.reply = text.into();
             })
         };
         assert_eq!(refused(r#"{"detail":"Not Found"}"#).served, ServedAs::NotOffered);

@@ -11,7 +11,9 @@ use exporter::{Feed, FeedOutcome};
 use http::body::{BoxError, ChannelBody};
 use http::clock::now;
 use proxy::Recorder;
-use store::{CommitError, Disposition, FeedItem, LeasePart, Location, Settlement, Snapshot};
+use store::{
+    CommitError, Disposition, FeedItem, LeasePart, Location, ReadingRoom, Settlement, Snapshot,
+};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
@@ -119,6 +121,7 @@ impl Delivery {
         let rows = self.rows.take().ok_or_else(ended_early)?;
         let maker = PieceMaker {
             location: self.recorder.store().location().clone(),
+            room: self.recorder.reading_room(),
             pending: std::mem::take(&mut self.pending),
             rows,
             drop_late: self.drop_late,
@@ -227,6 +230,7 @@ struct Piece {
 /// The input of a piece. It blocks its thread.
 struct PieceMaker {
     location: Location,
+    room: Arc<dyn ReadingRoom>,
     pending: VecDeque<FeedItem>,
     rows: RowStream,
     drop_late: bool,
@@ -238,7 +242,8 @@ impl PieceMaker {
     /// Takes items until their rows are a piece. An item that fails stays pending; the items before
     /// it are sent first.
     fn make(&mut self) -> Result<Piece, FeedError> {
-        let mut snapshot = Handle::current().block_on(Snapshot::open_here(&self.location))?;
+        let opened = Handle::current().block_on(Snapshot::open_here(&self.location))?;
+        let mut snapshot = opened.in_room(Arc::clone(&self.room));
         let mut piece = Piece::default();
 
         while piece.bytes.len() < PIECE_BYTES

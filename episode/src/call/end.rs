@@ -1,6 +1,6 @@
 //! Ends of calls without a reply.
 
-use bytes::Bytes;
+use crate::Body;
 
 use super::CallEnd;
 use crate::{CallId, Micros, Outcome, TokenCounts, VersionStamps};
@@ -16,7 +16,7 @@ impl CallEnd {
             outcome,
             error: None,
 
-            reply: Bytes::new(),
+            reply: Body::default(),
             model: None,
             prompts: Vec::new(),
             choices: Vec::new(),

@@ -201,6 +201,6 @@ fn history_side(node: &Node<'_>) -> HistorySide {
         messages,
         tools,
         models: [node.call.begun.model.clone(), node.ended.model.clone()],
-        rendering: wire::template_fields(&node.request),
+        rendering: wire::template_fields(&node.request.read()),
     }
 }

@@ -1,6 +1,4 @@
 //! Which calls left a history, where, and what it cost.
-
-use bytes::Bytes;
 use episode::{Call, CallKind, Outcome};
 use serde_json::{Value, json};
 
@@ -158,7 +156,7 @@ fn token_names_in_replies_show_the_text_around_the_place() {
         let entries: Vec<_> = tokens.iter().map(|token| json!({ "token": token })).collect();
         let body = json!({ "choices": [{ "index": 0, "message": { "content": tokens.concat() },
             "logprobs": { "content": entries } }] });
-        reply(&mut call).reply = Bytes::from(body.to_string());
+        reply(&mut call).reply = body.to_string().into();
         call
     };
     let words = ["a", "so it is", "c"];

@@ -27,7 +27,8 @@ impl ForkTexts {
     pub(crate) fn recorded(nodes: &PerNode<Node<'_>>) -> Self {
         let mut found = HashMap::new();
         for choices in nodes.as_slice().chunk_by(|a, b| a.call_id() == b.call_id()) {
-            let texts = wire::token_texts(choices[0].call.begun.route, &choices[0].ended.reply);
+            let texts =
+                wire::token_texts(choices[0].call.begun.route, &choices[0].ended.reply.read());
             for node in choices {
                 let Some(texts) = texts.get(&node.index) else { continue };
                 // A list of another length does not show which text is whose.

@@ -39,7 +39,7 @@ fn attempt(number: u32, reward: Option<f64>, answer: &str) -> RecordedAttempt {
     let mut first = with_bodies(call(1, &[1, 2], &[&[3], &[4, 5]]), &asked, "");
     let other = json!({ "role": "assistant", "content": "three" });
     let choices = json!([{ "index": 0, "message": said }, { "index": 1, "message": other }]);
-    reply(&mut first).reply = Bytes::from(json!({ "choices": choices }).to_string());
+    reply(&mut first).reply = json!({ "choices": choices }).to_string().into();
     reply(&mut first).choices[0].finish_reason = Some("tool_calls".to_owned());
     let history = [asked.to_vec(), vec![said, told]].concat();
     let mut second = with_bodies(call(2, &[1, 2, 3, 6], &[&[7, 8]]), &history, answer);

@@ -163,7 +163,7 @@ fn parser_lost_ids(node: &Node<'_>) -> bool {
     if ended.outcome != Outcome::Complete || !is_short {
         return false;
     }
-    let answers = wire::answers(node.call.begun.route, &ended.reply);
+    let answers = wire::answers(node.call.begun.route, &ended.reply.read());
     let answer = answers.into_iter().find(|answer| answer.index == node.index);
     answer.is_some_and(|answer| {
         wire::reasoning(&answer.message).is_some() || calls_tools(&answer.message)
@@ -185,9 +185,11 @@ impl<'a> RecordedSampling<'a> {
         });
         let fit = match recorded {
             Some(effective) => effective.fit(kind),
-            None => {
-                LogprobFit::of_recorded_request(begun.sampling.as_deref(), &begun.request, kind)
-            }
+            None => LogprobFit::of_recorded_request(
+                begun.sampling.as_deref(),
+                &begun.request.read(),
+                kind,
+            ),
         };
         match fit {
             LogprobFit::Yes => None,

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use episode::Route;
+use episode::{Body, Route};
 
 use crate::graph::message_numbers::{MessageNumbers, NumberedMessage};
 
@@ -12,8 +12,8 @@ const BLOCK_BYTES: usize = 64;
 
 /// The messages of a body and their positions in it.
 #[derive(Debug)]
-pub(crate) struct BodyMessages<'a> {
-    body: &'a [u8],
+pub(crate) struct BodyMessages {
+    body: Body,
     /// Position of the first message; none without messages.
     start: Option<usize>,
     /// End position of each message.
@@ -42,23 +42,25 @@ impl ShortBody<'_> {
     }
 }
 
-impl<'a> BodyMessages<'a> {
+impl BodyMessages {
     /// Reads a body. Gives none unless it is a chat that holds its messages and its tools once
     /// each.
     pub(crate) fn read(
         route: Route,
-        body: &'a [u8],
-        numbers: &mut MessageNumbers<'a>,
+        body: &Body,
+        bytes: &[u8],
+        numbers: &mut MessageNumbers,
     ) -> Option<Self> {
         let empty = Self {
-            body,
+            body: body.clone(),
             start: None,
             ends: Vec::new(),
             messages: Vec::new(),
             tools: None,
             continues: false,
         };
-        empty.read_rest(route, &ShortBody { text: body, cut_at: 0, cut_bytes: 0 }, numbers)
+        let whole = ShortBody { text: bytes, cut_at: 0, cut_bytes: 0 };
+        empty.read_rest(route, bytes, &whole, numbers)
     }
 
     /// Reads `body`, whose first messages are those of this body. Gives none where that cannot be
@@ -66,18 +68,19 @@ impl<'a> BodyMessages<'a> {
     pub(crate) fn continued(
         &self,
         route: Route,
-        body: &'a [u8],
-        numbers: &mut MessageNumbers<'a>,
+        body: &Body,
+        bytes: &[u8],
+        numbers: &mut MessageNumbers,
     ) -> Option<Self> {
         let start = self.start?;
-        let common = common_prefix_len(self.body, body);
+        let common = common_prefix_len(&self.body.read(), bytes);
         let count = self.ends.partition_point(|end| *end <= common);
-        let rest = next_element(body, *self.ends[..count].last()?)?;
+        let rest = next_element(bytes, *self.ends[..count].last()?)?;
 
         // What remains is a body without the messages that are known.
-        let text = [&body[..start], &body[rest..]].concat();
+        let text = [&bytes[..start], &bytes[rest..]].concat();
         let known = Self {
-            body,
+            body: body.clone(),
             start: Some(start),
             ends: self.ends[..count].to_vec(),
             messages: self.messages[..count].to_vec(),
@@ -85,20 +88,21 @@ impl<'a> BodyMessages<'a> {
             continues: false,
         };
         let short = ShortBody { text: &text, cut_at: start, cut_bytes: rest - start };
-        known.read_rest(route, &short, numbers)
+        known.read_rest(route, bytes, &short, numbers)
     }
 
     /// Adds the messages and tools of the rest of the body.
     fn read_rest(
         mut self,
         route: Route,
+        bytes: &[u8],
         rest: &ShortBody<'_>,
-        numbers: &mut MessageNumbers<'a>,
+        numbers: &mut MessageNumbers,
     ) -> Option<Self> {
         let written = wire::raw_conversation(route, rest.text)?;
         for message in &written.messages {
             let position = rest.whole_position(message.get());
-            self.messages.push(numbers.of_json(self.text(&position)?)?);
+            self.messages.push(numbers.of_json(text(bytes, &position)?)?);
             self.start.get_or_insert(position.start);
             self.ends.push(position.end);
         }
@@ -106,15 +110,15 @@ impl<'a> BodyMessages<'a> {
         let asks = written.continue_final_message.is_some_and(|value| value.get() == "true");
         self.continues = asks || last_is_begun;
         if let Some(tools) = written.tools {
-            let text = self.text(&rest.whole_position(tools.get()))?;
-            self.tools = numbers.of_json_tools(text);
+            let tools = text(bytes, &rest.whole_position(tools.get()))?;
+            self.tools = numbers.of_json_tools(tools);
         }
         Some(self)
     }
+}
 
-    fn text(&self, position: &Range<usize>) -> Option<&'a str> {
-        std::str::from_utf8(self.body.get(position.clone())?).ok()
-    }
+fn text<'b>(body: &'b [u8], position: &Range<usize>) -> Option<&'b str> {
+    std::str::from_utf8(body.get(position.clone())?).ok()
 }
 
 /// Returns the number of bytes that two bodies have in common at their beginnings.

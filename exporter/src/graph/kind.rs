@@ -465,7 +465,7 @@ mod tests {
     fn calls_of_which_nothing_is_known_are_not_tries_at_one_prompt() {
         let bare = |n: u32| {
             let mut call = worded(n, (&[], &[]), &[], "b");
-            call.begun.request = bytes::Bytes::from_static(b"{\"prompt\":[1,2]}");
+            call.begun.request = "{\"prompt\":[1,2]}".into();
             reply(&mut call).prompts.clear();
             call.begun.route = episode::Route::Completions;
             call

@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use episode::Call;
+use episode::{Body, Call};
 
 use crate::graph::body_messages::BodyMessages;
 use crate::graph::message_numbers::{MessageNumbers, is_instruction};
@@ -99,7 +99,7 @@ pub(crate) fn message_ids(
 
     let mut next = 0;
     for choices in nodes.as_slice().chunk_by(|a, b| a.call_id() == b.call_id()) {
-        let answers = wire::answers(choices[0].call.begun.route, &choices[0].ended.reply);
+        let answers = wire::answers(choices[0].call.begun.route, &choices[0].ended.reply.read());
         for node in choices {
             let own = answers.iter().find(|answer| answer.index == node.index);
             found[NodeId(next)].answer = own.map(|answer| numbers.number(&answer.message));
@@ -121,13 +121,13 @@ pub(crate) fn sent_message_ids(
 ///
 /// A message that is sent again byte for byte is read once. The part of a body that it shares with
 /// the body of the call that it continues is not scanned again.
-fn read_requests<'a>(
-    numbers: &mut MessageNumbers<'a>,
-    nodes: &PerNode<Node<'a>>,
+fn read_requests(
+    numbers: &mut MessageNumbers,
+    nodes: &PerNode<Node<'_>>,
     parent: impl Fn(NodeId) -> Option<NodeId>,
 ) -> PerNode<MessageIds> {
     let mut found: Vec<MessageIds> = Vec::with_capacity(nodes.len());
-    let mut bodies: Vec<Option<Rc<BodyMessages<'_>>>> = Vec::with_capacity(nodes.len());
+    let mut bodies: Vec<Option<Rc<BodyMessages>>> = Vec::with_capacity(nodes.len());
 
     for choices in nodes.as_slice().chunk_by(|a, b| a.call_id() == b.call_id()) {
         let Node { call, request, .. } = &choices[0];
@@ -148,16 +148,17 @@ fn read_requests<'a>(
 
 /// Reads the messages that a call sent, in one pass where its body allows that. `whole` is the
 /// request with the conversation that it names.
-fn read_request<'a>(
-    numbers: &mut MessageNumbers<'a>,
-    call: &'a Call,
-    whole: &[u8],
-    previous: Option<&BodyMessages<'a>>,
-) -> (MessageIds, Option<BodyMessages<'a>>) {
+fn read_request(
+    numbers: &mut MessageNumbers,
+    call: &Call,
+    whole: &Body,
+    previous: Option<&BodyMessages>,
+) -> (MessageIds, Option<BodyMessages>) {
     let (route, request) = (call.begun.route, &call.begun.request);
+    let bytes = request.read();
     let in_one_pass = previous
-        .and_then(|previous| previous.continued(route, request, numbers))
-        .or_else(|| BodyMessages::read(route, request, numbers));
+        .and_then(|previous| previous.continued(route, request, &bytes, numbers))
+        .or_else(|| BodyMessages::read(route, request, &bytes, numbers));
     if let Some(body) = in_one_pass {
         let instructions = body.messages.iter().take_while(|message| message.is_instruction);
         let ids = MessageIds {
@@ -176,7 +177,7 @@ fn read_request<'a>(
     // not ask for the rest of a message, as Anthropic's API gives it.
     let is_closed_by_translation =
         call.ended.as_ref().is_some_and(|ended| ended.translated.is_some());
-    let sent = wire::conversation(route, whole).unwrap_or_default();
+    let sent = wire::conversation(route, &whole.read()).unwrap_or_default();
     let ids = MessageIds {
         sent: sent.messages.iter().map(|message| numbers.number(message)).collect(),
         instruction_count: sent.messages.iter().take_while(|m| is_instruction(m)).count(),
@@ -272,7 +273,8 @@ mod tests {
                 let alone = read_request(&mut numbers, call, &call.begun.request, None).0;
                 let (said, _) =
                     read_request(&mut numbers, call, &call.begun.request, body.as_ref());
-                let request = |c: &Call| String::from_utf8_lossy(&c.begun.request).into_owned();
+                let request =
+                    |c: &Call| String::from_utf8_lossy(&c.begun.request.read()).into_owned();
                 assert_eq!(said, alone, "{} after {}", request(call), request(before));
             }
         }

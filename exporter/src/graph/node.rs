@@ -2,8 +2,7 @@
 
 use std::ops::{Index, IndexMut};
 
-use bytes::Bytes;
-use episode::{Call, CallEnd, CallId, CallKind, Choice};
+use episode::{Body, Call, CallEnd, CallId, CallKind, Choice};
 
 /// Index of a node in its forest. Nodes are in the order in which their calls began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,7 +14,7 @@ pub(crate) struct Node<'a> {
     pub(crate) call: &'a Call,
     pub(crate) ended: &'a CallEnd,
     /// Request body, with the whole conversation where it names a previous response.
-    pub(crate) request: Bytes,
+    pub(crate) request: Body,
     /// Index of the choice in its call.
     pub(crate) index: u32,
     /// Index of the call's prompt that the choice continues.

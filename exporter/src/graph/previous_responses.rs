@@ -1,21 +1,41 @@
 //! Requests that send only new messages and name a previous response, made whole again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use episode::{Call, CallId};
+use episode::{Body, Call, CallId, KeptBody};
+
+/// Longest chain of turns that is put before a request.
+const TURNS_MAX: usize = 10_000;
+
+/// A request with the conversation that it names before it. It is put together when it is read.
+#[derive(Clone)]
+struct WholeRequest {
+    own: Body,
+    previous: Arc<Turn>,
+}
+
+/// A turn of a conversation: what was sent and what came back.
+struct Turn {
+    request: Body,
+    reply: Body,
+    previous: Option<Arc<Turn>>,
+    /// Number of turns up to this one.
+    count: usize,
+}
 
 /// Restores the whole conversation of each call that names a recorded response.
 ///
 /// `calls` are in the order in which they began. The request becomes the previous conversation, its
 /// reply, and then the messages that the call itself sent. A response that no earlier call has is
 /// left as a name. Calls that name no response are not in the result.
-pub(crate) fn whole_requests(calls: &[&Call]) -> BTreeMap<CallId, Bytes> {
-    let mut whole: BTreeMap<CallId, Bytes> = BTreeMap::new();
+pub(crate) fn whole_requests(calls: &[&Call]) -> BTreeMap<CallId, Body> {
+    let mut whole: BTreeMap<CallId, WholeRequest> = BTreeMap::new();
     let named: BTreeSet<String> = calls.iter().filter_map(|call| previous_response(call)).collect();
     // Most episodes name none, and then no reply needs to be read for its id.
     if named.is_empty() {
-        return whole;
+        return BTreeMap::new();
     }
 
     let mut call_of_response: BTreeMap<String, &Call> = BTreeMap::new();
@@ -29,22 +49,51 @@ pub(crate) fn whole_requests(calls: &[&Call]) -> BTreeMap<CallId, Bytes> {
             call_of_response.insert(id, call);
         }
     }
-    whole
+    whole.into_iter().map(|(call, request)| (call, Body::kept(Arc::new(request)))).collect()
 }
 
 fn previous_response(call: &Call) -> Option<String> {
-    wire::previous_response(call.begun.route, &call.begun.request)
+    wire::previous_response(call.begun.route, &call.begun.request.read())
 }
 
 fn response_id(call: &Call) -> Option<String> {
-    wire::response_id(call.begun.route, &call.ended.as_ref()?.reply)
+    wire::response_id(call.begun.route, &call.ended.as_ref()?.reply.read())
 }
 
-/// Returns the request of `call` behind the conversation of `previous`, made whole before.
-fn joined(previous: &Call, call: &Call, whole: &BTreeMap<CallId, Bytes>) -> Option<Bytes> {
-    let request = whole.get(&previous.begun.call_id).unwrap_or(&previous.begun.request);
-    let reply = &previous.ended.as_ref()?.reply;
-    wire::prepend_turn(&call.begun.request, request, reply).map(Into::into)
+/// Returns the request of `call` behind the conversation of `previous`. Gives none where one of
+/// them cannot be read.
+fn joined(
+    previous: &Call,
+    call: &Call,
+    whole: &BTreeMap<CallId, WholeRequest>,
+) -> Option<WholeRequest> {
+    let before = whole.get(&previous.begun.call_id).map(|whole| Arc::clone(&whole.previous));
+    let turn = Turn {
+        request: previous.begun.request.clone(),
+        reply: previous.ended.as_ref()?.reply.clone(),
+        count: before.as_ref().map_or(0, |turn| turn.count) + 1,
+        previous: before,
+    };
+    let own = call.begun.request.clone();
+    wire::prepend_turn(&own.read(), &turn.request.read(), &turn.reply.read())?;
+    (turn.count <= TURNS_MAX).then(|| WholeRequest { own, previous: Arc::new(turn) })
+}
+
+impl KeptBody for WholeRequest {
+    fn length(&self) -> usize {
+        self.read().len()
+    }
+
+    fn read(&self) -> Bytes {
+        let newest_first =
+            std::iter::successors(Some(&*self.previous), |turn| turn.previous.as_deref());
+        let mut turns: Vec<_> =
+            newest_first.map(|turn| (turn.request.read(), turn.reply.read())).collect();
+        turns.reverse();
+        let turns: Vec<_> = turns.iter().map(|(request, reply)| (&**request, &**reply)).collect();
+        // Each turn was read before.
+        wire::prepend_turns(&self.own.read(), &turns).unwrap_or_default().into()
+    }
 }
 
 #[cfg(test)]
@@ -106,7 +155,7 @@ mod tests {
         ];
         let whole = whole_requests(&calls.iter().collect::<Vec<_>>());
         assert_eq!(whole.keys().collect::<Vec<_>>(), [&calls[1].begun.call_id]);
-        let body: Value = serde_json::from_slice(&whole[&calls[1].begun.call_id]).unwrap();
+        let body: Value = serde_json::from_slice(&whole[&calls[1].begun.call_id].read()).unwrap();
         assert_eq!(body["input"].as_array().unwrap().len(), 3);
     }
 }

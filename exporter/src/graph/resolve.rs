@@ -95,7 +95,7 @@ fn by_model(nodes: &PerNode<Node<'_>>, candidates: &mut Vec<NodeId>, child: &Nod
 
 fn by_messages(nodes: &PerNode<Node<'_>>, candidates: &mut Vec<NodeId>, child: &Node<'_>) {
     let route = child.call.begun.route;
-    let Some(sent) = wire::conversation(route, &child.request) else { return };
+    let Some(sent) = wire::conversation(route, &child.request.read()) else { return };
     keep_if_any(candidates, |candidate| is_quoted(&nodes[candidate], &sent.messages));
 }
 
@@ -103,9 +103,9 @@ fn by_messages(nodes: &PerNode<Node<'_>>, candidates: &mut Vec<NodeId>, child: &
 /// the ids that this choice gave them.
 fn is_quoted(node: &Node<'_>, sent: &[Value]) -> bool {
     let route = node.call.begun.route;
-    let Some(prompt) = wire::conversation(route, &node.request) else { return false };
+    let Some(prompt) = wire::conversation(route, &node.request.read()) else { return false };
     let Some((quoted, rest)) = sent.split_at_checked(prompt.messages.len()) else { return false };
-    let answers = wire::answers(route, &node.ended.reply);
+    let answers = wire::answers(route, &node.ended.reply.read());
     let answer = answers.into_iter().find(|answer| answer.index == node.index);
 
     quoted.iter().zip(&prompt.messages).all(|(a, b)| is_same_message(a, b))

@@ -31,12 +31,12 @@ impl RecordedAttempt {
 }
 
 fn call_bytes(call: &Call) -> usize {
-    size_of::<Call>() + call.begun.request.len() + call.ended.as_ref().map_or(0, ended_bytes)
+    size_of::<Call>() + call.begun.request.held_bytes() + call.ended.as_ref().map_or(0, ended_bytes)
 }
 
 fn ended_bytes(ended: &CallEnd) -> usize {
     let prompts: usize = ended.prompts.iter().map(|prompt| prompt.len() * 4).sum();
-    ended.reply.len() + prompts + ended.choices.iter().map(choice_bytes).sum::<usize>()
+    ended.reply.held_bytes() + prompts + ended.choices.iter().map(choice_bytes).sum::<usize>()
 }
 
 fn choice_bytes(choice: &Choice) -> usize {
@@ -144,7 +144,7 @@ fn nodes_without_ids<'a>(
     call: &'a Call,
     ended: &'a CallEnd,
 ) -> impl Iterator<Item = Node<'a>> + use<'a> {
-    wire::answers(call.begun.route, &ended.reply).into_iter().map(move |answer| {
+    wire::answers(call.begun.route, &ended.reply.read()).into_iter().map(move |answer| {
         let choice = ended.choices.iter().find(|choice| choice.index == answer.index);
         Node {
             call,

@@ -122,7 +122,7 @@ impl<'f, 'a> TextSearch<'f, 'a> {
         // The body is read only where there is a summary to look for.
         earlier.peek()?;
 
-        let sent = wire::conversation(begun.route, &nodes[node].request)?;
+        let sent = wire::conversation(begun.route, &nodes[node].request.read())?;
         let texts: Vec<String> = sent.messages.iter().filter_map(message_text).collect();
         earlier
             .filter(|summary| texts.iter().any(|text| text.contains(&summary.text)))
@@ -156,7 +156,7 @@ fn summary((id, node): (NodeId, &Node<'_>)) -> Option<Summary> {
     if node.agent_task().kind != CallKind::Compaction {
         return None;
     }
-    let answers = wire::answers(node.call.begun.route, &node.ended.reply);
+    let answers = wire::answers(node.call.begun.route, &node.ended.reply.read());
     let answer = answers.into_iter().find(|answer| answer.index == node.index)?;
     let whole = message_text(&answer.message)?;
     let tagged = QUOTED.iter().find_map(|tag| inside(&whole, tag));
@@ -257,7 +257,8 @@ mod tests {
     fn instructions_may_change_from_call_to_call() {
         let told = |n, ids, words: &[&str], role: &str| {
             let mut call = worded(n, ids, words, "b");
-            let mut sent: serde_json::Value = serde_json::from_slice(&call.begun.request).unwrap();
+            let mut sent: serde_json::Value =
+                serde_json::from_slice(&call.begun.request.read()).unwrap();
             let clock = json!({ "role": role, "content": format!("it is {n}") });
             sent["messages"].as_array_mut().unwrap().insert(0, clock);
             call.begun.request = sent.to_string().into();

@@ -313,7 +313,6 @@ fn joined_content(first: Value, rest: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use episode::Call;
 
     use super::*;
@@ -338,7 +337,7 @@ mod tests {
         let numbered = (1..).zip(ids).zip(bodies).zip(["A", "B"]);
         let made = numbered.map(|(((n, (prompt, sampled)), body), answer)| {
             let mut call = with_bodies(call(n, prompt, &[sampled]), &[], answer);
-            call.begun.request = Bytes::from(body.to_string());
+            call.begun.request = body.to_string().into();
             call
         });
         made.collect::<Vec<_>>().try_into().unwrap()
@@ -376,7 +375,7 @@ mod tests {
         let mut native = two([body, json!({})])[0].clone();
         native.begun.route = Route::Messages;
         reply(&mut native).reply =
-            Bytes::from(json!({ "content": [{ "type": "text", "text": "A" }] }).to_string());
+            json!({ "content": [{ "type": "text", "text": "A" }] }).to_string().into();
         assert_eq!(told(std::slice::from_ref(&native)).0, ["u:q", "a:beA"]);
         reply(&mut native).translated = Some(Route::Chat);
         assert_eq!(told(&[native]).0, ["u:q", "a:be", "a:A"], "the server closed the first");
@@ -397,7 +396,8 @@ mod tests {
         let of_texts = |bodies: [Value; 2]| {
             two(bodies).map(|mut call| {
                 call.begun.route = Route::Completions;
-                let answer = wire::answers(Route::Chat, &reply(&mut call).reply).remove(0).message;
+                let answer =
+                    wire::answers(Route::Chat, &reply(&mut call).reply.read()).remove(0).message;
                 let choice = json!({ "index": 0, "text": answer["content"] });
                 reply(&mut call).reply = json!({ "choices": [choice] }).to_string().into();
                 call

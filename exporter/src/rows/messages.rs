@@ -21,7 +21,7 @@ pub(crate) struct RowMessage {
 
 /// Returns the message that a choice answered.
 pub(crate) fn answer(node: &Node<'_>) -> Option<Value> {
-    let answers = wire::answers(node.call.begun.route, &node.ended.reply);
+    let answers = wire::answers(node.call.begun.route, &node.ended.reply.read());
     answers.into_iter().find(|answer| answer.index == node.index).map(|answer| answer.message)
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn full_conversation(leaf: &Node<'_>) -> FullConversation {
 
 /// Returns the conversation that a call sent.
 pub(crate) fn sent_conversation(node: &Node<'_>) -> Conversation {
-    wire::conversation(node.call.begun.route, &node.request).unwrap_or_default()
+    wire::conversation(node.call.begun.route, &node.request.read()).unwrap_or_default()
 }
 
 /// Returns a message in the shape of a row.

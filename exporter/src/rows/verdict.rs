@@ -128,11 +128,11 @@ fn lacks_versions(node: &Node<'_>) -> bool {
 /// between such a node and its parent was lost. Messages that the agent sent to the lost calls were
 /// not answered by them.
 fn holes(forest: &Forest<'_>, lost: &[&Call]) -> BTreeSet<NodeId> {
-    let sent_to_lost = lost.iter().flat_map(|call| sent_messages(call, &call.begun.request));
+    let sent_to_lost = lost.iter().flat_map(|call| sent_messages(call, &call.begun.request.read()));
     let mut known: BTreeSet<String> =
         sent_to_lost.map(|message| wire::canonical(&message)).collect();
     for node in forest.nodes.iter() {
-        let answers = wire::answers(node.call.begun.route, &node.ended.reply);
+        let answers = wire::answers(node.call.begun.route, &node.ended.reply.read());
         known.extend(answers.iter().map(|answer| wire::canonical(&answer.message)));
     }
 
@@ -145,10 +145,10 @@ fn holes(forest: &Forest<'_>, lost: &[&Call]) -> BTreeSet<NodeId> {
             None => 0,
             Some(parent) => {
                 let parent = &forest.nodes[parent];
-                sent_messages(parent.call, &parent.request).len() + 1
+                sent_messages(parent.call, &parent.request.read()).len() + 1
             }
         };
-        let new = sent_messages(call, request).into_iter().skip(inherited);
+        let new = sent_messages(call, &request.read()).into_iter().skip(inherited);
         new.filter(wire::is_answer).any(|message| !known.contains(&wire::canonical(&message)))
     };
     forest.nodes.ids().filter(has_hole).collect()

@@ -7,7 +7,7 @@ mod tests;
 
 use std::path::Path;
 
-use bytes::Bytes;
+use episode::Body;
 use episode::Call;
 use serde_json::{Value, json};
 
@@ -52,16 +52,16 @@ fn with_messages(mut call: Call, messages: &[Value], answer: &Value) -> Call {
     let choices = call.ended.as_ref().unwrap().choices.iter();
     let choices = choices.map(|c| json!({ "index": c.index, "message": message }));
     let reply = json!({ "choices": choices.collect::<Vec<_>>() });
-    call.begun.request = Bytes::from(request.to_string());
-    call.ended.as_mut().unwrap().reply = Bytes::from(reply.to_string());
+    call.begun.request = Body::from(request.to_string());
+    call.ended.as_mut().unwrap().reply = Body::from(reply.to_string());
     call
 }
 
 /// The call with another list of tools.
 fn with_tools(mut call: Call, tools: &Value) -> Call {
-    let mut request: Value = serde_json::from_slice(&call.begun.request).unwrap();
+    let mut request: Value = serde_json::from_slice(&call.begun.request.read()).unwrap();
     request["tools"] = tools.clone();
-    call.begun.request = Bytes::from(request.to_string());
+    call.begun.request = Body::from(request.to_string());
     call
 }
 

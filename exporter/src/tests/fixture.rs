@@ -1,6 +1,6 @@
 //! Calls and episodes for tests.
 
-use bytes::Bytes;
+use episode::Body;
 use episode::{
     Call, CallEnd, CallId, CallStart, Choice, Outcome, Route, Tag, TagSource, TrajectoryKind,
     VersionSpan,
@@ -33,7 +33,7 @@ pub(crate) fn call(n: u32, prompt: &[u32], choices: &[&[u32]]) -> Call {
         path: "/v1/chat/completions".to_owned(),
         route: Route::Chat,
         model: Some("m".to_owned()),
-        request: Bytes::new(),
+        request: Body::default(),
         sampling: None,
         lineage: episode::Lineage::default(),
     };
@@ -75,8 +75,8 @@ pub(crate) fn with_bodies(mut call: Call, messages: &[Value], answer: &str) -> C
     let request = json!({ "messages": messages, "tools": [tool] });
     let answer = json!({ "role": "assistant", "content": answer });
     let reply = json!({ "choices": [{ "index": 0, "message": answer }] });
-    call.begun.request = Bytes::from(request.to_string());
-    call.ended.as_mut().unwrap().reply = Bytes::from(reply.to_string());
+    call.begun.request = Body::from(request.to_string());
+    call.ended.as_mut().unwrap().reply = Body::from(reply.to_string());
     call
 }
 

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use bytes::Bytes;
+use episode::Body;
 use episode::{Call, Outcome, Route};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -324,8 +324,8 @@ fn recorded(form: Form, n: u32, exchange: &Exchange, event: Option<(&str, usize)
 
     let mut call = call(n, &[], &[]);
     call.begun.route = form.route;
-    call.begun.request = Bytes::from(spelled(&exchange.request));
-    let request = wire::Request::read(&call.begun.request);
+    call.begun.request = Body::from(spelled(&exchange.request));
+    let request = wire::Request::read(&call.begun.request.read());
     let mut collector = wire::Collector::new(form.route, request.as_ref(), None);
     for data in documents(body.as_bytes()) {
         collector.take(&data);
@@ -335,7 +335,7 @@ fn recorded(form: Form, n: u32, exchange: &Exchange, event: Option<(&str, usize)
     let ended = reply(&mut call);
     ended.outcome = outcome;
     (ended.prompts, ended.choices) = (facts.prompts, facts.choices);
-    (ended.usage, ended.reply) = (facts.usage, Bytes::from(body));
+    (ended.usage, ended.reply) = (facts.usage, Body::from(body));
     call
 }
 

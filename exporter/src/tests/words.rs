@@ -1,6 +1,6 @@
 //! The words of any episode, whose agent writes the same words in other messages from call to call.
 
-use bytes::Bytes;
+use episode::Body;
 use episode::Call;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -54,12 +54,12 @@ fn text(content: &Value) -> String {
 }
 
 fn messages_of(call: &Call) -> Vec<Value> {
-    let body: Value = serde_json::from_slice(&call.begun.request).unwrap();
+    let body: Value = serde_json::from_slice(&call.begun.request.read()).unwrap();
     body["messages"].as_array().unwrap().clone()
 }
 
 fn answer_of(call: &Call, choice: usize) -> String {
-    let reply: Value = serde_json::from_slice(&call.ended.as_ref().unwrap().reply).unwrap();
+    let reply: Value = serde_json::from_slice(&call.ended.as_ref().unwrap().reply.read()).unwrap();
     text(&reply["choices"][choice]["message"]["content"])
 }
 
@@ -70,7 +70,7 @@ fn recorded(plans: &[Plan], manners: &[u8]) -> Vec<Call> {
     let mut calls = distinct(&plans, 1);
     for (call, manner) in calls.iter_mut().zip(manners.iter().cycle()) {
         let messages = written(messages_of(call), *manner);
-        call.begun.request = Bytes::from(json!({ "messages": messages }).to_string());
+        call.begun.request = Body::from(json!({ "messages": messages }).to_string());
     }
     calls
 }

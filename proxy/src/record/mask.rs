@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use episode::{CallEnd, CallStart, Choice, Lineage, Tag};
+use episode::{Body, CallEnd, CallStart, Choice, Lineage, Tag};
 use memchr::memmem::Finder;
 
 use crate::bounds::MASKED_KEY_BYTES_MIN;
@@ -56,7 +55,7 @@ impl KeyMask {
         if self.0.is_empty() {
             return;
         }
-        self.hide_in_bytes(&mut start.request);
+        self.hide_in_body(&mut start.request);
         self.hide_in_text(&mut start.path);
         let Lineage { client, session, agent, parent, .. } = &mut start.lineage;
         let names = [client, session, agent, parent, &mut start.model, &mut start.sampling];
@@ -72,7 +71,7 @@ impl KeyMask {
         if self.0.is_empty() {
             return;
         }
-        self.hide_in_bytes(&mut end.reply);
+        self.hide_in_body(&mut end.reply);
         let texts = [&mut end.error, &mut end.model, &mut end.unasked];
         texts.into_iter().flatten().for_each(|text| self.hide_in_text(text));
         end.choices.iter_mut().for_each(|choice| self.hide_in_choice(choice));
@@ -92,9 +91,9 @@ impl KeyMask {
         texts.for_each(|text| self.hide_in_text(text));
     }
 
-    fn hide_in_bytes(&self, bytes: &mut Bytes) {
-        if let Some(masked) = self.masked(bytes) {
-            *bytes = Bytes::from(masked);
+    fn hide_in_body(&self, body: &mut Body) {
+        if let Some(masked) = self.masked(&body.read()) {
+            *body = masked.into();
         }
     }
 
@@ -129,10 +128,10 @@ mod tests {
     fn the_key_is_masked_wherever_it_stands() {
         let key = "sk-own/4b8e7f3a9c1d5e2b";
         let mask = KeyMask::new(Some(key));
-        let mut reply = Bytes::from(format!("a {key}{key} b sk-own\\/4b8e7f3a9c1d5e2b c"));
+        let mut reply = Body::from(format!("a {key}{key} b sk-own\\/4b8e7f3a9c1d5e2b c"));
         let length = reply.len();
-        mask.hide_in_bytes(&mut reply);
-        let text = String::from_utf8(reply.to_vec()).unwrap();
+        mask.hide_in_body(&mut reply);
+        let text = String::from_utf8(reply.read().to_vec()).unwrap();
         assert_eq!(text.len(), length);
         assert!(!text.contains("4b8e7f3a") && text.contains("rolltape-redacted"), "{text}");
         assert!(text.starts_with("a ") && text.contains(" b ") && text.ends_with(" c"));
@@ -166,7 +165,7 @@ mod tests {
             path: format!("/v1/{KEY}"),
             route: Route::Chat,
             model: said(),
-            request: Bytes::from(KEY),
+            request: Body::from(KEY),
             sampling: said(),
             lineage: Lineage {
                 client: said(),
@@ -186,7 +185,7 @@ mod tests {
         };
         let mut end = CallEnd {
             error: said(),
-            reply: Bytes::from(KEY),
+            reply: Body::from(KEY),
             model: said(),
             choices: vec![choice],
             sampled_with: said(),
@@ -215,10 +214,10 @@ mod tests {
 
     #[test]
     fn ordinary_words_stay() {
-        let mut reply = Bytes::from_static(b"none of it");
+        let mut reply = Body::from("none of it");
         for key in [None, Some("none"), Some("sk-own-4b8e7f3a9c1d")] {
-            KeyMask::new(key).hide_in_bytes(&mut reply);
-            assert_eq!(reply, "none of it");
+            KeyMask::new(key).hide_in_body(&mut reply);
+            assert_eq!(reply, Body::from("none of it"));
         }
     }
 }

@@ -72,7 +72,7 @@ impl Arrival<'_> {
             path: redacted(&tagged.path).into_owned(),
             route: tagged.route,
             model: request.and_then(Request::model),
-            request: self.body.decoded.clone(),
+            request: self.body.decoded.clone().into(),
             sampling: request.and_then(|request| self.force.sampling(request)),
             lineage: tagged.lineage,
         }
@@ -502,7 +502,7 @@ mod tests {
             path: "/v1/chat/completions".into(),
             route: Route::Chat,
             model: None,
-            request: Bytes::new(),
+            request: Bytes::new().into(),
             sampling: None,
             lineage: Lineage::default(),
         }

@@ -242,7 +242,7 @@ impl Recording {
             status: self.status,
             outcome,
             error,
-            reply: self.document.unwrap_or_else(|| Bytes::from(self.reply)),
+            reply: self.document.unwrap_or_else(|| Bytes::from(self.reply)).into(),
             model: facts.model,
             prompts: facts.prompts,
             choices: facts.choices,

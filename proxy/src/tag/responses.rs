@@ -86,11 +86,7 @@ impl PendingResponse {
             episode: start.tag.episode.clone(),
             owner: owner(headers).to_owned(),
         });
-        Some(Self {
-            attempt: AttemptId::from(&start.tag),
-            request: start.request.clone(),
-            untagged,
-        })
+        Some(Self { attempt: AttemptId::from(&start.tag), request: start.request.read(), untagged })
     }
 }
 
@@ -129,12 +125,13 @@ impl ResponseChains {
         let content = match end.translated {
             None => None,
             Some(_) if wire::stores_reply(&pending.request) => {
-                Some(TurnContent::copied(&pending.request, &end.reply))
+                Some(TurnContent::copied(&pending.request, &end.reply.read()))
             }
             // The agent asked that the response is not stored.
             Some(_) => return,
         };
-        if let Some(id) = wire::response_id(Route::Responses, &end.reply).filter(|id| is_short(id))
+        if let Some(id) =
+            wire::response_id(Route::Responses, &end.reply.read()).filter(|id| is_short(id))
         {
             let turn = ResponseTurn { content, untagged: pending.untagged };
             self.cache().add((pending.attempt, id), turn);
@@ -220,7 +217,7 @@ impl ResponseChains {
         };
         for call in calls.into_iter().filter(|call| call.begun.route == Route::Responses) {
             if let Some(end) = call.ended {
-                let request = call.begun.request;
+                let request = call.begun.request.read();
                 let pending = PendingResponse { attempt: attempt.clone(), request, untagged: None };
                 self.store_response(pending, &end);
             }

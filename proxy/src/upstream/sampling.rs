@@ -86,7 +86,7 @@ impl CallSampling {
 
         self.effective.fill_from_server(&sampler);
         if end.translated.is_none() {
-            self.effective.fill_from_reply(self.route, &end.reply);
+            self.effective.fill_from_reply(self.route, &end.reply.read());
         }
         end.sampled_with = Some(self.effective.to_json());
         if let Some(kind) = sampler.logprob_kind().filter(|_| !self.is_kind_named) {

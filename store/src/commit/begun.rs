@@ -31,7 +31,7 @@ pub(super) async fn write_into(
     api_key: Option<&str>,
 ) -> CommitResult {
     let tag = &begun.tag;
-    let body = episode.log.add_body(&begun.request);
+    let body = episode.log.add_body(&begun.request.read());
     let row = statements(begun, &episode, &body, api_key).run_to_row(connection).await?;
     let call_key: i64 = row.try_get("call_key")?;
     episode.log.remember_request(row.try_get("request_body")?, body);

@@ -21,7 +21,7 @@ pub(crate) async fn write_ended(
     let (call, mut log) = state.open_call(connection, ended.call_id).await?;
     let mut statements = EndStatements { batch: Batch::default(), call_key: call.key };
 
-    let reply = log.add_body(&ended.reply);
+    let reply = log.add_body(&ended.reply.read());
     add_body(&mut statements.batch, log.key, &reply);
     statements.add_end(log.key, ended);
     write_tokens(connection, &mut log, statements, ended).await?;

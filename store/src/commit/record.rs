@@ -26,6 +26,8 @@ pub(crate) enum Record {
     EraseSigningKey,
     /// The budget of attempts that were announced without one is set.
     DefaultBudget(Budget),
+    /// Sets the most bytes that an attempt may hold.
+    AttemptBytesMax(u64),
     /// Calls under way are ended without a reply.
     Cut { calls: Vec<CallId>, at: Micros },
     /// An attempt is closed: later calls are refused.
@@ -68,6 +70,7 @@ impl Record {
             | Self::RevokeKeys { .. }
             | Self::EraseSigningKey
             | Self::DefaultBudget(_)
+            | Self::AttemptBytesMax(_)
             | Self::Cut { .. }
             | Self::Close { .. }
             | Self::Unmark(_)

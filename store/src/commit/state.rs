@@ -18,6 +18,8 @@ pub(crate) struct CommitState {
     /// The number of the writer: of several that share a database, each has logs of its own.
     writer: i64,
     pub(crate) gates: Gates,
+    /// The most bytes that an attempt may hold; `None` for any number.
+    pub(crate) attempt_bytes_max: Option<u64>,
     logs: LogCache,
     open_calls: OpenCalls,
     /// Attempts that the current transaction has touched.
@@ -42,7 +44,8 @@ impl CommitState {
 
     /// The state of a writer of another number that knows nothing, with the same settings.
     pub(crate) fn restarted(&self, writer: i64) -> Self {
-        Self { writer, gates: self.gates.emptied(), ..Self::default() }
+        let (gates, attempt_bytes_max) = (self.gates.emptied(), self.attempt_bytes_max);
+        Self { writer, gates, attempt_bytes_max, ..Self::default() }
     }
 
     /// The number of the writer.
@@ -68,6 +71,12 @@ impl CommitState {
             Some(log) => log,
             None => open_log(connection, key, self.writer).await?,
         };
+        if let Some(bytes_max) = self.attempt_bytes_max
+            && log.bytes_with(&begun.request.read(), bytes_max) > bytes_max
+        {
+            self.put(attempt, log);
+            return Err(CommitError::Full(bytes_max));
+        }
         Ok(OpenEpisode { attempt, key, log })
     }
 

@@ -37,10 +37,10 @@ pub(super) async fn write_whole(
     }
 
     let log_key = episode.log.key;
-    let request = episode.log.add_body(&begun.request);
+    let request = episode.log.add_body(&begun.request.read());
     let request_key = insert_body(connection, log_key, &request)?;
     episode.log.remember_request(request_key, request);
-    let reply = episode.log.add_body(&ended.reply);
+    let reply = episode.log.add_body(&ended.reply.read());
     let reply_key = insert_body(connection, log_key, &reply)?;
     let keys = CallKeys { episode: episode.key, request: request_key, reply: reply_key, log_key };
     let call_key = call_row(call, &keys).run_to_key(connection)?;

@@ -4,7 +4,7 @@
 //! log holds already, and the newest bytes of each track, as the context that the next segment is
 //! compressed with.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use episode::CallEnd;
 
@@ -140,6 +140,25 @@ impl EpisodeLog {
             hash: body_hash,
             extents,
         }
+    }
+
+    /// The bytes of bodies that the log would hold with `body`. An estimate from above where that
+    /// is not more than `bytes_max`.
+    pub(crate) fn bytes_with(&self, body: &[u8], bytes_max: u64) -> u64 {
+        let most = self.bodies.length + body.len() as u64;
+        if most <= bytes_max {
+            return most;
+        }
+        let (mut new_bytes, mut left, mut seen) = (0, body, HashSet::new());
+        while !left.is_empty() {
+            let (chunk, rest) = left.split_at(chunk_length(left));
+            left = rest;
+            let chunk_hash = hash(chunk);
+            if !self.chunks.contains_key(&chunk_hash) && seen.insert(chunk_hash) {
+                new_bytes += chunk.len() as u64;
+            }
+        }
+        self.bodies.length + new_bytes
     }
 
     /// Lets later bodies be encoded against this one, a request.

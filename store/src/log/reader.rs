@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use episode::{Body, KeptBody};
 
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
@@ -15,11 +16,15 @@ use crate::log::fold::unfold;
 use crate::log::format::{BODIES, EXTENTS, FOLDED};
 use crate::log::hashed::HashedBodies;
 
+/// Bytes of the bodies that a reader gives out to be held. Further ones are put together again each
+/// time they are read.
+pub(crate) const HELD_BYTES_MAX: usize = 32 << 20;
+
 /// Both tracks of a log.
 #[derive(Debug, Default)]
 pub(crate) struct LogBytes {
     /// The bytes of bodies.
-    pub(crate) bodies: Vec<u8>,
+    pub(crate) bodies: Arc<Vec<u8>>,
     /// Token ids as varints.
     pub(crate) tokens: Vec<u8>,
 }
@@ -31,6 +36,17 @@ pub(crate) struct LogReader {
     rows: HashMap<i64, Arc<BodyRow>>,
     extents: HashMap<i64, Arc<[Extent]>>,
     hashed: HashedBodies,
+    /// Bytes of the bodies that were given out to be held.
+    held: usize,
+}
+
+/// A body that was read once, and is put together again each time it is read.
+#[derive(Debug)]
+struct StoredBody {
+    row: Arc<BodyRow>,
+    extents: Arc<[Extent]>,
+    /// The bytes of its log.
+    log: Arc<Vec<u8>>,
 }
 
 /// The row of a body.
@@ -97,10 +113,10 @@ impl LogReader {
                         WHERE reel_key = $1 ORDER BY track, start";
         let rows = query(segments).bind(log_key).fetch_all(connection).await?;
 
-        let mut log = LogBytes::default();
+        let (mut bodies, mut tokens) = (Vec::new(), Vec::new());
         for row in rows {
             let track: i64 = row.try_get("track")?;
-            let bytes = if track == BODIES { &mut log.bodies } else { &mut log.tokens };
+            let bytes = if track == BODIES { &mut bodies } else { &mut tokens };
             if row.try_get::<usize>("start")? != bytes.len() {
                 return Err(DecodeError::Log.into());
             }
@@ -112,7 +128,7 @@ impl LogReader {
             bytes.extend_from_slice(&segment);
             visit(DecodedSegment { track, context, bytes: &segment });
         }
-        self.logs.insert(log_key, log);
+        self.logs.insert(log_key, LogBytes { bodies: Arc::new(bodies), tokens });
         Ok(())
     }
 
@@ -147,34 +163,56 @@ impl LogReader {
         Ok(Some(key))
     }
 
-    /// The bytes of a body, checked against its hash.
+    /// A body, checked against its hash. The first ones are held.
     pub(crate) async fn body(
+        &mut self,
+        connection: &mut StoreConnection,
+        body_key: i64,
+    ) -> Result<Body, ReadError> {
+        let bytes = self.bytes(connection, body_key).await?;
+        if self.held + bytes.len() <= HELD_BYTES_MAX {
+            self.held += bytes.len();
+            return Ok(bytes.into());
+        }
+
+        let row = self.row(connection, body_key).await?;
+        let (extents, log) = match (row.encoding, row.log_key) {
+            (EXTENTS | FOLDED, Some(log_key)) => (
+                self.extents(connection, body_key).await?,
+                Arc::clone(&self.log(connection, log_key).await?.bodies),
+            ),
+            _ => Default::default(),
+        };
+        Ok(Body::kept(Arc::new(StoredBody { row, extents, log })))
+    }
+
+    /// The bytes of a body, checked against its hash.
+    pub(crate) async fn bytes(
         &mut self,
         connection: &mut StoreConnection,
         body_key: i64,
     ) -> Result<Bytes, ReadError> {
         let row = self.row(connection, body_key).await?;
-        let BodyRow { encoding, length, .. } = *row;
-
-        // Formats before the log compressed each body by itself.
-        let (bytes, found) = match (encoding, row.log_key) {
+        let (bytes, found) = match (row.encoding, row.log_key) {
             (EXTENTS | FOLDED, Some(log_key)) => {
                 let extents = self.extents(connection, body_key).await?;
                 let log = self.log(connection, log_key).await?;
-                let stored = gather(&extents, &log.bodies).ok_or(DecodeError::Log)?;
-                match encoding {
-                    FOLDED => hashed(unfold(&stored, length).ok_or(DecodeError::Frame)?),
-                    _ => {
-                        let found = self.hashed.hash(log_key, &extents, &stored);
-                        (stored, found)
-                    }
-                }
+                let bytes = row.decode(&extents, &log.bodies)?;
+                let found = match row.encoding {
+                    EXTENTS => self.hashed.hash(log_key, &extents, &bytes),
+                    _ => hash(&bytes),
+                };
+                (bytes, found)
             }
-            _ => hashed(unpack(Packed { encoding, data: &row.data }, length, &[])?),
+            _ => {
+                let bytes = row.decode(&[], &[])?;
+                let found = hash(&bytes);
+                (bytes, found)
+            }
         };
 
-        if bytes.len() != length {
-            return Err(DecodeError::Length { expected: length, found: bytes.len() }.into());
+        if bytes.len() != row.length {
+            return Err(DecodeError::Length { expected: row.length, found: bytes.len() }.into());
         }
         if row.hash.as_ref().is_some_and(|expected| *expected != found) {
             return Err(DecodeError::Hash.into());
@@ -226,8 +264,29 @@ impl LogReader {
     }
 }
 
-/// Bytes with their hash.
-fn hashed(bytes: Vec<u8>) -> (Vec<u8>, [u8; 16]) {
-    let found = hash(&bytes);
-    (bytes, found)
+impl BodyRow {
+    /// The bytes of the body, which consists of `extents` of a log, or of the row alone.
+    fn decode(&self, extents: &[Extent], log: &[u8]) -> Result<Vec<u8>, DecodeError> {
+        let &Self { encoding, length, log_key, .. } = self;
+        // Formats before the log compressed each body by itself.
+        if !matches!((encoding, log_key), (EXTENTS | FOLDED, Some(_))) {
+            return unpack(Packed { encoding, data: &self.data }, length, &[]);
+        }
+        let stored = gather(extents, log).ok_or(DecodeError::Log)?;
+        match encoding {
+            FOLDED => unfold(&stored, length).ok_or(DecodeError::Frame),
+            _ => Ok(stored),
+        }
+    }
+}
+
+impl KeptBody for StoredBody {
+    fn length(&self) -> usize {
+        self.row.length
+    }
+
+    fn read(&self) -> Bytes {
+        // It was decoded before, from the same bytes.
+        self.row.decode(&self.extents, &self.log).unwrap_or_default().into()
+    }
 }

@@ -89,6 +89,7 @@ impl Snapshot {
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read or a body does not decode.
     pub async fn calls(&mut self, record: &AttemptRecord) -> Result<Vec<Call>, SnapshotError> {
+        self.borrow_room(record.key).await?;
         // In the order of an index. What begins at once is put in order below, since a sorter would
         // copy all rows.
         let select = format!("{CALL} WHERE c.episode_key = $1 ORDER BY c.started_at");
@@ -130,6 +131,8 @@ impl Snapshot {
         let select = query(format!("{CALL} WHERE c.call_id = $1")).bind(call_id.to_string());
         let Some(row) = select.fetch_optional(self.connection()).await? else { return Ok(None) };
         let Some(record) = self.episode_with(call_id).await? else { return Ok(None) };
+        // Its bodies are in the log of the whole attempt.
+        self.borrow_room(record.key).await?;
         let key: i64 = row.try_get("call_key")?;
 
         let mut readers = Readers::default();

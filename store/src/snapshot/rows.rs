@@ -2,9 +2,8 @@
 
 use std::str::FromStr;
 
-use bytes::Bytes;
 use episode::{
-    Annotation, CallEnd, CallId, CallKind, CallStart, Choice, Continued, Fidelity, Lineage,
+    Annotation, Body, CallEnd, CallId, CallKind, CallStart, Choice, Continued, Fidelity, Lineage,
     Outcome, Reward, RewardScope, Route, ScopeError, ScopeParts, Tag, TagSource, TokenColumn,
     TokenCounts, VersionSpan, VersionStamps,
 };
@@ -63,7 +62,7 @@ pub(crate) fn begun_of(row: &Row, record: &AttemptRecord) -> Result<CallStart, S
         path: row.try_get("path")?,
         route: Route::from_word(&row.try_get::<String>("route")?),
         model: row.try_get("requested_model")?,
-        request: Bytes::new(),
+        request: Body::default(),
         sampling: row.try_get("sampling")?,
         lineage: Lineage {
             client: row.try_get("client")?,
@@ -97,7 +96,7 @@ pub(crate) fn ended_of(
         status: row.try_get("status")?,
         outcome,
         error: row.try_get("error")?,
-        reply: Bytes::new(),
+        reply: Body::default(),
         model: row.try_get("reply_model")?,
         prompts: Vec::new(),
         choices: Vec::new(),

@@ -150,7 +150,7 @@ impl EpisodeCheck<'_> {
     /// Reads a body and compares it with its length and its hash; marks its extents as used.
     async fn check_body(&mut self, call: &CheckedCall, kind: &str, key: i64) {
         self.report.bodies += 1;
-        if let Err(error) = self.reader.body(self.connection, key).await {
+        if let Err(error) = self.reader.bytes(self.connection, key).await {
             let what = format!("its {kind} (`body` {key}) is damaged: {error}");
             return self.damaged(Some(&call.name), what);
         }

@@ -4,6 +4,7 @@
 //! row.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
@@ -48,7 +49,7 @@ impl CheckedLog {
         for row in query(segments).bind(log_key).fetch_all(connection).await? {
             log.segments += 1;
             let read = match row.try_get("track")? {
-                BODIES => log.bodies.read(&mut log.bytes.bodies, &row),
+                BODIES => log.bodies.read(Arc::make_mut(&mut log.bytes.bodies), &row),
                 TOKENS => log.tokens.read(&mut log.bytes.tokens, &row),
                 other => Err(format!("it is on track {other}, which does not exist")),
             };

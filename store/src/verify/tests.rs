@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
 use episode::{Call, CallId, CallStart, Reward, RewardScope};
 use postgres_kit::Server;
 use rusqlite::Connection;
@@ -34,7 +33,7 @@ async fn fill(site: &Site) {
     let (mut history, mut tokens) = (noise(6000, 1), (0..700).collect::<Vec<u32>>());
     let mut last = None;
     for turn in 0..4 {
-        let begun = CallStart { request: Bytes::from(history.clone()), ..begun("a", turn) };
+        let begun = CallStart { request: history.clone().into(), ..begun("a", turn) };
         let mut end = ended(begun.call_id);
         end.prompts = vec![tokens.clone(), vec![9; 5]];
         end.choices[0].token_ids = Some((0..90).map(|n| n * 31 + turn as u32).collect());

@@ -41,8 +41,8 @@ const COLUMNS: &[RecordColumn<CallRecord>] = &[
     RecordColumn::optional("error", Getter::Text(|c| c.call.ended.as_ref()?.error.clone())),
     RecordColumn::optional("sampling", Getter::Json(|c| c.call.begun.sampling.clone())),
     // Null where the bytes are not text.
-    RecordColumn::optional("request", Getter::Text(|c| text(&c.call.begun.request))),
-    RecordColumn::optional("reply", Getter::Text(|c| text(&c.call.ended.as_ref()?.reply))),
+    RecordColumn::optional("request", Getter::Text(|c| text(&c.call.begun.request.read()))),
+    RecordColumn::optional("reply", Getter::Text(|c| text(&c.call.ended.as_ref()?.reply.read()))),
     // Of the first prompt, where there are several; the others are in `choices`.
     RecordColumn::optional("prompt_token_ids", Getter::Ints(CallRecord::prompt)),
     RecordColumn::new("choices", Getter::Jsons(|c| Some(c.choices()))),

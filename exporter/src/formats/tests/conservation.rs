@@ -212,9 +212,10 @@ fn expected_answers(
         for turn in row.turns.iter().filter(|turn| row.trained_of(turn) > 0) {
             let calls: Vec<&Call> = attempts.iter().flat_map(|a| &a.calls).collect();
             let call = calls.iter().find(|c| c.begun.call_id.to_string() == turn.call_id).unwrap();
-            let sent: Value = serde_json::from_slice(&call.begun.request).unwrap();
+            let sent: Value = serde_json::from_slice(&call.begun.request.read()).unwrap();
             let heard = sent["messages"].as_array().unwrap().iter().map(message).collect();
-            let reply: Value = serde_json::from_slice(&call.ended.as_ref().unwrap().reply).unwrap();
+            let reply: Value =
+                serde_json::from_slice(&call.ended.as_ref().unwrap().reply.read()).unwrap();
             let text = message(&reply["choices"][turn.choice as usize]["message"]).1;
             let ids = &row.tokens.input_ids[turn.start as usize..turn.end as usize];
             let ids = ids.iter().map(|id| i64::from(*id)).collect();
@@ -229,7 +230,7 @@ fn expected_answers(
 fn without_ids(attempts: &[RecordedAttempt]) -> BTreeSet<String> {
     let ended = attempts.iter().flat_map(|a| &a.calls).filter_map(|c| c.ended.as_ref());
     let silent = ended.filter(|e| e.choices.iter().all(|choice| choice.token_ids.is_none()));
-    let replies = silent.map(|e| serde_json::from_slice::<Value>(&e.reply).unwrap());
+    let replies = silent.map(|e| serde_json::from_slice::<Value>(&e.reply.read()).unwrap());
     let texts = |reply: Value| {
         let choices = reply["choices"].as_array().unwrap().clone();
         choices.into_iter().map(|choice| message(&choice["message"]).1)
@@ -271,7 +272,7 @@ fn turns_of(rows: &[Row], attempts: &[RecordedAttempt]) -> Vec<BTreeSet<String>>
         attempts.iter().flat_map(|a| &a.calls).map(|c| (c.begun.call_id.to_string(), c)).collect();
     let text = |turn: &TurnRow| {
         let reply = &calls[&turn.call_id].ended.as_ref().unwrap().reply;
-        let reply: Value = serde_json::from_slice(reply).unwrap();
+        let reply: Value = serde_json::from_slice(&reply.read()).unwrap();
         message(&reply["choices"][turn.choice as usize]["message"]).1
     };
     rows.iter().map(|row| row.turns.iter().map(text).collect()).collect()

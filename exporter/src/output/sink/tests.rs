@@ -451,7 +451,7 @@ async fn a_stream_gets_the_rows_and_nothing_else() {
 async fn the_calls_of_one_attempt_are_several_batches() {
     let folder = tempfile::tempdir().unwrap();
     let mut long = calls().remove(0);
-    long.begun.request = bytes::Bytes::from("a".repeat(3 << 20));
+    long.begun.request = "a".repeat(3 << 20).into();
     let store = stored(folder.path(), &[("a", None, None, vec![long; 5])]).await;
     let out = folder.path().join("calls.arrow");
     done(&store, &Options { format: Format::Calls, ..to(&out) }).await;

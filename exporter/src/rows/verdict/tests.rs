@@ -1,6 +1,6 @@
 //! A test for each reason that a call has by its place among others, and for verdicts.
 
-use bytes::Bytes;
+use episode::Body;
 use episode::{Call, ContinueReason, Continued, Outcome, VersionSpan};
 use serde_json::json;
 
@@ -115,7 +115,7 @@ fn fewer_ids_than_counted_were_lost_by_a_parser() {
         let mut call = call(1, &[1], &[&[2, 3]]);
         reply(&mut call).usage.completion = Some(counted);
         let body = json!({ "choices": [{ "index": 0, "message": message }] });
-        reply(&mut call).reply = Bytes::from(body.to_string());
+        reply(&mut call).reply = Body::from(body.to_string());
         found(vec![call])
     };
     let plain = json!({ "content": "b" });

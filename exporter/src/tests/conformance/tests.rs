@@ -2,7 +2,7 @@
 
 use arrow::array::AsArray;
 use arrow::datatypes::Int32Type;
-use bytes::Bytes;
+use episode::Body;
 use episode::{Call, CallKind, Outcome, Reward, RewardScope, Route, TokenColumn, VersionSpan};
 use serde_json::{Value, json};
 
@@ -521,7 +521,7 @@ fn row_25_parallel_tool_calls_are_joined_by_their_index() {
     let named = |id: &str, name: &str| json!({ "id": id, "function": { "name": name } });
     let piece = |text: &str| json!({ "function": { "arguments": text } });
     let mut call = said(1, (&[1], &[2]), &["a"], "");
-    reply(&mut call).reply = Bytes::from(
+    reply(&mut call).reply = Body::from(
         [
             delta(0, named("x", "f")),
             delta(1, named("y", "g")),
@@ -779,7 +779,7 @@ fn row_38_a_server_without_ids_still_gives_messages() {
 fn row_42_a_page_of_a_proxy_is_no_turn() {
     let mut page = ended(Outcome::UpstreamFailed, call(2, &[], &[]));
     reply(&mut page).status = Some(502);
-    reply(&mut page).reply = Bytes::from_static(b"<html>Bad Gateway</html>");
+    reply(&mut page).reply = Body::from("<html>Bad Gateway</html>");
     check(
         vec![call(1, &[1], &[&[2]]), page, call(3, &[1, 2, 3], &[&[4]])],
         "0 main (first_conversation), weighs 1.00, exact
@@ -906,8 +906,8 @@ fn on_wire(route: Route, bodies: &[(Value, Value)]) -> Vec<Call> {
     let call_of = |(n, (request, answered)): (u32, &(Value, Value))| {
         let mut call = without_ids(call(n, &[], &[&[]]));
         call.begun.route = route;
-        call.begun.request = Bytes::from(request.to_string());
-        reply(&mut call).reply = Bytes::from(answered.to_string());
+        call.begun.request = Body::from(request.to_string());
+        reply(&mut call).reply = Body::from(answered.to_string());
         call
     };
     (1..).zip(bodies).map(call_of).collect()

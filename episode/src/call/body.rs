@@ -1,0 +1,121 @@
+//! The bytes of a request or a reply.
+
+use std::fmt::{self, Debug, Formatter};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// The bytes of a request or a reply: held, or kept elsewhere and put together each time they are
+/// read. An agent sends its history with every call, so the bodies of a long episode are many times
+/// what is new in them.
+#[derive(Clone)]
+pub struct Body(Place);
+
+#[derive(Clone)]
+enum Place {
+    Held(Bytes),
+    Kept(Arc<dyn KeptBody>),
+}
+
+/// A body that is put together when it is read.
+pub trait KeptBody: Send + Sync {
+    /// Its length, in bytes.
+    fn length(&self) -> usize;
+
+    /// Its bytes.
+    fn read(&self) -> Bytes;
+}
+
+impl Body {
+    /// A body that is put together when it is read.
+    pub fn kept(body: Arc<dyn KeptBody>) -> Self {
+        Self(Place::Kept(body))
+    }
+
+    /// Its bytes. Those of a body that is kept are a copy of their own.
+    pub fn read(&self) -> Bytes {
+        match &self.0 {
+            Place::Held(bytes) => bytes.clone(),
+            Place::Kept(body) => body.read(),
+        }
+    }
+
+    /// Its length, in bytes.
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Place::Held(bytes) => bytes.len(),
+            Place::Kept(body) => body.length(),
+        }
+    }
+
+    /// True if it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes that it occupies by itself.
+    pub fn held_bytes(&self) -> usize {
+        match &self.0 {
+            Place::Held(bytes) => bytes.len(),
+            Place::Kept(_) => 0,
+        }
+    }
+}
+
+impl Default for Body {
+    fn default() -> Self {
+        Bytes::new().into()
+    }
+}
+
+impl Debug for Body {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        self.read().fmt(formatter)
+    }
+}
+
+impl<T: Into<Bytes>> From<T> for Body {
+    fn from(bytes: T) -> Self {
+        Self(Place::Held(bytes.into()))
+    }
+}
+
+impl PartialEq for Body {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.read() == other.read()
+    }
+}
+
+impl<T: AsRef<[u8]>> PartialEq<T> for Body {
+    fn eq(&self, other: &T) -> bool {
+        self.read() == other.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Twice(&'static str);
+
+    impl KeptBody for Twice {
+        fn length(&self) -> usize {
+            2 * self.0.len()
+        }
+
+        fn read(&self) -> Bytes {
+            self.0.repeat(2).into()
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_kept_is_the_same_as_one_that_is_held() {
+        let (kept, held) = (Body::kept(Arc::new(Twice("ab"))), Body::from("abab"));
+        assert_eq!(kept, held);
+        assert_eq!((kept.read(), kept.len()), (held.read(), 4));
+        assert_eq!((kept.held_bytes(), held.held_bytes()), (0, 4));
+        assert_eq!(format!("{kept:?}"), "b\"abab\"");
+        assert_ne!(kept, Body::default());
+        assert!(kept == b"abab" && Body::default().is_empty());
+    }
+}
