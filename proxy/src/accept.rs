@@ -114,19 +114,28 @@ mod tests {
         assert!(matches!(json(&head, &text), Ok(None)));
     }
 
+    fn read(
+        path: &str,
+        content_type: &str,
+        body: &'static [u8],
+    ) -> Result<Option<wire::Request>, CallError> {
+        let decoded = Bytes::from_static(body);
+        json(&head(path, content_type), &RequestBody { decoded, ..RequestBody::default() })
+    }
+
     #[test]
-    fn json_in_another_encoding_is_refused_and_what_is_no_json_is_not() {
-        let read = |path: &str, content_type: &str, body: &'static [u8]| {
-            let decoded = Bytes::from_static(body);
-            json(&head(path, content_type), &RequestBody { decoded, ..RequestBody::default() })
-        };
-        let (chat, file) = ("/e/a/v1/chat/completions", "/v1/files");
+    fn json_in_another_encoding_is_refused_on_every_route() {
         for body in [&b"\xef\xbb\xbf{}"[..], b"{\0}\0", b"\0{\0}", b"\xff\xfe{\0}\0"] {
-            for path in [chat, file] {
+            for path in ["/e/a/v1/chat/completions", "/v1/files"] {
                 let refused = read(path, "application/json", body);
                 assert!(matches!(refused, Err(CallError::NotUtf8)), "{path} {body:?}");
             }
         }
+    }
+
+    #[test]
+    fn no_content_type_names_another_encoding() {
+        let chat = "/e/a/v1/chat/completions";
         for named in ["utf-16", "UTF-7", "\"cp037\"", "shift_jis"] {
             let content_type = format!("application/json; Charset={named}");
             for body in [&b"{}"[..], b"+AHs-"] {
@@ -138,8 +147,13 @@ mod tests {
             let content_type = format!("application/json;charset={named}");
             assert!(matches!(read(chat, &content_type, b"{}"), Ok(Some(_))), "{named}");
         }
-        assert!(matches!(read(chat, "application/json", b"{\"a\": \"\xff\xfe"), Ok(None)));
+    }
+
+    #[test]
+    fn what_is_no_json_goes_on() {
+        let broken = read("/v1/completions", "application/json", b"{\"a\": \"\xff\xfe");
+        assert!(matches!(broken, Ok(None)));
         let form = "multipart/form-data; boundary=b; charset=utf-16";
-        assert!(matches!(read(file, form, b"--b\r\n{"), Ok(None)));
+        assert!(matches!(read("/v1/files", form, b"--b\r\n{"), Ok(None)));
     }
 }

@@ -77,6 +77,19 @@ def vllm(request):
     return hostile.reply({**hostile.REPLY, "choices": [choice], **prompt})
 
 
+def _chat(name, streams):
+    if not streams:
+        return hostile.reply({**hostile.REPLY, "id": name})
+    chunk = {"id": name, "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    choices = [
+        {"index": 0, "delta": {"role": "assistant", "content": "yes"}, "finish_reason": None},
+        {"index": 0, "delta": {}, "finish_reason": "stop"},
+    ]
+    events = [f"data: {json.dumps({**chunk, 'choices': [choice]})}\n\n" for choice in choices]
+    body = "".join([*events, "data: [DONE]\n\n"]).encode()
+    return hostile.reply(body, content_type="text/event-stream")
+
+
 class Keeper:
     """Answers Responses calls and keeps them, as hosted servers do: each has ids of its own."""
 
@@ -91,9 +104,9 @@ class Keeper:
             number = next(self._numbers)
         if request.path.endswith("/conversations"):
             return hostile.reply({"id": f"conv_{number}", "object": "conversation"})
-        if "chat" in request.path:
-            return hostile.reply({**hostile.REPLY, "id": f"chatcmpl-{number}"})
         body = read(request.body)
+        if "chat" in request.path:
+            return _chat(f"chatcmpl-{number}", body.get("stream"))
         said = {"type": "output_text", "text": "yes", "annotations": []}
         response = {
             "id": f"resp_{number}",

@@ -20,11 +20,7 @@ pub(super) fn ask(
         return Err(NotAsked("hosted servers are asked for nothing unless the user wants it"));
     }
     match route {
-        Route::Chat => {
-            let is_asked = builder.flag("logprobs", &[LOGPROBS])?;
-            builder.drop_void_alternatives(is_asked);
-            Ok(())
-        }
+        Route::Chat => ask_chat(builder),
         Route::Completions if builder.asked("echo")? => {
             Err(NotAsked("with echo, logprobs cover the prompt"))
         }
@@ -36,6 +32,12 @@ pub(super) fn ask(
         }
         _ => Err(NotAsked("hosted servers report no tokens on this route")),
     }
+}
+
+fn ask_chat(builder: &mut RequestBuilder<'_>) -> Result<(), NotAsked> {
+    let is_asked = builder.flag("logprobs", &[LOGPROBS])?;
+    builder.drop_void_alternatives(is_asked);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -59,26 +59,31 @@ pub fn tells_state(path: &str) -> bool {
 /// goes on from that state, or has it read.
 pub fn named_state(request: &Request) -> Vec<NamedState> {
     let mut named = Vec::new();
-    for (name, value) in request.raw_fields() {
+    for (name, value) in request.raw_fields().filter(|(_, value)| *value != b"null") {
         match name {
-            _ if value == b"null" => {}
             "previous_response_id" => {
                 named.extend(named_at(StatePlace::PreviousResponse, value));
             }
-            "conversation" if value.starts_with(b"{") => match Fields::of(value, &(0..value.len()))
-            {
-                Ok(object) => {
-                    let ids = object.values("id").map(|id| named_at(StatePlace::Conversation, id));
-                    named.extend(ids.flatten());
-                }
-                Err(Malformed) => named.push(NamedState::unreadable(StatePlace::Conversation)),
-            },
-            "conversation" => named.extend(named_at(StatePlace::Conversation, value)),
+            "conversation" => add_conversations(value, &mut named),
             "input" => add_items(value, &mut named),
             _ => {}
         }
     }
     named
+}
+
+/// Adds a conversation that is named by a text, or by an object with an id.
+fn add_conversations(value: &[u8], named: &mut Vec<NamedState>) {
+    let place = StatePlace::Conversation;
+    if !value.starts_with(b"{") {
+        named.extend(named_at(place, value));
+        return;
+    }
+
+    match StateFields::of(value, &(0..value.len())) {
+        Ok(object) => named.extend(object.values("id").filter_map(|id| named_at(place, id))),
+        Err(Malformed) => named.push(NamedState::unreadable(place)),
+    }
 }
 
 impl NamedState {
@@ -105,10 +110,10 @@ fn add_items(input: &[u8], named: &mut Vec<NamedState>) {
     // An input that is no list is text, or is refused.
     let _ = each_element(&input, &list, |item| {
         if input.bytes()[item.start] == b'{' {
-            match Fields::of(&input, &item) {
+            match StateFields::of(&input, &item) {
                 Ok(fields) if is_only_named(&fields) => {
-                    let ids = fields.values("id").map(|id| named_at(StatePlace::Item, id));
-                    named.extend(ids.flatten());
+                    let ids = fields.values("id");
+                    named.extend(ids.filter_map(|id| named_at(StatePlace::Item, id)));
                 }
                 Ok(_) => {}
                 Err(Malformed) => named.push(NamedState::unreadable(StatePlace::Item)),
@@ -119,7 +124,7 @@ fn add_items(input: &[u8], named: &mut Vec<NamedState>) {
 }
 
 /// True for an item whose content the server looks up by its id.
-fn is_only_named<D: Ends>(item: &Fields<'_, D>) -> bool {
+fn is_only_named<D: Ends>(item: &StateFields<'_, D>) -> bool {
     let mut kinds: Vec<String> =
         item.values("type").filter_map(|kind| serde_json::from_slice(kind).ok()).collect();
     if kinds.is_empty() && !item.has("role") {
@@ -140,7 +145,7 @@ pub fn told_ids(reply: &[u8]) -> Vec<String> {
     let mut ids = Vec::new();
     let reply = first_document(reply);
     if reply.trim_ascii_start().first() == Some(&b'{') {
-        if let Ok(document) = root(reply).and_then(|object| Fields::of(reply, &object)) {
+        if let Ok(document) = root(reply).and_then(|object| StateFields::of(reply, &object)) {
             document.add_ids(&mut ids);
         }
         return ids;
@@ -157,10 +162,10 @@ pub fn told_ids(reply: &[u8]) -> Vec<String> {
 }
 
 fn add_ids_of_event(data: &[u8], ids: &mut Vec<String>) {
-    let Ok(event) = root(data).and_then(|object| Fields::of(data, &object)) else { return };
+    let Ok(event) = root(data).and_then(|object| StateFields::of(data, &object)) else { return };
     for key in ["response", "item"] {
         for place in event.places(key) {
-            if let Ok(object) = Fields::of(data, &place) {
+            if let Ok(object) = StateFields::of(data, &place) {
                 object.add_ids(ids);
             }
         }
@@ -168,12 +173,12 @@ fn add_ids_of_event(data: &[u8], ids: &mut Vec<String>) {
 }
 
 /// The fields of an object.
-struct Fields<'a, D: Ends + ?Sized> {
+struct StateFields<'a, D: Ends + ?Sized> {
     document: &'a D,
     members: Members,
 }
 
-impl<'a, D: Ends + ?Sized> Fields<'a, D> {
+impl<'a, D: Ends + ?Sized> StateFields<'a, D> {
     fn of(document: &'a D, object: &Range<usize>) -> Result<Self, Malformed> {
         Ok(Self { document, members: members(document, object)? })
     }
@@ -212,7 +217,7 @@ impl<'a, D: Ends + ?Sized> Fields<'a, D> {
         self.values("id").for_each(&mut add);
 
         let mut add_of = |object: &Range<usize>| {
-            if let Ok(object) = Fields::of(self.document, object) {
+            if let Ok(object) = StateFields::of(self.document, object) {
                 object.values("id").for_each(&mut add);
             }
         };
