@@ -22,6 +22,8 @@
 //! - [`conversation`](conversation()) and [`answers`]: the messages of a recorded call, for the
 //!   exporter; [`unread_counts`]: the parts of them that were left out. Both and the translations
 //!   read chat's messages in one room, `chat`.
+//! - [`named_state`] and [`told_ids`]: what a request names of the state that a server keeps, and
+//!   what a reply gives of it.
 //! - [`engine_route`]: the control routes of engines.
 //! - [`ServerInfo`], [`Probe`] and [`compare`]: what an upstream is and reports, for the doctor.
 #![forbid(unsafe_code)]

@@ -109,7 +109,11 @@ fn filled<'a>(body: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
 
 fn refuse_state(body: &Map<String, Value>) -> Result<(), Untranslatable> {
     for (key, meaning) in STATEFUL {
-        if filled(body, key).is_some_and(|value| value != &Value::Bool(false)) {
+        let is_no = |value: &Value| match key {
+            "background" => truth(value) == Some(false),
+            _ => value == &Value::Bool(false),
+        };
+        if filled(body, key).is_some_and(|value| !is_no(value)) {
             return Err(Untranslatable(format!(
                 "`{key}` {meaning}, and a chat server keeps none: send the whole input instead"
             )));
