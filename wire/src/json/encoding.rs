@@ -53,9 +53,9 @@ pub(crate) fn is_object_elsewhere(text: &[u8]) -> bool {
     begins_object(text[units.mark..].chunks_exact(units.bytes).map(|unit| units.ascii(unit)))
 }
 
-fn begins_object(characters: impl Iterator<Item = Option<u8>>) -> bool {
+fn begins_object(mut characters: impl Iterator<Item = Option<u8>>) -> bool {
     let is_space = |character: &Option<u8>| matches!(character, Some(b' ' | b'\t' | b'\n' | b'\r'));
-    characters.skip_while(is_space).next() == Some(Some(b'{'))
+    characters.find(|character| !is_space(character)) == Some(Some(b'{'))
 }
 
 #[cfg(test)]
