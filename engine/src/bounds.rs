@@ -10,6 +10,9 @@ use std::time::Duration;
 pub(crate) const CONNECTIONS_MAX: usize = 8192;
 /// Bytes of requests and replies of `/v1/responses` that are kept; the oldest go first.
 pub(crate) const RESPONSES_BYTES_MAX: usize = 64 << 20;
+/// Responses that are sampled in the background at once. Nobody waits for them, so that no other
+/// bound holds them.
+pub(crate) const BACKGROUND_MAX: usize = 8;
 /// Responses that one request continues, one after another.
 pub(crate) const RESPONSE_TURNS_MAX: usize = 1024;
 /// Calls of one connection of HTTP/2 at once.

@@ -153,6 +153,9 @@ pub(crate) const PATHS_WAITING_MAX: usize = 16_384;
 pub(crate) const CONVERSATION_ENDS_MAX: usize = 200_000;
 /// Bytes of requests and replies that are kept for answers by id. The oldest are dropped first.
 pub(crate) const RESPONSE_CACHE_BYTES_MAX: usize = 64 << 20;
+/// Ids of responses, items and conversations that are remembered with their attempts. The oldest
+/// are forgotten first, and looked for in the recording.
+pub(crate) const OWN_IDS_MAX: usize = 1 << 19;
 /// Longest id of a response that is looked up, in bytes.
 pub(crate) const RESPONSE_ID_BYTES_MAX: usize = 512;
 /// Longest chain of turns that is put before a request.

@@ -80,6 +80,9 @@ pub struct Config {
     pub share_prefixes: bool,
     /// True to let calls pass that sample tokens on routes that report none.
     pub allow_unrecorded_sampling: bool,
+    /// True to let requests name responses, conversations and items that their attempt did not get
+    /// here.
+    pub allow_foreign_state: bool,
     /// The methods and paths that agents may use beside those on the list.
     pub allowed_paths: Vec<AllowedPath>,
     /// True to let agents' requests name their place in the upstream's queue.
@@ -164,6 +167,7 @@ impl Config {
             upstream_http2: false,
             share_prefixes: false,
             allow_unrecorded_sampling: false,
+            allow_foreign_state: false,
             allowed_paths: Vec::new(),
             allow_priority: false,
             allowed_origins: Vec::new(),

@@ -9,6 +9,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Response, StatusCode};
 use store::CommitError;
 use thiserror::Error;
+use wire::StatePlace;
 
 use crate::bounds::ADMISSION_RETRY_AFTER_S;
 
@@ -19,6 +20,8 @@ pub(crate) enum CallError {
     Body(BodyError),
     #[error("the request body is nested too deeply or has too many fields")]
     TooComplex,
+    #[error("the request body must be JSON in UTF-8, without a byte order mark")]
+    NotUtf8,
     #[error("too much memory is in use; try again in a second")]
     Overloaded,
     #[error(transparent)]
@@ -71,6 +74,19 @@ pub(crate) enum CallError {
          --allow-unrecorded-sampling` lets such calls pass"
     )]
     Unrecordable,
+    #[error(
+        "a reply in the background is sampled unrecorded; send the request without `background`, \
+         or start `rolltape serve --allow-unrecorded-sampling`, which lets such calls pass"
+    )]
+    InBackground,
+    #[error(
+        "`{}` names what this attempt did not get in a reply here; send the whole conversation, \
+         or start `rolltape serve --allow-foreign-state`, which lets such calls pass",
+        .0.name()
+    )]
+    ForeignState(StatePlace),
+    #[error("what the request names by its id cannot be looked up; try again in a second")]
+    StateUnread,
     #[error("sampling parameters are forced here, and the body is no JSON object that they fit in")]
     NotForced,
     #[error("WebSocket is not recorded on this route; use POST")]
@@ -146,6 +162,8 @@ impl CallError {
             Self::AmbiguousPath(_)
             | Self::NotForced
             | Self::TooComplex
+            | Self::NotUtf8
+            | Self::ForeignState(_)
             | Self::InvalidId(_)
             | Self::TwoEpisodes(..)
             | Self::InvalidTag { .. }
@@ -160,6 +178,7 @@ impl CallError {
             Self::EngineRoute
             | Self::Upgrade
             | Self::Unrecordable
+            | Self::InBackground
             | Self::ClosedPath { .. }
             | Self::ForeignOrigin(_)
             | Self::ForeignHost(_) => StatusCode::FORBIDDEN,
@@ -169,7 +188,7 @@ impl CallError {
             | Self::Broken(_)
             | Self::ReplyTooLong(_)
             | Self::ReplyTooDense(_) => StatusCode::BAD_GATEWAY,
-            Self::Overloaded | Self::NoEngine(_) | Self::NotAdmitted(_) => {
+            Self::Overloaded | Self::NoEngine(_) | Self::NotAdmitted(_) | Self::StateUnread => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Cancelled => StatusCode::CONFLICT,
@@ -211,7 +230,7 @@ impl CallError {
             Self::Cancelled | Self::Unrecorded(CommitError::Closed(..)) => "episode_closed",
             Self::Unrecorded(CommitError::Spent(..)) => "budget_spent",
             Self::Unrecorded(CommitError::Full(_)) => "attempt_full",
-            Self::Panicked => "recorder_error",
+            Self::Panicked | Self::StateUnread => "recorder_error",
             Self::Unrecorded(error) if status_of_unrecorded(error).is_server_error() => {
                 "recorder_error"
             }
@@ -224,6 +243,7 @@ impl CallError {
         let status = self.status();
         let body = match self {
             Self::NeedsServerState(body) | Self::NeedsLimit(body) => body.clone(),
+            Self::ForeignState(place) => wire::unknown_state_body(*place, &self.to_string()),
             _ => wire::error_body(route, status.as_u16(), self.error_type(), &self.to_string()),
         };
 
@@ -234,7 +254,7 @@ impl CallError {
             // SDKs retry these by default; a closed episode stays closed, and a budget spent.
             response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
         }
-        if matches!(self, Self::Overloaded | Self::NoEngine(_)) {
+        if matches!(self, Self::Overloaded | Self::NoEngine(_) | Self::StateUnread) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         if matches!(self, Self::NotAdmitted(_)) {
@@ -258,6 +278,9 @@ impl CallError {
             | Self::NeedsLimit(_)
             | Self::NotForced
             | Self::Body(BodyError::TooLong(_) | BodyError::TooSlow(_))
+            | Self::ForeignState(_)
+            | Self::StateUnread
+            | Self::InBackground
             | Self::Unrecordable => Outcome::Refused,
             _ => Outcome::UpstreamFailed,
         };

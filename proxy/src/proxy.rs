@@ -225,6 +225,24 @@ impl Proxy {
         passed.map(|has_waited| if has_waited { now() } else { at })
     }
 
+    /// Checks that an attempt got here what its request names of the state that the upstream keeps,
+    /// unless agents may bring their own.
+    ///
+    /// # Errors
+    /// [`CallError::ForeignState`] if it did not.
+    pub(crate) async fn check_named(
+        &self,
+        attempt: &AttemptId,
+        path: &str,
+        request: Option<&wire::Request>,
+    ) -> Result<(), CallError> {
+        let is_open = self.config.allow_foreign_state || !wire::names_state(path);
+        match request.filter(|_| !is_open) {
+            Some(request) => self.tags.responses.check_named(&self.store, attempt, request).await,
+            None => Ok(()),
+        }
+    }
+
     /// Begins the drain: readers of the feed and first calls that wait are sent away, and calls in
     /// flight have until the instant that is returned. Later calls return the same instant.
     pub(crate) fn begin_drain(&self) -> Instant {

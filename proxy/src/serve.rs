@@ -108,7 +108,7 @@ async fn call(
 ) -> Result<Response<ReplyBody>, CallError> {
     let arrived_at = now();
     let (mut head, body) = accept::read(incoming, proxy.config(), &proxy.memory).await?;
-    let json = accept::json(&body)?;
+    let json = accept::json(&head, &body)?;
     let request = json.as_ref();
     let tagged = proxy.tag(&mut head, request, arrived_at)?;
     let started_at = proxy.admit(&tagged, arrived_at).await?;
@@ -123,8 +123,11 @@ async fn call(
     let arrival = Arrival { head: &head, body: &body, request, force: &force, started_at };
     let mut call = OpenCall::begin(proxy.recording(), arrival, tagged, permit).await;
     let class = RequestClass::new(Some(&attempt), route, request);
-    let history = proxy.tags.responses.history(proxy.store(), &attempt, route, request).await;
     call.admit(&proxy.open_attempts, &attempt).await?;
+    if let Err(foreign) = proxy.check_named(&attempt, &path, request).await {
+        return Err(call.fail(foreign).await);
+    }
+    let history = proxy.tags.responses.history(proxy.store(), &attempt, route, request).await;
 
     // The engine that has the thread's prefix gets the call, rewritten for its dialect.
     let history = history.as_ref();

@@ -7,6 +7,7 @@
 pub(crate) mod api_key;
 pub(crate) mod conversations;
 pub(crate) mod credentials;
+mod own_ids;
 pub(crate) mod owner;
 pub(crate) mod path;
 pub(crate) mod responses;
@@ -265,7 +266,8 @@ fn find_conversation(
     lineage: &Lineage,
 ) -> ConversationTurn {
     let owner = owner(headers);
-    if let Some(episode) = request.and_then(|request| context.responses.episode(owner, request)) {
+    let continued = request.filter(|_| route == Route::Responses);
+    if let Some(episode) = continued.and_then(|request| context.responses.episode(owner, request)) {
         return ConversationTurn::of_response(episode);
     }
     let messages = request

@@ -135,6 +135,8 @@ async fn calls_come_back_as_they_were_seen() {
         assert_eq!(calls[0].ended.as_ref(), Some(&end));
         assert_eq!(calls[1].begun, second);
         assert_eq!(calls[1].ended, None, "a call without an end is a visible hole");
+        let ended_calls = snapshot.ended_calls(&episodes[0]).await.unwrap();
+        assert_eq!(ended_calls, [(first.call_id, first.path)]);
         drop((store, snapshot));
         writer.finish().await;
     })

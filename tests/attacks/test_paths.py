@@ -242,8 +242,9 @@ def test_a_conversation_of_another_episode_cannot_be_continued_by_its_id(shared)
     first = json.loads(ask("mine").body)["id"]
     ask("mine", input="go on", previous_response_id=first)
     assert b"a secret of mine" in shared.upstream.calls()[-1].body
-    ask("theirs", input="go on", previous_response_id=first)
-    assert b"a secret of mine" not in shared.upstream.calls()[-1].body
+    before = len(shared.upstream.calls())
+    assert ask("theirs", input="go on", previous_response_id=first).status == 400
+    assert len(shared.upstream.calls()) == before
 
 
 def test_an_option_opens_one_method_and_path_and_no_neighbour(serve):
@@ -295,8 +296,10 @@ def test_sampling_that_no_body_tells_is_refused(shared):
     hostile.post(shared, "/e/sage/invocations", CHAT)
     (call,) = hostile.rows(shared, "SELECT route FROM calls WHERE episode_id = 'sage'")
     assert call["route"] == "chat"
-    for body in (b"{}", b'{"input":"a"}', CHAT.decode().encode("utf-16"), b"\xef\xbb\xbf" + CHAT):
+    for body in (b"{}", b'{"input":"a"}', CHAT[:-1] + b',"prompt":"a"}'):
         assert refused(shared, "POST", "/invocations", body).status == 403, body
+    for body in (CHAT.decode().encode("utf-16"), b"\xef\xbb\xbf" + CHAT):
+        assert refused(shared, "POST", "/invocations", body).status == 400, body
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])

@@ -86,7 +86,8 @@ async fn a_response_is_known_after_a_restart_and_to_its_episode_alone() {
     let world = World::start_in(folder, config).await;
     let next = body(result(&first.body), Some(&id(&first.body)), false).to_string();
     let elsewhere = post(world.data, "/e/b/v1/responses", &next).await;
-    assert_eq!(elsewhere.status, 404, "another episode's recording is not read");
+    assert_eq!(elsewhere.status, 400, "another episode's recording is not read");
+    assert_eq!(elsewhere.json()["error"]["code"], "previous_response_not_found");
     let world = {
         let config = Config::new(format!("http://{engine}").parse().unwrap());
         World::start_in(world.stop().await, config).await
@@ -124,7 +125,7 @@ async fn nobody_tagged_turns_of_one_chain_are_one_episode() {
     let next = body(result(&first.body), Some(&id(&first.body)), false);
     assert_eq!(send(next.clone(), "Bearer one").await.status, 200);
     assert_eq!(world.recorded().await.len(), 1);
-    send(next, "Bearer two").await;
+    assert_eq!(send(next, "Bearer two").await.status, 400);
     assert_eq!(world.recorded().await.len(), 2, "who holds another key is another agent");
     world.stop().await;
 }

@@ -82,7 +82,9 @@ async fn every_wire_gets_the_same_tokens_and_records_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_of_a_translated_call_come_in_the_agents_own_form() {
-    let world = World::start(start_engine().await).await;
+    let upstream = format!("http://{}", start_engine().await).parse().unwrap();
+    let config = Config { allow_foreign_state: true, ..Config::new(upstream) };
+    let world = World::start_with(config).await;
 
     let body = question(Route::Messages, true).replace("tiny", "other");
     let refused = post(world.data, "/e/a/v1/messages", &body).await;

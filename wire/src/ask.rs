@@ -86,7 +86,7 @@ pub fn ask(
     prompt: Option<&PromptField>,
     has_header: impl Fn(&str) -> bool,
 ) -> AugmentedRequest {
-    let mut builder = RequestBuilder::new(request, options.refused);
+    let mut builder = RequestBuilder::new(request, options.refused, options.dialect);
 
     let asked = match options.dialect {
         _ if !route.generates() => Err(NotAsked("the route samples nothing")),
@@ -113,7 +113,8 @@ pub fn ask(
         }
         // The builder may have grown before the reason was found, so the request starts over.
         Err(NotAsked(reason)) => {
-            let plain = RequestBuilder::new(request, RefusedFields::default()).finish();
+            let plain =
+                RequestBuilder::new(request, RefusedFields::default(), options.dialect).finish();
             AugmentedRequest { unasked: Some(reason), ..plain }
         }
     }

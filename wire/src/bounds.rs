@@ -50,5 +50,7 @@ pub(crate) const REASON_BYTES_MAX: usize = 256;
 pub(crate) const STOP_BYTES_MAX: usize = 4096;
 /// Longest error that is kept, in bytes.
 pub(crate) const ERROR_BYTES_MAX: usize = 64 << 10;
+/// Ids of kept state that are taken from one reply.
+pub(crate) const STATE_IDS_MAX: usize = 4096;
 /// Longest reply that is read for the conversation that it continues, in bytes.
 pub(crate) const ANSWER_BYTES_MAX: usize = 16 << 20;

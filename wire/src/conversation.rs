@@ -3,12 +3,14 @@
 //! - [`conversation`]: the history and the tools of a request.
 //! - [`answers`]: the assistant's messages of a reply.
 //! - `canonical`: one text for all spellings of a message.
-//! - `chain`: requests that go on from a response that the server keeps.
+//! - `chain`: requests that go on from a response that the server keeps. `state`: the ids of what
+//!   it keeps.
 //! - [`thread_root`]: the beginning of a conversation, which all of its turns share.
 //! - `template_fields`, `token_texts`: the template's other inputs, and the text of each token.
 
 mod canonical;
 mod chain;
+mod state;
 mod template_fields;
 mod thread_root;
 mod token_texts;
@@ -28,6 +30,7 @@ use crate::sse::events;
 use crate::translate::{messages, responses};
 pub use canonical::{canonical, content_text, parsed_arguments, reasoning};
 pub use chain::{prepend_turn, prepend_turns, previous_response, response_id, stores_reply};
+pub use state::{NamedState, StatePlace, named_state, names_state, tells_state, told_ids};
 pub(crate) use template_fields::TEMPLATE_FIELDS;
 pub use template_fields::template_fields;
 pub use thread_root::thread_root;

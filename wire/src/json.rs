@@ -15,18 +15,22 @@ use crate::bounds::{DEPTH_MAX, MEMBERS_MAX, TREE_VALUES_MAX};
 
 mod blocks;
 pub(crate) mod digits;
+mod encoding;
 mod mended;
 mod nesting;
 mod outline;
 mod scan;
 mod spelling;
+mod truth;
 
+pub(crate) use encoding::is_object_elsewhere;
 pub(crate) use mended::mended;
 pub(crate) use nesting::Nesting;
 pub(crate) use outline::{Brackets, Outline};
 pub(crate) use scan::end_of_plain_text;
 pub use spelling::json_text;
 pub(crate) use spelling::{half, inner_tree, make_readable, marked_number};
+pub(crate) use truth::{truth, truth_of};
 
 /// Members of an object that take no memory of the heap.
 const MEMBERS_ROOM: usize = 16;

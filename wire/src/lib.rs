@@ -22,6 +22,8 @@
 //! - [`conversation`](conversation()) and [`answers`]: the messages of a recorded call, for the
 //!   exporter; [`unread_counts`]: the parts of them that were left out. Both and the translations
 //!   read chat's messages in one room, `chat`.
+//! - [`named_state`] and [`told_ids`]: what a request names of the state that a server keeps, and
+//!   what a reply gives of it.
 //! - [`engine_route`]: the control routes of engines.
 //! - [`ServerInfo`], [`Probe`] and [`compare`]: what an upstream is and reports, for the doctor.
 #![forbid(unsafe_code)]
@@ -59,16 +61,17 @@ pub use ask::{
 };
 pub use chat::{Untranslatable, plain_message, sealed_texts, unread_counts};
 pub use conversation::{
-    BEGUN_MARKS, Conversation, RawConversation, ReplyAnswer, answer, answers, canonical,
-    content_text, conversation, is_answer, is_begun_answer, parsed_arguments, prepend_turn,
-    prepend_turns, previous_response, raw_conversation, reasoning, response_id, stores_reply,
-    template_fields, thread_root, token_texts,
+    BEGUN_MARKS, Conversation, NamedState, RawConversation, ReplyAnswer, StatePlace, answer,
+    answers, canonical, content_text, conversation, is_answer, is_begun_answer, named_state,
+    names_state, parsed_arguments, prepend_turn, prepend_turns, previous_response,
+    raw_conversation, reasoning, response_id, stores_reply, tells_state, template_fields,
+    thread_root, token_texts, told_ids,
 };
 pub use dialect::{Dialect, dialect_of_models};
 pub use document::ReplyDocument;
 pub use document::kind::{ReplyKind, ReplyPart, padding, parts};
 pub use engine_routes::{ENGINE_ROUTES, EngineRoute, EngineServer, engine_route};
-pub use error::{error_body, error_event, error_text, is_anthropic_error};
+pub use error::{error_body, error_event, error_text, is_anthropic_error, unknown_state_body};
 pub use hide::ReplyFilter;
 pub use json::json_text;
 pub use lineage::lineage;
@@ -80,7 +83,7 @@ pub use request::Request;
 pub use routes::base::BasePath;
 pub use routes::{
     Access, access, depends_on_body, is_anthropic_call, reports_natively, route, route_for,
-    route_with_body,
+    route_with_body, takes_json,
 };
 pub use sampling::{
     EffectiveSampling, ForcedSampling, ForcedSamplingError, LogprobFit, ServerSampling,

@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 
 use crate::bounds::{MODEL_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::json::{
-    Brackets, Edits, cuts, each_element, first_elements, is_beyond_bounds, members, root, tree,
+    Brackets, Edits, cuts, each_element, first_elements, is_beyond_bounds, is_object_elsewhere,
+    members, root, tree, truth_of,
 };
 use crate::parameters;
 
@@ -45,6 +46,12 @@ impl Request {
     /// True if `body` is an object that is nested too deeply or has too many fields to be read.
     pub fn is_beyond_bounds(body: &[u8]) -> bool {
         is_beyond_bounds(body)
+    }
+
+    /// True if `body` is an object in another encoding than UTF-8, or behind a byte order mark.
+    /// Servers in Python read it.
+    pub fn is_in_another_encoding(body: &[u8]) -> bool {
+        is_object_elsewhere(body)
     }
 
     /// The place of a top-level field's value; of duplicates the last, as most servers read them.
@@ -90,7 +97,20 @@ impl Request {
 
     /// Returns true if the agent asked for a stream.
     pub fn streams(&self) -> bool {
-        self.raw("stream") == Some(b"true")
+        self.truth("stream") == Some(true)
+    }
+
+    /// Returns true if the agent asked for a reply that is fetched later, or a server might think
+    /// so: every value counts that is not plainly false.
+    pub fn asks_for_later(&self) -> bool {
+        let mut given = self.raw_fields().filter(|(name, _)| *name == "background");
+        given.any(|(_, value)| truth_of(value) != Some(false))
+    }
+
+    /// The truth of a field, as servers in Python read it. `None` if it has none; a field that is
+    /// absent is false.
+    pub(crate) fn truth(&self, key: &str) -> Option<bool> {
+        self.raw(key).map_or(Some(false), truth_of)
     }
 
     /// Returns true if the agent asked vLLM for the tokens of a response, which only vLLM's own
@@ -309,6 +329,28 @@ mod tests {
         assert_eq!(read(r#"{"prompt":["a","b"]}"#).prompts(), 2);
         assert_eq!(read(r#"{"prompt":[[1,2],[3]]}"#).prompts(), 2);
         assert_eq!(read(r#"{"prompt":[1,2,3]}"#).prompts(), 1);
+    }
+
+    #[test]
+    fn a_reply_that_is_fetched_later_is_told_in_every_spelling() {
+        let later = |fields: &str| {
+            let body = format!(r#"{{"input":"a",{fields}}}"#);
+            Request::read(&Bytes::from(body)).unwrap().asks_for_later()
+        };
+        for yes in [
+            r#""background":true"#,
+            r#""background":"Yes""#,
+            r#""background":1.0"#,
+            r#""background":true,"background":false"#,
+            r#""b\u0061ckground":"on""#,
+            r#""background":[]"#,
+        ] {
+            assert!(later(yes), "{yes}");
+        }
+        for no in [r#""background":null"#, r#""background":"off""#, r#""Background":true"#] {
+            assert!(!later(no), "{no}");
+        }
+        assert!(read(r#"{"stream":"YES"}"#).streams() && !read(r#"{"stream":"no"}"#).streams());
     }
 
     #[test]

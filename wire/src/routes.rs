@@ -129,6 +129,17 @@ pub fn access(method: &str, path: &str) -> Access {
     }
 }
 
+/// True if a request with a body to `path` has JSON in it, as far as the table knows.
+pub fn takes_json(method: &str, path: &str) -> bool {
+    let path = path.split('?').next().unwrap_or(path);
+    method != "GET" && matches!(treatment(method, path), Some(Call(_) | ByBody | Plain))
+}
+
+/// True if `path` names the endpoint `name`.
+pub(crate) fn is_named(path: &str, name: &str) -> bool {
+    endpoint_name(path.split('?').next().unwrap_or(path)) == name
+}
+
 /// The kind of endpoint that `path` (without a query) names under `method`. A route that only its
 /// body names is `Other`: see [`route_with_body`].
 pub fn route(method: &str, path: &str) -> Route {
@@ -138,13 +149,24 @@ pub fn route(method: &str, path: &str) -> Route {
     }
 }
 
-/// The kind of endpoint, where the body may tell it.
+/// The kind of endpoint, where the body may tell it. A body that two servers may read as two kinds
+/// tells none.
 pub fn route_with_body(method: &str, path: &str, request: Option<&Request>) -> Route {
-    let has = |key| request.and_then(|r| r.raw(key)).is_some_and(|value| value != b"null");
     match treatment(method, path) {
-        Some(ByBody) if has("messages") => Route::Chat,
-        Some(ByBody) if has("prompt") => Route::Completions,
+        Some(ByBody) => request.map_or(Route::Other, route_of_body),
         Some(Call(route)) => route,
+        _ => Route::Other,
+    }
+}
+
+/// Chat or a text completion. vLLM tries one after the other and takes the first that fits: only a
+/// list of messages may be a chat, and beside a prompt it is not known to fit.
+fn route_of_body(request: &Request) -> Route {
+    let has = |key| request.raw(key).is_some_and(|value| value != b"null");
+    let has_list = request.raw("messages").is_some_and(|value| value.starts_with(b"["));
+    match (has_list, has("prompt")) {
+        (true, false) if !has("prompt_embeds") => Route::Chat,
+        (false, true) => Route::Completions,
         _ => Route::Other,
     }
 }
@@ -223,7 +245,16 @@ mod tests {
         };
         assert_eq!(of(r#"{"messages":[]}"#), Route::Chat);
         assert_eq!(of(r#"{"prompt":"a","messages":null}"#), Route::Completions);
-        assert_eq!(of(r#"{"input":"a"}"#), Route::Other);
+        assert_eq!(of(r#"{"prompt":"x","messages":"x"}"#), Route::Completions);
+        for neither in [
+            r#"{"input":"a"}"#,
+            r#"{"messages":"x"}"#,
+            r#"{"messages":{}}"#,
+            r#"{"prompt":"x","messages":[1]}"#,
+            r#"{"prompt_embeds":"x","messages":[1]}"#,
+        ] {
+            assert_eq!(of(neither), Route::Other, "{neither}");
+        }
         assert_eq!(of("["), Route::Other);
         assert_eq!(route_with_body("POST", "/v1/messages", None), Route::Messages);
     }

@@ -31,6 +31,12 @@ pub(crate) struct AgentArgs {
     /// They are recorded as plain exchanges. By default they are refused.
     #[arg(long, env = "ROLLTAPE_ALLOW_UNRECORDED_SAMPLING")]
     allow_unrecorded_sampling: bool,
+    /// Let requests name responses and items that their attempt did not get here
+    ///
+    /// Without it, `previous_response_id`, `conversation` and `item_reference` name what a reply to
+    /// the same attempt gave.
+    #[arg(long, env = "ROLLTAPE_ALLOW_FOREIGN_STATE")]
+    allow_foreign_state: bool,
     /// Origin whose web pages may call; repeatable
     ///
     /// A scheme and a host, null or *. Its pages can spend the upstream's key.
@@ -67,6 +73,7 @@ impl AgentArgs {
         config.require_key = self.require_key;
         config.allowed_paths.clone_from(&self.allow_path);
         config.allow_unrecorded_sampling = self.allow_unrecorded_sampling;
+        config.allow_foreign_state = self.allow_foreign_state;
         config.allowed_origins.clone_from(&self.allow_origin);
         config.allow_priority = self.allow_priority;
         config.share_prefixes = self.share_prefixes;

@@ -79,6 +79,7 @@ fn in_background(
     if !wire::stores_reply(given) {
         return Err(ApiError::bad_field(BACKGROUND, "needs `store`, which must not be false"));
     }
+    let place = state.responses.background_place()?;
 
     let stem = uuid::Uuid::new_v4().simple().to_string();
     let id = format!("resp_{stem}");
@@ -96,6 +97,7 @@ fn in_background(
     let caller = Caller { request_id: Some(stem), ..caller.clone() };
     let (shared, given, number) = (Arc::clone(state), given.clone(), id.clone());
     let task = tokio::spawn(async move {
+        let _place = place;
         let reply = whole_reply(&shared, &caller, &body, &begun).await;
         let mut kept = shared.responses.kept();
         kept.running.remove(&number);

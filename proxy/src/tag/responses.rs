@@ -3,7 +3,8 @@
 //!
 //! The newest are in memory, within a bound; others are read back from the recording of the
 //! episode. A request that refers to a response of the server itself is not changed. A response is
-//! known within its own attempt only: no agent can go on from another's conversation.
+//! known within its own attempt only: no agent can go on from another's conversation, whoever
+//! stores it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,10 +12,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use episode::{AttemptId, Call, CallEnd, CallStart, EpisodeId, Outcome, Route, TagSource};
 use hyper::HeaderMap;
-use store::{Selection, SnapshotError, Store};
-use wire::Request;
+use store::{AttemptRecord, Selection, Snapshot, SnapshotError, Store};
+use wire::{NamedState, Request};
 
 use crate::bounds::{RESPONSE_CACHE_BYTES_MAX, RESPONSE_ID_BYTES_MAX, RESPONSE_TURNS_MAX};
+use crate::error::CallError;
+use crate::tag::own_ids::OwnIds;
 use crate::tag::owner::owner;
 
 /// Bytes that a turn counts for, beside its content, its ids and its agent's credentials: its
@@ -25,6 +28,7 @@ const TURN_BYTES: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct ResponseChains {
     cache: Mutex<TurnCache>,
+    own_ids: Mutex<OwnIds>,
     /// Held while a recording is read back, so that one at a time is in memory.
     reading: tokio::sync::Mutex<()>,
 }
@@ -35,7 +39,7 @@ type TurnKey = (AttemptId, String);
 #[derive(Debug, Default)]
 struct TurnCache {
     turns: HashMap<TurnKey, ResponseTurn>,
-    /// The responses whose calls had no tag, by their ids.
+    /// The responses whose calls had no tag, by their ids and those of what they hold.
     untagged: HashMap<String, TurnKey>,
     oldest: VecDeque<TurnKey>,
     /// Attempts whose recording was read back, and whose turns are all here since.
@@ -43,7 +47,7 @@ struct TurnCache {
     bytes: usize,
 }
 
-/// One response.
+/// One response, or what an untagged one holds.
 #[derive(Debug, Clone)]
 struct ResponseTurn {
     /// `None` if the server that answered stores the response.
@@ -67,18 +71,19 @@ struct UntaggedEpisode {
     owner: String,
 }
 
-/// A call of the Responses route that has not ended.
+/// A call that has not ended, whose reply may give ids of kept state.
 #[derive(Debug)]
 pub(crate) struct PendingResponse {
     attempt: AttemptId,
+    route: Route,
     request: Bytes,
     untagged: Option<UntaggedEpisode>,
 }
 
 impl PendingResponse {
-    /// The call that starts; `None` if it is not of the Responses route.
+    /// The call that starts; `None` if its route gives no such ids.
     pub(crate) fn of(start: &CallStart, headers: &HeaderMap) -> Option<Self> {
-        if start.route != Route::Responses {
+        if !wire::tells_state(&start.path) {
             return None;
         }
         let is_untagged = start.tag.source == TagSource::Auto;
@@ -86,7 +91,22 @@ impl PendingResponse {
             episode: start.tag.episode.clone(),
             owner: owner(headers).to_owned(),
         });
-        Some(Self { attempt: AttemptId::from(&start.tag), request: start.request.read(), untagged })
+        Some(Self {
+            attempt: AttemptId::from(&start.tag),
+            route: start.route,
+            request: start.request.read(),
+            untagged,
+        })
+    }
+
+    /// The call of a recording.
+    fn recorded(attempt: &AttemptId, call: &Call) -> Option<Self> {
+        wire::tells_state(&call.begun.path).then(|| Self {
+            attempt: attempt.clone(),
+            route: call.begun.route,
+            request: call.begun.request.read(),
+            untagged: None,
+        })
     }
 }
 
@@ -117,22 +137,29 @@ impl ResponseTurn {
 }
 
 impl ResponseChains {
-    /// Stores the response of a call that has ended.
+    /// Stores the response of a call that has ended, and the ids that its reply gives. The agent
+    /// has them even if the reply broke off.
     pub(crate) fn store_response(&self, pending: PendingResponse, end: &CallEnd) {
-        if end.outcome != Outcome::Complete {
-            return;
-        }
-        let content = match end.translated {
-            None => None,
-            Some(_) if wire::stores_reply(&pending.request) => {
-                Some(TurnContent::copied(&pending.request, &end.reply.read()))
-            }
-            // The agent asked that the response is not stored.
-            Some(_) => return,
-        };
-        if let Some(id) =
-            wire::response_id(Route::Responses, &end.reply.read()).filter(|id| is_short(id))
+        let ids: Vec<String> =
+            wire::told_ids(&end.reply.read()).into_iter().filter(|id| is_short(id)).collect();
         {
+            let mut own_ids = self.own_ids();
+            own_ids.add_call(end.call_id);
+            ids.iter().for_each(|id| own_ids.add(&pending.attempt, id));
+        }
+
+        // A later request may name an item alone, and is of the same episode.
+        if pending.untagged.is_some() {
+            for id in ids {
+                let turn = ResponseTurn { content: None, untagged: pending.untagged.clone() };
+                self.cache().add((pending.attempt.clone(), id), turn);
+            }
+        }
+        // It is kept in the server's place, unless the agent asked that it is not stored.
+        let is_ours = end.outcome == Outcome::Complete && end.translated.is_some();
+        let is_kept = is_ours && wire::stores_reply(&pending.request);
+        let content = is_kept.then(|| TurnContent::copied(&pending.request, &end.reply.read()));
+        if let Some(id) = wire::response_id(pending.route, &end.reply.read()).filter(|id| is_short(id)) {
             let turn = ResponseTurn { content, untagged: pending.untagged };
             self.cache().add((pending.attempt, id), turn);
         }
@@ -140,11 +167,38 @@ impl ResponseChains {
 
     /// The episode of the untagged response that a request of `owner` continues.
     pub(crate) fn episode(&self, owner: &str, request: &Request) -> Option<EpisodeId> {
-        let id = wire::previous_response(Route::Responses, request.body())?;
+        let named = wire::named_state(request);
         let cache = self.cache();
-        let turn = cache.turns.get(cache.untagged.get(&id)?)?;
-        let untagged = turn.untagged.as_ref()?;
-        (untagged.owner == owner).then(|| untagged.episode.clone())
+        named.iter().find_map(|state| {
+            let turn = cache.turns.get(cache.untagged.get(&state.id)?)?;
+            let untagged = turn.untagged.as_ref()?;
+            (untagged.owner == owner).then(|| untagged.episode.clone())
+        })
+    }
+
+    /// Checks that an attempt got in a reply what its request names of the state that a server
+    /// keeps.
+    ///
+    /// # Errors
+    /// [`CallError`] if it did not, or if that cannot be read.
+    pub(crate) async fn check_named(
+        &self,
+        store: &Store,
+        attempt: &AttemptId,
+        request: &Request,
+    ) -> Result<(), CallError> {
+        let named = wire::named_state(request);
+        let unknown = |state: &&NamedState| !self.own_ids().contains(attempt, &state.id);
+        if named.iter().find(unknown).is_none() {
+            return Ok(());
+        }
+
+        let read = self.reload(store, attempt).await;
+        match named.iter().find(unknown) {
+            None => Ok(()),
+            Some(_) if read.is_err() => Err(CallError::StateUnread),
+            Some(foreign) => Err(CallError::ForeignState(foreign.place)),
+        }
     }
 
     /// The request with the conversation that it continues before it. `None` if it continues none,
@@ -161,7 +215,9 @@ impl ResponseChains {
         let turns = match self.turns_up_to(attempt, &id) {
             Some(turns) => turns,
             None => {
-                self.reload(store, attempt, &id).await;
+                // Without its recording, the server is asked.
+                let _ = self.reload(store, attempt).await;
+                self.leave_to_server(attempt, &id);
                 self.turns_up_to(attempt, &id)?
             }
         };
@@ -189,14 +245,8 @@ impl ResponseChains {
         Some(turns)
     }
 
-    /// Reads the responses of an attempt back from its recording. If `id` is not among them, the
-    /// server stores it.
-    async fn reload(&self, store: &Store, attempt: &AttemptId, id: &str) {
-        let _alone = self.reading.lock().await;
-        if !self.cache().whole.contains(attempt) {
-            self.read_back(store, attempt).await;
-        }
-
+    /// Notes that the server stores the response `id`, unless it is known.
+    fn leave_to_server(&self, attempt: &AttemptId, id: &str) {
         let mut cache = self.cache();
         let key = (attempt.clone(), id.to_owned());
         if !cache.turns.contains_key(&key) {
@@ -204,24 +254,60 @@ impl ResponseChains {
         }
     }
 
-    async fn read_back(&self, store: &Store, attempt: &AttemptId) {
+    /// Reads the responses of an attempt back from its recording: all of them, or those that
+    /// another process recorded since.
+    async fn reload(&self, store: &Store, attempt: &AttemptId) -> Result<(), SnapshotError> {
+        let _alone = self.reading.lock().await;
+        let is_whole = self.cache().whole.contains(attempt);
+        let read = match is_whole {
+            true => self.read_new(store, attempt).await,
+            false => self.read_back(store, attempt).await,
+        };
+        if let Err(error) = &read {
+            tracing::warn!(%error, "the responses that a request continues cannot be read");
+        }
+        read
+    }
+
+    async fn read_back(&self, store: &Store, attempt: &AttemptId) -> Result<(), SnapshotError> {
         // First: a turn that is dropped meanwhile takes this back.
         self.cache().whole.insert(attempt.clone());
         let calls = match recorded_calls(store, attempt).await {
             Ok(calls) => calls,
             Err(error) => {
-                tracing::warn!(%error, "the response that a request continues cannot be read");
                 self.cache().whole.remove(attempt);
-                return;
+                return Err(error);
             }
         };
-        for call in calls.into_iter().filter(|call| call.begun.route == Route::Responses) {
-            if let Some(end) = call.ended {
-                let request = call.begun.request.read();
-                let pending = PendingResponse { attempt: attempt.clone(), request, untagged: None };
-                self.store_response(pending, &end);
+        calls.into_iter().for_each(|call| self.store_recorded(attempt, call));
+        Ok(())
+    }
+
+    /// Reads the calls that have ended and were not looked at here.
+    async fn read_new(&self, store: &Store, attempt: &AttemptId) -> Result<(), SnapshotError> {
+        let mut snapshot = store.snapshot().await?;
+        let Some(known) = recorded_attempt(&mut snapshot, attempt).await? else { return Ok(()) };
+        for (call, path) in snapshot.ended_calls(&known).await? {
+            if !wire::tells_state(&path) || self.own_ids().has_call(call) {
+                continue;
+            }
+            if let Some(call) = snapshot.call(call).await? {
+                self.store_recorded(attempt, call);
             }
         }
+        Ok(())
+    }
+
+    fn store_recorded(&self, attempt: &AttemptId, call: Call) {
+        if let Some(pending) = PendingResponse::recorded(attempt, &call)
+            && let Some(end) = call.ended
+        {
+            self.store_response(pending, &end);
+        }
+    }
+
+    fn own_ids(&self) -> MutexGuard<'_, OwnIds> {
+        self.own_ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn cache(&self) -> MutexGuard<'_, TurnCache> {
@@ -258,12 +344,19 @@ fn is_short(id: &str) -> bool {
 /// The calls of an attempt, in the order in which they began.
 async fn recorded_calls(store: &Store, attempt: &AttemptId) -> Result<Vec<Call>, SnapshotError> {
     let mut snapshot = store.snapshot().await?;
-    let selection = Selection { episode: Some(attempt.episode.clone()), ..Selection::default() };
-    let attempts = snapshot.episodes(&selection).await?;
-    match attempts.iter().find(|known| known.attempt == attempt.attempt) {
-        Some(known) => snapshot.calls(known).await,
+    match recorded_attempt(&mut snapshot, attempt).await? {
+        Some(known) => snapshot.calls(&known).await,
         None => Ok(Vec::new()),
     }
+}
+
+async fn recorded_attempt(
+    snapshot: &mut Snapshot,
+    attempt: &AttemptId,
+) -> Result<Option<AttemptRecord>, SnapshotError> {
+    let selection = Selection { episode: Some(attempt.episode.clone()), ..Selection::default() };
+    let attempts = snapshot.episodes(&selection).await?;
+    Ok(attempts.into_iter().find(|known| known.attempt == attempt.attempt))
 }
 
 #[cfg(test)]

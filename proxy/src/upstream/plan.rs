@@ -250,7 +250,10 @@ impl<'a> Plan<'a> {
         if self.is_unrecordable() {
             return Some(CallError::Unrecordable);
         }
-        // A server may read what rolltape cannot, such as another encoding of text.
+        if self.is_in_background() {
+            return Some(CallError::InBackground);
+        }
+        // A server may read what rolltape cannot.
         if self.route.generates() && self.request.is_none() && !self.force.is_empty() {
             return Some(CallError::NotForced);
         }
@@ -272,6 +275,13 @@ impl<'a> Plan<'a> {
             wire::reports_natively(dialect) && (self.force.is_empty() || !nests_parameters);
         let is_lost = self.route == Route::Generate && !is_recordable || self.is_of_unknown_kind;
         is_lost && !self.allow_unrecorded
+    }
+
+    /// True if the reply is fetched later, by a call that is not this one. What it samples then is
+    /// not recorded, not in any budget, and goes on after the attempt was closed.
+    fn is_in_background(&self) -> bool {
+        let asks = self.request.is_some_and(Request::asks_for_later);
+        asks && self.route == Route::Responses && !self.allow_unrecorded
     }
 
     /// The model of a translated call, if the server checks it on the agent's route and not on its

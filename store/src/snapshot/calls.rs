@@ -10,7 +10,7 @@ use crate::error::SnapshotError;
 use crate::log::reader::{BodyColumns, LogReader};
 use crate::log::tokens::{CallIndex, LogSource, TokenReader};
 use crate::snapshot::Snapshot;
-use crate::snapshot::rows::{begun_of, choice_of, ended_of, side_of};
+use crate::snapshot::rows::{begun_of, choice_of, ended_of, parse, side_of};
 use crate::types::AttemptRecord;
 
 /// A call with the rows of its bodies: `q` is the request, `p` the reply.
@@ -47,6 +47,9 @@ const REPLY: BodyColumns = BodyColumns {
 
 const SIDES_OF_EPISODE: &str = "SELECT s.* FROM side s JOIN call c USING (call_key) \
     WHERE c.episode_key = $1 ORDER BY s.choice_index, s.name";
+
+const ENDED_CALLS: &str = "SELECT call_id, path FROM call \
+    WHERE episode_key = $1 AND outcome IS NOT NULL ORDER BY started_at";
 
 const CLOSED_WITH_OPEN_CALLS: &str = "SELECT e.episode_key FROM episode e \
     WHERE e.closed_at > $1 AND EXISTS (SELECT 1 FROM call c \
@@ -121,6 +124,21 @@ impl Snapshot {
         }
         calls.sort_by_key(|call| (call.begun.started_at, call.begun.call_id));
         Ok(calls)
+    }
+
+    /// The ids and paths of the calls of an attempt that have ended, in the order in which they
+    /// began.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn ended_calls(
+        &mut self,
+        record: &AttemptRecord,
+    ) -> Result<Vec<(CallId, String)>, SnapshotError> {
+        let rows = query(ENDED_CALLS).bind(record.key).fetch_all(self.connection()).await?;
+        let id_and_path =
+            |row: &Row| Ok((parse(row.try_get("call_id")?, "call id")?, row.try_get("path")?));
+        rows.iter().map(id_and_path).collect()
     }
 
     /// One call; `None` when there is none of that id.

@@ -39,11 +39,11 @@ pub(super) fn ask(builder: &mut RequestBuilder<'_>, route: Route) -> Result<(), 
             ask_verbose(builder)
         }
         Route::Completions => {
-            if !builder.is_set("logprobs") {
+            if !builder.is_positive("logprobs") {
                 ask_probabilities(builder, TEXT_LOGPROBS)?;
             }
             // Every event of a stream would repeat the whole `__verbose` object.
-            if builder.request.streams() { Ok(()) } else { ask_verbose(builder) }
+            if builder.asked("stream")? { Ok(()) } else { ask_verbose(builder) }
         }
         Route::Generate => ask_native(builder),
         _ => Err(NotAsked("llama.cpp reports no tokens on this route")),
@@ -51,7 +51,8 @@ pub(super) fn ask(builder: &mut RequestBuilder<'_>, route: Route) -> Result<(), 
 }
 
 fn ask_probabilities(builder: &mut RequestBuilder<'_>, rule: Rule) -> Result<(), NotAsked> {
-    if builder.is_set("n_probs") {
+    // The server takes what is no number for 0.
+    if builder.is_positive("n_probs") {
         return Ok(());
     }
     builder.set("n_probs", "1", &[rule]);
@@ -66,7 +67,7 @@ fn ask_probabilities(builder: &mut RequestBuilder<'_>, rule: Rule) -> Result<(),
 /// tokens.
 fn ask_verbose(builder: &mut RequestBuilder<'_>) -> Result<(), NotAsked> {
     let is_asked = builder.asked("verbose")?;
-    if !builder.request.streams() {
+    if !builder.asked("stream")? {
         builder.flag("return_tokens", if is_asked { &[VERBOSE_TOKENS] } else { &[] })?;
     }
     if !is_asked {
@@ -80,10 +81,10 @@ fn ask_native(builder: &mut RequestBuilder<'_>) -> Result<(), NotAsked> {
     if builder.request.raw("response_fields").is_some() {
         return Err(NotAsked("the agent chose the fields of the reply"));
     }
-    if !builder.is_set("n_probs") && !builder.is_set("logprobs") {
+    if !builder.is_positive("n_probs") && !builder.is_positive("logprobs") {
         builder.set("n_probs", "1", &NATIVE_PROBS);
     }
-    if !builder.request.streams() {
+    if !builder.asked("stream")? {
         builder.flag("return_tokens", &NATIVE_TOKENS)?;
     }
     Ok(())
@@ -116,6 +117,23 @@ mod tests {
         assert_eq!(verbose.hide.document(&ReplyDocument::new(reply)), plain);
         let all = r#"{"verbose":true,"n_probs":2,"return_tokens":true}"#;
         assert!(asked(Route::Chat, all).hide.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_boolean_or_number_asks_all_the_same() {
+        for given in [r#""off""#, r#""yes""#, "0.5", "-1", "{}"] {
+            let body = format!(
+                r#"{{"logprobs":{given},"n_probs":{given},"verbose":{given},"return_tokens":{given}}}"#
+            );
+            let asked = asked(Route::Chat, body.leak());
+            let ours = r#","n_probs":1,"verbose":true,"return_tokens":true}"#;
+            assert!(asked.unasked.is_none() && asked.body.ends_with(ours.as_bytes()), "{asked:?}");
+            assert!(!asked.hide.is_empty());
+        }
+        let unstreamed = asked(Route::Generate, r#"{"stream":"yes"}"#);
+        assert!(unstreamed.added.contains(&"return_tokens"), "{:?}", unstreamed.added);
+        let own = asked(Route::Completions, r#"{"logprobs":5,"stream":true}"#);
+        assert_eq!(own.body, r#"{"logprobs":5,"stream":true}"#);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use episode::Route;
 
 use super::AskOptions;
-use super::builder::{INVALID_REQUEST, NotAsked, RequestBuilder, SGLANG_EXPERTS_START};
+use super::builder::{NotAsked, RequestBuilder, SGLANG_EXPERTS_START};
 use crate::hide::{FrameKind, Replacement, Rule, rule};
 
 const LOGPROBS: Rule = rule(&["choices", "*", "logprobs"], Replacement::Null);
@@ -17,11 +17,6 @@ const RESPONSE_IDS: Rule = rule(&["choices", "*", "response_token_ids"], Replace
 const TOKEN_IDS: Rule = rule(&["choices", "*", "token_ids"], Replacement::Absent);
 const META_INFO: Rule = rule(&["choices", "*", "meta_info"], Replacement::Absent);
 
-/// Fields that we set and that SGLang refuses as null. (Text completions and the native route
-/// accept a null for `logprobs`.)
-const BOOLEANS: [&str; 4] =
-    ["return_token_ids", "return_meta_info", "return_prompt_token_ids", "return_routed_experts"];
-
 /// Logprobs on the server's own route, in one reply and in a list of replies.
 const NATIVE_LOGPROBS: [Rule; 6] = [
     rule(&["meta_info", "input_token_logprobs"], Replacement::Absent),
@@ -30,6 +25,12 @@ const NATIVE_LOGPROBS: [Rule; 6] = [
     rule(&["*", "meta_info", "input_token_logprobs"], Replacement::Absent),
     rule(&["*", "meta_info", "output_token_logprobs"], Replacement::Absent),
     rule(&["*", "meta_info", "output_token_logprobs_length"], Replacement::Absent),
+];
+/// What the same route tells of other tokens, and the value with which it does not.
+const ALTERNATIVES: [(&str, &str); 3] = [
+    ("top_logprobs_num", "0"),
+    ("token_ids_logprob", "null"),
+    ("return_flat_raw_output_top_logprobs", "false"),
 ];
 const NATIVE_PROMPT_IDS: [Rule; 2] = [
     rule(&["prompt_token_ids"], Replacement::Absent),
@@ -64,9 +65,6 @@ pub(super) fn ask(
     route: Route,
     has_header: &dyn Fn(&str) -> bool,
 ) -> Result<(), NotAsked> {
-    if BOOLEANS.iter().any(|key| builder.request.raw(key) == Some(b"null")) {
-        return Err(INVALID_REQUEST);
-    }
     match route {
         Route::Chat => {
             ask_logprobs(builder, options)?;
@@ -82,15 +80,7 @@ pub(super) fn ask(
 }
 
 fn ask_logprobs(builder: &mut RequestBuilder<'_>, options: &AskOptions) -> Result<(), NotAsked> {
-    if builder.request.raw("logprobs") == Some(b"null") {
-        return Err(INVALID_REQUEST);
-    }
-    let is_asked = builder.asked("logprobs")?;
-    if builder.is_set("top_logprobs") && !is_asked {
-        return Err(INVALID_REQUEST);
-    }
-
-    builder.flag("logprobs", &[LOGPROBS])?;
+    let is_asked = builder.flag("logprobs", &[LOGPROBS])?;
     if !is_asked {
         builder.hide_frames(FrameKind::OnlyLogprobs);
     }
@@ -129,7 +119,8 @@ fn ask_streamed_chat(
     options: &AskOptions,
     has_header: &dyn Fn(&str) -> bool,
 ) -> Result<(), NotAsked> {
-    let by_agent = STREAMED_IDS.map(|ids| has_header(ids.header) || builder.is_set(ids.field));
+    let by_agent = STREAMED_IDS
+        .map(|ids| has_header(ids.header) || builder.request.truth(ids.field) == Some(true));
 
     if by_agent == [false, false] {
         STREAMED_IDS.iter().for_each(|ids| builder.header(ids.header));
@@ -165,13 +156,19 @@ fn ask_completions(builder: &mut RequestBuilder<'_>) -> Result<(), NotAsked> {
 
 /// Asks on the server's own route, which always reports sampled ids.
 fn ask_native(builder: &mut RequestBuilder<'_>) -> Result<(), NotAsked> {
-    let needs_logprob =
-        ["top_logprobs_num", "token_ids_logprob", "return_flat_raw_output_top_logprobs"];
-    if !builder.is_set("return_logprob") {
-        if needs_logprob.iter().any(|key| builder.is_set(key)) {
-            return Err(INVALID_REQUEST);
-        }
+    let is_asked = match builder.request.raw("return_logprob") {
+        // One for each prompt.
+        Some([b'[', ..]) => builder.all_are_true("return_logprob"),
+        _ => builder.asked("return_logprob")?,
+    };
+    if !is_asked {
         builder.set("return_logprob", "true", &NATIVE_LOGPROBS);
+        // Without logprobs these have no effect, and with ours they would.
+        for (key, nothing) in ALTERNATIVES {
+            if builder.is_set(key) {
+                builder.set(key, nothing, &[]);
+            }
+        }
     }
     builder.flag("return_prompt_token_ids", &NATIVE_PROMPT_IDS)?;
     Ok(())
@@ -184,6 +181,7 @@ mod tests {
     use super::*;
     use crate::ask::{AugmentedRequest, ask};
     use crate::dialect::Dialect;
+    use crate::document::ReplyDocument;
     use crate::request::Request;
     use crate::sse::Event;
 
@@ -217,18 +215,41 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_boolean_is_left_for_sglang_to_refuse() {
-        for body in [r#"{"logprobs":null}"#, r#"{"return_token_ids":null}"#] {
-            let asked = asked(Route::Chat, body, "");
-            assert!(asked.unasked.is_some() && asked.body == body, "{body}");
+    fn what_is_no_boolean_asks_for_ids_all_the_same() {
+        for given in ["null", "0", "\"off\"", "\"NO\"", "false", "{}", "\"maybe\""] {
+            let body = format!(
+                r#"{{"logprobs":{given},"return_token_ids":{given},"return_meta_info":{given}}}"#
+            );
+            let asked = asked(Route::Chat, body.leak(), "");
+            let all = r#"{"logprobs":true,"return_token_ids":true,"return_meta_info":true}"#;
+            assert!(asked.unasked.is_none() && asked.body == all, "{given}: {:?}", asked.body);
+            let reply = r#"{"choices":[{"index":0,"logprobs":{},"meta_info":{}}]}"#;
+            let reply = ReplyDocument::new(Bytes::from_static(reply.as_bytes()));
+            let shown = asked.hide.document(&reply);
+            assert_eq!(shown, r#"{"choices":[{"index":0,"logprobs":null}]}"#, "{given}");
         }
         assert!(asked(Route::Completions, r#"{"logprobs":null}"#, "").unasked.is_none());
+        let own = asked(Route::Completions, r#"{"logprobs":"5"}"#, "");
+        assert_eq!(own.body, r#"{"logprobs":"5","return_token_ids":true}"#);
     }
 
     #[test]
-    fn alternatives_without_logprobs_are_not_given_on_its_own_route() {
-        let body = r#"{"text":"a","top_logprobs_num":2}"#;
-        assert!(asked(Route::Generate, body, "").unasked.is_some());
+    fn ids_of_a_stream_are_asked_for_whatever_stands_in_their_field() {
+        let off = r#"{"stream":"on","return_input_ids_in_sglext":"off"}"#;
+        let asked = asked(Route::Chat, off, "");
+        assert_eq!(asked.headers.len(), 3, "{:?}", asked.headers);
+    }
+
+    #[test]
+    fn alternatives_without_logprobs_are_none() {
+        let chat = asked(Route::Chat, r#"{"top_logprobs":2}"#, "");
+        assert!(chat.body.starts_with(br#"{"top_logprobs":0,"logprobs":true,"#), "{:?}", chat.body);
+        let body = r#"{"text":"a","top_logprobs_num":2,"return_logprob":[false]}"#;
+        let asked_natively = asked(Route::Generate, body, "");
+        let sent = r#"{"text":"a","top_logprobs_num":0,"return_logprob":true,"return_prompt_token_ids":true}"#;
+        assert_eq!(asked_natively.body, sent);
+        let each = asked(Route::Generate, r#"{"return_logprob":[true, true]}"#, "");
+        assert!(each.body.starts_with(br#"{"return_logprob":[true, true],"#));
         let own = asked(Route::Generate, r#"{"return_logprob":true}"#, "");
         assert_eq!(own.body, r#"{"return_logprob":true,"return_prompt_token_ids":true}"#);
     }

@@ -69,7 +69,7 @@ pub(super) fn ask(
 fn ask_chat(builder: &mut RequestBuilder<'_>, options: &AskOptions) -> Result<(), NotAsked> {
     refuse_beam_search(builder)?;
     let logprobs_asked = builder.asked("logprobs")?;
-    if builder.is_set("top_logprobs") && !logprobs_asked {
+    if builder.wants_only_alternatives() {
         return Err(INVALID_REQUEST);
     }
 
@@ -110,7 +110,7 @@ fn ask_experts(builder: &mut RequestBuilder<'_>, options: &AskOptions) -> Result
     if !options.routed_experts {
         return Ok(());
     }
-    let streams = builder.is_set("stream");
+    let streams = builder.request.streams();
     let names_start = builder.asked_number(VLLM_EXPERTS_START)?;
     match options.dialect {
         Dialect::Rolltape => {
@@ -127,24 +127,22 @@ fn ask_experts(builder: &mut RequestBuilder<'_>, options: &AskOptions) -> Result
 }
 
 fn refuse_beam_search(builder: &RequestBuilder<'_>) -> Result<(), NotAsked> {
-    match builder.request.raw("use_beam_search") {
-        Some(b"true") => Err(NotAsked("beam search does not sample")),
+    match builder.request.truth("use_beam_search") {
+        Some(true) => Err(NotAsked("beam search does not sample")),
         _ => Ok(()),
     }
 }
 
 fn ask_responses(builder: &mut RequestBuilder<'_>) -> Result<(), NotAsked> {
-    if builder.asked("background")? {
+    if builder.request.asks_for_later() {
         return Err(NotAsked("a reply in the background is fetched by another call"));
     }
     builder.flag("enable_response_messages", &RESPONSE_IDS)?;
-    match builder.request.raw("include") {
-        None | Some(b"null") => {
-            builder.set("include", r#"["message.output_text.logprobs"]"#, &RESPONSE_LOGPROBS);
-        }
-        Some(list) if list.first() != Some(&b'[') => return Err(INVALID_REQUEST),
+    let list = builder.request.raw("include").filter(|include| include.first() == Some(&b'['));
+    match list {
         Some(list) if asks_logprobs(list) => {}
         Some(_) => builder.append("include", INCLUDE_LOGPROBS, &RESPONSE_LOGPROBS),
+        None => builder.set("include", r#"["message.output_text.logprobs"]"#, &RESPONSE_LOGPROBS),
     }
     Ok(())
 }
@@ -181,6 +179,60 @@ mod tests {
         }
         assert!(body("{}").get("top_logprobs").is_none());
         assert_eq!(body(r#"{"logprobs":true,"top_logprobs":2}"#)["top_logprobs"], 2);
+    }
+
+    #[test]
+    fn no_spelling_of_no_switches_the_ids_off() {
+        let no = ["\"no\"", "0", "0.0", "\"OFF\"", "\"\"", "{}", "7", "[]", "null", "false"];
+        for given in no {
+            let body = format!(
+                r#"{{"logprobs":{given},"return_token_ids":{given},"return_weight_versions":{given}}}"#
+            );
+            let asked = asked(Dialect::Vllm, false, body.leak());
+            let ours = r#"{"logprobs":true,"return_token_ids":true,"return_weight_versions":true}"#;
+            assert!(asked.unasked.is_none() && asked.body == ours, "{given}: {:?}", asked.body);
+            let reply = r#"{"choices":[{"index":0,"logprobs":{},"token_ids":[5]}]}"#;
+            let shown = asked.hide.document(&ReplyDocument::new(Bytes::from(reply)));
+            assert_eq!(shown, r#"{"choices":[{"index":0}]}"#, "{given}");
+        }
+        let yes = asked(Dialect::Vllm, false, r#"{"return_token_ids":"yes","logprobs":1}"#);
+        let reply =
+            Bytes::from_static(br#"{"choices":[{"index":0,"logprobs":{},"token_ids":[5]}]}"#);
+        assert_eq!(yes.hide.document(&ReplyDocument::new(reply.clone())), reply);
+        let engine = asked(Dialect::Rolltape, false, r#"{"return_token_ids":"no"}"#);
+        assert!(engine.unasked.is_some(), "our own engine refuses it");
+    }
+
+    #[test]
+    fn alternatives_do_not_switch_the_logprobs_off() {
+        for given in [r#""logprobs":"off","top_logprobs":50"#, r#""logprobs":0,"top_logprobs":-1"#]
+        {
+            let asked = asked(Dialect::Vllm, false, format!("{{{given}}}").leak());
+            let sent: serde_json::Value = serde_json::from_slice(&asked.body).unwrap();
+            assert_eq!((&sent["logprobs"], &sent["top_logprobs"]), (&true.into(), &0.into()));
+        }
+        for zero in ["0.0", "-0", "0e1", "false", "\"0\""] {
+            let body = format!(r#"{{"top_logprobs":{zero}}}"#);
+            let asked = asked(Dialect::Vllm, false, body.leak());
+            assert!(asked.added.contains(&"logprobs"), "{zero}");
+        }
+        assert!(asked(Dialect::Vllm, false, r#"{"top_logprobs":2}"#).unasked.is_some());
+    }
+
+    #[test]
+    fn a_number_of_logprobs_is_the_agents_however_it_is_spelled() {
+        let texts = |body: &'static str| {
+            let request = Request::read(&Bytes::from_static(body.as_bytes())).unwrap();
+            let options = AskOptions::for_dialect(Dialect::Vllm);
+            ask(&options, Route::Completions, &request, None, |_| false)
+        };
+        for own in [r#"{"logprobs":5}"#, r#"{"logprobs":"5"}"#, r#"{"logprobs":true}"#] {
+            let asked = texts(own);
+            assert!(asked.body.starts_with(&own.as_bytes()[..own.len() - 1]), "{own}");
+            assert!(asked.added.contains(&"return_token_ids"), "{own}");
+        }
+        assert!(texts(r#"{"echo":"off"}"#).unasked.is_none());
+        assert!(texts(r#"{"echo":"on"}"#).unasked.is_some());
     }
 
     #[test]

@@ -112,6 +112,16 @@ impl ApiError {
         ApiError { retry_after: Some(seconds), ..error }
     }
 
+    /// 429: this many replies are made in the background already.
+    pub(crate) fn background_full(running: usize) -> ApiError {
+        let message = format!(
+            "{running} replies are made in the background already; try again in a second, or \
+             without `background`"
+        );
+        let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "RateLimitError", message);
+        ApiError { retry_after: Some(1), ..error }
+    }
+
     /// 503: the call cannot be answered now, and may be tried again in a second.
     pub(crate) fn unavailable(message: impl Display) -> ApiError {
         let status = StatusCode::SERVICE_UNAVAILABLE;

@@ -2,13 +2,14 @@
 //! first.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use episode::Route;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
-use crate::bounds::{RESPONSE_TURNS_MAX, RESPONSES_BYTES_MAX};
+use crate::bounds::{BACKGROUND_MAX, RESPONSE_TURNS_MAX, RESPONSES_BYTES_MAX};
 use crate::serve::calls::ApiError;
 
 /// A request and its reply: a document, or the events of a stream.
@@ -19,9 +20,17 @@ pub(in crate::serve) struct StoredTurn {
 }
 
 /// The responses that are kept, by their ids.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::serve) struct ResponseStore {
     kept: Mutex<Kept>,
+    /// Places of replies that are made in the background.
+    background: Arc<Semaphore>,
+}
+
+impl Default for ResponseStore {
+    fn default() -> Self {
+        Self { kept: Mutex::default(), background: Arc::new(Semaphore::new(BACKGROUND_MAX)) }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -52,6 +61,15 @@ impl Kept {
 impl ResponseStore {
     pub(in crate::serve) fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for a reply that is made in the background.
+    ///
+    /// # Errors
+    /// 429 if as many are made as may be.
+    pub(in crate::serve) fn background_place(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        let place = Arc::clone(&self.background).try_acquire_owned();
+        place.map_err(|_| ApiError::background_full(BACKGROUND_MAX))
     }
 
     /// Ends the replies that are made in the background.

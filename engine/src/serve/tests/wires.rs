@@ -177,6 +177,33 @@ async fn a_response_goes_on_from_one_that_is_kept() {
 }
 
 #[tokio::test]
+async fn only_so_many_responses_are_sampled_in_the_background_at_once() {
+    let server = Server::plain().await;
+    // Nothing ends while no step runs.
+    server.post_text("/pause?mode=keep", "").await;
+    let asked = json!({"model": "tiny", "input": "Hello", "background": true});
+    let mut begun = Vec::new();
+    for _ in 0..crate::bounds::BACKGROUND_MAX {
+        let reply = server.post("/v1/responses", &asked).await;
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        begun.push(reply.json());
+    }
+    let refused = server.post("/v1/responses", &asked).await;
+    assert_eq!(refused.status, 429, "{}", refused.body);
+    assert!(refused.body.contains("in the background already"), "{}", refused.body);
+
+    let path = format!("/v1/responses/{}/cancel", begun[0]["id"].as_str().unwrap());
+    assert_eq!(server.post(&path, &json!({})).await.status, 200);
+    let until = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    while server.post("/v1/responses", &asked).await.status == 429 {
+        assert!(tokio::time::Instant::now() < until, "a place is given back");
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    server.post_text("/resume", "").await;
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_response_can_be_fetched_later_or_cancelled() {
     let server = Server::plain().await;
     let asked = json!({"model": "tiny", "input": "Hello", "background": true});

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::history::messages;
 use super::{list, text};
 use crate::chat::{PartReader, Untranslatable};
+use crate::json::truth;
 
 /// Fields that mean the same on both wires: Anthropic's name and chat's name. Those below the line
 /// are vLLM's own, which it accepts on either route. All other fields are dropped, as on vLLM's own
@@ -40,7 +41,7 @@ pub(crate) fn request(body: &Value) -> Result<Value, Untranslatable> {
         let is_empty = body.get(theirs).and_then(Value::as_array).is_some_and(Vec::is_empty);
         put(&mut chat, ours, body.get(theirs).filter(|_| !is_empty));
     }
-    if body.get("stream") == Some(&Value::Bool(true)) {
+    if body.get("stream").and_then(truth) == Some(true) {
         chat.insert("stream".to_owned(), json!(true));
         chat.insert("stream_options".to_owned(), json!({ "include_usage": true }));
     }

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::items::Messages;
 use super::{object, tools};
 use crate::chat::{PartReader, Untranslatable};
+use crate::json::truth;
 
 /// Fields that refer to state which only the provider keeps, and the meaning of each.
 const STATEFUL: [(&str, &str); 6] = [
@@ -76,7 +77,7 @@ pub(crate) fn request(body: &Value) -> Result<Value, Untranslatable> {
     put_output_format(body, &mut chat);
     put_effort(body, &mut chat);
 
-    if body.get("stream") == Some(&Value::Bool(true)) {
+    if body.get("stream").and_then(truth) == Some(true) {
         chat.insert("stream".to_owned(), json!(true));
         // The last event of a response has the usage, which chat sends only if asked.
         chat.insert("stream_options".to_owned(), json!({ "include_usage": true }));
@@ -108,7 +109,11 @@ fn filled<'a>(body: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
 
 fn refuse_state(body: &Map<String, Value>) -> Result<(), Untranslatable> {
     for (key, meaning) in STATEFUL {
-        if filled(body, key).is_some_and(|value| value != &Value::Bool(false)) {
+        let is_no = |value: &Value| match key {
+            "background" => truth(value) == Some(false),
+            _ => value == &Value::Bool(false),
+        };
+        if filled(body, key).is_some_and(|value| !is_no(value)) {
             return Err(Untranslatable(format!(
                 "`{key}` {meaning}, and a chat server keeps none: send the whole input instead"
             )));

@@ -45,6 +45,7 @@ fn fields_translate_or_pass_or_stay_behind() {
             json!({ "stream": true, "stream_options": { "include_usage": true } }),
         ),
         (json!({ "stream": false, "store": true, "background": false }), json!({})),
+        (json!({ "stream": "no", "background": "off" }), json!({})),
         (
             json!({ "max_output_tokens": 9, "temperature": 0.5, "top_p": null }),
             json!({ "max_tokens": 9, "temperature": 0.5 }),
