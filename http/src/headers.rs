@@ -82,8 +82,13 @@ impl<'h> HeaderTexts<'h> {
 
 /// Removes the named headers. Unlike `HeaderMap::remove`, it keeps the order of the others.
 pub fn remove(headers: &mut HeaderMap, names: &[impl AsRef<str>]) {
-    if headers.keys().any(|name| is_named(name, names)) {
-        retain(headers, |name, _| !is_named(name, names));
+    remove_where(headers, |name| is_named(name, names));
+}
+
+/// Removes the headers whose name is one of those that `goes` says. The others keep their order.
+pub fn remove_where(headers: &mut HeaderMap, goes: impl Fn(&HeaderName) -> bool) {
+    if headers.keys().any(&goes) {
+        retain(headers, |name, _| !goes(name));
     }
 }
 

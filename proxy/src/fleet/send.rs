@@ -19,7 +19,7 @@ use crate::record::open_call::OpenCall;
 use crate::upstream::continuation::PathSearch;
 use crate::upstream::exchange::AgentRequest;
 use crate::upstream::plan::{PlanInput, plan};
-use crate::upstream::rewrite::Rewrite;
+use crate::upstream::rewrite::{Rewrite, remove_reserved};
 
 /// A reply, and what the request was.
 type Answered = (Response<Incoming>, Rewrite);
@@ -36,6 +36,8 @@ impl Fleet {
         input: PlanInput<'_>,
         mut request: AgentRequest<'_>,
     ) -> Result<Answered, CallError> {
+        // Before the header that rolltape itself may write for a router.
+        remove_reserved(self.config.allow_priority, &mut request.head.headers);
         if let Some(name) = &self.config.fleet.session_header {
             request.head.headers.insert(name, thread.header());
         }
