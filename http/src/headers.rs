@@ -29,11 +29,15 @@ const OVERRIDES: [&str; 5] = [
 const REWRITTEN_BY_HOP: [&str; 3] = ["host", "content-length", "expect"];
 
 /// Request headers that hold credentials. They are marked as such, so that no log shows them.
-pub(crate) const SECRET_HEADERS: [HeaderName; 4] = [
+pub(crate) const SECRET_HEADERS: [HeaderName; 7] = [
     header::AUTHORIZATION,
     header::PROXY_AUTHORIZATION,
     header::COOKIE,
+    // Clients in a browser name their key as a subprotocol.
+    header::SEC_WEBSOCKET_PROTOCOL,
     HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("api-key"),
+    HeaderName::from_static("x-goog-api-key"),
 ];
 
 /// The header of a reply that names its call.
