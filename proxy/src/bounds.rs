@@ -133,8 +133,8 @@ pub(crate) const REPLY_PIECE_BYTES: usize = 512;
 /// Longest wait for the rest of a reply after its last finish reason.
 pub(crate) const REST_WAIT: Duration = Duration::from_secs(1);
 
-/// Shortest key of the operator that is masked in what is stored, in bytes. A shorter one may be
-/// an ordinary word.
+/// Shortest key of the operator that is masked in what is stored and what agents get, in bytes. A
+/// shorter one may be an ordinary word.
 pub(crate) const MASKED_KEY_BYTES_MIN: usize = 16;
 
 // What is remembered of attempts, conversations and versions.
