@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::engine::Engine;
 use super::members::Fleet;
+use super::stall::HeadWait;
 use super::threads::Thread;
 use crate::bounds::{ABSORB_PAUSE, ABSORB_PAUSE_MAX};
 use crate::error::CallError;
@@ -51,8 +52,12 @@ impl Fleet {
             let engine = Arc::clone(&place.engine);
             call.put_on(place);
             tries += 1;
+            let wait = self.is_many().then(|| HeadWait::begin(&engine.signs, thread.attempt()));
             match self.exchange(&engine, call, input, &mut request).await {
                 Ok(reply) => {
+                    if let Some(wait) = wait {
+                        wait.answered(&self.longest_wait);
+                    }
                     let pause = absorption.pause(&reply.0).filter(|_| is_whole);
                     let Some((pause, _waiting)) = pause.zip(self.absorb()) else {
                         return Ok(reply);
@@ -69,9 +74,14 @@ impl Fleet {
                     engine.suspect(reason);
                 }
                 Err(error) => {
-                    if let (true, CallError::Unreachable { reason, .. }) = (self.is_many(), &error)
+                    if let (true, CallError::Unreachable { reason, is_unsent, .. }) =
+                        (self.is_many(), &error)
                     {
-                        engine.suspect(reason);
+                        match is_unsent {
+                            true => engine.suspect(reason),
+                            // The agent's request may be at fault.
+                            false => engine.note_failed_call(thread.attempt()),
+                        }
                     }
                     return Err(error);
                 }
