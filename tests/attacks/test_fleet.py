@@ -1,6 +1,8 @@
 """Several engines: what one agent, or an engine that lies about its health, does to the others."""
 
 import json
+import os
+import signal
 import threading
 import time
 from contextlib import ExitStack
@@ -118,3 +120,29 @@ def test_an_engine_that_answers_no_call_gets_no_new_threads(fleet):
     for episode in range(2 * EPISODES):
         assert keyed.call(proxy, f"last-{episode}").status == 200
     assert len(stuck.calls()) > before, "new threads come to it again"
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "a long file"])
+def test_a_file_of_upstreams_that_becomes_another_thing_holds_up_nothing(tmp_path, kind):
+    engine = Engine()
+    listed = tmp_path / "upstreams.txt"
+    listed.write_text(f"{engine.url}\n")
+    with harness.serve(tmp_path, "--upstreams-file", listed, "--dialect", "vllm") as proxy:
+        assert keyed.call(proxy, "before").status == 200
+        other = tmp_path / "other"
+        if kind == "a pipe":
+            os.mkfifo(other)
+        elif kind == "a device":
+            other.symlink_to("/dev/zero")
+        else:
+            other.write_text("# \n" * (1 << 20))
+        other.replace(listed)
+        harness.until("it is told", lambda: "the upstreams stay as they were" in proxy.process.stderr)
+        reason = "more than 1048576 bytes" if kind == "a long file" else "no regular file"
+        assert reason in proxy.process.stderr
+        for number in range(8):
+            assert keyed.call(proxy, f"after-{number}").status == 200
+        assert hostile.is_alive(proxy) and hostile.peak_mib(proxy) < 200
+        proxy.process.child.send_signal(signal.SIGTERM)
+        assert proxy.process.child.wait(timeout=20) == 0
+    engine.stop()
