@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
+import control
 import harness
 import hostile
 import keyed
@@ -146,3 +147,11 @@ def test_a_file_of_upstreams_that_becomes_another_thing_holds_up_nothing(tmp_pat
         proxy.process.child.send_signal(signal.SIGTERM)
         assert proxy.process.child.wait(timeout=20) == 0
     engine.stop()
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://127.0.0.1:0", "http://[::1]:65536"])
+def test_no_upstream_has_a_port_that_cannot_be(fleet, url):
+    proxy = fleet()
+    status, reply = control.post(proxy, "/upstreams", {"url": url})
+    assert status == 400 and "from 1 to 65535" in json.dumps(reply)
+    assert len(states(proxy)) == 2
