@@ -206,3 +206,16 @@ def test_view_reads_with_the_token_of_its_link_and_does_nothing_else(serve, tmp_
             assert ask(method, path, bearer(token)).status == 404, path
     finally:
         view.stop()
+
+
+def test_a_hundred_long_labels_make_no_long_list(serve):
+    proxy = serve()
+    for call in range(3):
+        labels = [("x-episode-tag", f"n{call}-{n}={'v' * 500}") for n in range(32)]
+        assert hostile.post(proxy, "/e/labels/v1/chat/completions", BODY, headers=labels).status == 200
+    listed = knock(proxy, "GET", "/episodes")
+    (row,) = json.loads(listed.body)["episodes"]
+    assert len(listed.body) < 8 << 10
+    assert 0 < len(row["labels"]) <= 16 and len(row["labels"]) + row["labels_left_out"] == 3 * 32
+    tree = json.loads(knock(proxy, "GET", "/episodes/labels/tree").body)
+    assert len(tree["episode"]["labels"]) == 3 * 32
