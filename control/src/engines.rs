@@ -11,21 +11,38 @@ use http::body::{ReplyBody, full};
 use http::headers;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_LENGTH, HeaderValue};
+use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
-use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use proxy::{EngineAnswer, Recorder};
 use serde_json::{Map, Value, json};
 use wire::EngineRoute;
 
 use crate::bounds::FAN_OUT_BODY_BYTES_MAX;
 use crate::error::{body_error, request_error};
+use crate::reading::{BODY_POLICY, guard};
 
 /// The parameter that asks for one engine after another. It is not sent on.
 const ROLLING: &str = "rolling=true";
 /// The header of an answer that says how many engines carried the request out.
 const ENGINES: &str = "x-rolltape-engines";
 const WORLD_SIZE: &str = "/get_world_size";
+
+/// Headers of a reply that pass, beside those that begin with `x-` and are not rolltape's. Others could set cookies, lead
+/// a client and its token elsewhere, or open this origin to web pages of the upstream's choice.
+const PASSED: [HeaderName; 11] = [
+    header::ALLOW,
+    header::CONTENT_DISPOSITION,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LANGUAGE,
+    header::CONTENT_LENGTH,
+    header::CONTENT_RANGE,
+    header::CONTENT_TYPE,
+    header::DATE,
+    header::ETAG,
+    header::RETRY_AFTER,
+    header::SERVER,
+];
 
 /// Forwards a request unchanged, and the reply.
 pub(crate) async fn forward(
@@ -35,7 +52,16 @@ pub(crate) async fn forward(
 ) -> Result<Response<ReplyBody>, JsonReply> {
     let (head, body) = request.into_parts();
     let reply = recorder.upstreams().forward(head, body, changes_weights).await;
-    Ok(reply.map_err(request_error)?.map(|body| body.map_err(Into::into).boxed_unsync()))
+    let mut reply = reply.map_err(request_error)?;
+    guard_reply(reply.headers_mut());
+    Ok(reply.map(|body| body.map_err(Into::into).boxed_unsync()))
+}
+
+/// Makes the headers of a forwarded reply harmless to a browser that reads this listener.
+fn guard_reply(headers: &mut HeaderMap) {
+    let is_own = |name: &str| name.starts_with("x-") && !name.starts_with("x-rolltape-");
+    headers::remove_where(headers, |name| !PASSED.contains(name) && !is_own(name.as_str()));
+    guard(headers, BODY_POLICY);
 }
 
 /// Sends a request to all engines that answer. `body_wait` is the time of a piece of its body.
@@ -84,7 +110,8 @@ fn answer(answers: &[EngineAnswer], sums_worlds: bool) -> Result<Response<ReplyB
         let sizes = answers.iter().filter_map(|answer| answer.reply().ok());
         body = wire::world_size_body(sizes.filter_map(|(_, body)| wire::world_size(body)).sum());
     }
-    headers::remove(&mut head.headers, &[CONTENT_LENGTH.as_str()]);
+    headers::remove(&mut head.headers, &[header::CONTENT_LENGTH.as_str()]);
+    guard_reply(&mut head.headers);
     let succeeded = answers.iter().filter(|answer| answer.is_success()).count();
     head.headers.insert(ENGINES, HeaderValue::from(succeeded));
     Ok(Response::from_parts(head, full(body)))

@@ -13,7 +13,7 @@ use hyper::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS,
 };
-use hyper::{Response, StatusCode};
+use hyper::{HeaderMap, Response, StatusCode};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::spawn_blocking;
@@ -28,8 +28,8 @@ use crate::routes::ControlRoute;
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     img-src 'self' data:; connect-src 'self'; font-src 'self'; base-uri 'none'; \
     form-action 'none'; frame-ancestors 'none'";
-/// A recorded body is text to a browser, whatever it is, and may do nothing.
-const BODY_POLICY: &str = "default-src 'none'; sandbox; frame-ancestors 'none'";
+/// A body that somebody else wrote may do nothing in a browser, whatever it is.
+pub(crate) const BODY_POLICY: &str = "default-src 'none'; sandbox; frame-ancestors 'none'";
 
 /// The reading of one recording, within bounds.
 pub(crate) struct Reading {
@@ -137,10 +137,16 @@ fn headed(
     content_type: &'static str,
     policy: &'static str,
 ) -> Response<ReplyBody> {
-    let same_origin = HeaderName::from_static("cross-origin-resource-policy");
     let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    guard(headers, policy);
+    response
+}
+
+/// Sets what a browser must know of a reply.
+pub(crate) fn guard(headers: &mut HeaderMap, policy: &'static str) {
+    let same_origin = HeaderName::from_static("cross-origin-resource-policy");
     for (name, value) in [
-        (CONTENT_TYPE, content_type),
         (CONTENT_SECURITY_POLICY, policy),
         (CACHE_CONTROL, "no-store"),
         (REFERRER_POLICY, "no-referrer"),
@@ -149,7 +155,6 @@ fn headed(
     ] {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    response
 }
 
 /// A stream of changes on its way to a reader.

@@ -91,7 +91,9 @@ pub(crate) async fn ready(recorder: &Recorder) -> Result<JsonReply, JsonReply> {
 }
 
 fn one_is_up(all: &[UpstreamStatus]) -> Result<JsonReply, String> {
-    let open = all.iter().filter(|one| one.state == EngineState::Up).count();
+    let takes_calls =
+        |one: &&UpstreamStatus| matches!(one.state, EngineState::Up | EngineState::Stalled);
+    let open = all.iter().filter(takes_calls).count();
     if open == 0 {
         let states: Vec<String> = all
             .iter()

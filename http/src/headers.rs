@@ -29,11 +29,15 @@ const OVERRIDES: [&str; 5] = [
 const REWRITTEN_BY_HOP: [&str; 3] = ["host", "content-length", "expect"];
 
 /// Request headers that hold credentials. They are marked as such, so that no log shows them.
-pub(crate) const SECRET_HEADERS: [HeaderName; 4] = [
+pub(crate) const SECRET_HEADERS: [HeaderName; 7] = [
     header::AUTHORIZATION,
     header::PROXY_AUTHORIZATION,
     header::COOKIE,
+    // Clients in a browser name their key as a subprotocol.
+    header::SEC_WEBSOCKET_PROTOCOL,
     HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("api-key"),
+    HeaderName::from_static("x-goog-api-key"),
 ];
 
 /// The header of a reply that names its call.
@@ -82,8 +86,13 @@ impl<'h> HeaderTexts<'h> {
 
 /// Removes the named headers. Unlike `HeaderMap::remove`, it keeps the order of the others.
 pub fn remove(headers: &mut HeaderMap, names: &[impl AsRef<str>]) {
-    if headers.keys().any(|name| is_named(name, names)) {
-        retain(headers, |name, _| !is_named(name, names));
+    remove_where(headers, |name| is_named(name, names));
+}
+
+/// Removes the headers whose name is one of those that `goes` says. The others keep their order.
+pub fn remove_where(headers: &mut HeaderMap, goes: impl Fn(&HeaderName) -> bool) {
+    if headers.keys().any(&goes) {
+        retain(headers, |name, _| !goes(name));
     }
 }
 

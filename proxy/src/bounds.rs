@@ -60,6 +60,19 @@ pub(crate) const HEALTH_WAIT: Duration = Duration::from_secs(2);
 /// Looks in a row that fail before an engine counts as lost. One that takes no connection is lost
 /// at once.
 pub(crate) const HEALTH_FAILURES: u32 = 2;
+/// Least time for which calls of several attempts get no answer before their engine gets no new
+/// threads, unless an option says otherwise.
+pub(crate) const STALLED_AFTER: Duration = Duration::from_secs(60);
+/// Attempts whose calls fail or get no answer before an engine gets no new threads. Fewer may be at
+/// fault themselves.
+pub(crate) const STALLED_ATTEMPTS: usize = 3;
+/// Time after which a failed call says nothing of its engine any more.
+pub(crate) const FAILURE_LIFE: Duration = Duration::from_secs(60);
+/// Times the longest wait of late for which a call may wait for its answer before it says something
+/// of its engine.
+pub(crate) const HEAD_WAIT_FACTOR: u32 = 3;
+/// Time for which the longest wait is remembered, and at most twice as long.
+pub(crate) const HEAD_WAIT_WINDOW: Duration = Duration::from_secs(600);
 /// Pause between two look-ups of the names of upstreams.
 pub(crate) const RESOLVE_EVERY: Duration = Duration::from_secs(30);
 /// Longest look-up of a name.
@@ -133,8 +146,8 @@ pub(crate) const REPLY_PIECE_BYTES: usize = 512;
 /// Longest wait for the rest of a reply after its last finish reason.
 pub(crate) const REST_WAIT: Duration = Duration::from_secs(1);
 
-/// Shortest key of the operator that is masked in what is stored, in bytes. A shorter one may be
-/// an ordinary word.
+/// Shortest key of the operator that is masked in what is stored and what agents get, in bytes. A
+/// shorter one may be an ordinary word.
 pub(crate) const MASKED_KEY_BYTES_MIN: usize = 16;
 
 // What is remembered of attempts, conversations and versions.

@@ -38,8 +38,18 @@ pub struct Client {
 
 /// The reason for which a call has no reply.
 #[derive(Debug, Clone, Error)]
-#[error("{0}")]
-pub struct ClientError(String);
+#[error("{text}")]
+pub struct ClientError {
+    text: String,
+    is_endless: bool,
+}
+
+impl ClientError {
+    /// True if the reply has no end within its bound.
+    pub fn is_endless(&self) -> bool {
+        self.is_endless
+    }
+}
 
 /// A reply, as it would be recorded.
 #[derive(Debug, Clone)]
@@ -67,7 +77,8 @@ pub struct ClientRequest<'a> {
 
 impl From<CallError> for ClientError {
     fn from(error: CallError) -> Self {
-        Self(error.detail())
+        let is_endless = matches!(error, CallError::ReplyTooLong(_));
+        Self { text: error.detail(), is_endless }
     }
 }
 
@@ -198,12 +209,17 @@ impl ReplyReader {
         };
         let opening = Opening::new(decoder, is_event_stream(&head.headers), path);
         let mut transform = BodyTransform::Opening(Box::new(opening));
+        let mut left = self.bytes_max;
         loop {
             let step = match body.frame().await {
                 None => transform.end(recording),
                 Some(Err(error)) => transform.break_off(error.to_string(), recording),
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(bytes) => transform.push(bytes, recording),
+                    Ok(bytes) => {
+                        let too_long = CallError::ReplyTooLong(self.bytes_max);
+                        left = left.checked_sub(bytes.len()).ok_or(too_long)?;
+                        transform.push(bytes, recording)
+                    }
                     Err(_) => continue,
                 },
             };

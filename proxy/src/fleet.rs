@@ -6,7 +6,8 @@
 //! - `fence`: the weights that an engine must have. `members`: all engines, and the choice for a
 //!   call.
 //! - `send`: a call on its way to an engine, and to the next one if it takes no connection.
-//! - `health`: the look at each engine, again and again.
+//! - `health`: the look at each engine, again and again. `stall`: signs that an engine answers its
+//!   looks and not its calls.
 
 pub(crate) mod engine;
 pub(crate) mod fence;
@@ -15,4 +16,5 @@ pub(crate) mod members;
 mod pick;
 mod resolve;
 pub(crate) mod send;
+mod stall;
 pub(crate) mod threads;

@@ -3,6 +3,7 @@
 pub(crate) mod document;
 mod drain;
 pub(crate) mod late;
+pub(crate) mod masked;
 pub(crate) mod opening;
 pub(crate) mod relay;
 mod tee;

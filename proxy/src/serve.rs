@@ -24,6 +24,7 @@ use crate::fleet::threads::Thread;
 use crate::proxy::Proxy;
 use crate::record::open_call::{Arrival, OpenCall};
 use crate::reply::late::late_reply;
+use crate::reply::masked::masked;
 use crate::reply::relay::{self, ReplyReceiver};
 use crate::tag;
 use crate::upstream::exchange::AgentRequest;
@@ -80,7 +81,7 @@ async fn answer(
     if let Some(pulse) = &pulse {
         request.extensions_mut().insert(pulse.clone());
     }
-    let proxy = Arc::clone(proxy);
+    let (proxy, operators_key) = (Arc::clone(proxy), proxy.mask.clone());
     let walk = async move {
         let reply = tokio::select! {
             // In a box, since a connection keeps the room of this future for as long as it lasts.
@@ -97,7 +98,8 @@ async fn answer(
         }
         None => walk.await,
     };
-    Ok(reply.unwrap_or_else(|error| error.response(route)))
+    // Whoever says it, an agent does not get the operator's key.
+    Ok(masked(reply.unwrap_or_else(|error| error.response(route)), &operators_key))
 }
 
 /// The walk of a call: accept, tag, begin, then place, plan and exchange, then relay. The recording

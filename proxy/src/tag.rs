@@ -85,6 +85,10 @@ pub(crate) fn tag(
     // Keys are for rolltape alone: nothing behind this point sees one.
     let key = credentials::signed_key(&context.signer, &head.headers, &head.uri, now)?;
     credentials::strip_headers(&mut head.headers);
+    // Servers differ in which of two keys they take.
+    for name in credentials::KEY_HEADERS {
+        single_header(&head.headers, name)?;
+    }
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let path = credentials::strip_path(path)?;
     let path = TaggedPath::parse(&path)?;
@@ -468,6 +472,11 @@ mod tests {
         for name in [EPISODE, ATTEMPT, GROUP, TASK, SESSION] {
             assert!(read("/v1/x", &[(name, "1"), (name, "1")]).is_ok(), "{name}");
             let refused = read("/v1/x", &[(name, "1"), (name, "2")]).unwrap_err();
+            assert_eq!(refused.status(), 400, "{name}");
+        }
+        for name in credentials::KEY_HEADERS {
+            assert!(read("/v1/x", &[(name, "k"), (name, "k")]).is_ok(), "{name}");
+            let refused = read("/v1/x", &[(name, "k"), (name, "other")]).unwrap_err();
             assert_eq!(refused.status(), 400, "{name}");
         }
         let labels = [(LABEL, "a=1"), (LABEL, "a=1"), (LABEL, "b=1")];

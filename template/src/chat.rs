@@ -4,6 +4,7 @@
 //! here reads a clock: `strftime_now` is defined only if the caller gives a time. Templates that
 //! use it fall back on a fixed date.
 
+mod bounds;
 mod files;
 mod operators;
 mod python;
@@ -16,7 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use minijinja::value::Value as Jinja;
-use minijinja::{Environment, Error};
+use minijinja::{Environment, Error, ErrorKind};
 use serde_json::{Map, Value};
 
 /// The role between system and user.
@@ -83,6 +84,28 @@ pub struct ChatInput<'a> {
     pub variables: Option<&'a Map<String, Value>>,
     /// Seconds since 1970, for `strftime_now`; without it the function is not defined.
     pub now: Option<i64>,
+}
+
+impl ChatInput<'_> {
+    /// Bytes of the texts that the template can see.
+    fn text_bytes(&self) -> usize {
+        let lists = [Some(self.messages), self.tools, self.documents];
+        let of_lists = lists.into_iter().flatten().flatten().map(text_bytes).sum::<usize>();
+        let variables = self.variables.into_iter().flatten();
+        of_lists + variables.map(|(name, value)| name.len() + text_bytes(value)).sum::<usize>()
+    }
+}
+
+/// Bytes of the texts in a value, and a few for each other value.
+fn text_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(text_bytes).sum(),
+        Value::Object(members) => {
+            members.iter().map(|(name, value)| name.len() + text_bytes(value)).sum()
+        }
+        _ => size_of::<u64>(),
+    }
 }
 
 /// A compiled chat template with the special tokens of its tokenizer.
@@ -172,6 +195,7 @@ impl ChatTemplate {
         variables.insert("tools", Jinja::from_serialize(input.tools));
         variables.insert("documents", Jinja::from_serialize(input.documents));
         variables.insert("add_generation_prompt", Jinja::from(input.add_generation_prompt));
+        bounds::begin(input.text_bytes());
         template.render(variables).map_err(refused)
     }
 
@@ -218,7 +242,24 @@ fn is_developer(message: &Value) -> bool {
 
 /// The error of a template that refused its input.
 fn refused(error: Error) -> RenderError {
+    if is_out_of_steps(&error) {
+        let reason = format!("the template takes more than {} steps", bounds::STEPS_MAX);
+        return RenderError { reason };
+    }
     RenderError { reason: error.detail().map_or_else(|| error.to_string(), str::to_owned) }
+}
+
+/// True if a rendering was ended for its steps, in a macro too.
+fn is_out_of_steps(error: &Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let found = error.downcast_ref::<Error>().map(Error::kind);
+        if found == Some(ErrorKind::OutOfFuel) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// Replaces the `generation` tags, which mark text for training and which only `transformers`
@@ -319,6 +360,79 @@ mod tests {
         };
         let source = "{{ enable_thinking }} {{ messages | length }} {{ bos_token }}";
         assert_eq!(render(source, &input).unwrap(), "False 1 B");
+    }
+
+    /// Templates that would take a process down.
+    const BOMBS: [&str; 13] = [
+        "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(64) %}\
+         {% set n.x = n.x + n.x %}{% endfor %}",
+        "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(64) %}\
+         {% set n.x = n.x ~ n.x %}{% endfor %}",
+        "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(64) %}\
+         {% set t %}{{ n.x }}{{ n.x }}{% endset %}{% set n.x = t %}{% endfor %}",
+        "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(64) %}\
+         {% set n.x = n.x.replace('a', 'aaaa') %}{% endfor %}",
+        "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(64) %}\
+         {% set n.x = n.x | replace('a', 'aaaa') %}{% endfor %}",
+        "{{ ([1] * 9999999999) | join('a') }}",
+        "{{ 'a'.join(['b'] * 9999999999) }}",
+        "{{ ([1] * 9999999999) | list | length }}",
+        "{% set n = namespace(x=[1]) %}{% for i in range(64) %}\
+         {% set n.x = n.x + n.x %}{% endfor %}",
+        "{{ ('a\\n' * 9999) | indent(99999999) }}",
+        "{{ ('a\\n' * 9999) | indent(width=99999999) }}",
+        "{{ [1] | batch(999999999999, 1) }}",
+        "{{ [1] | tojson(indent=999999999999) }}",
+    ];
+
+    #[test]
+    fn a_template_that_makes_too_much_is_refused() {
+        for bomb in BOMBS {
+            let error = render(bomb, &ChatInput::default()).unwrap_err().to_string();
+            let is_named = ["more text than 64 MiB", "more than 100"];
+            assert!(is_named.iter().any(|bound| error.contains(bound)), "{bomb}: {error}");
+        }
+        let raw = "a".repeat(100_000);
+        let bomb = format!("{{% for a in range(99999) %}}{raw}{{% endfor %}}");
+        let error = render(&bomb, &ChatInput::default()).unwrap_err().to_string();
+        assert!(error.contains("more text than 64 MiB"), "{error}");
+    }
+
+    #[test]
+    fn a_template_without_an_end_is_refused() {
+        let source = "{% macro m() %}{% for a in range(99999) %}{% endfor %}{% endmacro %}\
+                      {% for b in range(99999) %}{{ m() }}{% endfor %}";
+        let mut template = ChatTemplate::new(source, Map::new()).unwrap();
+        assert_eq!(template.environment.fuel(), Some(bounds::STEPS_MAX));
+        template.environment.set_fuel(Some(100_000));
+        let error = template.render(&ChatInput::default()).unwrap_err().to_string();
+        assert!(error.contains("more than 50000000 steps"), "{error}");
+    }
+
+    #[test]
+    fn a_long_conversation_takes_a_small_part_of_the_steps() {
+        let source = include_str!("../../engine/models/tiny/chat_template.jinja");
+        let call = json!([{"function": {"name": "f", "arguments": {"path": "a", "n": 1}}}]);
+        let turn = [
+            json!({"role": "user", "content": "read a file"}),
+            json!({"role": "assistant", "content": "<think>\nso\n</think>\nI do", "tool_calls": call}),
+            json!({"role": "tool", "content": "what it holds"}),
+            json!({"role": "assistant", "content": "done"}),
+        ];
+        let messages: Vec<Value> = turn.iter().cycle().take(2_000).cloned().collect();
+        let tool = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
+        let tools = vec![tool; 100];
+        let input = ChatInput { messages: &messages, tools: Some(&tools), ..ChatInput::default() };
+        let mut template = ChatTemplate::new(source, Map::new()).unwrap();
+        template.environment.set_fuel(Some(bounds::STEPS_MAX / 50));
+        assert!(template.render(&input).unwrap().len() > 40_000);
+    }
+
+    #[test]
+    fn products_are_those_of_python() {
+        let source = "{{ 'ab' * 2 }} {{ 2 * [1] }} {{ 3 * 1.5 }} {{ true * 4 }} {{ 'a' * -1 }}|";
+        assert_eq!(render(source, &ChatInput::default()).unwrap(), "abab [1, 1] 4.5 4 |");
+        assert!(render("{{ 'a' * 'b' }}", &ChatInput::default()).is_err());
     }
 
     #[test]

@@ -1,6 +1,8 @@
 """Budgets: calls, sampled tokens and seconds of an attempt and of a key."""
 
+import json
 import threading
+import time
 
 import pytest
 
@@ -55,6 +57,36 @@ def test_tokens_beyond_the_budget_of_an_attempt_are_refused(proxy):
     assert keyed.announce(proxy, "tokens", tokens_max=3) == 200
     assert spend(proxy, "tokens", 5) == [200, 200, 200, 429, 429]
     assert "3 sampled tokens" in keyed.message(keyed.call(proxy, "tokens"))
+
+
+WORDS = 40
+
+
+def words(request):
+    """A stream of words that nobody counts, until its usage, which comes late."""
+    delta = b'data: {"choices":[{"index":0,"delta":{"content":"w%d "}}]}\n\n'
+    return lines.stream([*(delta % number for number in range(WORDS)), lambda: time.sleep(30)])
+
+
+def leave_early(proxy, episode):
+    """Makes a streamed call and leaves it after its last word; gives the status."""
+    with lines.connect(proxy.data) as line:
+        line.sendall(lines.chat(f"/e/{episode}{hostile.CHAT}", stream=True))
+        said = b""
+        while b"w39" not in said and b" 429 " not in said:
+            piece = line.recv(1 << 16)
+            assert piece, said
+            said += piece
+    calls = lambda: keyed.recorded(proxy, episode)
+    harness.until("the calls end", lambda: all(call["outcome"] for call in calls()))
+    return int(said.split(b" ")[1])
+
+
+def test_who_leaves_before_the_tokens_are_counted_pays_for_what_was_seen(serve):
+    proxy = serve("--dialect", "openai", answer=words)
+    assert keyed.announce(proxy, "leaves", tokens_max=2 * WORDS) == 200
+    assert [leave_early(proxy, "leaves") for _ in range(4)] == [200, 200, 429, 429]
+    assert [call["completion_tokens"] for call in keyed.recorded(proxy, "leaves")] == [WORDS] * 2
 
 
 def test_a_budget_of_no_tokens_takes_no_call(proxy):

@@ -182,6 +182,9 @@ PLACES = {
     "x-api-key": lambda key: [("x-api-key", key)],
     "api-key": lambda key: [("api-key", key)],
     "x-goog-api-key": lambda key: [("x-goog-api-key", key)],
+    "a subprotocol": lambda key: [
+        ("sec-websocket-protocol", f"realtime, openai-insecure-api-key.{key}, openai-beta.v1")
+    ],
 }
 
 
@@ -192,6 +195,14 @@ def test_a_key_in_a_place_for_keys_names_its_episode_and_goes_no_further(open_, 
     assert keyed.call(open_, headers=PLACES[place](key)).status == 200
     assert len(keyed.recorded(open_, episode)) == 1
     keyed.assert_unseen(open_, key)
+
+
+def test_a_subprotocol_that_is_no_key_goes_on(open_):
+    key, _ = keyed.mint(open_, "protocols")
+    offered = f"realtime, openai-insecure-api-key.{key}, openai-beta.v1"
+    assert keyed.call(open_, headers=[("sec-websocket-protocol", offered)]).status == 200
+    sent = open_.upstream.calls()[-1].header("sec-websocket-protocol")
+    assert sent == "realtime, openai-beta.v1"
 
 
 @pytest.mark.parametrize("name", ["api_key", "key", "api-key", "access_token", "KEY"])
@@ -219,6 +230,7 @@ def test_a_key_in_a_cookie_never_reaches_the_upstream(open_):
         ("user-agent", "agent ({})"),
         ("x-session-id", "{}"),
         ("openai-organization", "{}"),
+        ("openai-organization", "org.x{}y"),
     ],
 )
 def test_a_key_in_any_other_header_never_reaches_the_upstream_nor_the_store(open_, name, value):
@@ -231,8 +243,11 @@ def test_a_key_in_any_other_header_never_reaches_the_upstream_nor_the_store(open
 def test_a_key_in_the_path_is_refused_and_not_stored(open_):
     key, _ = keyed.mint(open_, "in-path")
     for spelled in keyed.spellings(key)[:3]:
-        assert hostile.get(open_, f"/v1/models/{spelled}").status in (400, 403)
+        for before in ("", "x", "a.", "rt-"):
+            assert hostile.get(open_, f"/v1/models/{before}{spelled}").status in (400, 403)
+        assert hostile.get(open_, f"/elsewhere/x{spelled}").status in (400, 403)
     keyed.assert_unseen(open_, key)
+    assert key not in open_.process.stderr
 
 
 def test_what_is_no_key_passes(open_):

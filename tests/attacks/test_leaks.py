@@ -1,6 +1,8 @@
 """Secrets: keys in queries, the operator's key, the upstream's address, and web pages."""
 
+import gzip
 import json
+import time
 
 import harness
 import hostile
@@ -210,13 +212,58 @@ def test_no_header_of_an_agent_takes_the_operators_key_away(keyed, named):
 def test_the_operators_key_is_stored_nowhere_though_the_upstream_repeats_it(keyed, path, body):
     sent = json.dumps(body, separators=(",", ":")).encode()
     reply = post_local(keyed, f"/e/echo{path}", sent)
-    assert KEY.encode() in reply.body, "the agent's bytes are the upstream's"
+    assert b"rolltape-redacted" in reply.body and KEY.encode() not in reply.body
     post_local(keyed, "/v1/chat/completions", sent, [("x-api-key", "mine")])
     assert KEY.encode() not in paths.stored_files(keyed)
     assert KEY not in keyed.process.stderr
     query = "SELECT call_id, error FROM calls WHERE episode_id = 'echo' ORDER BY started_at DESC"
     call = hostile.rows(keyed, query)[0]
     assert "rolltape-redacted" in keyed.command("show", "echo", "--call", call["call_id"], "--json")
+
+
+def told(headers=(), coding=None, cut=None):
+    """An upstream that tells its key in an error: in a coding, or cut in two."""
+
+    def answer(request):
+        key = request.header("authorization") or request.header("x-api-key") or "none"
+        body = json.dumps({"error": {"message": f"bad {key}"}}).encode()
+        body = gzip.compress(body) if coding else body
+        coded = [("content-encoding", coding)] if coding else []
+        named = [(name, value.format(key=key)) for name, value in headers]
+        reply = hostile.reply(body, "401 No " + key, headers=[*coded, *named])
+        if cut is None:
+            return reply
+        at = reply.rindex(b"4b8e") if b"4b8e" in reply else len(reply) - 20
+
+        def pieces():
+            yield reply[:at]
+            time.sleep(cut)
+            yield reply[at:]
+
+        return pieces()
+
+    return answer
+
+
+@pytest.mark.parametrize("path", [hostile.CHAT, "/v1/messages", "/v1/models", "/v1/embeddings"])
+@pytest.mark.parametrize(
+    "answer",
+    [told(), told(coding="gzip"), told(cut=0.2), told([("x-echo", "{key}"), ("location", "/?{key}")])],
+    ids=["plain", "gzip", "cut", "headers"],
+)
+def test_no_agent_gets_the_operators_key_though_the_upstream_repeats_it(serve, path, answer):
+    env = harness.environment(OWN_KEY=KEY)
+    proxy = serve("--dialect", "vllm", "--upstream-key-env", "OWN_KEY", answer=answer, env=env)
+    accepts = [("host", "localhost"), ("accept-encoding", "gzip"), ("connection", "close")]
+    method, body = ("GET", b"") if path == "/v1/models" else ("POST", b'{"model":"m","max_tokens":1}')
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in accepts)]
+    lines += ["content-type: application/json", f"content-length: {len(body)}"]
+    request = "\r\n".join(lines).encode() + http1.HEAD_END + body
+    got = http1.exchange(proxy.data, request)
+    assert KEY in str(proxy.upstream.heard[-1].headers)
+    said = f"{got.first_line} {got.headers}".encode() + got.body
+    assert got.status == 401 and KEY.encode() not in said
+    assert b"rolltape-redacted" in said and got.header("content-encoding") is None
 
 
 def test_the_operators_key_is_not_stored_when_an_agent_repeats_it(keyed):

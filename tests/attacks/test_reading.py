@@ -76,6 +76,39 @@ def test_a_recorded_page_is_text_that_may_do_nothing(proxy, part):
     assert read.header("cache-control") == "no-store"
 
 
+HOSTILE_HEADERS = [
+    ("set-cookie", "a=b"),
+    ("access-control-allow-origin", "*"),
+    ("access-control-allow-credentials", "true"),
+    ("clear-site-data", '"*"'),
+    ("refresh", "0; url=http://evil.example"),
+    ("location", "http://evil.example"),
+    ("link", "<http://evil.example>; rel=preload"),
+    ("www-authenticate", "Basic realm=x"),
+    ("x-rolltape-engines", "7"),
+    ("content-security-policy", "default-src *"),
+    ("x-request-id", "r-1"),
+]
+
+
+@pytest.mark.parametrize("upstreams, path", [(1, "/v1/models"), (2, "/get_world_size")])
+def test_what_an_upstream_answers_on_control_may_do_nothing(tmp_path, upstreams, path):
+    page = hostile.reply(SCRIPT, content_type="text/html", headers=HOSTILE_HEADERS)
+    servers = [hostile.Upstream(lambda request: page) for _ in range(upstreams)]
+    names = [word for server in servers for word in ("--upstream", server.url)]
+    with harness.serve(tmp_path, *names, "--control-open") as proxy:
+        read = knock(proxy, "GET", path, token=None)
+        assert read.status == 200, read.body
+        for name, value in HOSTILE_HEADERS[:-1]:
+            assert read.header(name) != value, name
+        assert read.header("x-request-id") == "r-1"
+        assert read.header("content-type") == "text/html"
+        assert read.header("x-content-type-options") == "nosniff"
+        assert "sandbox" in read.header("content-security-policy")
+    for server in servers:
+        server.stop()
+
+
 def test_the_page_loads_nothing_of_another_host(proxy):
     page = knock(proxy, "GET", "/", token=None)
     assert page.status == 200 and page.header("content-type").startswith("text/html")
@@ -173,3 +206,16 @@ def test_view_reads_with_the_token_of_its_link_and_does_nothing_else(serve, tmp_
             assert ask(method, path, bearer(token)).status == 404, path
     finally:
         view.stop()
+
+
+def test_a_hundred_long_labels_make_no_long_list(serve):
+    proxy = serve()
+    for call in range(3):
+        labels = [("x-episode-tag", f"n{call}-{n}={'v' * 500}") for n in range(32)]
+        assert hostile.post(proxy, "/e/labels/v1/chat/completions", BODY, headers=labels).status == 200
+    listed = knock(proxy, "GET", "/episodes")
+    (row,) = json.loads(listed.body)["episodes"]
+    assert len(listed.body) < 8 << 10
+    assert 0 < len(row["labels"]) <= 16 and len(row["labels"]) + row["labels_left_out"] == 3 * 32
+    tree = json.loads(knock(proxy, "GET", "/episodes/labels/tree").body)
+    assert len(tree["episode"]["labels"]) == 3 * 32

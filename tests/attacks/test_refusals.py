@@ -88,6 +88,7 @@ PRIORITIES = [
     b'"bootstrap_host":"169.254.169.254","bootstrap_port":80,"bootstrap_room":1',
     b'"kv_transfer_params":{"remote_host":"h"}',
     b'"id_slot":0',
+    b'"nvext":{"agent_hints":{"priority":9},"backend_instance_id":7}',
 ]
 
 
@@ -100,7 +101,7 @@ def shared(tmp_path_factory):
 
 def names_a_place(body):
     """Whether a body names a priority, a worker or a slot."""
-    places = ("priority", "rank", "bootstrap", "kv_transfer", "slot")
+    places = ("priority", "rank", "bootstrap", "kv_transfer", "slot", "nvext")
     return any(place in name for name in json.loads(body) for place in places)
 
 
@@ -149,9 +150,36 @@ def test_the_recording_has_the_agents_own_bytes(shared):
     assert '"priority":-9 ,' in json.dumps(shown).replace('\\"', '"'), shown
 
 
-def test_no_header_chooses_a_worker(shared):
-    assert hostile.post(shared, headers=[("X-data-parallel-rank", "0")]).status == 200
-    assert shared.upstream.calls()[-1].header("x-data-parallel-rank") is None
+ROUTERS = [
+    "X-data-parallel-rank",
+    "x-smg-target-worker",
+    "X-SMG-Routing-Key",
+    "x-gateway-destination-endpoint",
+    "x-gateway-inference-objective",
+    "x-llm-d-inference-fairness-id",
+    "x-prefiller-host-port",
+    "x-envoy-original-dst-host",
+    "x-envoy-max-retries",
+    "x-worker-instance-id",
+    "x-dynamo-token-data",
+    "target-pod",
+    "x-vsr-destination-endpoint",
+]
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_no_header_chooses_a_worker(shared, name):
+    assert hostile.post(shared, headers=[(name, "169.254.169.254:80")]).status == 200
+    assert shared.upstream.calls()[-1].header(name.lower()) is None
+
+
+def test_the_routing_key_is_rolltapes_own_word(serve):
+    proxy = serve("--dialect", "vllm", "--session-header", "x-smg-routing-key", answer=paths.vllm)
+    headers = [("x-smg-routing-key", "mine"), ("x-smg-target-worker", "0")]
+    assert hostile.post(proxy, headers=headers).status == 200
+    heard = proxy.upstream.calls()[-1]
+    assert len(heard.header("x-smg-routing-key")) == 16
+    assert heard.header("x-smg-target-worker") is None
 
 
 def test_a_body_without_a_place_goes_on_byte_for_byte(shared):
@@ -162,5 +190,8 @@ def test_a_body_without_a_place_goes_on_byte_for_byte(shared):
 
 def test_priorities_pass_where_the_user_allows_them(serve):
     proxy = serve("--dialect", "vllm", "--allow-priority", answer=paths.vllm)
-    assert hostile.post(proxy, body={**PLAIN, "priority": -9}).status == 200
-    assert json.loads(proxy.upstream.calls()[-1].body)["priority"] == -9
+    headers = [("x-smg-target-worker", "0")]
+    assert hostile.post(proxy, body={**PLAIN, "priority": -9}, headers=headers).status == 200
+    heard = proxy.upstream.calls()[-1]
+    assert json.loads(heard.body)["priority"] == -9
+    assert heard.header("x-smg-target-worker") == "0"

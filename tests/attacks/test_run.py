@@ -168,3 +168,41 @@ def test_the_demo_leaves_no_token_behind(tmp_path):
     words = ("demo", "--out", "demo", "--groups", "1", "--episodes", "1")
     harness.done(*words, folder=tmp_path)
     assert [file.name for file in tmp_path.rglob("*token*") if file.name.endswith("-token")] == []
+
+
+CALL = """
+import json, os, urllib.error, urllib.request
+root = os.environ["OPENAI_BASE_URL"].split("/e/")[0]
+body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
+
+def tried(episode, key):
+    headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+    url = f"{root}/e/{episode}/v1/chat/completions"
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=20).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+key = os.environ["OPENAI_API_KEY"]
+print(json.dumps([tried("%s", key), tried("%s", "guess"), tried("others", "guess")]))
+""" % (EPISODE, EPISODE)
+
+
+@pytest.mark.parametrize("keyed, statuses", [(True, [200, 401, 401]), (False, [200, 200, 200])])
+def test_the_port_before_a_socket_takes_what_the_socket_takes(tmp_path, keyed, statuses):
+    upstream = hostile.Upstream()
+    needs = ["--require-key"] if keyed else []
+    data, control = (f"unix:{tmp_path}/{name}.sock" for name in ("data", "control"))
+    where = ("--listen", data, "--control", control, "--store", tmp_path / "a.db")
+    server = harness.Process("serve", "--upstream", upstream.url, *where, *needs, folder=tmp_path)
+    try:
+        harness.until("it listens", lambda: "point an agent at it" in server.stderr)
+        options = ("--proxy", data, "--control", control, "--store", tmp_path / "a.db", *needs)
+        words = ("run", "--episode", EPISODE, *options, "--", sys.executable, "-c", CALL)
+        ended = harness.command(*words, folder=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+        assert json.loads(ended.stdout.splitlines()[0]) == statuses
+        server.end_well()
+    finally:
+        server.kill()
+        upstream.stop()

@@ -124,3 +124,11 @@ def test_no_episode_goes_on_from_a_response_of_another(serve):
     before = len(proxy.upstream.calls())
     assert hostile.post(proxy, path.format("a"), goes_on).status == 200
     assert b"the secret of a" in proxy.upstream.calls()[before].body, "its own does"
+
+
+@pytest.mark.parametrize("name", ["authorization", "x-api-key", "api-key", "x-goog-api-key"])
+def test_two_keys_of_an_agent_in_one_header_are_a_400(proxy, name):
+    before = len(proxy.upstream.calls())
+    two = hostile.post(proxy, headers=[(name, "Bearer a"), (name, "Bearer b")])
+    assert two.status == 400 and len(proxy.upstream.calls()) == before
+    assert hostile.post(proxy, headers=[(name, "Bearer a"), (name, "Bearer a")]).status == 200

@@ -6,6 +6,10 @@ use std::time::Duration;
 pub(crate) const PAGE: u32 = 100;
 /// Most entries on a page.
 pub(crate) const PAGE_MAX: u32 = 1000;
+/// Labels of an attempt in a list.
+pub(crate) const LIST_LABELS_MAX: usize = 16;
+/// Bytes of these labels, names and values together.
+pub(crate) const LIST_LABEL_BYTES_MAX: usize = 2048;
 /// Characters of an excerpt of a message.
 pub(crate) const EXCERPT_CHARS_MAX: usize = 200;
 /// Hits of a search, unless another number is asked for.

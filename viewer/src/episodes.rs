@@ -6,6 +6,7 @@ use episode::{GroupId, TaskId};
 use serde::{Deserialize, Serialize};
 use store::{EpisodeOrder, EpisodePage, EpisodeSummary, Snapshot};
 
+use crate::bounds::{LIST_LABEL_BYTES_MAX, LIST_LABELS_MAX};
 use crate::error::ViewError;
 use crate::parameters::{Parameters, newest_first};
 use crate::time::seconds;
@@ -28,6 +29,8 @@ pub struct EpisodeView {
     pub group_id: Option<String>,
     pub task_id: Option<String>,
     pub labels: BTreeMap<String, String>,
+    #[serde(default)]
+    pub labels_left_out: u64,
     pub source: String,
     pub state: String,
     pub opened_at: f64,
@@ -68,10 +71,27 @@ pub(crate) async fn episodes(
     parameters.end()?;
 
     let (found, total) = snapshot.page(&filter, page).await?;
-    Ok(EpisodeList { total, episodes: found.into_iter().map(EpisodeView::of).collect() })
+    Ok(EpisodeList { total, episodes: found.into_iter().map(EpisodeView::in_list).collect() })
 }
 
 impl EpisodeView {
+    /// The document of a summary in a list, with a part of its labels: an agent may have given it
+    /// a hundred long ones.
+    pub(crate) fn in_list(mut summary: EpisodeSummary) -> Self {
+        let all = std::mem::take(&mut summary.episode.labels);
+        let (count, mut bytes) = (all.len(), 0);
+        let fit = all.into_iter().filter(|(name, value)| {
+            let with = bytes + name.len() + value.len();
+            let fits = with <= LIST_LABEL_BYTES_MAX;
+            bytes = if fits { with } else { bytes };
+            fits
+        });
+        let mut view = Self::of(summary);
+        view.labels = fit.take(LIST_LABELS_MAX).collect();
+        view.labels_left_out = (count - view.labels.len()) as u64;
+        view
+    }
+
     /// The document of a summary.
     pub(crate) fn of(summary: EpisodeSummary) -> Self {
         let EpisodeSummary { episode, .. } = summary;
@@ -87,6 +107,7 @@ impl EpisodeView {
             group_id: episode.group.as_ref().map(GroupId::to_string),
             task_id: episode.task.as_ref().map(TaskId::to_string),
             labels: episode.labels.into_iter().collect(),
+            labels_left_out: 0,
             source: episode.source.as_str().to_owned(),
             state,
             opened_at: seconds(episode.opened_at),

@@ -130,7 +130,7 @@ impl EventReader {
             let task = episode.task.as_ref().map(TaskId::as_str);
             if self.takes(episode.id.as_str(), group, task) {
                 let summary = snapshot.summary(episode).await?;
-                events.push(("episode", json(&EpisodeView::of(summary))));
+                events.push(("episode", json(&EpisodeView::in_list(summary))));
             }
         }
         self.last = Some(LastKeys { call, reward, ..keys });

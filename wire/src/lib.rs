@@ -88,7 +88,7 @@ pub use routes::{
 pub use sampling::{
     EffectiveSampling, ForcedSampling, ForcedSamplingError, LogprobFit, ServerSampling,
 };
-pub use scheduling::{SCHEDULING_HEADERS, without_scheduling};
+pub use scheduling::{is_scheduling_header, without_scheduling};
 pub use server::{Comparison, Difference, Probe, ServerInfo, compare};
 pub use shape::shape;
 pub use sse::{Event, EventTooLong, ReadEvent, Splitter, events};

@@ -4,12 +4,14 @@
 //! - `choice`: a choice as it grows, and the ids and logprobs that it ends with.
 //! - `lenient`, `list`: values of any kind, lists and texts, read within bounds.
 //! - `logprobs`: lists of logprobs.
+//! - `deltas`: pieces of text, counted where nobody counts tokens.
 //! - `endings`: how a reply tells that it failed.
 //! - [`Vocabulary`]: finds ids by the bytes of their tokens.
 //! - [`MissingIds`] and [`PromptLookup`]: ids that a reply does not hold, and how to ask for them.
 
 mod chat;
 mod choice;
+mod deltas;
 mod endings;
 mod entries;
 mod lenient;
@@ -75,6 +77,8 @@ pub struct Collector {
     usage: TokenCounts,
     /// Counts beside the usage, for replies without one.
     timing_counts: TokenCounts,
+    /// Pieces of text that came in events without ids.
+    deltas: u64,
     /// The usage of a Messages reply so far, field by field.
     messages_usage: MessagesUsage,
     /// The reply holds a call of one of the agent's tools.
@@ -98,7 +102,8 @@ pub struct Facts {
     pub prompts: Vec<Vec<u32>>,
     /// The choices, by index.
     pub choices: Vec<Choice>,
-    /// The server's counts, or counts of the ids if it sent none.
+    /// The server's counts, or counts of the ids if it sent none. Where there are none either, the
+    /// pieces of text in a stream are counted: at least as many tokens were sampled.
     pub usage: TokenCounts,
     /// The error that the reply carried, inside a stream or instead of one.
     pub error: Option<String>,
@@ -145,6 +150,7 @@ impl Collector {
             version: None,
             usage: TokenCounts::default(),
             timing_counts: TokenCounts::default(),
+            deltas: 0,
             messages_usage: MessagesUsage::default(),
             has_call: false,
             missing: MissingIds::default(),
@@ -192,6 +198,7 @@ impl Collector {
     pub fn take_event(&mut self, event: &ReadEvent<'_>) {
         let Some(data) = event.data() else { return };
         self.take_document(data);
+        self.count_deltas(data.bytes());
         if self.error.is_none() && event.is_named("error") {
             match serde_json::from_slice(data.bytes()) {
                 Ok(error) => self.set_raw_error(error),
@@ -271,7 +278,12 @@ impl Collector {
             .then(|| self.prompts.values().map(|ids| ids.len() as u64).sum());
         let usage = TokenCounts {
             prompt: reported.prompt.or(counted_prompt),
-            completion: reported.completion.or_else(|| count_sampled(&choices)),
+            completion: match count_sampled(&choices) {
+                None if is_finished && reported.completion.is_some() => reported.completion,
+                // What was counted before the end is not all of it.
+                None => reported.completion.max((self.deltas > 0).then_some(self.deltas)),
+                counted => reported.completion.or(counted),
+            },
         };
         Facts {
             model: self.model,

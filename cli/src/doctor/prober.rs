@@ -14,6 +14,10 @@ use crate::options::upstream::UpstreamArgs;
 
 /// Longest time for one probe, all its calls together.
 const PROBE_WAIT: Duration = Duration::from_secs(60);
+/// Longest reply to a probe, in bytes.
+const PROBE_REPLY_BYTES_MAX: usize = 4 << 20;
+/// Probes without an end before no more are sent.
+const ENDLESS_PROBES_MAX: u32 = 2;
 /// Longest wait for each answer about the upstream itself.
 const IDENTIFY_WAIT: Duration = Duration::from_secs(10);
 
@@ -26,6 +30,8 @@ pub(super) struct Prober {
     pub(super) model: String,
     /// The kind of the upstream's logprobs.
     pub(super) logprob_kind: String,
+    /// Probes whose replies had no end.
+    endless: u32,
 }
 
 impl Prober {
@@ -35,7 +41,8 @@ impl Prober {
         model: Option<&str>,
         args: &UpstreamArgs,
     ) -> Result<Self, Failure> {
-        let config = args.config(upstream.clone(), false)?;
+        let mut config = args.config(upstream.clone(), false)?;
+        config.reply_bytes_max = PROBE_REPLY_BYTES_MAX;
         let client = Client::new(config.clone()).map_err(|e| Failure::of(&e))?;
         refuse_recorder(&client, upstream).await?;
 
@@ -69,13 +76,18 @@ impl Prober {
         // The user's --logprobs-mode overrides what the server reports.
         let reported = sampler.logprob_kind().filter(|_| config.logprob_kind.is_none());
         let logprob_kind = reported.unwrap_or_else(|| config.logprob_kind_of(dialect)).to_owned();
-        Ok(Self { client, dialect, server, sampler, model, logprob_kind })
+        Ok(Self { client, dialect, server, sampler, model, logprob_kind, endless: 0 })
     }
 
-    /// Sends one probe.
+    /// Sends one probe, unless those before had no end.
     pub(super) async fn probe(&mut self, probe: Probe) -> ProbeRow {
         let mut row = ProbeRow::new(probe);
+        if self.endless >= ENDLESS_PROBES_MAX {
+            row.fail(format!("not sent: {ENDLESS_PROBES_MAX} replies before had no end"));
+            return row;
+        }
         if timeout(PROBE_WAIT, self.send_rounds(&mut row)).await.is_err() {
+            self.endless += 1;
             row.fail(format!("no answer in {} s", PROBE_WAIT.as_secs()));
         }
         row
@@ -109,6 +121,7 @@ impl Prober {
         let asked = match self.send(probe, &body, true).await {
             Ok(asked) => asked,
             Err(error) => {
+                self.endless += u32::from(error.is_endless());
                 row.fail(error.to_string());
                 return HiddenReply::Unknown;
             }

@@ -16,6 +16,13 @@ pub(super) struct FleetArgs {
     /// The call waits and is sent again. After this time the agent gets the upstream's answer.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ROLLTAPE_ABSORB_429_FOR")]
     absorb_429_for: Option<u64>,
+    /// Seconds before a silent upstream counts as stalled [default: 60]
+    ///
+    /// Of several upstreams, one gets no new threads at which calls of three episodes wait so long,
+    /// and three times as long as any call that was answered in the last ten minutes. 0 to give it
+    /// some all the same.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ROLLTAPE_STALLED_AFTER")]
+    stalled_after: Option<u64>,
     /// Header in which the upstream finds a call's thread
     ///
     /// Such as x-session-id, for a router behind rolltape that keeps a thread on one server.
@@ -34,6 +41,9 @@ impl FleetArgs {
     pub(super) fn apply(&self, config: &mut Config) {
         config.fleet.session_header.clone_from(&self.session_header);
         config.fleet.absorb_for = Duration::from_secs(self.absorb_429_for.unwrap_or(0));
+        if let Some(seconds) = self.stalled_after {
+            config.fleet.stalled_after = Duration::from_secs(seconds);
+        }
         config.fleet.fences_versions = !self.no_version_fence;
     }
 }

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -64,5 +64,24 @@ async fn accept(listener: TcpListener, path: PathBuf) {
 async fn join(mut agent: TcpStream, path: &Path) -> io::Result<()> {
     agent.set_nodelay(true)?;
     let mut server = UnixStream::connect(path).await?;
-    copy_bidirectional(&mut agent, &mut server).await.map(drop)
+    let (mut from_agent, mut to_agent) = agent.split();
+    let (mut from_server, mut to_server) = server.split();
+
+    let ask = async {
+        match copy(&mut from_agent, &mut to_server).await {
+            Ok(_) => to_server.shutdown().await?,
+            // The server took no more of the request. Its answer may be on the way.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            Err(error) => return Err(error),
+        }
+        std::future::pending().await
+    };
+    let answer = async {
+        copy(&mut from_server, &mut to_agent).await?;
+        to_agent.shutdown().await
+    };
+    tokio::select! {
+        ended = answer => ended,
+        failed = ask => failed,
+    }
 }

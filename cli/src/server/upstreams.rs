@@ -1,17 +1,23 @@
 //! The upstreams of the options, and those of a file that is watched.
 
+use std::fs::OpenOptions;
 use std::future::Future;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use proxy::{Config, EngineSpec, Proxy};
-use tokio::task::JoinSet;
+use rustix::fs::OFlags;
+use tokio::task::{JoinSet, spawn_blocking};
 
 use super::BackendArgs;
 use super::engine::StartedBackend;
 use crate::exit::Failure;
 
+/// Longest file of upstreams, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Pause between two looks at the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -101,8 +107,9 @@ impl Upstreams {
 impl UpstreamsFile {
     fn read(path: &Path) -> Result<Self, Failure> {
         let state = state_of(path);
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| Failure::new(format!("cannot read `{}`: {error}", path.display())))?;
+        let text = text_of(path).map_err(|reason| {
+            Failure::new(format!("cannot read `{}`: {reason}", path.display()))
+        })?;
         let engines = EngineSpec::lines(&text)
             .map_err(|why| Failure::new(format!("`{}`: {why}", path.display())))?;
         Ok(Self { path: path.to_owned(), engines, state })
@@ -112,13 +119,16 @@ impl UpstreamsFile {
     async fn watch(mut self, proxy: Weak<Proxy>) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            let state = state_of(&self.path);
-            if state == self.state {
-                continue;
-            }
+            let (path, known) = (self.path.clone(), self.state);
+            // Where the file lies may be slow, or not answer at all.
+            let look = move || {
+                let state = state_of(&path);
+                (state != known).then(|| (state, Self::read(&path)))
+            };
+            let Ok(Some((state, read))) = spawn_blocking(look).await else { continue };
             self.state = state;
             let Some(proxy) = proxy.upgrade() else { return };
-            let changed = match Self::read(&self.path) {
+            let changed = match read {
                 Ok(read) => proxy.set_filed_upstreams(read.engines).await,
                 Err(failure) => Err(failure.to_string()),
             };
@@ -130,7 +140,48 @@ impl UpstreamsFile {
     }
 }
 
+/// The text of a regular file of at most [`FILE_BYTES_MAX`]. A pipe or a device is not read: it may
+/// have no end.
+fn text_of(path: &Path) -> Result<String, String> {
+    // A pipe must not hold up the opening.
+    let flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let opened = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
+    let file = opened.map_err(|error| error.to_string())?;
+    if !file.metadata().is_ok_and(|about| about.is_file()) {
+        return Err("it is no regular file".to_owned());
+    }
+
+    let mut text = String::new();
+    let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+    match read.map_err(|error| error.to_string())? as u64 {
+        0..=FILE_BYTES_MAX => Ok(text),
+        _ => Err(format!("it has more than {FILE_BYTES_MAX} bytes")),
+    }
+}
+
 fn state_of(path: &Path) -> FileState {
     let file = path.metadata().ok()?;
     Some((file.modified().ok()?, file.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_regular_file_of_a_bounded_length_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path().join("upstreams.txt");
+        let read = || UpstreamsFile::read(&at).map(|read| read.engines.len());
+        std::fs::write(&at, "http://a:1\n").unwrap();
+        assert_eq!(read().unwrap(), 1);
+        std::fs::write(&at, " ".repeat(1 << 20) + "\n").unwrap();
+        let long = read().unwrap_err().to_string();
+        assert!(long.contains("more than 1048576 bytes"), "{long}");
+
+        std::fs::remove_file(&at).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &at).unwrap();
+        let device = read().unwrap_err().to_string();
+        assert!(device.contains("no regular file"), "{device}");
+    }
 }

@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::config::allowed::AllowedPath;
 use crate::error::CallError;
 use crate::tag;
+use crate::tag::credentials;
 use crate::upstream::stray;
 
 /// The rules of one data listener.
@@ -92,7 +93,7 @@ impl Gate {
             .lock()
             .is_ok_and(|mut told| told.len() < REFUSED_PATHS_MAX && told.insert(endpoint.clone()));
         let hint = stray::likely_mistake(path);
-        if is_new {
+        if is_new && !credentials::path_holds_key(path) {
             let question = hint.unwrap_or_default();
             tracing::warn!(%method, path, "an agent was refused a path off the list {question}");
         }

@@ -25,6 +25,9 @@ pub enum InvalidUpstream {
     /// The text is not the address of a server.
     #[error("`{0}` is not an upstream; give http://HOST:PORT or https://HOST, with or without /v1")]
     NotServer(String),
+    /// The port of the address is none.
+    #[error("the port of `{0}` is not a number from 1 to 65535")]
+    Port(String),
     /// The path of the address can be read in different ways.
     #[error("the path of `{0}` is ambiguous; give it without escapes, dots and empty parts")]
     AmbiguousPath(String),
@@ -57,7 +60,21 @@ impl std::str::FromStr for Upstream {
         }
         let base = BasePath::new(path);
         let authority = uri.authority().cloned().ok_or_else(|| not_server(text))?;
+        if !has_port_that_exists(&authority) {
+            return Err(InvalidUpstream::Port(text.to_owned()));
+        }
         Ok(Self { scheme, authority, base, has_credentials })
+    }
+}
+
+/// True if there is no port, or one that a server can have.
+fn has_port_that_exists(authority: &Authority) -> bool {
+    match authority.as_str()[authority.host().len()..].strip_prefix(':') {
+        None | Some("") => true,
+        Some(port) => {
+            let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+            is_number && port.parse::<u16>().is_ok_and(|port| port > 0)
+        }
     }
 }
 
@@ -140,6 +157,12 @@ mod tests {
             let why = bad.parse::<Upstream>().unwrap_err();
             assert!(matches!(why, InvalidUpstream::AmbiguousPath(_)), "{bad}: {why}");
         }
+        for bad in ["http://h:65536", "http://h:0", "https://[::1]:99999/v1", "http://h:4294967376"]
+        {
+            let why = bad.parse::<Upstream>().unwrap_err();
+            assert!(matches!(why, InvalidUpstream::Port(_)), "{bad}: {why}");
+        }
+        assert_eq!("http://[::1]:65535".parse::<Upstream>().unwrap().host(), ("::1", 65535));
         let route = "http://h/v1/chat/completions".parse::<Upstream>().unwrap_err().to_string();
         assert!(route.ends_with("give the server, without `/chat/completions`"), "{route}");
     }

@@ -8,7 +8,7 @@ use hyper::header::HeaderName;
 use thiserror::Error;
 use wire::Dialect;
 
-use crate::bounds::{ENGINE_NAME_BYTES_MAX, ENGINE_WEIGHT_MAX, ENGINES_MAX};
+use crate::bounds::{ENGINE_NAME_BYTES_MAX, ENGINE_WEIGHT_MAX, ENGINES_MAX, STALLED_AFTER};
 use crate::config::address::{InvalidUpstream, Upstream};
 
 /// One of several upstreams.
@@ -150,6 +150,9 @@ pub struct FleetSettings {
     /// Longest time for which a call waits where an upstream answers 429 or 503; zero to pass such
     /// answers on.
     pub absorb_for: Duration,
+    /// Least time for which calls of several attempts get no answer before their engine gets no new
+    /// threads; zero to give it some however long they wait.
+    pub stalled_after: Duration,
 }
 
 impl Default for FleetSettings {
@@ -160,6 +163,7 @@ impl Default for FleetSettings {
             session_header: None,
             fences_versions: true,
             absorb_for: Duration::ZERO,
+            stalled_after: STALLED_AFTER,
         }
     }
 }

@@ -3,11 +3,13 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use tokio::sync::Notify;
 
 use super::fence::Fence;
 use super::pick::hash;
+use super::stall::CallSigns;
 use crate::config::spec::EngineSpec;
 use crate::record::engine_stamp::{EnginePlace, EngineStamp};
 use crate::upstream::server::InferenceServer;
@@ -38,6 +40,9 @@ pub(crate) struct Engine {
     label: Mutex<Option<String>>,
     pub(crate) counts: EngineCounts,
     pub(super) failures: Streak,
+    pub(super) signs: Arc<CallSigns>,
+    /// True once the log says that it is stalled.
+    is_said_stalled: AtomicBool,
     /// Told when this engine is to be looked at.
     look: Arc<Notify>,
 }
@@ -69,7 +74,10 @@ pub enum EngineState {
     Up,
     /// It takes no new calls, as somebody asked.
     Draining,
-    /// It does not answer, or a call to it failed a moment ago.
+    /// It answers its looks, and calls of several episodes failed or get no answer. It gets no new
+    /// threads while others are up.
+    Stalled,
+    /// It does not answer, or took no connection a moment ago.
     Lost,
     /// It has older weights than those that were acknowledged last.
     Fenced,
@@ -79,12 +87,14 @@ pub enum EngineState {
 
 impl EngineState {
     /// All states.
-    pub const ALL: [Self; 5] = [Self::Up, Self::Draining, Self::Lost, Self::Fenced, Self::Updating];
+    pub const ALL: [Self; 6] =
+        [Self::Up, Self::Stalled, Self::Draining, Self::Lost, Self::Fenced, Self::Updating];
 
     /// The word in documents and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Up => "up",
+            Self::Stalled => "stalled",
             Self::Draining => "draining",
             Self::Lost => "lost",
             Self::Fenced => "fenced",
@@ -107,6 +117,7 @@ impl Engine {
             spec,
             address,
             server: Arc::new(server),
+
             in_flight: AtomicUsize::default(),
             is_draining: AtomicBool::default(),
             is_held: AtomicBool::default(),
@@ -118,6 +129,8 @@ impl Engine {
             label: Mutex::default(),
             counts: EngineCounts::default(),
             failures: Streak::default(),
+            signs: Arc::default(),
+            is_said_stalled: AtomicBool::default(),
             look: Arc::clone(look),
         }
     }
@@ -143,6 +156,8 @@ impl Engine {
             label: Mutex::new(self.label()),
             counts: EngineCounts::default(),
             failures: Streak::default(),
+            signs: Arc::default(),
+            is_said_stalled: AtomicBool::default(),
             look: Arc::clone(&self.look),
         }
     }
@@ -151,8 +166,8 @@ impl Engine {
         &self.spec.name
     }
 
-    /// The state, which decides whether it gets new calls.
-    pub(crate) fn state(&self, fence: &Fence) -> EngineState {
+    /// The state, which decides whether it gets new calls. One that is stalled is up.
+    pub(super) fn state(&self, fence: &Fence) -> EngineState {
         if self.is_draining.load(Ordering::Relaxed) {
             EngineState::Draining
         } else if self.is_down.load(Ordering::SeqCst) {
@@ -186,7 +201,28 @@ impl Engine {
 
     // Health.
 
-    /// Notes that a call or a look failed: no new calls until a look succeeds.
+    /// Notes that a call of an attempt failed that may have begun. A look is to say at once whether
+    /// the engine did.
+    pub(super) fn note_failed_call(&self, attempt: u64) {
+        self.counts.failed.fetch_add(1, Ordering::Relaxed);
+        self.signs.note_failure(attempt, Instant::now());
+        self.look.notify_one();
+    }
+
+    /// Tells the log once that the engine is stalled, or that it is not any more.
+    pub(super) fn say_stalled(&self, reason: Option<&'static str>) {
+        if self.is_said_stalled.swap(reason.is_some(), Ordering::Relaxed) == reason.is_some() {
+            return;
+        }
+        match reason {
+            Some(reason) => {
+                tracing::warn!(upstream = self.name(), reason, "an upstream gets no new threads");
+            }
+            None => tracing::info!(upstream = self.name(), "an upstream gets new threads again"),
+        }
+    }
+
+    /// Notes that it takes no connection: no new calls until a look succeeds.
     pub(crate) fn suspect(&self, reason: &'static str) {
         self.counts.failed.fetch_add(1, Ordering::Relaxed);
         drop(self.set_down(reason));
@@ -290,6 +326,8 @@ impl Engine {
 #[derive(Debug)]
 pub(crate) struct EngineCall {
     pub(super) engine: Arc<Engine>,
+    /// The number of the call's attempt.
+    attempt: u64,
     /// How the call came here; `None` if there is one upstream only.
     routed: Option<String>,
     /// Told when there is room again.
@@ -300,6 +338,7 @@ impl EngineCall {
     /// Takes a place; `None` if the engine has no room.
     pub(super) fn begin(
         engine: &Arc<Engine>,
+        attempt: u64,
         routed: Option<String>,
         room: &Arc<Notify>,
     ) -> Option<Self> {
@@ -309,7 +348,7 @@ impl EngineCall {
             return None;
         }
         engine.counts.begun.fetch_add(1, Ordering::Relaxed);
-        Some(Self { engine: Arc::clone(engine), routed, room: Arc::clone(room) })
+        Some(Self { engine: Arc::clone(engine), attempt, routed, room: Arc::clone(room) })
     }
 }
 
@@ -323,7 +362,11 @@ impl EnginePlace for EngineCall {
     }
 
     fn note_broken_reply(&self) {
-        self.engine.suspect("a reply broke off");
+        self.engine.note_failed_call(self.attempt);
+    }
+
+    fn note_whole_reply(&self) {
+        self.engine.signs.note_whole();
     }
 }
 

@@ -59,6 +59,9 @@ async fn look_at_all(fleet: &Arc<Fleet>) {
         looks.spawn(async move { look(&fleet, &engine).await });
     }
     while looks.join_next().await.is_some() {}
+    for engine in fleet.all().iter() {
+        engine.say_stalled(fleet.stalled_because(engine));
+    }
     fleet.threads.forget_old();
     let _ = timeout(HEALTH_EVERY, fleet.look.notified()).await;
 }

@@ -15,8 +15,11 @@ use super::engine::{Engine, EngineCall, EngineState};
 use super::fence::Fence;
 use super::pick::{Candidate, LoadBound, for_thread, least_loaded};
 use super::resolve::{Resolved, resolve};
+use super::stall::LongestWait;
 use super::threads::{Thread, Threads};
-use crate::bounds::{ABSORBED_CALLS_MAX, ENGINE_WAIT, ENGINE_WAITING_MAX, ROOM_WAIT};
+use crate::bounds::{
+    ABSORBED_CALLS_MAX, ENGINE_WAIT, ENGINE_WAITING_MAX, HEAD_WAIT_FACTOR, ROOM_WAIT,
+};
 use crate::config::spec::{EngineSpec, InvalidEngine, check_all};
 use crate::config::{Config, InvalidSetting};
 use crate::error::CallError;
@@ -33,6 +36,7 @@ pub(crate) struct Fleet {
     /// True once there were several engines, or may be.
     is_many: AtomicBool,
     pub(super) threads: Threads,
+    pub(super) longest_wait: LongestWait,
     pub(crate) fence: Fence,
     /// Held for writing while weights are pushed, so that nobody takes the labels of then.
     pub(crate) pushing: RwLock<PushState>,
@@ -115,6 +119,7 @@ impl Fleet {
             next_id: AtomicU64::default(),
             is_many: AtomicBool::new(config.fleet.is_open),
             threads: Threads::default(),
+            longest_wait: LongestWait::default(),
             fence: Fence::new(config.fleet.fences_versions),
             pushing: RwLock::default(),
             room: Arc::default(),
@@ -161,6 +166,22 @@ impl Fleet {
     /// True if an engine takes new calls.
     pub(crate) fn is_open(&self, engine: &Engine) -> bool {
         engine.state(&self.fence) == EngineState::Up
+    }
+
+    /// The state of an engine as others are told it.
+    pub(crate) fn state(&self, engine: &Engine) -> EngineState {
+        match engine.state(&self.fence) {
+            EngineState::Up if self.stalled_because(engine).is_some() => EngineState::Stalled,
+            state => state,
+        }
+    }
+
+    /// The reason why an engine gets no new threads though it answers its looks, if it gets none. A
+    /// call may wait three times as long as any that was answered of late, wherever it was.
+    pub(crate) fn stalled_because(&self, engine: &Engine) -> Option<&'static str> {
+        let (now, least) = (Instant::now().into_std(), self.config.fleet.stalled_after);
+        let patience = least.max(self.longest_wait.get(now) * HEAD_WAIT_FACTOR);
+        engine.signs.stalled_because((!least.is_zero()).then_some(patience), now)
     }
 
     /// Threads on an engine.
@@ -225,14 +246,15 @@ impl Fleet {
             if thread.samples() {
                 self.threads.put(thread, only.id);
             }
-            return EngineCall::begin(only, None, &self.room).map_or(Choice::Full, Choice::Placed);
+            return EngineCall::begin(only, thread.attempt(), None, &self.room)
+                .map_or(Choice::Full, Choice::Placed);
         }
 
         let home = self.threads.home(thread);
         let open: Vec<&Arc<Engine>> = engines.iter().filter(|one| self.is_open(one)).collect();
         let at_home = home.and_then(|id| open.iter().find(|engine| engine.id == id).copied());
         if let Some(engine) = at_home
-            && let Some(call) = self.begin(engine, "kept".to_owned())
+            && let Some(call) = self.begin(engine, thread, "kept".to_owned())
         {
             if thread.samples() {
                 self.threads.put(thread, engine.id);
@@ -260,6 +282,10 @@ impl Fleet {
         stays: bool,
     ) -> Choice {
         let counts = self.threads.counts();
+        let answers = |engine: &&Arc<Engine>| self.stalled_because(engine).is_none();
+        if open.iter().any(answers) {
+            open.retain(answers);
+        }
         let bound = match stays && routed.starts_with("moved") {
             true => LoadBound::MOVED,
             false => LoadBound::NEW,
@@ -282,7 +308,7 @@ impl Fleet {
 
             let Some(index) = chosen else { return Choice::None };
             let engine = open.swap_remove(index);
-            let Some(call) = self.begin(engine, routed.to_owned()) else { continue };
+            let Some(call) = self.begin(engine, thread, routed.to_owned()) else { continue };
             if stays && thread.samples() {
                 self.threads.put(thread, engine.id);
             }
@@ -294,8 +320,8 @@ impl Fleet {
         Choice::Full
     }
 
-    fn begin(&self, engine: &Arc<Engine>, routed: String) -> Option<EngineCall> {
-        EngineCall::begin(engine, Some(routed), &self.room)
+    fn begin(&self, engine: &Arc<Engine>, thread: &Thread, routed: String) -> Option<EngineCall> {
+        EngineCall::begin(engine, thread.attempt(), Some(routed), &self.room)
     }
 
     fn state_of(&self, engines: &[Arc<Engine>], id: u64) -> &'static str {

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::engine::Engine;
 use super::members::Fleet;
+use super::stall::HeadWait;
 use super::threads::Thread;
 use crate::bounds::{ABSORB_PAUSE, ABSORB_PAUSE_MAX};
 use crate::error::CallError;
@@ -19,7 +20,7 @@ use crate::record::open_call::OpenCall;
 use crate::upstream::continuation::PathSearch;
 use crate::upstream::exchange::AgentRequest;
 use crate::upstream::plan::{PlanInput, plan};
-use crate::upstream::rewrite::Rewrite;
+use crate::upstream::rewrite::{Rewrite, remove_reserved};
 
 /// A reply, and what the request was.
 type Answered = (Response<Incoming>, Rewrite);
@@ -36,6 +37,8 @@ impl Fleet {
         input: PlanInput<'_>,
         mut request: AgentRequest<'_>,
     ) -> Result<Answered, CallError> {
+        // Before the header that rolltape itself may write for a router.
+        remove_reserved(self.config.allow_priority, &mut request.head.headers);
         if let Some(name) = &self.config.fleet.session_header {
             request.head.headers.insert(name, thread.header());
         }
@@ -49,8 +52,12 @@ impl Fleet {
             let engine = Arc::clone(&place.engine);
             call.put_on(place);
             tries += 1;
+            let wait = self.is_many().then(|| HeadWait::begin(&engine.signs, thread.attempt()));
             match self.exchange(&engine, call, input, &mut request).await {
                 Ok(reply) => {
+                    if let Some(wait) = wait {
+                        wait.answered(&self.longest_wait);
+                    }
                     let pause = absorption.pause(&reply.0).filter(|_| is_whole);
                     let Some((pause, _waiting)) = pause.zip(self.absorb()) else {
                         return Ok(reply);
@@ -67,9 +74,14 @@ impl Fleet {
                     engine.suspect(reason);
                 }
                 Err(error) => {
-                    if let (true, CallError::Unreachable { reason, .. }) = (self.is_many(), &error)
+                    if let (true, CallError::Unreachable { reason, is_unsent, .. }) =
+                        (self.is_many(), &error)
                     {
-                        engine.suspect(reason);
+                        match is_unsent {
+                            true => engine.suspect(reason),
+                            // The agent's request may be at fault.
+                            false => engine.note_failed_call(thread.attempt()),
+                        }
                     }
                     return Err(error);
                 }

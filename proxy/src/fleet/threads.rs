@@ -51,6 +51,11 @@ impl Thread {
         self.whole.unwrap_or(self.attempt)
     }
 
+    /// The number of the attempt.
+    pub(super) fn attempt(&self) -> u64 {
+        self.attempt
+    }
+
     /// True if the call shows its conversation.
     pub(super) fn is_shown(&self) -> bool {
         self.whole.is_some()

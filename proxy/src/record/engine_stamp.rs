@@ -21,4 +21,7 @@ pub(crate) trait EnginePlace: Debug + Send + Sync {
 
     /// Notes that the reply of the call broke off.
     fn note_broken_reply(&self);
+
+    /// Notes that the reply of the call was whole.
+    fn note_whole_reply(&self);
 }

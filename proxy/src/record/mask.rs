@@ -1,9 +1,13 @@
-//! The mask of the operator's key in what is stored. An upstream may repeat the key in a reply, and
-//! an agent that has read it may repeat it in a request.
+//! The mask of the operator's key in what is stored, and in what agents get. An upstream may repeat
+//! the key in a reply, and an agent that has read it may repeat it in a request.
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use episode::{Body, CallEnd, CallStart, Choice, Lineage, Tag};
+use hyper::HeaderMap;
+use hyper::header::HeaderValue;
+use memchr::memchr_iter;
 use memchr::memmem::Finder;
 
 use crate::bounds::MASKED_KEY_BYTES_MIN;
@@ -26,6 +30,11 @@ impl KeyMask {
         let mut spellings = vec![key.to_owned(), key.replace('/', "\\/")];
         spellings.dedup();
         Self(spellings.iter().map(|key| Finder::new(key.as_bytes()).into_owned()).collect())
+    }
+
+    /// True if there is no key to mask.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Refuses a tag whose ids hold the key. A masked id would be that of another episode.
@@ -89,6 +98,40 @@ impl KeyMask {
             choice.token_columns.iter_mut().flat_map(|column| [&mut column.name, &mut column.json]);
         let texts = reasons.into_iter().flatten().chain(versions).chain(columns);
         texts.for_each(|text| self.hide_in_text(text));
+    }
+
+    /// Masks the key in headers or trailers.
+    pub(crate) fn hide_in_headers(&self, headers: &mut HeaderMap) {
+        for value in headers.values_mut() {
+            let masked = self.masked(value.as_bytes());
+            if let Some(Ok(masked)) = masked.map(|bytes| HeaderValue::from_bytes(&bytes)) {
+                *value = masked;
+            }
+        }
+    }
+
+    /// True if bytes hold the key.
+    pub(crate) fn is_in(&self, bytes: &[u8]) -> bool {
+        self.0.iter().any(|key| key.find(bytes).is_some())
+    }
+
+    /// Number of the last bytes that may be the beginning of a key.
+    pub(crate) fn begun(&self, bytes: &[u8]) -> usize {
+        let begun = self.0.iter().map(|key| {
+            let key = key.needle();
+            let tail = &bytes[bytes.len().saturating_sub(key.len() - 1)..];
+            let starts = key.first().map(|first| memchr_iter(*first, tail));
+            let begun = starts.into_iter().flatten().find(|at| key.starts_with(&tail[*at..]));
+            begun.map_or(0, |at| tail.len() - at)
+        });
+        begun.max().unwrap_or(0)
+    }
+
+    /// Masks the key in bytes.
+    pub(crate) fn hide_in_bytes(&self, bytes: &mut Bytes) {
+        if let Some(masked) = self.masked(bytes) {
+            *bytes = Bytes::from(masked);
+        }
     }
 
     fn hide_in_body(&self, body: &mut Body) {

@@ -374,14 +374,18 @@ impl OpenCall {
 }
 
 impl OpenCall {
-    /// Notes the engine in the end of the call, and a reply that broke off in the engine's state.
+    /// Notes the engine in the end of the call, and in the engine how its reply ended.
     /// Returns whether the stamps are those of the engine. While weights are pushed to it, there is
     /// none: the old ones or the new ones may have sampled.
     fn note_engine(&self, end: &mut CallEnd, has_reply: bool) -> bool {
         let Some(place) = &self.place else { return false };
         let Some(stamp) = place.stamp() else { return false };
-        if has_reply && end.outcome == Outcome::UpstreamFailed && end.status == Some(200) {
-            place.note_broken_reply();
+        match end.outcome {
+            Outcome::UpstreamFailed if has_reply && end.status == Some(200) => {
+                place.note_broken_reply();
+            }
+            Outcome::Complete => place.note_whole_reply(),
+            _ => {}
         }
 
         end.engine = Some(stamp.engine);

@@ -70,8 +70,8 @@ impl<'a> Upstreams<'a> {
         UpstreamStatus {
             spec: engine.spec.clone(),
             dialect: engine.spec.dialect.or(engine.server.probe.known()),
-            state: engine.state(&fleet.fence),
-            reason: engine.down_because(),
+            state: fleet.state(engine),
+            reason: engine.down_because().or_else(|| fleet.stalled_because(engine)),
             is_reached: engine.server.client.lost_because().is_none(),
             weight_version: engine.label(),
             calls: engine.calls(),

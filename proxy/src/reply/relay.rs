@@ -38,12 +38,15 @@ pub(crate) struct ReplyReceiver {
     pub(crate) bytes_max: usize,
     /// True if the reply's head names the call.
     pub(crate) learns_call: bool,
+    /// True if errors are decoded, as they may repeat a key that is to be masked.
+    pub(crate) decodes_errors: bool,
 }
 
 impl ReplyReceiver {
     pub(crate) fn new(route: Route, codings: AcceptedCodings, config: &Config) -> Self {
         let learns_call = config.call_id_header;
-        Self { route, codings, bytes_max: config.reply_bytes_max, learns_call }
+        let decodes_errors = config.upstream_key.is_some();
+        Self { route, codings, bytes_max: config.reply_bytes_max, learns_call, decodes_errors }
     }
 }
 
@@ -175,8 +178,11 @@ pub(crate) async fn relay_opaque(
         return Ok(Response::from_parts(head, full(Bytes::new())));
     }
 
-    let decoder = Coding::of(&head.headers).decoder(receiver.bytes_max);
-    let sends_decoded = !receiver.codings.accept(&head.headers);
+    let coding = Coding::of(&head.headers);
+    let decoder = coding.decoder(receiver.bytes_max);
+    let is_error = head.status.as_u16() >= 400 && coding != Coding::Identity;
+    let is_searched = receiver.decodes_errors && is_error && decoder.is_some();
+    let sends_decoded = is_searched || !receiver.codings.accept(&head.headers);
     if sends_decoded {
         if decoder.is_none() {
             return Err(call.fail(unknown_coding(&head)).await);

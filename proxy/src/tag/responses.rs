@@ -159,7 +159,9 @@ impl ResponseChains {
         let is_ours = end.outcome == Outcome::Complete && end.translated.is_some();
         let is_kept = is_ours && wire::stores_reply(&pending.request);
         let content = is_kept.then(|| TurnContent::copied(&pending.request, &end.reply.read()));
-        if let Some(id) = wire::response_id(pending.route, &end.reply.read()).filter(|id| is_short(id)) {
+        if let Some(id) =
+            wire::response_id(pending.route, &end.reply.read()).filter(|id| is_short(id))
+        {
             let turn = ResponseTurn { content, untagged: pending.untagged };
             self.cache().add((pending.attempt, id), turn);
         }

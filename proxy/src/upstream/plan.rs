@@ -343,7 +343,6 @@ impl<'a> Plan<'a> {
             unasked,
             asked_prompt: None,
             forced: None,
-            keeps_priority: self.keeps_priority,
             cache_scope: self.cache_scope.clone(),
         }
     }

@@ -40,8 +40,6 @@ pub(crate) struct Rewrite {
     pub(crate) asked_prompt: Option<AskedPrompt>,
     /// The agent's request with what the user sets in it, if that is what is sent.
     pub(crate) forced: Option<Request>,
-    /// True if the headers may name a place in the upstream's queue.
-    pub(super) keeps_priority: bool,
     /// The scope within which the upstream may share prefixes.
     pub(crate) cache_scope: Option<HeaderValue>,
 }
@@ -66,7 +64,6 @@ pub(crate) fn set_headers(rewrite: &Rewrite, headers: &mut HeaderMap) {
         make_bearer(headers);
         headers::remove(headers, &MESSAGES_HEADERS);
     }
-    remove_reserved(rewrite.keeps_priority, headers);
     if let Some(scope) = &rewrite.cache_scope {
         headers.insert(CACHE_SCOPE, scope.clone());
     }
@@ -76,10 +73,10 @@ pub(crate) fn set_headers(rewrite: &Rewrite, headers: &mut HeaderMap) {
 }
 
 /// Removes the headers that are not for agents to set: the scope of a cache, and unless
-/// `keeps_priority` a place in the upstream's queue.
-fn remove_reserved(keeps_priority: bool, headers: &mut HeaderMap) {
+/// `keeps_priority` a place in the upstream's queue, or a server behind it.
+pub(crate) fn remove_reserved(keeps_priority: bool, headers: &mut HeaderMap) {
     if !keeps_priority {
-        headers::remove(headers, &wire::SCHEDULING_HEADERS);
+        headers::remove_where(headers, |name| wire::is_scheduling_header(name.as_str()));
     }
     headers::remove(headers, &[CACHE_SCOPE]);
 }
@@ -134,7 +131,6 @@ mod tests {
             unasked: None,
             asked_prompt: None,
             forced: None,
-            keeps_priority: rewrite.keeps_priority,
             cache_scope: None,
         }
     }

@@ -7,7 +7,7 @@ use hyper::body::{Body, Frame};
 use hyper::header::{self, HeaderName};
 
 use crate::tag;
-use crate::upstream::rewrite::CACHE_SCOPE;
+use crate::upstream::rewrite::remove_reserved;
 
 /// Removes what the upstream never receives in a header, and what says who calls or how a body is
 /// read: a trailer must not say that (RFC 9110, section 6.5.1).
@@ -25,8 +25,7 @@ pub(crate) fn clean(trailers: &mut HeaderMap) {
     headers::remove_hop_by_hop(trailers);
     headers::remove(trailers, &REFUSED);
     headers::remove_rewritten(trailers);
-    headers::remove(trailers, &wire::SCHEDULING_HEADERS);
-    headers::remove(trailers, &[CACHE_SCOPE]);
+    remove_reserved(false, trailers);
     tag::remove_tags_and_keys(trailers);
 }
 
@@ -46,6 +45,7 @@ mod tests {
     use hyper::header::HeaderValue;
 
     use super::*;
+    use crate::upstream::rewrite::CACHE_SCOPE;
 
     #[test]
     fn what_is_kept_from_headers_is_kept_from_trailers() {
@@ -56,6 +56,7 @@ mod tests {
             "x-episode-id",
             "x-episode-tag",
             "x-data-parallel-rank",
+            "x-smg-target-worker",
             CACHE_SCOPE,
             "content-length",
             "transfer-encoding",

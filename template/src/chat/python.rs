@@ -4,18 +4,22 @@ use std::borrow::Cow;
 
 use minijinja::value::{Kwargs, Rest, Value as Jinja, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State, filters};
-use minijinja_contrib::pycompat::unknown_method_callback;
 
+use super::bounds::{self, spend};
 use super::operators;
 use super::text::{repr, string};
 use crate::json::{self, JsonLayout};
+
+/// Most spaces of a level of JSON.
+const INDENT_MAX: usize = 100;
 
 /// Creates an environment with the settings of `transformers`.
 pub(super) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
-    environment.set_unknown_method_callback(unknown_method_callback);
+    environment.set_fuel(Some(bounds::STEPS_MAX));
+    bounds::guard(&mut environment);
     environment.set_formatter(format);
     environment.add_function("raise_exception", raise_exception);
     environment.add_filter("tojson", tojson);
@@ -23,10 +27,12 @@ pub(super) fn environment() -> Environment<'static> {
     environment.add_filter("safe", safe);
     environment.add_filter("length", length);
     environment.add_filter("count", length);
-    add_generators(&mut environment);
     environment.add_filter("format", format_with);
+    add_generators(&mut environment);
     environment.add_test("iterable", is_iterable);
+
     environment.add_function(operators::ADD, operators::add);
+    environment.add_function(operators::MULTIPLY, operators::multiply);
     environment.add_function(operators::JOIN, operators::join);
     environment.add_function(operators::EACH, operators::each);
     environment
@@ -85,6 +91,10 @@ fn tojson(value: &Jinja, options: Kwargs) -> Result<Jinja, Error> {
         ..JsonLayout::default()
     };
     options.assert_all_used()?;
+    if layout.indent.is_some_and(|indent| indent > INDENT_MAX) {
+        let message = format!("`indent` of `tojson` is more than {INDENT_MAX}");
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
 
     // Python takes a pair: the separator of items, then the one after keys.
     match separators.as_deref() {
@@ -106,6 +116,7 @@ fn tojson(value: &Jinja, options: Kwargs) -> Result<Jinja, Error> {
     let text = json::dumps_as(value, &layout).map_err(|error| {
         Error::new(ErrorKind::BadSerialization, "cannot write as JSON").with_source(error)
     })?;
+    spend(text.len())?;
     Ok(Jinja::from(text))
 }
 
@@ -113,8 +124,15 @@ fn tojson(value: &Jinja, options: Kwargs) -> Result<Jinja, Error> {
 fn format(out: &mut Output<'_>, state: &State<'_, '_>, value: &Jinja) -> Result<(), Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(()),
-        ValueKind::String => minijinja::escape_formatter(out, state, value),
-        _ => out.write_str(&repr(value)?).map_err(Error::from),
+        ValueKind::String => {
+            spend(value.as_str().map_or(0, str::len))?;
+            minijinja::escape_formatter(out, state, value)
+        }
+        _ => {
+            let text = repr(value)?;
+            spend(text.len())?;
+            out.write_str(&text).map_err(Error::from)
+        }
     }
 }
 

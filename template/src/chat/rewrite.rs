@@ -2,8 +2,9 @@
 //!
 //! `minijinja` has no hook for `+`, for `~` and for what a loop takes, and its own differ from
 //! Python's: it joins a number as Rust prints it, and loops over `none`. So `a + b + c` becomes
-//! `__add(a, b, c)`, `a ~ b` becomes `__join(a, b)`, and `for x in y` becomes `for x in __each(y)`,
-//! which `operators.rs` defines. The parser is `minijinja`'s own; everything else of the source,
+//! `__add(a, b, c)`, `a * b` becomes `__mul(a, b)`, `a ~ b` becomes `__join(a, b)`, and `for x in y`
+//! becomes `for x in __each(y)`, which `operators.rs` defines. Before a long raw text stands a call
+//! that counts it (`bounds.rs`). The parser is `minijinja`'s own; everything else of the source,
 //! its lines included, stays as it is.
 
 use minijinja::Error;
@@ -11,7 +12,11 @@ use minijinja::machinery::ast::{BinOp, BinOpKind, CallArg, Expr, ForLoop, Macro,
 use minijinja::machinery::{Span, Token, WhitespaceConfig, parse, tokenize};
 use minijinja::syntax::SyntaxConfig;
 
-use super::operators::{ADD, EACH, JOIN};
+use super::bounds::SPEND;
+use super::operators::{ADD, EACH, JOIN, MULTIPLY};
+
+/// Letters of raw text that are not counted: the steps of a rendering bound those.
+const RAW_CHARS_FREE: usize = 64;
 
 /// Rewrites a template.
 ///
@@ -21,7 +26,7 @@ pub(super) fn with_calls(source: &str) -> Result<String, Error> {
     let whitespace = WhitespaceConfig::default();
     let tokens = tokenize(source, false, SyntaxConfig, whitespace);
     let mut rewrite =
-        TemplateRewrite { tokens: tokens.collect::<Result<_, _>>()?, edits: Vec::new() };
+        TemplateRewrite { source, tokens: tokens.collect::<Result<_, _>>()?, edits: Vec::new() };
     rewrite.stmt(&parse(source, "chat template", SyntaxConfig, whitespace)?);
 
     // The sort is stable: of two calls that open at one place, the outer one was noted first.
@@ -48,6 +53,7 @@ struct Edit {
 #[derive(Clone, Copy, PartialEq)]
 enum Operator {
     Add,
+    Multiply,
     Join,
 }
 
@@ -55,6 +61,7 @@ impl Operator {
     fn of(binary: &BinOp<'_>) -> Option<Operator> {
         match binary.op {
             BinOpKind::Add => Some(Operator::Add),
+            BinOpKind::Mul => Some(Operator::Multiply),
             BinOpKind::Concat => Some(Operator::Join),
             _ => None,
         }
@@ -63,6 +70,7 @@ impl Operator {
     fn is(self, token: &Token<'_>) -> bool {
         match self {
             Operator::Add => matches!(token, Token::Plus),
+            Operator::Multiply => matches!(token, Token::Mul),
             Operator::Join => matches!(token, Token::Tilde),
         }
     }
@@ -70,12 +78,14 @@ impl Operator {
     fn function(self) -> &'static str {
         match self {
             Operator::Add => ADD,
+            Operator::Multiply => MULTIPLY,
             Operator::Join => JOIN,
         }
     }
 }
 
 struct TemplateRewrite<'a> {
+    source: &'a str,
     tokens: Vec<(Token<'a>, Span)>,
     edits: Vec<Edit>,
 }
@@ -91,6 +101,7 @@ impl<'a> TemplateRewrite<'a> {
         match stmt {
             Stmt::Template(template) => self.stmts(&template.children),
             Stmt::EmitExpr(emit) => self.expr(&emit.expr),
+            Stmt::EmitRaw(raw) => self.raw(raw.span()),
             Stmt::ForLoop(each) => self.for_loop(each),
             Stmt::IfCond(cond) => {
                 self.expr(&cond.expr);
@@ -125,6 +136,24 @@ impl<'a> TemplateRewrite<'a> {
             // Blocks and files of other templates, which a chat template does not have, are left
             // as they are.
             _ => {}
+        }
+    }
+
+    /// Counts a long raw text, before its first letter: white space around it is that of the tags
+    /// there. In a `raw` block no call could stand.
+    fn raw(&mut self, span: Span) {
+        let (start, end) = (span.start_offset as usize, span.end_offset as usize);
+        let text = &self.source[start..end];
+        let letters = text.trim().len();
+        let tag = self.source[..start].rfind("{%").map(|at| &self.source[at + 2..start]);
+        let is_block = tag.is_some_and(|tag| {
+            let name = tag.trim_start_matches(['-', '+']).trim_start();
+            name.starts_with("raw") && tag.trim_end().ends_with("%}")
+        });
+        if letters > RAW_CHARS_FREE && !is_block {
+            let first = start + text.len() - text.trim_start().len();
+            let text = format!("{{{{ {SPEND}({letters}) }}}}");
+            self.edits.push(Edit { start: first, end: first, text });
         }
     }
 
@@ -275,6 +304,7 @@ mod tests {
             ("{{ a + b }}", "{{ __add(a , b) }}"),
             ("{{ a + (b + c) + d }}", "{{ __add(a , (__add(b , c)) , d) }}"),
             ("{{ (a + b) + c }}", "{{ __add((__add(a , b)) , c) }}"),
+            ("{{ a * b * 2 + c * 3 }}", "{{ __add(__mul(a , b , 2) , __mul(c , 3)) }}"),
             ("{{ a - b + c - d }}", "{{ __add(a - b , c) - d }}"),
             ("{{ a ~ b + c }}", "{{ __add(__join(a , b) , c) }}"),
             ("{{ a + b[e ~ 1]|f(c + d) }}", "{{ __add(a , b[__join(e , 1)]|f(__add(c , d))) }}"),
@@ -303,6 +333,17 @@ mod tests {
         for (source, expected) in cases {
             assert_eq!(with_calls(source).unwrap(), expected);
         }
+    }
+
+    #[test]
+    fn a_long_raw_text_is_counted_before_its_first_letter() {
+        let long = "a ".repeat(40);
+        let counted = |source: &str| with_calls(source).unwrap();
+        let source = format!("{{% if x -%}}\n  {long}\n{{%- endif %}} short");
+        let place = format!("{{% if x -%}}\n  {{{{ __spend(79) }}}}{long}\n{{%- endif %}} short");
+        assert_eq!(counted(&source), place);
+        let raw = format!("{{% raw %}}{long}{{% endraw %}}");
+        assert_eq!(counted(&raw), raw);
     }
 
     #[test]

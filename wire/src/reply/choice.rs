@@ -139,6 +139,11 @@ impl ChoiceDraft {
         self.ids.get_or_insert_default().extend(ids.items);
     }
 
+    /// Returns true if ids of the choice came.
+    pub(super) fn has_ids(&self) -> bool {
+        self.ids.is_some() || self.pairs.is_some()
+    }
+
     /// Forgets all ids: the next chunk repeats them.
     pub(super) fn clear_ids(&mut self) {
         (self.lacks_ids, self.lacks_pairs) = (false, false);
