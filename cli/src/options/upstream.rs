@@ -122,6 +122,11 @@ impl UpstreamArgs {
         self.tokens.tokenizer.as_deref()
     }
 
+    /// True if prompts are to begin with sampled ids.
+    pub(crate) fn continues(&self) -> bool {
+        matches!(self.tokens.continues, ContinueName::Exact)
+    }
+
     /// True if rolltape calls the upstream with a key of its own.
     pub(super) fn has_key(&self) -> bool {
         self.upstream_key_env.is_some() || self.upstream_key_file.is_some()
