@@ -52,7 +52,7 @@ pub(crate) struct TokenArgs {
     translate: TranslateName,
     /// Begin prompts with sampled ids
     ///
-    /// vLLM 0.33 takes them for chats. Calls on all wires go to its chat route.
+    /// vLLM 0.33 and SGLang 0.5.23 take them for chats. Calls on all wires go to the chat route.
     #[arg(long = "continue", value_enum, value_name = "HOW", default_value_t)]
     #[arg(env = "ROLLTAPE_CONTINUE")]
     continues: ContinueName,
