@@ -38,6 +38,7 @@ pub(super) fn prompt_ids_lost(findings: &Findings) -> Option<String> {
     if !findings.prompt_ids.are_useless() || findings.dialect == Dialect::Rolltape {
         return None;
     }
+
     let fault = match findings.prompt_ids {
         PromptIds::Ignored => "ignores",
         PromptIds::Refused => "refuses",
@@ -51,6 +52,7 @@ pub(super) fn prompt_ids_lost(findings: &Findings) -> Option<String> {
         Dialect::Sglang => "; upgrade SGLang (0.5.23 takes them)",
         _ => "; vLLM and SGLang take them, and rolltape engine continues by itself",
     };
+
     Some(format!(
         "the server {fault} the prompt of a chat as ids, so --continue exact does nothing \
          there{remedy}"

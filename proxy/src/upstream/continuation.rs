@@ -129,6 +129,7 @@ impl PathSearch {
                 false => ContinueReason::NotAnswered,
             });
         }
+
         if self.dialect == Dialect::Sglang {
             let ids = wire::ids_answer(&answer).ok_or(ContinueReason::NotSupported)?;
             let (lookups, agent) = (&self.lookups, &self.agent);

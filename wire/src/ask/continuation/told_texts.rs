@@ -94,10 +94,10 @@ pub fn ids_question(model: Option<&str>, text: &str) -> ServerQuestion {
 /// The ids in the answer to a question for them; `None` if there are none.
 pub fn ids_answer(answer: &[u8]) -> Option<Vec<u32>> {
     #[derive(Deserialize)]
-    struct Ids {
+    struct ToldIds {
         tokens: Vec<u32>,
     }
-    let ids = serde_json::from_slice::<Ids>(answer).ok()?.tokens;
+    let ids = serde_json::from_slice::<ToldIds>(answer).ok()?.tokens;
     (!ids.is_empty()).then_some(ids)
 }
 
