@@ -1,7 +1,8 @@
 //! `rolltape doctor`: diagnoses an upstream, a recorded episode, or a GPU.
 //!
 //! An upstream: [`prober`] finds out what it is and sends every probe, a [`row`] records what came
-//! back, [`advice`] says what is missing, [`notes`] what else to know, and [`report`] prints it.
+//! back, [`prompt_ids`] has
+//! how it treats a prompt as ids, [`advice`] says what is missing, [`notes`] what else to know, and [`report`] prints it.
 //! [`episode`] examines a recorded episode, [`gpu`] and [`profile`] the engine on a GPU.
 
 mod advice;
@@ -11,6 +12,7 @@ mod gpu;
 mod notes;
 mod prober;
 mod profile;
+mod prompt_ids;
 mod report;
 mod row;
 
@@ -97,6 +99,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 async fn examine_upstream(upstream: &Upstream, args: &Args) -> CommandResult {
     let mut prober = Prober::identify(upstream, args.model.as_deref(), &args.upstream_args).await?;
     let rows = send_probes(&mut prober).await;
+    let prompt_ids = prober.prompt_ids(&rows).await;
 
     let findings = Findings {
         upstream: upstream.to_string(),
@@ -106,6 +109,7 @@ async fn examine_upstream(upstream: &Upstream, args: &Args) -> CommandResult {
         model: prober.model,
         logprob_kind: prober.logprob_kind,
         rows,
+        prompt_ids,
         given: GivenOptions {
             logprobs_mode: args.upstream_args.tokens.logprobs_mode.is_some(),
             processed: matches!(
@@ -113,6 +117,7 @@ async fn examine_upstream(upstream: &Upstream, args: &Args) -> CommandResult {
                 Some(UpstreamLogprobsName::Processed)
             ),
             tokenizer: args.upstream_args.tokenizer().is_some(),
+            continues: args.upstream_args.continues(),
         },
     };
     let advice = Advice::new(&findings);

@@ -111,6 +111,13 @@ pub(crate) const TOKEN_MODELS_MAX: usize = 64;
 /// Shapes of requests of which it is remembered whether the upstream encodes them as it says. At
 /// the limit all are forgotten.
 pub(crate) const PROMPT_SHAPES_MAX: usize = 100_000;
+/// Tokens whose texts are asked for at once.
+pub(crate) const TOKEN_TEXTS_MAX: usize = 8192;
+/// Texts of tokens that make a character together, for each model. At the limit all are forgotten.
+pub(crate) const TOKEN_RUNS_MAX: usize = 65_536;
+/// Time for which an upstream that tells the texts of tokens is known to tell them exactly. It may
+/// have been restarted with another tokenizer.
+pub(crate) const TOKEN_TEXTS_LIFE: Duration = Duration::from_secs(600);
 /// Longest wait for the label of the upstream's weights.
 pub(crate) const WEIGHT_INFO_WAIT: Duration = Duration::from_secs(10);
 

@@ -1,6 +1,8 @@
 //! Calls of rolltape itself. They take the walk of an agent's call (rewrite, forward, transform,
 //! record) without a listener and without a store.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use episode::{CallEnd, CallId, Route};
 use http::body::coding::Coding;
@@ -14,7 +16,7 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response};
 use thiserror::Error;
 use uuid::Uuid;
-use wire::{Dialect, MissingIds};
+use wire::{Dialect, MissingIds, PromptField};
 
 use crate::config::{Config, InvalidSetting};
 use crate::error::CallError;
@@ -60,6 +62,8 @@ pub struct ClientReply {
     pub asked: bool,
     /// True if the upstream refused to be asked for token ids, so that the call was sent without.
     pub declined: bool,
+    /// True if the prompt went to the upstream as ids.
+    pub has_prompt: bool,
 }
 
 /// A request of rolltape itself.
@@ -73,6 +77,8 @@ pub struct ClientRequest<'a> {
     pub body: &'a Bytes,
     /// True to ask the upstream for token data, as is done for an agent.
     pub asks: bool,
+    /// The prompt of a chat as ids, to be sent beside its messages.
+    pub prompt: Option<&'a Arc<PromptField>>,
 }
 
 impl From<CallError> for ClientError {
@@ -130,6 +136,7 @@ impl Client {
         let json = wire::Request::read(request.body);
         let full_plan =
             Plan::new(&self.config, dialect, &self.config.force, request.route, json.as_ref());
+        let full_plan = full_plan.with_prompt(request.prompt.cloned());
         let plan = if request.asks { full_plan } else { full_plan.without_asking() };
         let head = Self::head(request.route);
         // Compared with the rewrite that the upstream accepts, to tell what it declined.
@@ -146,7 +153,7 @@ impl Client {
         let class = RequestClass::new(None, request.route, json.as_ref());
         let mut outgoing = AgentRequest { head, path: request.path, body, class };
         let (reply, rewrite) = self.server.exchange.send(&mut outgoing, &plan).await?;
-        let asked = rewrite.asks;
+        let (asked, has_prompt) = (rewrite.asks, rewrite.has_prompt);
         let declined = asks && rewrite.refused.loses_ids() && reply.status().is_success();
 
         let bytes_max = self.config.reply_bytes_max;
@@ -166,7 +173,7 @@ impl Client {
                 owed.append_end_token(end, &mut ended.choices);
             }
         }
-        Ok(ClientReply { ended, asked, declined })
+        Ok(ClientReply { ended, asked, declined, has_prompt })
     }
 
     /// The head that an agent of this wire would send.

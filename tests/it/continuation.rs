@@ -5,12 +5,15 @@
 use std::net::SocketAddr;
 
 use engine::EngineOptions;
-use episode::{Call, CallEnd, ContinueReason, Continued, Route};
+use episode::{Call, CallEnd, ContinueReason, Continued, Outcome, Route};
 use exporter::{Options, export};
-use kit::{Seen, Step, Upstream, World, post, start_engine_with};
-use proxy::{Config, ContinueMode};
+use kit::{Seen, Step, Upstream, World, connect, post, read_some, request, start_engine_with};
+use proxy::{Config, ContinueMode, EngineSpec};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 use wire::Dialect;
+
+use crate::wait::until;
 
 async fn engine() -> SocketAddr {
     let options =
@@ -294,5 +297,89 @@ async fn a_server_that_ignores_the_ids_is_noticed_and_left_alone() {
     let reasons: Vec<_> = calls.iter().map(|call| ended(call).continued.unwrap().reason).collect();
     let no = Some(ContinueReason::NotSupported);
     assert_eq!(reasons, [Some(ContinueReason::NoParent), no, no, no]);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_thread_that_moves_to_another_engine_keeps_the_sampled_ids() {
+    let engines = [engine().await, engine().await];
+    let mut config = config(engines[0]);
+    let spec = |(address, name): (&SocketAddr, &str)| EngineSpec {
+        name: name.to_owned(),
+        ..format!("http://{address}").parse::<proxy::Upstream>().unwrap().into()
+    };
+    config.fleet.engines = engines.iter().zip(["one", "two"]).map(spec).collect();
+    let world = World::start_with(config).await;
+    let mut agent = Agent::new("/e/a/v1/chat/completions").spelling(engines[0]).await;
+    for _ in 0..3 {
+        agent.say(world.data, json!({})).await;
+    }
+    let first = world.calls().await[0].begun.engine.clone().unwrap();
+    let drained = post(world.control, &format!("/upstreams/{first}/drain"), "").await;
+    assert_eq!(drained.status, 200, "{}", drained.text());
+    for _ in 0..3 {
+        agent.say(world.data, json!({})).await;
+    }
+
+    let calls = world.calls().await;
+    let moved = calls.iter().filter(|call| call.begun.engine.as_ref() != Some(&first)).count();
+    assert_eq!(moved, 3);
+    assert!(check_path(engines[0], &calls).await > 0, "there was little to do");
+    assert_eq!(rows(&world).await, 1);
+    world.stop().await;
+}
+
+/// Leaves a long answer in the middle, and says what was recorded of it.
+async fn leave(agent: &Agent, world: &World) -> CallEnd {
+    let mut body = json!({"model": "tiny", "messages": agent.messages, "stream": true,
+        "max_tokens": 400, "ignore_eos": true});
+    for (name, value) in agent.more.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    let before = world.calls().await.len();
+    let mut socket = connect(world.data).await;
+    let asked = body.to_string();
+    socket.write_all(&request("POST", agent.path, &[], asked.as_bytes())).await.unwrap();
+    let events = |read: &[u8]| read.windows(6).filter(|at| at == b"data: ").count();
+    read_some(&mut socket, |read| events(read) > 8).await;
+    drop(socket);
+    until("the call has ended", async || {
+        let calls = world.calls().await;
+        calls.get(before)?.ended.clone()
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_answer_that_the_agent_left_is_gone_on_from_and_beside() {
+    let server = engine().await;
+    let world = World::start_with(config(server)).await;
+    let mut agent = Agent::new("/e/a/v1/chat/completions").spelling(server).await;
+    for _ in 0..2 {
+        agent.say(world.data, json!({})).await;
+    }
+    let left = leave(&agent, &world).await;
+    assert_eq!(left.outcome, Outcome::ClientGone);
+    // It asks again, and another one goes on from the half of the answer that it was given.
+    agent.say(world.data, json!({})).await;
+    let said = left.choices[0].token_ids.clone().unwrap();
+    let text = text_of(server, &said).await;
+    agent.messages.truncate(agent.messages.len() - 2);
+    agent.messages.push(json!({"role": "assistant", "content": text}));
+    agent.messages.push(json!({"role": "user", "content": "go on"}));
+    agent.say(world.data, json!({})).await;
+
+    let calls = world.calls().await;
+    let [_, second, third, again, on] = &calls[..] else { panic!("{} calls", calls.len()) };
+    let path = |call: &Call| {
+        let end = ended(call);
+        [&*end.prompts[0], end.choices[0].token_ids.as_ref().unwrap()].concat()
+    };
+    assert!(ended(third).prompts[0].starts_with(&path(second)));
+    assert_eq!(ended(again).prompts, ended(third).prompts);
+    let whole = path(third);
+    let expected = Continued { tokens: whole.len() as u32, reason: None };
+    assert_eq!(ended(on).continued, Some(expected));
+    assert!(ended(on).prompts[0].starts_with(&whole));
     world.stop().await;
 }

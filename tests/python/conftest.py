@@ -48,6 +48,14 @@ def vllm(real):
     return real
 
 
+@pytest.fixture
+def takes_ids(real):
+    """A real server that takes the prompt of a chat as ids."""
+    if real.kind.dialect not in ("vllm", "sglang"):
+        pytest.skip("only vLLM and SGLang do that")
+    return real
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """With `-n`, tests that share what is slow to start run in one process."""

@@ -91,7 +91,8 @@ def understood(path, body, script):
         messages, tools = template.chat_of_messages(body)
     else:
         messages, tools = body["messages"], body.get("tools")
-    return template.prompt_ids(messages, tools), script.reply(messages, tools)
+    given = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
+    return given or template.prompt_ids(messages, tools), script.reply(messages, tools)
 
 
 ROUTES = {

@@ -191,6 +191,36 @@ def test_a_scripted_vllm(tmp_path):
     assert never[0] == FAILED and "--translate always" in missing
 
 
+def test_a_server_that_ignores_a_prompt_as_ids(tmp_path):
+    with imitated("vllm") as url:
+        code, found = doctor(tmp_path, url)
+        wanted, told = doctor(tmp_path, url, "--continue", "exact")
+    assert (code, found["missing"]) == (DONE, [])
+    (note,) = [note for note in found["notes"] if "--continue exact" in note]
+    assert note.startswith("the server ignores the prompt of a chat as ids")
+    assert "VLLM_USE_RUST_FRONTEND" in note
+    assert (wanted, told["missing"]) == (FAILED, [note]) and note not in told["notes"]
+
+
+def test_a_server_that_takes_a_prompt_as_ids(tmp_path):
+    upstream = pytest.importorskip("upstream", reason="there is no scripted upstream")
+    folder = tmp_path / "scripted"
+    folder.mkdir()
+    with upstream.scripted(folder, [{"text": "a"}]) as running:
+        code, found = doctor(tmp_path, running.url, "--continue", "exact")
+        prompts = [heard.prompt for heard in running.heard() if "chat" in heard.path]
+    assert not any("prompt of a chat" in told for told in [*found["missing"], *found["notes"]])
+    assert code == DONE and prompts[-1] == (*prompts[-2], prompts[-2][-1])
+
+
+def test_continuation_where_no_field_takes_ids(tmp_path):
+    with imitated("llamacpp", {"/props": {"build_info": "b7100-abcdef"}}) as url:
+        told = [doctor(tmp_path, url, *more)[1] for more in ((), ("--continue", "exact"))]
+    lost = [[one for one in found["missing"] if "no field" in one] for found in told]
+    assert lost[0] == [] and "rolltape engine continues by itself" in lost[1][0]
+    assert not any("no field" in note for found in told for note in found["notes"])
+
+
 def test_sglang_without_a_parser(tmp_path):
     about = {"/server_info": {"version": "0.5.23", "tool_call_parser": None}}
     with imitated("sglang", about, parsers=False) as url:

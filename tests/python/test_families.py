@@ -35,12 +35,12 @@ pytestmark = [
 ]
 
 
-def report(outcome):
+def report(outcome, kind=""):
     """Adds what was counted to the report that was asked for."""
     if REPORT:
         file = Path(REPORT)
         told = json.loads(file.read_text()) if file.exists() else {}
-        told[outcome.family] = outcome.line
+        told[kind + outcome.family] = outcome.line
         file.write_text(json.dumps(told, indent=1) + "\n")
 
 
@@ -59,6 +59,15 @@ def test_prompts_have_the_sampled_ids(family, tmp_path):
     report(outcome)
     hold(outcome)
     assert outcome.torn > outcome.conversations, "there was little to do"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sglang_is_given_the_sampled_ids(family, tmp_path):
+    numbers = range(CONVERSATIONS // 2)
+    outcome = measured.measured(tmp_path, family, numbers, *EXACT, kind=("sglang",))
+    report(outcome, "sglang ")
+    hold(outcome)
+    assert outcome.torn > 0, "there was little to do"
 
 
 def test_a_restart_forgets_no_sampled_ids(tmp_path):

@@ -1,4 +1,4 @@
-"""Prompts that begin with what was sampled, in front of real vLLM: `--continue exact`."""
+"""Prompts that begin with what was sampled, before real vLLM and SGLang: `--continue exact`."""
 
 import json
 import sqlite3
@@ -34,10 +34,23 @@ def tokenize(server, text):
     return ask(server, "/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
 
 
-def play(proxy, letters):
+def text_of(server, ids):
+    """The text of ids, as the server has it."""
+    told = ask(server, "/detokenize", {"tokens": ids, "skip_special_tokens": False})
+    return told["prompt"] if server.kind.dialect == "vllm" else told["text"]
+
+
+def only(server, letters):
+    """The fields by which nothing else is sampled."""
+    if server.kind.dialect == "vllm":
+        return {"extra_body": {"allowed_token_ids": letters}}
+    return {"logit_bias": {str(letter): 100 for letter in letters}}
+
+
+def play(server, proxy, letters):
     """A conversation that is spelled letter by letter, and goes on plainly at its end."""
     messages = [{"role": "user", "content": "Find the number."}]
-    spelled = {"extra_body": {"allowed_token_ids": letters}, "temperature": 1.5}
+    spelled = only(server, letters) | {"temperature": 1.5}
     with openai.OpenAI(base_url=proxy.base_url("a"), api_key="k", max_retries=0) as agent:
         for turn in range(TURNS):
             asked = spelled if turn < TURNS - 1 else {"temperature": 1.0}
@@ -53,16 +66,17 @@ def play(proxy, letters):
     control.close(proxy, "a")
 
 
-def test_what_was_sampled_keeps_its_ids(vllm, tmp_path):
-    letters = [token for letter in LETTERS for token in tokenize(vllm, letter)]
-    told = ("--upstream", vllm.url, *vllm.kind.told, "--continue", "exact")
+def test_what_was_sampled_keeps_its_ids(takes_ids, tmp_path):
+    server = takes_ids
+    letters = [token for letter in LETTERS for token in tokenize(server, letter)]
+    told = ("--upstream", server.url, *server.kind.told, "--continue", "exact")
     with harness.serve(tmp_path, *told) as proxy:
-        play(proxy, letters)
+        play(server, proxy, letters)
         proxy.command("export", "--out", tmp_path / "out")
         with sqlite3.connect(proxy.store) as store:
             rows = store.execute("SELECT continued FROM calls ORDER BY started_at").fetchall()
     reasons = [json.loads(continued)["reason"] for (continued,) in rows]
-    if reasons[1] == "not_supported":
+    if server.kind.name == "vllm-rust" and reasons[1] == "not_supported":
         # A frontend that does not know the field is left alone.
         assert reasons == ["no_parent", *["not_supported"] * (TURNS - 1)]
         return
@@ -71,8 +85,7 @@ def test_what_was_sampled_keeps_its_ids(vllm, tmp_path):
     ids, last = row["input_ids"], row["turns"][-1]["start"]
 
     # Other ids than those of the text, and the server computed on them.
-    text = ask(vllm, "/detokenize", {"tokens": ids[:last]})["prompt"]
-    assert tokenize(vllm, text) != ids[:last]
-    own = truth.score(vllm, ids, last)
+    assert tokenize(server, text_of(server, ids[:last])) != ids[:last]
+    own = truth.score(server, ids, last)
     for recorded, scored in zip(row["logprobs"][last:], own, strict=True):
         assert recorded == pytest.approx(scored, abs=SCORE_ERROR_MAX)

@@ -19,7 +19,11 @@ use crate::dialect::Dialect;
 use crate::hide::ReplyFilter;
 use crate::request::Request;
 use builder::{NotAsked, RequestBuilder};
-pub use continuation::{PromptField, PromptQuestion, ServerEncoding, text_answer, text_question};
+pub use continuation::told_texts::{
+    ServerQuestion, TemplateQuestion, ids_answer, ids_question, text_answer, text_question,
+    texts_answer, texts_question,
+};
+pub use continuation::{PromptField, PromptQuestion, ServerEncoding};
 pub use known_prompts::{AskedPrompt, KnownPrompts, LearnedPrompt};
 pub use refused::{REFUSAL_BYTES_MAX, RefusedFields};
 

@@ -56,8 +56,9 @@ mod weights;
 
 pub use ask::{
     AskOptions, AskedPrompt, AugmentedRequest, KnownPrompts, LearnedPrompt, PromptField,
-    PromptQuestion, REFUSAL_BYTES_MAX, RefusedFields, ServerEncoding, ask, text_answer,
-    text_question,
+    PromptQuestion, REFUSAL_BYTES_MAX, RefusedFields, ServerEncoding, ServerQuestion,
+    TemplateQuestion, ask, ids_answer, ids_question, text_answer, text_question, texts_answer,
+    texts_question,
 };
 pub use chat::{Untranslatable, plain_message, sealed_texts, unread_counts};
 pub use conversation::{

@@ -4,7 +4,7 @@ use episode::{Fidelity, Route};
 use wire::{Dialect, Probe};
 
 use super::findings::Findings;
-use super::notes::notes;
+use super::notes::{notes, prompt_ids_lost};
 use super::row::{HiddenReply, ProbeRow, ServedAs, names};
 
 /// Most models that a hint lists.
@@ -69,6 +69,9 @@ impl Advice {
 
         if !findings.rows.iter().any(ProbeRow::offered) {
             missing.push("the server offers no route that samples".to_owned());
+        }
+        if findings.given.continues {
+            missing.extend(prompt_ids_lost(findings));
         }
         Self { missing, notes: notes(findings) }
     }
@@ -257,6 +260,7 @@ mod tests {
     use wire::{ServerInfo, ServerSampling};
 
     use super::super::findings::GivenOptions;
+    use super::super::prompt_ids::PromptIds;
     use super::*;
 
     /// Rows of a server that tells everything, changed.
@@ -280,6 +284,7 @@ mod tests {
             model: "m".to_owned(),
             logprob_kind: dialect.logprob_kind().to_owned(),
             rows,
+            prompt_ids: PromptIds::Taken,
             given: GivenOptions::default(),
         }
     }
@@ -425,6 +430,27 @@ mod tests {
             assert!(!notes.iter().any(|note| note.contains("-1")), "{label}: {notes:?}");
         }
         assert!(!advice(Dialect::Rolltape, |_| {}).notes.iter().any(|n| n.contains("-1")));
+    }
+
+    #[test]
+    fn a_server_that_takes_no_prompt_as_ids_is_named() {
+        let told = |dialect, prompt_ids, continues| {
+            let mut findings = findings(dialect, rows(|_| {}));
+            (findings.prompt_ids, findings.given.continues) = (prompt_ids, continues);
+            let advice = Advice::new(&findings);
+            [advice.missing, advice.notes].map(|list| {
+                list.iter().filter(|sentence| sentence.contains("--continue exact")).count()
+            })
+        };
+        assert_eq!(told(Dialect::Vllm, PromptIds::Ignored, false), [0, 1]);
+        assert_eq!(told(Dialect::Vllm, PromptIds::Ignored, true), [1, 0]);
+        assert_eq!(told(Dialect::Sglang, PromptIds::Refused, false), [0, 1]);
+        assert_eq!(told(Dialect::Vllm, PromptIds::Taken, true), [0, 0]);
+        assert_eq!(told(Dialect::Vllm, PromptIds::Unknown, true), [0, 0]);
+        // Nobody expects it of them.
+        assert_eq!(told(Dialect::Llamacpp, PromptIds::NoField, false), [0, 0]);
+        assert_eq!(told(Dialect::Llamacpp, PromptIds::NoField, true), [1, 0]);
+        assert_eq!(told(Dialect::Rolltape, PromptIds::NoField, true), [0, 0], "it does by itself");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use wire::{Dialect, ServerInfo, ServerSampling};
 
+use super::prompt_ids::PromptIds;
 use super::row::ProbeRow;
 
 /// Everything that was found out about an upstream.
@@ -15,6 +16,8 @@ pub(super) struct Findings {
     /// The kind of the upstream's logprobs.
     pub(super) logprob_kind: String,
     pub(super) rows: Vec<ProbeRow>,
+    /// The treatment of a chat whose prompt is sent as ids.
+    pub(super) prompt_ids: PromptIds,
     /// The options of the user that say more about the upstream.
     pub(super) given: GivenOptions,
 }
@@ -28,6 +31,8 @@ pub(super) struct GivenOptions {
     pub(super) processed: bool,
     /// `--tokenizer` was given.
     pub(super) tokenizer: bool,
+    /// `--continue exact` was given.
+    pub(super) continues: bool,
 }
 
 impl Findings {

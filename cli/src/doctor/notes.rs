@@ -4,6 +4,7 @@ use episode::{Route, version_number};
 use wire::Dialect;
 
 use super::findings::Findings;
+use super::prompt_ids::PromptIds;
 use super::row::{HiddenReply, ProbeRow, ServedAs, names};
 
 /// All remarks.
@@ -26,7 +27,36 @@ pub(super) fn notes(findings: &Findings) -> Vec<String> {
     }
     notes.extend(unversioned(findings));
     notes.extend(unnumbered(findings));
+    // Where the user wants it, it is missing.
+    let is_note = !findings.given.continues && findings.prompt_ids != PromptIds::NoField;
+    notes.extend(prompt_ids_lost(findings).filter(|_| is_note));
     notes
+}
+
+/// A remark if the server does not take the prompts of chats as ids.
+pub(super) fn prompt_ids_lost(findings: &Findings) -> Option<String> {
+    if !findings.prompt_ids.are_useless() || findings.dialect == Dialect::Rolltape {
+        return None;
+    }
+
+    let fault = match findings.prompt_ids {
+        PromptIds::Ignored => "ignores",
+        PromptIds::Refused => "refuses",
+        _ => "has no field for",
+    };
+    let remedy = match findings.dialect {
+        Dialect::Vllm => {
+            "; vLLM takes them from 0.33 on, and its Rust frontend ignores them: unset \
+             VLLM_USE_RUST_FRONTEND"
+        }
+        Dialect::Sglang => "; upgrade SGLang (0.5.23 takes them)",
+        _ => "; vLLM and SGLang take them, and rolltape engine continues by itself",
+    };
+
+    Some(format!(
+        "the server {fault} the prompt of a chat as ids, so --continue exact does nothing \
+         there{remedy}"
+    ))
 }
 
 /// Remarks on flags of the server.

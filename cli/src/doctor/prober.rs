@@ -1,13 +1,15 @@
 //! Sends probes to an upstream and records what comes back in rows.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use episode::{Outcome, Route};
 use proxy::{Client, ClientError, ClientReply, ClientRequest, Upstream};
 use tokio::time::timeout;
-use wire::{Comparison, Dialect, Probe, ServerInfo, ServerSampling, compare};
+use wire::{Comparison, Dialect, Probe, PromptField, ServerInfo, ServerSampling, compare};
 
+use super::prompt_ids::PromptIds;
 use super::row::{HiddenReply, ProbeRow};
 use crate::exit::Failure;
 use crate::options::upstream::UpstreamArgs;
@@ -152,8 +154,43 @@ impl Prober {
         body: &Bytes,
         asks: bool,
     ) -> Result<ClientReply, ClientError> {
-        let question = ClientRequest { route: probe.route, path: probe.path(), body, asks };
+        let path = probe.path();
+        let question = ClientRequest { route: probe.route, path, body, asks, prompt: None };
         self.client.call(question).await
+    }
+
+    /// Finds out whether the upstream takes the prompt of a chat as ids, if the probes show that it
+    /// reports such prompts.
+    pub(super) async fn prompt_ids(&self, rows: &[ProbeRow]) -> PromptIds {
+        if PromptField::new(self.dialect, &[]).is_none() {
+            return PromptIds::NoField;
+        }
+        let is_reported =
+            |row: &ProbeRow| row.probe.route == Route::Chat && row.prompt_ids.is_some();
+        match rows.iter().any(is_reported) {
+            true => timeout(PROBE_WAIT, self.send_prompt()).await.unwrap_or_default(),
+            false => PromptIds::Unknown,
+        }
+    }
+
+    /// Sends a chat as it is, and again with ids that no encoding of its messages has: its own, and
+    /// one more.
+    async fn send_prompt(&self) -> PromptIds {
+        let chat = Probe { route: Route::Chat, streams: false, tools: false };
+        let body = chat.body(&self.model);
+        let Ok(plain) = self.send(chat, &body, true).await else { return PromptIds::Unknown };
+        let Some(own) = plain.ended.prompts.first().filter(|ids| !ids.is_empty()) else {
+            return PromptIds::Unknown;
+        };
+
+        let longer = [own.as_slice(), &own[own.len() - 1..]].concat();
+        let field = PromptField::new(self.dialect, &longer).map(Arc::new);
+        let (route, path, prompt) = (chat.route, chat.path(), field.as_ref());
+        let question = ClientRequest { route, path, body: &body, asks: true, prompt };
+        match self.client.call(question).await {
+            Ok(reply) => PromptIds::of(&reply, own, &longer),
+            Err(_) => PromptIds::Unknown,
+        }
     }
 }
 
@@ -217,7 +254,7 @@ pub(in crate::doctor) mod tests {
             reply: text.to_owned().into(),
             ..CallEnd::without_reply(CallId(uuid::Uuid::nil()), 0, Outcome::Complete)
         };
-        ClientReply { ended, asked: true, declined: false }
+        ClientReply { ended, asked: true, declined: false, has_prompt: false }
     }
 
     #[test]

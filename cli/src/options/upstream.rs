@@ -52,7 +52,7 @@ pub(crate) struct TokenArgs {
     translate: TranslateName,
     /// Begin prompts with sampled ids
     ///
-    /// vLLM 0.33 takes them for chats. Calls on all wires go to its chat route.
+    /// vLLM 0.33 and SGLang 0.5.23 take them for chats. Calls on all wires go to the chat route.
     #[arg(long = "continue", value_enum, value_name = "HOW", default_value_t)]
     #[arg(env = "ROLLTAPE_CONTINUE")]
     continues: ContinueName,
@@ -120,6 +120,11 @@ impl UpstreamArgs {
     /// The upstream's `tokenizer.json`, if it was given.
     pub(crate) fn tokenizer(&self) -> Option<&Path> {
         self.tokens.tokenizer.as_deref()
+    }
+
+    /// True if prompts are to begin with sampled ids.
+    pub(crate) fn continues(&self) -> bool {
+        matches!(self.tokens.continues, ContinueName::Exact)
     }
 
     /// True if rolltape calls the upstream with a key of its own.

@@ -110,11 +110,11 @@ impl Fleet {
         let plan = planned.plan.after(known_prompts.as_ref());
         let continuation = call.paths().filter(|_| plan.may_continue());
         let continuation =
-            continuation.map(|paths| PathSearch::new(&server.lookups, paths, headers));
+            continuation.map(|paths| PathSearch::new(&server.lookups, dialect, paths, headers));
         let prompt = match &continuation {
             Some(continuation) => {
                 let chat = plan.chat();
-                Some(call.beside_start(continuation.prompt(dialect, chat.as_ref())).await)
+                Some(call.beside_start(continuation.prompt(chat.as_ref())).await)
             }
             None => None,
         };

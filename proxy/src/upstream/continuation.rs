@@ -6,6 +6,7 @@
 //! report the ids that were sent. What cannot be shown to be right is left to the upstream.
 
 mod texts;
+mod told_prompts;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +19,7 @@ use template::continuation::{
     EncodedText, PrefixMatch, PrefixReason, RememberedPrompt, ReplySyntax, TokenChain,
 };
 use tokio::time::{Instant, timeout};
-use wire::{Dialect, PromptField, PromptQuestion, Request, ServerEncoding};
+use wire::{Dialect, PromptField, PromptQuestion, Request, ServerEncoding, ServerQuestion};
 
 use crate::bounds::ENCODE_WAIT;
 use crate::record::paths::{CallPaths, PathPrompt, PromptCheck, RecordedPath, choices_of};
@@ -28,6 +29,7 @@ use crate::upstream::keys::credentials_of;
 use crate::upstream::lookups::Lookups;
 use crate::upstream::rewrite::Rewrite;
 use texts::Texts;
+use told_prompts::ToldPrompts;
 
 /// The prompt of a call, as it is to be sent.
 #[derive(Debug)]
@@ -63,19 +65,26 @@ impl ContinuedPrompt {
 #[derive(Debug)]
 pub(crate) struct PathSearch {
     lookups: Arc<Lookups>,
+    dialect: Dialect,
     paths: CallPaths,
     /// The agent's credentials.
     agent: HeaderMap,
 }
 
 impl PathSearch {
-    /// A search among `paths`, for a call with these headers.
-    pub(crate) fn new(lookups: &Arc<Lookups>, paths: CallPaths, headers: &HeaderMap) -> Self {
-        Self { lookups: Arc::clone(lookups), paths, agent: credentials_of(headers) }
+    /// A search among `paths`, for a call with these headers to an upstream of this dialect.
+    pub(crate) fn new(
+        lookups: &Arc<Lookups>,
+        dialect: Dialect,
+        paths: CallPaths,
+        headers: &HeaderMap,
+    ) -> Self {
+        Self { lookups: Arc::clone(lookups), dialect, paths, agent: credentials_of(headers) }
     }
 
     /// The prompt to send for a chat.
-    pub(crate) async fn prompt(&self, dialect: Dialect, chat: Option<&Request>) -> ContinuedPrompt {
+    pub(crate) async fn prompt(&self, chat: Option<&Request>) -> ContinuedPrompt {
+        let dialect = self.dialect;
         let encodings = &self.lookups.encodings;
         let question = match chat {
             Some(chat) if !encodings.is_declined(&self.agent) => PromptQuestion::new(dialect, chat),
@@ -120,6 +129,13 @@ impl PathSearch {
                 false => ContinueReason::NotAnswered,
             });
         }
+
+        if self.dialect == Dialect::Sglang {
+            let ids = wire::ids_answer(&answer).ok_or(ContinueReason::NotSupported)?;
+            let (lookups, agent) = (&self.lookups, &self.agent);
+            let told = ToldPrompts { lookups, model, agent, asked: &question.body };
+            return told.of(ids).await;
+        }
         let read = ServerEncoding::read(&answer).ok_or(ContinueReason::NotSupported)?;
         self.lookups.encodings.read(model, read).ok_or(ContinueReason::TextUnknown)
     }
@@ -139,7 +155,8 @@ impl PathSearch {
             let is_same = policy_of(path.model.as_deref()) == policy_of(model);
             let named = path.model.clone();
             let model = if is_same { model } else { named.as_deref() };
-            let texts = Texts { lookups: &self.lookups, model, agent: &self.agent };
+            let (lookups, agent) = (&self.lookups, &self.agent);
+            let texts = Texts { lookups, dialect: self.dialect, model, agent };
             if texts.remember(&attempt.memory, path).await.is_none() {
                 attempt.has_unknown_texts.store(true, Ordering::Relaxed);
             }
@@ -309,11 +326,19 @@ fn remembered(
 }
 
 impl Lookups {
-    /// The text of ids, as the upstream has it.
-    async fn text_of(&self, model: Option<&str>, ids: &[u32], agent: &HeaderMap) -> Option<String> {
-        let (path, body): (_, Bytes) = wire::text_question(model, ids);
-        let asked = self.client.post(path, body, agent);
-        let (status, answer) = timeout(ENCODE_WAIT, asked).await.ok()?.ok()?;
-        if status.is_success() { wire::text_answer(&answer) } else { None }
+    /// The upstream's answer to a question; `None` if it refuses it.
+    ///
+    /// # Errors
+    /// [`ContinueReason::NotAnswered`] if there is no answer for now.
+    async fn ask(
+        &self,
+        (path, body): ServerQuestion,
+        agent: &HeaderMap,
+    ) -> Result<Option<Bytes>, ContinueReason> {
+        match timeout(ENCODE_WAIT, self.client.post(path, body, agent)).await {
+            Ok(Ok((status, answer))) if status.is_success() => Ok(Some(answer)),
+            Ok(Ok((status, _))) if declined::is_lasting(status) => Ok(None),
+            _ => Err(ContinueReason::NotAnswered),
+        }
     }
 }

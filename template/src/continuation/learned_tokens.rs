@@ -31,8 +31,8 @@ impl LearnedTokens {
         Some(())
     }
 
-    /// Notes the text of a token. None if it has another one.
-    fn learn_token(&mut self, id: u32, text: &[u8]) -> Option<()> {
+    /// Learns the text of a token. None if it has another one.
+    pub fn learn_token(&mut self, id: u32, text: &[u8]) -> Option<()> {
         let at = usize::try_from(id).ok().filter(|_| id <= ID_MAX)?;
         if at >= self.0.len() {
             self.0.resize(at + 1, None);

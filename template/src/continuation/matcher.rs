@@ -93,7 +93,7 @@ impl ReplyMatcher<'_> {
     /// Compares the meaning of a reply with that of the turn at the start of `rest`. None if they
     /// are different replies.
     fn compare(self, reply: &StoredReply, rest: &str) -> Option<MatchKind> {
-        let opening_bytes = common_bytes(&reply.opening, rest);
+        let opening_bytes = common_words(&reply.opening, rest);
         let (opening, turn) = rest.split_at(opening_bytes);
         let (turn_bytes, end_bytes) = self.find_turn_end(turn, reply)?;
         let end_bytes = if reply.end.is_some() { end_bytes } else { 0 };
@@ -175,8 +175,16 @@ fn exact_bytes(reply: &StoredReply, rest: &str) -> Option<usize> {
     Some(rest.len() - behind_reply.len())
 }
 
-/// Returns the bytes of the common start of two texts.
-fn common_bytes(a: &str, b: &str) -> usize {
+/// Returns the bytes of the common start of two texts, without the start of a tag in which they
+/// differ: where one has `<think>` and the other `<tool_call>`, both have `<t`.
+fn common_words(a: &str, b: &str) -> usize {
     let same = a.chars().zip(b.chars()).take_while(|(a, b)| a == b);
-    same.map(|(letter, _)| letter.len_utf8()).sum()
+    let common = same.map(|(letter, _)| letter.len_utf8()).sum();
+    if common == a.len() {
+        return common;
+    }
+    match a[..common].rfind(['<', '>', '[', ']']) {
+        Some(tag) if a[tag..].starts_with(['<', '[']) => tag,
+        _ => common,
+    }
 }

@@ -72,3 +72,39 @@ fn a_reply_that_comes_again_takes_no_more_memory() {
     };
     assert_eq!(remember(), remember());
 }
+
+/// Qwen3.5 opens a reply with `<think>` and leaves the thoughts out later: a reply that only calls a
+/// tool then begins with `<tool_call>`, and so with the same letters.
+#[test]
+fn a_call_in_place_of_thoughts_is_known() {
+    const CALL: &str = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n\
+                        </function>\n</tool_call>";
+    let [user, turn] = ["<|turn|>user a<|end|>", "<|turn|>assistant\n"];
+    let prompt = RememberedPrompt {
+        salt: None,
+        text: format!("{CALL}{user}{turn}<think>\n").into(),
+        ids: TokenChain::new(&[1, 2, 3]),
+        is_respelled: false,
+    };
+    let reply = ReplyText {
+        ids: [4, 5].into(),
+        sampled: 2,
+        text: format!("hm\n</think>\n\n{CALL}").into(),
+        end: Some("<|end|>".into()),
+        ..ReplyText::default()
+    };
+    let memory = ReplyMemory::new(HistoryRule::Verbatim, 1 << 20);
+    memory.remember(&prompt, CALL.len() + user.len(), [reply]);
+
+    let syntax = ReplySyntax {
+        tools: ToolFormat::detect(CALL),
+        has_reasoning: true,
+        ..ReplySyntax::default()
+    };
+    let recalled = |call: &str| {
+        let text = format!("{CALL}{user}{turn}{call}<|end|>{user}{turn}<think>\n");
+        memory.recall(&syntax, None, &text, |_| true).report.reason
+    };
+    assert_eq!(recalled(CALL), Some(PrefixReason::ReasoningDropped));
+    assert_eq!(recalled(&CALL.replace('1', "2")), None, "another call");
+}

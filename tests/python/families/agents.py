@@ -160,7 +160,7 @@ class Agent:
         assert reply.status == 200, f"conversation {self.number}: {reply.status} {said[:2000]}"
         if not body.get("stream"):
             choices = json.loads(said)["choices"]
-            return [c["message"] | {"finish": c["finish_reason"]} for c in choices]
+            return [renamed(c["message"]) | {"finish": c["finish_reason"]} for c in choices]
         return streamed(said)
 
 
@@ -172,9 +172,15 @@ def streamed(data):
     for event in events[:-2]:
         for choice in json.loads(event.removeprefix("data: "))["choices"]:
             message = messages.setdefault(choice["index"], {"role": "assistant"})
-            add(message, choice["delta"])
+            add(message, renamed(choice["delta"]))
             message["finish"] = choice["finish_reason"]
     return [messages[index] for index in sorted(messages)]
+
+
+def renamed(message):
+    """A message with its thoughts as vLLM names them."""
+    thought = message.get("reasoning_content")
+    return message | ({} if thought is None else {"reasoning": thought})
 
 
 def add(message, delta):

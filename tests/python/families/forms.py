@@ -22,7 +22,8 @@ def logprobs(said, model, as_ids):
 class Reply:
     """What is said to one request."""
 
-    def __init__(self, number, body, model, prompt, choices):
+    def __init__(self, number, body, model, prompt, choices, headers):
+        self.headers = headers
         self.body, self.prompt, self.choices = body, prompt, choices
         self._asks_ids = body.get("return_token_ids") is True
         self._head = {"id": f"chatcmpl-{number:032x}", "created": CREATED}
@@ -61,6 +62,11 @@ class Reply:
             "stop_reason": said.stop,
             "token_ids": said.ids if self._asks_ids else None,
         }
+
+    def frames(self):
+        """The bytes of a stream."""
+        for event in (*map(dumps, self.events()), b"[DONE]"):
+            yield b"data: " + event + b"\n\n"
 
     def events(self):
         """The chunks of a stream."""

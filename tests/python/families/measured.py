@@ -72,12 +72,12 @@ class Outcome:
 
 
 @contextmanager
-def server(folder, family):
+def server(folder, family, *kind):
     """A running server of a family; gives its address and its log."""
     log = folder / f"{family}.jsonl"
     log.touch()
     with (folder / f"{family}.stderr").open("wb") as told:
-        words = [PYTHON, FOLDER / "server.py", family, log]
+        words = [PYTHON, FOLDER / "server.py", family, log, *kind]
         child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=told, cwd=folder)
     try:
         yield ("127.0.0.1", int(child.stdout.readline())), log
@@ -88,10 +88,10 @@ def server(folder, family):
     assert not (complaint := (folder / f"{family}.stderr").read_text()), complaint[-5000:]
 
 
-def measured(folder, family, numbers, *arguments, parts=1):
+def measured(folder, family, numbers, *arguments, parts=1, kind=()):
     """Has conversations through rolltape, which is started anew for each part, and judges them."""
     talking = [agents.Agent(number, family) for number in numbers]
-    with server(folder, family) as (address, log):
+    with server(folder, family, *kind) as (address, log):
         words = ("--upstream", f"http://{harness.text(address)}", *arguments)
         for part in range(parts):
             with harness.serve(folder, *words) as proxy:

@@ -1,18 +1,21 @@
 """A vLLM of one template family, whose model says random things in torn tokens.
 
-    python server.py FAMILY LOG
+    python server.py FAMILY LOG [sglang]
 
 prints its port. It renders with the family's chat template and encodes with its tokenizer. What it
 samples depends on the request's `seed`, and on how often it has seen it. Where a chat request has
 `kv_transfer_params.prompt_token_ids`, those are the prompt. A line of the log for each chat call
-has the canonical ids, those that were used, and what was sampled.
+has the canonical ids, those that were used, and what was sampled. With a third word it answers as
+SGLang does (`sglang_form.py`).
 """
 
+import importlib
 import itertools
 import json
 import sys
 import threading
 from collections import Counter
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -33,6 +36,9 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
     request_queue_size = 128
+    form = Reply
+    owner = "vllm"
+    version = "/version", {"version": "0.33.0"}
 
     def __init__(self, family, log):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -45,7 +51,7 @@ class Server(ThreadingHTTPServer):
     def models(self):
         """The list of models."""
         name = self.model.family.name
-        card = {"id": name, "object": "model", "created": 1, "owned_by": "vllm", "root": name}
+        card = {"id": name, "object": "model", "created": 1, "owned_by": self.owner, "root": name}
         return {"object": "list", "data": [card | {"max_model_len": CONTEXT}]}
 
     def tokenize(self, body):
@@ -65,18 +71,31 @@ class Server(ThreadingHTTPServer):
         except Exception as why:  # a template may trip over anything
             raise Refused(f"the template says: {why}") from why
 
-    def chat(self, body):
-        """The reply to a chat call."""
+    def shown(self, body):
+        """A chat as the template is given it."""
+        return body
+
+    def encoded(self, body):
+        """The text and the ids of a chat."""
         prompt = self._rendered(body)
-        canonical = self.model.spelling.canonical(prompt)
-        given = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
+        return prompt, self.model.spelling.canonical(prompt)
+
+    def given(self, body):
+        """The prompt of a chat as ids, if it has one."""
+        return (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
+
+    def chat(self, body, headers):
+        """The reply to a chat call."""
+        shown = self.shown(body)
+        prompt, canonical = self.encoded(shown)
+        given = self.given(body)
         used = canonical if given is None else self._checked(given)
-        seed = body.get("seed") or 0
+        seed, name = body.get("seed") or 0, self.model.family.name
         with self._lock:
             self._seen[seed] += 1
             nth, number = self._seen[seed], next(self._numbers)
         said = [
-            self.model.say(body, prompt, habits.chance_of(self.model.family.name, seed, nth, index))
+            self.model.say(shown, prompt, habits.chance_of(name, seed, nth, index))
             for index in range(body.get("n") or 1)
         ]
         conversation, call = divmod(seed, habits.CALLS)
@@ -88,7 +107,7 @@ class Server(ThreadingHTTPServer):
             given=given,
             said=[{"ids": one.ids, "finish": one.finish, "stop": one.stop} for one in said],
         )
-        return Reply(number, body, self.model, used, said)
+        return self.form(number, body, self.model, used, said, headers)
 
     def _checked(self, given):
         if not isinstance(given, list) or not given:
@@ -118,7 +137,7 @@ class Handler(BaseHTTPRequestHandler):
         """Lists and versions."""
         known = {
             "/v1/models": self.server.models,
-            "/version": lambda: {"version": "0.33.0"},
+            self.server.version[0]: lambda: self.server.version[1],
             "/health": dict,
         }
         answer = known.get(self.path.partition("?")[0])
@@ -127,7 +146,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         """Chat, ids of texts, texts of ids."""
         routes = {
-            "/v1/chat/completions": self.server.chat,
+            "/v1/chat/completions": partial(self.server.chat, headers=self.headers),
             "/tokenize": self.server.tokenize,
             "/detokenize": self.server.detokenize,
         }
@@ -157,15 +176,15 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("content-type", "text/event-stream; charset=utf-8")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
-        for event in (*map(dumps, reply.events()), b"[DONE]"):
-            event = b"data: " + event + b"\n\n"
+        for event in reply.frames():
             self.wfile.write(b"%x\r\n%b\r\n" % (len(event), event))
         self.wfile.write(b"0\r\n\r\n")
 
 
 def main():
     """Serves until it is stopped."""
-    with Server(sys.argv[1], Path(sys.argv[2])) as server:
+    kind = Server if sys.argv[3:] != ["sglang"] else importlib.import_module("sglang_form").Server
+    with kind(sys.argv[1], Path(sys.argv[2])) as server:
         print(server.server_address[1], flush=True)
         server.serve_forever()
 

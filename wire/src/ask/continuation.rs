@@ -2,7 +2,10 @@
 //! where it takes a prompt as ids.
 //!
 //! vLLM answers `/tokenize` with the ids of a chat's messages and the string of each, and takes ids
-//! in `kv_transfer_params.prompt_token_ids` since 0.33. SGLang takes them in `input_ids`.
+//! in `kv_transfer_params.prompt_token_ids` since 0.33. SGLang answers it with the ids alone, tells
+//! the text of ids by `/detokenize` ([`told_texts`]), and takes them in `input_ids`.
+
+pub(super) mod told_texts;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,8 +13,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bytes::Bytes;
 use episode::ContinueReason;
+use serde::Deserializer;
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
 use serde_json::json;
 
 use crate::dialect::Dialect;
@@ -20,9 +23,8 @@ use crate::reply::Spelling;
 use crate::request::Request;
 
 const TOKENIZE: &str = "/tokenize";
-const DETOKENIZE: &str = "/detokenize";
 
-/// Fields of a chat that `/tokenize` takes under the same names and with the same meaning.
+/// Fields of a chat that vLLM's `/tokenize` takes under the same names and with the same meaning.
 const RENDERED: [&str; 8] = [
     "model",
     "messages",
@@ -33,6 +35,20 @@ const RENDERED: [&str; 8] = [
     "chat_template",
     "chat_template_kwargs",
 ];
+
+/// Fields that SGLang's `/tokenize` reads as its chat route does. It also hands on all others.
+const RENDERED_BY_SGLANG: [&str; 7] = [
+    "model",
+    "messages",
+    "tools",
+    "tool_choice",
+    "reasoning_effort",
+    "continue_final_message",
+    "chat_template_kwargs",
+];
+
+/// Fields that SGLang's chat route ignores and its `/tokenize` does not.
+const READ_BY_TOKENIZE: [&str; 3] = ["add_generation_prompt", "add_special_tokens", "prompt"];
 
 /// Fields that decide what is sampled and reported, and not what is read.
 const INERT: [&str; 60] = [
@@ -141,9 +157,11 @@ impl PromptQuestion {
     /// # Errors
     /// The reason for which the prompt can only be encoded by the server itself.
     pub fn new(dialect: Dialect, request: &Request) -> Result<Self, ContinueReason> {
-        if dialect != Dialect::Vllm {
-            return Err(ContinueReason::NotSupported);
-        }
+        let rendered: &[&str] = match dialect {
+            Dialect::Vllm => &RENDERED,
+            Dialect::Sglang => &RENDERED_BY_SGLANG,
+            _ => return Err(ContinueReason::NotSupported),
+        };
         if DECIDING.iter().any(|key| is_set(request, key)) {
             return Err(ContinueReason::PromptFields);
         }
@@ -152,20 +170,23 @@ impl PromptQuestion {
             return Err(ContinueReason::Media);
         }
 
-        let other = |key: &str| !RENDERED.contains(&key) && !INERT.contains(&key);
+        let is_ignored = |key| dialect == Dialect::Sglang && READ_BY_TOKENIZE.contains(&key);
         let mut hasher = DefaultHasher::new();
         let mut is_known = true;
         for (key, value) in request.raw_fields() {
             let is_default = value == b"null" || (key == "tool_choice" && value == b"\"auto\"");
-            if key == "messages" || INERT.contains(&key) || is_default {
+            if key == "messages" || INERT.contains(&key) || is_default || is_ignored(key) {
                 continue;
             }
             (key, value).hash(&mut hasher);
-            is_known &= !other(key);
+            is_known &= rendered.contains(&key);
         }
         Ok(Self {
             path: TOKENIZE,
-            body: tokenize_body(request),
+            body: match dialect {
+                Dialect::Sglang => sglang_body(request),
+                _ => tokenize_body(request),
+            },
             shape: hasher.finish(),
             is_known,
             has_answers: messages.has_answers,
@@ -189,6 +210,25 @@ fn tokenize_body(request: &Request) -> Bytes {
     if request.raw("chat_template_kwargs").is_none() && is_set(request, "reasoning_effort") {
         body.extend_from_slice(b",\"chat_template_kwargs\":");
         body.extend_from_slice(&with_effort(request, b"{}"));
+    }
+    body.push(b'}');
+    Bytes::from(body)
+}
+
+/// The body that asks SGLang for the ids of a chat's messages. It reads a chat there.
+fn sglang_body(request: &Request) -> Bytes {
+    let mut body = b"{".to_vec();
+    let is_left = |key: &str| INERT.contains(&key) || READ_BY_TOKENIZE.contains(&key);
+    for (key, value) in request.raw_fields() {
+        if is_left(key) || value == b"null" {
+            continue;
+        }
+        if body.len() > 1 {
+            body.push(b',');
+        }
+        body.extend_from_slice(json!(key).to_string().as_bytes());
+        body.push(b':');
+        body.extend_from_slice(value);
     }
     body.push(b'}');
     Bytes::from(body)
@@ -350,24 +390,6 @@ impl<'de> Visitor<'de> for StringReader<'_> {
     }
 }
 
-/// The question for the text of ids: path and body.
-pub fn text_question(model: Option<&str>, ids: &[u32]) -> (&'static str, Bytes) {
-    let body = match model {
-        Some(model) => json!({ "model": model, "tokens": ids }),
-        None => json!({ "tokens": ids }),
-    };
-    (DETOKENIZE, Bytes::from(body.to_string()))
-}
-
-/// The answer to a [`text_question`].
-pub fn text_answer(answer: &[u8]) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Text {
-        prompt: String,
-    }
-    Some(serde_json::from_slice::<Text>(answer).ok()?.prompt)
-}
-
 /// A prompt as ids, in the field of a server that takes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromptField {
@@ -422,6 +444,25 @@ mod tests {
     }
 
     #[test]
+    fn sglang_is_asked_with_the_chat_itself() {
+        let body = r#"{"model":"m","messages":[{"role":"user","content":"a"}],"top_p":1,
+            "tool_choice":"none","tools":null,"stream":true"#;
+        let ask = |more: &str| {
+            let body = Bytes::from(format!("{body}{more}}}"));
+            PromptQuestion::new(Dialect::Sglang, &Request::read(&body).unwrap()).unwrap()
+        };
+        let asked = ask("");
+        let sent =
+            r#"{"model":"m","messages":[{"role":"user","content":"a"}],"tool_choice":"none"}"#;
+        assert_eq!((&*asked.body, asked.is_known), (sent.as_bytes(), true));
+        let unknown = ask(r#","task":"query""#);
+        assert!(!unknown.is_known && unknown.body.ends_with(br#","task":"query"}"#));
+        let other = ask(r#","add_generation_prompt":true"#);
+        assert!(other.is_known && other.body == sent, "it means something else there");
+        assert_eq!((other.shape, asked.shape != unknown.shape), (asked.shape, true));
+    }
+
+    #[test]
     fn fields_that_nobody_knows_must_be_shown_to_change_nothing() {
         let said = r#""messages":[{"role":"assistant","content":[{"type":"text","text":"a"}]}]"#;
         let known = question(&format!("{{{said}}}")).unwrap();
@@ -469,6 +510,5 @@ mod tests {
         let turned = r#"{"token_strs":["Ġa","\"b"],"tokens":[7,4294967295]}"#;
         assert_eq!(ServerEncoding::read(turned.as_bytes()), Some(read.clone()));
         assert!(ServerEncoding::read(br#"{"tokens":[7]}"#).is_none());
-        assert_eq!(text_answer(br#"{"prompt":"a"}"#).as_deref(), Some("a"));
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use episode::Choice;
 use hyper::HeaderMap;
 use template::continuation::{ReplyMemory, ReplyText, TokenChain};
+use wire::Dialect;
 
 use super::remembered;
 use crate::record::paths::{PathPrompt, RecordedPath};
@@ -12,11 +13,12 @@ use crate::upstream::encodings::policy_of;
 use crate::upstream::lookups::Lookups;
 
 /// The character that stands for bytes that are not text.
-const REPLACEMENT: char = '\u{FFFD}';
+pub(super) const REPLACEMENT: char = '\u{FFFD}';
 
 /// Finds texts for the recorded calls of an agent.
 pub(super) struct Texts<'a> {
     pub(super) lookups: &'a Lookups,
+    pub(super) dialect: Dialect,
     /// The model of these calls.
     pub(super) model: Option<&'a str>,
     /// The credentials of the call that needs them.
@@ -131,7 +133,9 @@ impl Texts<'_> {
             Some((id, text)) => ([&[id], ids].concat(), text),
             None => (ids.to_vec(), String::new()),
         };
-        let text = self.lookups.text_of(self.model, &asked, self.agent).await?;
+        let question = wire::text_question(self.dialect, self.model, &asked);
+        let answer = self.lookups.ask(question, self.agent).await.ok()??;
+        let text = wire::text_answer(&answer)?;
         let text = text.strip_prefix(&skipped)?;
         let whole = text.trim_end_matches(REPLACEMENT);
         (!whole.contains(REPLACEMENT)).then(|| text.to_owned())
