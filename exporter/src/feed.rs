@@ -48,6 +48,14 @@ pub enum FeedOutcome {
 /// The store's key of an attempt without a row, and why it has none.
 type SilentAttempt = (i64, &'static str);
 
+/// An item whose attempts are encoded.
+struct ItemPlace<'a> {
+    /// Those of the feed, at the version that staleness is counted from.
+    options: FeedOptions,
+    groups: &'a RewardGroups,
+    position: i64,
+}
+
 /// Bytes of the rows that are encoded at a time.
 const BATCH_BYTES: usize = 4 << 20;
 /// The part of its memory that a reader may use for the rows of one item: one in so many.
@@ -108,10 +116,12 @@ impl Feed {
             return Ok(FeedOutcome::Dropped(reason));
         }
 
+        let options = self.options.at_version(newest);
+        let place = ItemPlace { options, groups: &groups, position: item.position };
         let start = self.encoder.pending().len();
         let mut silent: Vec<SilentAttempt> = Vec::new();
         for member in &members {
-            let made = self.encode_attempt(snapshot, member, &groups, item.position, newest).await;
+            let made = self.encode_attempt(snapshot, member, &place).await;
             snapshot.give_back();
             match made? {
                 Ok(()) => {}
@@ -139,11 +149,9 @@ impl Feed {
         &mut self,
         snapshot: &mut Snapshot,
         member: &ScoredAttempt,
-        groups: &RewardGroups,
-        item: i64,
-        newest: Option<i64>,
+        item: &ItemPlace<'_>,
     ) -> Result<Result<(), &'static str>, FeedError> {
-        let options = self.options.at_version(newest);
+        let options = &item.options;
         if !options.takes(member) {
             return Ok(Err(INFRASTRUCTURE_FAILED));
         }
@@ -155,10 +163,10 @@ impl Feed {
 
         let derived = derive(&attempt.calls);
         Ok(options.shares(&attempt, &derived).and_then(|shares| {
-            let standing = groups.standing(&attempt.record);
+            let standing = item.groups.standing(&attempt.record);
             let extras = options.rewards.row_extras(standing, options.versions);
             let rows = rows(&attempt, &derived, &shares, extras);
-            self.encode(rows, item, bytes_max)
+            self.encode(rows, item.position, bytes_max)
         }))
     }
 

@@ -306,7 +306,7 @@ async fn other_replies_pass_damaged_and_are_marked() {
     assert!(reply.whole && reply.body == coded("gzip", LIST)[..40]);
     let ended = world.ended_call().await.ended.unwrap();
     assert_eq!(ended.outcome, Outcome::UpstreamFailed);
-    assert!(ended.error.unwrap().contains("damaged") && LIST.starts_with(&*ended.reply.read()));
+    assert!(ended.error.unwrap().contains("damaged") && LIST.starts_with(&ended.reply.read()));
     let strict = exchange(world.data, ("POST", OTHER), &[("accept-encoding", "br")], b"{}").await;
     assert!(!strict.whole && LIST.starts_with(&strict.body));
     world.stop().await;

@@ -314,7 +314,7 @@ async fn a_thread_that_moves_to_another_engine_keeps_the_sampled_ids() {
     for _ in 0..3 {
         agent.say(world.data, json!({})).await;
     }
-    let first = world.calls().await[0].begun.engine.clone().unwrap();
+    let first = world.calls().await[0].ended.as_ref().unwrap().engine.clone().unwrap();
     let drained = post(world.control, &format!("/upstreams/{first}/drain"), "").await;
     assert_eq!(drained.status, 200, "{}", drained.text());
     for _ in 0..3 {
@@ -322,7 +322,10 @@ async fn a_thread_that_moves_to_another_engine_keeps_the_sampled_ids() {
     }
 
     let calls = world.calls().await;
-    let moved = calls.iter().filter(|call| call.begun.engine.as_ref() != Some(&first)).count();
+    let moved = calls
+        .iter()
+        .filter(|call| call.ended.as_ref().unwrap().engine.as_ref() != Some(&first))
+        .count();
     assert_eq!(moved, 3);
     assert!(check_path(engines[0], &calls).await > 0, "there was little to do");
     assert_eq!(rows(&world).await, 1);

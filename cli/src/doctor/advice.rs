@@ -260,7 +260,7 @@ mod tests {
     use wire::{ServerInfo, ServerSampling};
 
     use super::super::findings::GivenOptions;
-    use super::super::prompt_ids::PromptIds;
+    use super::super::prompt_ids::PromptIdsFinding;
     use super::*;
 
     /// Rows of a server that tells everything, changed.
@@ -284,7 +284,7 @@ mod tests {
             model: "m".to_owned(),
             logprob_kind: dialect.logprob_kind().to_owned(),
             rows,
-            prompt_ids: PromptIds::Taken,
+            prompt_ids: PromptIdsFinding::Taken,
             given: GivenOptions::default(),
         }
     }
@@ -442,15 +442,19 @@ mod tests {
                 list.iter().filter(|sentence| sentence.contains("--continue exact")).count()
             })
         };
-        assert_eq!(told(Dialect::Vllm, PromptIds::Ignored, false), [0, 1]);
-        assert_eq!(told(Dialect::Vllm, PromptIds::Ignored, true), [1, 0]);
-        assert_eq!(told(Dialect::Sglang, PromptIds::Refused, false), [0, 1]);
-        assert_eq!(told(Dialect::Vllm, PromptIds::Taken, true), [0, 0]);
-        assert_eq!(told(Dialect::Vllm, PromptIds::Unknown, true), [0, 0]);
+        assert_eq!(told(Dialect::Vllm, PromptIdsFinding::Ignored, false), [0, 1]);
+        assert_eq!(told(Dialect::Vllm, PromptIdsFinding::Ignored, true), [1, 0]);
+        assert_eq!(told(Dialect::Sglang, PromptIdsFinding::Refused, false), [0, 1]);
+        assert_eq!(told(Dialect::Vllm, PromptIdsFinding::Taken, true), [0, 0]);
+        assert_eq!(told(Dialect::Vllm, PromptIdsFinding::Unknown, true), [0, 0]);
         // Nobody expects it of them.
-        assert_eq!(told(Dialect::Llamacpp, PromptIds::NoField, false), [0, 0]);
-        assert_eq!(told(Dialect::Llamacpp, PromptIds::NoField, true), [1, 0]);
-        assert_eq!(told(Dialect::Rolltape, PromptIds::NoField, true), [0, 0], "it does by itself");
+        assert_eq!(told(Dialect::Llamacpp, PromptIdsFinding::NoField, false), [0, 0]);
+        assert_eq!(told(Dialect::Llamacpp, PromptIdsFinding::NoField, true), [1, 0]);
+        assert_eq!(
+            told(Dialect::Rolltape, PromptIdsFinding::NoField, true),
+            [0, 0],
+            "it does by itself"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use wire::{Dialect, ServerInfo, ServerSampling};
 
-use super::prompt_ids::PromptIds;
+use super::prompt_ids::PromptIdsFinding;
 use super::row::ProbeRow;
 
 /// Everything that was found out about an upstream.
@@ -17,7 +17,7 @@ pub(super) struct Findings {
     pub(super) logprob_kind: String,
     pub(super) rows: Vec<ProbeRow>,
     /// The treatment of a chat whose prompt is sent as ids.
-    pub(super) prompt_ids: PromptIds,
+    pub(super) prompt_ids: PromptIdsFinding,
     /// The options of the user that say more about the upstream.
     pub(super) given: GivenOptions,
 }

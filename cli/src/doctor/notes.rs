@@ -4,7 +4,7 @@ use episode::{Route, version_number};
 use wire::Dialect;
 
 use super::findings::Findings;
-use super::prompt_ids::PromptIds;
+use super::prompt_ids::PromptIdsFinding;
 use super::row::{HiddenReply, ProbeRow, ServedAs, names};
 
 /// All remarks.
@@ -28,7 +28,7 @@ pub(super) fn notes(findings: &Findings) -> Vec<String> {
     notes.extend(unversioned(findings));
     notes.extend(unnumbered(findings));
     // Where the user wants it, it is missing.
-    let is_note = !findings.given.continues && findings.prompt_ids != PromptIds::NoField;
+    let is_note = !findings.given.continues && findings.prompt_ids != PromptIdsFinding::NoField;
     notes.extend(prompt_ids_lost(findings).filter(|_| is_note));
     notes
 }
@@ -40,8 +40,8 @@ pub(super) fn prompt_ids_lost(findings: &Findings) -> Option<String> {
     }
 
     let fault = match findings.prompt_ids {
-        PromptIds::Ignored => "ignores",
-        PromptIds::Refused => "refuses",
+        PromptIdsFinding::Ignored => "ignores",
+        PromptIdsFinding::Refused => "refuses",
         _ => "has no field for",
     };
     let remedy = match findings.dialect {

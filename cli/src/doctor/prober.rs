@@ -9,7 +9,7 @@ use proxy::{Client, ClientError, ClientReply, ClientRequest, Upstream};
 use tokio::time::timeout;
 use wire::{Comparison, Dialect, Probe, PromptField, ServerInfo, ServerSampling, compare};
 
-use super::prompt_ids::PromptIds;
+use super::prompt_ids::PromptIdsFinding;
 use super::row::{HiddenReply, ProbeRow};
 use crate::exit::Failure;
 use crate::options::upstream::UpstreamArgs;
@@ -161,26 +161,28 @@ impl Prober {
 
     /// Finds out whether the upstream takes the prompt of a chat as ids, if the probes show that it
     /// reports such prompts.
-    pub(super) async fn prompt_ids(&self, rows: &[ProbeRow]) -> PromptIds {
+    pub(super) async fn prompt_ids(&self, rows: &[ProbeRow]) -> PromptIdsFinding {
         if PromptField::new(self.dialect, &[]).is_none() {
-            return PromptIds::NoField;
+            return PromptIdsFinding::NoField;
         }
         let is_reported =
             |row: &ProbeRow| row.probe.route == Route::Chat && row.prompt_ids.is_some();
         match rows.iter().any(is_reported) {
             true => timeout(PROBE_WAIT, self.send_prompt()).await.unwrap_or_default(),
-            false => PromptIds::Unknown,
+            false => PromptIdsFinding::Unknown,
         }
     }
 
     /// Sends a chat as it is, and again with ids that no encoding of its messages has: its own, and
     /// one more.
-    async fn send_prompt(&self) -> PromptIds {
+    async fn send_prompt(&self) -> PromptIdsFinding {
         let chat = Probe { route: Route::Chat, streams: false, tools: false };
         let body = chat.body(&self.model);
-        let Ok(plain) = self.send(chat, &body, true).await else { return PromptIds::Unknown };
+        let Ok(plain) = self.send(chat, &body, true).await else {
+            return PromptIdsFinding::Unknown;
+        };
         let Some(own) = plain.ended.prompts.first().filter(|ids| !ids.is_empty()) else {
-            return PromptIds::Unknown;
+            return PromptIdsFinding::Unknown;
         };
 
         let longer = [own.as_slice(), &own[own.len() - 1..]].concat();
@@ -188,8 +190,8 @@ impl Prober {
         let (route, path, prompt) = (chat.route, chat.path(), field.as_ref());
         let question = ClientRequest { route, path, body: &body, asks: true, prompt };
         match self.client.call(question).await {
-            Ok(reply) => PromptIds::of(&reply, own, &longer),
-            Err(_) => PromptIds::Unknown,
+            Ok(reply) => PromptIdsFinding::of(&reply, own, &longer),
+            Err(_) => PromptIdsFinding::Unknown,
         }
     }
 }

@@ -5,7 +5,7 @@ use proxy::ClientReply;
 
 /// The treatment of the prompt of a chat as ids.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum PromptIds {
+pub(super) enum PromptIdsFinding {
     /// It is not known: no chat reports the ids of its prompt.
     #[default]
     Unknown,
@@ -19,7 +19,7 @@ pub(super) enum PromptIds {
     Refused,
 }
 
-impl PromptIds {
+impl PromptIdsFinding {
     /// Judges the reply to a chat with the ids `sent` whose messages have the ids `own`.
     pub(super) fn of(reply: &ClientReply, own: &[u32], sent: &[u32]) -> Self {
         let is_complete = reply.ended.outcome == Outcome::Complete;
@@ -47,12 +47,12 @@ mod tests {
         let judged = |reported: &[u32], has_prompt| {
             let mut reply = ClientReply { has_prompt, ..reply("{}") };
             reply.ended.prompts = vec![reported.to_vec()];
-            PromptIds::of(&reply, &[1, 2], &[1, 2, 2])
+            PromptIdsFinding::of(&reply, &[1, 2], &[1, 2, 2])
         };
-        assert_eq!(judged(&[1, 2, 2], true), PromptIds::Taken);
-        assert_eq!(judged(&[1, 2], true), PromptIds::Ignored);
-        assert_eq!(judged(&[1, 2], false), PromptIds::Refused);
-        assert_eq!(judged(&[3], true), PromptIds::Unknown);
-        assert!(!PromptIds::Unknown.are_useless() && !PromptIds::Taken.are_useless());
+        assert_eq!(judged(&[1, 2, 2], true), PromptIdsFinding::Taken);
+        assert_eq!(judged(&[1, 2], true), PromptIdsFinding::Ignored);
+        assert_eq!(judged(&[1, 2], false), PromptIdsFinding::Refused);
+        assert_eq!(judged(&[3], true), PromptIdsFinding::Unknown);
+        assert!(!PromptIdsFinding::Unknown.are_useless() && !PromptIdsFinding::Taken.are_useless());
     }
 }

@@ -230,6 +230,7 @@ mod tests {
     use wire::{Dialect, Probe, ServerInfo, ServerSampling};
 
     use super::super::findings::GivenOptions;
+    use super::super::prompt_ids::PromptIdsFinding;
     use super::*;
 
     fn page(rows: &[ProbeRow], advice: &Advice) -> Vec<String> {
@@ -244,6 +245,7 @@ mod tests {
             model: "m".to_owned(),
             logprob_kind: "raw".to_owned(),
             rows: rows.to_vec(),
+            prompt_ids: PromptIdsFinding::default(),
             given: GivenOptions::default(),
         };
         UpstreamReport { findings: &findings, advice }.page()

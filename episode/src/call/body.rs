@@ -9,10 +9,10 @@ use bytes::Bytes;
 /// read. An agent sends its history with every call, so the bodies of a long episode are many times
 /// what is new in them.
 #[derive(Clone)]
-pub struct Body(Place);
+pub struct Body(BodyPlace);
 
 #[derive(Clone)]
-enum Place {
+enum BodyPlace {
     Held(Bytes),
     Kept(Arc<dyn KeptBody>),
 }
@@ -29,22 +29,22 @@ pub trait KeptBody: Send + Sync {
 impl Body {
     /// A body that is put together when it is read.
     pub fn kept(body: Arc<dyn KeptBody>) -> Self {
-        Self(Place::Kept(body))
+        Self(BodyPlace::Kept(body))
     }
 
     /// Its bytes. Those of a body that is kept are a copy of their own.
     pub fn read(&self) -> Bytes {
         match &self.0 {
-            Place::Held(bytes) => bytes.clone(),
-            Place::Kept(body) => body.read(),
+            BodyPlace::Held(bytes) => bytes.clone(),
+            BodyPlace::Kept(body) => body.read(),
         }
     }
 
     /// Its length, in bytes.
     pub fn len(&self) -> usize {
         match &self.0 {
-            Place::Held(bytes) => bytes.len(),
-            Place::Kept(body) => body.length(),
+            BodyPlace::Held(bytes) => bytes.len(),
+            BodyPlace::Kept(body) => body.length(),
         }
     }
 
@@ -56,8 +56,8 @@ impl Body {
     /// The bytes that it occupies by itself.
     pub fn held_bytes(&self) -> usize {
         match &self.0 {
-            Place::Held(bytes) => bytes.len(),
-            Place::Kept(_) => 0,
+            BodyPlace::Held(bytes) => bytes.len(),
+            BodyPlace::Kept(_) => 0,
         }
     }
 }
@@ -76,7 +76,7 @@ impl Debug for Body {
 
 impl<T: Into<Bytes>> From<T> for Body {
     fn from(bytes: T) -> Self {
-        Self(Place::Held(bytes.into()))
+        Self(BodyPlace::Held(bytes.into()))
     }
 }
 

@@ -13,14 +13,14 @@ const TURNS_MAX: usize = 10_000;
 #[derive(Clone)]
 struct WholeRequest {
     own: Body,
-    previous: Arc<Turn>,
+    previous: Arc<KnownTurn>,
 }
 
 /// A turn of a conversation: what was sent and what came back.
-struct Turn {
+struct KnownTurn {
     request: Body,
     reply: Body,
-    previous: Option<Arc<Turn>>,
+    previous: Option<Arc<KnownTurn>>,
     /// Number of turns up to this one.
     count: usize,
 }
@@ -68,7 +68,7 @@ fn joined(
     whole: &BTreeMap<CallId, WholeRequest>,
 ) -> Option<WholeRequest> {
     let before = whole.get(&previous.begun.call_id).map(|whole| Arc::clone(&whole.previous));
-    let turn = Turn {
+    let turn = KnownTurn {
         request: previous.begun.request.clone(),
         reply: previous.ended.as_ref()?.reply.clone(),
         count: before.as_ref().map_or(0, |turn| turn.count) + 1,
