@@ -1,8 +1,8 @@
 //! `rolltape doctor`: diagnoses an upstream, a recorded episode, or a GPU.
 //!
 //! An upstream: [`prober`] finds out what it is and sends every probe, a [`row`] records what came
-//! back, [`prompt_ids`] has
-//! how it treats a prompt as ids, [`advice`] says what is missing, [`notes`] what else to know, and [`report`] prints it.
+//! back, [`prompt_ids`] has how it treats a prompt as ids, [`advice`] says what is missing,
+//! [`notes`] what else to know, and [`report`] prints it.
 //! [`episode`] examines a recorded episode, [`gpu`] and [`profile`] the engine on a GPU.
 
 mod advice;

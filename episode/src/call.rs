@@ -38,8 +38,7 @@ pub struct CallStart {
     pub model: Option<String>,
     /// The agent's request body, byte for byte.
     pub request: Body,
-    /// Sampling parameters that were sent to the upstream, as a JSON object. The server chose those
-    /// that are absent.
+    /// Sampling parameters that were sent, as a JSON object. The server chose those that are absent.
     pub sampling: Option<String>,
     /// The agent that made the call, as it names itself.
     pub lineage: Lineage,
@@ -75,8 +74,7 @@ pub struct CallEnd {
     pub sampled_with: Option<String>,
     /// The kind of logprobs: `processed`, `temperature`, `raw` or `unknown`.
     pub logprob_kind: String,
-    /// The route that was called upstream, if the call was translated from the agent's route to
-    /// another one and back.
+    /// The route that was called upstream, if the call was translated to it and back.
     pub translated: Option<Route>,
     /// The reason for which the upstream was not asked for all token data.
     pub unasked: Option<String>,

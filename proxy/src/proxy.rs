@@ -9,7 +9,7 @@ use http::memory::MemoryAccount;
 use http::server::activity::CallPermit;
 use hyper::Request;
 use hyper::http::request::Parts;
-use store::{Budget, CommitError, Selection, Snapshot, SnapshotError, Store};
+use store::{Budget, CommitError, Limits, Selection, Snapshot, SnapshotError, Store};
 use thiserror::Error;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
@@ -111,7 +111,6 @@ impl Proxy {
             open_attempts.count(attempt);
         }
         if config.budget != Budget::default() {
-            store.set_default_budget(config.budget).await?;
             open_attempts.count_all();
         }
         let tracker = CallTracker::default();
@@ -124,8 +123,9 @@ impl Proxy {
 
         let memory = Arc::new(MemoryAccount::new(config.memory_bytes_max));
         let reading_room = Arc::new(AccountRoom::new(&memory));
-        let attempt_bytes_max = config.memory_bytes_max / ATTEMPT_MEMORY_PART;
-        store.set_attempt_bytes_max(attempt_bytes_max.max(ATTEMPT_BYTES_MIN)).await?;
+        let bytes_max = (config.memory_bytes_max / ATTEMPT_MEMORY_PART).max(ATTEMPT_BYTES_MIN);
+        let attempt_bytes_max = Some(bytes_max);
+        store.set_limits(Limits { budget: config.budget, attempt_bytes_max }).await?;
         let paths = PathMemory::new(config.continues, &memory);
         for (attempt, mode) in wishes.continues {
             paths.set_mode(attempt, mode);

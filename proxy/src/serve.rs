@@ -64,8 +64,7 @@ async fn answer(
     gate: &Gate,
     mut request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
-    // Everything from here on reads the path in its normal form, and by the name that it has below
-    // `/v1`.
+    // From here on the path has its normal form, and the name that it has below `/v1`.
     let normal = tag::path::normalize(request.uri_mut());
     tag::path::rename(request.uri_mut(), |path| proxy.fleet.name_of(path));
     let route = tag::route_of(request.method(), request.uri().path());
@@ -98,7 +97,6 @@ async fn answer(
         }
         None => walk.await,
     };
-    // Whoever says it, an agent does not get the operator's key.
     Ok(masked(reply.unwrap_or_else(|error| error.response(route)), &operators_key))
 }
 

@@ -150,12 +150,8 @@ async fn write(
             revoke_keys(connection, attempt, key_id.as_deref(), *at).await
         }
         Record::EraseSigningKey => Ok(erase_signing_key(connection).await?),
-        Record::DefaultBudget(budget) => {
-            state.gates.set_default_budget(*budget);
-            Ok(())
-        }
-        Record::AttemptBytesMax(bytes_max) => {
-            state.attempt_bytes_max = Some(*bytes_max);
+        Record::Limits(limits) => {
+            state.set_limits(*limits);
             Ok(())
         }
 

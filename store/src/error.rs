@@ -152,8 +152,10 @@ pub enum SnapshotError {
     #[error("`{0}` is not a known {1}")]
     Word(String, &'static str),
     /// The calls of an attempt take more memory than a reader may have.
-    #[error("its calls take about {} MiB, and readers of a recorder have {} MiB: give it more \
-             `--memory-max`, or read the store with `rolltape export`", bytes >> 20, bytes_max >> 20)]
+    #[error(
+        "its calls take about {} MiB, and readers of a recorder have {} MiB: give it more \
+         `--memory-max`, or read the store with `rolltape export`", bytes >> 20, bytes_max >> 20
+    )]
     TooLarge {
         /// Bytes that they take.
         bytes: u64,

@@ -66,7 +66,7 @@ pub use maintenance::prune::{
 pub use snapshot::Snapshot;
 pub use snapshot::room::{Loan, ReadingRoom};
 pub use snapshot::summary::EpisodeSummary;
-pub use types::{Announcement, ApiKeyRecord, AttemptRecord, Budget, Durability, Selection};
+pub use types::{Announcement, ApiKeyRecord, AttemptRecord, Budget, Durability, Limits, Selection};
 pub use unavailable::StoreUnavailable;
 pub use verify::report::{Damage, RecordRef, VerifyReport};
 pub use verify::verify;

@@ -15,6 +15,16 @@ pub enum Durability {
     Relaxed,
 }
 
+/// Limits of all attempts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// The budget of attempts that were announced without one.
+    pub budget: Budget,
+    /// The most bytes that are new in the calls of an attempt; `None` for any number. A call that
+    /// brings more is refused.
+    pub attempt_bytes_max: Option<u64>,
+}
+
 /// Limits of what the calls of an attempt, or those with one key, may spend; `None` is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Budget {

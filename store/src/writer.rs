@@ -18,7 +18,7 @@ use crate::feed::admission::{AdmissionCandidate, AdmissionRule};
 use crate::feed::types::{FeedRecord, Lease, Settlement};
 use crate::location::Location;
 use crate::snapshot::Snapshot;
-use crate::types::{Announcement, ApiKeyRecord, Budget, Durability};
+use crate::types::{Announcement, ApiKeyRecord, Durability, Limits};
 use crate::versions::VersionRecord;
 use crate::writer::counts::{RecordCounters, RecordCounts};
 use crate::writer::hold::{HeldStarts, PendingRecords, QueuedRecord, StartSignal};
@@ -148,23 +148,14 @@ impl Store {
         self.write(Record::EraseSigningKey).await
     }
 
-    /// Sets the budget of attempts that were announced without one.
+    /// Sets the limits of attempts.
     ///
     /// # Errors
     /// [`CommitError`] when the writer has stopped.
-    pub async fn set_default_budget(&self, budget: Budget) -> Result<(), CommitError> {
-        self.write(Record::DefaultBudget(budget)).await?;
+    pub async fn set_limits(&self, limits: Limits) -> Result<(), CommitError> {
+        self.write(Record::Limits(limits)).await?;
         self.forget_marks(LossTracker::forget_all_marks);
         Ok(())
-    }
-
-    /// Sets the most bytes that are new in the calls of an attempt. A call that brings more is
-    /// refused.
-    ///
-    /// # Errors
-    /// [`CommitError`] when the writer has stopped.
-    pub async fn set_attempt_bytes_max(&self, bytes_max: u64) -> Result<(), CommitError> {
-        self.write(Record::AttemptBytesMax(bytes_max)).await
     }
 
     /// Announces an episode, best before its first call. What calls said of its group, task and

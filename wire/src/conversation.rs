@@ -30,7 +30,9 @@ use crate::sse::events;
 use crate::translate::{messages, responses};
 pub use canonical::{canonical, content_text, parsed_arguments, reasoning};
 pub use chain::{prepend_turn, prepend_turns, previous_response, response_id, stores_reply};
-pub use state::{NamedState, StatePlace, named_state, names_state, tells_state, told_ids};
+pub use state::{
+    NamedState, StatePlace, named_state, names_state, tells_state, told_ids, unknown_state_body,
+};
 pub(crate) use template_fields::TEMPLATE_FIELDS;
 pub use template_fields::template_fields;
 pub use thread_root::thread_root;

@@ -3,26 +3,11 @@
 use episode::Route;
 use serde_json::{Value, json};
 
-use crate::conversation::StatePlace;
 use crate::json::tree;
 
 /// The body of an error that rolltape itself answers with. `kind` is OpenAI's word for it.
 pub fn error_body(route: Route, status: u16, kind: &str, message: &str) -> String {
     error_value(route, status, kind, message).to_string()
-}
-
-/// The body of a 400 for a request of the Responses API that names what is not kept. After this code
-/// clients of OpenAI's send the whole conversation.
-pub fn unknown_state_body(place: StatePlace, message: &str) -> String {
-    let code = match place {
-        StatePlace::PreviousResponse => "previous_response_not_found",
-        StatePlace::Conversation => "conversation_not_found",
-        StatePlace::Item => "item_not_found",
-    };
-    let error = json!({
-        "message": message, "type": "invalid_request_error", "param": place.name(), "code": code,
-    });
-    json!({ "error": error }).to_string()
 }
 
 /// The message of an upstream's error, given its body; empty if it has none.

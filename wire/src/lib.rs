@@ -66,13 +66,13 @@ pub use conversation::{
     answers, canonical, content_text, conversation, is_answer, is_begun_answer, named_state,
     names_state, parsed_arguments, prepend_turn, prepend_turns, previous_response,
     raw_conversation, reasoning, response_id, stores_reply, tells_state, template_fields,
-    thread_root, token_texts, told_ids,
+    thread_root, token_texts, told_ids, unknown_state_body,
 };
 pub use dialect::{Dialect, dialect_of_models};
 pub use document::ReplyDocument;
 pub use document::kind::{ReplyKind, ReplyPart, padding, parts};
 pub use engine_routes::{ENGINE_ROUTES, EngineRoute, EngineServer, engine_route};
-pub use error::{error_body, error_event, error_text, is_anthropic_error, unknown_state_body};
+pub use error::{error_body, error_event, error_text, is_anthropic_error};
 pub use hide::ReplyFilter;
 pub use json::json_text;
 pub use lineage::lineage;

@@ -208,7 +208,7 @@ mod tests {
     use crate::error::CommitResult;
     use crate::site::on_both;
     use crate::tests::{announced, begun, ended};
-    use crate::types::{Announcement, ApiKeyRecord, Budget};
+    use crate::types::{Announcement, ApiKeyRecord, Budget, Limits};
     use crate::{CommitError, Durability, PruneFilter, Selection, Store};
 
     async fn begin(store: &Store, begun: CallStart, key: Option<&str>) -> CommitResult {
@@ -331,7 +331,8 @@ mod tests {
             assert!(matches!(spent, Err(CommitError::Spent(4, "sampled tokens"))), "{spent:?}");
             let late = spend(&store, 10_000_006).await;
             assert!(matches!(late, Err(CommitError::Spent(10, "seconds"))), "{late:?}");
-            store.set_default_budget(Budget { calls: Some(1), ..Budget::default() }).await.unwrap();
+            let budget = Budget { calls: Some(1), ..Budget::default() };
+            store.set_limits(Limits { budget, ..Limits::default() }).await.unwrap();
             begin(&store, bare("b", 1), None).await.unwrap();
             let spent = begin(&store, bare("b", 2), None).await;
             assert!(matches!(spent, Err(CommitError::Spent(1, "calls"))), "{spent:?}");

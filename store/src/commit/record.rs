@@ -3,7 +3,7 @@
 use episode::{Annotation, AttemptId, CallEnd, CallId, CallStart, Choice, Micros, Reward};
 
 use crate::feed::types::FeedRecord;
-use crate::types::{Announcement, ApiKeyRecord, Budget};
+use crate::types::{Announcement, ApiKeyRecord, Limits};
 use crate::versions::VersionRecord;
 
 /// One thing to write.
@@ -25,9 +25,7 @@ pub(crate) enum Record {
     /// The secret of an earlier version is erased.
     EraseSigningKey,
     /// The budget of attempts that were announced without one is set.
-    DefaultBudget(Budget),
-    /// Sets the most bytes that an attempt may hold.
-    AttemptBytesMax(u64),
+    Limits(Limits),
     /// Calls under way are ended without a reply.
     Cut { calls: Vec<CallId>, at: Micros },
     /// An attempt is closed: later calls are refused.
@@ -69,8 +67,7 @@ impl Record {
             | Self::AddKey(_)
             | Self::RevokeKeys { .. }
             | Self::EraseSigningKey
-            | Self::DefaultBudget(_)
-            | Self::AttemptBytesMax(_)
+            | Self::Limits(_)
             | Self::Cut { .. }
             | Self::Close { .. }
             | Self::Unmark(_)

@@ -11,6 +11,7 @@ use crate::error::CommitError;
 use crate::log::cache::LogCache;
 use crate::log::episode::EpisodeLog;
 use crate::log::restore::open_log;
+use crate::types::Limits;
 
 /// The logs and gates in use, and the calls that have not ended.
 #[derive(Debug, Default)]
@@ -18,8 +19,7 @@ pub(crate) struct CommitState {
     /// The number of the writer: of several that share a database, each has logs of its own.
     writer: i64,
     pub(crate) gates: Gates,
-    /// The most bytes that an attempt may hold; `None` for any number.
-    pub(crate) attempt_bytes_max: Option<u64>,
+    attempt_bytes_max: Option<u64>,
     logs: LogCache,
     open_calls: OpenCalls,
     /// Attempts that the current transaction has touched.
@@ -46,6 +46,12 @@ impl CommitState {
     pub(crate) fn restarted(&self, writer: i64) -> Self {
         let (gates, attempt_bytes_max) = (self.gates.emptied(), self.attempt_bytes_max);
         Self { writer, gates, attempt_bytes_max, ..Self::default() }
+    }
+
+    /// Sets the limits of attempts.
+    pub(crate) fn set_limits(&mut self, limits: Limits) {
+        self.gates.set_default_budget(limits.budget);
+        self.attempt_bytes_max = limits.attempt_bytes_max;
     }
 
     /// The number of the writer.

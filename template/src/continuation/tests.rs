@@ -73,8 +73,8 @@ fn a_reply_that_comes_again_takes_no_more_memory() {
     assert_eq!(remember(), remember());
 }
 
-/// Qwen3.5 opens a reply with `<think>` and leaves the thoughts out later: a reply that only calls a
-/// tool then begins with `<tool_call>`, and so with the same letters.
+/// Qwen3.5 opens a reply with `<think>` and leaves the thoughts out later: a reply that only calls
+/// a tool then begins with `<tool_call>`, and so with the same letters.
 #[test]
 fn a_call_in_place_of_thoughts_is_known() {
     const CALL: &str = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n\

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use serde_json::json;
+
 use crate::bounds::STATE_IDS_MAX;
 use crate::document::kind::first_document;
 use crate::json::{Brackets, Ends, Malformed, Members, each_element, members, root};
@@ -34,6 +36,20 @@ impl StatePlace {
             Self::Item => "input",
         }
     }
+}
+
+/// The body of a 400 for a request of the Responses API that names what is not kept. After this
+/// code clients of OpenAI's send the whole conversation.
+pub fn unknown_state_body(place: StatePlace, message: &str) -> String {
+    let code = match place {
+        StatePlace::PreviousResponse => "previous_response_not_found",
+        StatePlace::Conversation => "conversation_not_found",
+        StatePlace::Item => "item_not_found",
+    };
+    let error = json!({
+        "message": message, "type": "invalid_request_error", "param": place.name(), "code": code,
+    });
+    json!({ "error": error }).to_string()
 }
 
 /// Kept state that a request names.

@@ -24,8 +24,8 @@ pub struct TemplateQuestion {
 
 impl TemplateQuestion {
     /// The questions that tell whether the template alone makes the prompt of the chat that `body`
-    /// asks about. Under a template in SGLang's own code, the words at which a reply stops come with
-    /// it, and are forgotten when the prompt is given as ids. Only for a Jinja template does
+    /// asks about. Under a template in SGLang's own code, the words at which a reply stops come
+    /// with it, and are forgotten when the prompt is given as ids. Only for a Jinja template does
     /// `/tokenize` take `add_generation_prompt`; a release that does not know the field takes the
     /// second question, too.
     pub fn all(body: &Bytes) -> [Self; 2] {
