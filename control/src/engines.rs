@@ -29,8 +29,8 @@ const ENGINES: &str = "x-rolltape-engines";
 const WORLD_SIZE: &str = "/get_world_size";
 
 /// Headers of a reply that pass, beside those that begin with `x-` and are not rolltape's. Others
-/// could set cookies, lead a client and its token elsewhere, or open this origin to web pages of the
-/// upstream's choice.
+/// could set cookies, lead a client and its token elsewhere, or open this origin to web pages of
+/// the upstream's choice.
 const PASSED: [HeaderName; 11] = [
     header::ALLOW,
     header::CONTENT_DISPOSITION,

@@ -38,7 +38,7 @@ pub struct CallStart {
     pub model: Option<String>,
     /// The agent's request body, byte for byte.
     pub request: Body,
-    /// Sampling parameters that were sent, as a JSON object. The server chose those that are absent.
+    /// Sampling parameters that were sent, as a JSON object. The server chose the others.
     pub sampling: Option<String>,
     /// The agent that made the call, as it names itself.
     pub lineage: Lineage,

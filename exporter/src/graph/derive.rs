@@ -1,7 +1,7 @@
 //! The derivation: the calls of an attempt as a forest, and the forest as paths.
 //!
-//! All that is made of an attempt is made of [`Derived`]: rows, forks, verdicts, the tree that people
-//! look at. Rows take two more steps: `weigh` chooses their paths, and `rows` makes them.
+//! All that is made of an attempt is made of [`Derived`]: rows, forks, verdicts, the tree that
+//! people look at. Rows take two more steps: `weigh` chooses their paths, and `rows` makes them.
 
 use episode::Call;
 

@@ -2,10 +2,10 @@
 //!
 //! `minijinja` has no hook for `+`, for `~` and for what a loop takes, and its own differ from
 //! Python's: it joins a number as Rust prints it, and loops over `none`. So `a + b + c` becomes
-//! `__add(a, b, c)`, `a * b` becomes `__mul(a, b)`, `a ~ b` becomes `__join(a, b)`, and
-//! `for x in y` becomes `for x in __each(y)`, which `operators.rs` defines. Before a long raw text stands a call
-//! that counts it (`bounds.rs`). The parser is `minijinja`'s own; everything else of the source,
-//! its lines included, stays as it is.
+//! `__add(a, b, c)`, `a * b` becomes `__mul(a, b)`, `a ~ b` becomes `__join(a, b)`, and `for x in
+//! y` becomes `for x in __each(y)`, which `operators.rs` defines. Before a long raw text stands a
+//! call that counts it (`bounds.rs`). The parser is `minijinja`'s own; everything else of the
+//! source, its lines included, stays as it is.
 
 use minijinja::Error;
 use minijinja::machinery::ast::{BinOp, BinOpKind, CallArg, Expr, ForLoop, Macro, Spanned, Stmt};
