@@ -31,7 +31,7 @@ pub(crate) struct AgentArgs {
     /// They are recorded as plain exchanges. By default they are refused.
     #[arg(long, env = "ROLLTAPE_ALLOW_UNRECORDED_SAMPLING")]
     allow_unrecorded_sampling: bool,
-    /// Let requests name responses and items that their attempt did not get here
+    /// Let requests name state that is not their attempt's
     ///
     /// Without it, `previous_response_id`, `conversation` and `item_reference` name what a reply to
     /// the same attempt gave.
