@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use arrow::record_batch::RecordBatch;
-use bytes::Bytes;
 use episode::{
     AttemptId, CallEnd, CallId, CallKind, CallStart, Choice, Fidelity, Lineage, Outcome, Reward,
     RewardScope, Route, Tag, TagSource, TokenCounts, VersionSpan,
@@ -271,7 +270,7 @@ fn ended(begun: &CallStart, prompt: &[u32], sampled: &[u32], answer: &str) -> Ca
     CallEnd {
         first_byte_at: Some(begun.started_at + 100),
         status: Some(200),
-        reply: Bytes::from(reply.to_string()),
+        reply: reply.to_string().into(),
         model: Some("m".into()),
         prompts: vec![prompt.to_vec()],
         choices: vec![Choice {

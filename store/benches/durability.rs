@@ -112,14 +112,14 @@ fn call(agent: u64, seed: &mut u64) -> (CallStart, CallEnd) {
         path: "/v1/chat/completions".to_owned(),
         route: Route::Chat,
         model: None,
-        request: text(seed),
+        request: text(seed).into(),
         sampling: None,
         lineage: Lineage::default(),
     };
     let ended = CallEnd {
         first_byte_at: Some(1),
         status: Some(200),
-        reply: text(seed),
+        reply: text(seed).into(),
         logprob_kind: "raw".to_owned(),
         ..CallEnd::without_reply(call_id, 2, Outcome::Complete)
     };

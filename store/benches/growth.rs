@@ -89,11 +89,12 @@ fn record_naively(path: &Path, turns: &[Turn]) -> u64 {
             "token_ids": turn.ended.choices[0].token_ids,
             "logprobs": turn.ended.choices[0].logprobs,
         });
+        let (request, reply) = (turn.begun.request.read(), turn.ended.reply.read());
         let values = (
             turn.begun.call_id.to_string(),
             turn.begun.started_at,
-            std::str::from_utf8(&turn.begun.request).unwrap(),
-            std::str::from_utf8(&turn.ended.reply).unwrap(),
+            std::str::from_utf8(&request).unwrap(),
+            std::str::from_utf8(&reply).unwrap(),
             tokens.to_string(),
         );
         connection.execute("INSERT INTO call VALUES ($1, $2, $3, $4, $5)", values).unwrap();

@@ -8,7 +8,6 @@
 #[expect(dead_code, reason = "another benchmark uses more of it")]
 mod episode_of_files;
 
-use bytes::Bytes;
 use episode::CallId;
 use episode_of_files::turns;
 use store::{Durability, Store};
@@ -29,8 +28,9 @@ async fn main() {
         let (mut begun, mut ended) = (turn.begun.clone(), turn.ended.clone());
         begun.call_id = CallId(Uuid::now_v7());
         begun.tag.episode = format!("e-{n}").parse().unwrap();
-        let (first, rest) = turn.begun.request.split_at(bytes / 2);
-        begun.request = Bytes::from([first, n.to_string().as_bytes(), rest].concat());
+        let request = turn.begun.request.read();
+        let (first, rest) = request.split_at(bytes / 2);
+        begun.request = [first, n.to_string().as_bytes(), rest].concat().into();
         ended.call_id = begun.call_id;
         ended.prompts[0][tokens / 2] = n as u32;
         store.begin(begun).await.done().await.unwrap();

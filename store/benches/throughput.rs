@@ -41,8 +41,9 @@ fn tenth() -> Turn {
 
 fn small() -> Turn {
     let mut turn = turns(1, false).pop().unwrap();
-    turn.begun.request.truncate(1_000);
-    turn.ended.reply.truncate(600);
+    let (request, reply) = (turn.begun.request.read(), turn.ended.reply.read());
+    turn.begun.request = request.slice(..request.len().min(1_000)).into();
+    turn.ended.reply = reply.slice(..reply.len().min(600)).into();
     turn.ended.prompts[0].truncate(250);
     turn.ended.choices[0].token_ids.as_mut().unwrap().truncate(32);
     turn.ended.choices[0].logprobs.truncate(32);

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
 use episode::{
     CallEnd, CallId, CallStart, Choice, Fidelity, Lineage, Outcome, Route, Tag, TagSource,
     TokenCounts,
@@ -101,7 +100,7 @@ fn begun(turn: usize, messages: &[Value], tools: &Value) -> CallStart {
         path: "/v1/chat/completions".to_owned(),
         route: Route::Chat,
         model: Some("Qwen/Qwen3-8B".to_owned()),
-        request: Bytes::from(body.to_string()),
+        request: body.to_string().into(),
         sampling: Some(r#"{"temperature":1.0}"#.to_owned()),
         lineage: Lineage::default(),
     }
@@ -138,7 +137,7 @@ fn ended(
     CallEnd {
         first_byte_at: Some(begun.started_at + 50_000),
         status: Some(200),
-        reply: Bytes::from(reply),
+        reply: reply.into(),
         model: Some("Qwen/Qwen3-8B".to_owned()),
         prompts: vec![prompt],
         choices: vec![choice],
