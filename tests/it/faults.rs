@@ -32,7 +32,7 @@ async fn a_malformed_body_goes_on_unchanged_and_its_answer_comes_back() {
     })
     .await;
     let world = World::start(upstream.address).await;
-    for body in ["{\"messages\": [", "", "[1]", "\u{feff}{}"] {
+    for body in ["{\"messages\": [", "", "[1]"] {
         let reply = post(world.data, PATH, body).await;
         assert_eq!((reply.status, reply.body.as_slice()), (400, &answer[..]));
         assert_eq!(upstream.seen().last().unwrap().body, body.as_bytes());
@@ -41,7 +41,7 @@ async fn a_malformed_body_goes_on_unchanged_and_its_answer_comes_back() {
     let calls = world.calls().await.into_iter().map(|call| call.ended.unwrap());
     let told: Vec<_> = calls.map(|ended| (ended.outcome, ended.unasked)).collect();
     let why = Some("the body is not a JSON object".to_owned());
-    assert_eq!(told, [(); 4].map(|()| (Outcome::Refused, why.clone())));
+    assert_eq!(told, [(); 3].map(|()| (Outcome::Refused, why.clone())));
     world.stop().await;
 }
 
