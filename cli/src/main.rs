@@ -156,7 +156,16 @@ const SHUTDOWN_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
 #[global_allocator]
 static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// Keeps the memory of the process near what it uses: threads come and go, and each would have a heap
+/// that keeps what was freed in it.
+fn bound_the_heap() {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    kernels::heap::use_at_most(processors.max(2));
+    ::http::memory::give_back_with(kernels::heap::give_back);
+}
+
 fn main() -> ExitCode {
+    bound_the_heap();
     let cli = parsed(std::env::args_os().collect());
     terminal::configure(cli.global.color, cli.global.quiet);
     if let Err(failure) = log::start(cli.global.log_format, cli.log_filter()) {

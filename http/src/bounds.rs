@@ -72,6 +72,8 @@ pub(crate) const REFUSALS_LOG_EVERY: Duration = Duration::from_secs(10);
 pub(crate) const MEMORY_ADMIT_SHARE: (u64, u64) = (3, 4);
 /// Bytes that are charged at a time.
 pub(crate) const MEMORY_PIECE_BYTES: u64 = 4096;
+/// Bytes of the account that may be freed before their pages are given back to the system.
+pub(crate) const MEMORY_FREED_BYTES_MAX: u64 = 64 << 20;
 /// Pause between two looks of a reply that waits for memory.
 pub(crate) const MEMORY_POLL_WAIT: Duration = Duration::from_millis(20);
 /// Part of the ceiling up to which all replies grow: 7 of 9. The rest is for one at a time.

@@ -1,13 +1,35 @@
 //! The account of the memory that calls hold. Beyond its ceiling new calls are refused, and replies
 //! are read no faster than memory is freed.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::bounds::{
-    MEMORY_ADMIT_SHARE, MEMORY_PIECE_BYTES, MEMORY_POLL_WAIT, MEMORY_REPLY_SHARE, MEMORY_REPLY_WAIT,
+    MEMORY_ADMIT_SHARE, MEMORY_FREED_BYTES_MAX, MEMORY_PIECE_BYTES, MEMORY_POLL_WAIT,
+    MEMORY_REPLY_SHARE, MEMORY_REPLY_WAIT,
 };
+
+/// Has the process's allocator give back the pages that nobody uses. There is one allocator.
+static GIVE_BACK: OnceLock<fn()> = OnceLock::new();
+/// Bytes that were freed since it last did.
+static FREED: AtomicU64 = AtomicU64::new(0);
+
+/// Sets how the process's allocator gives back the pages that nobody uses; without it they stay
+/// resident. Only the first call counts.
+pub fn give_back_with(give_back: fn()) {
+    let _ = GIVE_BACK.set(give_back);
+}
+
+/// Notes that what held so many bytes of the account is freed. An allocator keeps the pages of large
+/// blocks, which the account does not see: after `MEMORY_FREED_BYTES_MAX` they are given back.
+pub fn freed(bytes: u64) {
+    let Some(give_back) = GIVE_BACK.get() else { return };
+    if FREED.fetch_add(bytes, Ordering::Relaxed) + bytes >= MEMORY_FREED_BYTES_MAX {
+        FREED.store(0, Ordering::Relaxed);
+        give_back();
+    }
+}
 
 /// The memory of all calls of a process, in bytes.
 #[derive(Debug)]

@@ -17,6 +17,7 @@
 mod bf16;
 pub mod cpu;
 pub mod cuda;
+pub mod heap;
 pub mod nccl;
 pub mod op;
 mod random;

@@ -12,7 +12,10 @@ const LINE_COLUMNS_MAX: usize = 100;
 pub(crate) const ARROWS: [(&str, &[&str]); 14] = [
     (
         "cli",
-        &["control", "viewer", "proxy", "exporter", "engine", "store", "http", "wire", "episode"],
+        &[
+            "control", "viewer", "proxy", "exporter", "engine", "store", "http", "kernels", "wire",
+            "episode",
+        ],
     ),
     ("control", &["viewer", "proxy", "exporter", "store", "http", "wire", "episode"]),
     ("viewer", &["exporter", "store", "wire", "template", "episode"]),

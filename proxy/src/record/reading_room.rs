@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use http::memory::MemoryAccount;
+use http::memory::{self, MemoryAccount};
 use store::{Loan, ReadingRoom};
 use tokio::sync::Semaphore;
 
@@ -28,6 +28,15 @@ impl AccountRoom {
     }
 }
 
+/// A loan that ends: its pages go back to the system before another reader may have the bytes.
+struct Returned(u64);
+
+impl Drop for Returned {
+    fn drop(&mut self) {
+        memory::freed(self.0);
+    }
+}
+
 impl ReadingRoom for AccountRoom {
     fn bytes_max(&self) -> u64 {
         self.bytes_max
@@ -43,7 +52,7 @@ impl ReadingRoom for AccountRoom {
             let permit = Arc::clone(&self.free).acquire_many_owned(pieces).await.ok()?;
             let mut lease = self.account.lease();
             lease.hold(usize::try_from(bytes).unwrap_or(usize::MAX));
-            Some(Box::new((permit, lease)) as Loan)
+            Some(Box::new((Returned(bytes), permit, lease)) as Loan)
         })
     }
 }
