@@ -84,6 +84,10 @@ attack *options:
 soak *options:
     ROLLTAPE_BIN={{binary}} python3 tests/soak.py {{options}}
 
+# an hour of readers under a ceiling of memory, beside agents that write the largest episodes
+soak-readers *options:
+    ROLLTAPE_BIN={{binary}} tests/python/.venv/bin/python tests/attacks/soak.py {{options}}
+
 # tests of other servers against the engine
 suites:
     .ci/run suites
