@@ -156,8 +156,8 @@ const SHUTDOWN_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
 #[global_allocator]
 static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Keeps the memory of the process near what it uses: threads come and go, and each would have a heap
-/// that keeps what was freed in it.
+/// Keeps the memory of the process near what it uses: threads come and go, and each would have a
+/// heap that keeps what was freed in it.
 fn bound_the_heap() {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     kernels::heap::use_at_most(processors.max(2));

@@ -21,8 +21,9 @@ pub fn give_back_with(give_back: fn()) {
     let _ = GIVE_BACK.set(give_back);
 }
 
-/// Notes that what held so many bytes of the account is freed. An allocator keeps the pages of large
-/// blocks, which the account does not see: after `MEMORY_FREED_BYTES_MAX` they are given back.
+/// Notes that what held so many bytes of the account is freed. An allocator keeps the pages of
+/// large blocks, which the account does not see: after `MEMORY_FREED_BYTES_MAX` they are given
+/// back.
 pub fn freed(bytes: u64) {
     let Some(give_back) = GIVE_BACK.get() else { return };
     if FREED.fetch_add(bytes, Ordering::Relaxed) + bytes >= MEMORY_FREED_BYTES_MAX {
