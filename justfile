@@ -48,7 +48,11 @@ kills:
 chaos runs="20":
     ROLLTAPE_CHAOS_RUNS={{runs}} cargo test -p tests --test it chaos -- --nocapture
 
-# kernels through the real compilers; host code and kernels on an emulated GPU
+# kernels through the real compilers
+kernels:
+    .ci/run kernels
+
+# host code and kernels on an emulated GPU
 cuda:
     .ci/run cuda
 
