@@ -171,11 +171,16 @@ impl TextLogprobs {
     }
 }
 
-/// Builds the logprobs by name of the token itself and of the alternatives that were asked for.
+/// Builds the logprobs by name of the token itself and of the alternatives that were asked for. Of
+/// several with one name, the first has it: the token itself, then the likelier ones.
 fn text_alternatives(token: &ScoredToken, options: &ReplyOptions) -> Map<String, Value> {
     let count = options.logprobs.unwrap_or(0).saturating_add(1);
-    let shown = token.top.iter().take(count);
-    shown.map(|one| (token_name(one.id, &one.text, options), Value::from(one.logprob))).collect()
+    let mut by_name = Map::new();
+    for one in token.top.iter().take(count) {
+        let name = token_name(one.id, &one.text, options);
+        by_name.entry(name).or_insert_with(|| Value::from(one.logprob));
+    }
+    by_name
 }
 
 /// `prompt_logprobs`: null for the first token, then an object by token id.
