@@ -192,6 +192,7 @@ impl<'a, 't> Found<'a, 't> {
             Expr::Call(call) => self.call(call),
             Expr::Slice(slice) => self.expr(&slice.expr),
             Expr::UnaryOp(unary) => self.expr(&unary.expr),
+
             Expr::BinOp(binary) => {
                 self.expr(&binary.left);
                 self.expr(&binary.right);
@@ -205,10 +206,12 @@ impl<'a, 't> Found<'a, 't> {
                 self.expr(&choice.true_expr);
                 choice.false_expr.iter().for_each(|other| self.expr(other));
             }
+
             Expr::Filter(filter) => filter.expr.iter().for_each(|value| self.expr(value)),
             Expr::Test(test) => self.expr(&test.expr),
             Expr::GetAttr(get) => self.expr(&get.expr),
             Expr::GetItem(get) => self.expr(&get.expr),
+
             Expr::List(list) => list.items.iter().for_each(|item| self.expr(item)),
             Expr::Map(map) => map.values.iter().for_each(|value| self.expr(value)),
             Expr::Var(_) | Expr::Const(_) => {}

@@ -20,23 +20,43 @@ const BEYOND_JSON: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 /// # Errors
 /// If it is not what `json.loads` of Python reads.
 pub fn parse(json: &str) -> Result<Value, serde_json::Error> {
-    serde_json::from_str(&marked(json))
+    serde_json::from_str(&marked(json, beyond_value))
 }
 
-/// Returns the text with the numbers that [`Value`] has no place for as marked strings. A text that
-/// has none is returned as it is, also if it is not JSON.
-pub fn marked(json: &str) -> Cow<'_, str> {
+/// Returns JSON with the integers that [`Value`] would round as marked strings. A text that has none
+/// is returned as it is, also if it is not JSON.
+pub fn with_marked_integers(json: &str) -> Cow<'_, str> {
+    marked(json, |word| beyond_value(word).filter(|_| is_integer(word)))
+}
+
+/// Makes marked strings the numbers that [`Value`] has for them.
+pub fn round(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            if let Some(number) = number_of(text).and_then(|number| number.parse::<f64>().ok()) {
+                *value = number.into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(round),
+        Value::Object(members) => members.values_mut().for_each(round),
+        _ => {}
+    }
+}
+
+/// Returns the text with the numbers of which `beyond` gives a form as marked strings.
+fn marked(json: &str, beyond: impl Fn(&str) -> Option<String>) -> Cow<'_, str> {
     let mut out = String::new();
     let mut written = 0;
     let bytes = json.as_bytes();
     let mut at = 0;
+
     while at < bytes.len() {
         let end = match bytes[at] {
             b'"' => end_of_string(bytes, at),
             b'-' | b'0'..=b'9' | b'I' | b'N' => {
                 let end = end_of_word(bytes, at);
                 let word = &json[at..end];
-                if let Some(number) = beyond_value(word) {
+                if let Some(number) = beyond(word) {
                     out.push_str(&json[written..at]);
                     out.extend(["\"", MARK, &number, "\""]);
                     written = end;
@@ -47,6 +67,7 @@ pub fn marked(json: &str) -> Cow<'_, str> {
         };
         at = end;
     }
+
     if written == 0 {
         return Cow::Borrowed(json);
     }
@@ -180,7 +201,12 @@ mod tests {
         {
             assert!(parse(json).is_err(), "{json}");
         }
-        assert_eq!(marked("{\"a\": 1.5e3, \"b\": \"NaN\"}"), "{\"a\": 1.5e3, \"b\": \"NaN\"}");
+        let plain = "{\"a\": 1.5e3, \"b\": \"NaN\"}";
+        assert_eq!(marked(plain, beyond_value), plain);
+        assert_eq!(with_marked_integers("[NaN, 1e999]"), "[NaN, 1e999]");
+        let mut long = serde_json::from_str(&with_marked_integers("[[-18446744073709551616]]"));
+        round(long.as_mut().unwrap());
+        assert_eq!(long.unwrap(), serde_json::json!([[-18446744073709551616.0]]));
         assert!(parse("[NaN, -Infinity]").is_ok());
     }
 }

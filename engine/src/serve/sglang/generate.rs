@@ -18,8 +18,8 @@ use crate::serve::calls::{
 };
 use crate::serve::engine_client::Prompt;
 use crate::serve::generation::{
-    ChoiceDecoder, GenerationRequest, RequestedLimit, alternatives, check_length, collect_choices,
-    encode_prompt, max_tokens, stop_rules,
+    GenerationRequest, RequestedLimit, alternatives, check_length, collect_choices, encode_prompt,
+    max_tokens, stop_rules,
 };
 use crate::serve::state::ServerState;
 
