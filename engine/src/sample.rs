@@ -27,7 +27,7 @@ pub(crate) use draw::mix;
 pub use params::LogprobsMode;
 pub(crate) use params::{SampledToken, SamplingDefaults, SamplingParams, TokenScores};
 use processors::TokenHistory;
-pub(crate) use thought::ThoughtBudget;
+pub(crate) use thought::{PromptEnd, ThoughtBudget};
 
 use crate::bounds::SLOW_MASK;
 

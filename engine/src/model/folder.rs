@@ -47,7 +47,7 @@ impl ModelFolder {
         }
 
         // An id without a row in the embedding could not be computed.
-        let tokenizer = Tokenizer::load(folder)?;
+        let tokenizer = Tokenizer::load_within(folder, model.vocab)?;
         if tokenizer.size() > model.vocab {
             return Err(LoadError::Vocabulary { tokenizer: tokenizer.size(), model: model.vocab });
         }

@@ -27,7 +27,7 @@ use super::prefix::{PrefixReport, RememberedPrompt, SampledReply};
 use super::state::ServerState;
 use crate::grammar::LeadingThought;
 use crate::info::ModelInfo;
-use crate::sample::ThoughtBudget;
+use crate::sample::{PromptEnd, ThoughtBudget};
 use crate::schedule::request::FinishReason;
 use crate::schedule::request::Output;
 use crate::schedule::request::StopRules;
@@ -75,7 +75,7 @@ struct ChatCall {
 
 impl ChatCall {
     fn decoder(&self) -> ChoiceDecoder {
-        let decoder = ChoiceDecoder::new(&self.stops, &self.options);
+        let decoder = ChoiceDecoder::new(&self.prompt, &self.stops, &self.options);
         decoder.counting_reasoning(self.format.reasoning.clone())
     }
 
@@ -90,6 +90,7 @@ impl ChatCall {
     fn remember(&self, ids: &[u32], finish: &FinishReason) {
         let (Some(memory), Some(prompt)) = (&self.state.memory, &self.remembered) else { return };
         let reply = SampledReply {
+            prompt: &self.prompt,
             ids,
             finish,
             skip_special_tokens: self.stops.skip_special_tokens,
@@ -145,7 +146,8 @@ pub(super) async fn complete(
     // The prompt decides the room that is left for the reply.
     let limit = max_tokens(model, ids.len(), parse_limit(fields)?)?;
     check_experts_start(&request.options, ids.len())?;
-    request.params.thought = thought_budget(fields, model, &tools, &text, limit)?;
+    let end = PromptEnd { ids: &ids, text: &text };
+    request.params.thought = thought_budget(fields, model, &tools, end, limit)?;
     let stops = stop_rules(&request, limit)?;
     let prompt = Prompt { ids: Arc::clone(&ids), stops: Arc::clone(&stops) };
     let outputs = state.engine.submit(&request, &[prompt])?;
@@ -176,7 +178,7 @@ fn thought_budget(
     fields: &Fields,
     model: &ModelInfo,
     tools: &ToolChoice,
-    prompt: &str,
+    prompt: PromptEnd<'_>,
     limit: usize,
 ) -> Result<Option<ThoughtBudget>, ApiError> {
     let requested = fields.integer(THOUGHT_BUDGET)?.unwrap_or(-1);

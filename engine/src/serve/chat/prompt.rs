@@ -110,7 +110,7 @@ pub(super) fn echo(fields: &Fields) -> Result<String, ApiError> {
     let last = fields.list(MESSAGES)?.and_then(<[Value]>::last);
     match last.filter(|message| message.get("role").is_some_and(|role| role == "assistant")) {
         Some(last) if is_asked => {
-            let prepared = prepare(std::slice::from_ref(last))
+            let prepared = prepare(std::slice::from_ref(last), false)
                 .map_err(|error| ApiError::bad_field(MESSAGES, error))?;
             let content = prepared.first().and_then(|message| message.get("content"));
             Ok(content.and_then(Value::as_str).unwrap_or_default().to_owned())
@@ -137,13 +137,15 @@ fn render(fields: &Fields, model: &ModelInfo) -> Result<String, ApiError> {
         return Err(ApiError::bad_field("continue_final_message", message));
     }
 
-    // Templates read arguments of tool calls as objects and content as one text. Requests may have
-    // them as text and as lists of parts.
-    let prepared = prepare(messages).map_err(|error| ApiError::bad_field(MESSAGES, error))?;
+    // Templates read arguments of tool calls as objects, and content as one text if they do not go
+    // through its parts. Requests may have them as text and as lists of parts.
+    let tools = fields.list("tools")?;
+    let prepared = prepare(messages, template.reads_parts(tools.is_some()))
+        .map_err(|error| ApiError::bad_field(MESSAGES, error))?;
     let variables = parse_variables(fields)?;
     let input = ChatInput {
         messages: &prepared,
-        tools: fields.list("tools")?,
+        tools,
         add_generation_prompt: opens_reply,
         documents: fields.list("documents")?,
         variables: Some(&variables),
