@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use template::reasoning::CLOSE;
-use template::{Detokenizer, ReasoningParser, Tokenizer, TokenizerError};
+use template::{Detokenizer, PromptThought, ReasoningParser, Tokenizer, TokenizerError};
 
 /// A budget of reasoning, and how much of it a reply has used.
 ///
@@ -26,20 +26,20 @@ pub(crate) struct ThoughtBudget {
 }
 
 impl ThoughtBudget {
-    /// A budget of `tokens` for a reply to `prompt`.
+    /// A budget of `tokens` for a reply whose prompt ends with `thought`.
     ///
     /// # Errors
     /// If the closing tag cannot be encoded.
     pub(crate) fn new(
         tokenizer: &Arc<Tokenizer>,
-        prompt: &str,
+        thought: PromptThought,
         tokens: usize,
     ) -> Result<ThoughtBudget, TokenizerError> {
         Ok(ThoughtBudget {
             tokens,
             used: 0,
             seen: 0,
-            parser: ReasoningParser::new(prompt),
+            parser: ReasoningParser::new(thought),
             detokenizer: Detokenizer::new(false),
             tokenizer: Arc::clone(tokenizer),
             close: tokenizer.encode_after(CLOSE)?.into(),
@@ -89,7 +89,7 @@ mod tests {
     /// budget demands. Returns what was said.
     fn said(prompt: &str, tokens: usize, text: &str) -> String {
         let tokenizer = tokenizer();
-        let mut budget = ThoughtBudget::new(&tokenizer, prompt, tokens).unwrap();
+        let mut budget = ThoughtBudget::new(&tokenizer, PromptThought::of(prompt), tokens).unwrap();
         let mut ids = Vec::new();
         for id in tokenizer.encode(text, false).unwrap() {
             if budget.closing_id().is_some() {
@@ -119,10 +119,10 @@ mod tests {
 
     #[test]
     fn unknown_tokens_may_spend_it() {
-        let budget = ThoughtBudget::new(&tokenizer(), "<think>", 3).unwrap();
+        let budget = ThoughtBudget::new(&tokenizer(), PromptThought::Open, 3).unwrap();
         assert!(!budget.may_close_at(2));
         assert!(budget.may_close_at(3));
-        let later = ThoughtBudget::new(&tokenizer(), "", 3).unwrap();
+        let later = ThoughtBudget::new(&tokenizer(), PromptThought::Absent, 3).unwrap();
         assert!(!later.may_close_at(0));
         assert!(later.may_close_at(3));
     }
