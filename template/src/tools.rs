@@ -245,6 +245,7 @@ impl ToolParser {
         let ParserState::Call(call) = &mut self.state else { return false };
         let piece = std::mem::take(&mut self.pending);
         let events = if self.is_demanded { &mut *out } else { &mut self.held };
+
         match call.push(&piece, events) {
             CallProgress::Open => false,
             CallProgress::Done(rest) => {

@@ -69,9 +69,9 @@ impl DeviceArgs {
             deterministic: self.deterministic,
             eager: self.enforce_eager,
             async_scheduling: !self.no_async_scheduling,
-            step_timeout: self.step_timeout.map_or(options.step_timeout, |seconds| {
-                Duration::from_secs(u64::from(seconds))
-            }),
+            step_timeout: self
+                .step_timeout
+                .map_or(options.step_timeout, |seconds| Duration::from_secs(u64::from(seconds))),
             cuda_libraries: self.cuda_libs.clone(),
             kernel_cache: self.kernel_cache.clone().or_else(default_kernel_cache),
             kernel_texts: self.kernel_texts.clone(),

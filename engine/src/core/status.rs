@@ -39,6 +39,7 @@ impl EngineStatus {
         if self.hung {
             return Some(DEVICE_HUNG);
         }
+
         if self.asleep.any() {
             return Some("the engine is asleep; `POST /wake_up` ends that");
         }

@@ -127,7 +127,8 @@ pub(super) async fn complete(
     }
 
     let prompt = ChatPrompt::new(state, fields, request.cache_salt.as_ref())?;
-    let ChatPrompt { ids, text, thought, prefix, remembered } = prompt.with_given_ids(fields, model)?;
+    let ChatPrompt { ids, text, thought, prefix, remembered } =
+        prompt.with_given_ids(fields, model)?;
     check_length("messages", &ids, model)?;
     // The prompt may have opened or closed the reasoning, after which the form begins.
     if let Some(form) = form {

@@ -285,6 +285,7 @@ impl TaggedCall {
             if !self.is_last && tags.iter().any(|full| full.starts_with(tag)) {
                 return None;
             }
+
             if !self.is_demanded
                 && let Some(end) = self.read_other_tag(at)?
             {
@@ -292,6 +293,7 @@ impl TaggedCall {
             }
             self.search.searched = at + 1;
         }
+
         self.search.searched = self.raw.len();
         self.search.call_end.filter(|_| self.is_last).map(ValueEnd::Other)
     }
@@ -304,6 +306,7 @@ impl TaggedCall {
             self.search.quotes_call |= self.search.call_end.is_none();
             return Some(self.search.call_end);
         }
+
         // Models write tags on lines of their own.
         let begins_line = at == self.read || self.raw[..at].ends_with('\n');
         if self.search.quotes_call || self.search.call_end.is_some() || !begins_line {
@@ -313,6 +316,7 @@ impl TaggedCall {
             self.search.call_end = Some(at);
             return Some(None);
         }
+
         match tag_with_name(tag, PARAMETER) {
             FoundTag::Named(key, _) => {
                 let is_known = self.types.describe(&self.name, key);

@@ -147,7 +147,8 @@ fn a_call_that_breaks_late_is_content_in_a_stream_too() {
         "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b",
         "{\"name\": \"f\", \"parameters\": {\"a\": [}}",
     ] {
-        let format = if text.starts_with('<') { ToolFormat::Hermes } else { ToolFormat::Llama3Json };
+        let format =
+            if text.starts_with('<') { ToolFormat::Hermes } else { ToolFormat::Llama3Json };
         assert_eq!(events(format, text, 1), [ToolEvent::Content(text.into())]);
     }
 }

@@ -262,7 +262,8 @@ mod tests {
             let template = chat_ml(plain, end);
             // Tags in messages of others, and in earlier ones, are quotations.
             for user in ["a", "what is <think>?", "<think>", "</think>x", "x"] {
-                let earlier = [said("user", "b"), said("assistant", "<think>c"), said("user", user)];
+                let earlier =
+                    [said("user", "b"), said("assistant", "<think>c"), said("user", user)];
                 assert_eq!(thought(&template, &earlier), expected, "{end} {user}");
             }
         }

@@ -53,7 +53,9 @@ fn edited(edit: impl FnOnce(&mut Tensors)) -> TempDir {
 
 /// The tiny model with one element of a tensor changed.
 fn with_element(tensor: &str, value: f32) -> TempDir {
-    edited(|tensors| tensors.get_mut(tensor).unwrap().2[8..12].copy_from_slice(&value.to_le_bytes()))
+    edited(|tensors| {
+        tensors.get_mut(tensor).unwrap().2[8..12].copy_from_slice(&value.to_le_bytes())
+    })
 }
 
 /// The tiny model with a head beside its tied embedding.
@@ -150,7 +152,10 @@ fn files() -> Vec<Damaged> {
         ("`config.json` is an empty object", with_file(CONFIG, b"{}")),
         ("`tokenizer.json` is absent", without("tokenizer.json")),
         ("`tokenizer.json` is cut", cut("tokenizer.json", |len| len / 2)),
-        ("`generation_config.json` is a list that is cut", with_file("generation_config.json", b"[")),
+        (
+            "`generation_config.json` is a list that is cut",
+            with_file("generation_config.json", b"["),
+        ),
         ("the chat template does not end", with_file("chat_template.jinja", b"{% for m in")),
         ("the weights are absent", without(WEIGHTS)),
         ("the weights are an empty file", cut(WEIGHTS, |_| 0)),
@@ -235,11 +240,8 @@ fn every_damaged_folder_gets_its_sentence() {
     let (before, rest) = page.split_once(START).expect("the tables have a start");
     let (listed, after) = rest.split_once(END).expect("the tables have an end");
 
-    let sections = [
-        ("Values of config.json", configurations()),
-        ("Files", files()),
-        ("Tensors", tensors()),
-    ];
+    let sections =
+        [("Values of config.json", configurations()), ("Files", files()), ("Tensors", tensors())];
     let made = sections.map(|(title, damaged)| format!("## {title}\n\n{}", table(damaged)));
     let made = made.join("\n");
     if std::env::var_os("UPDATE_DOCS").is_some() {

@@ -19,9 +19,8 @@ async fn health_becomes(server: &Server, status: u16) -> Answer {
 }
 
 #[tokio::test]
-async fn a_gpu_that_hangs_shows_in_health_and_does_not_hold_the_end_up() {
+async fn a_gpu_that_hangs_shows_in_health_and_takes_no_new_calls() {
     let emulated = exclusive_gpu_async().await;
-    let used = emulated.get("used");
     let server = Server::start(EngineOptions { step_timeout: LIMIT, ..deterministic() }).await;
     let body = numbered(1);
     let expected = alone(&server, std::slice::from_ref(&body)).await;
@@ -37,7 +36,16 @@ async fn a_gpu_that_hangs_shows_in_health_and_does_not_hold_the_end_up() {
     assert!(emulated.set("hang", 0));
     assert_eq!(said(&waiting.await.unwrap()), expected[0]);
     assert_eq!(health_becomes(&server, 200).await.status, 200);
+    server.stop().await;
+}
 
+#[tokio::test]
+async fn a_gpu_that_hangs_does_not_hold_the_end_up() {
+    let emulated = exclusive_gpu_async().await;
+    let used = emulated.get("used");
+    let server = Server::start(EngineOptions { step_timeout: LIMIT, ..deterministic() }).await;
+    let body = numbered(1);
+    alone(&server, std::slice::from_ref(&body)).await;
     assert!(emulated.set("hang", 1));
     let _waiting = server.begin("/v1/completions", &body);
     assert_eq!(health_becomes(&server, 503).await.status, 503);
