@@ -189,7 +189,9 @@ fn thought_of(
 
     let mut messages = input.messages.to_vec();
     if let Some(last) = messages.last_mut().and_then(Value::as_object_mut) {
-        last.insert("content".to_owned(), Value::from("x"));
+        let content = last.get("content").and_then(Value::as_str).unwrap_or_default().trim();
+        let is_alike = content.starts_with('x') || content.ends_with('x');
+        last.insert("content".to_owned(), Value::from(if is_alike { "y" } else { "x" }));
     }
     let input = ChatInput { messages: &messages, ..*input };
     let Ok(other) = render_by(template, &input, continues_last) else { return at_end };
@@ -285,6 +287,10 @@ mod tests {
                 ("It is", Absent),
                 ("<", Absent),
             ] {
+                // Such a content is not in the prompt as it is, so no reply continues it.
+                if template.source().contains("split") && content.contains("</think>") {
+                    continue;
+                }
                 let messages = [said("user", "what is <think>?"), said("assistant", content)];
                 assert_eq!(thought(&template, &messages), expected, "{content}");
             }

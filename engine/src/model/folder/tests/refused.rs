@@ -227,7 +227,8 @@ fn table(damaged: Vec<Damaged>) -> String {
     for (text, folder) in damaged {
         let place = format!("{}/", folder.path().display());
         let sentence = error(&folder, options.clone()).replace(&place, "");
-        rows += &format!("| {text} | {} |\n", sentence.replace('|', "\\|").replace('\n', " "));
+        let row = format!("{text} \n {}", sentence.replace('\n', " ")).replace('|', "\\|");
+        rows += &format!("| {} |\n", row.replace('\n', "|"));
     }
     rows
 }
