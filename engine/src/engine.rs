@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kernels::Ops;
 use template::ChatTemplate;
@@ -119,12 +119,21 @@ impl<T: TensorSource> Blueprint<'_, T> {
     fn build(self) -> Result<Engine, LoadError> {
         let (device, description) = SelectedDevice::new(&self.options, &self.folder.model)?;
         match device {
-            SelectedDevice::Cpu(ops) => self.build_on(ops, description),
-            SelectedDevice::Cuda(ops) => self.build_on(*ops, description).map_err(gpu_load_error),
+            // Threads of the CPU do not hang, and a large step takes its time.
+            SelectedDevice::Cpu(ops) => self.build_on(ops, description, None),
+            SelectedDevice::Cuda(ops) => {
+                let step_limit = Some(self.options.step_timeout);
+                self.build_on(*ops, description, step_limit).map_err(gpu_load_error)
+            }
         }
     }
 
-    fn build_on<O: Ops + 'static>(self, ops: O, device: String) -> Result<Engine, LoadError> {
+    fn build_on<O: Ops + 'static>(
+        self,
+        ops: O,
+        device: String,
+        step_limit: Option<Duration>,
+    ) -> Result<Engine, LoadError> {
         let loaded = self.load_model(ops)?;
         let staging_device = loaded.model.second_device()?;
         let staging = Arc::new(WeightStaging::new(staging_device, loaded.model.config().clone()));
@@ -132,7 +141,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
 
         let stats = Arc::new(EngineStats::default());
         let scheduler = Scheduler::new(loaded.limits, loaded.pages, Arc::clone(&stats));
-        let status = Arc::new(SharedStatus::new(Arc::from(FIRST_VERSION)));
+        let status = Arc::new(SharedStatus::new(Arc::from(FIRST_VERSION), step_limit));
         let settings = CoreSettings {
             logprobs_mode: self.options.logprobs_mode,
             async_scheduling: self.options.async_scheduling,
@@ -155,6 +164,9 @@ impl<T: TensorSource> Blueprint<'_, T> {
 
         let recorder = ManifestRecorder::new(self.weights, ops.uses_bf16());
         let parameters = ModelParameters::load(&ops, &recorder, config)?;
+        if config.tied {
+            recorder.check_tied_head(config)?;
+        }
         let logit_rows = options.max_num_seqs.min(tokens);
         let scratch = Scratch::new(&ops, config, tokens, logit_rows)?;
 

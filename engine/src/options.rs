@@ -3,9 +3,11 @@
 pub(crate) mod parsers;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use kernels::{DeviceLimits, Numerics, Ops, PAGE};
 
+use crate::bounds::STEP_TIMEOUT;
 use crate::config::ModelConfig;
 use crate::error::LoadError;
 use crate::lora::LoraLimits;
@@ -101,6 +103,8 @@ pub struct EngineOptions {
     /// True if a GPU gets the next step before the tokens of the current one are read. Applies to
     /// steps whose tokens the GPU samples.
     pub async_scheduling: bool,
+    /// The time of a GPU's step after which the GPU counts as hung.
+    pub step_timeout: Duration,
     /// A folder with the libraries of CUDA; the usual places by default.
     pub cuda_libraries: Option<PathBuf>,
     /// A folder that keeps compiled kernels for the next start.
@@ -138,6 +142,7 @@ impl Default for EngineOptions {
             deterministic: false,
             eager: false,
             async_scheduling: true,
+            step_timeout: STEP_TIMEOUT,
             cuda_libraries: None,
             kernel_cache: None,
             kernel_texts: None,

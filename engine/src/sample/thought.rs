@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use template::reasoning::CLOSE;
-use template::{Detokenizer, ReasoningParser, Tokenizer, TokenizerError};
+use template::{Detokenizer, PromptThought, ReasoningParser, Tokenizer, TokenizerError};
 
 /// A budget of reasoning, and how much of it a reply has used.
 ///
@@ -25,11 +25,11 @@ pub(crate) struct ThoughtBudget {
     forced: usize,
 }
 
-/// The prompt of a reply, as the model and as the parser of reasoning see it.
+/// The end of a prompt, as the model and as the parser of reasoning see it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PromptEnd<'a> {
     pub(crate) ids: &'a [u32],
-    pub(crate) text: &'a str,
+    pub(crate) thought: PromptThought,
 }
 
 impl ThoughtBudget {
@@ -46,7 +46,7 @@ impl ThoughtBudget {
             tokens,
             used: 0,
             seen: 0,
-            parser: ReasoningParser::new(prompt.text),
+            parser: ReasoningParser::new(prompt.thought),
             detokenizer: Detokenizer::after(prompt.ids, false),
             tokenizer: Arc::clone(tokenizer),
             close: tokenizer.encode_after(CLOSE)?.into(),
@@ -92,15 +92,16 @@ mod tests {
         Arc::new(Tokenizer::load(&folder).unwrap())
     }
 
-    fn text_alone(text: &str) -> PromptEnd<'_> {
-        PromptEnd { ids: &[], text }
+    fn end(thought: PromptThought) -> PromptEnd<'static> {
+        PromptEnd { ids: &[], thought }
     }
 
     /// Says `text`, token by token, as far as the budget lets it, and then goes on with what the
     /// budget demands. Returns what was said.
     fn said(prompt: &str, tokens: usize, text: &str) -> String {
         let tokenizer = tokenizer();
-        let mut budget = ThoughtBudget::new(&tokenizer, text_alone(prompt), tokens).unwrap();
+        let prompt = end(PromptThought::of(prompt));
+        let mut budget = ThoughtBudget::new(&tokenizer, prompt, tokens).unwrap();
         let mut ids = Vec::new();
         for id in tokenizer.encode(text, false).unwrap() {
             if budget.closing_id().is_some() {
@@ -130,10 +131,10 @@ mod tests {
 
     #[test]
     fn unknown_tokens_may_spend_it() {
-        let budget = ThoughtBudget::new(&tokenizer(), text_alone("<think>"), 3).unwrap();
+        let budget = ThoughtBudget::new(&tokenizer(), end(PromptThought::Open), 3).unwrap();
         assert!(!budget.may_close_at(2));
         assert!(budget.may_close_at(3));
-        let later = ThoughtBudget::new(&tokenizer(), text_alone(""), 3).unwrap();
+        let later = ThoughtBudget::new(&tokenizer(), end(PromptThought::Absent), 3).unwrap();
         assert!(!later.may_close_at(0));
         assert!(later.may_close_at(3));
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use http::api::schema::Field;
 use serde::Serialize;
-use template::ReasoningParser;
+use template::{PromptThought, ReasoningParser};
 use tokio::sync::mpsc::Receiver;
 
 use super::calls::{ApiError, EventStream, Fields, HttpCall, HttpReply, event_reply, json_reply};
@@ -128,25 +128,26 @@ pub(super) async fn complete(
     }
 
     let prompt = ChatPrompt::new(state, fields, request.cache_salt.as_ref())?;
-    let ChatPrompt { ids, text, prefix, remembered } = prompt.with_given_ids(fields, model)?;
+    let ChatPrompt { ids, text, thought, prefix, remembered } =
+        prompt.with_given_ids(fields, model)?;
     check_length("messages", &ids, model)?;
     // The prompt may have opened or closed the reasoning, after which the form begins.
     if let Some(form) = form {
-        let thought = LeadingThought::of(model.thinks, &text);
-        request.params.grammar = Some(form.compile(model, thought)?);
+        let leading = LeadingThought::of(model.thinks, thought);
+        request.params.grammar = Some(form.compile(model, leading)?);
     }
     let format = MessageFormat {
         tools: tools.parsing,
         types: Arc::clone(&tools.types),
         demand: tools.demand(),
-        reasoning: model.thinks.then(|| ReasoningParser::new(&text)),
+        reasoning: model.thinks.then(|| ReasoningParser::new(thought)),
         includes_reasoning: fields.flag("include_reasoning", true)?,
     };
 
     // The prompt decides the room that is left for the reply.
     let limit = max_tokens(model, ids.len(), parse_limit(fields)?)?;
     check_experts_start(&request.options, ids.len())?;
-    let end = PromptEnd { ids: &ids, text: &text };
+    let end = PromptEnd { ids: &ids, thought };
     request.params.thought = thought_budget(fields, model, &tools, end, limit)?;
     let stops = stop_rules(&request, limit)?;
     let prompt = Prompt { ids: Arc::clone(&ids), stops: Arc::clone(&stops) };
@@ -193,7 +194,7 @@ fn thought_budget(
         Err(_) => return Ok(None),
     };
     // A model without reasoning is within any budget.
-    let budget = model.thinks.then(|| ThoughtBudget::new(&model.tokenizer, prompt, tokens));
+    let budget = model.thinks.then(|| ThoughtBudget::new(&model.tokenizer, thought, tokens));
     budget.transpose().map_err(|error| ApiError::bad_field(THOUGHT_BUDGET, error))
 }
 

@@ -1,5 +1,7 @@
 //! Folders that cannot be served.
 
+mod refused;
+
 use std::error::Error;
 use std::path::Path;
 

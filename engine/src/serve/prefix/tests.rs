@@ -396,7 +396,7 @@ fn any_conversation_keeps_its_tokens() {
 
 /// Makes the message that a client sends back for a reply.
 fn message(said: &str) -> Value {
-    let mut parser = template::ReasoningParser::new("");
+    let mut parser = template::ReasoningParser::new(template::PromptThought::Absent);
     let (first, rest) = (parser.push(said), parser.finish());
     let (content, calls) =
         template::ToolParser::parse(ToolFormat::Hermes, &(first.content + &rest.content));
