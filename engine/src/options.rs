@@ -283,6 +283,25 @@ impl EngineOptions {
         Ok(KvCapacity { max_model_len, pages, states })
     }
 
+    /// A line that says how much memory a cache takes, whether at once or by and by, and which
+    /// option sets it.
+    pub(crate) fn describe_cache(
+        &self,
+        kv: KvCapacity,
+        sizes: CacheBytes,
+        at_once: bool,
+    ) -> String {
+        let bytes = kv.pages as u64 * sizes.page as u64 + kv.states as u64 * sizes.state as u64;
+        let takes = if at_once { "takes" } else { "grows to" };
+        let share = match (self.kv_cache_memory, at_once) {
+            (Some(_), _) => "as --kv-cache-memory says",
+            (None, true) => "within --gpu-memory-utilization; --kv-cache-memory sets it",
+            (None, false) => "at most a quarter of the machine's memory; --kv-cache-memory sets it",
+        };
+        let (size, tokens) = (memory::in_words(bytes), kv.pages * PAGE);
+        format!("the KV cache {takes} {size}, {tokens} tokens: {share}")
+    }
+
     /// Slots of recurrent states of `state_bytes` each: what the sequences need, within a share of
     /// all `bytes`.
     fn state_slots(&self, state_bytes: usize, bytes: u64) -> usize {

@@ -9,6 +9,7 @@ use engine::LogprobsMode;
 use proxy::{Config, ContinueMode, TokenExtras, TranslateMode, Upstream};
 use wire::{Dialect, ForcedSampling, Vocabulary};
 
+use super::tokenizer::tokenizer_file;
 use crate::exit::Failure;
 
 /// The upstream's dialect, its key, and how it is reached.
@@ -59,10 +60,10 @@ pub(crate) struct TokenArgs {
     /// Text of these ids
     #[arg(long, value_enum, value_name = "HOW", default_value_t, env = "ROLLTAPE_HISTORY")]
     history: HistoryName,
-    /// The upstream's tokenizer.json
+    /// The upstream's tokenizer.json, or its model folder
     ///
     /// It maps reported token bytes to ids. A hosted server is asked for logprobs only with it.
-    #[arg(long, value_name = "FILE", env = "ROLLTAPE_TOKENIZER")]
+    #[arg(long, value_name = "PATH", env = "ROLLTAPE_TOKENIZER")]
     tokenizer: Option<PathBuf>,
     /// Sampling parameters of every request: top_p=1,top_k=off
     ///
@@ -111,15 +112,21 @@ impl TokenArgs {
             routed_experts: self.routed_experts,
             sampling_mask: self.sampling_mask,
         };
-        config.vocabulary = self.tokenizer.as_deref().map(read_vocabulary).transpose()?;
+        config.vocabulary = self
+            .tokenizer
+            .as_deref()
+            .map(tokenizer_file)
+            .as_deref()
+            .map(read_vocabulary)
+            .transpose()?;
         Ok(())
     }
 }
 
 impl UpstreamArgs {
-    /// The upstream's `tokenizer.json`, if it was given.
-    pub(crate) fn tokenizer(&self) -> Option<&Path> {
-        self.tokens.tokenizer.as_deref()
+    /// The upstream's `tokenizer.json`, if it or its folder was given.
+    pub(crate) fn tokenizer(&self) -> Option<PathBuf> {
+        self.tokens.tokenizer.as_deref().map(tokenizer_file)
     }
 
     /// True if prompts are to begin with sampled ids.

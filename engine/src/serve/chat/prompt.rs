@@ -141,9 +141,14 @@ fn render(fields: &Fields, model: &ModelInfo) -> Result<String, ApiError> {
     // them as text and as lists of parts.
     let prepared = prepare(messages).map_err(|error| ApiError::bad_field(MESSAGES, error))?;
     let variables = parse_variables(fields)?;
+    let tools = fields.list("tools")?;
+    if tools.is_some_and(|tools| !tools.is_empty()) && !template.reads_tools() {
+        model.tools_left_out.call_once(warn_of_tools);
+    }
+
     let input = ChatInput {
         messages: &prepared,
-        tools: fields.list("tools")?,
+        tools,
         add_generation_prompt: opens_reply,
         documents: fields.list("documents")?,
         variables: Some(&variables),
@@ -152,6 +157,15 @@ fn render(fields: &Fields, model: &ModelInfo) -> Result<String, ApiError> {
     let rendered =
         if continues_last { template.render_continuation(&input) } else { template.render(&input) };
     rendered.map_err(|error| ApiError::bad_field(MESSAGES, error))
+}
+
+/// Tells that the model does not see the tools of a request, which is answered all the same, as
+/// other servers do.
+fn warn_of_tools() {
+    tracing::warn!(
+        "a request has tools, but the model's chat template has no place for them: the prompt is \
+         the same as without"
+    );
 }
 
 /// Reads `chat_template_kwargs`, and `reasoning_effort` for the templates that read it.
