@@ -112,13 +112,7 @@ impl TokenArgs {
             routed_experts: self.routed_experts,
             sampling_mask: self.sampling_mask,
         };
-        config.vocabulary = self
-            .tokenizer
-            .as_deref()
-            .map(tokenizer_file)
-            .as_deref()
-            .map(read_vocabulary)
-            .transpose()?;
+        config.vocabulary = self.tokenizer.as_deref().map(read_vocabulary).transpose()?;
         Ok(())
     }
 }
@@ -177,7 +171,8 @@ impl UpstreamArgs {
 }
 
 fn read_vocabulary(path: &Path) -> Result<Arc<Vocabulary>, Failure> {
-    Vocabulary::read(&read_file(path)?)
+    let path = tokenizer_file(path);
+    Vocabulary::read(&read_file(&path)?)
         .map(Arc::new)
         .map_err(|e| Failure::new(format!("`{}` is {e}", path.display())))
 }
