@@ -15,7 +15,6 @@
 use std::error::Error;
 use std::fmt::{self, Write};
 use std::io::ErrorKind;
-use std::path::Path;
 use std::process::ExitCode;
 
 use crate::terminal;
@@ -30,6 +29,11 @@ pub(crate) struct Failure {
 /// The hint about model folders.
 pub(crate) const MODEL_FOLDER: &str =
     "give a Hugging Face folder with config.json, *.safetensors and tokenizer.json";
+
+/// The way from a GGUF file to a model folder.
+const FOLDER_OF_GGUF: &str = "\
+    give the Hugging Face folder that it was made of, which its page names as the base model: a \
+    folder with config.json, *.safetensors and tokenizer.json (docs/engine.md#gguf)";
 
 /// The result of a subcommand.
 pub(crate) type CommandResult = Result<ExitCode, Failure>;
@@ -118,24 +122,12 @@ impl From<store::CommitError> for Failure {
     }
 }
 
-/// The way from a GGUF file to a model folder.
-fn folder_of_gguf(path: &Path) -> String {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new(".")).display();
-    let file = path.file_name().unwrap_or_default().display();
-    format!(
-        "give the Hugging Face folder that it was made of, or let transformers write one from it, \
-         with from_pretrained({folder:?}, gguf_file={file:?}) and save_pretrained of a model and \
-         of a tokenizer: docs/engine.md#gguf"
-    )
-}
-
 impl From<engine::LoadError> for Failure {
     fn from(error: engine::LoadError) -> Self {
         let failure = Self::of(&error);
         match error {
             engine::LoadError::Read { .. } => failure.hint(MODEL_FOLDER),
-            engine::LoadError::Gguf { path } => failure.hint(folder_of_gguf(&path)),
+            engine::LoadError::Gguf { .. } => failure.hint(FOLDER_OF_GGUF),
             _ => failure,
         }
     }

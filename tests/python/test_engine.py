@@ -125,6 +125,7 @@ def test_tools_that_the_template_leaves_out_are_told_once(tmp_path):
     (address,) = harness.free_addresses(1)
     url = f"http://{harness.text(address)}"
     where = ("--model", folder, "--listen", harness.text(address))
+    where = (*where, "--tool-call-parser", "hermes")
     process = harness.Process("engine", *where, folder=tmp_path)
     try:
         process.await_answer(f"{url}/health")
