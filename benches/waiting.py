@@ -26,7 +26,8 @@ LATER_S = 1.0
 def post(url, body):
     """A streamed completion."""
     data = json.dumps({"model": "model", "stream": True, "ignore_eos": True, **body}).encode()
-    return urllib.request.Request(f"{url}/v1/completions", data, {"content-type": "application/json"})
+    kind = {"content-type": "application/json"}
+    return urllib.request.Request(f"{url}/v1/completions", data, kind)
 
 
 def timed(url, first, tokens, reply):

@@ -4,9 +4,10 @@
 //! first and prompts share the rest of the budget, in chunks where they must; in both groups those
 //! of higher rank come first, but for prompts that overtake: those that are much shorter than the
 //! oldest one, which has half of the rows all the same. A step in which others than long prompts
-//! have a part is kept small, since they wait for all of it. When pages run out, the sequence of lowest rank is preempted: it
-//! loses its pages and is computed again later. Its tokens and its sampler stay, and results do not
-//! depend on how positions were computed, so the reply is the same.
+//! have a part is kept small, since they wait for all of it. When pages run out, the sequence of
+//! lowest rank is preempted: it loses its pages and is computed again later. Its tokens and its
+//! sampler stay, and results do not depend on how positions were computed, so the reply is the
+//! same.
 //!
 //! The sequence of highest rank can have the pages of all others, and no request is admitted that
 //! needs more than there are, so every step makes progress.

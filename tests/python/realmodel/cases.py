@@ -98,7 +98,8 @@ REPLY_TOKENS = 24
 
 SCORED = [
     "The quick brown fox jumps over the lazy dog. In 1984, 2,500 of them did so twice.",
-    "import json\n\n\ndef load(path):\n    with open(path) as file:\n        return json.load(file)\n",
+    "import json\n\n\ndef load(path):\n"
+    "    with open(path) as file:\n        return json.load(file)\n",
     "Der Zug fährt um 9:15 Uhr ab. 日本の首都は東京です。 🏴\u200d☠️",
 ]
 """Texts of which every token has a logprob."""

@@ -154,7 +154,10 @@ def tokenizer_config_of(fields):
     tokens = fields["tokenizer.ggml.tokens"]
     named = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
     return {
-        **{f"{it}_token": tokens[fields[f"tokenizer.ggml.{by}_token_id"]] for it, by in named.items()},
+        **{
+            f"{it}_token": tokens[fields[f"tokenizer.ggml.{by}_token_id"]]
+            for it, by in named.items()
+        },
         "clean_up_tokenization_spaces": False,
         "model_max_length": fields["llama.context_length"],
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -93,7 +93,8 @@ def differences(found, golden, at=""):
         pairs = [(place, *pair) for place, pair in enumerate(zip(found, golden, strict=True))]
     else:
         return [] if found == golden else [f"{at}: {found} {golden}"]
-    return [text for place, one, other in pairs for text in differences(one, other, f"{at}/{place}")]
+    found = [differences(one, other, f"{at}/{place}") for place, one, other in pairs]
+    return [text for texts in found for text in texts]
 
 
 def main():
