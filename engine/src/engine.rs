@@ -1,7 +1,7 @@
 //! The engine: a model folder turned into a core, its status and the facts that the server needs.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kernels::Ops;
@@ -42,6 +42,7 @@ pub struct Engine {
     pub(crate) status: Arc<SharedStatus>,
     pub(crate) updates: Arc<WeightUpdates>,
     device: String,
+    memory: String,
 }
 
 impl std::fmt::Debug for Engine {
@@ -85,9 +86,10 @@ impl Engine {
         Blueprint { folder, weights: &RandomWeights, path, options }.build()
     }
 
-    /// A line that names the device and says why it was selected.
-    pub fn device(&self) -> &str {
-        &self.device
+    /// Lines for people: the device and why it was selected, and the memory that the engine takes
+    /// by and by.
+    pub fn description(&self) -> [&str; 2] {
+        [&self.device, &self.memory]
     }
 
     /// The name that requests give as `model`.
@@ -113,6 +115,8 @@ struct LoadedModel<O: Ops> {
     /// Pages of keys and values, and slots of states.
     pages: PagePool,
     limits: StepLimits,
+    /// A line about the memory of keys and values.
+    memory: String,
 }
 
 impl<T: TensorSource> Blueprint<'_, T> {
@@ -153,7 +157,8 @@ impl<T: TensorSource> Blueprint<'_, T> {
         let shared = SharedState { status: Arc::clone(&status), staging };
         let core = EngineCore::new(loaded.model, tokenizer, scheduler, shared, settings);
         let updates = Arc::new(updates);
-        Ok(Engine { core: Box::new(core), info, stats, status, updates, device })
+        let memory = loaded.memory;
+        Ok(Engine { core: Box::new(core), info, stats, status, updates, device, memory })
     }
 
     /// Places the weights on the device, and divides the memory that is left.
@@ -182,6 +187,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
         };
 
         Ok(LoadedModel {
+            memory: options.describe_cache(kv, sizes, free.is_some()),
             manifest: recorder.into_manifest(),
             model: Model::new(ops, parameters, config.clone(), scratch, capacity)?,
             max_model_len: kv.max_model_len,
@@ -189,6 +195,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
             limits: StepLimits {
                 sequences: kv.sequences(options.max_num_seqs),
                 tokens,
+                prompts: options.prompt_tokens(tokens, free.is_some()),
                 scored: options.scored_rows(config.vocab),
             },
         })
@@ -213,6 +220,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
             system_fingerprint: system_fingerprint(&folder.fingerprint),
             tokenizer: Arc::new(folder.tokenizer),
             template: folder.template,
+            tools_left_out: Once::new(),
             defaults: folder.defaults,
             eos: folder.eos,
             seed: options.seed.unwrap_or_else(random_seed),

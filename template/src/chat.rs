@@ -31,6 +31,8 @@ const TOOL_USE: &str = "tool_use";
 /// The mark behind a message that the reply continues. It ends with a space, so that a template that
 /// trims the message shows it.
 const CONTINUED: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+/// The variable with the tools of a call.
+const TOOLS: &str = "tools";
 
 /// Error of loading a chat template.
 #[derive(Debug, thiserror::Error)]
@@ -181,6 +183,15 @@ impl ChatTemplate {
         &self.source
     }
 
+    /// True if a template reads `tools`; if none does, the model is not told of them.
+    pub fn reads_tools(&self) -> bool {
+        let reads = |name| {
+            let template = self.environment.get_template(name);
+            template.is_ok_and(|template| template.undeclared_variables(false).contains(TOOLS))
+        };
+        [DEFAULT, TOOL_USE].into_iter().any(reads)
+    }
+
     /// Renders the prompt, as text in which special tokens are spelled out.
     ///
     /// # Errors
@@ -206,6 +217,9 @@ impl ChatTemplate {
         variables.insert("messages", exact_list(Some(&self.known_roles(input.messages))));
         variables.insert("tools", exact_list(input.tools));
         variables.insert("documents", exact_list(input.documents));
+        variables.insert("messages", Jinja::from_serialize(self.known_roles(input.messages)));
+        variables.insert(TOOLS, Jinja::from_serialize(input.tools));
+        variables.insert("documents", Jinja::from_serialize(input.documents));
         variables.insert("add_generation_prompt", Jinja::from(input.add_generation_prompt));
         bounds::begin(input.text_bytes());
         template.render(variables).map(exact::shown).map_err(refused)
@@ -373,6 +387,20 @@ mod tests {
                       {{ m.content.strip() }}|{{ m['role'].upper() }}\n  {% endif %}\n{% endfor %}";
         let input = ChatInput { messages: &messages, ..ChatInput::default() };
         assert_eq!(render(source, &input).unwrap(), "<s>\nhi<b>|USER\n");
+    }
+
+    #[test]
+    fn a_template_reads_tools_or_leaves_them_out() {
+        let reads = |source| ChatTemplate::new(source, Map::new()).unwrap().reads_tools();
+        assert!(reads("{%- if tools %}{{ tools | tojson }}{% endif %}"));
+        assert!(reads("{% if not tools is defined %}{% set tools = none %}{% endif %}"));
+        assert!(reads("{% macro all() %}{{ tools | length }}{% endmacro %}{{ all() }}"));
+        assert!(!reads("{% for m in messages %}{{ m.content }}{% endfor %}You have no tools."));
+        assert!(!reads("{% set tools = 1 %}{{ tools }}"));
+
+        let mut named = ChatTemplate::new("{{ messages[0].content }}", Map::new()).unwrap();
+        named.add(TOOL_USE, "{{ tools }}").unwrap();
+        assert!(named.reads_tools());
     }
 
     #[test]

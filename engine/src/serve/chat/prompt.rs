@@ -148,6 +148,11 @@ fn render(fields: &Fields, model: &ModelInfo) -> Result<(String, PromptThought),
     let prepared = prepare(messages, template.reads_parts(tools.is_some()))
         .map_err(|error| ApiError::bad_field(MESSAGES, error))?;
     let variables = parse_variables(fields)?;
+    let tools = fields.list("tools")?;
+    if tools.is_some_and(|tools| !tools.is_empty()) && !template.reads_tools() {
+        model.tools_left_out.call_once(warn_of_tools);
+    }
+
     let input = ChatInput {
         messages: &prepared,
         tools,
@@ -209,6 +214,15 @@ fn thought_of(
     let backwards = text.chars().rev().zip(other.chars().rev());
     let same = backwards.take_while(equal).map(bytes).sum::<usize>();
     PromptThought::within("", &text[text.len() - same..])
+}
+
+/// Tells that the model does not see the tools of a request, which is answered all the same, as
+/// other servers do.
+fn warn_of_tools() {
+    tracing::warn!(
+        "a request has tools, but the model's chat template has no place for them: the prompt is \
+         the same as without"
+    );
 }
 
 /// Reads `chat_template_kwargs`, and `reasoning_effort` for the templates that read it.
