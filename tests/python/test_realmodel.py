@@ -145,7 +145,7 @@ def test_what_was_sampled_has_the_same_bits_when_it_is_scored(client, seed):
 
 
 def test_a_tool_that_is_required_is_called(client, engine):
-    required = chat(client, "given tools", tool_choice="required", max_tokens=40)
+    required = chat(client, "given tools", tool_choice="required", max_tokens=64)
     (call,) = required.choices[0].message.tool_calls
     assert call.function.name == "weather"
     assert isinstance(json.loads(call.function.arguments)["city"], str)
