@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use http::api::schema::Field;
 use serde::Serialize;
-use template::{PromptThought, ReasoningParser};
+use template::ReasoningParser;
 use tokio::sync::mpsc::Receiver;
 
 use super::calls::{ApiError, EventStream, Fields, HttpCall, HttpReply, event_reply, json_reply};
@@ -194,7 +194,7 @@ fn thought_budget(
         Err(_) => return Ok(None),
     };
     // A model without reasoning is within any budget.
-    let budget = model.thinks.then(|| ThoughtBudget::new(&model.tokenizer, thought, tokens));
+    let budget = model.thinks.then(|| ThoughtBudget::new(&model.tokenizer, prompt, tokens));
     budget.transpose().map_err(|error| ApiError::bad_field(THOUGHT_BUDGET, error))
 }
 

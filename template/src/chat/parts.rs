@@ -45,7 +45,7 @@ struct FoundLoop<'a, 't> {
 impl<'a, 't> Found<'a, 't> {
     fn loops_over_content(&self) -> bool {
         let mut lists = BTreeSet::from(["messages"]);
-        self.add_assigned(&mut lists, |value, lists| is_one_of(value, lists));
+        self.add_assigned(&mut lists, is_one_of);
         let over_messages = self.loops.iter().filter(|each| is_one_of(each.iterated, &lists));
         let messages: BTreeSet<&str> = over_messages.filter_map(|each| each.target).collect();
 

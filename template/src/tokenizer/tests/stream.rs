@@ -114,7 +114,7 @@ fn expected(tokenizer: &Tokenizer, prompt: &[u32], ids: &[u32], skip: bool) -> V
     let (mut seen, mut prefix, mut index) = (prompt.to_vec(), String::new(), 0);
     let mut texts = Vec::new();
     for id in ids {
-        let mut step = |seen: &mut Vec<u32>, prefix: &mut String, index: &mut usize| {
+        let step = |seen: &mut Vec<u32>, prefix: &mut String, index: &mut usize| {
             let inner = &tokenizer.inner;
             tokenizers::step_decode_stream(inner, vec![*id], skip, seen, prefix, index)
         };
