@@ -91,7 +91,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     };
 
     // The port opens only now: nobody reaches an engine that could not be loaded.
-    terminal::message(engine.device());
+    engine.description().into_iter().for_each(terminal::message);
     let listener = open(socket)?;
     terminal::message(&format!(
         "listening on http://{}, serving {}",
@@ -122,6 +122,7 @@ fn access(args: &EngineListenerArgs) -> Result<Access, Failure> {
 
 /// Creates a model of random weights, on a thread that may block.
 async fn random(config: PathBuf, options: EngineOptions) -> Result<Engine, Failure> {
+    engine::refuse_gguf(&config)?;
     tokio::task::spawn_blocking(move || Engine::random(&config, options))
         .await
         .map_err(|e| Failure::of(&e))?

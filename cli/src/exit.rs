@@ -30,6 +30,11 @@ pub(crate) struct Failure {
 pub(crate) const MODEL_FOLDER: &str =
     "give a Hugging Face folder with config.json, *.safetensors and tokenizer.json";
 
+/// The way from a GGUF file to a model folder.
+const FOLDER_OF_GGUF: &str = "\
+    give the Hugging Face folder that it was made of, which its page names as the base model: a \
+    folder with config.json, *.safetensors and tokenizer.json (docs/engine.md#gguf)";
+
 /// The result of a subcommand.
 pub(crate) type CommandResult = Result<ExitCode, Failure>;
 
@@ -122,6 +127,7 @@ impl From<engine::LoadError> for Failure {
         let failure = Self::of(&error);
         match error {
             engine::LoadError::Read { .. } => failure.hint(MODEL_FOLDER),
+            engine::LoadError::Gguf { .. } => failure.hint(FOLDER_OF_GGUF),
             _ => failure,
         }
     }

@@ -3,7 +3,7 @@
 //! A struct of options is a topic of `--help`, and has its heading. [`store`] and [`episodes`] say
 //! what a command reads. [`proxy`] has what `serve` and `run` share: [`upstream`], [`fleet`],
 //! [`agents`], [`limits`], [`control`], [`tls`] and [`telemetry`]. [`engine`] and [`device`] say
-//! how the engine computes, [`token`] who may call it.
+//! how the engine computes, [`token`] who may call it. [`tokenizer`] takes a file or its folder.
 
 pub(crate) mod address;
 pub(crate) mod agents;
@@ -21,4 +21,5 @@ pub(crate) mod store;
 pub(crate) mod telemetry;
 mod tls;
 pub(crate) mod token;
+pub(crate) mod tokenizer;
 pub(crate) mod upstream;

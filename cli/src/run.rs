@@ -380,9 +380,11 @@ fn print_summary(episode: &EpisodeId, summary: &Value, place: &str, page: &str) 
         number(summary, "prompt_tokens"),
         number(summary, "completion_tokens")
     );
-    let incomplete = number(summary, "incomplete");
-    if incomplete > 0 {
-        line += &format!(", {incomplete} incomplete");
+    for kind in ["incomplete", "refused"] {
+        let calls = number(summary, kind);
+        if calls > 0 {
+            line += &format!(", {calls} {kind}");
+        }
     }
     line += &format!("; read it: rolltape show {episode} {place}, or in a browser: {page}");
     terminal::message(&line);

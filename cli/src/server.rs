@@ -162,9 +162,9 @@ impl ServerOptions {
 
     /// The viewer of the store, with the tokenizer of the model if it is at hand.
     fn viewer(&self) -> Viewer {
-        let model = self.backend.model.as_deref();
+        let model = self.backend.model.clone();
         let tokenizer = model.or_else(|| self.proxy.upstream.tokenizer());
-        Viewer::new(self.store.clone(), tokenizer.map(TokenTexts::later))
+        Viewer::new(self.store.clone(), tokenizer.as_deref().map(TokenTexts::later))
     }
 }
 

@@ -151,6 +151,7 @@ pub(crate) async fn show(recorder: &Recorder, shown: AttemptId) -> Result<JsonRe
         "generations": summary.generations,
         "with_ids": summary.with_ids,
         "incomplete": summary.incomplete,
+        "refused": summary.refused,
         "prompt_tokens": summary.prompt_tokens,
         "completion_tokens": summary.completion_tokens,
         "reward": summary.reward,

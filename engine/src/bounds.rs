@@ -23,6 +23,12 @@ pub(crate) const STALL_WAIT: Duration = Duration::from_secs(86_400);
 pub(crate) const BODY_IDLE_WAIT: Duration = Duration::from_secs(30);
 /// Time for replies under way to finish once the server stops.
 pub(crate) const STOP_WAIT: Duration = Duration::from_secs(5);
+/// Time for the last step to end after that; a GPU that hangs gets none.
+pub(crate) const LAST_STEP_WAIT: Duration = Duration::from_secs(15);
+/// Default time of a GPU's step after which the GPU counts as hung.
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest time between two looks at the step that runs.
+pub(crate) const STEP_LOOK_EVERY: Duration = Duration::from_secs(1);
 
 // Bodies of requests.
 

@@ -96,7 +96,7 @@ impl ModelConfig {
             rotary: hybrid::rotary_width(config, heads.dim, is_hybrid)?,
             hybrid,
             heads,
-            eps: number(config, "rms_norm_eps")?.unwrap_or(1e-6) as f32,
+            eps: norm_eps(config)?,
             positions: rope.positions(count(config, "max_position_embeddings")?),
             rope,
             tied,
@@ -197,6 +197,16 @@ fn refuse_windows(config: &Value, architecture: Architecture) -> Result<(), Conf
     }
     let supported = "`null`, or `use_sliding_window` = `false`";
     Err(ConfigError::unsupported("sliding_window", window.to_string(), supported))
+}
+
+/// The number that norms add to a mean of squares.
+fn norm_eps(config: &Value) -> Result<f32, ConfigError> {
+    const FIELD: &str = "rms_norm_eps";
+    let eps = number(config, FIELD)?.unwrap_or(1e-6);
+    match (0.0..=1.0).contains(&eps) {
+        true => Ok(eps as f32),
+        false => Err(ConfigError::field(FIELD, format!("is {eps}, which is not from 0 to 1"))),
+    }
 }
 
 fn heads(config: &Value, hidden: usize, architecture: Architecture) -> Result<Heads, ConfigError> {

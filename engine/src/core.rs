@@ -5,12 +5,13 @@
 //!
 //! - [`message`]: calls and commands to the thread; [`commands`] carries the commands out.
 //! - [`step`]: a step in flight.
-//! - [`status`]: the status that other threads read.
+//! - [`status`]: the status that other threads read. [`watch`]: the time of the step that runs.
 
 pub(crate) mod commands;
 pub(crate) mod message;
 pub(crate) mod status;
 pub(crate) mod step;
+pub(crate) mod watch;
 
 use std::sync::Arc;
 
@@ -123,7 +124,9 @@ impl<O: Ops> EngineCore<O> {
 
     fn step(&mut self) {
         self.scheduler.drop_abandoned();
+        self.status.watch.begin();
         self.schedule_and_run();
+        self.status.watch.end();
         self.scheduler.update_gauges();
     }
 

@@ -70,7 +70,7 @@ impl Deref for ExclusiveGpu {
 
 impl Drop for ExclusiveGpu {
     fn drop(&mut self) {
-        for name in ["fail_allocation", "fail_launch", "fail_recording", "seed"] {
+        for name in ["fail_allocation", "fail_launch", "fail_recording", "hang", "seed"] {
             self.emulated.set(name, 0);
         }
     }

@@ -1,8 +1,8 @@
 //! The engine: a model folder turned into a core, its status and the facts that the server needs.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Once, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kernels::Ops;
 use template::ChatTemplate;
@@ -42,6 +42,7 @@ pub struct Engine {
     pub(crate) status: Arc<SharedStatus>,
     pub(crate) updates: Arc<WeightUpdates>,
     device: String,
+    memory: String,
 }
 
 impl std::fmt::Debug for Engine {
@@ -85,9 +86,10 @@ impl Engine {
         Blueprint { folder, weights: &RandomWeights, path, options }.build()
     }
 
-    /// A line that names the device and says why it was selected.
-    pub fn device(&self) -> &str {
-        &self.device
+    /// Lines for people: the device and why it was selected, and the memory that the engine takes
+    /// by and by.
+    pub fn description(&self) -> [&str; 2] {
+        [&self.device, &self.memory]
     }
 
     /// The name that requests give as `model`.
@@ -113,18 +115,29 @@ struct LoadedModel<O: Ops> {
     /// Pages of keys and values, and slots of states.
     pages: PagePool,
     limits: StepLimits,
+    /// A line about the memory of keys and values.
+    memory: String,
 }
 
 impl<T: TensorSource> Blueprint<'_, T> {
     fn build(self) -> Result<Engine, LoadError> {
         let (device, description) = SelectedDevice::new(&self.options, &self.folder.model)?;
         match device {
-            SelectedDevice::Cpu(ops) => self.build_on(ops, description),
-            SelectedDevice::Cuda(ops) => self.build_on(*ops, description).map_err(gpu_load_error),
+            // Threads of the CPU do not hang, and a large step takes its time.
+            SelectedDevice::Cpu(ops) => self.build_on(ops, description, None),
+            SelectedDevice::Cuda(ops) => {
+                let step_limit = Some(self.options.step_timeout);
+                self.build_on(*ops, description, step_limit).map_err(gpu_load_error)
+            }
         }
     }
 
-    fn build_on<O: Ops + 'static>(self, ops: O, device: String) -> Result<Engine, LoadError> {
+    fn build_on<O: Ops + 'static>(
+        self,
+        ops: O,
+        device: String,
+        step_limit: Option<Duration>,
+    ) -> Result<Engine, LoadError> {
         let loaded = self.load_model(ops)?;
         let staging_device = loaded.model.second_device()?;
         let staging = Arc::new(WeightStaging::new(staging_device, loaded.model.config().clone()));
@@ -132,7 +145,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
 
         let stats = Arc::new(EngineStats::default());
         let scheduler = Scheduler::new(loaded.limits, loaded.pages, Arc::clone(&stats));
-        let status = Arc::new(SharedStatus::new(Arc::from(FIRST_VERSION)));
+        let status = Arc::new(SharedStatus::new(Arc::from(FIRST_VERSION), step_limit));
         let settings = CoreSettings {
             logprobs_mode: self.options.logprobs_mode,
             async_scheduling: self.options.async_scheduling,
@@ -144,7 +157,8 @@ impl<T: TensorSource> Blueprint<'_, T> {
         let shared = SharedState { status: Arc::clone(&status), staging };
         let core = EngineCore::new(loaded.model, tokenizer, scheduler, shared, settings);
         let updates = Arc::new(updates);
-        Ok(Engine { core: Box::new(core), info, stats, status, updates, device })
+        let memory = loaded.memory;
+        Ok(Engine { core: Box::new(core), info, stats, status, updates, device, memory })
     }
 
     /// Places the weights on the device, and divides the memory that is left.
@@ -155,6 +169,9 @@ impl<T: TensorSource> Blueprint<'_, T> {
 
         let recorder = ManifestRecorder::new(self.weights, ops.uses_bf16());
         let parameters = ModelParameters::load(&ops, &recorder, config)?;
+        if config.tied {
+            recorder.check_tied_head(config)?;
+        }
         let logit_rows = options.max_num_seqs.min(tokens);
         let scratch = Scratch::new(&ops, config, tokens, logit_rows)?;
 
@@ -170,6 +187,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
         };
 
         Ok(LoadedModel {
+            memory: options.describe_cache(kv, sizes, free.is_some()),
             manifest: recorder.into_manifest(),
             model: Model::new(ops, parameters, config.clone(), scratch, capacity)?,
             max_model_len: kv.max_model_len,
@@ -201,6 +219,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
             system_fingerprint: system_fingerprint(&folder.fingerprint),
             tokenizer: Arc::new(folder.tokenizer),
             template: folder.template,
+            tools_left_out: Once::new(),
             defaults: folder.defaults,
             eos: folder.eos,
             seed: options.seed.unwrap_or_else(random_seed),

@@ -20,6 +20,12 @@ pub enum LoadError {
         #[source]
         source: io::Error,
     },
+    /// The model is a GGUF file, or a folder of them.
+    #[error("`{path}` is a GGUF file, which the engine does not read")]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file that should be JSON is not.
     #[error("`{path}` is not JSON")]
     Json {

@@ -11,6 +11,7 @@
 mod gbnf;
 mod schema;
 mod schema_cost;
+mod spaces;
 mod thought;
 mod watch;
 
@@ -31,6 +32,7 @@ use crate::bounds::{
 use crate::work_limit::WorkLimit;
 pub(crate) use schema::prepare as prepare_schema;
 pub(crate) use schema_cost::lookup as lookup_schema;
+use spaces::{SpaceCount, SpacedTokens};
 use thought::ThinkTags;
 pub(crate) use thought::{LeadingThought, tag};
 
@@ -76,7 +78,7 @@ pub(crate) enum GrammarSpec {
 /// The white space that JSON may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JsonWhitespace {
-    /// Any, wherever JSON allows it.
+    /// Wherever JSON allows it, a few characters in a row.
     Any,
     /// None.
     None,
@@ -181,6 +183,7 @@ pub(crate) struct GrammarCompiler {
     factory: ParserFactory,
     ends: Arc<[u32]>,
     think_tags: ThinkTags,
+    spaced: Arc<SpacedTokens>,
     /// Limit of the forms that are compiled at once.
     compilations: WorkLimit,
 }
@@ -210,6 +213,7 @@ impl GrammarCompiler {
             factory,
             ends: ends.into(),
             think_tags: ThinkTags::new(tokenizer),
+            spaced: Arc::new(SpacedTokens::new(env)),
             compilations: WorkLimit::new(FORMS_AT_ONCE),
         })
     }
@@ -244,6 +248,9 @@ impl GrammarCompiler {
         form.check()?;
         // Models put blank lines between reasoning and calls. A form is the content as it is.
         let blank = if matches!(form, GrammarSpec::Calls(_)) { "BLANK" } else { "" };
+        let has_spaces = matches!(form, GrammarSpec::Json { spacing: JsonWhitespace::Any, .. });
+        let is_thought = thought == LeadingThought::Open;
+        let spaces = has_spaces.then(|| SpaceCount::new(Arc::clone(&self.spaced), is_thought));
         let whole = self.think_tags.before(form.top_level()?, thought, blank);
         let parser = self.factory.create_parser(whole);
         let mut matcher = Matcher::new(parser).into_cancellable();
@@ -262,7 +269,7 @@ impl GrammarCompiler {
         if first.is_zero() {
             return Err(GrammarError::form("no text matches the form"));
         }
-        Ok(Grammar::new(matcher, Arc::clone(&self.ends)))
+        Ok(Grammar::new(matcher, Arc::clone(&self.ends), spaces))
     }
 }
 
@@ -279,6 +286,8 @@ enum MatchState {
 pub(crate) struct Grammar {
     matcher: Matcher,
     ends: Arc<[u32]>,
+    /// The white space of JSON; none where the form is no JSON, or says what it may be.
+    spaces: Option<SpaceCount>,
     state: MatchState,
     /// Tokens that were matched.
     tokens: u32,
@@ -292,7 +301,7 @@ impl Clone for Grammar {
     /// A grammar in the same state that shares nothing with this one.
     fn clone(&self) -> Grammar {
         let (matcher, ends) = (self.matcher.deep_clone(), Arc::clone(&self.ends));
-        Grammar { matcher, ends, ..*self }
+        Grammar { matcher, ends, spaces: self.spaces.clone(), ..*self }
     }
 }
 
@@ -303,9 +312,9 @@ impl fmt::Debug for Grammar {
 }
 
 impl Grammar {
-    fn new(matcher: Matcher, ends: Arc<[u32]>) -> Grammar {
+    fn new(matcher: Matcher, ends: Arc<[u32]>, spaces: Option<SpaceCount>) -> Grammar {
         let (state, zero) = (MatchState::Open, Duration::ZERO);
-        Grammar { matcher, ends, state, tokens: 0, spent: zero, last: zero }
+        Grammar { matcher, ends, spaces, state, tokens: 0, spent: zero, last: zero }
     }
 
     /// Excludes the ids that cannot come next. `logits` is `[vocab]`.
@@ -316,6 +325,7 @@ impl Grammar {
                 for (word, logits) in mask.as_slice().iter().zip(logits.chunks_mut(32)) {
                     forbid(*word, logits);
                 }
+                self.spaces.iter().for_each(|spaces| spaces.mask(logits));
             }
             Err(error) => self.fail(&error),
         }
@@ -331,6 +341,7 @@ impl Grammar {
             return;
         }
         self.tokens += 1;
+        self.spaces.iter_mut().for_each(|spaces| spaces.push(id));
         if let Err(error) = self.timed(|matcher| matcher.consume_token(id)) {
             self.fail(&error);
         } else if self.spent > MASK_START_WAIT + MASK_TOKEN_WAIT * self.tokens {

@@ -1,6 +1,6 @@
 //! Facts about the model, for the server.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 
 use kernels::cuda::DeviceOptions;
 use template::{ChatTemplate, Tokenizer, ToolFormat};
@@ -24,6 +24,8 @@ pub(crate) struct ModelInfo {
     pub(crate) system_fingerprint: String,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: Option<ChatTemplate>,
+    /// Done once it was told that the template leaves tools out.
+    pub(crate) tools_left_out: Once,
     pub(crate) defaults: SamplingDefaults,
     pub(crate) eos: Vec<u32>,
     /// The seed of requests without one.

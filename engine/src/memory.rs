@@ -31,9 +31,22 @@ fn machine_total(text: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
+/// A number of bytes as people read it, such as `5.8 GiB`.
+pub(crate) fn in_words(bytes: u64) -> String {
+    const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let (unit, bits) = UNITS.into_iter().find(|(_, bits)| bytes >> bits > 0).unwrap_or(UNITS[2]);
+    format!("{:.1} {unit}", bytes as f64 / f64::from(1_u32 << bits))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_are_told_in_the_largest_unit_that_fits() {
+        let told = [512, 1 << 10, 3 << 19, 5 << 30, 6_227_702_579].map(in_words);
+        assert_eq!(told, ["0.5 KiB", "1.0 KiB", "1.5 MiB", "5.0 GiB", "5.8 GiB"]);
+    }
 
     #[test]
     fn the_total_is_read_in_bytes() {

@@ -3,9 +3,11 @@
 pub(crate) mod parsers;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use kernels::{DeviceLimits, Numerics, Ops, PAGE};
 
+use crate::bounds::STEP_TIMEOUT;
 use crate::config::ModelConfig;
 use crate::error::LoadError;
 use crate::lora::LoraLimits;
@@ -101,6 +103,8 @@ pub struct EngineOptions {
     /// True if a GPU gets the next step before the tokens of the current one are read. Applies to
     /// steps whose tokens the GPU samples.
     pub async_scheduling: bool,
+    /// The time of a GPU's step after which the GPU counts as hung.
+    pub step_timeout: Duration,
     /// A folder with the libraries of CUDA; the usual places by default.
     pub cuda_libraries: Option<PathBuf>,
     /// A folder that keeps compiled kernels for the next start.
@@ -138,6 +142,7 @@ impl Default for EngineOptions {
             deterministic: false,
             eager: false,
             async_scheduling: true,
+            step_timeout: STEP_TIMEOUT,
             cuda_libraries: None,
             kernel_cache: None,
             kernel_texts: None,
@@ -281,6 +286,25 @@ impl EngineOptions {
             None => affordable.min(longest.saturating_mul(self.max_num_seqs)),
         };
         Ok(KvCapacity { max_model_len, pages, states })
+    }
+
+    /// A line that says how much memory a cache takes, whether at once or by and by, and which
+    /// option sets it.
+    pub(crate) fn describe_cache(
+        &self,
+        kv: KvCapacity,
+        sizes: CacheBytes,
+        at_once: bool,
+    ) -> String {
+        let bytes = kv.pages as u64 * sizes.page as u64 + kv.states as u64 * sizes.state as u64;
+        let takes = if at_once { "takes" } else { "grows to" };
+        let share = match (self.kv_cache_memory, at_once) {
+            (Some(_), _) => "as --kv-cache-memory says",
+            (None, true) => "within --gpu-memory-utilization; --kv-cache-memory sets it",
+            (None, false) => "at most a quarter of the machine's memory; --kv-cache-memory sets it",
+        };
+        let (size, tokens) = (memory::in_words(bytes), kv.pages * PAGE);
+        format!("the KV cache {takes} {size}, {tokens} tokens: {share}")
     }
 
     /// Slots of recurrent states of `state_bytes` each: what the sequences need, within a share of

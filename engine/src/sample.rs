@@ -24,10 +24,11 @@ use std::time::Duration;
 
 use distribution::{Distribution, LogitsRow, Reported};
 pub(crate) use draw::mix;
+pub(crate) use math::is_distribution;
 pub use params::LogprobsMode;
 pub(crate) use params::{SampledToken, SamplingDefaults, SamplingParams, TokenScores};
 use processors::TokenHistory;
-pub(crate) use thought::ThoughtBudget;
+pub(crate) use thought::{PromptEnd, ThoughtBudget};
 
 use crate::bounds::SLOW_MASK;
 
@@ -75,13 +76,18 @@ impl Sampler {
 
     /// Samples the token at `position` of the reply from `logits`, `[vocab]` and not empty.
     ///
-    /// To be called once for each position, in order. Overwrites the logits.
+    /// To be called once for each position, in order. Overwrites the logits. None if they are no
+    /// distribution: if one is NaN or infinite, or if none is left that is more than minus
+    /// infinity.
     pub(crate) fn sample(
         &mut self,
         logits: &mut [f32],
         position: usize,
         mode: LogprobsMode,
-    ) -> SampledToken {
+    ) -> Option<SampledToken> {
+        if !is_distribution(logits) {
+            return None;
+        }
         let is_masked = self.masks(position);
         let has_temperature = !self.params.is_greedy() && self.params.temperature != 1.0;
         let is_changed = is_masked || self.shifts_logits() || has_temperature;
@@ -97,12 +103,12 @@ impl Sampler {
             logits.iter_mut().for_each(|logit| *logit /= self.params.temperature);
         }
 
-        let token = self.choose(logits, raw.as_deref(), position, mode);
+        let token = self.choose(logits, raw.as_deref(), position, mode)?;
         self.push(token.id);
         if let Some(grammar) = &mut self.params.grammar {
             Arc::make_mut(grammar).push(token.id);
         }
-        token
+        Some(token)
     }
 
     /// Notes a token of the reply, but not in the grammar.
@@ -120,12 +126,15 @@ impl Sampler {
         raw: Option<&[f32]>,
         position: usize,
         mode: LogprobsMode,
-    ) -> SampledToken {
+    ) -> Option<SampledToken> {
         let (params, row) = (&self.params, LogitsRow::new(logits));
+        if !row.has_numbers() {
+            return None;
+        }
         let (id, processed) = if params.is_greedy() {
             let id = row.likeliest();
             if params.logprobs.is_none() {
-                return SampledToken { id, scores: None };
+                return Some(SampledToken { id, scores: None });
             }
             (id, Distribution::whole(row))
         } else {
@@ -134,7 +143,7 @@ impl Sampler {
         };
 
         if params.logprobs.is_none() {
-            return SampledToken { id, scores: None };
+            return Some(SampledToken { id, scores: None });
         }
 
         // Without masks, penalties, temperature and filters the two distributions are the same.
@@ -144,7 +153,7 @@ impl Sampler {
             let raw = Distribution::whole(LogitsRow::new(raw.unwrap_or(logits)));
             self.scores(id, &processed, &raw, mode)
         };
-        SampledToken { id, scores: Some(scores) }
+        Some(SampledToken { id, scores: Some(scores) })
     }
 
     fn scores(

@@ -40,20 +40,25 @@ mod tokenize;
 mod trainer;
 mod translation;
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::bounds::{HEAD_WAIT, IDLE_WAIT};
 use http::server::activity::AgentWaits;
 use http::server::edge;
 use http::server::listen::{self, ClientRules, ConnectionBounds, Listener};
 use tokio::net::TcpListener;
-use tokio::task::JoinError;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::Engine;
-use crate::bounds::{CONNECTIONS_MAX, STALL_WAIT, STOP_WAIT, STREAMS_MAX};
+use crate::bounds::{
+    CONNECTIONS_MAX, LAST_STEP_WAIT, STALL_WAIT, STEP_LOOK_EVERY, STOP_WAIT, STREAMS_MAX,
+};
+use crate::core::status::SharedStatus;
 pub use access::Access;
 use calls::{ApiError, HttpReply, error_reply};
 use state::ServerState;
@@ -70,11 +75,16 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let Engine { core, info: card, stats, status: board, updates, .. } = engine;
+    let watching = tokio::spawn(watch_steps(Arc::clone(&board)));
+    let last_look = Arc::clone(&board);
     let (state, receiver) = ServerState::new(card, board, stats, updates, access);
     let state = Arc::new(state);
-    let thread = std::thread::Builder::new()
-        .name("engine".into())
-        .spawn(move || core.run_to_end(receiver))?;
+    let (running, ended) = oneshot::channel::<Infallible>();
+    let thread = std::thread::Builder::new().name("engine".into()).spawn(move || {
+        // Dropped when the thread ends, also by a panic.
+        let _running = running;
+        core.run_to_end(receiver);
+    })?;
 
     let stopping = Arc::clone(&state);
     let shutdown = async move {
@@ -89,20 +99,35 @@ pub async fn serve(
     let service = edge::service(answer, panicked_reply);
     listen::serve(listener_at(listener), service, shutdown).await;
 
-    // The state and with it the last sender is gone, so the thread ends after its current step.
-    let joined = tokio::task::spawn_blocking(move || thread.join()).await;
-    if panicked(&joined) {
+    // The state and with it the last sender is gone, so the thread ends after its current step. A
+    // device that hangs never ends it, and the process ends without.
+    let wait = if last_look.watch.is_over() { Duration::ZERO } else { LAST_STEP_WAIT };
+    let has_ended = tokio::time::timeout(wait, ended).await.is_ok();
+    watching.abort();
+    if !has_ended {
+        tracing::error!("the engine thread still waits for a step; the process ends without it");
+    } else if thread.join().is_err() {
         tracing::error!("the engine thread panicked");
     }
     Ok(())
 }
 
-/// True if the thread panicked. A runtime that ends first cancels the wait, which says nothing of
-/// the thread.
-fn panicked(joined: &Result<std::thread::Result<()>, JoinError>) -> bool {
-    match joined {
-        Ok(thread) => thread.is_err(),
-        Err(wait) => wait.is_panic(),
+/// Says in the log when the device hangs, and when it goes on.
+async fn watch_steps(status: Arc<SharedStatus>) {
+    let Some(limit) = status.watch.limit() else { return };
+    let mut hung = false;
+    loop {
+        tokio::time::sleep((limit / 4).min(STEP_LOOK_EVERY)).await;
+        let is_over = status.watch.is_over();
+        match (hung, is_over) {
+            (false, true) => tracing::error!(
+                seconds = limit.as_secs_f64(),
+                "the GPU hangs: a step has not ended for so long; new calls are refused"
+            ),
+            (true, false) => tracing::warn!("the GPU goes on; new calls are taken again"),
+            _ => {}
+        }
+        hung = is_over;
     }
 }
 
@@ -121,24 +146,6 @@ fn listener_at(socket: TcpListener) -> Listener {
 /// The reply to a call whose handler panicked.
 fn panicked_reply() -> HttpReply {
     error_reply(&ApiError::internal())
-}
-
-#[cfg(test)]
-mod joined {
-    use super::*;
-
-    /// What a runtime that ends first leaves of a wait that has not begun.
-    #[test]
-    fn a_wait_that_was_given_up_is_no_panic_of_the_engine() {
-        let waited = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let given_up = waited.spawn(std::future::pending::<std::thread::Result<()>>());
-        given_up.abort();
-        let given_up = waited.block_on(given_up);
-        assert!(given_up.as_ref().is_err_and(JoinError::is_cancelled));
-        assert!(!panicked(&given_up));
-        assert!(!panicked(&Ok(Ok(()))));
-        assert!(panicked(&Ok(Err(Box::new("a panic")))));
-    }
 }
 
 #[cfg(test)]

@@ -71,6 +71,16 @@ pub(crate) trait TensorSource {
         self.take(name, shape).map(Elements::Host)
     }
 
+    /// Returns the head that files have beside an embedding that serves as one, if they do.
+    fn tied_head(&self, _shape: &[usize]) -> Result<Option<Tensor>, LoadError> {
+        Ok(None)
+    }
+
+    /// The error that a tensor cannot be used.
+    fn refuse(&self, name: &str, reason: String) -> LoadError {
+        LoadError::Tensor { name: name.to_owned(), path: "the model".into(), reason }
+    }
+
     /// Refuses a model that cannot fit, before anything is placed: into `room` bytes of a device,
     /// or without `room` into the machine's memory. Files are not checked.
     fn check_room(&self, _model: &ModelConfig, _room: Option<u64>) -> Result<(), LoadError> {

@@ -40,6 +40,7 @@ Settings read_settings() {
       from_environment("DRIVER", 13000),
       from_environment("DEVICES", 1),
       from_environment("SEED", 0),
+      from_environment("HANG", 0),
       text == "early" ? EARLY : text == "random" ? RANDOM : LATE,
   };
 }
@@ -53,6 +54,7 @@ long long *named(const std::string &name) {
       {"fail_recording", &s.fail_recording},
       {"driver", &s.driver},
       {"seed", &s.seed},
+      {"hang", &s.hang},
       {"order", &s.order},
       {"launches", &c.launches},
       {"early_launches", &c.early_launches},

@@ -48,7 +48,7 @@ using Work = std::function<Result()>;  // NOT_READY: not yet, ask again
 // Settings of the environment or a test; see README.md.
 struct Settings {
   long long memory, fail_allocation, fail_launch, fail_recording, capability, driver, devices, seed,
-      order;
+      hang, order;
 };
 enum Order { LATE, EARLY, RANDOM };
 Settings &settings();

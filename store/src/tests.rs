@@ -237,6 +237,28 @@ async fn one_bad_record_costs_only_itself() {
 }
 
 #[tokio::test]
+async fn a_refused_call_is_not_an_incomplete_one() {
+    on_both(async |site| {
+        let (store, _writer) = site.open().await;
+        let outcomes =
+            [Some(Outcome::Complete), Some(Outcome::Refused), Some(Outcome::ClientGone), None];
+        for (at, outcome) in (1..).zip(outcomes) {
+            let call = begun("a", at);
+            let id = call.call_id;
+            store.begin(call).await.done().await.unwrap();
+            if let Some(outcome) = outcome {
+                let end = CallEnd::without_reply(id, at, outcome);
+                store.end(end).await.done().await.unwrap();
+            }
+        }
+        let mut snapshot = store.snapshot().await.unwrap();
+        let summary = snapshot.summaries(&Selection::default()).await.unwrap().remove(0);
+        assert_eq!((summary.calls, summary.incomplete, summary.refused), (4, 2, 1));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn closed_episodes_refuse_and_rewards_keep_their_history() {
     on_both(async |site| {
         let (store, _writer) = site.open().await;

@@ -38,7 +38,8 @@ fn render(case: &Case, parsed: &mut Parsed) -> Result<String, Box<dyn Error>> {
             new.insert(ChatTemplate::new(&case.template, case.special_tokens.clone())?)
         }
     };
-    let messages = prepare(&case.messages)?;
+    let keeps_parts = template.reads_parts(case.tools.is_some());
+    let messages = prepare(&case.messages, keeps_parts)?;
     let input = ChatInput {
         messages: &messages,
         tools: case.tools.as_deref(),

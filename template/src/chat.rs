@@ -7,6 +7,7 @@
 mod bounds;
 mod files;
 mod operators;
+mod parts;
 mod python;
 mod rewrite;
 mod text;
@@ -20,11 +21,18 @@ use minijinja::value::Value as Jinja;
 use minijinja::{Environment, Error, ErrorKind};
 use serde_json::{Map, Value};
 
+use crate::json::exact::{self, Exact};
+
 /// The role between system and user.
 const DEVELOPER: &str = "developer";
 /// Names of templates, in the environment and in the list of a tokenizer.
 const DEFAULT: &str = "default";
 const TOOL_USE: &str = "tool_use";
+/// The mark behind a message that the reply continues. It ends with a space, so that a template that
+/// trims the message shows it.
+const CONTINUED: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+/// The variable with the tools of a call.
+const TOOLS: &str = "tools";
 
 /// Error of loading a chat template.
 #[derive(Debug, thiserror::Error)]
@@ -115,6 +123,9 @@ pub struct ChatTemplate {
     special_tokens: Map<String, Value>,
     source: String,
     has_tool_use: bool,
+    /// True if it goes through the parts of a content that is a list.
+    reads_parts: bool,
+    tool_use_reads_parts: bool,
     /// True if it mentions the role; if not, developers' messages become the system's.
     knows_developer: bool,
 }
@@ -135,6 +146,7 @@ impl ChatTemplate {
             template.knows_developer |= source.contains(DEVELOPER);
             template.source.push_str(&source);
             template.has_tool_use = true;
+            template.tool_use_reads_parts = parts::are_read(&source);
         }
         Ok(Some(template))
     }
@@ -152,6 +164,8 @@ impl ChatTemplate {
             special_tokens,
             source: source.to_owned(),
             has_tool_use: false,
+            reads_parts: parts::are_read(source),
+            tool_use_reads_parts: false,
             knows_developer: source.contains(DEVELOPER),
         };
         template.add(DEFAULT, source)?;
@@ -167,6 +181,15 @@ impl ChatTemplate {
     /// The text of the template, or of all templates one after another.
     pub fn source(&self) -> &str {
         &self.source
+    }
+
+    /// True if a template reads `tools`; if none does, the model is not told of them.
+    pub fn reads_tools(&self) -> bool {
+        let reads = |name| {
+            let template = self.environment.get_template(name);
+            template.is_ok_and(|template| template.undeclared_variables(false).contains(TOOLS))
+        };
+        [DEFAULT, TOOL_USE].into_iter().any(reads)
     }
 
     /// Renders the prompt, as text in which special tokens are spelled out.
@@ -188,39 +211,49 @@ impl ChatTemplate {
             variables.insert("strftime_now", strftime_now);
         }
         for (key, value) in self.special_tokens.iter().chain(given) {
-            variables.insert(key, Jinja::from_serialize(value));
+            variables.insert(key, Jinja::from_serialize(Exact(value)));
         }
 
+        variables.insert("messages", exact_list(Some(&self.known_roles(input.messages))));
+        variables.insert("tools", exact_list(input.tools));
+        variables.insert("documents", exact_list(input.documents));
         variables.insert("messages", Jinja::from_serialize(self.known_roles(input.messages)));
-        variables.insert("tools", Jinja::from_serialize(input.tools));
+        variables.insert(TOOLS, Jinja::from_serialize(input.tools));
         variables.insert("documents", Jinja::from_serialize(input.documents));
         variables.insert("add_generation_prompt", Jinja::from(input.add_generation_prompt));
         bounds::begin(input.text_bytes());
-        template.render(variables).map_err(refused)
+        template.render(variables).map(exact::shown).map_err(refused)
     }
 
-    /// Renders a prompt that ends inside the last message, for a reply that continues it.
+    /// Renders a prompt that ends inside the last message, for a reply that continues it. A mark at
+    /// the end of the message shows the place, as in `transformers`.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render`], and if the last message's content is not in the text.
+    /// As [`ChatTemplate::render`], and if the last message's text is not in the prompt.
     pub fn render_continuation(&self, input: &ChatInput<'_>) -> Result<String, RenderError> {
-        let input = ChatInput { add_generation_prompt: false, ..*input };
+        let mut messages = input.messages.to_vec();
+        let last = messages.last_mut().and_then(last_text).ok_or_else(no_continuation)?;
+        let continued = last.clone();
+        last.push_str(CONTINUED);
+
+        let input = ChatInput { messages: &messages, add_generation_prompt: false, ..*input };
         let mut text = self.render(&input)?;
-        let last = input
-            .messages
-            .last()
-            .and_then(|message| message["content"].as_str())
-            .unwrap_or_default();
-        let Some(start) = text.rfind(last.trim()) else {
-            let reason = "the last message, which the reply is to go on with, is not in the prompt";
-            return Err(RenderError { reason: reason.to_owned() });
-        };
+        let mark = CONTINUED.trim_end();
+        let end = text.rfind(mark).filter(|_| text.contains(strip(&continued)));
+        let end = end.ok_or_else(no_continuation)?;
 
         // If the template trims the content, the reply continues the trimmed text.
-        let spaced = last.trim_start();
-        let kept = if text[start..].starts_with(spaced) { spaced } else { last.trim() };
-        text.truncate(start + kept.len());
+        let keeps_spaces = text[end..].starts_with(CONTINUED);
+        text.truncate(end);
+        if !keeps_spaces {
+            text.truncate(text.trim_end_matches(is_space).len());
+        }
         Ok(text)
+    }
+
+    /// Returns true if the template for a call goes through the parts of a content that is a list.
+    pub fn reads_parts(&self, has_tools: bool) -> bool {
+        if self.has_tool_use && has_tools { self.tool_use_reads_parts } else { self.reads_parts }
     }
 
     /// Turns developers' messages into the system's, if the template does not know that role.
@@ -234,6 +267,40 @@ impl ChatTemplate {
         }
         Cow::Owned(renamed)
     }
+}
+
+/// The text that a continued message ends with: its content, or the last part that has a text.
+fn last_text(message: &mut Value) -> Option<&mut String> {
+    match message.get_mut("content")? {
+        Value::String(text) => Some(text),
+        Value::Array(parts) => {
+            parts.iter_mut().rev().find_map(|part| match part.get_mut("text")? {
+                Value::String(text) => Some(text),
+                _ => None,
+            })
+        }
+        _ => None,
+    }
+}
+
+/// `str.strip` of Python.
+fn strip(text: &str) -> &str {
+    text.trim_matches(is_space)
+}
+
+/// `str.isspace` of Python, which has four more characters than Unicode's white space.
+fn is_space(letter: char) -> bool {
+    letter.is_whitespace() || ('\u{1C}'..='\u{1F}').contains(&letter)
+}
+
+fn no_continuation() -> RenderError {
+    let reason = "the last message, which the reply is to go on with, is not in the prompt";
+    RenderError { reason: reason.to_owned() }
+}
+
+/// A list of JSON values for a template, or none.
+fn exact_list(values: Option<&[Value]>) -> Jinja {
+    Jinja::from_serialize(values.map(|values| values.iter().map(Exact).collect::<Vec<_>>()))
 }
 
 fn is_developer(message: &Value) -> bool {
@@ -323,6 +390,20 @@ mod tests {
     }
 
     #[test]
+    fn a_template_reads_tools_or_leaves_them_out() {
+        let reads = |source| ChatTemplate::new(source, Map::new()).unwrap().reads_tools();
+        assert!(reads("{%- if tools %}{{ tools | tojson }}{% endif %}"));
+        assert!(reads("{% if not tools is defined %}{% set tools = none %}{% endif %}"));
+        assert!(reads("{% macro all() %}{{ tools | length }}{% endmacro %}{{ all() }}"));
+        assert!(!reads("{% for m in messages %}{{ m.content }}{% endfor %}You have no tools."));
+        assert!(!reads("{% set tools = 1 %}{{ tools }}"));
+
+        let mut named = ChatTemplate::new("{{ messages[0].content }}", Map::new()).unwrap();
+        named.add(TOOL_USE, "{{ tools }}").unwrap();
+        assert!(named.reads_tools());
+    }
+
+    #[test]
     fn a_developer_message_is_the_systems_if_it_has_no_role() {
         let messages = [json!({"role": "developer", "content": "a"})];
         let input = ChatInput { messages: &messages, ..ChatInput::default() };
@@ -360,6 +441,56 @@ mod tests {
         };
         let source = "{{ enable_thinking }} {{ messages | length }} {{ bos_token }}";
         assert_eq!(render(source, &input).unwrap(), "False 1 B");
+    }
+
+    const CHATML: &str = "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' + \
+                          (m.content or '') + '<|im_end|>\n' }}{%- endfor %}";
+
+    /// The prompts are those of `transformers`.
+    #[test]
+    fn a_continuation_ends_behind_the_last_message() {
+        let trimming = CHATML.replace("(m.content or '')", "(m.content | trim)");
+        let continued = |source: &str, last: &str| {
+            let messages = [
+                json!({"role": "user", "content": "Hi"}),
+                json!({"role": "assistant", "content": last}),
+            ];
+            let input = ChatInput { messages: &messages, ..ChatInput::default() };
+            let template = ChatTemplate::new(source, Map::new()).unwrap();
+            let text = template.render_continuation(&input).unwrap();
+            let start = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant";
+            text.strip_prefix(start).unwrap().to_owned()
+        };
+        for last in ["Sure, ", "", "d", "end", "im_end", "|", "\n", " ", " Hi", "<|im_end|>"] {
+            assert_eq!(continued(CHATML, last), format!("\n{last}"));
+            let kept = format!("\n{}", last.trim());
+            assert_eq!(continued(&trimming, last), kept.trim_end(), "{last:?}");
+        }
+
+        let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b "}]);
+        let messages = [json!({"role": "assistant", "content": parts})];
+        let input = ChatInput { messages: &messages, ..ChatInput::default() };
+        let source = "{% for m in messages %}{% for p in m.content %}[{{ p.text }}]{% endfor %}\
+                      {% endfor %}";
+        let template = ChatTemplate::new(source, Map::new()).unwrap();
+        assert!(template.reads_parts(false));
+        assert_eq!(template.render_continuation(&input).unwrap(), "[a][b ");
+        let dropping = ChatTemplate::new("x", Map::new()).unwrap();
+        assert!(dropping.render_continuation(&input).is_err());
+    }
+
+    #[test]
+    fn integers_keep_their_digits() {
+        let long = "9".repeat(50);
+        let arguments = format!("{{\"a\": 123456789012345678901234567890, \"b\": [-{long}]}}");
+        let call = json!({"function": {"name": "f", "arguments": arguments}});
+        let message = json!({"role": "assistant", "content": "", "tool_calls": [call]});
+        let messages = crate::prepare(&[message], false).unwrap();
+        let input = ChatInput { messages: &messages, ..ChatInput::default() };
+        let source = "{% set a = messages[0].tool_calls[0].function.arguments %}\
+                      {{ a | tojson }} {{ a }} {{ a.b[0] }} {{ a.b[0] | string }}";
+        let expected = format!("{arguments} {} -{long} -{long}", arguments.replace('"', "'"));
+        assert_eq!(render(source, &input).unwrap(), expected);
     }
 
     /// Templates that would take a process down.

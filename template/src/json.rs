@@ -1,5 +1,7 @@
 //! JSON as `json.dumps(value, ensure_ascii=False)` of Python writes it.
 
+pub mod exact;
+
 use std::borrow::Cow;
 use std::io::{self, Write};
 

@@ -1,9 +1,12 @@
 //! Chat messages as clients send them, in the form that chat templates expect.
 //!
-//! The form is that of vLLM's "string" content format: text parts are joined by line breaks, absent
-//! content is an empty string, and the arguments of a tool call become an object.
+//! The form is vLLM's. Absent content is an empty string. A content that is a list stays one for
+//! templates that go through its parts, and for others its texts are joined by line breaks. The
+//! arguments of a tool call become an object.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+
+use crate::json::exact;
 
 /// Error of a message that no template could take.
 #[derive(Debug, thiserror::Error)]
@@ -21,17 +24,17 @@ pub enum MessageError {
 }
 
 /// Prepares messages: each gets `role`, `content` and the further fields of its role, in that
-/// order.
+/// order. With `keeps_parts`, a content that is a list stays one.
 ///
 /// # Errors
-/// If a message is not an object, has no role, has parts that are not text, or has a tool call
-/// whose arguments are not JSON.
-pub fn prepare(messages: &[Value]) -> Result<Vec<Value>, MessageError> {
+/// If a message is not an object, has no role or has parts that are not text.
+pub fn prepare(messages: &[Value], keeps_parts: bool) -> Result<Vec<Value>, MessageError> {
     let mut prepared = Vec::with_capacity(messages.len());
     for (index, message) in messages.iter().enumerate() {
-        let message = prepare_one(message).map_err(|InvalidField { field, reason }| {
-            MessageError::Field { index, field, reason }
-        })?;
+        let message =
+            prepare_one(message, keeps_parts).map_err(|InvalidField { field, reason }| {
+                MessageError::Field { index, field, reason }
+            })?;
         prepared.push(message);
     }
     Ok(prepared)
@@ -47,7 +50,7 @@ fn invalid<T>(field: impl Into<String>, reason: impl Into<String>) -> Result<T, 
     Err(InvalidField { field: field.into(), reason: reason.into() })
 }
 
-fn prepare_one(message: &Value) -> Result<Value, InvalidField> {
+fn prepare_one(message: &Value, keeps_parts: bool) -> Result<Value, InvalidField> {
     let Value::Object(message) = message else { return invalid("", "must be an object") };
     let Some(Value::String(role)) = message.get("role") else {
         return invalid(".role", "must be a string");
@@ -55,7 +58,7 @@ fn prepare_one(message: &Value) -> Result<Value, InvalidField> {
 
     let mut out = Map::new();
     out.insert("role".into(), Value::String(role.clone()));
-    out.insert("content".into(), Value::String(content(message.get("content"))?));
+    out.insert("content".into(), content(message.get("content"), keeps_parts)?);
     // Templates read these two as well. Other fields are dropped.
     for key in ["name", "tool_call_id"] {
         if let Some(value @ Value::String(_)) = message.get(key) {
@@ -76,16 +79,20 @@ fn prepare_one(message: &Value) -> Result<Value, InvalidField> {
     Ok(Value::Object(out))
 }
 
-fn content(content: Option<&Value>) -> Result<String, InvalidField> {
+fn content(content: Option<&Value>, keeps_parts: bool) -> Result<Value, InvalidField> {
     match content {
-        None | Some(Value::Null) => Ok(String::new()),
-        Some(Value::String(text)) => Ok(text.clone()),
+        None | Some(Value::Null) => Ok(Value::from("")),
+        Some(Value::String(text)) => Ok(Value::from(text.as_str())),
         Some(Value::Array(parts)) => {
             let mut texts = Vec::with_capacity(parts.len());
             for (index, part) in parts.iter().enumerate() {
                 texts.push(part_text(index, part)?);
             }
-            Ok(texts.join("\n"))
+            let part = |text: &&str| json!({"type": "text", "text": text});
+            Ok(match keeps_parts {
+                true => texts.iter().map(part).collect(),
+                false => texts.join("\n").into(),
+            })
         }
         Some(_) => invalid(".content", "must be a string or a list of parts"),
     }
@@ -140,13 +147,11 @@ fn tool_call(index: usize, call: &Value) -> Result<Value, InvalidField> {
     // Clients send arguments as JSON in a string, and templates read them as an object.
     let arguments = match function.get("arguments") {
         None | Some(Value::Null) => Value::Object(Map::new()),
-        Some(Value::String(text)) if text.is_empty() => Value::Object(Map::new()),
-        Some(Value::String(text)) => match serde_json::from_str(text) {
-            Ok(arguments) => arguments,
-            Err(error) => {
-                return invalid(format!("{path}.arguments"), format!("is not JSON: {error}"));
-            }
-        },
+        // A model may have written anything, or its reply was cut. An error here would be one of
+        // every later turn, too.
+        Some(Value::String(text)) => {
+            exact::parse(text).unwrap_or_else(|_| Value::Object(Map::new()))
+        }
         Some(other) => other.clone(),
     };
     function.insert("arguments".into(), arguments);
@@ -162,7 +167,8 @@ mod tests {
     fn content_becomes_one_string() {
         let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
         for (content, expected) in [(parts, "a\nb"), (Value::Null, ""), (json!("x"), "x")] {
-            let found = prepare(&[json!({"content": content, "role": "user", "other": 1})]);
+            let message = json!({"content": content, "role": "user", "other": 1});
+            let found = prepare(&[message], false);
             assert_eq!(found.unwrap(), [json!({"role": "user", "content": expected})]);
         }
     }
@@ -170,7 +176,8 @@ mod tests {
     #[test]
     fn reasoning_stands_under_both_names() {
         for key in ["reasoning", "reasoning_content"] {
-            let found = prepare(&[json!({"role": "assistant", "content": null, key: "hm"})]);
+            let message = json!({"role": "assistant", "content": null, key: "hm"});
+            let found = prepare(&[message], false);
             let expected = json!({"role": "assistant", "content": "", "reasoning": "hm",
                                   "reasoning_content": "hm"});
             assert_eq!(found.unwrap(), [expected]);
@@ -185,25 +192,48 @@ mod tests {
         };
         let message = json!({"role": "assistant", "content": null,
                              "tool_calls": [call(json!("{\"b\": 1, \"a\": 2}")), call(json!(""))]});
-        let found = prepare(&[message]).unwrap();
+        let found = prepare(&[message], false).unwrap();
         let calls = found[0]["tool_calls"].to_string();
         assert!(calls.contains(r#""arguments":{"b":1,"a":2}"#), "{calls}");
         assert!(calls.contains(r#""arguments":{}"#), "{calls}");
     }
 
     #[test]
+    fn parts_stay_parts_for_templates_that_go_through_them() {
+        let content = json!(["a", {"type": "input_text", "text": "b", "cache_control": {}}]);
+        for (content, expected) in [
+            (content, json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])),
+            (json!([]), json!([])),
+            (json!("x"), json!("x")),
+            (Value::Null, json!("")),
+        ] {
+            let found = prepare(&[json!({"content": content, "role": "user"})], true).unwrap();
+            assert_eq!(found[0]["content"], expected);
+        }
+    }
+
+    #[test]
+    fn arguments_that_are_no_json_are_empty() {
+        for text in ["{\"a\": \"b", "{\"a\": ", "no", "  ", "{} x", "{'a': 1}", "{\"a\": \"\n\"}"] {
+            let call = json!({"function": {"name": "f", "arguments": text}});
+            let message = json!({"role": "assistant", "tool_calls": [call]});
+            let found = prepare(&[message], false).unwrap();
+            assert_eq!(found[0]["tool_calls"][0]["function"]["arguments"], json!({}), "{text}");
+        }
+    }
+
+    #[test]
     fn a_bad_message_is_named() {
         let image = json!({"role": "user", "content": [{"type": "image_url"}]});
-        let call = json!({"role": "assistant",
-                          "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]});
+        let call = json!({"role": "assistant", "tool_calls": [{"function": {"name": 1}}]});
         let cases = [
             (json!(1), "`messages[0]` must be an object"),
             (json!({"content": ""}), "`messages[0].role` must be a string"),
             (image, "`messages[0].content[0].type` `image_url` is not supported, only `text` is"),
-            (call, "`messages[0].tool_calls[0].function.arguments` is not JSON: "),
+            (call, "`messages[0].tool_calls[0].function.name` must be a string"),
         ];
         for (message, expected) in cases {
-            let error = prepare(&[message]).unwrap_err().to_string();
+            let error = prepare(&[message], false).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
         }
     }

@@ -36,10 +36,28 @@ impl PromptThought {
             _ => PromptThought::Absent,
         }
     }
+
+    /// Finds the block in which a reply begins: the latest tag of `begun`, the part of the prompt
+    /// that the reply continues, decides, or else the end of the part `before` it.
+    pub fn within(before: &str, begun: &str) -> PromptThought {
+        match (begun.rfind(OPEN), begun.rfind(CLOSE)) {
+            (None, None) => PromptThought::of(before),
+            (open, close) if open > close => PromptThought::Open,
+            _ => PromptThought::Closed,
+        }
+    }
+
+    /// Returns true if a text has a tag of reasoning.
+    pub fn is_in(text: &str) -> bool {
+        text.contains(OPEN) || text.contains(CLOSE)
+    }
 }
 
 /// Splits a growing text into reasoning and content. The pieces may be cut anywhere; only the tags
 /// and the white space before the first one are dropped.
+///
+/// A closing tag that was not opened ends reasoning too, as in vLLM. [`ReasoningParser::read`]
+/// takes the text before it for reasoning; in a stream that text was returned as content.
 #[derive(Clone, Debug)]
 pub struct ReasoningParser {
     state: ReasoningState,
@@ -51,6 +69,8 @@ pub struct ReasoningParser {
 enum ReasoningState {
     Start,
     Inside,
+    /// In content that had no tag yet.
+    Untagged,
     Outside,
 }
 
@@ -60,9 +80,9 @@ impl ReasoningParser {
         source.contains(CLOSE)
     }
 
-    /// Creates a parser for the reply to `prompt`, which may already have opened the block.
-    pub fn new(prompt: &str) -> ReasoningParser {
-        let state = match PromptThought::of(prompt) {
+    /// Creates a parser for the reply to a prompt that ends with this thought.
+    pub fn new(thought: PromptThought) -> ReasoningParser {
+        let state = match thought {
             PromptThought::Open => ReasoningState::Inside,
             PromptThought::Absent | PromptThought::Closed => ReasoningState::Start,
         };
@@ -76,7 +96,23 @@ impl ReasoningParser {
 
     /// Returns true if no block can begin any more.
     pub fn is_over(&self) -> bool {
-        self.state == ReasoningState::Outside
+        matches!(self.state, ReasoningState::Untagged | ReasoningState::Outside)
+    }
+
+    /// Splits a whole text.
+    pub fn read(mut self, text: &str) -> ReasoningDelta {
+        if self.state == ReasoningState::Start
+            && let Some((reasoning, content)) = text.split_once(CLOSE)
+            && !reasoning.contains(OPEN)
+        {
+            return ReasoningDelta { reasoning: reasoning.to_owned(), content: content.to_owned() };
+        }
+
+        let mut delta = self.push(text);
+        let rest = self.finish();
+        delta.reasoning.push_str(&rest.reasoning);
+        delta.content.push_str(&rest.content);
+        delta
     }
 
     /// Takes a piece of text. A possible start of a tag is pending back.
@@ -84,14 +120,14 @@ impl ReasoningParser {
         self.pending.push_str(text);
         let mut delta = ReasoningDelta::default();
 
-        // One piece may go through all three states.
+        // One piece may go through several states.
         if self.state == ReasoningState::Start {
             let start = self.pending.trim_start();
             if let Some(rest) = start.strip_prefix(OPEN) {
                 self.pending = rest.to_owned();
                 self.state = ReasoningState::Inside;
             } else if !OPEN.starts_with(start) {
-                self.state = ReasoningState::Outside;
+                self.state = ReasoningState::Untagged;
             }
         }
 
@@ -106,11 +142,32 @@ impl ReasoningParser {
             }
         }
 
+        if self.state == ReasoningState::Untagged {
+            self.read_untagged(&mut delta);
+        }
         if self.state == ReasoningState::Outside {
             // After the block, tags are content.
-            delta.content = std::mem::take(&mut self.pending);
+            delta.content.push_str(&std::mem::take(&mut self.pending));
         }
         delta
+    }
+
+    /// Reads content up to the first tag. A closing one is dropped.
+    fn read_untagged(&mut self, delta: &mut ReasoningDelta) {
+        let [open, close] = [OPEN, CLOSE].map(|tag| self.pending.find(tag));
+        match (open, close) {
+            (None, None) => {
+                let held = [OPEN, CLOSE].map(|tag| partial_tag_len(&self.pending, tag));
+                let safe = self.pending.len() - held[0].max(held[1]);
+                delta.content.extend(self.pending.drain(..safe));
+            }
+            (open, Some(close)) if open.is_none_or(|open| close < open) => {
+                delta.content.push_str(&self.pending[..close]);
+                self.pending.drain(..close + CLOSE.len());
+                self.state = ReasoningState::Outside;
+            }
+            _ => self.state = ReasoningState::Outside,
+        }
     }
 
     /// Ends the text. A block that was not closed is reasoning, too.
@@ -118,9 +175,7 @@ impl ReasoningParser {
         let rest = std::mem::take(&mut self.pending);
         match self.state {
             ReasoningState::Inside => ReasoningDelta { reasoning: rest, content: String::new() },
-            ReasoningState::Start | ReasoningState::Outside => {
-                ReasoningDelta { reasoning: String::new(), content: rest }
-            }
+            _ => ReasoningDelta { reasoning: String::new(), content: rest },
         }
     }
 }
@@ -129,11 +184,13 @@ impl ReasoningParser {
 mod tests {
     use super::*;
 
-    /// Checks a text in pieces of any size.
+    /// Checks a text, whole and in pieces of any size.
     fn check(prompt: &str, text: &str, reasoning: &str, content: &str) {
+        let whole = ReasoningParser::new(PromptThought::of(prompt)).read(text);
+        assert_eq!((whole.reasoning.as_str(), whole.content.as_str()), (reasoning, content));
         let letters: Vec<char> = text.chars().collect();
         for size in 1..=letters.len().max(1) {
-            let mut parser = ReasoningParser::new(prompt);
+            let mut parser = ReasoningParser::new(PromptThought::of(prompt));
             let mut sum = ReasoningDelta::default();
             let pieces = letters.chunks(size).map(|piece| piece.iter().collect::<String>());
             let mut deltas: Vec<_> = pieces.map(|piece| parser.push(&piece)).collect();
@@ -164,10 +221,41 @@ mod tests {
 
     #[test]
     fn thoughts_come_out_while_they_are_written() {
-        let mut parser = ReasoningParser::new("");
+        let mut parser = ReasoningParser::new(PromptThought::Absent);
         assert_eq!(parser.push("<thi"), ReasoningDelta::default());
         assert_eq!(parser.push("nk>a").reasoning, "a");
         assert_eq!(parser.push(" b</").reasoning, " b");
         assert_eq!(parser.push("think>c").content, "c");
+    }
+
+    #[test]
+    fn a_closing_tag_that_was_not_opened_ends_reasoning() {
+        for thought in [PromptThought::Absent, PromptThought::Closed] {
+            let whole = ReasoningParser::new(thought).read("hm</think>yes</think>");
+            let expected = ("hm", "yes</think>");
+            assert_eq!((whole.reasoning.as_str(), whole.content.as_str()), expected);
+
+            // A stream cannot take back what it gave out, but it drops the tag.
+            let mut parser = ReasoningParser::new(thought);
+            let pieces = ["hm", "</thi", "nk>y", "es</think>"].map(|piece| parser.push(piece));
+            let content: String = pieces.into_iter().map(|delta| delta.content).collect();
+            assert_eq!(content + &parser.finish().content, "hmyes</think>");
+        }
+    }
+
+    #[test]
+    fn the_latest_tag_of_what_a_reply_continues_decides() {
+        use PromptThought::{Absent, Closed, Open};
+        for (before, begun, thought) in [
+            ("a", "b", Absent),
+            ("<think>\n", "b", Open),
+            ("<think>\n\n</think>\n\n", "b", Closed),
+            ("a", "<think>b", Open),
+            ("a", "so <think>b</think>c", Closed),
+            ("<think>", "b</think>c", Closed),
+            ("</think>", "<think>b", Open),
+        ] {
+            assert_eq!(PromptThought::within(before, begun), thought, "{before} {begun}");
+        }
     }
 }

@@ -4,6 +4,8 @@
 //! - [`Detokenizer`]: the text of a growing list of ids, in whole characters.
 //! - [`TokenStrings`]: the string of each token, as logprob entries have it.
 
+mod added;
+
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -46,12 +48,43 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` of a model folder.
+    /// Reads the tokenizer of a model folder: `tokenizer.json`, and the tokens that stand only in
+    /// the files beside it.
     ///
     /// # Errors
-    /// If the file is absent or not a tokenizer.
+    /// If `tokenizer.json` is absent or not a tokenizer, or if another file cannot be read.
     pub fn load(folder: &Path) -> Result<Tokenizer, TokenizerError> {
-        Tokenizer::from_file(&folder.join("tokenizer.json"))
+        Tokenizer::load_within(folder, usize::MAX)
+    }
+
+    /// The same, without those of these tokens that would have ids from `vocab` on: the model could
+    /// not read them.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::load`].
+    pub fn load_within(folder: &Path, vocab: usize) -> Result<Tokenizer, TokenizerError> {
+        let mut tokenizer = Tokenizer::from_file(&folder.join("tokenizer.json"))?;
+        let known = tokenizer.inner.get_added_vocabulary().get_vocab().clone();
+        let mut further = added::read(folder)?;
+        further.retain(|token| !known.contains_key(&token.content));
+        if further.is_empty() {
+            return Ok(tokenizer);
+        }
+
+        let mut room = vocab.saturating_sub(tokenizer.size());
+        let mut seen = std::collections::BTreeSet::new();
+        further.retain(|token| {
+            let is_first = seen.insert(token.content.clone());
+            let has_id = tokenizer.inner.token_to_id(&token.content).is_some();
+            let fits = has_id || room > 0;
+            room -= usize::from(is_first && fits && !has_id);
+            is_first && fits
+        });
+        tokenizer.inner.add_tokens(further).map_err(|error| TokenizerError::Load {
+            path: folder.to_owned(),
+            reason: error.to_string(),
+        })?;
+        Ok(Tokenizer::new(tokenizer.inner))
     }
 
     /// Reads a `tokenizer.json` of any file name.
@@ -143,6 +176,17 @@ impl Tokenizer {
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
         // If the decoder fails there is no text; the ids themselves are still reported.
         self.inner.decode(ids, skip_special_tokens).unwrap_or_default()
+    }
+
+    /// Decodes ids that follow others, and so are no start of a text.
+    pub fn decode_after(&self, before: &[u32], ids: &[u32], skip_special_tokens: bool) -> String {
+        let mut opened = Detokenizer::after(before, skip_special_tokens);
+        opened.read_before(self);
+        let whole = self.decode(&[&opened.ids, ids].concat(), skip_special_tokens);
+        match whole.strip_prefix(opened.prefix.as_str()) {
+            Some(text) => text.to_owned(),
+            None => self.decode(ids, skip_special_tokens),
+        }
     }
 
     /// Returns true if decoding always leaves an id out.
@@ -246,25 +290,42 @@ fn keeps_text(step: &serde_json::Value) -> bool {
     isolates || is_kind(step, "ByteLevel") || is_kind(step, "Digits")
 }
 
-/// The text of a growing list of ids.
+/// The text of a growing list of ids, in the steps of the tokenizers library's own stream decoder,
+/// which has read the end of the text before them: the first id is no start of a text.
 ///
-/// Each new id is decoded together with a short window of earlier ids, so that the decoder does not
-/// treat it as the start of a text.
+/// Text is returned once no further id can be part of its last character. The ids since then are
+/// decoded together with those of the text before, because bytes that are spelled one by one are a
+/// character only together.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
     skip_special_tokens: bool,
-    window: Vec<u32>,
-    /// Bytes of the window's text that were returned already.
-    returned: usize,
+    /// The end of the ids before the first one, until that comes.
+    before: Vec<u32>,
+    /// The state of the library's decoder: the ids that it decodes at each step, the text of those
+    /// that it returned before, and the number of these ids.
+    ids: Vec<u32>,
+    prefix: String,
+    prefix_index: usize,
 }
 
 impl Detokenizer {
-    /// Maximum number of ids of the window, which may never end in a whole character.
-    const WINDOW: usize = 32;
+    /// Maximum number of ids that are decoded at each step. A run of bytes that are no characters
+    /// may be longer, and comes out before it ends.
+    const OPEN_IDS_MAX: usize = 512;
+    /// Number of ids before the first one that it can be seen with.
+    const BEFORE_MAX: usize = 64;
+    /// The fewest of them, where there are more.
+    const BEFORE_MIN: usize = 4;
 
-    /// Creates a detokenizer with no ids yet.
-    pub fn new(skip_special_tokens: bool) -> Detokenizer {
-        Detokenizer { skip_special_tokens, window: Vec::new(), returned: 0 }
+    /// Creates a detokenizer of ids that follow `before`, whose text is not returned.
+    pub fn after(before: &[u32], skip_special_tokens: bool) -> Detokenizer {
+        Detokenizer {
+            skip_special_tokens,
+            before: before[before.len().saturating_sub(Detokenizer::BEFORE_MAX)..].to_vec(),
+            ids: Vec::new(),
+            prefix: String::new(),
+            prefix_index: 0,
+        }
     }
 
     /// Adds an id and returns the text that it completes: empty while a character is incomplete.
@@ -272,44 +333,64 @@ impl Detokenizer {
         if tokenizer.leaves_out(id, self.skip_special_tokens) {
             return String::new();
         }
+        self.read_before(tokenizer);
 
-        self.window.push(id);
-        let text = tokenizer.decode(&self.window, self.skip_special_tokens);
-        let whole = whole_len(&text);
-        let new = text.get(self.returned..whole).unwrap_or_default().to_owned();
-        self.returned = self.returned.max(whole);
+        let new = self.step(tokenizer, id).unwrap_or_else(|| {
+            // Bytes that are no character have changed text that was returned. vLLM goes on like
+            // this, too.
+            self.restart();
+            self.step(tokenizer, id).unwrap_or_default()
+        });
+        if self.ids.len() > Detokenizer::OPEN_IDS_MAX { self.give_up(tokenizer) } else { new }
+    }
 
-        let open = text.len() - self.returned;
-        if open == 0 {
-            self.cut(tokenizer, 1, open);
-        } else if self.window.len() > Detokenizer::WINDOW {
-            self.cut(tokenizer, Detokenizer::WINDOW / 2, open);
+    /// Takes the shortest end of the ids before the first one that is a text of whole characters.
+    fn read_before(&mut self, tokenizer: &Tokenizer) {
+        let mut before = std::mem::take(&mut self.before);
+        before.retain(|id| !tokenizer.leaves_out(*id, self.skip_special_tokens));
+        if before.is_empty() {
+            return;
         }
+
+        let decoded = |ids: &[u32]| tokenizer.decode(ids, self.skip_special_tokens);
+        let ends = (Detokenizer::BEFORE_MIN..before.len()).map(|count| before.len() - count);
+        let start = ends.into_iter().find(|start| {
+            let text = decoded(&before[*start..]);
+            !text.is_empty() && !text.contains(REPLACEMENT)
+        });
+        self.ids = before.split_off(start.unwrap_or_default());
+        let text = decoded(&self.ids);
+        self.prefix = text.trim_end_matches(REPLACEMENT).to_owned();
+        // Ids of an incomplete character stay, so that the next ones can complete it.
+        self.prefix_index = if self.prefix == text { self.ids.len() } else { 0 };
+    }
+
+    /// A step of the library. None if the text that was returned has changed.
+    fn step(&mut self, tokenizer: &Tokenizer, id: u32) -> Option<String> {
+        let new = tokenizers::step_decode_stream(
+            &tokenizer.inner,
+            vec![id],
+            self.skip_special_tokens,
+            &mut self.ids,
+            &mut self.prefix,
+            &mut self.prefix_index,
+        );
+        new.ok().map(Option::unwrap_or_default)
+    }
+
+    fn restart(&mut self) {
+        self.ids.clear();
+        self.prefix.clear();
+        self.prefix_index = 0;
+    }
+
+    /// Returns the open text as it is, and goes on behind it.
+    fn give_up(&mut self, tokenizer: &Tokenizer) -> String {
+        let text = tokenizer.decode(&self.ids, self.skip_special_tokens);
+        let new = text.strip_prefix(self.prefix.as_str()).unwrap_or_default().to_owned();
+        self.restart();
         new
     }
-
-    /// Shortens the window to its last `count` ids, unless they have no text of their own. The last
-    /// `open` bytes of their text were not returned yet.
-    fn cut(&mut self, tokenizer: &Tokenizer, count: usize, open: usize) {
-        let tail = &self.window[self.window.len() - count..];
-        let text = tokenizer.decode(tail, self.skip_special_tokens);
-        if !text.is_empty() {
-            self.returned = text.len().saturating_sub(open);
-            self.window = tail.to_vec();
-        }
-    }
-}
-
-/// Number of bytes of `text` that no further id can change.
-fn whole_len(text: &str) -> usize {
-    let mut len = text.len();
-    for _ in 0..MISSING_BYTES {
-        match text[..len].strip_suffix(REPLACEMENT) {
-            Some(shorter) => len = shorter.len(),
-            None => break,
-        }
-    }
-    len
 }
 
 /// The string of each token by itself, with special tokens spelled out.
@@ -349,180 +430,4 @@ impl TokenStrings {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Byte-level tokenizer: ids 0..256 are bytes, then two words and a special token.
-    fn tokenizer() -> Tokenizer {
-        let mut alphabet: Vec<(u8, char)> = Vec::new();
-        let mut next = 256;
-        for byte in 0..=255_u8 {
-            let shown = matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
-            let code = if shown { u32::from(byte) } else { next };
-            next += u32::from(!shown);
-            alphabet.push((byte, char::from_u32(code).unwrap()));
-        }
-        let mut vocab: serde_json::Map<String, serde_json::Value> = alphabet
-            .iter()
-            .map(|(byte, letter)| (letter.to_string(), u32::from(*byte).into()))
-            .collect();
-        vocab.insert("ab".into(), 256.into());
-        let tokenizer = serde_json::json!({
-            "version": "1.0",
-            "added_tokens": [{"id": 257, "content": "<|end|>", "single_word": false,
-                "lstrip": false, "rstrip": false, "normalized": false, "special": true}],
-            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
-                "use_regex": false},
-            "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true},
-            "model": {"type": "BPE", "vocab": vocab, "merges": [["a", "b"]]},
-        });
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
-        Tokenizer::load(folder.path()).unwrap()
-    }
-
-    fn pushed(ids: &[u32]) -> Vec<String> {
-        let (tokenizer, mut detokenizer) = (tokenizer(), Detokenizer::new(true));
-        ids.iter().map(|id| detokenizer.push(&tokenizer, *id)).collect()
-    }
-
-    #[test]
-    fn a_text_survives_the_round_trip() {
-        let tokenizer = tokenizer();
-        let ids = tokenizer.encode("ab <|end|>é", false).unwrap();
-        assert_eq!(ids, [256, 32, 257, 0xC3, 0xA9]);
-        assert_eq!(tokenizer.decode(&ids, false), "ab <|end|>é");
-        assert_eq!(tokenizer.decode(&ids, true), "ab é");
-        assert_eq!(tokenizer.id("<|end|>"), Some(257));
-        assert_eq!(
-            (tokenizer.special_id("<|end|>"), tokenizer.special_id("ab")),
-            (Some(257), None)
-        );
-        assert_eq!(tokenizer.size(), 258);
-    }
-
-    #[test]
-    fn a_text_behind_others_is_no_start() {
-        let tokenizer = tokenizer();
-        assert_eq!(tokenizer.encode_after("ab").unwrap(), [256]);
-        assert_eq!(tokenizer.encode_after("<|end|>b").unwrap(), [257, 98]);
-        assert_eq!(tokenizer.encode_after("").unwrap(), [0_u32; 0]);
-    }
-
-    #[test]
-    fn half_a_character_is_held_back() {
-        let ids: Vec<u32> = "a€😀b".bytes().map(u32::from).collect();
-        assert_eq!(pushed(&ids), ["a", "", "", "€", "", "", "", "😀", "b"]);
-        assert_eq!(pushed(&[257, 256, 257, 0x20]), ["", "ab", "", " "]);
-    }
-
-    #[test]
-    fn tokens_without_text_are_not_held_on_to() {
-        let (tokenizer, mut detokenizer) = (tokenizer(), Detokenizer::new(true));
-        for id in [257_u32, 9999].into_iter().cycle().take(20_000) {
-            assert_eq!(detokenizer.push(&tokenizer, id), "");
-        }
-        assert!(detokenizer.window.is_empty());
-        let euro = "€".bytes().map(u32::from);
-        let text: String =
-            euro.flat_map(|id| [id, 257]).map(|id| detokenizer.push(&tokenizer, id)).collect();
-        assert_eq!(text, "€");
-        let mut shown = Detokenizer::new(false);
-        assert_eq!(shown.push(&tokenizer, 257), "<|end|>");
-    }
-
-    #[test]
-    fn a_text_is_never_cut_or_filled_up() {
-        let mut json = tokenizer().to_json().unwrap();
-        json["truncation"] = serde_json::json!({"direction": "Right", "max_length": 2,
-            "strategy": "LongestFirst", "stride": 0});
-        json["padding"] = serde_json::json!({"strategy": {"Fixed": 9}, "direction": "Right",
-            "pad_to_multiple_of": null, "pad_id": 257, "pad_type_id": 0, "pad_token": "<|end|>"});
-        let tokenizer = Tokenizer::parse(json.to_string().as_bytes()).unwrap();
-        assert_eq!(tokenizer.encode("xyz", false).unwrap(), [120, 121, 122]);
-        assert_eq!(tokenizer.encode_spans("xyz").unwrap().len(), 3);
-    }
-
-    #[test]
-    fn the_longest_token_is_known_where_nothing_of_a_text_is_lost() {
-        let longest = |change: &dyn Fn(&mut serde_json::Value)| {
-            let mut json = tokenizer().to_json().unwrap();
-            change(&mut json);
-            Tokenizer::parse(json.to_string().as_bytes()).unwrap().max_token_bytes()
-        };
-        assert_eq!(longest(&|_| ()), Some("<|end|>".len()));
-        assert_eq!(
-            longest(&|json| json["normalizer"] = serde_json::json!({"type": "NFC"})),
-            Some(21)
-        );
-        let lower = serde_json::json!({"type": "Lowercase"});
-        assert_eq!(longest(&|json| json["normalizer"] = lower.clone()), None);
-        assert_eq!(longest(&|json| json["added_tokens"][0]["lstrip"] = true.into()), None);
-        let apart = serde_json::json!({"type": "Whitespace"});
-        assert_eq!(longest(&|json| json["pre_tokenizer"] = apart.clone()), None);
-        let gone = |json: &mut serde_json::Value| {
-            json["model"]["vocab"].as_object_mut().unwrap().remove("!");
-        };
-        assert_eq!(longest(&gone), None);
-    }
-
-    #[test]
-    fn bytes_that_are_no_character_come_out_once_that_is_sure() {
-        let mut ids = vec![0xFF; 100];
-        ids.extend("é!".bytes().map(u32::from));
-        let text = pushed(&ids).concat();
-        assert_eq!(text, format!("{}é!", "\u{FFFD}".repeat(100)));
-    }
-
-    #[test]
-    fn any_ids_give_the_text_of_the_whole() {
-        let tokenizer = tokenizer();
-        let mut state = 1_u32;
-        for _ in 0..50 {
-            let mut ids = Vec::new();
-            for _ in 0..60 {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                ids.push((state >> 8) % 258);
-            }
-            let whole = tokenizer.decode(&ids, true);
-            let text = pushed(&ids).concat();
-            assert_eq!(text, whole[..whole_len(&whole)]);
-        }
-    }
-
-    #[test]
-    fn a_name_is_empty_until_its_character_is_whole() {
-        let (tokenizer, mut names) = (tokenizer(), TokenStrings::default());
-        let found: Vec<String> =
-            [0x61, 0xE2, 0x82, 0xAC, 257].iter().map(|id| names.push(&tokenizer, *id)).collect();
-        assert_eq!(found, ["a", "", "", "€", "<|end|>"]);
-        names.push(&tokenizer, 0xC3);
-        assert_eq!(names.peek(&tokenizer, 0xA9), "é");
-        assert_eq!(names.peek(&tokenizer, 0x62), "b");
-    }
-
-    #[test]
-    fn a_missing_file_is_named() {
-        let folder = tempfile::tempdir().unwrap();
-        let error = Tokenizer::load(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("tokenizer.json"), "{error}");
-    }
-
-    #[test]
-    fn only_the_start_of_a_text_is_treated_as_one() {
-        let json = serde_json::json!({
-            "version": "1.0",
-            "added_tokens": [{"id": 4, "content": "<s>", "single_word": false,
-                "lstrip": false, "rstrip": false, "normalized": false, "special": true}],
-            "pre_tokenizer": {"type": "Metaspace", "replacement": "\u{2581}",
-                "prepend_scheme": "first", "split": false},
-            "model": {"type": "BPE", "merges": [],
-                "vocab": {"\u{2581}": 0, "a": 1, "b": 2, "?": 3, "<s>": 4}},
-        });
-        let tokenizer = Tokenizer::parse(json.to_string().as_bytes()).unwrap();
-        assert_eq!(tokenizer.encode("ab", false).unwrap(), [0, 1, 2]);
-        assert_eq!(tokenizer.encode_after("ab").unwrap(), [1, 2]);
-        assert_eq!(tokenizer.encode_after("<s>ab").unwrap(), [4, 1, 2]);
-        assert!(tokenizer.encode_after("").unwrap().is_empty());
-    }
-}
+mod tests;

@@ -1,9 +1,13 @@
 //! Tool calls in the text of a model.
 //!
-//! [`ToolParser`] takes the text in pieces and returns calls while they are written: the name
-//! first, then the arguments: JSON exactly as it was sampled, tagged values as the JSON of their
-//! types. The pieces may be cut anywhere, with the same result in sum. All text is returned, except
-//! for the markup of calls and the white space around them.
+//! [`ToolParser`] takes the text in pieces and returns the name of each call, then its arguments:
+//! JSON exactly as it was sampled, tagged values as the JSON of their types. The pieces may be cut
+//! anywhere, with the same result in sum. All text is returned, except for the markup of calls and
+//! the white space around them.
+//!
+//! A call is returned when it is complete, because a text that turns out to be none is content, and
+//! a call that was returned cannot be taken back. A reply that is held to calls has no such texts:
+//! [`ToolParser::demanded`] returns them while they are written.
 
 mod call;
 mod json_call;
@@ -88,13 +92,6 @@ pub enum ToolEvent {
     Arguments(String),
     /// The call is complete.
     End,
-    /// The call ended early, or was malformed, after parts of it were returned.
-    Broken {
-        /// All of it, from its markup on.
-        raw: String,
-        /// The part of it that was not returned.
-        rest: String,
-    },
 }
 
 /// Finds tool calls in a growing text.
@@ -102,11 +99,15 @@ pub enum ToolEvent {
 pub struct ToolParser {
     format: ToolFormat,
     types: Arc<ToolTypes>,
+    /// True if the text is made of calls alone.
+    is_demanded: bool,
     state: ParserState,
+    /// The events of an open call, until it is known to be one.
+    held: Vec<ToolEvent>,
     /// Text that is neither content nor part of a call yet.
     pending: String,
-    /// True after the first call.
-    has_calls: bool,
+    /// True after a call, up to the next content that is not white space.
+    follows_call: bool,
     /// True after the first content that is not white space.
     has_content: bool,
 }
@@ -134,22 +135,30 @@ impl ToolParser {
         ToolParser {
             format,
             types,
+            is_demanded: false,
             state: ParserState::Text,
+            held: Vec::new(),
             pending: String::new(),
-            has_calls: false,
+            follows_call: false,
             has_content: false,
         }
+    }
+
+    /// Makes it a parser of a reply that is held to calls. It returns them while they are written,
+    /// and all other text is markup.
+    pub fn demanded(self) -> ToolParser {
+        ToolParser { is_demanded: true, ..self }
     }
 
     /// Returns the content and the calls of a whole text, with the types unknown. A broken call is
     /// content.
     pub fn parse(format: ToolFormat, text: &str) -> (String, Vec<ToolCall>) {
-        ToolParser::new(format).read(text, false)
+        ToolParser::new(format).read(text)
     }
 
-    /// Reads a whole text, and returns its content and its calls. A broken call is content; with
-    /// `keeps_cut`, one that was cut after its name is a call with the arguments so far.
-    pub fn read(mut self, text: &str, keeps_cut: bool) -> (String, Vec<ToolCall>) {
+    /// Reads a whole text, and returns its content and its calls. A broken call is content, or if
+    /// it is demanded, and was cut after its name, a call with the arguments so far.
+    pub fn read(mut self, text: &str) -> (String, Vec<ToolCall>) {
         let mut events = self.push(text);
         events.extend(self.finish());
 
@@ -162,11 +171,6 @@ impl ToolParser {
                     calls.last_mut().into_iter().for_each(|call| call.arguments.push_str(&text));
                 }
                 ToolEvent::End => {}
-                ToolEvent::Broken { rest, .. } if keeps_cut => content.push_str(&rest),
-                ToolEvent::Broken { raw, .. } => {
-                    calls.pop();
-                    content.push_str(&raw);
-                }
             }
         }
         (content, calls)
@@ -183,14 +187,21 @@ impl ToolParser {
     /// Ends the text. Text that was pending back is content, and an open call is broken.
     pub fn finish(&mut self) -> Vec<ToolEvent> {
         let mut out = Vec::new();
+        if let ParserState::Call(call) = &mut self.state {
+            call.end_text();
+            while self.advance(&mut out) {}
+        }
+
         match std::mem::replace(&mut self.state, ParserState::Text) {
             ParserState::Call(mut call) => {
-                call.cut(&mut out);
+                if self.is_demanded {
+                    call.cut(&mut out);
+                }
                 self.break_call(call, &mut out);
             }
             ParserState::Text | ParserState::Close => {
                 let rest = std::mem::take(&mut self.pending);
-                if !(self.has_calls && rest.trim().is_empty()) {
+                if !(self.follows_call && rest.trim().is_empty()) {
                     self.emit_content(rest, &mut out);
                 }
             }
@@ -225,7 +236,7 @@ impl ToolParser {
             self.emit_content(content, out);
         }
         lead.extend(self.pending.drain(..markup.len()));
-        self.state = ParserState::Call(PartialCall::new(self.format, lead, &self.types));
+        self.state = ParserState::Call(PartialCall::new(self, lead));
         true
     }
 
@@ -233,7 +244,9 @@ impl ToolParser {
     fn read_call(&mut self, out: &mut Vec<ToolEvent>) -> bool {
         let ParserState::Call(call) = &mut self.state else { return false };
         let piece = std::mem::take(&mut self.pending);
-        match call.push(&piece, out) {
+        let events = if self.is_demanded { &mut *out } else { &mut self.held };
+
+        match call.push(&piece, events) {
             CallProgress::Open => false,
             CallProgress::Done(rest) => {
                 self.pending = rest;
@@ -284,7 +297,7 @@ impl ToolParser {
     /// Returns true if the first `count` pending bytes are white space before, between or after
     /// calls, which is layout and not content.
     fn is_layout(&self, count: usize) -> bool {
-        self.pending[..count].trim().is_empty() && (self.has_calls || !self.has_content)
+        self.pending[..count].trim().is_empty() && (self.follows_call || !self.has_content)
     }
 
     /// Returns the first `count` pending bytes as content. Possible layout stays pending until the
@@ -298,8 +311,10 @@ impl ToolParser {
     }
 
     fn emit_content(&mut self, text: String, out: &mut Vec<ToolEvent>) {
-        if !text.is_empty() {
-            self.has_content |= !text.trim().is_empty();
+        if !text.is_empty() && !self.is_demanded {
+            let is_blank = text.trim().is_empty();
+            self.has_content |= !is_blank;
+            self.follows_call &= is_blank;
             out.push(ToolEvent::Content(text));
         }
     }
@@ -308,7 +323,8 @@ impl ToolParser {
     fn end_call(&mut self, out: &mut Vec<ToolEvent>) {
         match std::mem::replace(&mut self.state, ParserState::Close) {
             ParserState::Call(call) if call.has_emitted() => {
-                self.has_calls = true;
+                self.follows_call = true;
+                out.append(&mut self.held);
                 out.push(ToolEvent::End);
             }
             ParserState::Call(call) => {
@@ -319,16 +335,10 @@ impl ToolParser {
         }
     }
 
-    /// Ends a call that is not well-formed: as content, unless parts of it were returned.
+    /// Ends a call that is not well-formed: it is content.
     fn break_call(&mut self, call: PartialCall, out: &mut Vec<ToolEvent>) {
-        let has_emitted = call.has_emitted();
-        let (raw, rest) = call.into_raw();
-        if has_emitted {
-            (self.has_calls, self.has_content) = (true, true);
-            out.push(ToolEvent::Broken { raw, rest });
-        } else {
-            self.emit_content(raw, out);
-        }
+        self.held.clear();
+        self.emit_content(call.into_raw(), out);
     }
 }
 

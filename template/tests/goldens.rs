@@ -18,10 +18,12 @@ fn chats_are_those_of_transformers() {
     let cases: Vec<Value> = serde_json::from_str(&text).unwrap();
     assert!(!cases.is_empty());
     for case in cases {
-        let messages = prepare(case["messages"].as_array().unwrap()).unwrap();
+        let tools = case["tools"].as_array().map(Vec::as_slice);
+        let keeps_parts = template.reads_parts(tools.is_some());
+        let messages = prepare(case["messages"].as_array().unwrap(), keeps_parts).unwrap();
         let input = ChatInput {
             messages: &messages,
-            tools: case["tools"].as_array().map(Vec::as_slice),
+            tools,
             add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap(),
             ..ChatInput::default()
         };
@@ -46,10 +48,12 @@ fn templates_render_as_with_jinja2() {
         let source = goldens["templates"][case["template"].as_str().unwrap()].as_str().unwrap();
         let special = case["special_tokens"].as_object().unwrap().clone();
         let template = ChatTemplate::new(source, special).unwrap();
-        let messages = prepare(case["messages"].as_array().unwrap()).unwrap();
+        let tools = case["tools"].as_array().map(Vec::as_slice);
+        let keeps_parts = template.reads_parts(tools.is_some());
+        let messages = prepare(case["messages"].as_array().unwrap(), keeps_parts).unwrap();
         let input = ChatInput {
             messages: &messages,
-            tools: case["tools"].as_array().map(Vec::as_slice),
+            tools,
             documents: case["documents"].as_array().map(Vec::as_slice),
             add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap(),
             variables: case["variables"].as_object(),

@@ -74,6 +74,18 @@ def test_a_missing_model_folder(tmp_path, before):
     assert list(tmp_path.glob("*.db")) == []
 
 
+@pytest.mark.parametrize("named", ["file", "folder", "shape"])
+def test_a_gguf_file_is_named_as_what_it_is(tmp_path, named):
+    model = tmp_path / "models" / "smol.Q4_1.gguf"
+    model.parent.mkdir()
+    model.write_bytes(b"GGUF\x03\x00\x00\x00" + bytes(64))
+    option = "--random-weights" if named == "shape" else "--model"
+    given = model.parent if named == "folder" else model
+    ended = command("engine", option, given, "--listen", "127.0.0.1:0", folder=tmp_path)
+    assert f"`{model}` is a GGUF file" in told(ended, FAILED)
+    assert "base model" in ended.stderr and "config.json" in ended.stderr
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 @pytest.mark.parametrize("harm", ["gone", "cut"])
 def test_a_broken_model_folder(tmp_path, name, harm):

@@ -74,6 +74,16 @@ def test_a_tokenizer_shows_the_text_of_the_ids(episode):
     assert ("fork 1: #3" in page) == clock and "verdict   exact" in page
 
 
+def test_a_tokenizer_is_named_by_its_file_or_its_folder(episode, tmp_path):
+    store, _ = episode
+    by_file, by_folder = (doctor(store, "--json", "--tokenizer", at) for at in (TOKENIZER, MODEL))
+    assert by_file == by_folder and "tokenizer" in by_file[1] or not json.loads(by_file[1])["forks"]
+    for number, path in enumerate((TOKENIZER, MODEL)):
+        options = ["--store", store, "--out", tmp_path / str(number), "--tokenizer", path]
+        ended = command("export", *options, folder=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+
+
 def test_the_table_beside_an_export_says_the_same(episode):
     parquet = pytest.importorskip("pyarrow.parquet")
     store, _ = episode

@@ -1,6 +1,7 @@
 """The engine alone: real clients of OpenAI's API, TRL's client, and transformers on its weights."""
 
 import json
+import shutil
 
 import openai
 import pytest
@@ -113,6 +114,51 @@ def test_an_image_and_an_unknown_model_are_refused_by_name(client, model):
         client.chat.completions.create(model=model, messages=[{"role": "user", "content": content}])
     with pytest.raises(openai.NotFoundError, match="gpt-5"):
         client.chat.completions.create(model="gpt-5", messages=ASK)
+
+
+def test_tools_that_the_template_leaves_out_are_told_once(tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(harness.MODEL, folder)
+    turn = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    plain = "{% for m in messages %}" + turn + "{% endfor %}<|im_start|>assistant\n"
+    (folder / "chat_template.jinja").write_text(plain)
+    (address,) = harness.free_addresses(1)
+    url = f"http://{harness.text(address)}"
+    where = ("--model", folder, "--listen", harness.text(address))
+    where = (*where, "--tool-call-parser", "hermes")
+    process = harness.Process("engine", *where, folder=tmp_path)
+    try:
+        process.await_answer(f"{url}/health")
+        with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            ask = lambda **tools: client.chat.completions.create(
+                model="model", messages=ASK, max_tokens=1, **tools
+            )
+            ask()
+            assert "no place" not in process.stderr
+            lengths = [ask(tools=[GUESS]).usage.prompt_tokens for _ in range(2)]
+            assert lengths == [ask().usage.prompt_tokens] * 2
+        assert process.stderr.count("has no place for them") == 1
+        told = harness.command("doctor", "--upstream", url, "--json", folder=tmp_path).stdout
+        assert any("no place for tools" in note for note in json.loads(told)["notes"])
+        process.end_well()
+    finally:
+        process.kill()
+
+
+def test_the_memory_of_the_cache_is_told_at_the_start(tmp_path):
+    for given, told in (
+        ((), "at most a quarter of the machine's memory; --kv-cache-memory sets it"),
+        (("--kv-cache-memory", "3MiB"), "the KV cache grows to 3.0 MiB, "),
+    ):
+        (address,) = harness.free_addresses(1)
+        where = ("--model", harness.MODEL, "--listen", harness.text(address), "--device", "cpu")
+        process = harness.Process("engine", *where, *given, folder=tmp_path)
+        try:
+            process.await_answer(f"http://{harness.text(address)}/health")
+            assert told in process.stderr
+            process.end_well()
+        finally:
+            process.kill()
 
 
 class TestTrainers:

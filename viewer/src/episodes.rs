@@ -41,6 +41,8 @@ pub struct EpisodeView {
     pub generations: u64,
     pub with_ids: u64,
     pub incomplete: u64,
+    #[serde(default)]
+    pub refused: u64,
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
     pub reward: Option<f64>,
@@ -118,6 +120,7 @@ impl EpisodeView {
             generations: summary.generations,
             with_ids: summary.with_ids,
             incomplete: summary.incomplete,
+            refused: summary.refused,
             prompt_tokens: summary.prompt_tokens,
             completion_tokens: summary.completion_tokens,
             reward: summary.reward,

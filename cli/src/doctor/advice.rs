@@ -267,7 +267,9 @@ mod tests {
     fn rows(change: impl Fn(&mut ProbeRow)) -> Vec<ProbeRow> {
         let exact = |probe| {
             let mut row = ProbeRow::new(probe);
-            (row.status, row.ids, row.logprobs, row.prompt_ids) = (Some(200), Some(2), 2, Some(3));
+            let prompt = if row.probe.tools { 9 } else { 3 };
+            (row.status, row.ids, row.logprobs) = (Some(200), Some(2), 2);
+            row.prompt_ids = Some(prompt);
             (row.versions, row.hidden) = (vec!["7".to_owned()], HiddenReply::Equal);
             change(&mut row);
             row
@@ -304,6 +306,18 @@ mod tests {
         let advice = advice(Dialect::Vllm, |_| {});
         assert_eq!(advice.missing, [""; 0]);
         assert!(advice.notes[0].contains("--logprobs-mode processed_logprobs"));
+    }
+
+    #[test]
+    fn tools_that_the_template_leaves_out_are_noted() {
+        let is_noted = |prompt: fn(&ProbeRow) -> Option<usize>| {
+            let found = advice(Dialect::Rolltape, |row| row.prompt_ids = prompt(row));
+            found.notes.iter().any(|note| note.contains("has no place for tools"))
+        };
+        assert!(is_noted(|_| Some(3)));
+        assert!(!is_noted(|row| Some(if row.probe.tools { 9 } else { 3 })));
+        assert!(!is_noted(|row| (!row.probe.tools).then_some(3)));
+        assert!(!is_noted(|_| None));
     }
 
     #[test]

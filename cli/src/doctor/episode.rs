@@ -47,7 +47,7 @@ pub(super) async fn run(id: &EpisodeId, args: &Args) -> CommandResult {
     // With the tokenizer the texts of forks are exact; without it they are guessed from messages.
     let diagnosis = match args.upstream_args.tokenizer() {
         Some(path) => {
-            exporter::diagnose_with_tokenizer(path, record, calls).map_err(|e| Failure::of(&e))?
+            exporter::diagnose_with_tokenizer(&path, record, calls).map_err(|e| Failure::of(&e))?
         }
         None => exporter::diagnose(record, calls),
     };

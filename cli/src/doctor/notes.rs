@@ -25,6 +25,7 @@ pub(super) fn notes(findings: &Findings) -> Vec<String> {
         notes.extend(contradicted(findings));
         notes.extend(truncated_sampling(findings));
     }
+    notes.extend(tools_left_out(findings));
     notes.extend(unversioned(findings));
     notes.extend(unnumbered(findings));
     // Where the user wants it, it is missing.
@@ -178,6 +179,22 @@ fn truncated_sampling(findings: &Findings) -> Option<String> {
         "parameters that a request leaves out get {defaults}, so such rows are not \
          exact; {remedy}"
     ))
+}
+
+/// A remark if the prompt of a chat is as long with a tool as without: its template leaves tools
+/// out, and no server says so.
+fn tools_left_out(findings: &Findings) -> Option<String> {
+    let prompt_of = |tools| {
+        let mut chats = findings.answered().filter(|row| row.probe.route == Route::Chat);
+        chats.find(|row| row.probe.tools == tools)?.prompt_ids
+    };
+    let (with, without) = (prompt_of(true)?, prompt_of(false)?);
+    (with <= without).then(|| {
+        "the model's chat template has no place for tools: a prompt is the same with and without \
+         them, so the model is not told which it has; describe them in the system message, or \
+         serve the model with another template"
+            .to_owned()
+    })
 }
 
 /// A remark on calls without policy versions.

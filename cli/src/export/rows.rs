@@ -7,6 +7,7 @@ use episode::{Micros, TrajectoryKind};
 use exporter::{ModelFilter, Options, Retokenizer, SharedTokens};
 
 use crate::exit::Failure;
+use crate::options::tokenizer::tokenizer_folder;
 use crate::time::moment;
 
 /// Options on the rows of an export.
@@ -41,10 +42,10 @@ pub(crate) struct ExportRows {
     /// once: the first row. keep: all of them.
     #[arg(long, value_name = "RULE", default_value = "once", value_parser = shared)]
     shared: SharedTokens,
-    /// Model folder whose tokenizer makes missing ids
+    /// Model folder, or its tokenizer.json, that makes missing ids
     ///
     /// Its chat template and tokenizer make ids where no server reported any.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "PATH")]
     tokenizer: Option<PathBuf>,
 }
 
@@ -80,9 +81,9 @@ fn shared(word: &str) -> Result<SharedTokens, String> {
         .ok_or_else(|| "the rules are once and keep".to_owned())
 }
 
-fn retokenizer(folder: Option<&Path>) -> Result<Option<Arc<Retokenizer>>, Failure> {
-    let Some(folder) = folder else { return Ok(None) };
-    match Retokenizer::load(folder) {
+fn retokenizer(path: Option<&Path>) -> Result<Option<Arc<Retokenizer>>, Failure> {
+    let Some(folder) = path.map(tokenizer_folder) else { return Ok(None) };
+    match Retokenizer::load(&folder) {
         Ok(retokenizer) => Ok(Some(Arc::new(retokenizer))),
         Err(error) => {
             Err(Failure::of(&error)

@@ -1,6 +1,7 @@
 //! The device on which the engine computes.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use engine::{DeviceChoice, EngineOptions};
@@ -34,6 +35,12 @@ pub(crate) struct DeviceArgs {
     /// Read a GPU's tokens before the next step is launched
     #[arg(long, env = "ROLLTAPE_NO_ASYNC_SCHEDULING")]
     no_async_scheduling: bool,
+    /// Seconds of a GPU's step after which it counts as hung [default: 60]
+    ///
+    /// `/health` and new calls are then answered 503.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(env = "ROLLTAPE_STEP_TIMEOUT")]
+    step_timeout: Option<u32>,
     /// Folder of CUDA's libnvrtc.so and libcublasLt.so
     ///
     /// Of version 13 or 12. [default: the system's, then those in the packages of the Python on the
@@ -62,6 +69,9 @@ impl DeviceArgs {
             deterministic: self.deterministic,
             eager: self.enforce_eager,
             async_scheduling: !self.no_async_scheduling,
+            step_timeout: self
+                .step_timeout
+                .map_or(options.step_timeout, |seconds| Duration::from_secs(u64::from(seconds))),
             cuda_libraries: self.cuda_libs.clone(),
             kernel_cache: self.kernel_cache.clone().or_else(default_kernel_cache),
             kernel_texts: self.kernel_texts.clone(),

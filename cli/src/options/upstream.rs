@@ -9,6 +9,7 @@ use engine::LogprobsMode;
 use proxy::{Config, ContinueMode, TokenExtras, TranslateMode, Upstream};
 use wire::{Dialect, ForcedSampling, Vocabulary};
 
+use super::tokenizer::tokenizer_file;
 use crate::exit::Failure;
 
 /// The upstream's dialect, its key, and how it is reached.
@@ -59,10 +60,10 @@ pub(crate) struct TokenArgs {
     /// Text of these ids
     #[arg(long, value_enum, value_name = "HOW", default_value_t, env = "ROLLTAPE_HISTORY")]
     history: HistoryName,
-    /// The upstream's tokenizer.json
+    /// The upstream's tokenizer.json, or its model folder
     ///
     /// It maps reported token bytes to ids. A hosted server is asked for logprobs only with it.
-    #[arg(long, value_name = "FILE", env = "ROLLTAPE_TOKENIZER")]
+    #[arg(long, value_name = "PATH", env = "ROLLTAPE_TOKENIZER")]
     tokenizer: Option<PathBuf>,
     /// Sampling parameters of every request: top_p=1,top_k=off
     ///
@@ -117,9 +118,9 @@ impl TokenArgs {
 }
 
 impl UpstreamArgs {
-    /// The upstream's `tokenizer.json`, if it was given.
-    pub(crate) fn tokenizer(&self) -> Option<&Path> {
-        self.tokens.tokenizer.as_deref()
+    /// The upstream's `tokenizer.json`, if it or its folder was given.
+    pub(crate) fn tokenizer(&self) -> Option<PathBuf> {
+        self.tokens.tokenizer.as_deref().map(tokenizer_file)
     }
 
     /// True if prompts are to begin with sampled ids.
@@ -170,7 +171,8 @@ impl UpstreamArgs {
 }
 
 fn read_vocabulary(path: &Path) -> Result<Arc<Vocabulary>, Failure> {
-    Vocabulary::read(&read_file(path)?)
+    let path = tokenizer_file(path);
+    Vocabulary::read(&read_file(&path)?)
         .map(Arc::new)
         .map_err(|e| Failure::new(format!("`{}` is {e}", path.display())))
 }

@@ -49,7 +49,7 @@ impl LoadedEngine {
         // An address that is taken is reported before the model is read, which takes long.
         let socket = bind(address, "--engine-listen")?;
         let engine = load(model, options).await?;
-        terminal::message(engine.device());
+        engine.description().into_iter().for_each(terminal::message);
         Ok(Self { socket, engine })
     }
 
@@ -78,6 +78,7 @@ impl LoadedEngine {
 /// Loads a model folder, on a thread that may block.
 pub(crate) async fn load(model: &Path, options: EngineOptions) -> Result<Engine, Failure> {
     let folder = model.to_owned();
+    engine::refuse_gguf(&folder)?;
     if !folder.is_dir() {
         return Err(Failure::new(format!("there is no model folder at `{}`", folder.display()))
             .hint(MODEL_FOLDER));

@@ -44,6 +44,10 @@ impl HybridConfig {
         if flag(config, "attn_output_gate")? == Some(false) {
             return Err(ConfigError::unsupported("attn_output_gate", "false", "`true`"));
         }
+        // The forward pass adds no biases to gated attention.
+        if flag(config, "attention_bias")? == Some(true) {
+            return Err(ConfigError::unsupported("attention_bias", "true", "`false`"));
+        }
 
         let heads = DeltaHeads {
             key: count(config, "linear_num_key_heads")?,

@@ -46,7 +46,9 @@ impl<O: Ops> EngineCore<O> {
         match message {
             EngineMessage::Call(submission) => self.scheduler.enqueue(submission),
             EngineMessage::Command(command, _permit) => {
+                self.status.watch.begin();
                 self.read_step();
+                self.status.watch.end();
                 self.handle(command);
             }
         }

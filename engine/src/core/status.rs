@@ -4,10 +4,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::message::{PauseMode, SleepTags};
+use super::watch::StepWatch;
 
 /// The refusal of calls after the device failed for good.
 const DEVICE_LOST: &str = "the GPU failed, and this process cannot use it again; the log has the \
      reason, and a restart ends that";
+
+/// The refusal of calls while the device does not end a step.
+const DEVICE_HUNG: &str = "the GPU has not ended a step for longer than --step-timeout; the log \
+     says since when, and if the GPU does not go on, a restart ends that";
 
 /// The status of an engine.
 #[derive(Clone, Debug)]
@@ -21,6 +26,8 @@ pub(crate) struct EngineStatus {
     pub(crate) loaded: bool,
     /// True if the device failed for good.
     pub(crate) lost: bool,
+    /// True if the device runs a step for longer than it may.
+    pub(crate) hung: bool,
 }
 
 impl EngineStatus {
@@ -29,6 +36,10 @@ impl EngineStatus {
         if self.lost {
             return Some(DEVICE_LOST);
         }
+        if self.hung {
+            return Some(DEVICE_HUNG);
+        }
+
         if self.asleep.any() {
             return Some("the engine is asleep; `POST /wake_up` ends that");
         }
@@ -78,24 +89,31 @@ impl PauseTimes {
 
 /// An [`EngineStatus`] shared between threads.
 #[derive(Debug)]
-pub(crate) struct SharedStatus(Mutex<EngineStatus>);
+pub(crate) struct SharedStatus {
+    status: Mutex<EngineStatus>,
+    /// The step that runs. It is outside of the lock.
+    pub(crate) watch: StepWatch,
+}
 
 impl SharedStatus {
-    /// The status of an engine that runs with weights of this label.
-    pub(crate) fn new(version: Arc<str>) -> SharedStatus {
-        SharedStatus(Mutex::new(EngineStatus {
+    /// The status of an engine that runs with weights of this label, on a device whose steps end
+    /// within `step_limit`.
+    pub(crate) fn new(version: Arc<str>, step_limit: Option<Duration>) -> SharedStatus {
+        let status = EngineStatus {
             version,
             paused: None,
             pauses: PauseTimes::default(),
             asleep: SleepTags::default(),
             loaded: true,
             lost: false,
-        }))
+            hung: false,
+        };
+        SharedStatus { status: Mutex::new(status), watch: StepWatch::new(step_limit) }
     }
 
     /// Returns a copy of the status.
     pub(crate) fn read(&self) -> EngineStatus {
-        self.lock().clone()
+        EngineStatus { hung: self.watch.is_over(), ..self.lock().clone() }
     }
 
     /// Marks the device as failed for good.
@@ -107,6 +125,6 @@ impl SharedStatus {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, EngineStatus> {
         // Fields are written one by one, and each is whole after a panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

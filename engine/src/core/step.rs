@@ -16,14 +16,19 @@
 //!   labels are those that sampled, and preemptions.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use kernels::{DrawnToken, OpError, Ops};
 
 use super::EngineCore;
 use crate::error::ModelError;
 use crate::model::forward::{LogitRows, SequenceChunk};
+use crate::sample::is_distribution;
 use crate::schedule::request::FinishReason;
 use crate::schedule::sequence::{Sequence, SequenceRank};
+
+/// The error of a reply that cannot be sampled: its weights are broken, or their products overflow.
+const NO_DISTRIBUTION: &str = "the model's logits are not finite numbers, so no token was sampled";
 
 /// The id in place of a token that only the device knows.
 const UNKNOWN_TOKEN: [u32; 1] = [0];
@@ -222,6 +227,7 @@ impl<O: Ops> EngineCore<O> {
         results: &mut StepResults,
     ) -> Option<FinishReason> {
         let mode = self.logprobs_mode;
+        let no_distribution = || Some(FinishReason::Failed(Arc::from(NO_DISTRIBUTION)));
         sequence.in_flight -= usize::from(rows.is_sampled);
         let token = match rows.sampled_by {
             SampledBy::Device(row) => {
@@ -233,6 +239,9 @@ impl<O: Ops> EngineCore<O> {
                 let logits = results.logits.chunks_exact_mut(self.model.vocab()).skip(first);
                 let mut last = None;
                 for (position, row) in rows.positions.clone().zip(logits) {
+                    if !is_distribution(row) {
+                        return no_distribution();
+                    }
                     sequence.score_prompt(position, row);
                     last = Some(row);
                 }
@@ -242,6 +251,7 @@ impl<O: Ops> EngineCore<O> {
             }
         };
 
+        let Some(token) = token else { return no_distribution() };
         // Before the push: the counter looks for sequences without a sampled token.
         self.scheduler.count_sampled(sequence);
         sequence.push(token, &self.version, &self.tokenizer)

@@ -135,7 +135,7 @@ impl<O: Ops> TestEngine<O> {
         let tokenizer = Arc::new(parts.tokenizer);
         let pool = PagePool::new(pages, sharing).with_states(states);
         let scheduler = Scheduler::new(limits, pool, Arc::clone(&stats));
-        let status = Arc::new(SharedStatus::new(Arc::from("default")));
+        let status = Arc::new(SharedStatus::new(Arc::from("default"), None));
         let logprobs_mode = LogprobsMode::default();
         let settings = CoreSettings { logprobs_mode, async_scheduling: overlap };
         let shared = SharedState { status, staging };

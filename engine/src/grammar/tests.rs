@@ -78,6 +78,32 @@ fn json_has_its_schema() {
     check(GrammarSpec::Json { schema: schema(), spacing: JsonWhitespace::Any }, is_of_schema);
 }
 
+/// A model that always wants more white space gets on with its reply.
+#[test]
+fn white_space_between_the_parts_of_json_is_bounded() {
+    let form = GrammarSpec::Json { schema: schema(), spacing: JsonWhitespace::Any };
+    let bytes = |id: u32| tokenizer().decode(&[id], false);
+    let spaced: Vec<u32> = (0..VOCAB as u32).filter(|id| bytes(*id).trim().is_empty()).collect();
+    for thought in [LeadingThought::None, LeadingThought::Optional] {
+        let mut grammar = grammars().compile(form.clone(), thought).unwrap();
+        let mut ids = Vec::new();
+        while !grammar.is_over() {
+            assert!(ids.len() < 300, "{:?}", tokenizer().decode(&ids, false));
+            let mut logits: Vec<f32> = (0..VOCAB).map(|id| -(id as f32)).collect();
+            spaced.iter().for_each(|id| logits[*id as usize] += 1000.0);
+            logits[usize::from(b'<')] = f32::NEG_INFINITY;
+            grammar.mask(&mut logits);
+            let best = (0..).zip(&logits).max_by(|a, b| a.1.total_cmp(b.1)).unwrap();
+            grammar.push(best.0);
+            ids.push(best.0);
+        }
+        let text = tokenizer().decode(&ids, true);
+        assert!(is_of_schema(&text), "{text}");
+        let runs = text.split(|letter: char| !letter.is_ascii_whitespace());
+        assert_eq!(runs.map(str::len).max(), Some(spaces::SPACES_MAX), "{text:?}");
+    }
+}
+
 #[test]
 fn any_object_is_json() {
     let grammar = grammars()

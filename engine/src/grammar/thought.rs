@@ -17,9 +17,10 @@ pub(crate) enum LeadingThought {
 }
 
 impl LeadingThought {
-    /// The reasoning that a reply to `prompt` may have; `thinks` is false for a model without it.
-    pub(crate) fn of(thinks: bool, prompt: &str) -> LeadingThought {
-        match PromptThought::of(prompt) {
+    /// The reasoning that a reply may have whose prompt ends with `thought`; `thinks` is false for a
+    /// model without it.
+    pub(crate) fn of(thinks: bool, thought: PromptThought) -> LeadingThought {
+        match thought {
             _ if !thinks => LeadingThought::None,
             PromptThought::Absent => LeadingThought::Optional,
             PromptThought::Open => LeadingThought::Open,

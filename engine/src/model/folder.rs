@@ -2,7 +2,9 @@
 //!
 //! [`ModelFolder`] is what the engine needs of it besides weights, which `weights` reads.
 
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use template::{ChatTemplate, Tokenizer};
@@ -11,6 +13,9 @@ use crate::config::ModelConfig;
 use crate::config::fields::{eos_ids, read_json};
 use crate::error::LoadError;
 use crate::sample::SamplingDefaults;
+
+/// The first bytes of a GGUF file.
+const GGUF_MAGIC: [u8; 4] = *b"GGUF";
 
 /// A model folder without its weights.
 #[derive(Debug)]
@@ -47,7 +52,7 @@ impl ModelFolder {
         }
 
         // An id without a row in the embedding could not be computed.
-        let tokenizer = Tokenizer::load(folder)?;
+        let tokenizer = Tokenizer::load_within(folder, model.vocab)?;
         if tokenizer.size() > model.vocab {
             return Err(LoadError::Vocabulary { tokenizer: tokenizer.size(), model: model.vocab });
         }
@@ -61,6 +66,34 @@ impl ModelFolder {
         eos.dedup();
         Ok(ModelFolder { model, tokenizer, template, fingerprint, defaults, eos })
     }
+}
+
+/// Refuses a GGUF file, and a folder that holds such files in place of a `config.json`: llama.cpp's
+/// form of a model, which people take for a model folder.
+///
+/// # Errors
+/// [`LoadError::Gguf`] with the file.
+pub fn refuse_gguf(model: &Path) -> Result<(), LoadError> {
+    let found = match model.is_dir() {
+        true if model.join("config.json").exists() => None,
+        true => gguf_inside(model),
+        false => Some(model.to_owned()).filter(|path| is_gguf(path)),
+    };
+    found.map_or(Ok(()), |path| Err(LoadError::Gguf { path }))
+}
+
+/// The first GGUF file of a folder by name, if it has one.
+fn gguf_inside(folder: &Path) -> Option<PathBuf> {
+    let paths = fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    paths.filter(|path| is_gguf(path)).min()
+}
+
+fn is_gguf(path: &Path) -> bool {
+    // A pipe or a device would be waited for.
+    let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
+    let mut start = [0; GGUF_MAGIC.len()];
+    let mut read = || File::open(path)?.read_exact(&mut start);
+    is_file && read().is_ok() && start == GGUF_MAGIC
 }
 
 /// The end token of `tokenizer_config.json`, with which chat models end a turn.

@@ -18,14 +18,12 @@ use crate::config::ModelConfig;
 use crate::config::experts::ExpertConfig;
 use crate::error::LoadError;
 use crate::weights::TensorSource;
-use crate::weights::names::ExpertMatrix;
+use crate::weights::names::{EMBEDDING, ExpertMatrix, HEAD};
 pub(crate) use attention::AttentionParameters;
 pub(crate) use delta::DeltaParameters;
 use loader::Loader;
 
-const EMBEDDING: &str = "model.embed_tokens.weight";
 const NORM: &str = "model.norm.weight";
-const HEAD: &str = "lm_head.weight";
 /// The router of a mixture of experts, within its layer.
 const ROUTER: &str = "mlp.gate.weight";
 

@@ -31,8 +31,14 @@ impl Sampler {
         })
     }
 
-    /// Accepts a token that the device sampled with the parameters of [`Sampler::draw`].
-    pub(crate) fn accept(&mut self, drawn: DrawnToken, mode: LogprobsMode) -> SampledToken {
+    /// Accepts a token that the device sampled with the parameters of [`Sampler::draw`]. None if
+    /// its logprobs, where they are reported, show that the logits were no distribution.
+    pub(crate) fn accept(&mut self, drawn: DrawnToken, mode: LogprobsMode) -> Option<SampledToken> {
+        let numbers = drawn.scores.as_ref().map(|scores| [scores.processed, scores.raw]);
+        if numbers.is_some_and(|numbers| numbers.iter().any(|number| !number.is_finite())) {
+            return None;
+        }
+
         self.push(drawn.id);
         let scores = drawn.scores.map(|scores| TokenScores {
             logprob: select(mode, scores.processed, scores.raw),
@@ -48,7 +54,7 @@ impl Sampler {
                 })
                 .collect(),
         });
-        SampledToken { id: drawn.id, scores }
+        Some(SampledToken { id: drawn.id, scores })
     }
 }
 

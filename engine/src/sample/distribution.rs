@@ -23,6 +23,11 @@ impl<'a> LogitsRow<'a> {
         LogitsRow { logits, highest: highest(&maxima), maxima }
     }
 
+    /// Returns true if any id can be sampled.
+    pub(super) fn has_numbers(&self) -> bool {
+        self.highest.is_finite()
+    }
+
     /// The id with the highest logit; the lowest of equals.
     pub(super) fn likeliest(&self) -> u32 {
         let block = self.maxima.iter().position(|maximum| *maximum == self.highest);

@@ -23,6 +23,14 @@ pub(super) fn highest(values: &[f32]) -> f32 {
     lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, higher)
 }
 
+/// Returns true if logits are those of a distribution: none is NaN or plus infinity, and not all
+/// are minus infinity.
+pub(crate) fn is_distribution(logits: &[f32]) -> bool {
+    // Without an early end, the loop becomes vector instructions.
+    let has_nan = logits.iter().fold(false, |found, logit| found | logit.is_nan());
+    !has_nan && highest(logits).is_finite()
+}
+
 #[inline]
 fn higher(a: f32, b: f32) -> f32 {
     if b > a { b } else { a }

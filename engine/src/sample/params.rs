@@ -45,7 +45,11 @@ pub(crate) struct SamplingDefaults {
     pub(crate) top_p: f32,
     pub(crate) top_k: usize,
     pub(crate) min_p: f32,
+    pub(crate) presence_penalty: f32,
+    pub(crate) frequency_penalty: f32,
     pub(crate) repetition_penalty: f32,
+    /// The most tokens of a reply to a request that sets no limit.
+    pub(crate) max_new_tokens: Option<usize>,
 }
 
 impl SamplingDefaults {
@@ -53,12 +57,16 @@ impl SamplingDefaults {
     pub(crate) fn parse(config: &Value) -> Result<SamplingDefaults, ConfigError> {
         let temperature = number(config, "temperature")?.unwrap_or(1.0);
         let top_k = number(config, "top_k")?.unwrap_or(0.0);
+        let max_new_tokens = number(config, "max_new_tokens")?.filter(|count| *count >= 1.0);
         Ok(SamplingDefaults {
             temperature: temperature.max(0.0) as f32,
             top_p: number(config, "top_p")?.unwrap_or(1.0) as f32,
             top_k: top_k.max(0.0) as usize,
             min_p: number(config, "min_p")?.unwrap_or(0.0) as f32,
+            presence_penalty: number(config, "presence_penalty")?.unwrap_or(0.0) as f32,
+            frequency_penalty: number(config, "frequency_penalty")?.unwrap_or(0.0) as f32,
             repetition_penalty: number(config, "repetition_penalty")?.unwrap_or(1.0) as f32,
+            max_new_tokens: max_new_tokens.map(|count| count as usize),
         })
     }
 }

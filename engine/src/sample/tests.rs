@@ -38,7 +38,7 @@ fn sampled(
     mode: LogprobsMode,
 ) -> SampledToken {
     let mut sampler = Sampler::new(params.clone(), &[], no_ends());
-    sampler.sample(&mut logits.to_vec(), position, mode)
+    sampler.sample(&mut logits.to_vec(), position, mode).unwrap()
 }
 
 fn scores(logits: &[f32], params: &SamplingParams, mode: LogprobsMode) -> TokenScores {
@@ -133,7 +133,7 @@ fn probabilities_are_those_of_plain_code() {
         for position in 0..12 {
             let logits = row(1000, (index * 100 + position) as u64);
             let expected = oracle(&logits, &params, &prompt, &said);
-            let token = sampler.sample(&mut logits.clone(), position, PROCESSED);
+            let token = sampler.sample(&mut logits.clone(), position, PROCESSED).unwrap();
             let scores = token.scores.unwrap();
             assert_eq!(scores.top.len(), 1000);
             for one in &scores.top {
@@ -309,13 +309,13 @@ fn only_allowed_ids_are_sampled() {
 fn ends_do_not_come_before_their_time() {
     let mut sampler = Sampler::new(plain(), &[], ends_after(30, &[1, 3]));
     for position in 0..200 {
-        let id = sampler.sample(&mut LOGITS.to_vec(), position, PROCESSED).id;
+        let id = sampler.sample(&mut LOGITS.to_vec(), position, PROCESSED).unwrap().id;
         assert!(position >= 30 || ![1, 3].contains(&id));
     }
     // Where ends are all that is allowed, something has to be sampled all the same.
     let only = SamplingParams { allowed: Some([1].into()), ..plain() };
     let mut sampler = Sampler::new(only, &[], ends_after(5, &[1]));
-    assert_eq!(sampler.sample(&mut LOGITS.to_vec(), 0, PROCESSED).id, 1);
+    assert_eq!(sampler.sample(&mut LOGITS.to_vec(), 0, PROCESSED).unwrap().id, 1);
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn bad_words_are_never_completed() {
     let mut sampler = Sampler::new(SamplingParams { bad_words: words, ..plain() }, &[1], no_ends());
     let mut said = Vec::new();
     for position in 0..3000 {
-        said.push(sampler.sample(&mut LOGITS.to_vec(), position, PROCESSED).id);
+        said.push(sampler.sample(&mut LOGITS.to_vec(), position, PROCESSED).unwrap().id);
     }
     let has = |word: &[u32]| said.windows(word.len()).any(|window| window == word);
     assert!(!has(&[2]) && !has(&[1, 3]) && !has(&[0, 1, 1]));
@@ -338,4 +338,33 @@ fn a_prompt_is_scored_by_the_model_alone() {
     assert_eq!((found.rank, found.top.len()), (3, 2));
     let expected = oracle(&LOGITS, &plain(), &[], &[])[2].ln();
     assert!((f64::from(found.logprob) - expected).abs() < 1e-6);
+}
+
+#[test]
+fn no_token_is_sampled_from_logits_that_are_no_distribution() {
+    let wrong = [
+        vec![0.0, f32::NAN, 1.0, 2.0],
+        vec![0.0, f32::INFINITY, 1.0, 2.0],
+        vec![f32::NEG_INFINITY; 4],
+        vec![f32::NAN; 4],
+    ];
+    let params = [
+        SamplingParams { temperature: 0.0, ..plain() },
+        SamplingParams { logprobs: Some(1), ..plain() },
+        SamplingParams { allowed: Some(Arc::from([0, 2])), ..plain() },
+    ];
+    for logits in &wrong {
+        for params in &params {
+            let ends = EndTokens { ids: Arc::from([]), min_tokens: 0 };
+            let mut sampler = Sampler::new(params.clone(), &[], ends);
+            assert!(sampler.sample(&mut logits.clone(), 0, PROCESSED).is_none(), "{logits:?}");
+        }
+    }
+    // Some ids may have no probability, but one of those that are allowed has to have some.
+    let some = [f32::NEG_INFINITY, 1.0, f32::NEG_INFINITY, f32::NEG_INFINITY];
+    for (params, is_sampled) in params.iter().zip([true, true, false]) {
+        let ends = EndTokens { ids: Arc::from([]), min_tokens: 0 };
+        let mut sampler = Sampler::new(params.clone(), &[], ends);
+        assert_eq!(sampler.sample(&mut some.to_vec(), 0, PROCESSED).is_some(), is_sampled);
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use template::reasoning::CLOSE;
-use template::{Detokenizer, ReasoningParser, Tokenizer, TokenizerError};
+use template::{Detokenizer, PromptThought, ReasoningParser, Tokenizer, TokenizerError};
 
 /// A budget of reasoning, and how much of it a reply has used.
 ///
@@ -25,6 +25,13 @@ pub(crate) struct ThoughtBudget {
     forced: usize,
 }
 
+/// The end of a prompt, as the model and as the parser of reasoning see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PromptEnd<'a> {
+    pub(crate) ids: &'a [u32],
+    pub(crate) thought: PromptThought,
+}
+
 impl ThoughtBudget {
     /// A budget of `tokens` for a reply to `prompt`.
     ///
@@ -32,15 +39,15 @@ impl ThoughtBudget {
     /// If the closing tag cannot be encoded.
     pub(crate) fn new(
         tokenizer: &Arc<Tokenizer>,
-        prompt: &str,
+        prompt: PromptEnd<'_>,
         tokens: usize,
     ) -> Result<ThoughtBudget, TokenizerError> {
         Ok(ThoughtBudget {
             tokens,
             used: 0,
             seen: 0,
-            parser: ReasoningParser::new(prompt),
-            detokenizer: Detokenizer::new(false),
+            parser: ReasoningParser::new(prompt.thought),
+            detokenizer: Detokenizer::after(prompt.ids, false),
             tokenizer: Arc::clone(tokenizer),
             close: tokenizer.encode_after(CLOSE)?.into(),
             forced: 0,
@@ -85,10 +92,15 @@ mod tests {
         Arc::new(Tokenizer::load(&folder).unwrap())
     }
 
+    fn end(thought: PromptThought) -> PromptEnd<'static> {
+        PromptEnd { ids: &[], thought }
+    }
+
     /// Says `text`, token by token, as far as the budget lets it, and then goes on with what the
     /// budget demands. Returns what was said.
     fn said(prompt: &str, tokens: usize, text: &str) -> String {
         let tokenizer = tokenizer();
+        let prompt = end(PromptThought::of(prompt));
         let mut budget = ThoughtBudget::new(&tokenizer, prompt, tokens).unwrap();
         let mut ids = Vec::new();
         for id in tokenizer.encode(text, false).unwrap() {
@@ -119,10 +131,10 @@ mod tests {
 
     #[test]
     fn unknown_tokens_may_spend_it() {
-        let budget = ThoughtBudget::new(&tokenizer(), "<think>", 3).unwrap();
+        let budget = ThoughtBudget::new(&tokenizer(), end(PromptThought::Open), 3).unwrap();
         assert!(!budget.may_close_at(2));
         assert!(budget.may_close_at(3));
-        let later = ThoughtBudget::new(&tokenizer(), "", 3).unwrap();
+        let later = ThoughtBudget::new(&tokenizer(), end(PromptThought::Absent), 3).unwrap();
         assert!(!later.may_close_at(0));
         assert!(later.may_close_at(3));
     }

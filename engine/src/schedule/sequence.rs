@@ -48,8 +48,8 @@ impl Sequence {
     pub(crate) fn new(choice: QueuedChoice, cache: SequenceCache, started: u64) -> Sequence {
         let QueuedChoice { call, request, output, arrived, .. } = choice;
         let stops = &request.stops;
-        let stop_texts =
-            (!stops.texts.is_empty()).then(|| StopTextMatcher::new(stops.skip_special_tokens));
+        let stop_texts = (!stops.texts.is_empty())
+            .then(|| StopTextMatcher::new(&request.prompt, stops.skip_special_tokens));
         // The sampler and not the stop rules delay the ends, so that the model chooses another
         // token.
         let ends = EndTokens { ids: Arc::clone(&stops.late), min_tokens: stops.min_tokens };
@@ -243,8 +243,9 @@ struct StopTextMatcher {
 }
 
 impl StopTextMatcher {
-    fn new(skip_special_tokens: bool) -> StopTextMatcher {
-        StopTextMatcher { detokenizer: Detokenizer::new(skip_special_tokens), text: String::new() }
+    fn new(prompt: &[u32], skip_special_tokens: bool) -> StopTextMatcher {
+        let detokenizer = Detokenizer::after(prompt, skip_special_tokens);
+        StopTextMatcher { detokenizer, text: String::new() }
     }
 
     /// Appends `id`, and returns the first stop text, in the order of the request, that ends in the

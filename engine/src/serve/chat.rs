@@ -27,7 +27,7 @@ use super::prefix::{PrefixReport, RememberedPrompt, SampledReply};
 use super::state::ServerState;
 use crate::grammar::LeadingThought;
 use crate::info::ModelInfo;
-use crate::sample::ThoughtBudget;
+use crate::sample::{PromptEnd, ThoughtBudget};
 use crate::schedule::request::FinishReason;
 use crate::schedule::request::Output;
 use crate::schedule::request::StopRules;
@@ -75,7 +75,7 @@ struct ChatCall {
 
 impl ChatCall {
     fn decoder(&self) -> ChoiceDecoder {
-        let decoder = ChoiceDecoder::new(&self.stops, &self.options);
+        let decoder = ChoiceDecoder::new(&self.prompt, &self.stops, &self.options);
         decoder.counting_reasoning(self.format.reasoning.clone())
     }
 
@@ -90,6 +90,7 @@ impl ChatCall {
     fn remember(&self, ids: &[u32], finish: &FinishReason) {
         let (Some(memory), Some(prompt)) = (&self.state.memory, &self.remembered) else { return };
         let reply = SampledReply {
+            prompt: &self.prompt,
             ids,
             finish,
             skip_special_tokens: self.stops.skip_special_tokens,
@@ -127,25 +128,27 @@ pub(super) async fn complete(
     }
 
     let prompt = ChatPrompt::new(state, fields, request.cache_salt.as_ref())?;
-    let ChatPrompt { ids, text, prefix, remembered } = prompt.with_given_ids(fields, model)?;
+    let ChatPrompt { ids, text, thought, prefix, remembered } =
+        prompt.with_given_ids(fields, model)?;
     check_length("messages", &ids, model)?;
     // The prompt may have opened or closed the reasoning, after which the form begins.
     if let Some(form) = form {
-        let thought = LeadingThought::of(model.thinks, &text);
-        request.params.grammar = Some(form.compile(model, thought)?);
+        let leading = LeadingThought::of(model.thinks, thought);
+        request.params.grammar = Some(form.compile(model, leading)?);
     }
     let format = MessageFormat {
         tools: tools.parsing,
         types: Arc::clone(&tools.types),
         demand: tools.demand(),
-        reasoning: model.thinks.then(|| ReasoningParser::new(&text)),
+        reasoning: model.thinks.then(|| ReasoningParser::new(thought)),
         includes_reasoning: fields.flag("include_reasoning", true)?,
     };
 
     // The prompt decides the room that is left for the reply.
     let limit = max_tokens(model, ids.len(), parse_limit(fields)?)?;
     check_experts_start(&request.options, ids.len())?;
-    request.params.thought = thought_budget(fields, model, &tools, &text, limit)?;
+    let end = PromptEnd { ids: &ids, thought };
+    request.params.thought = thought_budget(fields, model, &tools, end, limit)?;
     let stops = stop_rules(&request, limit)?;
     let prompt = Prompt { ids: Arc::clone(&ids), stops: Arc::clone(&stops) };
     let outputs = state.engine.submit(&request, &[prompt])?;
@@ -176,7 +179,7 @@ fn thought_budget(
     fields: &Fields,
     model: &ModelInfo,
     tools: &ToolChoice,
-    prompt: &str,
+    prompt: PromptEnd<'_>,
     limit: usize,
 ) -> Result<Option<ThoughtBudget>, ApiError> {
     let requested = fields.integer(THOUGHT_BUDGET)?.unwrap_or(-1);

@@ -61,7 +61,7 @@ impl CompletionCall {
         self.prompts
             .iter()
             .flat_map(|prompt| std::iter::repeat_n(prompt, self.n))
-            .map(|prompt| ChoiceDecoder::new(&prompt.stops, &self.options))
+            .map(|prompt| ChoiceDecoder::new(&prompt.ids, &prompt.stops, &self.options))
             .collect()
     }
 

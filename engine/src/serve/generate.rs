@@ -81,7 +81,8 @@ struct GenerateCall {
 
 impl GenerateCall {
     fn decoders(&self) -> Vec<ChoiceDecoder> {
-        (0..self.n).map(|_| ChoiceDecoder::new(&self.prompt.stops, &self.options)).collect()
+        let Prompt { ids, stops } = &self.prompt;
+        (0..self.n).map(|_| ChoiceDecoder::new(ids, stops, &self.options)).collect()
     }
 
     fn output_mode(&self) -> &'static str {

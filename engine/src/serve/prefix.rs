@@ -21,6 +21,8 @@ const REPLACEMENT: char = '\u{FFFD}';
 /// The tokens that were sampled, and how they ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampledReply<'a> {
+    /// The prompt that they follow.
+    pub(super) prompt: &'a [u32],
     pub(super) ids: &'a [u32],
     pub(super) finish: &'a FinishReason,
     /// True if special tokens have no text.
@@ -87,9 +89,10 @@ fn text_of(
 ) -> Option<ReplyText> {
     let kept = KeptIds::of(sampled, tokenizer, syntax)?;
     let body = &kept.ids[..kept.ids.len() - usize::from(kept.end.is_some())];
-    let decoded = tokenizer.decode(body, false);
+    let decoded = tokenizer.decode_after(sampled.prompt, body, false);
     let text = decoded.trim_end_matches(REPLACEMENT);
-    let decoded_received = tokenizer.decode(body, sampled.skip_special_tokens);
+    let decoded_received =
+        tokenizer.decode_after(sampled.prompt, body, sampled.skip_special_tokens);
     let received = decoded_received.trim_end_matches(REPLACEMENT);
 
     Some(ReplyText {

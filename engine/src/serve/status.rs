@@ -10,10 +10,10 @@ use super::calls::{ApiError, HttpCall, HttpReply, empty_reply, json_reply};
 use super::state::ServerState;
 
 /// Handles `/health` and `/ping`. An engine that is paused or asleep is healthy; one whose device
-/// failed for good is not.
+/// failed for good, or hangs, is not.
 pub(super) async fn health(state: &Arc<ServerState>, _: HttpCall) -> Result<HttpReply, ApiError> {
     let status = state.engine.status();
-    if let Some(reason) = status.refusal().filter(|_| status.lost) {
+    if let Some(reason) = status.refusal().filter(|_| status.lost || status.hung) {
         return Err(ApiError::unavailable(reason));
     }
     match state.engine.is_open() {

@@ -5,6 +5,7 @@ mod batch;
 mod chat;
 mod completions;
 mod crowd;
+mod defaults;
 mod experts;
 mod facts;
 mod forms;

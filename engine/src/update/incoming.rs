@@ -15,20 +15,14 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::error::UpdateError;
 use crate::weights::files::WeightFiles;
-use crate::weights::manifest::{ServedType, TensorDigest, WeightManifest, convert, is_finite};
+use crate::weights::manifest::{
+    NOT_FINITE, OTHER_HEAD, ServedType, TensorDigest, WeightManifest, convert, is_finite,
+};
 use crate::weights::names;
-use crate::weights::names::ExpertPart;
+use crate::weights::names::{EMBEDDING, ExpertPart, HEAD};
 use crate::weights::{Elements, Tensor, TensorSource, decode};
 
-/// The head of a model. It may arrive although the embedding serves as the head.
-const HEAD: &str = "lm_head.weight";
-
-/// The tensor that serves as the head of a model without one.
-const EMBEDDING: &str = "model.embed_tokens.weight";
-
 const DIFFERENT_TWICE: &str = "it came twice in one update, with different elements";
-
-const NOT_FINITE: &str = "it has elements that are infinite, NaN, or too large for its type";
 
 /// A tensor that arrives.
 #[derive(Clone, Copy, Debug)]
@@ -291,8 +285,7 @@ impl IncomingWeights {
             outcome.insert(name, taken.digest.clone());
         }
         if self.tied_head.is_some() && self.tied_head.as_ref() != outcome.get(EMBEDDING) {
-            let reason = "the model's head is its embedding, and this is another matrix";
-            return Err(UpdateError::tensor(HEAD, reason));
+            return Err(UpdateError::tensor(HEAD, OTHER_HEAD));
         }
         Ok(outcome)
     }

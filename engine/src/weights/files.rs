@@ -242,6 +242,16 @@ impl TensorSource for WeightFiles {
         self.taken.borrow_mut().insert(name.to_owned());
         Ok(tensor)
     }
+
+    fn tied_head(&self, shape: &[usize]) -> Result<Option<Tensor>, LoadError> {
+        if self.has(names::HEAD) { self.take(names::HEAD, shape).map(Some) } else { Ok(None) }
+    }
+
+    fn refuse(&self, name: &str, reason: String) -> LoadError {
+        let file = self.tensors.get(name).map(|stored| &self.files[stored.file].0);
+        let path = file.unwrap_or(&self.list).clone();
+        LoadError::Tensor { name: name.to_owned(), path, reason }
+    }
 }
 
 /// Reads the index: the file of each tensor.

@@ -10,10 +10,20 @@ use blake3::{Hash, Hasher};
 use half::bf16;
 
 use super::{Tensor, TensorSource};
+use crate::config::ModelConfig;
 use crate::error::LoadError;
+use crate::weights::names::{EMBEDDING, HEAD};
 
 /// Elements that are hashed at once.
 const BLOCK: usize = 4096;
+
+/// The reason against a tensor that a model could not compute with.
+pub(crate) const NOT_FINITE: &str =
+    "it has elements that are infinite, NaN, or too large for its type";
+
+/// The reason against a head that a model with a tied one would not use.
+pub(crate) const OTHER_HEAD: &str =
+    "the model's head is its embedding (`tie_word_embeddings`), and this is another matrix";
 
 /// The type of elements as they are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +136,31 @@ impl<'a, T: TensorSource + ?Sized> ManifestRecorder<'a, T> {
         ManifestRecorder { inner, uses_bf16, manifest: RefCell::default() }
     }
 
+    /// Refuses a head beside an embedding that serves as one, unless the two are equal.
+    pub(crate) fn check_tied_head(&self, config: &ModelConfig) -> Result<(), LoadError> {
+        let shape = [config.vocab, config.hidden];
+        let Some(head) = self.inner.tied_head(&shape)? else { return Ok(()) };
+        let head = self.checked(HEAD, &shape, head)?;
+        let digest = TensorDigest::of(EMBEDDING, &shape, &head);
+        match self.manifest.borrow().get(EMBEDDING) == Some(&digest) {
+            true => Ok(()),
+            false => Err(self.inner.refuse(HEAD, OTHER_HEAD.to_owned())),
+        }
+    }
+
+    /// Converts a tensor to the type in which it is served.
+    ///
+    /// # Errors
+    /// The tensor has elements that are no numbers.
+    fn checked(&self, name: &str, shape: &[usize], tensor: Tensor) -> Result<Tensor, LoadError> {
+        let is_rounded = self.uses_bf16 && shape.len() == 2;
+        let tensor = if is_rounded { convert(tensor, ServedType::Bf16) } else { tensor };
+        match is_finite(&tensor) {
+            true => Ok(tensor),
+            false => Err(self.inner.refuse(name, NOT_FINITE.to_owned())),
+        }
+    }
+
     /// The digests of the tensors that were taken.
     pub(crate) fn into_manifest(self) -> WeightManifest {
         self.manifest.into_inner()
@@ -134,10 +169,7 @@ impl<'a, T: TensorSource + ?Sized> ManifestRecorder<'a, T> {
 
 impl<T: TensorSource + ?Sized> TensorSource for ManifestRecorder<'_, T> {
     fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
-        let mut tensor = self.inner.take(name, shape)?;
-        if self.uses_bf16 && shape.len() == 2 {
-            tensor = convert(tensor, ServedType::Bf16);
-        }
+        let tensor = self.checked(name, shape, self.inner.take(name, shape)?)?;
         self.manifest.borrow_mut().insert(name, TensorDigest::of(name, shape, &tensor));
         Ok(tensor)
     }

@@ -12,6 +12,12 @@ use std::ops::Range;
 
 use kernels::EXPERTS_MAX;
 
+/// The tensor that serves as the head of a model without one.
+pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
+
+/// The head of a model. Files may have it although the embedding serves as the head.
+pub(crate) const HEAD: &str = "lm_head.weight";
+
 /// Prefixes of tensors that the engine leaves out: the eyes of a model, and the layers that predict
 /// tokens ahead.
 const LEFT_OUT: [&str; 3] = ["model.visual.", "visual.", "mtp."];

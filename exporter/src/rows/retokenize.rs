@@ -173,7 +173,8 @@ impl Retokenizer {
         tools: &[Value],
         sampled: &[usize],
     ) -> Result<Retokenized, RetokenizeError> {
-        let prepared = template::prepare(messages)?;
+        let keeps_parts = self.template.reads_parts(!tools.is_empty());
+        let prepared = template::prepare(messages, keeps_parts)?;
         let whole = self.render(&prepared, tools, false)?;
         let tokens = self.tokenizer.encode_spans(&whole)?;
 

@@ -86,7 +86,8 @@ fn library(path: &Path) -> Result<Library, String> {
 
 impl EmulatedGpu {
     /// Sets `fail_allocation`, `fail_launch` or `fail_recording` (the n-th from now fails; 0 is
-    /// none), `driver` (its version), `seed` or `order`. Returns false for an unknown name.
+    /// none), `hang` (while it is not zero, no wait for the device ends), `driver` (its version),
+    /// `seed` or `order`. Returns false for an unknown name.
     pub fn set(&self, name: &str, value: i64) -> bool {
         let Ok(name) = CString::new(name) else { return false };
         // SAFETY: the name ends in zero.

@@ -21,8 +21,10 @@ pub struct EpisodeSummary {
     pub generations: u64,
     /// Generating calls whose sampled tokens are known by id.
     pub with_ids: u64,
-    /// Calls that did not end as `complete`, those without an end included.
+    /// Calls that ended as neither `complete` nor `refused`, those without an end included.
     pub incomplete: u64,
+    /// Calls that were declined: nothing is missing of them.
+    pub refused: u64,
     /// Prompt tokens, over all calls.
     pub prompt_tokens: u64,
     /// Sampled tokens, over all calls.
@@ -41,7 +43,9 @@ const COUNTS: &str = "SELECT e.episode_key, count(c.call_key) AS calls, \
         ('chat', 'completions', 'responses', 'messages', 'generate')) AS generations, \
     count(*) FILTER (WHERE EXISTS (SELECT 1 FROM choice k WHERE k.call_key = c.call_key \
         AND k.tokens IS NOT NULL)) AS with_ids, \
-    count(c.call_key) FILTER (WHERE c.outcome IS DISTINCT FROM 'complete') AS incomplete, \
+    count(c.call_key) FILTER (WHERE c.outcome IS NULL \
+        OR c.outcome NOT IN ('complete', 'refused')) AS incomplete, \
+    count(c.call_key) FILTER (WHERE c.outcome = 'refused') AS refused, \
     CAST(sum(c.prompt_tokens) AS BIGINT) AS prompt_tokens, \
     CAST(sum(c.completion_tokens) AS BIGINT) AS completion_tokens, \
     (SELECT value FROM reward r WHERE r.episode_key = e.episode_key AND r.call_id IS NULL \
@@ -120,6 +124,7 @@ fn summary_of(episode: AttemptRecord, row: &Row) -> Result<EpisodeSummary, Snaps
         generations: count(row, "generations")?,
         with_ids: count(row, "with_ids")?,
         incomplete: count(row, "incomplete")?,
+        refused: count(row, "refused")?,
         prompt_tokens: count(row, "prompt_tokens")?,
         completion_tokens: count(row, "completion_tokens")?,
         reward: row.try_get("reward")?,

@@ -23,7 +23,16 @@ pub(super) fn repr(value: &Jinja) -> Result<String, Error> {
             Ok(number) => json::float(number),
             Err(_) => value.to_string(),
         },
-        ValueKind::String => quoted(value.as_str().unwrap_or_default()),
+        ValueKind::String => {
+            let text = value.as_str().unwrap_or_default();
+            match json::exact::number_of(text) {
+                Some("Infinity") => "inf".to_owned(),
+                Some("-Infinity") => "-inf".to_owned(),
+                Some("NaN") => "nan".to_owned(),
+                Some(digits) => digits.to_owned(),
+                None => quoted(text),
+            }
+        }
 
         // Lists and maps print their items by `repr`, too.
         ValueKind::Seq => {

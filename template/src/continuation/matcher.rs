@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::stored_reply::StoredReply;
 use super::{HistoryRule, PrefixReason, ReplySyntax};
-use crate::{ReasoningParser, ToolParser};
+use crate::{PromptThought, ReasoningParser, ToolParser};
 use serde_json::Value;
 
 /// The way in which the rest of a prompt, behind an earlier prompt, starts with a reply.
@@ -156,10 +156,8 @@ impl ReplyMatcher<'_> {
 
 /// Splits a reply into its reasoning and its answer.
 fn split_reasoning(opening: &str, text: &str) -> (String, String) {
-    let mut parser = ReasoningParser::new(opening);
-    let first = parser.push(text);
-    let rest = parser.finish();
-    (first.reasoning + &rest.reasoning, first.content + &rest.content)
+    let parts = ReasoningParser::new(PromptThought::of(opening)).read(text);
+    (parts.reasoning, parts.content)
 }
 
 /// Returns the bytes in which `rest` starts with the reply, word for word.

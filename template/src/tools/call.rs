@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::json_call::JsonCall;
 use super::progress::CallProgress;
 use super::tagged_call::TaggedCall;
-use super::{ToolEvent, ToolFormat, ToolTypes};
+use super::{ToolEvent, ToolFormat, ToolParser};
 
 /// A text that may be a call.
 #[derive(Clone, Debug)]
@@ -16,10 +16,16 @@ pub(super) enum PartialCall {
 
 impl PartialCall {
     /// Starts a call that follows this markup.
-    pub(super) fn new(format: ToolFormat, markup: String, types: &Arc<ToolTypes>) -> PartialCall {
-        match format {
-            ToolFormat::Hermes | ToolFormat::Llama3Json => PartialCall::Json(JsonCall::new(markup)),
-            ToolFormat::Qwen3Coder => PartialCall::Tagged(TaggedCall::new(markup, types)),
+    pub(super) fn new(parser: &ToolParser, markup: String) -> PartialCall {
+        let is_demanded = parser.is_demanded;
+        match parser.format {
+            ToolFormat::Hermes | ToolFormat::Llama3Json => {
+                PartialCall::Json(JsonCall::new(markup, is_demanded))
+            }
+            ToolFormat::Qwen3Coder => {
+                let types = Arc::clone(&parser.types);
+                PartialCall::Tagged(TaggedCall::new(markup, types, is_demanded))
+            }
         }
     }
 
@@ -39,6 +45,14 @@ impl PartialCall {
         }
     }
 
+    /// Notes that no text follows the call, which a lenient reading needs to know.
+    pub(super) fn end_text(&mut self) {
+        match self {
+            PartialCall::Json(_) => {}
+            PartialCall::Tagged(call) => call.end_text(),
+        }
+    }
+
     /// Ends the text in the call, whose name may have been returned.
     pub(super) fn cut(&mut self, out: &mut Vec<ToolEvent>) {
         match self {
@@ -48,8 +62,8 @@ impl PartialCall {
         }
     }
 
-    /// Returns all of its text, and the part that was not returned before.
-    pub(super) fn into_raw(self) -> (String, String) {
+    /// Returns all of its text.
+    pub(super) fn into_raw(self) -> String {
         match self {
             PartialCall::Json(call) => call.into_raw(),
             PartialCall::Tagged(call) => call.into_raw(),

@@ -6,7 +6,8 @@ use super::ToolEvent;
 use super::progress::CallProgress;
 use super::scan::JsonScanner;
 
-/// The keys of a call. An object with any other key is not a call.
+/// The keys of a call. A call may have others; but an object without markup that begins with
+/// another key is content.
 const KEYS: [&str; 6] = ["name", "arguments", "parameters", "type", "function", "id"];
 
 /// The arguments of a call, in bytes of the text.
@@ -15,6 +16,8 @@ struct Arguments {
     start: usize,
     /// `None` while they are written.
     end: Option<usize>,
+    /// True if they are under the key `arguments`, which comes before others.
+    is_named_so: bool,
 }
 
 /// An object that may be a call.
@@ -22,6 +25,10 @@ struct Arguments {
 pub(super) struct JsonCall {
     /// The markup before the object, then the object so far.
     raw: String,
+    /// True if the parts of it are returned while they are written.
+    is_demanded: bool,
+    /// True if there is markup before the object.
+    has_markup: bool,
     scanner: JsonScanner,
     /// The latest key of the object, in bytes of the text.
     key: Range<usize>,
@@ -37,9 +44,11 @@ pub(super) struct JsonCall {
 
 impl JsonCall {
     /// Starts a call whose object follows this markup.
-    pub(super) fn new(markup: String) -> JsonCall {
+    pub(super) fn new(markup: String, is_demanded: bool) -> JsonCall {
         JsonCall {
+            has_markup: !markup.trim().is_empty(),
             raw: markup,
+            is_demanded,
             scanner: JsonScanner::default(),
             key: 0..0,
             value: None,
@@ -61,7 +70,6 @@ impl JsonCall {
             let at = self.raw.len() + index;
             if !self.push_byte(byte, at, piece) {
                 self.raw.push_str(&piece[..index]);
-                self.emit(out);
                 return CallProgress::Bad(piece[index..].to_owned());
             }
             if self.scanner.is_done() {
@@ -71,7 +79,9 @@ impl JsonCall {
             }
         }
         self.raw.push_str(piece);
-        self.emit(out);
+        if self.is_demanded {
+            self.emit(out);
+        }
         CallProgress::Open
     }
 
@@ -89,9 +99,7 @@ impl JsonCall {
         }
         if depth == 1 && !blank && self.scanner.awaits_value() {
             self.value = Some(at);
-            if matches!(self.key(piece).as_str(), "arguments" | "parameters") {
-                self.arguments.get_or_insert(Arguments { start: at, end: None });
-            }
+            self.begin_value(at, piece);
         }
 
         let was_key = depth == 1 && !self.scanner.awaits_colon();
@@ -102,8 +110,8 @@ impl JsonCall {
         // After it was scanned: it may have ended a key or a value.
         if was_key && self.scanner.depth() == 1 && self.scanner.awaits_colon() {
             self.key.end = at + 1;
-            // With any other key, the object is not a call.
-            return KEYS.contains(&self.key(piece).as_str());
+            let has_begun = self.has_markup || self.name.is_some() || self.arguments.is_some();
+            return has_begun || KEYS.contains(&self.key(piece).as_str());
         }
         if let Some(start) = self.value
             && self.scanner.depth() <= 1
@@ -130,10 +138,20 @@ impl JsonCall {
         serde_json::from_str(&text).unwrap_or_default()
     }
 
+    /// Begins a value of the object. Of several, the last one counts.
+    fn begin_value(&mut self, start: usize, piece: &str) {
+        let key = self.key(piece);
+        let is_named_so = key == "arguments";
+        let is_less = self.arguments.is_some_and(|found| found.is_named_so) && !is_named_so;
+        if matches!(key.as_str(), "arguments" | "parameters") && !is_less {
+            self.arguments = Some(Arguments { start, end: None, is_named_so });
+        }
+    }
+
     /// Ends a value of the object.
     fn end_value(&mut self, start: usize, end: usize, piece: &str) {
         self.value = None;
-        if self.key(piece) == "name" && self.name.is_none() {
+        if self.key(piece) == "name" {
             self.name = serde_json::from_str(&self.slice(start, end, piece)).ok();
         }
         if let Some(arguments) = &mut self.arguments
@@ -163,10 +181,8 @@ impl JsonCall {
         }
     }
 
-    /// Returns all of its text, and the part that was not returned before.
-    pub(super) fn into_raw(self) -> (String, String) {
-        let rest =
-            if self.has_emitted { self.raw[self.emitted..].to_owned() } else { String::new() };
-        (self.raw, rest)
+    /// Returns all of its text.
+    pub(super) fn into_raw(self) -> String {
+        self.raw
     }
 }

@@ -3,6 +3,11 @@
 //! A value is the text up to the next `</parameter>`, without the line breaks that stand beside its
 //! tags. It is returned as the JSON of the parameter's type: a string while it is written, anything
 //! else when it is complete.
+//!
+//! Unless calls are demanded, and so held to their form, the reading is lenient as vLLM's is: the
+//! tag of the next parameter ends a value without an end, and so does the end of the call, and
+//! `</tool_call>` ends a call without an end. Unlike in vLLM, a value that is closed keeps such
+//! tags, so that a call may write about calls.
 
 use std::sync::Arc;
 
@@ -15,6 +20,8 @@ pub(super) const FUNCTION: &str = "<function=";
 const FUNCTION_END: &str = "</function>";
 const PARAMETER: &str = "<parameter=";
 const PARAMETER_END: &str = "</parameter>";
+/// The end of a call without an end of its own.
+const CALL_END: &str = "</tool_call>";
 /// The end of a value that is written on lines of its own.
 const VALUE_END: &str = "\n</parameter>";
 
@@ -53,10 +60,35 @@ enum FoundTag<'a> {
     Other(usize),
 }
 
+/// The end of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ValueEnd {
+    /// Its own tag, at this byte of the text.
+    Closed(usize),
+    /// Another tag, at this byte.
+    Other(usize),
+}
+
+/// The search for the end of a value.
+#[derive(Clone, Copy, Debug, Default)]
+struct EndSearch {
+    /// The bytes of the text that were searched.
+    searched: usize,
+    /// True if the value quotes a call. Then only its own tag ends it.
+    quotes_call: bool,
+    /// The byte at which the call ends, if no end of the value follows.
+    call_end: Option<usize>,
+}
+
 /// Tags that may be a call.
 #[derive(Clone, Debug)]
 pub(super) struct TaggedCall {
     types: Arc<ToolTypes>,
+    /// True if the call is held to its form.
+    is_demanded: bool,
+    /// True if no text follows.
+    is_last: bool,
+    search: EndSearch,
     /// The markup before the tags, then the tags so far.
     raw: String,
     /// The bytes of it that were read.
@@ -70,9 +102,12 @@ pub(super) struct TaggedCall {
 
 impl TaggedCall {
     /// Starts a call whose tags follow this markup.
-    pub(super) fn new(markup: String, types: &Arc<ToolTypes>) -> TaggedCall {
+    pub(super) fn new(markup: String, types: Arc<ToolTypes>, is_demanded: bool) -> TaggedCall {
         TaggedCall {
-            types: Arc::clone(types),
+            types,
+            is_demanded,
+            is_last: false,
+            search: EndSearch::default(),
             read: markup.len(),
             raw: markup,
             place: CallPlace::Start,
@@ -106,6 +141,11 @@ impl TaggedCall {
         }
     }
 
+    /// Notes that no text follows.
+    pub(super) fn end_text(&mut self) {
+        self.is_last = true;
+    }
+
     /// Ends the text in the call: returns what there is of a value that is no string, and drops the
     /// start of a tag.
     pub(super) fn cut(&mut self, out: &mut Vec<ToolEvent>) {
@@ -121,10 +161,9 @@ impl TaggedCall {
         self.read = self.raw.len();
     }
 
-    /// Returns all of its text, and the part that was not returned before.
-    pub(super) fn into_raw(self) -> (String, String) {
-        let rest = if self.has_emitted { self.raw[self.read..].to_owned() } else { String::new() };
-        (self.raw, rest)
+    /// Returns all of its text.
+    pub(super) fn into_raw(self) -> String {
+        self.raw
     }
 
     /// The text that was not read.
@@ -156,11 +195,12 @@ impl TaggedCall {
     fn read_between(&mut self, out: &mut Vec<ToolEvent>) -> ReadStep {
         let blank = self.blank();
         let tag = &self.rest()[blank..];
-        if tag.starts_with(FUNCTION_END) {
+        let end = if tag.starts_with(FUNCTION_END) { FUNCTION_END.len() } else { 0 };
+        if end > 0 || !self.is_demanded && tag.starts_with(CALL_END) {
             self.emit_name(out);
-            let end = if self.keys.is_empty() { "{}" } else { "}" };
-            out.push(ToolEvent::Arguments(end.to_owned()));
-            self.read += blank + FUNCTION_END.len();
+            let brackets = if self.keys.is_empty() { "{}" } else { "}" };
+            out.push(ToolEvent::Arguments(brackets.to_owned()));
+            self.read += blank + end;
             return ReadStep::Done;
         }
 
@@ -178,6 +218,7 @@ impl TaggedCall {
             }
             FoundTag::Open => ReadStep::Wait,
             FoundTag::Other(_) if FUNCTION_END.starts_with(tag) => ReadStep::Wait,
+            FoundTag::Other(_) if !self.is_demanded && CALL_END.starts_with(tag) => ReadStep::Wait,
             FoundTag::Other(bytes) => ReadStep::Bad(blank + bytes),
         }
     }
@@ -197,15 +238,16 @@ impl TaggedCall {
     fn read_line_break(&mut self, types: ValueTypes) -> ReadStep {
         let Some(first) = self.rest().bytes().next() else { return ReadStep::Wait };
         self.read += usize::from(first == b'\n');
+        self.search = EndSearch { searched: self.read, ..EndSearch::default() };
         self.place = CallPlace::Value(types);
         ReadStep::Next
     }
 
-    /// Reads a value, or of a string the part that is certain.
+    /// Reads a value, or of a demanded string the part that is certain.
     fn read_value(&mut self, types: ValueTypes, out: &mut Vec<ToolEvent>) -> ReadStep {
-        let rest = self.rest();
-        let Some(end) = rest.find(PARAMETER_END) else {
-            if types.is_text() {
+        let Some(end) = self.find_end() else {
+            if types.is_text() && self.is_demanded {
+                let rest = self.rest();
                 let certain = rest[..rest.len() - held_bytes(rest)].to_owned();
                 self.read += certain.len();
                 emit_inside(&certain, out);
@@ -213,16 +255,77 @@ impl TaggedCall {
             return ReadStep::Wait;
         };
 
-        let value = rest[..end].strip_suffix('\n').unwrap_or(&rest[..end]);
+        let (at, tag) = match end {
+            ValueEnd::Closed(at) => (at, PARAMETER_END.len()),
+            ValueEnd::Other(at) => (at, 0),
+        };
+        let value = &self.raw[self.read..at];
+        let value = value.strip_suffix('\n').unwrap_or(value);
         if types.is_text() {
             emit_inside(value, out);
             out.push(ToolEvent::Arguments("\"".to_owned()));
         } else {
             out.push(ToolEvent::Arguments(types.json(value)));
         }
-        self.read += end + PARAMETER_END.len();
+        self.read = at + tag;
         self.place = CallPlace::Between;
         ReadStep::Next
+    }
+
+    /// Finds the end of a value; none if that needs more text.
+    fn find_end(&mut self) -> Option<ValueEnd> {
+        while let Some(next) = self.raw[self.search.searched..].find('<') {
+            let at = self.search.searched + next;
+            self.search.searched = at;
+            let tag = &self.raw[at..];
+            if tag.starts_with(PARAMETER_END) {
+                return Some(ValueEnd::Closed(at));
+            }
+            let tags = [PARAMETER_END, PARAMETER, FUNCTION, FUNCTION_END, CALL_END];
+            if !self.is_last && tags.iter().any(|full| full.starts_with(tag)) {
+                return None;
+            }
+
+            if !self.is_demanded
+                && let Some(end) = self.read_other_tag(at)?
+            {
+                return Some(ValueEnd::Other(end));
+            }
+            self.search.searched = at + 1;
+        }
+
+        self.search.searched = self.raw.len();
+        self.search.call_end.filter(|_| self.is_last).map(ValueEnd::Other)
+    }
+
+    /// Returns the end of a value that the tag at byte `at` shows, if it shows one; none if that
+    /// needs more text.
+    fn read_other_tag(&mut self, at: usize) -> Option<Option<usize>> {
+        let tag = &self.raw[at..];
+        if tag.starts_with(FUNCTION) {
+            self.search.quotes_call |= self.search.call_end.is_none();
+            return Some(self.search.call_end);
+        }
+
+        // Models write tags on lines of their own.
+        let begins_line = at == self.read || self.raw[..at].ends_with('\n');
+        if self.search.quotes_call || self.search.call_end.is_some() || !begins_line {
+            return Some(None);
+        }
+        if tag.starts_with(FUNCTION_END) || tag.starts_with(CALL_END) {
+            self.search.call_end = Some(at);
+            return Some(None);
+        }
+
+        match tag_with_name(tag, PARAMETER) {
+            FoundTag::Named(key, _) => {
+                let is_known = self.types.describe(&self.name, key);
+                let is_next = is_known && !self.keys.iter().any(|known| known == key);
+                Some(is_next.then_some(at))
+            }
+            FoundTag::Open if tag.starts_with(PARAMETER) && !self.is_last => None,
+            FoundTag::Open | FoundTag::Other(_) => Some(None),
+        }
     }
 
     fn emit_name(&mut self, out: &mut Vec<ToolEvent>) {

@@ -50,7 +50,6 @@ fn assert_kept(text: &str, events: &[ToolEvent]) {
     for event in events {
         let part = match event {
             ToolEvent::Content(part) | ToolEvent::Arguments(part) => part,
-            ToolEvent::Broken { rest: part, .. } => part,
             ToolEvent::Name(name) => &serde_json::to_string(name).unwrap(),
             ToolEvent::End => continue,
         };
@@ -97,8 +96,8 @@ fn calls_and_content_are_told_apart() {
     );
     check(
         hermes,
-        "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call> and <b>",
-        " and <b>",
+        "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call> and <b>\n\n",
+        " and <b>\n\n",
         &[call("f", "{}")],
     );
 }
@@ -139,20 +138,38 @@ fn a_call_that_does_not_parse_is_content() {
     }
 }
 
+/// A call that was returned could not be taken back.
 #[test]
-fn what_broke_after_it_was_given_out_is_told_with_the_rest() {
-    let text = "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1} x}";
-    let broken = ToolEvent::Broken {
-        raw: "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1} ".into(),
-        rest: " ".into(),
-    };
-    let expected = [
-        ToolEvent::Name("f".into()),
-        ToolEvent::Arguments("{\"a\": 1}".into()),
-        broken,
-        ToolEvent::Content("x}".into()),
-    ];
-    assert_eq!(events(ToolFormat::Hermes, text, 1), expected);
+fn a_call_that_breaks_late_is_content_in_a_stream_too() {
+    for text in [
+        "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1} x}",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": }}</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b",
+        "{\"name\": \"f\", \"parameters\": {\"a\": [}}",
+    ] {
+        let format =
+            if text.starts_with('<') { ToolFormat::Hermes } else { ToolFormat::Llama3Json };
+        assert_eq!(events(format, text, 1), [ToolEvent::Content(text.into())]);
+    }
+}
+
+#[test]
+fn a_call_may_have_other_keys_and_the_last_of_equal_ones_counts() {
+    for text in [
+        "<tool_call>{\"name\": \"f\", \"thought\": {\"name\": 1}, \"arguments\": {}}</tool_call>",
+        "<tool_call>{\"why\": \"x\", \"arguments\": {}, \"name\": \"f\"}</tool_call>",
+        "<tool_call>{\"name\": \"g\", \"arguments\": 1, \"arguments\": {}, \"name\": \"f\"}",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {}, \"parameters\": [1]}",
+    ] {
+        for size in [1, 3, text.len()] {
+            let expected =
+                [ToolEvent::Name("f".into()), ToolEvent::Arguments("{}".into()), ToolEvent::End];
+            assert_eq!(events(ToolFormat::Hermes, text, size), expected, "{text}");
+        }
+    }
+    let other = "{\"name\": \"f\", \"parameters\": {}, \"id2\": 1}";
+    let found = ToolParser::parse(ToolFormat::Llama3Json, other);
+    assert_eq!(found, (String::new(), vec![call("f", "{}")]));
 }
 
 #[test]
@@ -167,10 +184,12 @@ fn an_unclosed_call_counts_if_it_is_whole() {
 }
 
 #[test]
-fn arguments_come_out_as_they_are_written() {
+fn demanded_arguments_come_out_as_they_are_written() {
     let mut parser = ToolParser::new(ToolFormat::Hermes);
     assert_eq!(parser.push("a <tool"), [ToolEvent::Content("a ".into())]);
     assert_eq!(parser.push("s"), [ToolEvent::Content("<tools".into())]);
+
+    let mut parser = ToolParser::new(ToolFormat::Hermes).demanded();
     assert!(parser.push("<tool_call>{\"na").is_empty());
     assert!(parser.push("me\":\"f\",\"arguments\":").is_empty());
     let first = [ToolEvent::Name("f".into()), ToolEvent::Arguments("{ \"a\"".into())];
@@ -258,13 +277,21 @@ fn the_form_is_the_one_that_the_template_shows() {
 
 #[test]
 fn a_demanded_call_that_was_cut_has_its_arguments_so_far() {
-    let whole = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"b";
+    let hermes = || ToolParser::new(ToolFormat::Hermes);
+    let whole = "\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"b";
     let expected = [call("f", "{\"a\": \"b")];
-    let (content, calls) = ToolParser::new(ToolFormat::Hermes).read(whole, true);
+    let (content, calls) = hermes().demanded().read(whole);
     assert_eq!((content.as_str(), &calls[..]), ("", &expected[..]));
-    assert_eq!(ToolParser::parse(ToolFormat::Hermes, whole), (whole.to_owned(), Vec::new()));
-    // Before the name there is no call yet.
-    let early = "<tool_call>\n{\"na";
-    let found = ToolParser::new(ToolFormat::Hermes).read(early, true);
-    assert_eq!(found, (early.to_owned(), Vec::new()));
+    assert_eq!(hermes().read(whole), (whole.to_owned(), Vec::new()));
+
+    // Before the name there is no call yet, and markup is no content.
+    let end = whole.find(": {").unwrap();
+    for cut in 0..end {
+        assert_eq!(hermes().demanded().read(&whole[..cut]), (String::new(), Vec::new()));
+    }
+    // Nor is the markup behind the arguments.
+    for rest in ["c\"}", "c\"}}", "c\"}}\n", "c\"}}\n</tool"] {
+        let expected = vec![call("f", "{\"a\": \"bc\"}")];
+        assert_eq!(hermes().demanded().read(&format!("{whole}{rest}")), (String::new(), expected));
+    }
 }

@@ -21,6 +21,14 @@ impl ToolTypes {
         ToolTypes { schemas: Some(schemas.collect()) }
     }
 
+    /// Returns true if a tool may have this parameter: if its schema names it, or if the tools are
+    /// unknown.
+    pub(super) fn describe(&self, tool: &str, parameter: &str) -> bool {
+        let Some(schemas) = &self.schemas else { return true };
+        let properties = schemas.get(tool).and_then(|schema| schema.get("properties"));
+        properties.is_some_and(|properties| properties.get(parameter).is_some())
+    }
+
     /// Returns the types of a parameter. One that no schema describes is text.
     pub(super) fn of_parameter(&self, tool: &str, parameter: &str) -> ValueTypes {
         let Some(schemas) = &self.schemas else { return ValueTypes::UNKNOWN };

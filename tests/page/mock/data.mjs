@@ -45,6 +45,7 @@ export function episode(index) {
     generations: calls,
     with_ids: isSpecial ? calls - 1 : calls,
     incomplete: isSpecial ? 1 : 0,
+    refused: 0,
     prompt_tokens: sampled * 14,
     completion_tokens: sampled,
     reward:

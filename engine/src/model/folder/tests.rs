@@ -1,12 +1,14 @@
 //! Folders that cannot be served.
 
+mod refused;
+
 use std::error::Error;
 use std::path::Path;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{Engine, EngineOptions};
+use crate::{Engine, EngineOptions, refuse_gguf};
 
 /// A copy of a model that may be damaged.
 fn copy(model: &str) -> TempDir {
@@ -103,4 +105,22 @@ fn an_option_that_does_not_fit_is_named() {
     assert_eq!(error(&tiny(), long), expected);
     let none = EngineOptions { max_num_seqs: 0, ..EngineOptions::default() };
     assert_eq!(error(&tiny(), none), "option `max_num_seqs` must be at least 1");
+}
+
+#[test]
+fn a_gguf_file_is_named_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (folder.path().join("a.gguf"), folder.path().join("b.gguf"));
+    let refused = |path: &Path| refuse_gguf(path).err().map(|error| error.to_string());
+    assert_eq!(refused(&first), None);
+    std::fs::write(&second, b"GGUF\x03\0\0\0 and more").unwrap();
+    std::fs::write(&first, b"GGU").unwrap();
+    let told =
+        Some(format!("`{}` is a GGUF file, which the engine does not read", second.display()));
+    assert_eq!([refused(&second), refused(folder.path())], [told.clone(), told]);
+    assert_eq!([refused(&first), refused(tiny().path())], [None, None]);
+
+    // A model folder may have such a file beside its own.
+    std::fs::write(folder.path().join("config.json"), "{}").unwrap();
+    assert_eq!(refused(folder.path()), None);
 }

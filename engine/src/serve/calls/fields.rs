@@ -4,15 +4,21 @@
 //! declares the fields that it reads, and the OpenAPI document is made from these; in a debug
 //! build, reading a field that the route does not declare panics.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::api::schema::Field;
 use serde_json::{Map, Value};
+use template::json::exact;
 
 use super::error::ApiError;
 use super::json::to_json;
 use super::json_room::JsonLease;
 use crate::bounds::SALT_BYTES_MAX;
+
+/// The fields that templates write out. Their long integers are marked strings (`exact`), and those
+/// of other fields are rounded.
+const WRITTEN: [&str; 4] = ["messages", "tools", "documents", "chat_template_kwargs"];
 
 /// The fields of a request.
 #[derive(Clone, Debug, Default)]
@@ -39,8 +45,20 @@ impl Fields {
     /// # Errors
     /// 400 if it is not JSON, or not an object.
     pub(crate) fn parse(body: &[u8]) -> Result<Fields, ApiError> {
-        match serde_json::from_slice(body) {
-            Ok(Value::Object(map)) => Ok(Fields::new(map)),
+        let marked = std::str::from_utf8(body).ok().map(exact::with_marked_integers);
+        let read = match &marked {
+            Some(Cow::Owned(marked)) => serde_json::from_str(marked),
+            _ => serde_json::from_slice(body),
+        };
+        match read {
+            Ok(Value::Object(mut map)) => {
+                if let Some(Cow::Owned(_)) = marked {
+                    let others =
+                        map.iter_mut().filter(|(name, _)| !WRITTEN.contains(&name.as_str()));
+                    others.for_each(|(_, value)| exact::round(value));
+                }
+                Ok(Fields::new(map))
+            }
             Ok(_) => Err(ApiError::bad_request("the body must be a JSON object")),
             Err(error) => Err(ApiError::bad_request(format!("the body is not JSON: {error}"))),
         }

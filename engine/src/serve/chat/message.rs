@@ -52,8 +52,8 @@ pub(super) struct MessageFormat {
 impl MessageFormat {
     /// Returns a parser of tool calls at the start of a reply.
     fn tool_parser(&self) -> Option<ToolParser> {
-        let format = self.tools.format()?;
-        Some(ToolParser::with_types(format, Arc::clone(&self.types)))
+        let parser = ToolParser::with_types(self.tools.format()?, Arc::clone(&self.types));
+        Some(if self.demand == ToolDemand::Optional { parser } else { parser.demanded() })
     }
 }
 
@@ -104,16 +104,23 @@ impl MessageParser {
         delta
     }
 
-    /// Parses a whole reply, and tells whether it has tool calls. Unlike in a stream, a damaged
-    /// call stays text, unless the request demands a call: then only its end can be missing.
+    /// Parses a whole reply, and tells whether it has tool calls. A damaged call stays text, unless
+    /// the request demands a call: then only its end can be missing.
     pub(super) fn parse_whole(format: &MessageFormat, text: &str) -> (MessageDelta, bool) {
-        let mut parser = MessageParser::new(format);
         let mut message = MessageDelta::default();
-        message.content = parser.split_reasoning(text, true, &mut message);
+        message.content = match &format.reasoning {
+            Some(parser) => {
+                let parts = parser.clone().read(text);
+                if format.includes_reasoning {
+                    message.reasoning = parts.reasoning;
+                }
+                parts.content
+            }
+            None => text.to_owned(),
+        };
         let Some(tools) = format.tool_parser() else { return (message, false) };
 
-        let keeps_cut = format.demand != ToolDemand::Optional;
-        let (content, mut calls) = tools.read(&message.content, keeps_cut);
+        let (content, mut calls) = tools.read(&message.content);
         if matches!(format.tools, ToolParsing::First(_)) {
             calls.truncate(1);
         }
@@ -160,7 +167,6 @@ impl MessageParser {
                 }
             }
             ToolEvent::End => self.complete_calls += 1,
-            ToolEvent::Broken { rest, .. } => delta.content.push_str(&rest),
         }
     }
 

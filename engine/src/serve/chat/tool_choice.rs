@@ -9,6 +9,7 @@ mod tagged;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use template::json::exact;
 use template::{Tokenizer, ToolFormat, ToolTypes};
 
 use super::message::{ToolDemand, ToolParsing};
@@ -137,11 +138,12 @@ fn parse_tool(index: usize, tool: &Value) -> Result<Tool, ApiError> {
     let wrong = |what: &str| ApiError::bad_field("tools", format!("[{index}].function.{what}"));
     let function = &tool["function"];
     let name = function["name"].as_str().ok_or_else(|| wrong("name must be a string"))?;
-    let schema = match &function["parameters"] {
+    let mut schema = match &function["parameters"] {
         Value::Null => json!({"type": "object"}),
         schema @ Value::Object(_) => schema.clone(),
         _ => return Err(wrong("parameters must be an object")),
     };
+    exact::round(&mut schema);
     Ok(Tool { name: name.to_owned(), schema })
 }
 

@@ -233,10 +233,11 @@ pub(crate) struct ChoiceDecoder {
 }
 
 impl ChoiceDecoder {
-    pub(crate) fn new(stops: &StopRules, options: &ReplyOptions) -> ChoiceDecoder {
+    /// A decoder of a reply to `prompt`.
+    pub(crate) fn new(prompt: &[u32], stops: &StopRules, options: &ReplyOptions) -> ChoiceDecoder {
         let longest_stop = stops.texts.iter().map(String::len).max().unwrap_or(0);
         ChoiceDecoder {
-            detokenizer: Detokenizer::new(stops.skip_special_tokens),
+            detokenizer: Detokenizer::after(prompt, stops.skip_special_tokens),
             names: options.logprobs.map(|_| TokenStrings::default()),
             text: String::new(),
             released: 0,

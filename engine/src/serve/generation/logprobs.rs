@@ -171,11 +171,16 @@ impl TextLogprobs {
     }
 }
 
-/// Builds the logprobs by name of the token itself and of the alternatives that were asked for.
+/// Builds the logprobs by name of the token itself and of the alternatives that were asked for. Of
+/// several with one name, the first has it: the token itself, then the likelier ones.
 fn text_alternatives(token: &ScoredToken, options: &ReplyOptions) -> Map<String, Value> {
     let count = options.logprobs.unwrap_or(0).saturating_add(1);
-    let shown = token.top.iter().take(count);
-    shown.map(|one| (token_name(one.id, &one.text, options), Value::from(one.logprob))).collect()
+    let mut by_name = Map::new();
+    for one in token.top.iter().take(count) {
+        let name = token_name(one.id, &one.text, options);
+        by_name.entry(name).or_insert_with(|| Value::from(one.logprob));
+    }
+    by_name
 }
 
 /// `prompt_logprobs`: null for the first token, then an object by token id.
@@ -294,4 +299,47 @@ impl TokenLogprob {
 /// Names a token by its text, or by its id where the request asks for that.
 fn token_name(id: u32, text: &str, options: &ReplyOptions) -> String {
     if options.ids_as_tokens { format!("token_id:{id}") } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::generation::Alternative;
+
+    /// Two ids spell "x". The name has the value of the sampled one, or of the likelier.
+    #[test]
+    fn a_name_has_the_value_of_its_first_token() {
+        let one = |id: u32, text: &str, logprob: f64| Alternative {
+            id,
+            text: text.to_owned(),
+            logprob,
+            rank: 1,
+        };
+        let top = vec![one(3, "y", -2.0), one(1, "x", -0.5), one(2, "x", -1.0), one(4, "y", -3.0)];
+        let token = ScoredToken {
+            id: 3,
+            text: "y".to_owned(),
+            logprob: -2.0,
+            processed: -2.0,
+            raw: -2.0,
+            rank: 3,
+            top,
+        };
+        let mut options = ReplyOptions {
+            logprobs: Some(3),
+            both_logprobs: false,
+            token_ids: false,
+            ids_as_tokens: false,
+            weight_versions: false,
+            routed_experts: false,
+            experts_from: 0,
+            usage: false,
+            continuous_usage: false,
+            stream: false,
+        };
+        let found = Value::Object(text_alternatives(&token, &options));
+        assert_eq!(found, json!({"y": -2.0, "x": -0.5}));
+        options.ids_as_tokens = true;
+        assert_eq!(text_alternatives(&token, &options).len(), 4);
+    }
 }

@@ -200,8 +200,8 @@ pub(crate) struct RequestedLimit<'a> {
     pub(crate) tokens: usize,
 }
 
-/// Returns the limit of a reply to a prompt of `prompt_len` tokens: the requested one, or the rest
-/// of the context.
+/// Returns the limit of a reply to a prompt of `prompt_len` tokens: the requested one, or else that
+/// of `generation_config.json`, or the rest of the context.
 ///
 /// # Errors
 /// 400 if the context has less room than requested, in vLLM's words.
@@ -212,7 +212,7 @@ pub(crate) fn max_tokens(
 ) -> Result<usize, ApiError> {
     let room = model.max_model_len - prompt_len;
     match requested {
-        None => Ok(room),
+        None => Ok(model.defaults.max_new_tokens.map_or(room, |most| most.min(room))),
         Some(limit) if limit.tokens <= room => Ok(limit.tokens),
         Some(RequestedLimit { field, tokens }) => {
             let context = model.max_model_len;

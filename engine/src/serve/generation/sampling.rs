@@ -60,8 +60,8 @@ pub(super) fn parse_params(
         top_p: checked(fields, "top_p", defaults.top_p, |p| p > 0.0 && p <= 1.0, "in (0, 1]")?,
         top_k: parse_top_k(fields, model)?,
         min_p: checked(fields, "min_p", defaults.min_p, |p| (0.0..=1.0).contains(&p), "in [0, 1]")?,
-        presence_penalty: penalty(fields, "presence_penalty")?,
-        frequency_penalty: penalty(fields, "frequency_penalty")?,
+        presence_penalty: penalty(fields, "presence_penalty", defaults.presence_penalty)?,
+        frequency_penalty: penalty(fields, "frequency_penalty", defaults.frequency_penalty)?,
         repetition_penalty: positive(fields, "repetition_penalty", defaults.repetition_penalty)?,
         logit_bias: parse_logit_bias(fields, model)?,
         allowed: parse_allowed(fields, model)?,
@@ -99,8 +99,8 @@ fn positive(fields: &Fields, name: &str, default: f32) -> Result<f32, ApiError> 
     checked(fields, name, default, is_valid, "a positive number")
 }
 
-fn penalty(fields: &Fields, name: &str) -> Result<f32, ApiError> {
-    checked(fields, name, 0.0, |value| (-2.0..=2.0).contains(&value), "in [-2, 2]")
+fn penalty(fields: &Fields, name: &str, default: f32) -> Result<f32, ApiError> {
+    checked(fields, name, default, |value| (-2.0..=2.0).contains(&value), "in [-2, 2]")
 }
 
 fn parse_top_k(fields: &Fields, model: &ModelInfo) -> Result<usize, ApiError> {

@@ -45,7 +45,7 @@ impl<'a> KeptIds<'a> {
 fn ids_within<'a>(sampled: &SampledReply<'a>, at: usize, tokenizer: &Tokenizer) -> &'a [u32] {
     let mut kept = sampled.ids;
     while let [shorter @ .., _] = kept {
-        let text = tokenizer.decode(kept, sampled.skip_special_tokens);
+        let text = tokenizer.decode_after(sampled.prompt, kept, sampled.skip_special_tokens);
         if text.len() <= at && !text.ends_with(REPLACEMENT) {
             break;
         }

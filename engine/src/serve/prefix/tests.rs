@@ -89,7 +89,7 @@ impl World {
 
     /// Renders the messages, and remembers `said` as the sampled reply.
     fn turn(&mut self, messages: &[Value], said: &str, finish: &FinishReason) -> Turn {
-        let prepared = prepare(messages).unwrap();
+        let prepared = prepare(messages, false).unwrap();
         let input = ChatInput {
             messages: &prepared,
             add_generation_prompt: true,
@@ -116,8 +116,13 @@ impl World {
         }
         let asked = RememberedPrompt { salt: None, text, ids, is_respelled };
         let ids = self.spelled(said);
-        let sampled =
-            SampledReply { ids: &ids, finish, skip_special_tokens: true, includes_stop: false };
+        let sampled = SampledReply {
+            prompt: &[],
+            ids: &ids,
+            finish,
+            skip_special_tokens: true,
+            includes_stop: false,
+        };
         self.memory.remember(&asked, &sampled, &self.tokenizer);
         Turn { asked, prompt, ids, report }
     }
@@ -191,6 +196,7 @@ fn conversations_whose_first_turns_have_no_end_are_told_apart() {
         [world.tokenizer.encode("ok", false).unwrap(), vec![world.tokenizer.id(END).unwrap()]]
             .concat();
     let sampled = SampledReply {
+        prompt: &[],
         ids: &said,
         finish: &FinishReason::Eos,
         skip_special_tokens: true,
@@ -215,6 +221,7 @@ fn half_a_character_stays_with_its_reply() {
     let half = world.tokenizer.encode("é", false).unwrap()[0];
     first.ids.push(half);
     let said = SampledReply {
+        prompt: &[],
         ids: &first.ids,
         finish: &FinishReason::Length,
         skip_special_tokens: true,
@@ -228,6 +235,7 @@ fn half_a_character_stays_with_its_reply() {
     let mut first = world.turn(&[user("hi")], "", &FinishReason::Length);
     first.ids = [world.tokenizer.encode("so", false).unwrap(), vec![half]].concat();
     let said = SampledReply {
+        prompt: &[],
         ids: &first.ids,
         finish: &FinishReason::Length,
         skip_special_tokens: true,
@@ -388,7 +396,7 @@ fn any_conversation_keeps_its_tokens() {
 
 /// Makes the message that a client sends back for a reply.
 fn message(said: &str) -> Value {
-    let mut parser = template::ReasoningParser::new("");
+    let mut parser = template::ReasoningParser::new(template::PromptThought::Absent);
     let (first, rest) = (parser.push(said), parser.finish());
     let (content, calls) =
         template::ToolParser::parse(ToolFormat::Hermes, &(first.content + &rest.content));

@@ -18,8 +18,8 @@ use crate::serve::calls::{
 };
 use crate::serve::engine_client::Prompt;
 use crate::serve::generation::{
-    ChoiceDecoder, GenerationRequest, RequestedLimit, alternatives, check_length, collect_choices,
-    encode_prompt, max_tokens, stop_rules,
+    GenerationRequest, RequestedLimit, alternatives, check_length, collect_choices, encode_prompt,
+    max_tokens, stop_rules,
 };
 use crate::serve::state::ServerState;
 
@@ -140,7 +140,7 @@ async fn whole_replies(
     call: &SglangCall,
     outputs: Receiver<Output>,
 ) -> Result<Vec<SglangReply>, ApiError> {
-    let decoders = (0..call.n).map(|_| ChoiceDecoder::new(&call.stops, &call.options)).collect();
+    let decoders = (0..call.n).map(|_| call.decoder()).collect();
     let choices = collect_choices(decoders, &state.model.tokenizer, outputs).await;
     choices.into_iter().enumerate().map(|(index, choice)| call.reply(index, choice)).collect()
 }

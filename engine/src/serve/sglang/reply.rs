@@ -104,6 +104,11 @@ enum MatchedStop {
 }
 
 impl SglangCall {
+    /// A decoder of one choice.
+    pub(super) fn decoder(&self) -> ChoiceDecoder {
+        ChoiceDecoder::new(&self.prompt, &self.stops, &self.options)
+    }
+
     /// Makes the reply of a choice that has ended.
     ///
     /// # Errors
@@ -240,7 +245,7 @@ impl SglangEvents {
     pub(super) fn new(call: SglangCall) -> SglangEvents {
         let mut choices = Vec::with_capacity(call.n);
         for _ in 0..call.n {
-            let decoder = ChoiceDecoder::new(&call.stops, &call.options);
+            let decoder = call.decoder();
             choices.push(SglangStreamChoice { decoder, whole: ChoiceDelta::default() });
         }
         SglangEvents { call, choices }

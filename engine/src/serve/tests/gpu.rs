@@ -3,6 +3,7 @@
 mod adapters;
 mod exact;
 mod experts;
+mod hung;
 mod hybrid;
 mod lost;
 mod memory;

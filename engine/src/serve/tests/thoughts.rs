@@ -68,6 +68,46 @@ async fn a_form_begins_after_the_reasoning() {
 }
 
 #[tokio::test]
+async fn a_reply_goes_on_inside_the_thought_that_it_continues() {
+    let (server, _folder) = thinker().await;
+    for (content, thinks) in [("<think>\nTwo and", true), ("<think>Two</think>\n\nSo: ", false)] {
+        let messages = [user("what is <think>?"), json!({"role": "assistant", "content": content})];
+        let asked = json!({"messages": messages, "continue_final_message": true,
+            "add_generation_prompt": false, "max_tokens": 80, "thinking_token_budget": 8,
+            "structured_outputs": {"choice": ["left", "right"]}, "temperature": 1.5});
+        let reply = server.chat(asked.clone()).await.json();
+        let message = &reply["choices"][0]["message"];
+        assert!(["left", "right"].contains(&message["content"].as_str().unwrap()), "{reply}");
+        assert_eq!(message["reasoning"].is_string(), thinks, "{reply}");
+        let counted = &reply["usage"]["completion_tokens_details"]["reasoning_tokens"];
+        assert_eq!(counted.as_u64().unwrap() >= 8, thinks, "{reply}");
+
+        let events = server.chat(merged(asked, json!({"stream": true}))).await.events();
+        for part in ["content", "reasoning"] {
+            let texts = events.iter().filter_map(|e| e["choices"][0]["delta"][part].as_str());
+            let whole = message[part].as_str().unwrap_or_default();
+            assert_eq!(texts.collect::<String>(), whole, "{part}");
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_closing_tag_without_an_opening_one_ends_reasoning() {
+    let (server, _folder) = thinker().await;
+    let form = json!({"structured_outputs": {"choice": ["hm</think>yes"]}, "max_tokens": 80});
+    let whole = server.chat(merged(form.clone(), thinking(false))).await.json();
+    let message = &whole["choices"][0]["message"];
+    assert_eq!((&message["reasoning"], &message["content"]), (&json!("hm"), &json!("yes")));
+    // The text before it was streamed before the tag was known.
+    let streamed = merged(merged(form, thinking(false)), json!({"stream": true}));
+    let events = server.chat(streamed).await.events();
+    let content = events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str());
+    assert_eq!(content.collect::<String>(), "hmyes");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_demanded_call_is_made_whatever_is_thought() {
     let (server, _folder) = thinker().await;
     let named = json!({"type": "function", "function": {"name": "word"}});
@@ -82,6 +122,16 @@ async fn a_demanded_call_is_made_whatever_is_thought() {
             let message = &reply["choices"][0]["message"];
             assert_eq!(message["tool_calls"].as_array().unwrap().len(), 1, "{reply}");
         }
+    }
+    // The markup of a call that was cut is no content, whole or in a stream.
+    for max_tokens in 1..12 {
+        let asked = json!({"tools": strange_tools(), "tool_choice": "required", "seed": 1,
+            "max_tokens": max_tokens, "chat_template_kwargs": {"enable_thinking": false}});
+        let reply = server.chat(asked.clone()).await.json();
+        assert_eq!(reply["choices"][0]["message"]["content"], "", "{reply}");
+        let events = server.chat(merged(asked, json!({"stream": true}))).await.events();
+        let content = events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str());
+        assert_eq!(content.collect::<String>(), "");
     }
     server.stop().await;
 }

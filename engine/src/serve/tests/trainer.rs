@@ -16,7 +16,7 @@ use crate::update::tests::{Named, Truth, file_of, folder_of, tiny, variant};
 
 /// Waits until another thread makes a condition true.
 async fn until(what: &str, is_so: impl Fn() -> bool) {
-    for _ in 0..20_000 {
+    for _ in 0..200_000 {
         if is_so() {
             return;
         }

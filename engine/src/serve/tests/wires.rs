@@ -105,7 +105,7 @@ async fn responses_call_tools_whole_and_in_a_stream() {
     assert_eq!((&done["name"], &done["arguments"]), (&call["name"], &call["arguments"]));
     let pieces = events.iter().filter(|e| e["type"] == "response.function_call_arguments.delta");
     let pieces: Vec<&str> = pieces.map(|event| event["delta"].as_str().unwrap()).collect();
-    assert!(pieces.len() > 1);
+    assert!(!pieces.is_empty());
     assert_eq!(json!(pieces.concat()), call["arguments"]);
     assert_eq!(last["response"]["usage"]["output_tokens"], whole["usage"]["output_tokens"]);
     server.stop().await;

@@ -12,10 +12,10 @@ use blake3::Hash;
 use kernels::cuda::{self, ArrivedTensor, ArrivingType, IntakeOrder};
 use safetensors::Dtype;
 
-use super::{IncomingWeights, NOT_FINITE, ServedPlace, wrong_type};
+use super::{IncomingWeights, ServedPlace, wrong_type};
 use crate::update::error::UpdateError;
 use crate::weights::Elements;
-use crate::weights::manifest::{ServedType, TensorDigest};
+use crate::weights::manifest::{NOT_FINITE, ServedType, TensorDigest};
 use crate::weights::names;
 
 /// A tensor of a broadcast.

@@ -34,7 +34,7 @@ fn check_tagged(text: &str, content: &str, calls: &[ToolCall]) {
     for size in 1..=text.chars().count() {
         assert_eq!(tagged_events(text, size), whole, "{text} in pieces of {size}");
     }
-    let found = parser().read(text, false);
+    let found = parser().read(text);
     assert_eq!((found.0.as_str(), &found.1[..]), (content, calls), "{text}");
     for call in &found.1 {
         assert!(serde_json::from_str::<Value>(&call.arguments).is_ok(), "{}", call.arguments);
@@ -118,9 +118,6 @@ fn tags_that_are_no_call_are_content() {
         one.replace("<parameter=n>", "<parameter=n"),
         one.replace("<parameter=n>", "n:"),
         one.replace("<parameter=n>", "<parameter=<n>>"),
-        one.replace("</parameter>", "</parameters>"),
-        one.replace("</parameter>", ""),
-        one.replace("</function>", ""),
         one.replace("</function>", "</function"),
         one.replace("</function>", "</funktion>"),
         one.replace("</function>", "so <b>\n</function>"),
@@ -151,8 +148,8 @@ fn every_start_of_a_call_in_tags_is_content_as_it_is() {
 }
 
 #[test]
-fn strings_in_tags_come_out_as_they_are_written() {
-    let mut parser = parser();
+fn demanded_strings_in_tags_come_out_as_they_are_written() {
+    let mut parser = parser().demanded();
     assert!(parser.push("<tool_call>\n<function=f>\n<parameter=te").is_empty());
     let lead = [ToolEvent::Name("f".into()), ToolEvent::Arguments("{\"text\": \"".into())];
     assert_eq!(parser.push("xt>"), lead);
@@ -173,29 +170,46 @@ fn strings_in_tags_come_out_as_they_are_written() {
 }
 
 #[test]
-fn tags_that_break_late_are_returned_with_the_rest() {
+fn tags_that_break_late_are_content_in_a_stream_too() {
     let text = "<tool_call>\n<function=f>\n<parameter=text>\na\n</parameter>\noops";
-    let broken =
-        ToolEvent::Broken { raw: text.strip_suffix("oops").unwrap().to_owned(), rest: "\n".into() };
-    let expected = [
-        ToolEvent::Name("f".into()),
-        ToolEvent::Arguments("{\"text\": \"a\"".into()),
-        broken,
-        ToolEvent::Content("oops".into()),
-    ];
-    assert_eq!(tagged_events(text, 1), expected);
+    assert_eq!(tagged_events(text, 1), [ToolEvent::Content(text.into())]);
+}
+
+#[test]
+fn values_and_calls_may_lack_their_ends() {
+    let whole = written("f", &[("text", "a\nb"), ("n", "1")]);
+    let expected = call("f", "{\"text\": \"a\\nb\", \"n\": 1}");
+    let first = whole.replacen("</parameter>\n", "", 1);
+    let last = whole.replace("1\n</parameter>\n", "1\n");
+    let neither = first.replace("</parameter>\n", "");
+    let no_end = whole.replace("</function>\n", "");
+    let nothing = neither.replace("</function>\n", "");
+    for text in [&first, &last, &neither, &no_end, &nothing] {
+        assert_ne!(*text, whole);
+        check_tagged(text, "", std::slice::from_ref(&expected));
+        let two = [expected.clone(), expected.clone()];
+        check_tagged(&format!("So:\n{text}\n{text}"), "So:\n", &two);
+    }
+    let bare = neither.replace("<tool_call>\n", "").replace("\n</tool_call>", "");
+    check_tagged(&bare, "", std::slice::from_ref(&expected));
+
+    // A tag that is no parameter of the tool is text, and so is one within a line.
+    let value = "a\n<parameter=other>\nb <parameter=n>";
+    let arguments = json!({"text": value}).to_string().replace("\":\"", "\": \"");
+    let text = written("f", &[("text", value)]).replace("</parameter>\n", "");
+    check_tagged(&text, "", &[call("f", &arguments)]);
 }
 
 #[test]
 fn a_demanded_call_in_tags_has_its_arguments_so_far() {
     let text = "<tool_call>\n<function=f>\n<parameter=text>\nab";
-    assert_eq!(parser().read(text, true), (String::new(), vec![call("f", "{\"text\": \"ab")]));
+    assert_eq!(parser().demanded().read(text), (String::new(), vec![call("f", "{\"text\": \"ab")]));
     let number = "<tool_call>\n<function=f>\n<parameter=n>\n12\n</para";
-    assert_eq!(parser().read(number, true), (String::new(), vec![call("f", "{\"n\": 12")]));
+    assert_eq!(parser().demanded().read(number), (String::new(), vec![call("f", "{\"n\": 12")]));
     let between = "<tool_call>\n<function=f>\n<parameter=n>\n12\n</parameter>\n<par";
-    assert_eq!(parser().read(between, true), (String::new(), vec![call("f", "{\"n\": 12")]));
+    assert_eq!(parser().demanded().read(between), (String::new(), vec![call("f", "{\"n\": 12")]));
     let early = "<tool_call>\n<function=f>\n<para";
-    assert_eq!(parser().read(early, true), (early.to_owned(), Vec::new()));
+    assert_eq!(parser().demanded().read(early), (String::new(), Vec::new()));
 }
 
 /// Texts that random pieces of calls make, each cut in every size.
@@ -230,7 +244,7 @@ fn no_cut_changes_what_tags_mean() {
             assert_eq!(tagged_events(&text, size), whole, "{text} in pieces of {size}");
         }
         // Without a call, all of the text is content.
-        let (content, calls) = parser().read(&text, false);
+        let (content, calls) = parser().read(&text);
         assert!(!calls.is_empty() || content == text, "{text}");
     }
 }

@@ -16,6 +16,7 @@ export interface Episode {
   generations: number;
   with_ids: number;
   incomplete: number;
+  refused: number;
   prompt_tokens: number | null;
   completion_tokens: number | null;
   reward: number | null;

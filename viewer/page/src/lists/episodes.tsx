@@ -46,7 +46,7 @@ export function Ids({ row }: { row: Episode }) {
 
 /** Shows what is missing from a recording. */
 export function Holes({ row }: { row: Episode }) {
-  if (row.incomplete === 0 && !row.may_lack_calls) return null;
+  if (row.incomplete === 0 && row.refused === 0 && !row.may_lack_calls) return null;
   return (
     <>
       {row.incomplete > 0 && (
@@ -55,6 +55,9 @@ export function Holes({ row }: { row: Episode }) {
           tone="fair"
           title="calls without a complete reply"
         />
+      )}
+      {row.refused > 0 && (
+        <Mark word={`${row.refused} refused`} tone="fair" title="calls that were declined" />
       )}
       {row.may_lack_calls && (
         <Mark word="may lack calls" tone="bad" title="recorded with --durability relaxed" />

@@ -5,6 +5,8 @@ mod tagged;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
+use template::PromptThought;
+
 use super::*;
 use crate::grammar::{Grammar, GrammarCompiler, LeadingThought};
 
@@ -28,7 +30,8 @@ static TINY: LazyLock<(Tokenizer, GrammarCompiler, u32)> = LazyLock::new(|| {
 /// Compiles the grammar of a reply to `prompt`, that of a model that reasons.
 fn compiled(calls: &RequiredCalls, prompt: Option<&str>) -> (Grammar, &'static Tokenizer, u32) {
     let (tokenizer, grammars, end) = &*TINY;
-    let thought = LeadingThought::of(prompt.is_some(), prompt.unwrap_or_default());
+    let thought =
+        LeadingThought::of(prompt.is_some(), PromptThought::of(prompt.unwrap_or_default()));
     let form = GrammarSpec::Calls(calls.rules(tokenizer).unwrap());
     let grammar = grammars.compile(form, thought).unwrap_or_else(|error| panic!("{error}"));
     (grammar, tokenizer, *end)

@@ -154,7 +154,7 @@ fn whatever_is_sampled_under_a_demand_is_a_call() {
         let Some(text) = walk(&grammar, tokenizer, end, seed) else { continue };
         ended += 1;
         let parser = ToolParser::with_types(ToolFormat::Qwen3Coder, Arc::clone(&types));
-        let (content, calls) = parser.read(&text, false);
+        let (content, calls) = parser.demanded().read(&text);
         assert!(content.is_empty() && !calls.is_empty(), "{text}");
         for ToolCall { name, arguments } in calls {
             let arguments: Value = serde_json::from_str(&arguments).unwrap();
