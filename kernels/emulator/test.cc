@@ -1,5 +1,5 @@
 // Tests of the emulator: correct kernels give the right result under every order of threads, and
-// each kind of error is reported by name. Run by `.ci/run kernels`.
+// each kind of error is reported by name. Run by `.ci/run cuda`.
 #include "emulate.h"
 
 #include <cstdio>

@@ -2,8 +2,7 @@
 # The CUDA path on a machine without a GPU: the real compilers for every kernel, then our own host
 # code and kernels on emulated libraries (kernels/emulator/README.md says what those are).
 # `run.sh --update` only writes kernels/cuda/cubins.bin and ceilings.txt anew: after every change of
-# a kernel's text. `run.sh --compile` is the compilers and the emulator's own test alone, `run.sh
-# --emulate` the tests in Rust alone.
+# a kernel's text. `run.sh --compile` is the compilers alone, `run.sh --emulate` the emulator alone.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -41,7 +40,7 @@ emulate() {
 
 case "${1:-}" in
   --update) compile --update ;;
-  --compile) compile && check_emulator ;;
-  --emulate) emulate ;;
+  --compile) compile ;;
+  --emulate) check_emulator && emulate ;;
   *) compile && check_emulator && emulate ;;
 esac
