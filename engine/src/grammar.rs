@@ -128,10 +128,12 @@ impl GrammarSpec {
     fn top_level(self) -> Result<TopLevelGrammar, GrammarError> {
         match self {
             GrammarSpec::Json { mut schema, spacing } => {
+                let may_end_in_spaces = spacing == JsonWhitespace::Any;
                 if schema.is_object() {
                     compile_options(spacing).apply_to(&mut schema);
                 }
-                Ok(TopLevelGrammar::from_json_schema(schema))
+                let json = TopLevelGrammar::from_json_schema(schema);
+                Ok(if may_end_in_spaces { spaces::behind(json) } else { json })
             }
             GrammarSpec::Regex(regex) => Ok(TopLevelGrammar::from_regex(&regex)),
             GrammarSpec::Choice(texts) => Ok(TopLevelGrammar::from_lark(one_of(&texts))),

@@ -293,7 +293,8 @@ async fn closed_episodes_refuse_and_rewards_keep_their_history() {
         let summary = snapshot.summaries(&Selection::default()).await.unwrap().remove(0);
         assert_eq!(summary.episode.closed_at, Some(7));
         assert_eq!(summary.episode.status.as_deref(), Some("failed"));
-        assert_eq!((summary.calls, summary.incomplete, summary.reward), (1, 1, None));
+        assert_eq!((summary.calls, summary.incomplete, summary.refused), (1, 0, 1));
+        assert_eq!(summary.reward, None);
         let rewards = snapshot.rewards(&summary.episode).await.unwrap();
         assert_eq!(rewards, [reward(Some(1.0)), reward(None)]);
     })

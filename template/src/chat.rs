@@ -28,8 +28,8 @@ const DEVELOPER: &str = "developer";
 /// Names of templates, in the environment and in the list of a tokenizer.
 const DEFAULT: &str = "default";
 const TOOL_USE: &str = "tool_use";
-/// The mark behind a message that the reply continues. It ends with a space, so that a template that
-/// trims the message shows it.
+/// The mark behind a message that the reply continues. It ends with a space, so that a template
+/// that trims the message shows it.
 const CONTINUED: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 /// The variable with the tools of a call.
 const TOOLS: &str = "tools";

@@ -35,7 +35,7 @@ pub(crate) struct DeviceArgs {
     /// Read a GPU's tokens before the next step is launched
     #[arg(long, env = "ROLLTAPE_NO_ASYNC_SCHEDULING")]
     no_async_scheduling: bool,
-    /// Seconds of a GPU's step after which it counts as hung [default: 60]
+    /// Seconds after which a GPU's step is hung [default: 60]
     ///
     /// `/health` and new calls are then answered 503.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]

@@ -1,14 +1,24 @@
-//! White space between the parts of JSON: a few characters in a row, so that a model that likes them
-//! cannot fill its reply with them.
+//! White space between the parts of JSON: a few characters in a row, so that a model that likes
+//! them cannot fill its reply with them.
 
 use std::sync::Arc;
 
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use llguidance::toktrie::TokEnv;
 use template::reasoning::CLOSE;
 
 /// Most characters of white space in a row, as vLLM proposes it. JSON with an indent of two has
 /// that much down to its third level; what is deeper continues on the line.
 pub(super) const SPACES_MAX: usize = 8;
+
+/// JSON and what white space follows it: many tokens are a bracket and the end of its line.
+pub(super) fn behind(json: TopLevelGrammar) -> TopLevelGrammar {
+    let rules = "start: @json SPACES?\nSPACES: /[ \\t\\r\\n]+/\n";
+    let mut whole = TopLevelGrammar::from_lark(rules.to_owned());
+    let named = |grammar| GrammarWithLexer { name: Some("json".to_owned()), ..grammar };
+    whole.grammars.extend(json.grammars.into_iter().map(named));
+    whole
+}
 
 /// The tokens of a vocabulary that begin with white space.
 pub(super) struct SpacedTokens {

@@ -1,6 +1,6 @@
 //! Reasoning before a form.
 
-use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use llguidance::api::TopLevelGrammar;
 use serde_json::Value;
 use template::reasoning::{CLOSE, OPEN};
 use template::{PromptThought, Tokenizer};
@@ -17,8 +17,8 @@ pub(crate) enum LeadingThought {
 }
 
 impl LeadingThought {
-    /// The reasoning that a reply may have whose prompt ends with `thought`; `thinks` is false for a
-    /// model without it.
+    /// The reasoning that a reply may have whose prompt ends with `thought`; `thinks` is false for
+    /// a model without it.
     pub(crate) fn of(thinks: bool, thought: PromptThought) -> LeadingThought {
         match thought {
             _ if !thinks => LeadingThought::None,
@@ -66,8 +66,9 @@ impl ThinkTags {
             format!("start: {lead} @{FORM}\nopen_thought: {open}\n{thought}BLANK: /\\n*/\n");
 
         let mut whole = TopLevelGrammar::from_lark(rules);
-        let named = |grammar| GrammarWithLexer { name: Some(FORM.to_owned()), ..grammar };
-        whole.grammars.extend(form.grammars.into_iter().map(named));
+        let mut parts = form.grammars;
+        parts.iter_mut().take(1).for_each(|start| start.name = Some(FORM.to_owned()));
+        whole.grammars.extend(parts);
         whole
     }
 }

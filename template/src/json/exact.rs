@@ -23,8 +23,8 @@ pub fn parse(json: &str) -> Result<Value, serde_json::Error> {
     serde_json::from_str(&marked(json, beyond_value))
 }
 
-/// Returns JSON with the integers that [`Value`] would round as marked strings. A text that has none
-/// is returned as it is, also if it is not JSON.
+/// Returns JSON with the integers that [`Value`] would round as marked strings. A text that has
+/// none is returned as it is, also if it is not JSON.
 pub fn with_marked_integers(json: &str) -> Cow<'_, str> {
     marked(json, |word| beyond_value(word).filter(|_| is_integer(word)))
 }

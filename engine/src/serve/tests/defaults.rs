@@ -55,11 +55,10 @@ async fn a_cut_call_in_the_history_is_a_call_without_arguments() {
 
     // The same as an object, which the reader of the body may not round.
     let body = "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"function\": \
-                {\"name\": \"guess\", \"arguments\": DIGITS}}]}], \"tools\": [{\"type\": \"function\", \
-                \"function\": {\"name\": \"guess\", \"parameters\": {\"type\": \"object\", \
-                \"maximum\": 18446744073709551616}}}], \"max_tokens\": 1, \"return_prompt_text\": true}";
+                {\"name\": \"guess\", \"arguments\": DIGITS}}]}], \"max_tokens\": 1, \
+                \"return_prompt_text\": true}";
     let reply = server.post_text("/v1/chat/completions", &body.replace("DIGITS", digits)).await;
     let text = reply.json()["prompt_text"].as_str().unwrap().to_owned();
-    assert!(text.contains(digits) && text.contains("18446744073709551616"), "{text}");
+    assert!(text.contains(digits), "{text}");
     server.stop().await;
 }
