@@ -144,8 +144,9 @@ def test_the_demo_of_aider_takes_a_relative_path(tmp_path):
 def test_one_line_says_what_was_recorded(tmp_path):
     ended = run(tmp_path, [*own(tmp_path), "--episode", "e1"], AGENT)
     calls = json.loads(ended.stdout)["calls"]  # and nothing of rolltape's own is in it
-    device, line = ended.stderr.splitlines()
-    assert device.startswith("running on ") and line.startswith("recorded e1: ")
+    device, memory, line = ended.stderr.splitlines()
+    assert device.startswith("running on ") and memory.startswith("the KV cache grows to ")
+    assert line.startswith("recorded e1: ")
     assert f"{calls} call" in line and f"{calls} with token ids" in line
     assert "read it: rolltape show e1 --store " in line
     assert ", or in a browser: rolltape view e1/0 --store " in line
