@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use minijinja::value::Value as Jinja;
 use minijinja::{Environment, Error, ErrorKind};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::json::exact::{self, Exact};
 
@@ -146,7 +146,8 @@ impl ChatTemplate {
             template.knows_developer |= source.contains(DEVELOPER);
             template.source.push_str(&source);
             template.has_tool_use = true;
-            template.tool_use_reads_parts = parts::are_read(&source);
+            template.tool_use_reads_parts =
+                parts::are_read(&source) && template.takes_parts(Some(&[]));
         }
         Ok(Some(template))
     }
@@ -164,11 +165,12 @@ impl ChatTemplate {
             special_tokens,
             source: source.to_owned(),
             has_tool_use: false,
-            reads_parts: parts::are_read(source),
+            reads_parts: false,
             tool_use_reads_parts: false,
             knows_developer: source.contains(DEVELOPER),
         };
         template.add(DEFAULT, source)?;
+        template.reads_parts = parts::are_read(source) && template.takes_parts(None);
         Ok(template)
     }
 
@@ -215,11 +217,8 @@ impl ChatTemplate {
         }
 
         variables.insert("messages", exact_list(Some(&self.known_roles(input.messages))));
-        variables.insert("tools", exact_list(input.tools));
+        variables.insert(TOOLS, exact_list(input.tools));
         variables.insert("documents", exact_list(input.documents));
-        variables.insert("messages", Jinja::from_serialize(self.known_roles(input.messages)));
-        variables.insert(TOOLS, Jinja::from_serialize(input.tools));
-        variables.insert("documents", Jinja::from_serialize(input.documents));
         variables.insert("add_generation_prompt", Jinja::from(input.add_generation_prompt));
         bounds::begin(input.text_bytes());
         template.render(variables).map(exact::shown).map_err(refused)
@@ -254,6 +253,18 @@ impl ChatTemplate {
     /// Returns true if the template for a call goes through the parts of a content that is a list.
     pub fn reads_parts(&self, has_tools: bool) -> bool {
         if self.has_tool_use && has_tools { self.tool_use_reads_parts } else { self.reads_parts }
+    }
+
+    /// Returns false if the template takes a content that is a text, and refuses the same as a list:
+    /// the list that it goes through is another.
+    fn takes_parts(&self, tools: Option<&[Value]>) -> bool {
+        let takes = |content: Value| {
+            let messages = [json!({"role": "user", "content": content})];
+            let input =
+                ChatInput { messages: &messages, tools, now: Some(0), ..ChatInput::default() };
+            self.render(&input).is_ok()
+        };
+        takes(json!([{"type": "text", "text": "a"}])) || !takes(json!("a"))
     }
 
     /// Turns developers' messages into the system's, if the template does not know that role.
@@ -475,6 +486,11 @@ mod tests {
         let template = ChatTemplate::new(source, Map::new()).unwrap();
         assert!(template.reads_parts(false));
         assert_eq!(template.render_continuation(&input).unwrap(), "[a][b ");
+        let of_calls = "{% for m in messages %}{% if m.calls is defined %}{% set c = m.content %}\
+                        {% for call in c %}{{ call.name }}{% endfor %}{% else %}\
+                        {{ '[' + m.content }}{% endif %}{% endfor %}";
+        assert!(parts::are_read(of_calls));
+        assert!(!ChatTemplate::new(of_calls, Map::new()).unwrap().reads_parts(false));
         let dropping = ChatTemplate::new("x", Map::new()).unwrap();
         assert!(dropping.render_continuation(&input).is_err());
     }

@@ -63,6 +63,8 @@ pub struct ReasoningParser {
     state: ReasoningState,
     /// Text that may turn out to be a tag.
     pending: String,
+    /// True if a grammar holds the content to a form, in which tags are text.
+    has_form: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +88,14 @@ impl ReasoningParser {
             PromptThought::Open => ReasoningState::Inside,
             PromptThought::Absent | PromptThought::Closed => ReasoningState::Start,
         };
-        ReasoningParser { state, pending: String::new() }
+        ReasoningParser { state, pending: String::new(), has_form: false }
+    }
+
+    /// The parser of a reply whose content a grammar holds to a form: a closing tag that was not
+    /// opened is part of it.
+    #[must_use]
+    pub fn before_form(self) -> ReasoningParser {
+        ReasoningParser { has_form: true, ..self }
     }
 
     /// Returns true if the text so far ends in an open block.
@@ -102,6 +111,7 @@ impl ReasoningParser {
     /// Splits a whole text.
     pub fn read(mut self, text: &str) -> ReasoningDelta {
         if self.state == ReasoningState::Start
+            && !self.has_form
             && let Some((reasoning, content)) = text.split_once(CLOSE)
             && !reasoning.contains(OPEN)
         {
@@ -127,7 +137,10 @@ impl ReasoningParser {
                 self.pending = rest.to_owned();
                 self.state = ReasoningState::Inside;
             } else if !OPEN.starts_with(start) {
-                self.state = ReasoningState::Untagged;
+                self.state = match self.has_form {
+                    true => ReasoningState::Outside,
+                    false => ReasoningState::Untagged,
+                };
             }
         }
 
@@ -240,6 +253,19 @@ mod tests {
             let pieces = ["hm", "</thi", "nk>y", "es</think>"].map(|piece| parser.push(piece));
             let content: String = pieces.into_iter().map(|delta| delta.content).collect();
             assert_eq!(content + &parser.finish().content, "hmyes</think>");
+        }
+    }
+
+    #[test]
+    fn a_closing_tag_in_a_form_is_text() {
+        let text = "{\"a\": \"</think>\"}";
+        for thought in [PromptThought::Absent, PromptThought::Closed] {
+            let parser = ReasoningParser::new(thought).before_form();
+            let whole = parser.clone().read(text);
+            assert_eq!((whole.reasoning.as_str(), whole.content.as_str()), ("", text));
+            assert_eq!(parser.clone().push(text).content, text);
+            let thinking = parser.read(&format!("<think>hm</think>{text}"));
+            assert_eq!((thinking.reasoning.as_str(), thinking.content.as_str()), ("hm", text));
         }
     }
 

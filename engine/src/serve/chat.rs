@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use http::api::schema::Field;
 use serde::Serialize;
-use template::ReasoningParser;
+use template::{PromptThought, ReasoningParser};
 use tokio::sync::mpsc::Receiver;
 
 use super::calls::{ApiError, EventStream, Fields, HttpCall, HttpReply, event_reply, json_reply};
@@ -108,6 +108,16 @@ pub(super) async fn answer(
     complete(state, &call.fields_with_reply_id("chatcmpl-")?).await
 }
 
+/// Returns the parser of reasoning at the start of a reply.
+fn reasoning_parser(
+    model: &ModelInfo,
+    thought: PromptThought,
+    has_form: bool,
+) -> Option<ReasoningParser> {
+    let parser = model.thinks.then(|| ReasoningParser::new(thought));
+    if has_form { parser.map(ReasoningParser::before_form) } else { parser }
+}
+
 /// Samples the replies to a chat whose fields have the id of the reply.
 pub(super) async fn complete(
     state: &Arc<ServerState>,
@@ -140,7 +150,7 @@ pub(super) async fn complete(
         tools: tools.parsing,
         types: Arc::clone(&tools.types),
         demand: tools.demand(),
-        reasoning: model.thinks.then(|| ReasoningParser::new(thought)),
+        reasoning: reasoning_parser(model, thought, request.params.grammar.is_some()),
         includes_reasoning: fields.flag("include_reasoning", true)?,
     };
 

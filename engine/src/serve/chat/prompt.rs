@@ -148,7 +148,6 @@ fn render(fields: &Fields, model: &ModelInfo) -> Result<(String, PromptThought),
     let prepared = prepare(messages, template.reads_parts(tools.is_some()))
         .map_err(|error| ApiError::bad_field(MESSAGES, error))?;
     let variables = parse_variables(fields)?;
-    let tools = fields.list("tools")?;
     if tools.is_some_and(|tools| !tools.is_empty()) && !template.reads_tools() {
         model.tools_left_out.call_once(warn_of_tools);
     }
