@@ -54,10 +54,11 @@ def config_of(name):
 
 
 def prompts_of(config, count, length):
-    """Returns prompts without a common beginning, so that none uses another's pages."""
+    """Returns prompts without a common beginning, so that none uses another's pages; nor do those
+    of another length."""
     vocab = config["vocab_size"] - 2
-    return [[(7919 * (n + 1) + 104_729 * i + i * i * n) % vocab + 1 for i in range(length)]
-            for n in range(count)]
+    return [[(7919 * (n + 1) + (104_729 + length) * i + i * i * n) % vocab + 1
+             for i in range(length)] for n in range(count)]
 
 
 def feed_forward(config, batch):
