@@ -7,7 +7,6 @@
 mod bounds;
 mod files;
 mod operators;
-mod parts;
 mod python;
 mod rewrite;
 mod text;
@@ -146,8 +145,7 @@ impl ChatTemplate {
             template.knows_developer |= source.contains(DEVELOPER);
             template.source.push_str(&source);
             template.has_tool_use = true;
-            template.tool_use_reads_parts =
-                parts::are_read(&source) && template.takes_parts(Some(&[]));
+            template.tool_use_reads_parts = template.shows_parts(Some(&[]));
         }
         Ok(Some(template))
     }
@@ -170,7 +168,7 @@ impl ChatTemplate {
             knows_developer: source.contains(DEVELOPER),
         };
         template.add(DEFAULT, source)?;
-        template.reads_parts = parts::are_read(source) && template.takes_parts(None);
+        template.reads_parts = template.shows_parts(None);
         Ok(template)
     }
 
@@ -255,16 +253,19 @@ impl ChatTemplate {
         if self.has_tool_use && has_tools { self.tool_use_reads_parts } else { self.reads_parts }
     }
 
-    /// Returns false if the template takes a content that is a text, and refuses the same as a list:
-    /// the list that it goes through is another.
-    fn takes_parts(&self, tools: Option<&[Value]>) -> bool {
-        let takes = |content: Value| {
-            let messages = [json!({"role": "user", "content": content})];
-            let input =
-                ChatInput { messages: &messages, tools, now: Some(0), ..ChatInput::default() };
-            self.render(&input).is_ok()
-        };
-        takes(json!([{"type": "text", "text": "a"}])) || !takes(json!("a"))
+    /// Returns true if the template goes through the parts of a content that is a list: if a prompt
+    /// shows their texts, and not the list itself.
+    fn shows_parts(&self, tools: Option<&[Value]>) -> bool {
+        const FIRST: &str = "~first~";
+        const SECOND: &str = "~second~";
+        let parts = [FIRST, SECOND].map(|text| json!({"type": "text", "text": text}));
+        let messages = [json!({"role": "user", "content": parts})];
+        let input = ChatInput { messages: &messages, tools, now: Some(0), ..ChatInput::default() };
+
+        self.render(&input).is_ok_and(|text| {
+            let between = text.split_once(FIRST).and_then(|(_, rest)| rest.split_once(SECOND));
+            between.is_some_and(|(between, _)| !between.contains("text"))
+        })
     }
 
     /// Turns developers' messages into the system's, if the template does not know that role.
@@ -489,8 +490,12 @@ mod tests {
         let of_calls = "{% for m in messages %}{% if m.calls is defined %}{% set c = m.content %}\
                         {% for call in c %}{{ call.name }}{% endfor %}{% else %}\
                         {{ '[' + m.content }}{% endif %}{% endfor %}";
-        assert!(parts::are_read(of_calls));
         assert!(!ChatTemplate::new(of_calls, Map::new()).unwrap().reads_parts(false));
+        let got = "{% for m in messages %}{% for p in m.get('content') %}{{ p['text'] }}{% endfor %}\
+                   {% endfor %}";
+        assert!(ChatTemplate::new(got, Map::new()).unwrap().reads_parts(false));
+        let listing = "{% for m in messages %}{{ m.content }}{% endfor %}";
+        assert!(!ChatTemplate::new(listing, Map::new()).unwrap().reads_parts(false));
         let dropping = ChatTemplate::new("x", Map::new()).unwrap();
         assert!(dropping.render_continuation(&input).is_err());
     }
