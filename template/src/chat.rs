@@ -512,6 +512,14 @@ mod tests {
                       {{ a | tojson }} {{ a }} {{ a.b[0] }} {{ a.b[0] | string }}";
         let expected = format!("{arguments} {} -{long} -{long}", arguments.replace('"', "'"));
         assert_eq!(render(source, &input).unwrap(), expected);
+
+        let tools = [exact::parse("{\"maximum\": 18446744073709551616}").unwrap()];
+        let input = ChatInput { tools: Some(&tools), ..input };
+        let source = "{% set call = messages[0].tool_calls[0].function %}\
+                      {% for a in [call.arguments.a, tools[0].maximum] %}\
+                      {{ 'text' if a is string else a - 1 }} {% endfor %}";
+        let expected = "123456789012345678901234567889 18446744073709551615 ";
+        assert_eq!(render(source, &input).unwrap(), expected);
     }
 
     /// Templates that would take a process down.

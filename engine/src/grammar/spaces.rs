@@ -23,7 +23,7 @@ pub(super) fn behind(json: TopLevelGrammar) -> TopLevelGrammar {
 /// The tokens of a vocabulary that begin with white space.
 pub(super) struct SpacedTokens {
     env: TokEnv,
-    /// How much white space, and the token; the most first.
+    /// Tokens with the white space that they begin with, the most first.
     leading: Vec<(usize, u32)>,
 }
 

@@ -13,7 +13,7 @@ use super::TokenizerError;
 const NAMED: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// Where further special tokens are listed, or are the members of an object.
+/// The fields that list further special tokens, or have them as the members of an object.
 const LISTED: [&str; 2] = ["extra_special_tokens", "additional_special_tokens"];
 
 /// Reads the tokens of a folder in the order in which they get their ids: those of

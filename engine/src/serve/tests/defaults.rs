@@ -1,4 +1,4 @@
-//! What `generation_config.json` says where a request is silent, and values that keep their form.
+//! Defaults of `generation_config.json`, and values that keep their form.
 
 use super::*;
 
