@@ -93,17 +93,19 @@ async fn a_reply_goes_on_inside_the_thought_that_it_continues() {
 }
 
 #[tokio::test]
-async fn a_closing_tag_without_an_opening_one_ends_reasoning() {
+async fn a_closing_tag_in_a_form_is_content() {
     let (server, _folder) = thinker().await;
     let form = json!({"structured_outputs": {"choice": ["hm</think>yes"]}, "max_tokens": 80});
     let whole = server.chat(merged(form.clone(), thinking(false))).await.json();
     let message = &whole["choices"][0]["message"];
-    assert_eq!((&message["reasoning"], &message["content"]), (&json!("hm"), &json!("yes")));
-    // The text before it was streamed before the tag was known.
+    assert_eq!(
+        (&message["reasoning"], &message["content"]),
+        (&json!(null), &json!("hm</think>yes"))
+    );
     let streamed = merged(merged(form, thinking(false)), json!({"stream": true}));
     let events = server.chat(streamed).await.events();
     let content = events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str());
-    assert_eq!(content.collect::<String>(), "hmyes");
+    assert_eq!(content.collect::<String>(), "hm</think>yes");
     server.stop().await;
 }
 
