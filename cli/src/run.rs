@@ -1,6 +1,8 @@
 //! `rolltape run`: runs a command as one episode.
 
+mod agents;
 mod bridge;
+mod client;
 mod environment;
 
 use std::io::IsTerminal;
@@ -9,19 +11,18 @@ use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 
 use episode::{EpisodeId, GroupId, TaskId};
-use hyper::Method;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use proxy::{EngineSpec, Upstream};
-use serde_json::{Value, json};
-use tokio::process::{Child, Command};
+use serde_json::Value;
+use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
-use uuid::Uuid;
 
+use self::agents::KnownAgent;
 use self::bridge::Bridge;
+use self::client::EpisodeClient;
 use self::environment::EnvironmentArgs;
 use crate::exit::{self, CommandResult, Failure};
-use crate::http::{self, Http};
 use crate::options::address::UNIX;
 use crate::options::proxy::ProxyArgs;
 use crate::options::store::StoreArgs;
@@ -33,8 +34,9 @@ use crate::terminal;
 /// Run a command as one episode
 ///
 /// The command's environment gets OPENAI_BASE_URL and ANTHROPIC_BASE_URL, which point to rolltape
-/// and have the episode in their path. The command runs against a running `rolltape serve`. With
-/// --upstream or --model, `run` starts a server of its own, which lives as long as the command.
+/// and have the episode in their path. An agent of --list-agents gets what it reads in place of
+/// them. The command runs against a running `rolltape serve`. With --upstream or --model, `run`
+/// starts a server of its own, which lives as long as the command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -47,8 +49,16 @@ pub(crate) struct Args {
     store: StoreArgs,
     #[command(flatten)]
     proxy: ProxyArgs,
+    /// List the agents that are known by their command, and how each is told its base URL
+    #[arg(long, help_heading = None::<&str>)]
+    list_agents: bool,
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND", help_heading = None::<&str>)]
+    #[arg(
+        trailing_var_arg = true,
+        required_unless_present = "list_agents",
+        value_name = "COMMAND",
+        help_heading = None::<&str>
+    )]
     command: Vec<String>,
 }
 
@@ -107,7 +117,15 @@ struct ServerArgs {
 }
 
 /// Runs the command, closes the episode, prints what was recorded, and returns the command's code.
+///
+/// A command that ends well and made no call has failed: what it said to a model, if anything, was
+/// not recorded.
 pub(crate) async fn run(args: Args) -> CommandResult {
+    if args.list_agents {
+        agents::print_list()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let agent = KnownAgent::of(&args.command)?;
     args.environment.check(&args.proxy.secret_variables())?;
     hide_memory();
     let server = start_own_server(&args).await?;
@@ -124,14 +142,16 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         episode.mint_key().await?;
     }
 
+    let setup = episode.set_up(agent, &args.command).await?;
+
     // Before the command starts, so that no signal is lost in between and leaves it an orphan.
     let signals = ForwardedSignals::new()?;
-    let ended = match episode.spawn(&args) {
+    let ended = match episode.spawn(&args, &setup) {
         Ok(child) => Ok(signals.wait_for(child).await?),
         Err(error) => Err(error),
     };
 
-    drop(bridge);
+    drop((bridge, setup));
     let has_own_server = server.is_some();
     let succeeded = ended.as_ref().is_ok_and(ExitStatus::success);
     let summary = episode.close(if succeeded { "completed" } else { "failed" }).await;
@@ -145,10 +165,11 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         Ok(ended) => {
             let page = in_browser(&args, &episode, has_own_server);
             print_summary(&episode.id, &recorded, &where_to_read(&args, has_own_server), &page);
-            if number(&recorded, "calls") == 0 {
-                terminal::message(SILENT_HINT);
+            if number(&recorded, "calls") > 0 {
+                return Ok(exit_code(ended));
             }
-            Ok(exit_code(ended))
+            let code = told_silent(agent).report();
+            Ok(if ended.success() { code } else { exit_code(ended) })
         }
         Err(error) => {
             let _ = Failure::new(format!("cannot run `{}`: {error}", args.command[0])).report();
@@ -178,142 +199,6 @@ fn hide_memory() {
     #[cfg(target_os = "linux")]
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
         tracing::warn!(%error, "the command may read the environment of rolltape");
-    }
-}
-
-/// One episode, and the server that records it.
-struct EpisodeClient {
-    id: EpisodeId,
-    attempt: u32,
-    /// URL of the data listener.
-    proxy: String,
-    /// URL of the control listener.
-    control: String,
-    http: Http,
-    /// The control listener's `authorization`.
-    bearer: Option<String>,
-    /// The command's own API key, if it needs one.
-    key: Option<String>,
-}
-
-impl EpisodeClient {
-    fn new(args: &Args, own_server: Option<&RunningServer>) -> Result<Self, Failure> {
-        let id = match &args.episode.id {
-            Some(id) => id.clone(),
-            None => format!("run-{}", Uuid::now_v7().as_simple())
-                .parse()
-                .map_err(|e: episode::InvalidId| Failure::of(&e))?,
-        };
-        let (proxy, control) = match own_server {
-            Some(server) => (server.agents_url(), server.control_url()),
-            None => (http::base_url(&args.server.proxy), http::base_url(&args.server.control)),
-        };
-        let bearer = match own_server {
-            Some(server) => server.control_bearer(),
-            None => args.proxy.control.token.of_client(&args.store.location)?,
-        };
-
-        Ok(Self {
-            id,
-            attempt: args.episode.attempt,
-            proxy,
-            control,
-            http: Http::new(),
-            bearer,
-            key: None,
-        })
-    }
-
-    /// Announces group and task, which the path that the agent gets cannot carry.
-    async fn announce(&self, args: &Args) -> Result<(), Failure> {
-        let body = json!({
-            "episode_id": self.id.as_str(),
-            "attempt": self.attempt,
-            "group_id": args.episode.group.as_ref().map(GroupId::as_str),
-            "task_id": args.episode.task.as_ref().map(TaskId::as_str),
-        });
-        self.request(Method::POST, "/episodes", &body).await.map(|_| ())
-    }
-
-    /// Makes an API key for the command.
-    async fn mint_key(&mut self) -> Result<(), Failure> {
-        let page = format!("/episodes/{}/key?attempt={}", self.id, self.attempt);
-        let minted = self.request(Method::POST, &page, &json!({})).await?;
-        self.key = minted["api_key"].as_str().map(str::to_owned);
-        Ok(())
-    }
-
-    /// Closes the episode and returns its summary.
-    async fn close(&self, status: &str) -> Result<Value, Failure> {
-        let page = format!("/episodes/{}", self.id);
-        let query = format!("?attempt={}", self.attempt);
-        let body = json!({ "status": status });
-
-        self.request(Method::POST, &format!("{page}/close{query}"), &body).await?;
-        self.request(Method::GET, &format!("{page}{query}"), &Value::Null).await
-    }
-
-    /// Sends a request to the control listener.
-    async fn request(&self, method: Method, page: &str, body: &Value) -> Result<Value, Failure> {
-        let url = format!("{}{page}", self.control);
-        let headers: Vec<_> =
-            self.bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
-        let answer = self.http.json(method, &url, &headers, body).await;
-        let (status, reply) = answer.map_err(|failure| {
-            failure.hint(
-                "start `rolltape serve` first, or give --upstream URL or --model DIR to start a \
-                 server for this command",
-            )
-        })?;
-        if status == 200 {
-            return Ok(reply);
-        }
-
-        let message = reply["error"]["message"].as_str().unwrap_or("no reason was given");
-        let failure = Failure::new(format!("{url} answered {status}: {message}"));
-        Err(match status {
-            409 => failure.hint("the episode is closed; give another --attempt"),
-            _ => http::with_hint(failure, status),
-        })
-    }
-
-    /// Starts the command with the episode in its environment.
-    fn spawn(&self, args: &Args) -> std::io::Result<Child> {
-        let (program, arguments) = args.command.split_first().expect("clap requires one");
-        let attempt = match self.attempt {
-            0 => String::new(),
-            attempt => format!("/a/{attempt}"),
-        };
-        let root = format!("{}/e/{}{attempt}", self.proxy, self.id);
-        let mut child = Command::new(program);
-        child.args(arguments).kill_on_drop(true);
-
-        // With the secrets an agent could reward itself, or call the upstream unrecorded.
-        let secrets = args.proxy.secret_variables();
-        let passed = args.environment.passed(std::env::vars_os(), &secrets);
-        let has = |name: &str| passed.iter().any(|(passed, _)| passed == name);
-        let keys = ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HOSTED_VLLM_API_KEY"];
-        let missing_keys = keys.into_iter().filter(|name| !has(name)).collect::<Vec<_>>();
-        child.env_clear().envs(passed);
-
-        for name in ["OPENAI_BASE_URL", "OPENAI_API_BASE", "HOSTED_VLLM_API_BASE"] {
-            child.env(name, format!("{root}/v1"));
-        }
-        child.env("ANTHROPIC_BASE_URL", &root);
-        // The user's own key stays: the upstream may require it.
-        for name in missing_keys {
-            child.env(name, "rolltape");
-        }
-        if let Some(key) = &self.key {
-            child.envs(keys.map(|name| (name, key)));
-        }
-
-        // Claude Code's header puts a nonce into the system prompt: every request would be a new
-        // history.
-        child.env("CLAUDE_CODE_ATTRIBUTION_HEADER", "0");
-        child.env("ROLLTAPE_EPISODE", self.id.as_str());
-        child.env("ROLLTAPE_ATTEMPT", self.attempt.to_string());
-        child.spawn()
     }
 }
 
@@ -390,11 +275,28 @@ fn print_summary(episode: &EpisodeId, summary: &Value, place: &str, page: &str) 
     terminal::message(&line);
 }
 
-/// The likely causes of a command that made no call, and the way out.
-const SILENT_HINT: &str = "\
-    the command called no model through rolltape. If it should have, it reads its base URL from \
-    elsewhere than OPENAI_BASE_URL and ANTHROPIC_BASE_URL, such as an option or a file of its own.
-Hand the variable on, as in: rolltape run -- sh -c 'COMMAND --base-url \"$OPENAI_BASE_URL\"'";
+/// The failure of a command that made no call: the likely cause, and the way out.
+fn told_silent(agent: Option<&KnownAgent>) -> Failure {
+    let silent = "the command called no model through rolltape";
+    match agent {
+        Some(agent) => {
+            Failure::new(format!("{silent}, though {} was told to", agent.name)).hint(format!(
+                "It was told by {}. A setting of its own may be stronger, such as a provider or a \
+                 login in its files",
+                agent.told
+            ))
+        }
+        None => Failure::new(format!(
+            "{silent}. If it should have, it reads its base URL from elsewhere than \
+             OPENAI_BASE_URL and ANTHROPIC_BASE_URL, such as an option or a file of its own"
+        ))
+        .hint(
+            "Hand the variable on, as in: rolltape run -- sh -c 'COMMAND --base-url \
+             \"$OPENAI_BASE_URL\"'\n`rolltape run --list-agents` names those that need no more \
+             than their command",
+        ),
+    }
+}
 
 fn number(summary: &Value, name: &str) -> u64 {
     summary[name].as_u64().unwrap_or(0)

@@ -147,6 +147,15 @@ export async function serve(upstream, folder, more = []) {
   return { url: `http://127.0.0.1:${data}`, store, process };
 }
 
+/** What a command says that `rolltape run` runs in the folder of `store`, as one episode. */
+export async function runs(upstream, store, command, env) {
+  const args = ["run", "--upstream", upstream, "--store", store, ...command];
+  const options = { cwd: path.dirname(store), env: { ...environment(), ...env } };
+  const ended = run(binary(), args, { ...options, timeout: DRIVE_MS_MAX, maxBuffer: BYTES_MAX });
+  ended.child.stdin.end();
+  return ended;
+}
+
 /** Waits until a rolltape answers on a port. */
 async function answers(process, port) {
   const until = Date.now() + READY_MS_MAX;

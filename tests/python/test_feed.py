@@ -288,8 +288,10 @@ def test_a_token_is_asked_for_and_sent(tmp_path):
         token = ("--control-token-env", "FEED_TOKEN")
         assert command(*reader, *token, folder=tmp_path, env=env).returncode == 0
         run = ("run", "--proxy", f"http://{text(data)}", "--control", f"http://{text(listener)}")
-        assert command(*run, *token, "--", "true", folder=tmp_path, env=env).returncode == 0
-        assert command(*run, "--", "true", folder=tmp_path).returncode == 1
+        with_it = command(*run, *token, "true", folder=tmp_path, env=env)
+        assert "called no model" in with_it.stderr and "401" not in with_it.stderr
+        without = command(*run, "true", folder=tmp_path)
+        assert without.returncode == 1 and "401" in without.stderr
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(f"http://{text(listener)}/metrics", timeout=10)
         process.end_well()

@@ -17,6 +17,7 @@ PAGES = harness.ROOT / "docs/recipes"
 AIDER = harness.ROOT / "tests/python/clients/.venvs/aider/bin/aider"
 TRAINERS = harness.ROOT / "tests/python/trainers/.venv/bin/python3"
 SSHD = Path("/usr/sbin/sshd")
+CODEX = harness.ROOT / "tests/node/node_modules/.bin/codex"
 CLAUDE = harness.ROOT / "tests/node/node_modules/.bin/claude"
 
 pytestmark = pytest.mark.skipif(
@@ -27,6 +28,13 @@ NOTES = [
         {"name": "Write", "arguments": {"file_path": "notes.txt", "content": "one\ntwo\n"}}]},
     {"text": "I look at it.", "tool_calls": [
         {"name": "Read", "arguments": {"file_path": "notes.txt"}}]},
+    {"text": "Done: notes.txt has two lines."},
+]
+COMMANDS = [
+    {"text": "I write the file.", "tool_calls": [
+        {"name": "exec_command", "arguments": {"cmd": "printf 'one\\ntwo\\n' > notes.txt"}}]},
+    {"text": "I look at it.", "tool_calls": [
+        {"name": "exec_command", "arguments": {"cmd": "cat notes.txt"}}]},
     {"text": "Done: notes.txt has two lines."},
 ]
 EDIT = [{"text": textwrap.dedent("""\
@@ -72,6 +80,14 @@ def test_claude_code(tmp_path):
         "ANTHROPIC_API_KEY": "unused", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1"})
     done("claude-code.md", setting, tmp_path)
+
+
+@pytest.mark.skipif(not CODEX.exists(), reason="npm has not installed Codex")
+def test_codex(tmp_path):
+    programs = {"codex": CODEX, "node": shutil.which("node")}
+    done("codex.md", recipes.Setting(programs, scripted(COMMANDS, tmp_path)), tmp_path)
+    written = (tmp_path / "work/project/notes.txt").read_text()
+    assert written == "one\ntwo\n", written
 
 
 @pytest.mark.skipif(not AIDER.exists(), reason="clients/install.sh has not been run")

@@ -247,7 +247,8 @@ fn page(found: &AttemptComparison) -> Vec<Line> {
     match &found.first {
         None => lines.push(Line::from(format!("the conversations are the same: {same}"))),
         Some(FirstDifference { a, b }) => {
-            lines.push(Line::from(format!("the first {same} are the same; then")));
+            let are = if found.same_messages == 1 { "is" } else { "are" };
+            lines.push(Line::from(format!("the first {same} {are} the same; then")));
             for (side, said, numbers) in [("A", a, &found.a), ("B", b, &found.b)] {
                 lines.extend(side_lines(side, said.as_ref(), numbers));
             }

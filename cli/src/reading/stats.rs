@@ -71,11 +71,14 @@ fn page(stats: &Stats) -> Vec<Line> {
 }
 
 fn totals(totals: &Totals, stats: &Stats) -> Vec<Line> {
-    let mut first = format!("{} episodes", grouped(totals.episodes));
+    let several = |number: u64, noun: &str| {
+        format!("{} {noun}{}", grouped(number), if number == 1 { "" } else { "s" })
+    };
+    let mut first = several(totals.episodes, "episode");
     if totals.open > 0 {
         first += &format!(", {} open", grouped(totals.open));
     }
-    first += &format!(" | {} calls, {} failed", grouped(totals.calls), grouped(totals.failed));
+    first += &format!(" | {}, {} failed", several(totals.calls, "call"), grouped(totals.failed));
     let second = format!(
         "{} prompt tokens | {} sampled | reward {} of {} scored",
         grouped(totals.prompt_tokens),

@@ -1,0 +1,184 @@
+//! One episode of `rolltape run`, as the control listener and the command see it.
+
+use episode::{EpisodeId, GroupId, TaskId};
+use hyper::Method;
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+use uuid::Uuid;
+
+use super::Args;
+use super::agents::{AgentServer, AgentSetup, KnownAgent};
+use crate::exit::Failure;
+use crate::http::{self, Http};
+use crate::server::RunningServer;
+
+/// The API key of a command that has none.
+const KEY: &str = "rolltape";
+
+/// One episode, and the server that records it.
+pub(super) struct EpisodeClient {
+    pub(super) id: EpisodeId,
+    pub(super) attempt: u32,
+    /// URL of the data listener.
+    pub(super) proxy: String,
+    /// URL of the control listener.
+    pub(super) control: String,
+    http: Http,
+    /// The control listener's `authorization`.
+    bearer: Option<String>,
+    /// The command's own API key, if it needs one.
+    key: Option<String>,
+}
+
+impl EpisodeClient {
+    pub(super) fn new(args: &Args, own_server: Option<&RunningServer>) -> Result<Self, Failure> {
+        let id = match &args.episode.id {
+            Some(id) => id.clone(),
+            None => format!("run-{}", Uuid::now_v7().as_simple())
+                .parse()
+                .map_err(|e: episode::InvalidId| Failure::of(&e))?,
+        };
+        let (proxy, control) = match own_server {
+            Some(server) => (server.agents_url(), server.control_url()),
+            None => (http::base_url(&args.server.proxy), http::base_url(&args.server.control)),
+        };
+        let bearer = match own_server {
+            Some(server) => server.control_bearer(),
+            None => args.proxy.control.token.of_client(&args.store.location)?,
+        };
+
+        Ok(Self {
+            id,
+            attempt: args.episode.attempt,
+            proxy,
+            control,
+            http: Http::new(),
+            bearer,
+            key: None,
+        })
+    }
+
+    /// Announces group and task, which the path that the agent gets cannot carry.
+    pub(super) async fn announce(&self, args: &Args) -> Result<(), Failure> {
+        let body = json!({
+            "episode_id": self.id.as_str(),
+            "attempt": self.attempt,
+            "group_id": args.episode.group.as_ref().map(GroupId::as_str),
+            "task_id": args.episode.task.as_ref().map(TaskId::as_str),
+        });
+        self.request(Method::POST, "/episodes", &body).await.map(|_| ())
+    }
+
+    /// Makes an API key for the command.
+    pub(super) async fn mint_key(&mut self) -> Result<(), Failure> {
+        let page = format!("/episodes/{}/key?attempt={}", self.id, self.attempt);
+        let minted = self.request(Method::POST, &page, &json!({})).await?;
+        self.key = minted["api_key"].as_str().map(str::to_owned);
+        Ok(())
+    }
+
+    /// Closes the episode and returns its summary.
+    pub(super) async fn close(&self, status: &str) -> Result<Value, Failure> {
+        let page = format!("/episodes/{}", self.id);
+        let query = format!("?attempt={}", self.attempt);
+        let body = json!({ "status": status });
+
+        self.request(Method::POST, &format!("{page}/close{query}"), &body).await?;
+        self.request(Method::GET, &format!("{page}{query}"), &Value::Null).await
+    }
+
+    /// Sends a request to the control listener.
+    async fn request(&self, method: Method, page: &str, body: &Value) -> Result<Value, Failure> {
+        let url = format!("{}{page}", self.control);
+        let headers: Vec<_> =
+            self.bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
+        let answer = self.http.json(method, &url, &headers, body).await;
+        let (status, reply) = answer.map_err(|failure| {
+            failure.hint(
+                "start `rolltape serve` first, or give --upstream URL or --model DIR to start a \
+                 server for this command",
+            )
+        })?;
+        if status == 200 {
+            return Ok(reply);
+        }
+
+        let message = reply["error"]["message"].as_str().unwrap_or("no reason was given");
+        let failure = Failure::new(format!("{url} answered {status}: {message}"));
+        Err(match status {
+            409 => failure.hint("the episode is closed; give another --attempt"),
+            _ => http::with_hint(failure, status),
+        })
+    }
+
+    /// The URL below which the command's calls are the episode's.
+    fn root(&self) -> String {
+        let attempt = match self.attempt {
+            0 => String::new(),
+            attempt => format!("/a/{attempt}"),
+        };
+        format!("{}/e/{}{attempt}", self.proxy, self.id)
+    }
+
+    /// What a known agent needs to call the episode's server.
+    pub(super) async fn set_up(
+        &self,
+        agent: Option<&KnownAgent>,
+        command: &[String],
+    ) -> Result<AgentSetup, Failure> {
+        let Some(agent) = agent else { return Ok(AgentSetup::default()) };
+        let own = std::env::var("OPENAI_API_KEY").ok();
+        let key = self.key.clone().or(own).unwrap_or_else(|| KEY.to_owned());
+        let models = match agent.wants_models() {
+            true => self.models(&key).await,
+            false => Vec::new(),
+        };
+        agent.setup(&AgentServer { root: self.root(), key, models }, command)
+    }
+
+    /// The models that the server lists; none if it does not say.
+    async fn models(&self, key: &str) -> Vec<String> {
+        let (url, bearer) = (format!("{}/v1/models", self.proxy), format!("Bearer {key}"));
+        let headers = [("authorization", bearer.as_str())];
+        let listed = self.http.json(Method::GET, &url, &headers, &Value::Null).await;
+        let models = listed.ok().and_then(|(_, listed)| listed["data"].as_array().cloned());
+        let id = |model: &Value| model["id"].as_str().map(str::to_owned);
+        models.unwrap_or_default().iter().filter_map(id).collect()
+    }
+
+    /// Starts the command with the episode in its environment.
+    pub(super) fn spawn(&self, args: &Args, setup: &AgentSetup) -> std::io::Result<Child> {
+        let (program, arguments) = args.command.split_first().expect("clap requires one");
+        let root = self.root();
+        let mut child = Command::new(program);
+        child.args(&setup.arguments).args(arguments).kill_on_drop(true);
+
+        // With the secrets an agent could reward itself, or call the upstream unrecorded.
+        let secrets = args.proxy.secret_variables();
+        let passed = args.environment.passed(std::env::vars_os(), &secrets);
+        let has = |name: &str| passed.iter().any(|(passed, _)| passed == name);
+        let keys = ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HOSTED_VLLM_API_KEY"];
+        let missing_keys = keys.into_iter().filter(|name| !has(name)).collect::<Vec<_>>();
+        child.env_clear().envs(passed);
+
+        for name in ["OPENAI_BASE_URL", "OPENAI_API_BASE", "HOSTED_VLLM_API_BASE"] {
+            child.env(name, format!("{root}/v1"));
+        }
+        child.env("ANTHROPIC_BASE_URL", &root);
+        // The user's own key stays: the upstream may require it.
+        for name in missing_keys {
+            child.env(name, KEY);
+        }
+        if let Some(key) = &self.key {
+            child.envs(keys.map(|name| (name, key)));
+        }
+
+        // Claude Code's header puts a nonce into the system prompt: every request would be a new
+        // history.
+        child.env("CLAUDE_CODE_ATTRIBUTION_HEADER", "0");
+        child.env("ROLLTAPE_EPISODE", self.id.as_str());
+        child.env("ROLLTAPE_ATTEMPT", self.attempt.to_string());
+        child.envs(setup.variables.iter().map(|(name, value)| (name, value)));
+        child.spawn()
+    }
+}
