@@ -205,8 +205,8 @@ def test_wrong_usage(tmp_path, arguments):
 @pytest.mark.parametrize(
     "arguments, way",
     [
-        (["engine", "--model", "a", "--listen", "8090"], "127.0.0.1:8090"),
-        (["serve", "--model", "a", "--listen", "localhost:8095"], "127.0.0.1:8095"),
+        (["engine", "--model", "a", "--listen", ":8090"], "127.0.0.1:8080"),
+        (["serve", "--model", "a", "--listen", "db.example:8095"], "a port alone"),
         (["serve", "--upstream", "http://h/v1/messages"], "without `/messages`"),
         (["episodes", "--store", "."], "./rolltape.db"),
         (["show", "e", "--call", "nope"], "rolltape show EPISODE --json"),

@@ -130,18 +130,17 @@ impl EpisodeClient {
         let own = std::env::var("OPENAI_API_KEY").ok();
         let key = self.key.clone().or(own).unwrap_or_else(|| KEY.to_owned());
         let models = match agent.wants_models() {
-            true => self.models(&key).await,
+            true => self.models().await,
             false => Vec::new(),
         };
         agent.setup(&AgentServer { root: self.root(), key, models }, command)
     }
 
-    /// The models that the server lists; none if it does not say.
-    async fn models(&self, key: &str) -> Vec<String> {
-        let (url, bearer) = (format!("{}/v1/models", self.proxy), format!("Bearer {key}"));
-        let headers = [("authorization", bearer.as_str())];
-        let listed = self.http.json(Method::GET, &url, &headers, &Value::Null).await;
-        let models = listed.ok().and_then(|(_, listed)| listed["data"].as_array().cloned());
+    /// The models that the server lists; none if it does not say. The control listener asks for them,
+    /// and does not record that.
+    async fn models(&self) -> Vec<String> {
+        let listed = self.request(Method::GET, "/v1/models", &Value::Null).await;
+        let models = listed.ok().and_then(|listed| listed["data"].as_array().cloned());
         let id = |model: &Value| model["id"].as_str().map(str::to_owned);
         models.unwrap_or_default().iter().filter_map(id).collect()
     }
