@@ -49,9 +49,6 @@ pub(crate) struct Args {
     store: StoreArgs,
     #[command(flatten)]
     proxy: ProxyArgs,
-    /// List the agents that are known by their command, and how each is told its base URL
-    #[arg(long, help_heading = None::<&str>)]
-    list_agents: bool,
     /// The command and its arguments
     #[arg(
         trailing_var_arg = true,
@@ -121,7 +118,7 @@ struct ServerArgs {
 /// A command that ends well and made no call has failed: what it said to a model, if anything, was
 /// not recorded.
 pub(crate) async fn run(args: Args) -> CommandResult {
-    if args.list_agents {
+    if args.environment.list_agents {
         agents::print_list()?;
         return Ok(ExitCode::SUCCESS);
     }

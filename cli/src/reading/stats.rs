@@ -74,6 +74,7 @@ fn totals(totals: &Totals, stats: &Stats) -> Vec<Line> {
     let several = |number: u64, noun: &str| {
         format!("{} {noun}{}", grouped(number), if number == 1 { "" } else { "s" })
     };
+
     let mut first = several(totals.episodes, "episode");
     if totals.open > 0 {
         first += &format!(", {} open", grouped(totals.open));
@@ -86,6 +87,7 @@ fn totals(totals: &Totals, stats: &Stats) -> Vec<Line> {
         print::reward(totals.reward),
         grouped(totals.scored)
     );
+
     let mut lines = vec![Line::styled(Style::Bold, first), Line::from(second)];
     if totals.calls > 0 {
         let time = format!("from {} to {}", date(stats.from), date(stats.to));

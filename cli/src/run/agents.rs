@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn opencode_has_the_models_of_the_server_and_chooses_one_that_is_alone() {
+    fn opencode_takes_the_model_that_is_alone() {
         let config = |command: &[&str], models: &[&str]| -> Value {
             let found = setup(command, models).variables;
             serde_json::from_str(&found[0].1).unwrap()

@@ -37,6 +37,11 @@ pub(super) struct EnvironmentArgs {
     /// The basic ones are PATH, HOME, USER, LOGNAME, SHELL, LANG, LC_*, TERM, TZ and TMPDIR.
     #[arg(long)]
     clean_env: bool,
+    /// List the agents that are known by their command
+    ///
+    /// And how each is told its base URL. Nothing is run.
+    #[arg(long)]
+    pub(super) list_agents: bool,
 }
 
 impl EnvironmentArgs {
@@ -126,6 +131,7 @@ mod tests {
         let args = EnvironmentArgs {
             pass_env: vec!["PGPASSWORD".to_owned(), "MY_TOKEN".to_owned()],
             clean_env: true,
+            list_agents: false,
         };
         let all = [&OWN[..], &OURS[..], &["MY_TOKEN"]].concat();
         assert_eq!(passed(&args, &all), ["PATH", "LC_ALL", "PGPASSWORD"]);
