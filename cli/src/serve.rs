@@ -57,8 +57,8 @@ struct ListenerArgs {
     listen: ListenAddress,
     /// Address of the control listener
     ///
-    /// It takes rewards and closes episodes: keep agents away from it. IP:PORT, a port of 127.0.0.1,
-    /// or unix:PATH.
+    /// It takes rewards and closes episodes: keep agents away from it. IP:PORT, a port of
+    /// 127.0.0.1, or unix:PATH.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081")]
     #[arg(value_parser = listen_address, env = "ROLLTAPE_CONTROL")]
     control: ListenAddress,

@@ -136,8 +136,8 @@ impl EpisodeClient {
         agent.setup(&AgentServer { root: self.root(), key, models }, command)
     }
 
-    /// The models that the server lists; none if it does not say. The control listener asks for them,
-    /// and does not record that.
+    /// The models that the server lists; none if it does not say. The control listener asks for
+    /// them, and does not record that.
     async fn models(&self) -> Vec<String> {
         let listed = self.request(Method::GET, "/v1/models", &Value::Null).await;
         let models = listed.ok().and_then(|listed| listed["data"].as_array().cloned());
