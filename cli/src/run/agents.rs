@@ -30,12 +30,12 @@ pub(super) struct KnownAgent {
     pub(super) name: &'static str,
     command: &'static str,
     wire: &'static str,
-    /// What it is told with, for people.
+    /// The means by which it is told, for people.
     pub(super) told: &'static str,
     way: Way,
 }
 
-/// How an agent is told its base URL.
+/// The way in which an agent is told its base URL.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     /// By the variables that every command gets.
@@ -78,7 +78,7 @@ pub(super) struct AgentServer {
     pub(super) models: Vec<String>,
 }
 
-/// What a command gets beside what every command gets.
+/// Arguments and variables of one agent, beside those that every command gets.
 #[derive(Debug, Default)]
 pub(super) struct AgentSetup {
     /// Arguments that come before the command's own.
@@ -113,7 +113,7 @@ impl KnownAgent {
         matches!(self.way, Way::Cline | Way::Opencode)
     }
 
-    /// What the agent gets so that it calls `server`. `command` may say otherwise, and is right.
+    /// The setup with which the agent calls `server`. A server that `command` itself names stands.
     ///
     /// # Errors
     /// [`Failure`] if a file of the agent cannot be written.

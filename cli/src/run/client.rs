@@ -120,7 +120,7 @@ impl EpisodeClient {
         format!("{}/e/{}{attempt}", self.proxy, self.id)
     }
 
-    /// What a known agent needs to call the episode's server.
+    /// The setup with which a known agent calls the episode's server.
     pub(super) async fn set_up(
         &self,
         agent: Option<&KnownAgent>,
