@@ -139,11 +139,12 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         episode.mint_key().await?;
     }
 
-    let setup = episode.set_up(agent, &args.command).await?;
+    let passed = args.environment.passed(std::env::vars_os(), &args.proxy.secret_variables());
+    let setup = episode.set_up(agent, &args.command, &passed).await?;
 
     // Before the command starts, so that no signal is lost in between and leaves it an orphan.
     let signals = ForwardedSignals::new()?;
-    let ended = match episode.spawn(&args, &setup) {
+    let ended = match episode.spawn(&args, passed, &setup) {
         Ok(child) => Ok(signals.wait_for(child).await?),
         Err(error) => Err(error),
     };

@@ -210,3 +210,13 @@ def test_a_command_of_another_user_can_read_neither_store_nor_parent(upstream):
     assert "called no model" in ended.stderr, ended.stderr
     assert ended.stdout.split() == [str(NOBODY), *["closed"] * 6], ended
     assert ended.stderr.count("Permission denied") == 6, ended.stderr
+
+
+@pytest.mark.parametrize("name", ["cline", "opencode"])
+def test_an_agent_that_is_known_by_name_gets_no_key_that_is_hidden(run, tmp_path, name):
+    agent = tmp_path / name
+    agent.write_text('#!/bin/sh\nenv\ncat "$2"/settings/providers.json 2>/dev/null || true\n')
+    agent.chmod(0o755)
+    for options in (("--upstream-key-env", "OPENAI_API_KEY"), ("--clean-env",)):
+        ended = run(*options, child=[agent, "x"], OPENAI_API_KEY=SECRET)
+        assert "/e/run-" in ended.stdout and SECRET not in ended.stdout, ended

@@ -13,12 +13,15 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::environment::{Variable, variable};
 use crate::exit::Failure;
 use crate::terminal::table::{plain, table};
 use crate::terminal::{self, width};
 
 /// The name of our provider where an agent has a list of providers.
 const PROVIDER: &str = "rolltape";
+/// The variable in which opencode takes a configuration.
+const OPENCODE: &str = "OPENCODE_CONFIG_CONTENT";
 /// A window that an agent may take for that of a model which it does not know, in tokens.
 const CONTEXT_TOKENS: u32 = 128_000;
 /// The longest reply that it may ask such a model for, in tokens.
@@ -69,13 +72,15 @@ const KNOWN: [KnownAgent; 9] = [
 
 /// The server as an agent of one episode sees it.
 #[derive(Debug)]
-pub(super) struct AgentServer {
+pub(super) struct AgentServer<'a> {
     /// The URL below which all wires are, with the episode in its path.
     pub(super) root: String,
     /// The API key that the agent sends.
     pub(super) key: String,
     /// The models that the server lists.
     pub(super) models: Vec<String>,
+    /// The variables of the user that the agent sees.
+    pub(super) passed: &'a [Variable],
 }
 
 /// Arguments and variables of one agent, beside those that every command gets.
@@ -119,7 +124,7 @@ impl KnownAgent {
     /// [`Failure`] if a file of the agent cannot be written.
     pub(super) fn setup(
         &self,
-        server: &AgentServer,
+        server: &AgentServer<'_>,
         command: &[String],
     ) -> Result<AgentSetup, Failure> {
         let says = |options: &[&str]| {
@@ -142,10 +147,10 @@ impl KnownAgent {
             ]),
             Way::Qwen if says(&["--openai-base-url", "--auth-type"]) => AgentSetup::default(),
             Way::Qwen => arguments(&["--auth-type", "openai", "--openai-base-url", &base]),
-            Way::Goose => AgentSetup { variables: goose(&server.root), ..AgentSetup::default() },
+            Way::Goose => AgentSetup { variables: goose(server), ..AgentSetup::default() },
             Way::Opencode => {
-                let content = opencode(server, &base, !says(&["-m", "--model"]));
-                let variables = vec![("OPENCODE_CONFIG_CONTENT", content)];
+                let content = opencode(server, &base, !says(&["-m", "--model"]))?;
+                let variables = vec![(OPENCODE, content)];
                 AgentSetup { variables, ..AgentSetup::default() }
             }
             Way::Cline if says(&["--data-dir", "--config", "-P", "--provider"]) => {
@@ -162,15 +167,16 @@ fn arguments(all: &[&str]) -> AgentSetup {
 }
 
 /// Goose takes a host, and the path of its route.
-fn goose(root: &str) -> Vec<(&'static str, String)> {
+fn goose(server: &AgentServer<'_>) -> Vec<(&'static str, String)> {
+    let root = &server.root;
     let authority = root.find("://").map_or(0, |at| at + "://".len());
     let path = root[authority..].find('/').map_or(root.len(), |at| authority + at);
     let mut variables = vec![
         ("OPENAI_HOST", root[..path].to_owned()),
         ("OPENAI_BASE_PATH", format!("{}/v1/chat/completions", &root[path..]).split_off(1)),
-        ("ANTHROPIC_HOST", root.to_owned()),
+        ("ANTHROPIC_HOST", root.clone()),
     ];
-    if std::env::var_os("GOOSE_PROVIDER").is_none() {
+    if variable(server.passed, "GOOSE_PROVIDER").is_none() {
         variables.push(("GOOSE_PROVIDER", "openai".to_owned()));
     }
     variables
@@ -178,30 +184,49 @@ fn goose(root: &str) -> Vec<(&'static str, String)> {
 
 /// opencode's configuration: the user's own, in which the makers' providers lead to `base` as well
 /// as one of ours that has the server's models. It is the default where the server has one model.
-fn opencode(server: &AgentServer, base: &str, may_choose: bool) -> String {
-    let own = std::env::var("OPENCODE_CONFIG_CONTENT").ok();
-    let own = own.and_then(|text| serde_json::from_str(&text).ok());
-    let mut config: Value = own.filter(Value::is_object).unwrap_or_else(|| json!({}));
+///
+/// # Errors
+/// [`Failure`] if the user's own is not an object, or has something else in such a place.
+fn opencode(server: &AgentServer<'_>, base: &str, may_choose: bool) -> Result<String, Failure> {
+    let own = variable(server.passed, OPENCODE).unwrap_or_else(|| "{}".to_owned());
+    let odd = || {
+        Failure::new(format!("{OPENCODE} is not a JSON object with providers"))
+            .hint("take comments out of it, or unset it")
+    };
+    let mut config: Value = serde_json::from_str(&own).map_err(|_| odd())?;
 
-    for maker in ["openai", "anthropic"] {
-        config["provider"][maker]["options"]["baseURL"] = json!(base);
-    }
     let limit = json!({ "context": CONTEXT_TOKENS, "output": REPLY_TOKENS });
     let models = server.models.iter().map(|name| (name.clone(), json!({ "limit": limit })));
-    config["provider"][PROVIDER] = json!({
+    let provider = json!({
         "npm": "@ai-sdk/openai-compatible",
         "name": PROVIDER,
         "options": { "baseURL": base, "apiKey": server.key },
         "models": models.collect::<serde_json::Map<_, _>>(),
     });
-    if let ([model], true) = (server.models.as_slice(), may_choose) {
-        config["model"] = json!(format!("{PROVIDER}/{model}"));
+    for maker in ["openai", "anthropic"] {
+        let path = ["provider", maker, "options", "baseURL"];
+        *member(&mut config, &path).ok_or_else(odd)? = json!(base);
     }
-    config.to_string()
+    *member(&mut config, &["provider", PROVIDER]).ok_or_else(odd)? = provider;
+    if let ([model], true) = (server.models.as_slice(), may_choose) {
+        *member(&mut config, &["model"]).ok_or_else(odd)? = json!(format!("{PROVIDER}/{model}"));
+    }
+    Ok(config.to_string())
+}
+
+/// The member at `path`, which is made if it is not there; nothing where its way leads through
+/// something else than objects.
+fn member<'a>(value: &'a mut Value, path: &[&str]) -> Option<&'a mut Value> {
+    path.iter().try_fold(value, |value, name| {
+        if value.is_null() {
+            *value = json!({});
+        }
+        Some(value.as_object_mut()?.entry(*name).or_insert(Value::Null))
+    })
 }
 
 /// Cline keeps its providers in a file, and takes another folder for it.
-fn cline(server: &AgentServer, base: &str) -> Result<AgentSetup, Failure> {
+fn cline(server: &AgentServer<'_>, base: &str) -> Result<AgentSetup, Failure> {
     let folder = tempfile::Builder::new().prefix("rolltape-cline-").tempdir()?;
     let id = "openai-compatible";
     let mut settings = json!({ "provider": id, "apiKey": server.key, "baseUrl": base });
@@ -249,14 +274,23 @@ mod tests {
     }
 
     fn setup(command: &[&str], models: &[&str]) -> AgentSetup {
+        setup_beside(&[], command, models).unwrap()
+    }
+
+    fn setup_beside(
+        passed: &[Variable],
+        command: &[&str],
+        models: &[&str],
+    ) -> Result<AgentSetup, Failure> {
         let command = owned(command);
         let server = AgentServer {
             root: "http://127.0.0.1:8080/e/run-1".to_owned(),
             key: "k".to_owned(),
             models: owned(models),
+            passed,
         };
         let agent = KnownAgent::of(&command).unwrap().unwrap();
-        agent.setup(&server, &command).unwrap()
+        agent.setup(&server, &command)
     }
 
     #[test]
@@ -301,6 +335,21 @@ mod tests {
             Value::Null
         );
         assert_eq!(config(&["opencode", "run", "x"], &["a", "b"])["model"], Value::Null);
+    }
+
+    #[test]
+    fn what_opencode_was_told_is_kept_and_what_is_odd_is_named() {
+        let told = |own: &str| {
+            setup_beside(&[(OPENCODE.into(), own.into())], &["opencode", "run", "x"], &["coder"])
+        };
+        let kept = told(r#"{"share": "disabled", "provider": {"openai": {"name": "mine"}}}"#);
+        let kept: Value = serde_json::from_str(&kept.unwrap().variables[0].1).unwrap();
+        assert_eq!(kept["share"], "disabled");
+        assert_eq!(kept["provider"]["openai"]["name"], "mine");
+        assert!(kept["provider"]["openai"]["options"]["baseURL"].is_string());
+        for odd in ["{} // mine", "[]", r#"{"provider": "x"}"#, r#"{"provider": {"openai": 1}}"#] {
+            assert!(told(odd).unwrap_err().to_string().contains(OPENCODE), "{odd}");
+        }
     }
 
     #[test]

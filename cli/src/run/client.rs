@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::Args;
 use super::agents::{AgentServer, AgentSetup, KnownAgent};
+use super::environment::{Variable, variable};
 use crate::exit::Failure;
 use crate::http::{self, Http};
 use crate::server::RunningServer;
@@ -120,20 +121,22 @@ impl EpisodeClient {
         format!("{}/e/{}{attempt}", self.proxy, self.id)
     }
 
-    /// The setup with which a known agent calls the episode's server.
+    /// The setup with which a known agent calls the episode's server. Of the environment it sees
+    /// what the command may see.
     pub(super) async fn set_up(
         &self,
         agent: Option<&KnownAgent>,
         command: &[String],
+        passed: &[Variable],
     ) -> Result<AgentSetup, Failure> {
         let Some(agent) = agent else { return Ok(AgentSetup::default()) };
-        let own = std::env::var("OPENAI_API_KEY").ok();
+        let own = variable(passed, "OPENAI_API_KEY");
         let key = self.key.clone().or(own).unwrap_or_else(|| KEY.to_owned());
         let models = match agent.wants_models() {
             true => self.models().await,
             false => Vec::new(),
         };
-        agent.setup(&AgentServer { root: self.root(), key, models }, command)
+        agent.setup(&AgentServer { root: self.root(), key, models, passed }, command)
     }
 
     /// The models that the server lists; none if it does not say. The control listener asks for
@@ -145,16 +148,18 @@ impl EpisodeClient {
         models.unwrap_or_default().iter().filter_map(id).collect()
     }
 
-    /// Starts the command with the episode in its environment.
-    pub(super) fn spawn(&self, args: &Args, setup: &AgentSetup) -> std::io::Result<Child> {
+    /// Starts the command with the episode in its environment, beside what is passed of the user.
+    pub(super) fn spawn(
+        &self,
+        args: &Args,
+        passed: Vec<Variable>,
+        setup: &AgentSetup,
+    ) -> std::io::Result<Child> {
         let (program, arguments) = args.command.split_first().expect("clap requires one");
         let root = self.root();
         let mut child = Command::new(program);
         child.args(&setup.arguments).args(arguments).kill_on_drop(true);
 
-        // With the secrets an agent could reward itself, or call the upstream unrecorded.
-        let secrets = args.proxy.secret_variables();
-        let passed = args.environment.passed(std::env::vars_os(), &secrets);
         let has = |name: &str| passed.iter().any(|(passed, _)| passed == name);
         let keys = ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HOSTED_VLLM_API_KEY"];
         let missing_keys = keys.into_iter().filter(|name| !has(name)).collect::<Vec<_>>();

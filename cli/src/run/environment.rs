@@ -25,6 +25,15 @@ const REMOVED: [&str; 9] = [
 const BASICS: [&str; 9] =
     ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TZ", "TMPDIR"];
 
+/// A variable: its name and its value.
+pub(super) type Variable = (OsString, OsString);
+
+/// The value of one of `variables` that is text.
+pub(super) fn variable(variables: &[Variable], name: &str) -> Option<String> {
+    let (_, value) = variables.iter().find(|(found, _)| found == name)?;
+    value.to_str().map(str::to_owned)
+}
+
 /// Options on the environment of the command.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Environment of the command")]
@@ -58,12 +67,12 @@ impl EnvironmentArgs {
     }
 
     /// Returns the variables that the command gets of `all`. The names of `secrets` are not among
-    /// them.
+    /// them: with these an agent could reward itself, or call the upstream unrecorded.
     pub(super) fn passed(
         &self,
-        all: impl Iterator<Item = (OsString, OsString)>,
+        all: impl Iterator<Item = Variable>,
         secrets: &[&str],
-    ) -> Vec<(OsString, OsString)> {
+    ) -> Vec<Variable> {
         all.filter(|(name, _)| {
             let is_passed = self.passes(name, secrets);
             if !is_passed {
