@@ -9,7 +9,7 @@ use crate::cpu::matrix::{CpuMatrix, GROUP, PanelGroup};
 use crate::cpu::shared::SharedSlice;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::simd::tile::tile_dots;
-use crate::cpu::simd::tile::{Block, Element, Lines, Strip, Sums, each_block, tile, tile_pairs};
+use crate::cpu::simd::tile::{Element, Lines, Strip, Sums, Tiles, each_tile, tile, tile_pairs};
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::simd::vector::Dot;
 use crate::cpu::simd::vector::{LANES, Vector};
@@ -94,10 +94,9 @@ impl<V: Dot> Factor<V> for DotFactor<'_> {
     }
 }
 
-/// The product with `P` panels of a group from `panel` on; its results start at `column`.
-struct Panels<'a, V, F, const P: usize> {
+/// The product with the panels of a group; its results start at `column`.
+struct Panels<'a, V, F> {
     factor: &'a F,
-    panel: usize,
     column: usize,
     /// Columns of a row of `out`.
     width: usize,
@@ -105,13 +104,13 @@ struct Panels<'a, V, F, const P: usize> {
     vector: PhantomData<V>,
 }
 
-impl<V: Vector, F: Factor<V>, const P: usize> Block<V> for Panels<'_, V, F, P> {
+impl<V: Vector, F: Factor<V>> Tiles<V> for Panels<'_, V, F> {
     #[inline(always)]
-    fn run<const R: usize>(&self, first: usize) {
-        let sums = self.factor.sums::<R, P>(first, self.panel);
+    fn run<const R: usize, const P: usize>(&self, first: usize, panel: usize) {
+        let sums = self.factor.sums::<R, P>(first, panel);
         for (r, row) in sums.into_iter().enumerate() {
             for (p, sum) in row.into_iter().enumerate() {
-                let column = self.column + p * LANES;
+                let column = self.column + (panel + p) * LANES;
                 // The last panel may be wider than the matrix.
                 let count = LANES.min(self.width - column);
                 let at = (first + r) * self.width + column;
@@ -123,7 +122,7 @@ impl<V: Vector, F: Factor<V>, const P: usize> Block<V> for Panels<'_, V, F, P> {
     }
 }
 
-/// Multiplies all rows with one group, four panels at a time if the registers allow it.
+/// Multiplies all rows with one group.
 #[inline(always)]
 fn group_product<V: Vector, T>(
     product: &PanelProduct<'_, T>,
@@ -131,22 +130,9 @@ fn group_product<V: Vector, T>(
     panels: usize,
     factor: &impl Factor<V>,
 ) {
-    let width = product.w.rows();
-    let (out, vector) = (product.out, PhantomData);
-
-    let mut panel = 0;
-    while panel < panels {
-        let column = (index * GROUP + panel) * LANES;
-        if V::WIDE && panels == GROUP {
-            let all = Panels::<V, _, GROUP> { factor, panel, column, width, out, vector };
-            each_block::<V>(product.rows, &all);
-            panel += GROUP;
-        } else {
-            let one = Panels::<V, _, 1> { factor, panel, column, width, out, vector };
-            each_block::<V>(product.rows, &one);
-            panel += 1;
-        }
-    }
+    let column = index * GROUP * LANES;
+    let (width, out, vector) = (product.w.rows(), product.out, PhantomData);
+    each_tile::<V>(product.rows, panels, &Panels { factor, column, width, out, vector });
 }
 
 /// Computes the products with some groups of panels.

@@ -13,15 +13,12 @@ use std::ops::Range;
 use crate::cpu::attention::pages::KvView;
 use crate::cpu::shared::SharedSlice;
 use crate::cpu::simd::loops;
-use crate::cpu::simd::tile::{Block, Element, Lines, Strip, each_block, tile};
+use crate::cpu::simd::tile::{Element, Lines, Strip, Tiles, each_tile, tile};
 use crate::cpu::simd::vector::{LANES, Vector};
 use crate::op::{Heads, PAGE};
 
 /// Lines that one task works on in one walk over the pages.
 pub(super) const LINES: usize = 24;
-
-/// Pages, or parts of a head, that are worked on at a time if the registers allow it.
-const SIDE: usize = 4;
 
 /// Attention of some rows of one sequence, for one key and value head.
 pub(in crate::cpu) struct AttentionTask<'a, T> {
@@ -94,21 +91,8 @@ fn score<V: Vector, T: Element>(task: &AttentionTask<'_, T>, queries: &[f32], sc
     let (width, dim) = (scores.len() / lines, task.heads.dim);
     let queries = Lines { values: queries, stride: dim, depth: dim };
     let scores = SharedSlice::new(scores);
-    let vector = PhantomData;
-
-    let (pages, mut page) = (width / PAGE, 0);
-    while page < pages {
-        if V::WIDE && pages - page >= SIDE {
-            let keys = key_strip::<T, SIDE>(task, page);
-            each_block(lines, &Scores::<V, T, SIDE> { keys, page, queries, scores, width, vector });
-            page += SIDE;
-        } else {
-            let last_keys = key_strip::<T, 1>(task, page);
-            let block = Scores::<V, T, 1> { keys: last_keys, page, queries, scores, width, vector };
-            each_block(lines, &block);
-            page += 1;
-        }
-    }
+    let tiles = Scores { task, queries, scores, width, vector: PhantomData };
+    each_tile::<V>(lines, width / PAGE, &tiles);
 }
 
 /// Returns the keys of `P` pages from `page` on.
@@ -124,24 +108,23 @@ fn key_strip<'a, T: Element, const P: usize>(
     Strip { panels, stride: LANES }
 }
 
-/// The products of queries with the keys of `P` pages.
-struct Scores<'a, V, T, const P: usize> {
-    keys: Strip<'a, T, P>,
-    page: usize,
+/// The products of queries with keys, page by page.
+struct Scores<'a, V, T> {
+    task: &'a AttentionTask<'a, T>,
     queries: Lines<'a, f32>,
     scores: SharedSlice<'a>,
     width: usize,
     vector: PhantomData<V>,
 }
 
-impl<V: Vector, T: Element, const P: usize> Block<V> for Scores<'_, V, T, P> {
+impl<V: Vector, T: Element> Tiles<V> for Scores<'_, V, T> {
     #[inline(always)]
-    fn run<const R: usize>(&self, first: usize) {
+    fn run<const R: usize, const P: usize>(&self, first: usize, page: usize) {
         let mut sums = [[V::splat(0.0); P]; R];
-        tile::<V, T, R, P>(self.queries, first, self.keys, &mut sums);
+        tile::<V, T, R, P>(self.queries, first, key_strip(self.task, page), &mut sums);
         for (r, sums) in sums.into_iter().enumerate() {
             for (p, sum) in sums.into_iter().enumerate() {
-                let at = (first + r) * self.width + (self.page + p) * PAGE;
+                let at = (first + r) * self.width + (page + p) * PAGE;
                 // SAFETY: the scores are this task's own, and one part of them lives at a time.
                 unsafe { self.scores.part(at..at + PAGE) }.copy_from_slice(&sum.to_array());
             }
@@ -152,37 +135,27 @@ impl<V: Vector, T: Element, const P: usize> Block<V> for Scores<'_, V, T, P> {
 /// Writes the weighted sums of the values to the output of the task.
 #[inline(always)]
 fn weigh_values<V: Vector, T: Element>(task: &AttentionTask<'_, T>, weights: &[f32], width: usize) {
-    let lines = task.lines();
-    let (parts, mut part) = (task.heads.dim.div_ceil(LANES), 0);
-    while part < parts {
-        let vector = PhantomData;
-        if V::WIDE && parts - part >= SIDE {
-            each_block(lines, &WeightedSum::<V, T, SIDE> { task, weights, width, part, vector });
-            part += SIDE;
-        } else {
-            each_block(lines, &WeightedSum::<V, T, 1> { task, weights, width, part, vector });
-            part += 1;
-        }
-    }
+    let parts = task.heads.dim.div_ceil(LANES);
+    let tiles = WeightedSum { task, weights, width, vector: PhantomData };
+    each_tile::<V>(task.lines(), parts, &tiles);
 }
 
-/// The weighted sums of `P` parts of sixteen elements of a head, from `part` on.
-struct WeightedSum<'a, V, T, const P: usize> {
+/// The weighted sums of the values, in parts of sixteen elements of a head.
+struct WeightedSum<'a, V, T> {
     task: &'a AttentionTask<'a, T>,
     weights: &'a [f32],
     width: usize,
-    part: usize,
     vector: PhantomData<V>,
 }
 
-impl<V: Vector, T: Element, const P: usize> WeightedSum<'_, V, T, P> {
-    /// Returns the values of a page, from its first position on.
+impl<V: Vector, T: Element> WeightedSum<'_, V, T> {
+    /// Returns `P` parts of the values of a page, from its first position on.
     #[inline(always)]
-    fn strip(&self, page: usize) -> Strip<'_, T, P> {
+    fn strip<const P: usize>(&self, page: usize, part: usize) -> Strip<'_, T, P> {
         let values = self.task.past.values(page);
         let mut panels = [values; P];
         for (p, panel) in panels.iter_mut().enumerate() {
-            *panel = &values[(self.part + p) * LANES..];
+            *panel = &values[(part + p) * LANES..];
         }
         Strip { panels, stride: values.len() / PAGE }
     }
@@ -194,14 +167,14 @@ impl<V: Vector, T: Element, const P: usize> WeightedSum<'_, V, T, P> {
     }
 }
 
-impl<V: Vector, T: Element, const P: usize> Block<V> for WeightedSum<'_, V, T, P> {
+impl<V: Vector, T: Element> Tiles<V> for WeightedSum<'_, V, T> {
     #[inline(always)]
-    fn run<const R: usize>(&self, first: usize) {
+    fn run<const R: usize, const P: usize>(&self, first: usize, part: usize) {
         let mut sums = [[V::splat(0.0); P]; R];
         // First the pages that every line attends to as a whole.
         let common = self.task.len(first) / PAGE;
         for page in 0..common {
-            tile::<V, T, R, P>(self.lines(page, PAGE), first, self.strip(page), &mut sums);
+            tile::<V, T, R, P>(self.lines(page, PAGE), first, self.strip(page, part), &mut sums);
         }
 
         // Then, line by line, the rest of each line's positions.
@@ -211,21 +184,21 @@ impl<V: Vector, T: Element, const P: usize> Block<V> for WeightedSum<'_, V, T, P
             let len = self.task.len(line);
             for page in common..len.div_ceil(PAGE) {
                 let depth = PAGE.min(len - page * PAGE);
-                tile::<V, T, 1, P>(self.lines(page, depth), line, self.strip(page), &mut one);
+                tile::<V, T, 1, P>(self.lines(page, depth), line, self.strip(page, part), &mut one);
             }
-            self.store(line, one[0]);
+            self.store(line, part, one[0]);
         }
     }
 }
 
-impl<V: Vector, T: Element, const P: usize> WeightedSum<'_, V, T, P> {
-    /// Writes the sums of a line to the output.
+impl<V: Vector, T: Element> WeightedSum<'_, V, T> {
+    /// Writes the sums of a line's parts from `part` on to the output.
     #[inline(always)]
-    fn store(&self, line: usize, sums: [V; P]) {
+    fn store<const P: usize>(&self, line: usize, part: usize, sums: [V; P]) {
         let heads = self.task.heads;
         let (row, head) = self.task.row_and_head(line);
         for (p, sum) in sums.into_iter().enumerate() {
-            let from = (self.part + p) * LANES;
+            let from = (part + p) * LANES;
             let count = LANES.min(heads.dim - from);
             let at = row * heads.query_width() + head * heads.dim + from;
             // SAFETY: the rows and heads of a task are written by no other.

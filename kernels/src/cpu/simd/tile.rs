@@ -223,29 +223,51 @@ pub(in crate::cpu) fn tile_dots<V: Dot, const R: usize, const P: usize>(
     *sums = acc;
 }
 
-/// Work on a block of lines, as many as the registers have room for.
-pub(in crate::cpu) trait Block<V: Vector> {
-    /// Works on `R` lines from `first` on.
-    fn run<const R: usize>(&self, first: usize);
+/// Work on tiles: some lines of an input with some panels side by side.
+pub(in crate::cpu) trait Tiles<V: Vector> {
+    /// Works on `R` lines from `first` on with `P` panels from `panel` on.
+    fn run<const R: usize, const P: usize>(&self, first: usize, panel: usize);
 }
 
-/// Splits `lines` lines into blocks of nearly equal size and runs each.
+/// Splits `lines` lines and `panels` panels into tiles and runs each. A tile has as many sums as the
+/// registers have room for: an addition takes some cycles, in which the processor can begin those
+/// of other sums only.
 #[inline(always)]
-pub(in crate::cpu) fn each_block<V: Vector>(lines: usize, block: &impl Block<V>) {
-    let most = if V::WIDE { 6 } else { 4 };
+pub(in crate::cpu) fn each_tile<V: Vector>(lines: usize, panels: usize, tiles: &impl Tiles<V>) {
+    let most = if V::WIDE { 4 } else { 4 / lines.max(1) };
+    let mut panel = 0;
+    while panel < panels {
+        panel += match most.min(panels - panel) {
+            4.. => each_block::<V, 4>(lines, panel, tiles),
+            2 | 3 => each_block::<V, 2>(lines, panel, tiles),
+            _ => each_block::<V, 1>(lines, panel, tiles),
+        };
+    }
+}
+
+/// Splits `lines` lines into blocks of nearly equal size, runs each with `P` panels from `panel`
+/// on, and returns `P`.
+#[inline(always)]
+fn each_block<V: Vector, const P: usize>(
+    lines: usize,
+    panel: usize,
+    tiles: &impl Tiles<V>,
+) -> usize {
+    let most = if V::WIDE { 6 } else { 4 / P };
     let (mut first, mut blocks) = (0, lines.div_ceil(most));
     while blocks > 0 {
         let size = (lines - first).div_ceil(blocks);
         match size {
-            1 => block.run::<1>(first),
-            2 => block.run::<2>(first),
-            3 => block.run::<3>(first),
-            4 => block.run::<4>(first),
-            5 if V::WIDE => block.run::<5>(first),
-            _ if V::WIDE => block.run::<6>(first),
+            1 => tiles.run::<1, P>(first, panel),
+            2 if V::WIDE || P <= 2 => tiles.run::<2, P>(first, panel),
+            3 if V::WIDE || P == 1 => tiles.run::<3, P>(first, panel),
+            4 if V::WIDE || P == 1 => tiles.run::<4, P>(first, panel),
+            5 if V::WIDE => tiles.run::<5, P>(first, panel),
+            _ if V::WIDE => tiles.run::<6, P>(first, panel),
             _ => {}
         }
         first += size;
         blocks -= 1;
     }
+    P
 }
