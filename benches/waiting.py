@@ -1,4 +1,5 @@
 """How long a chat waits behind a long prompt: `waiting.py --model DIR [--tokens 4000] [OPTION...]`.
+With `--clients N`: how long N clients take for CALLS calls each, with prompts and replies alike.
 
 An engine on the CPU computes a prompt of so many tokens. A moment later a chat with a short prompt
 comes, and gets a reply of REPLY tokens. One line: the seconds until the chat's first token and its
@@ -21,6 +22,8 @@ import harness  # noqa: E402
 
 SHORT, REPLY = 35, 16
 LATER_S = 1.0
+# Of each of several clients: its calls, and the tokens of a prompt and of a reply.
+CALLS, PROMPT, ANSWER = 3, 500, 48
 
 
 def post(url, body):
@@ -52,11 +55,28 @@ def measured(url, tokens):
     return {"chat_first_s": first, "chat_last_s": last, "long_s": long[0][1]}
 
 
+def mixed(url, clients):
+    """The seconds in which all calls of so many clients end."""
+
+    def calls(client):
+        for call in range(CALLS):
+            timed(url, 40 + client * CALLS + call, PROMPT, ANSWER)
+
+    started = time.monotonic()
+    threads = [threading.Thread(target=calls, args=(client,)) for client in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {"mixed_s": time.monotonic() - started}
+
+
 def main():
     """Measures once."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=harness.MODEL)
     parser.add_argument("--tokens", type=int, default=4000)
+    parser.add_argument("--clients", type=int, help="measure clients that are all alike")
     arguments, options = parser.parse_known_args()
     (address,) = harness.free_addresses(1)
     url = f"http://{harness.text(address)}"
@@ -66,7 +86,8 @@ def main():
         process = harness.Process("engine", *where, *named, *options, folder=Path(folder))
         try:
             process.await_answer(f"{url}/health")
-            found = measured(url, arguments.tokens)
+            clients = arguments.clients
+            found = mixed(url, clients) if clients else measured(url, arguments.tokens)
         finally:
             process.kill()
     print(json.dumps({name: round(value, 2) for name, value in found.items()}))

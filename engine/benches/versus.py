@@ -7,13 +7,15 @@ r"""Compares the decoding speed of this engine and of llama.cpp on the same rand
         --config engine/models/tiny/config.json
     python engine/benches/versus.py target/release/rolltape --alone --config CONFIG_OF_A_MIXTURE
     python engine/benches/versus.py target/release/rolltape --config CONFIG_OF_A_HYBRID
+    python engine/benches/versus.py target/release/rolltape --batches 1 --prompt 4000
     python engine/benches/versus.py target/release/rolltape --transformers PYTHON
     python engine/benches/versus.py target/release/rolltape --transformers PYTHON --without-llama
 
 Writes random bf16 weights of the shape of Qwen3-0.6B, or of another Qwen3, Qwen3-MoE or Qwen3.5, as
-a model folder and as GGUF. A hybrid must have as many value heads as key heads, because llama.cpp
+a model folder and as two GGUF files, one in bf16 and one in Q8_0, which has about half the bytes. All
+engines but transformers have their weights in huge pages. A hybrid must have as many value heads as key heads, because llama.cpp
 orders them in another way. Both engines decode 1, 8 and 32 sequences greedily with the same number
-of threads, and take turns over some runs. A figure is tokens per second of decoding: the least time
+of threads, behind prompts of 16 tokens or of `--prompt`, and take turns over some runs. A figure is tokens per second of decoding: the least time
 of a long reply minus that of a short one, which excludes prompts and start-up. The limit is the
 rate at which the weights could be read from memory once a step. llama.cpp runs through its batch
 API, with one argmax per sequence and step in numpy; this engine is called over HTTP. With `--alone`
@@ -34,6 +36,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -60,7 +63,12 @@ CONFIG = {
     "eos_token_id": 0,
 }
 TINY = pathlib.Path(__file__).parents[1] / "models" / "tiny"
-PROMPT = 16
+# The most rows of a step of llama.cpp, as this engine's.
+ROWS = 512
+# The kinds of weights that llama.cpp runs with, and the names of its rows.
+KINDS = {"BF16": "llama.cpp bf16", "Q8_0": "llama.cpp Q8_0"}
+# What makes glibc ask for huge pages: this engine asks for them, llama.cpp does not.
+HUGE_PAGES = "glibc.malloc.hugetlb=1"
 
 
 def is_hybrid(config):
@@ -201,23 +209,58 @@ def widened(halves):
     return (halves.astype(np.uint32) << 16).view(np.float32)
 
 
-def make(folder, config):
-    """Writes the folder and the GGUF file."""
+def gguf_writers(folder, config):
+    """A writer for each of `KINDS`."""
     import gguf
 
+    writers = {}
+    for kind in KINDS:
+        writers[kind] = gguf.GGUFWriter(folder / f"{kind}.gguf", architecture(config))
+        write_shape(writers[kind], config)
+    return writers
+
+
+def add_matrix(writers, name, halves):
+    """Adds a matrix to each file, in the kind of the file."""
+    import gguf
+
+    for kind, writer in writers.items():
+        of_file = gguf.GGMLQuantizationType[kind]
+        if kind == "BF16":
+            writer.add_tensor(name, halves.view(np.uint8), raw_dtype=of_file)
+        else:
+            packed = gguf.quants.quantize(widened(halves), of_file)
+            writer.add_tensor(name, packed, raw_dtype=of_file)
+
+
+def add_floats(writers, name, values):
+    """Adds a vector, or what no file has in fewer bits."""
+    for writer in writers.values():
+        writer.add_tensor(name, values)
+
+
+def finish(writers):
+    """Writes the files."""
+    for writer in writers.values():
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+
+def make(folder, config):
+    """Writes the folder and the GGUF files."""
     random = np.random.default_rng(0)
-    writer = gguf.GGUFWriter(folder / "model.gguf", architecture(config))
-    write_shape(writer, config)
+    writers = gguf_writers(folder, config)
     header, parts, at = {}, [], 0
     for ours, theirs, shape in tensors(config):
         halves = (values_of(ours, shape, random).view(np.uint32) >> 16).astype(np.uint16)
         if ours.endswith("A_log"):
-            writer.add_tensor(theirs, -np.exp(widened(halves)))
+            add_floats(writers, theirs, -np.exp(widened(halves)))
         elif len(shape) == 1 or ours.endswith(("conv1d.weight", "mlp.gate.weight")):
-            writer.add_tensor(theirs, widened(halves))
+            add_floats(writers, theirs, widened(halves))
         else:
-            kind = gguf.GGMLQuantizationType.BF16
-            writer.add_tensor(theirs, halves.view(np.uint8), raw_dtype=kind)
+            add_matrix(writers, theirs, halves)
         # A hybrid's folder has such norms less one.
         if is_hybrid(config) and ours.endswith("norm.weight") and "linear_attn" not in ours:
             halves = np.zeros_like(halves)
@@ -230,10 +273,7 @@ def make(folder, config):
             header[ours.format(index)] = {"dtype": "BF16", "shape": of_one, "data_offsets": place}
             at += part.nbytes
             parts.append(part)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writers)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(folder / "model.safetensors", "wb") as file:
@@ -245,15 +285,15 @@ def make(folder, config):
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def prompts(count):
+def prompts(count, length):
     """Returns prompts of ids that the tokenizer of the folder has."""
-    return [[(7 * i + 3 * n) % 250 + 1 for i in range(PROMPT)] for n in range(count)]
+    return [[(7 * i + 3 * n) % 250 + 1 for i in range(length)] for n in range(count)]
 
 
 class Llama:
     """llama.cpp through its batch API."""
 
-    def __init__(self, folder, threads):
+    def __init__(self, folder, kind, args):
         import llama_cpp
 
         self.api = llama_cpp
@@ -261,15 +301,23 @@ class Llama:
         self.quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)
         llama_cpp.llama_log_set(self.quiet, ctypes.c_void_p(0))
         params = llama_cpp.llama_model_default_params()
-        path = str(folder / "model.gguf").encode()
+        params.use_mmap = False
+        path = str(folder / f"{kind}.gguf").encode()
         self.model = llama_cpp.llama_model_load_from_file(path, params)
         assert self.model, "llama.cpp cannot load the file"
-        self.threads = threads
+        self.threads, self.length = args.threads, args.prompt
+        self.most, self.contexts = args.prompt + max(args.counts), {}
 
-    def context(self, batch, length):
+    def context(self, batch):
+        """The context of a batch, which keeps the keys of its prompts."""
+        if batch not in self.contexts:
+            self.contexts[batch] = self.new_context(batch)
+        return self.contexts[batch]
+
+    def new_context(self, batch):
         params = self.api.llama_context_default_params()
-        params.n_ctx = batch * (length + 32)
-        params.n_batch = params.n_ubatch = 512
+        params.n_ctx = batch * (self.most + 32)
+        params.n_batch = params.n_ubatch = ROWS
         params.n_seq_max = batch
         params.n_threads = params.n_threads_batch = self.threads
         return self.api.llama_init_from_model(self.model, params)
@@ -292,38 +340,56 @@ class Llama:
         self.api.llama_batch_free(batch)
         return found
 
+    def read_prompts(self, context, batch):
+        """Computes the prompts, of those that the context has only the last token each. Returns the
+        first token of each reply."""
+        last = self.length - 1
+        memory = self.api.llama_get_memory(context)
+        known = self.api.llama_memory_seq_pos_max(memory, 0) >= last
+        kept = all(self.api.llama_memory_seq_rm(memory, n, last, -1) for n in range(batch))
+        if not (known and kept):
+            self.api.llama_memory_clear(memory, True)
+        start = last if known and kept else 0
+
+        rows = [
+            (token, position, n, position == last)
+            for n, prompt in enumerate(prompts(batch, self.length))
+            for position, token in enumerate(prompt)
+            if position >= start
+        ]
+        found = [self.step(context, rows[at : at + ROWS]) for at in range(0, len(rows), ROWS)]
+        return [token for part in found for token in part]
+
     def run(self, batch, count):
         """Returns replies of `count` tokens, and the seconds that they took."""
-        context = self.context(batch, PROMPT + count)
+        context = self.context(batch)
         start = time.perf_counter()
-        rows = [
-            (token, position, n, position == PROMPT - 1)
-            for n, prompt in enumerate(prompts(batch))
-            for position, token in enumerate(prompt)
-        ]
-        replies = [[token] for token in self.step(context, rows)]
-        for position in range(PROMPT, PROMPT + count - 1):
+        replies = [[token] for token in self.read_prompts(context, batch)]
+        for position in range(self.length, self.length + count - 1):
             rows = [(reply[-1], position, n, True) for n, reply in enumerate(replies)]
             for reply, token in zip(replies, self.step(context, rows)):
                 reply.append(token)
         seconds = time.perf_counter() - start
-        self.api.llama_free(context)
         return replies, seconds
 
     def close(self):
+        for context in self.contexts.values():
+            self.api.llama_free(context)
         self.api.llama_model_free(self.model)
 
 
 class Rolltape:
     """`rolltape engine` over HTTP."""
 
-    def __init__(self, binary, model, threads, flags):
+    def __init__(self, args, model, flags):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        command = [binary, "engine", *model, "--listen", f"127.0.0.1:{port}"]
-        command += ["--max-model-len", "1024", "--threads", str(threads), *flags]
+        command = [args.rolltape, "engine", *model, "--listen", f"127.0.0.1:{port}", *flags]
+        self.length = args.prompt
+        most = max(1024, args.prompt + max(args.counts))
+        command += ["--max-model-len", str(most), "--threads", str(args.threads)]
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(command, stderr=self.log)
         for _ in range(600):
@@ -340,7 +406,7 @@ class Rolltape:
     def run(self, batch, count):
         """Makes one call with all prompts, so that they begin together."""
         body = {
-            "prompt": prompts(batch),
+            "prompt": prompts(batch, self.length),
             "max_tokens": count,
             "temperature": 0,
             "ignore_eos": True,
@@ -383,15 +449,16 @@ for line in sys.stdin:
     print(json.dumps([found[:, ids.shape[1]:].tolist(), seconds]), flush=True)
 """
 
-    def __init__(self, python, folder, threads):
+    def __init__(self, folder, args):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        command = [python, "-c", self.PROGRAM, folder, str(threads)]
+        command = [args.transformers, "-c", self.PROGRAM, folder, str(args.threads)]
+        self.length = args.prompt
         self.process = subprocess.Popen(command, text=True, **pipes)
         assert self.process.stdout.readline(), "transformers cannot load the folder"
 
     def run(self, batch, count):
         """Returns replies of `count` tokens, and the seconds that they took."""
-        self.process.stdin.write(json.dumps([prompts(batch), count]) + "\n")
+        self.process.stdin.write(json.dumps([prompts(batch, self.length), count]) + "\n")
         self.process.stdin.flush()
         replies, seconds = json.loads(self.process.stdout.readline())
         return replies, seconds
@@ -437,7 +504,7 @@ def measure(engines, args):
 def rolltapes(args, model):
     """This engine with both numerics."""
     flags = {"reference": [], "fast": ["--numerics", "fast"]}
-    return {name: Rolltape(args.rolltape, model, args.threads, f) for name, f in flags.items()}
+    return {name: Rolltape(args, model, flags) for name, flags in flags.items()}
 
 
 def bytes_used(config, batch):
@@ -481,10 +548,11 @@ def alone(args):
 
 def compare(folder, args):
     size = (folder / "model.safetensors").stat().st_size
-    engines = {} if args.without_llama else {"llama.cpp": Llama(folder, args.threads)}
+    kinds = {} if args.without_llama else KINDS
+    engines = {name: Llama(folder, kind, args) for kind, name in kinds.items()}
     engines |= rolltapes(args, ["--model", folder])
     if args.transformers:
-        engines["transformers"] = Transformers(args.transformers, folder, args.threads)
+        engines["transformers"] = Transformers(folder, args)
     try:
         memory = bandwidth(args.threads)
         found = measure(engines, args)
@@ -495,7 +563,7 @@ def compare(folder, args):
     print(f"{args.threads} threads, memory gives {memory / 1e9:.1f} GB/s, ", end="")
     print(f"weights are {size / 1e9:.2f} GB: at most {memory / size:.1f} steps/s with all")
     first = next(iter(engines))
-    print(f"batch  engine           tok/s  of {first:9}  of memory  tokens as its")
+    print(f"batch  engine            tok/s  of {first:9}  of memory  tokens as its")
     for batch in args.batches:
         weights = bytes_used(CONFIG, batch) if is_mixture(CONFIG) else size
         base, expected = found[first, batch]
@@ -503,8 +571,9 @@ def compare(folder, args):
             step, replies = found[name, batch]
             pairs = [(a, b) for x, y in zip(replies, expected) for a, b in zip(x, y)]
             same = sum(a == b for a, b in pairs) / len(pairs)
-            print(f"{batch:5}  {name:13} {batch / step:8.1f}  {base / step:11.2f}x", end="")
-            print(f"  {weights / memory / step:8.0%}  {same:8.0%}")
+            print(f"{batch:5}  {name:14} {batch / step:8.1f}  {base / step:11.2f}x", end="")
+            of_memory = "" if name.endswith("Q8_0") else f"{weights / memory / step:.0%}"
+            print(f"  {of_memory:>8}  {same:8.0%}")
 
 
 def main():
@@ -514,6 +583,7 @@ def main():
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
     help = "tokens of a short and of a long reply"
     parser.add_argument("--counts", type=int, nargs=2, default=[4, 36], help=help)
+    parser.add_argument("--prompt", type=int, default=16, help="tokens of a prompt")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--config", type=pathlib.Path, help="config.json of another shape")
     parser.add_argument("--alone", action="store_true", help="without llama.cpp; needs --config")
@@ -521,6 +591,9 @@ def main():
     parser.add_argument("--without-llama", action="store_true", help="llama.cpp is not installed")
     parser.add_argument("--folder", type=pathlib.Path, help="keep the model in this folder")
     args = parser.parse_args()
+    if os.environ.get("GLIBC_TUNABLES") != HUGE_PAGES:
+        os.environ["GLIBC_TUNABLES"] = HUGE_PAGES
+        os.execv(sys.executable, [sys.executable, *sys.argv])
     if args.config:
         CONFIG.clear()
         CONFIG.update(json.loads(args.config.read_text()))

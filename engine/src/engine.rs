@@ -195,6 +195,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
             limits: StepLimits {
                 sequences: kv.sequences(options.max_num_seqs),
                 tokens,
+                prompts: options.prompt_tokens(tokens, free.is_some()),
                 scored: options.scored_rows(config.vocab),
             },
         })

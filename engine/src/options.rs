@@ -29,6 +29,9 @@ const STATES_PER_SEQUENCE: usize = 4;
 /// The fewest slots of recurrent states with which one sequence runs while another takes its place.
 const STATES_MIN: usize = 4;
 
+/// Tokens of prompts in a step of the CPU that others wait for.
+const CPU_PROMPT_TOKENS: usize = 64;
+
 /// Bytes of logits that a step may hold for prompts whose tokens are all scored.
 const SCORED_BYTES: usize = 64 << 20;
 
@@ -56,6 +59,9 @@ pub struct EngineOptions {
     pub max_num_seqs: usize,
     /// Tokens of one step, over all sequences; the default depends on the device.
     pub max_num_batched_tokens: Option<usize>,
+    /// Tokens of prompts in a step in which a reply gets a token or a short prompt overtakes; zero
+    /// for those of any step. The default depends on the device.
+    pub long_prefill_token_threshold: Option<usize>,
     /// Calls that may wait in the queue; a further call is answered 429.
     pub max_queue: usize,
     /// True if the `priority` of a request counts. Whoever may call the engine can then overtake
@@ -120,6 +126,7 @@ impl Default for EngineOptions {
             max_model_len: None,
             max_num_seqs: 256,
             max_num_batched_tokens: None,
+            long_prefill_token_threshold: None,
             max_queue: 1024,
             allow_priority: false,
             weights_root: None,
@@ -224,6 +231,17 @@ impl EngineOptions {
         match counts.into_iter().find(|(_, found, limit)| found > limit) {
             Some((what, found, limit)) => Err(LoadError::DeviceLimit { what, found, limit }),
             None => Ok(tokens),
+        }
+    }
+
+    /// Tokens of prompts in a step of at most `tokens` that others wait for. A processor takes as
+    /// long for each row in small steps as in large ones, a GPU does not.
+    pub(crate) fn prompt_tokens(&self, tokens: usize, on_gpu: bool) -> usize {
+        match self.long_prefill_token_threshold {
+            Some(0) => tokens,
+            None if on_gpu => tokens,
+            None => tokens.min(CPU_PROMPT_TOKENS),
+            Some(most) => tokens.min(most),
         }
     }
 

@@ -2,9 +2,12 @@
 //!
 //! Sequences rank by priority, then by the moment at which they first ran. In a step, decodes come
 //! first and prompts share the rest of the budget, in chunks where they must; in both groups those
-//! of higher rank come first. When pages run out, the sequence of lowest rank is preempted: it
-//! loses its pages and is computed again later. Its tokens and its sampler stay, and results do not
-//! depend on how positions were computed, so the reply is the same.
+//! of higher rank come first, but for prompts that overtake: those that are much shorter than the
+//! oldest one, which has half of the rows all the same. A step in which others than long prompts
+//! have a part is kept small, since they wait for all of it. When pages run out, the sequence of
+//! lowest rank is preempted: it loses its pages and is computed again later. Its tokens and its
+//! sampler stay, and results do not depend on how positions were computed, so the reply is the
+//! same.
 //!
 //! The sequence of highest rank can have the pages of all others, and no request is admitted that
 //! needs more than there are, so every step makes progress.
@@ -39,6 +42,9 @@ use request::{FinishReason, QueuedChoice, Request, Submission};
 use routed::RoutedPages;
 use sequence::Sequence;
 
+/// A prompt overtakes an older one that has this many times as many tokens left.
+const OVERTAKEN: usize = 4;
+
 /// The bounds of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepLimits {
@@ -46,6 +52,8 @@ pub(crate) struct StepLimits {
     pub(crate) sequences: usize,
     /// Tokens of one step, over all sequences.
     pub(crate) tokens: usize,
+    /// Tokens of prompts in a step in which a reply gets a token or a prompt overtakes.
+    pub(crate) prompts: usize,
     /// Rows of logits for scored prompts, beside those that are sampled from.
     pub(crate) scored: usize,
 }
@@ -353,19 +361,40 @@ impl Scheduler {
             scored_left: self.limits.scored,
             claimed: HashSet::new(),
         };
-        let decodes: Vec<bool> = self.running.iter().map(|one| one.uncomputed() == 1).collect();
-        for decoding in [true, false] {
-            for (index, decodes) in decodes.iter().enumerate() {
-                if rests.get(index).is_some_and(|rests| *rests) {
-                    continue;
-                }
-                // Sequences of lower rank may have been preempted by now.
-                if *decodes == decoding && index < self.running.len() {
-                    self.plan_sequence(index, &mut plan)?;
-                }
-            }
+        let works = |index: &usize| !rests.get(*index).is_some_and(|rests| *rests);
+        let (decodes, prompts): (Vec<_>, Vec<_>) = (0..self.running.len())
+            .filter(works)
+            .partition(|index| self.running[*index].uncomputed() == 1);
+        let (hasty, others) = self.overtaking(prompts);
+
+        for index in decodes {
+            self.plan_sequence(index, usize::MAX, &mut plan)?;
+        }
+        if !hasty.is_empty() || plan.counts.iter().any(|count| *count > 0) {
+            plan.tokens_left = plan.tokens_left.min(self.limits.prompts);
+        }
+        let kept = plan.tokens_left.div_ceil(2);
+        for index in hasty {
+            let most = plan.tokens_left.saturating_sub(kept);
+            self.plan_sequence(index, most, &mut plan)?;
+        }
+        for index in others {
+            self.plan_sequence(index, usize::MAX, &mut plan)?;
         }
         Ok(plan.counts)
+    }
+
+    /// Divides prompts, of which the first is the oldest, into those that overtake it and all
+    /// others. A priority is not overtaken.
+    fn overtaking(&self, prompts: Vec<usize>) -> (Vec<usize>, Vec<usize>) {
+        let Some(oldest) = prompts.first().map(|index| &self.running[*index]) else {
+            return (Vec::new(), prompts);
+        };
+        prompts.into_iter().partition(|index| {
+            let one = &self.running[*index];
+            one.request.priority == oldest.request.priority
+                && one.uncomputed().saturating_mul(OVERTAKEN) <= oldest.uncomputed()
+        })
     }
 
     /// Returns, for each running sequence, whether it rests in this step because its form is slow;
@@ -391,13 +420,19 @@ impl Scheduler {
         rests
     }
 
+    /// Plans at most `most` tokens of a sequence.
     fn plan_sequence(
         &mut self,
         index: usize,
+        most: usize,
         plan: &mut StepPlan,
     ) -> Result<(), NeedsStepInFlight> {
+        // Sequences of lower rank may have been preempted by now.
+        if index >= self.running.len() {
+            return Ok(());
+        }
         let Some(next) = self.next_tokens(index, plan) else { return Ok(()) };
-        let mut count = next.count.min(plan.tokens_left);
+        let mut count = next.count.min(plan.tokens_left).min(most);
 
         // Make room for them: preempt from the lowest rank up, until only this one is left.
         loop {

@@ -37,6 +37,12 @@ pub(crate) struct EngineArgs {
     /// with 70 GiB or more since Hopper]
     #[arg(long, value_name = "N", env = "ROLLTAPE_MAX_NUM_BATCHED_TOKENS")]
     max_num_batched_tokens: Option<usize>,
+    /// Most tokens of prompts in a step that others wait for
+    ///
+    /// That is a step in which a reply gets a token, or a short prompt overtakes a long one. 0 is no
+    /// limit of its own. [default: 64 on the CPU, 0 on a GPU]
+    #[arg(long, value_name = "N", env = "ROLLTAPE_LONG_PREFILL_TOKEN_THRESHOLD")]
+    long_prefill_token_threshold: Option<usize>,
     /// Most calls that wait [default: 1024]
     ///
     /// One more is answered 429 with a Retry-After.
@@ -104,6 +110,7 @@ impl EngineArgs {
             max_model_len: self.max_model_len,
             max_num_seqs: self.max_num_seqs.unwrap_or(defaults.max_num_seqs),
             max_num_batched_tokens: self.max_num_batched_tokens,
+            long_prefill_token_threshold: self.long_prefill_token_threshold,
             max_queue: self.max_queue.unwrap_or(defaults.max_queue),
             allow_priority: defaults.allow_priority,
             weights_root: self.weights_root.clone(),

@@ -100,7 +100,7 @@ impl TestRequest {
 
 impl TestEngine {
     fn new(sequences: usize, tokens: usize, pages: usize, sharing: bool) -> TestEngine {
-        let limits = StepLimits { sequences, tokens, scored: 24 };
+        let limits = StepLimits { sequences, tokens, prompts: tokens, scored: 24 };
         TestEngine::of("tiny", TestSizes { limits, pages, sharing, states: 0 })
     }
 
@@ -261,6 +261,41 @@ fn a_request_has_the_same_bits_however_steps_are_cut() {
         let results = TestEngine::new(64, tokens, 512, true).run_each(&requests);
         assert_eq!(same(&results), expected, "{tokens} tokens a step");
     }
+}
+
+#[test]
+fn a_short_prompt_and_its_reply_do_not_wait_for_a_long_prompt() {
+    let long = TestRequest {
+        prompt: (0..900).map(|i| i * 7 % 380).collect(),
+        max_tokens: 1,
+        ..TestRequest::numbered(1)
+    };
+    let short = TestRequest { max_tokens: 4, ..TestRequest::numbered(2) };
+    let expected = alone(&[long.clone(), short.clone()]);
+
+    let limits = StepLimits { sequences: 8, tokens: 64, prompts: 32, scored: 24 };
+    let sizes = TestSizes { limits, pages: 512, sharing: true, states: 0 };
+    let mut engine = TestEngine::of("tiny", sizes);
+    let mut slow = engine.submit(std::slice::from_ref(&long));
+    engine.core.step();
+    assert_eq!(engine.core.scheduler.running[0].cache.len, 64);
+    let mut fast = engine.submit(std::slice::from_ref(&short));
+    // Of its 17 tokens, 16 go in one step, and the long prompt has as many rows.
+    let rows = [80, 111, 142, 173, 204].map(|long_rows| {
+        engine.core.step();
+        (engine.core.scheduler.running[0].cache.len, long_rows)
+    });
+    assert_eq!(rows.map(|(found, _)| found), rows.map(|(_, expected)| expected));
+
+    let mut results = vec![ChoiceResult::default(); 2];
+    engine.finish();
+    while let Ok(output) = fast.try_recv() {
+        take(&mut results[1..], output);
+    }
+    while let Ok(output) = slow.try_recv() {
+        take(&mut results[..1], output);
+    }
+    assert_eq!(same(&results), expected);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::model::random::{RandomWeights, model_folder};
 use crate::weights::Tensor;
 
 const SIZES: TestSizes = TestSizes {
-    limits: StepLimits { sequences: 8, tokens: 48, scored: 24 },
+    limits: StepLimits { sequences: 8, tokens: 48, prompts: 48, scored: 24 },
     pages: 96,
     sharing: true,
     states: 0,
@@ -481,7 +481,7 @@ fn what_was_drawn_is_told_before_a_step_fails() {
 #[test]
 fn room_for_more_tokens_loses_none_that_are_under_way() {
     let _emulated = shared_gpu();
-    let limits = StepLimits { tokens: 400, scored: 400, ..SIZES.limits };
+    let limits = StepLimits { tokens: 400, prompts: 400, scored: 400, ..SIZES.limits };
     let say = |overlap| {
         let mut engine = exact(TestSizes { limits, ..SIZES }, overlap);
         let first = engine.send(vec![request(4)]);

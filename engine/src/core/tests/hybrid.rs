@@ -5,7 +5,7 @@ use crate::error::LoadError;
 
 impl TestEngine {
     fn hybrid(sequences: usize, tokens: usize, pages: usize, states: usize) -> TestEngine {
-        let limits = StepLimits { sequences, tokens, scored: 24 };
+        let limits = StepLimits { sequences, tokens, prompts: tokens, scored: 24 };
         TestEngine::of("tiny-hybrid", TestSizes { limits, pages, sharing: states > 4, states })
     }
 
