@@ -29,6 +29,7 @@ use self::prober::Prober;
 use self::report::UpstreamReport;
 use self::row::ProbeRow;
 use crate::exit::{CommandResult, Failure};
+use crate::options::parse::upstream;
 use crate::options::store::StoreArgs;
 use crate::options::upstream::{UpstreamArgs, UpstreamLogprobsName};
 use crate::terminal;
@@ -60,6 +61,7 @@ pub(crate) struct Args {
     ///
     /// Such as http://127.0.0.1:8000.
     #[arg(long, value_name = "URL", env = "ROLLTAPE_UPSTREAM", group = "target")]
+    #[arg(value_parser = upstream)]
     upstream: Option<Upstream>,
     /// Recorded episode to examine
     #[arg(long, value_name = "ID", group = "target")]

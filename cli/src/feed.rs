@@ -134,7 +134,8 @@ struct FeedReader<'a> {
 
 /// Reads until nothing is ready, or with --follow until a signal arrives.
 pub(crate) async fn run(args: Args) -> CommandResult {
-    let server = FeedClient::new(&args.control, args.token.of_client(&args.store.location)?);
+    let bearer = args.token.of_client(&args.control, &args.store.location)?;
+    let server = FeedClient::new(&args.control, bearer);
     let mut reader = FeedReader {
         sink: FeedOutput::open(&args.out)?,
         encoder: RowEncoder::new(args.format),

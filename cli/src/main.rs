@@ -6,6 +6,7 @@
 
 mod close;
 mod completions;
+mod control;
 mod demo;
 mod doctor;
 mod engine;
@@ -15,6 +16,7 @@ mod feed;
 mod http;
 mod log;
 mod options;
+mod pointer;
 mod print;
 mod reading;
 mod reward;
@@ -33,6 +35,7 @@ use std::process::ExitCode;
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::log::LogFormat;
+use crate::options::defaults::ServersHere;
 use crate::reading::{diff, episodes, show, sql, stats, tail, view};
 use crate::terminal::ColorMode;
 use crate::upkeep::{backup, prune, verify};
@@ -93,6 +96,7 @@ enum Command {
     Diff(diff::Args),
     Reward(reward::Args),
     Close(close::Args),
+    Control(control::Args),
     Verify(verify::Args),
     Prune(prune::Args),
     Backup(backup::Args),
@@ -130,12 +134,17 @@ impl Command {
 
 /// Parses the command line. On wrong usage, and for help, this ends the process.
 fn parsed(words: Vec<OsString>) -> Cli {
+    let servers = ServersHere::of(&words);
+    let command = servers.set(Cli::command());
     let command = match words.iter().take_while(|word| *word != "--").any(|word| word == "-h") {
-        true => with_short_help(Cli::command()),
-        false => Cli::command(),
+        true => with_short_help(command),
+        false => command,
     };
     let matches = command.get_matches_from(words);
-    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    terminal::configure(cli.global.color, cli.global.quiet);
+    servers.remark(&matches);
+    cli
 }
 
 /// The command with a help of one line an option: without variables and lists of values.
@@ -167,7 +176,6 @@ fn bound_the_heap() {
 fn main() -> ExitCode {
     bound_the_heap();
     let cli = parsed(std::env::args_os().collect());
-    terminal::configure(cli.global.color, cli.global.quiet);
     if let Err(failure) = log::start(cli.global.log_format, cli.log_filter()) {
         failure.report();
         return exit::usage();
@@ -192,6 +200,7 @@ fn main() -> ExitCode {
             Command::Diff(args) => diff::run(args).await,
             Command::Reward(args) => reward::run(args).await,
             Command::Close(args) => close::run(args).await,
+            Command::Control(args) => control::run(args).await,
             Command::Verify(args) => verify::run(args).await,
             Command::Prune(args) => prune::run(args).await,
             Command::Backup(args) => backup::run(args).await,

@@ -4,10 +4,12 @@
 //! what a command reads. [`proxy`] has what `serve` and `run` share: [`upstream`], [`fleet`],
 //! [`agents`], [`limits`], [`control`], [`tls`] and [`telemetry`]. [`engine`] and [`device`] say
 //! how the engine computes, [`token`] who may call it. [`tokenizer`] takes a file or its folder.
+//! [`defaults`] are those of a server that runs here.
 
 pub(crate) mod address;
 pub(crate) mod agents;
 pub(crate) mod control;
+pub(crate) mod defaults;
 pub(crate) mod device;
 pub(crate) mod engine;
 pub(crate) mod episodes;

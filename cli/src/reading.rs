@@ -7,6 +7,7 @@ pub(crate) mod call_line;
 pub(crate) mod diff;
 pub(crate) mod episodes;
 mod message;
+mod named;
 mod numbers;
 pub(crate) mod show;
 mod source;

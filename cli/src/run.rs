@@ -4,6 +4,7 @@ mod agents;
 mod bridge;
 mod client;
 mod environment;
+mod names;
 
 use std::io::IsTerminal;
 use std::os::unix::process::ExitStatusExt;
@@ -24,6 +25,7 @@ use self::client::EpisodeClient;
 use self::environment::EnvironmentArgs;
 use crate::exit::{self, CommandResult, Failure};
 use crate::options::address::UNIX;
+use crate::options::parse::upstream;
 use crate::options::proxy::ProxyArgs;
 use crate::options::store::StoreArgs;
 use crate::print::count;
@@ -63,7 +65,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Episode")]
 struct EpisodeArgs {
-    /// The episode [default: a new, unique id]
+    /// The episode [default: a new name, such as claude-amber-otter-k3mx]
     #[arg(long = "episode", value_name = "ID")]
     id: Option<EpisodeId>,
     /// Attempt of the episode
@@ -104,7 +106,7 @@ struct ServerArgs {
     /// Start a server that records this upstream
     ///
     /// The upstream is OpenAI-compatible. The server ends with the command.
-    #[arg(long, value_name = "URL", conflicts_with = "model")]
+    #[arg(long, value_name = "URL", value_parser = upstream, conflicts_with = "model")]
     upstream: Option<Upstream>,
     /// Start a server with this Hugging Face model folder
     ///
@@ -134,6 +136,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     if let Some(bridge) = &bridge {
         episode.proxy.clone_from(&bridge.url);
     }
+    episode.take_free_name(&args).await?;
     episode.announce(&args).await?;
     if args.proxy.agents.require_key {
         episode.mint_key().await?;
@@ -270,7 +273,7 @@ fn print_summary(episode: &EpisodeId, summary: &Value, place: &str, page: &str) 
         }
     }
     line += &format!("; read it: rolltape show {episode} {place}, or in a browser: {page}");
-    terminal::message(&line);
+    terminal::remark(&line);
 }
 
 /// The failure of a command that made no call: the likely cause, and the way out.

@@ -42,10 +42,14 @@ pub(crate) fn of_store(
         Location::File(path) => return Some(beside(path, end)),
         Location::Server(_) => of_user,
     };
+    Some(states(variable)?.join(path))
+}
+
+/// The user's folder of states. `None` where `variable` names no such folder.
+pub(crate) fn states(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     // A relative folder would be another one for every place that a server is started in.
     let named = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let states = named("XDG_STATE_HOME").or_else(|| Some(named("HOME")?.join(".local/state")))?;
-    Some(states.join(path))
+    named("XDG_STATE_HOME").or_else(|| Some(named("HOME")?.join(".local/state")))
 }
 
 /// Creates the folder of a store's secret file that is not beside the store.

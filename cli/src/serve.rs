@@ -2,8 +2,11 @@
 
 mod call_lines;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::process::ExitCode;
+
+use store::Location;
 
 use crate::exit::{CommandResult, Failure};
 use crate::log::LogFormat;
@@ -13,6 +16,7 @@ use crate::options::engine::EngineArgs;
 use crate::options::parse::address;
 use crate::options::proxy::ProxyArgs;
 use crate::options::store::StoreArgs;
+use crate::pointer::{self, ServerPointer};
 use crate::print::count;
 use crate::server::passed::{PassedSockets, report_ready, report_stopping};
 use crate::server::signals::{StopSignals, raise_descriptors};
@@ -53,8 +57,11 @@ struct ListenerArgs {
     ///
     /// Agents call it. IP:PORT, a port of 127.0.0.1, or unix:PATH for a socket in the file system.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
-    #[arg(value_parser = listen_address, env = "ROLLTAPE_LISTEN")]
+    #[arg(value_parser = listen_address, env = "ROLLTAPE_LISTEN", alias = "port")]
     listen: ListenAddress,
+    /// Another IP of --listen, for those who look for the option of other servers
+    #[arg(long, value_name = "IP", hide = true)]
+    host: Option<IpAddr>,
     /// Address of the control listener
     ///
     /// It takes rewards and closes episodes: keep agents away from it. IP:PORT, a port of
@@ -75,18 +82,32 @@ struct ListenerArgs {
     socket_mode: Option<u32>,
 }
 
+impl ListenerArgs {
+    /// The address of the data listener.
+    fn data(&self) -> ListenAddress {
+        match (&self.listen, self.host) {
+            (ListenAddress::Tcp(address), Some(host)) => {
+                ListenAddress::Tcp((host, address.port()).into())
+            }
+            (listen, _) => listen.clone(),
+        }
+    }
+}
+
 /// Serves until a signal asks it to stop.
 pub(crate) async fn run(args: Args, log_format: LogFormat) -> CommandResult {
     let passed = PassedSockets::take()?;
     let control = passed.control_address()?.map(ListenAddress::from);
     args.proxy.control.check(control.as_ref().unwrap_or(&args.listeners.control))?;
     let data = passed.data_address()?.map(ListenAddress::from);
-    args.proxy.check_relay(data.as_ref().unwrap_or(&args.listeners.listen))?;
+    let listen = args.listeners.data();
+    args.proxy.check_relay(data.as_ref().unwrap_or(&listen))?;
 
     check_engine(&args)?;
 
     let mut signals = StopSignals::new()?;
-    let store = args.recording.store.location.to_string();
+    let location = args.recording.store.location.clone();
+    let store = location.to_string();
     let requires_key = args.proxy.agents.require_key;
     let running = RunningServer::start(ServerOptions {
         backend: args.backend,
@@ -94,7 +115,7 @@ pub(crate) async fn run(args: Args, log_format: LogFormat) -> CommandResult {
         engine: args.engine,
         store: args.recording.store.location,
         durability: args.recording.durability,
-        listen: args.listeners.listen,
+        listen,
         socket_mode: args.listeners.socket_mode.unwrap_or(OWN_SOCKET_MODE),
         control: args.listeners.control,
         engine_listen: args.listeners.engine_listen,
@@ -104,6 +125,7 @@ pub(crate) async fn run(args: Args, log_format: LogFormat) -> CommandResult {
     })
     .await?;
 
+    let _pointer = pointer_to(&running, &location).leave();
     report_addresses(&running, &store, requires_key);
     report_ready();
     let lines =
@@ -143,6 +165,17 @@ fn check_engine(args: &Args) -> Result<(), Failure> {
         "leave --control-open out, since the control listener's token opens the engine, too, or \
          give a loopback address with --engine-listen",
     ))
+}
+
+/// Where this server is found.
+fn pointer_to(running: &RunningServer, store: &Location) -> ServerPointer {
+    let place = running.token.as_ref().and_then(|found| found.place.as_ref());
+    ServerPointer {
+        agents: running.agents_url(),
+        control: running.control_url(),
+        store: pointer::absolute(store),
+        token_file: place.map(PathBuf::from).filter(|path| path.is_absolute()),
+    }
 }
 
 /// Prints the token's place and the addresses. Tests and scripts read these lines.

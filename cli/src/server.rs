@@ -34,6 +34,7 @@ use crate::exit::Failure;
 use crate::options::address::ListenAddress;
 use crate::options::control::FoundToken;
 use crate::options::engine::EngineArgs;
+use crate::options::parse::engine_spec;
 use crate::options::proxy::ProxyArgs;
 
 /// The mode of a socket that only its user opens.
@@ -50,7 +51,7 @@ pub(crate) struct BackendArgs {
     /// after an address are its settings:
     /// 'http://a:8000 name=a weight=2 calls=64 dialect=vllm'.
     #[arg(long, value_name = "URL", value_delimiter = ',', env = "ROLLTAPE_UPSTREAM")]
-    #[arg(conflicts_with = "model")]
+    #[arg(value_parser = engine_spec, conflicts_with = "model")]
     pub(crate) upstream: Vec<EngineSpec>,
     /// Hugging Face model folder for the engine in this process
     #[arg(long, value_name = "DIR", env = "ROLLTAPE_MODEL")]

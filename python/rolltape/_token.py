@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import stat
 
+from rolltape import _servers
+
 VARIABLE = "ROLLTAPE_CONTROL_TOKEN"
 NAMING_VARIABLE = "ROLLTAPE_CONTROL_TOKEN_ENV"
 """Holds the name of the variable that holds the token."""
 FILE_VARIABLE = "ROLLTAPE_CONTROL_TOKEN_FILE"
 STORE_VARIABLE = "ROLLTAPE_STORE"
-STORE = "rolltape.db"
 CHARS_MIN = 16
 BYTES_MAX = 1 << 16
 OF_OTHERS = 0o077
@@ -26,8 +27,9 @@ class Token:
 
     The server may start later, and makes the file then. Looked for in the order of the command
     line: `token`, `file`, the variable that ROLLTAPE_CONTROL_TOKEN_ENV names,
-    ROLLTAPE_CONTROL_TOKEN, the file that ROLLTAPE_CONTROL_TOKEN_FILE names, the one beside the
-    store (`store`, else ROLLTAPE_STORE, else rolltape.db in this folder).
+    ROLLTAPE_CONTROL_TOKEN, the file that ROLLTAPE_CONTROL_TOKEN_FILE names, that of the server
+    here whose control listener is at `control`, the one beside the store (`store`, else
+    ROLLTAPE_STORE, else rolltape.db in this folder).
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Token:
         token: str | None = None,
         file: str | os.PathLike[str] | None = None,
         store: str | os.PathLike[str] | None = None,
+        control: str = "",
     ) -> None:
         self._variable: str | None = None
         if token is None and file is None:
@@ -44,7 +47,14 @@ class Token:
                 raise UnusableToken(f"{self._variable}, which {NAMING_VARIABLE} names, is not set")
             file = os.environ.get(FILE_VARIABLE) or None
         self._given = None if token is None else checked(token, self._variable or "this")
-        self.file = os.path.abspath(file if file is not None else _beside(store))
+        self._named = None if file is None else os.path.abspath(file)
+        self._beside = os.path.abspath(_beside(store))
+        self._control = control
+
+    @property
+    def file(self) -> str:
+        """Where the token is looked for."""
+        return self._named or _servers.token_file(self._control) or self._beside
 
     def read(self) -> str | None:
         """The token, or None if there is no file yet. Raises UnusableToken."""
@@ -55,10 +65,11 @@ class Token:
         if self._given is not None:
             place = f"in {self._variable}" if self._variable else "that was given"
             return f"the token {place} is another server's"
-        if os.path.lexists(self.file):
-            return f"the token in {self.file} is another server's"
+        file = self.file
+        if os.path.lexists(file):
+            return f"the token in {file} is another server's"
         return (
-            f"no token was found at {self.file}: give token_file= or set {FILE_VARIABLE}; "
+            f"no token was found at {file}: give token_file= or set {FILE_VARIABLE}; "
             "`rolltape serve` says at its start which file it is"
         )
 
@@ -72,14 +83,11 @@ def checked(token: str, where: str) -> str:
 
 
 def _beside(store: str | os.PathLike[str] | None) -> str:
-    name = os.fspath(store if store is not None else os.environ.get(STORE_VARIABLE) or STORE)
+    name = os.fspath(store if store is not None else os.environ.get(STORE_VARIABLE) or _servers.STORE)
     if not name.startswith(("postgres://", "postgresql://")):
         # A store has the same token under all of its names.
         return f"{os.path.realpath(name) if os.path.islink(name) else name}-token"
-    states = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(states):
-        states = os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(states, "rolltape", "control-token")
+    return os.path.join(_servers.states(), "control-token")
 
 
 def _read(file: str) -> str | None:

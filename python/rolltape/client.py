@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rolltape import _servers
 from rolltape._token import Token
 from rolltape.http import Http, Json, Query, patiently, segment
 from rolltape.recording import Recording
@@ -35,10 +36,11 @@ class Client:
     """A running `rolltape serve`, from the trainer's side.
 
     `control` and `data` are the addresses of its two listeners (else ROLLTAPE_CONTROL_URL and
-    ROLLTAPE_PROXY, else the defaults). `token` is the control listener's, or `token_file` the file
+    ROLLTAPE_PROXY, else those of the only server that this user runs here, else the defaults).
+    `token` is the control listener's, or `token_file` the file
     that holds it; else the variable that ROLLTAPE_CONTROL_TOKEN_ENV names, else
-    ROLLTAPE_CONTROL_TOKEN, else the file that ROLLTAPE_CONTROL_TOKEN_FILE names, else the one
-    beside `store`, which is ROLLTAPE_STORE or rolltape.db in this folder by default. Every method
+    ROLLTAPE_CONTROL_TOKEN, else the file that ROLLTAPE_CONTROL_TOKEN_FILE names, else that of the
+    server here at this address, else the one beside `store`, which is ROLLTAPE_STORE or rolltape.db in this folder by default. Every method
     raises RolltapeError where the server refuses. Threads may share a client, and it may be
     pickled.
     """
@@ -53,10 +55,12 @@ class Client:
         store: str | os.PathLike[str] | None = None,
         timeout_s: float = 60.0,
     ) -> None:
-        control = control or os.environ.get(CONTROL_VARIABLE) or CONTROL
-        found = Token(token, token_file, store)
+        here = None if control or data or store else _servers.meant()
+        control = control or os.environ.get(CONTROL_VARIABLE) or (here.control if here else CONTROL)
+        found = Token(token, token_file, store, control)
         self.http = Http(control, token=found, timeout_s=timeout_s)
-        self.data = Http(data or os.environ.get(DATA_VARIABLE) or DATA).url
+        data = data or os.environ.get(DATA_VARIABLE) or (here.agents if here else DATA)
+        self.data = Http(data).url
 
     def close_connections(self) -> None:
         """Closes this thread's connection; the next call opens it again."""

@@ -2,9 +2,10 @@
 
 import { execFile, spawn } from "node:child_process";
 import { once } from "node:events";
-import { createWriteStream, existsSync } from "node:fs";
+import { createWriteStream, existsSync, mkdtempSync } from "node:fs";
 import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
+import { tmpdir } from "node:os";
 import path from "node:path";
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -24,6 +25,8 @@ const BYTES_MAX = 64 << 20;
 /** Others than those of the tests in Python; files of tests run side by side and begin apart. */
 const PORT_FIRST = 30_000;
 const PORTS = 2000;
+/** Servers of others on this machine are none of the tests'. */
+const STATES = mkdtempSync(path.join(tmpdir(), "rolltape-states-"));
 let nextPort = process.pid * 101;
 
 /** The rolltape to test: ROLLTAPE_BIN, else the release build here, else the debug build. */
@@ -38,7 +41,8 @@ function binary() {
 /** This process's environment without what would steer rolltape or a client. */
 function environment() {
   const kept = Object.entries(process.env).filter(([name]) => !STEERING.test(name));
-  return { ...Object.fromEntries(kept), NO_PROXY: "127.0.0.1", no_proxy: "127.0.0.1" };
+  const local = { NO_PROXY: "127.0.0.1", no_proxy: "127.0.0.1", XDG_STATE_HOME: STATES };
+  return { ...Object.fromEntries(kept), ...local };
 }
 
 /** A running process; what it says on stderr is kept in `folder`. */

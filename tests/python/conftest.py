@@ -1,10 +1,13 @@
 """Fixtures, and what a failing test shows of its processes."""
 
 import os
+import tempfile
 
 # Before anything imports `datasets` or opens a connection.
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 os.environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+# Servers of others on this machine are none of the tests'.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="rolltape-states-")
 
 import pytest  # noqa: E402
 

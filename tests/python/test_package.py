@@ -247,7 +247,8 @@ def test_the_token_is_looked_for_in_the_order_of_the_command_line(places, monkey
     assert found() == TOKENS["store"]
 
 
-def test_the_addresses_are_those_of_the_command_line(monkeypatch):
+def test_the_addresses_are_those_of_the_command_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("ROLLTAPE_CONTROL_URL", "http://127.0.0.1:18")
     monkeypatch.setenv("ROLLTAPE_PROXY", "127.0.0.1:19")
     # What a server listens on is no address for its clients.

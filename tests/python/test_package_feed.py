@@ -421,7 +421,7 @@ def test_what_users_install_is_what_was_tested():
     project = tomllib.loads((PYTHON / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     bounds = [bound.split(">=") for bound in extras["trl"] + extras["openenv"] if ">=" in bound]
-    assert len(bounds) == 5 and dict(bounds).items() <= tested.items()
+    assert len(bounds) == 6 and dict(bounds).items() <= tested.items()
 
 
 def test_examples_import_without_their_trainers():

@@ -48,6 +48,8 @@ pub struct TurnView {
     pub prompt_tokens: Option<u64>,
     pub new_prompt_tokens: u64,
     pub sampled_tokens: u64,
+    #[serde(default)]
+    pub counted_tokens: Option<u64>,
     pub trained_tokens: u64,
     pub mean_logprob: Option<f64>,
     pub fidelity: Option<String>,
@@ -151,6 +153,7 @@ impl<'a> TurnMaker<'a> {
             prompt_tokens: ended.and_then(|ended| ended.usage.prompt),
             new_prompt_tokens: link.new_prompt as u64,
             sampled_tokens: link.sampled as u64,
+            counted_tokens: ended.filter(|_| link.sampled == 0).and_then(counted),
             trained_tokens: link.trained as u64,
             mean_logprob: choice.and_then(mean_logprob),
             fidelity: choice.and_then(fidelity),
@@ -195,6 +198,11 @@ fn hash(message: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
     wire::canonical(message).hash(&mut hasher);
     hasher.finish()
+}
+
+/// The tokens of the only reply of a call, as the server counted them.
+fn counted(ended: &CallEnd) -> Option<u64> {
+    ended.usage.completion.filter(|_| ended.choices.len() <= 1)
 }
 
 /// The server's name of the model, else the agent's.

@@ -1,7 +1,7 @@
 //! `rolltape doctor --episode`: what is wrong with a recorded episode, and why its history forked.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use ::episode::{Call, CallId, EpisodeId};
@@ -43,7 +43,7 @@ pub(super) async fn run(id: &EpisodeId, args: &Args) -> CommandResult {
     let annotations = snapshot.annotations(&record).await?;
     let gaps = exporter::trainer_gaps(&calls, &annotations);
     let numbers = number_calls(&calls);
-    let hides_defaults = calls.iter().any(leaves_defaults_unknown);
+    let hidden: BTreeSet<String> = calls.iter().flat_map(hidden_parameters).collect();
     // With the tokenizer the texts of forks are exact; without it they are guessed from messages.
     let diagnosis = match args.upstream_args.tokenizer() {
         Some(path) => {
@@ -52,7 +52,7 @@ pub(super) async fn run(id: &EpisodeId, args: &Args) -> CommandResult {
         None => exporter::diagnose(record, calls),
     };
 
-    let report = EpisodeReport { episode_id, attempt, numbers, hides_defaults, diagnosis, gaps };
+    let report = EpisodeReport { episode_id, attempt, numbers, hidden, diagnosis, gaps };
     if args.json {
         print::line(&report.as_json().to_string())?;
     } else {
@@ -66,12 +66,13 @@ fn number_calls(calls: &[Call]) -> BTreeMap<String, usize> {
     calls.iter().zip(1..).map(|(call, n)| (call.begun.call_id.to_string(), n)).collect()
 }
 
-/// True for a call with a sampling parameter that the server chose and does not report.
-fn leaves_defaults_unknown(call: &Call) -> bool {
+/// The sampling parameters of a call that the server chose and does not report.
+fn hidden_parameters(call: &Call) -> Vec<String> {
     let text = call.ended.as_ref().and_then(|ended| ended.sampled_with.as_deref());
     let used: Map<String, Value> =
         text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-    used.values().any(|used| used["source"] == "unknown")
+    let unknown = used.into_iter().filter(|(_, used)| used["source"] == "unknown");
+    unknown.map(|(name, _)| name).collect()
 }
 
 /// The diagnosis of an episode.
@@ -80,8 +81,8 @@ struct EpisodeReport {
     attempt: u32,
     /// Numbers of calls, by call id.
     numbers: BTreeMap<String, usize>,
-    /// True if the server took defaults that it did not report.
-    hides_defaults: bool,
+    /// Sampling parameters that the server chose and did not report.
+    hidden: BTreeSet<String>,
     diagnosis: Diagnosis,
     /// Differences between a trainer's logprobs and the recorded ones.
     gaps: Vec<TrainerGap>,
@@ -166,10 +167,11 @@ impl EpisodeReport {
     /// The meaning of a reason, with the advice for it if there is one.
     fn meaning(&self, reason: Reason) -> String {
         let meaning = reason.meaning();
-        match reason == Reason::SamplingUnknown && self.hides_defaults {
-            true => format!("{meaning}; {DEFAULTS_REMEDY}"),
-            false => meaning.to_owned(),
+        if reason != Reason::SamplingUnknown || self.hidden.is_empty() {
+            return meaning.to_owned();
         }
+        let hidden: Vec<&str> = self.hidden.iter().map(String::as_str).collect();
+        format!("{meaning}: {}; {DEFAULTS_REMEDY}", hidden.join(", "))
     }
 
     fn fork(&self, number: usize, fork: &Fork) -> Vec<String> {
@@ -380,12 +382,11 @@ mod tests {
             versioned: true,
         };
         let numbers = (1..=20).map(|n| (id(n).to_string(), n as usize)).collect();
-        let hides_defaults = false;
         EpisodeReport {
             episode_id: "e".to_owned(),
             attempt: 0,
             numbers,
-            hides_defaults,
+            hidden: BTreeSet::new(),
             diagnosis,
             gaps: vec![TrainerGap {
                 version: "7".to_owned(),
@@ -401,15 +402,17 @@ mod tests {
     #[test]
     fn defaults_that_the_server_hides_have_a_remedy() {
         let findings = vec![Finding { reason: Reason::SamplingUnknown, calls: vec![id(1)] }];
-        let told = |hides_defaults: bool| {
+        let told = |hidden: &[&str]| {
             let report = report("usable", findings.clone(), Vec::new());
-            let report = EpisodeReport { hides_defaults, ..report };
+            let hidden = hidden.iter().map(|name| (*name).to_owned()).collect();
+            let report = EpisodeReport { hidden, ..report };
             (report.page().join(" "), report.as_json()["reasons"][0]["meaning"].to_string())
         };
-        let (page, meaning) = told(true);
+        let (page, meaning) = told(&["min_p", "top_k"]);
+        assert!(meaning.contains(": min_p, top_k; start vLLM"), "{meaning}");
         assert!(page.contains("--generation-config vllm"), "{page}");
         assert!(meaning.contains("--generation-config vllm"), "{meaning}");
-        assert!(!told(false).0.contains("--generation-config"));
+        assert!(!told(&[]).0.contains("--generation-config"));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! A server and its clients look for the token in the same order: the option, the variable
 //! `ROLLTAPE_CONTROL_TOKEN`, the file that `ROLLTAPE_CONTROL_TOKEN_FILE` names, the file beside the
-//! store. A server makes the file if it is missing.
+//! store. A server makes the file if it is missing. A client looks for that of the server on this
+//! machine which it asks before it looks beside a store.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -12,7 +13,7 @@ use store::Location;
 
 use super::address::ListenAddress;
 use crate::exit::Failure;
-use crate::secret_file;
+use crate::{pointer, secret_file};
 
 /// The topic of these options in `--help`.
 pub(crate) const CONTROL_HEADING: &str = "Control listener";
@@ -157,12 +158,16 @@ impl ControlArgs {
 }
 
 impl ControlToken {
-    /// The `authorization` for a running server that records into `store`; `None` if no token is
-    /// found here.
+    /// The `authorization` for the running server at `control`, else for one that records into
+    /// `store`; `None` if no token is found here.
     ///
     /// # Errors
     /// [`Failure`] if there is a token that cannot be used.
-    pub(crate) fn of_client(&self, store: &Location) -> Result<Option<String>, Failure> {
+    pub(crate) fn of_client(
+        &self,
+        control: &str,
+        store: &Location,
+    ) -> Result<Option<String>, Failure> {
         let get = |name: &str| std::env::var_os(name);
         let found = match self.given(&get) {
             Some(place) => {
@@ -173,9 +178,9 @@ impl ControlToken {
                 Some(place.read()?.ok_or_else(missing)?)
             }
             // Without a folder of states there is no file either.
-            None => match token_file(store, &get) {
-                Ok(file) => TokenPlace::File(file).read()?,
-                Err(_) => None,
+            None => match pointer::token_file(control).or_else(|| token_file(store, &get).ok()) {
+                Some(file) => TokenPlace::File(file).read()?,
+                None => None,
             },
         };
         Ok(found.map(|found| found.bearer()))

@@ -1,11 +1,15 @@
 //! Parsers of values that several subcommands take.
 
+use std::borrow::Cow;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use episode::{CallId, EpisodeId};
 use hyper::header::HeaderName;
+use proxy::{EngineSpec, Upstream};
 use store::Location;
 
+/// The port of servers with TLS.
+const HTTPS_PORT: u16 = 443;
 /// Seconds of a year.
 const SECONDS_MAX: u64 = 31_536_000;
 
@@ -18,6 +22,28 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
         Err(_) => text.parse().map_err(|_| {
             "give an IP address and a port, such as 127.0.0.1:8080, or a port alone".to_owned()
         }),
+    }
+}
+
+/// Parses an upstream with its settings. A host and a port alone are of a server without TLS.
+pub(crate) fn engine_spec(text: &str) -> Result<EngineSpec, String> {
+    with_scheme(text).parse().map_err(|e: proxy::InvalidEngine| e.to_string())
+}
+
+/// Parses the address of an upstream, likewise.
+pub(crate) fn upstream(text: &str) -> Result<Upstream, String> {
+    with_scheme(text).parse().map_err(|e: proxy::InvalidUpstream| e.to_string())
+}
+
+/// Puts `http://` in front of a text that begins with a host and a port.
+fn with_scheme(text: &str) -> Cow<'_, str> {
+    let place = text.split(['/', ' ']).next().unwrap_or_default();
+    let port = place.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+    match port {
+        Some(Ok(port)) if !text.contains("://") && port != HTTPS_PORT => {
+            format!("http://{text}").into()
+        }
+        _ => text.into(),
     }
 }
 
@@ -113,6 +139,18 @@ mod tests {
     fn what_is_no_call_is_told_where_calls_are() {
         assert!(call_id("nope").unwrap_err().contains("rolltape show EPISODE --json"));
         assert!(call_id("01a1fc0e-0000-7000-8000-000000000000").is_ok());
+    }
+
+    #[test]
+    fn a_host_and_a_port_are_an_upstream() {
+        let parsed = |text: &str| upstream(text).map(|upstream| upstream.to_string());
+        assert_eq!(parsed("localhost:8000").unwrap(), "http://localhost:8000");
+        assert_eq!(parsed("10.0.0.7:8000/v1").unwrap(), "http://10.0.0.7:8000");
+        assert_eq!(parsed("https://h:1").unwrap(), "https://h:1");
+        assert_eq!(engine_spec("node-1:8000 name=a").unwrap().name, "a");
+        for text in ["localhost", "api.example.com", "h:443", "localhost:x", "file:///a:1"] {
+            assert!(parsed(text).unwrap_err().contains("http://"), "{text}");
+        }
     }
 
     #[test]

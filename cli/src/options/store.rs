@@ -2,7 +2,7 @@
 
 use store::Location;
 
-use super::parse;
+use super::{defaults, parse};
 
 /// The store that a command reads or writes.
 #[derive(Debug, Clone, clap::Args)]
@@ -14,7 +14,7 @@ pub(crate) struct StoreArgs {
     #[arg(
         long = "store",
         value_name = "STORE",
-        default_value = "rolltape.db",
+        default_value = defaults::STORE,
         env = "ROLLTAPE_STORE",
         value_parser = parse::location,
         hide_env_values = true

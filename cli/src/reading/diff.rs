@@ -18,12 +18,12 @@ use crate::terminal::{self, Line, Style};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Args {
-    /// An episode, or ID/ATTEMPT
+    /// An episode, the beginning of its name, or ID/ATTEMPT [default: the newest but one]
     #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
-    a: AttemptName,
-    /// Another one
+    a: Option<AttemptName>,
+    /// Another one [default: the newest]
     #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
-    b: AttemptName,
+    b: Option<AttemptName>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -86,8 +86,8 @@ struct EpisodeNumbers {
 pub(crate) async fn run(args: Args) -> CommandResult {
     let source = args.source.open()?;
     let work = async {
-        let a = source.tree(&args.a.id, args.a.attempt).await?;
-        let b = source.tree(&args.b.id, args.b.attempt).await?;
+        let a = source.named(args.a.as_ref(), 1).await?;
+        let b = source.named(args.b.as_ref(), 0).await?;
         let (same_messages, first) = compare(&source, &a, &b).await?;
         let is_same = first.is_none();
         let (a, b) = (EpisodeNumbers::of(&a), EpisodeNumbers::of(&b));

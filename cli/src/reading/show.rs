@@ -33,11 +33,12 @@ use crate::terminal;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Args {
-    /// The episode; ID/ATTEMPT for one of its attempts
+    /// The episode, or the beginning of its name; ID/ATTEMPT for one of its attempts [default:
+    /// the newest]
     #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
-    episode: AttemptName,
+    episode: Option<AttemptName>,
     /// Attempt of the episode [default: the newest]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "episode")]
     attempt: Option<u32>,
     /// Print this turn in full; turns are numbered from 1
     #[arg(long, value_name = "N", conflicts_with_all = ["call", "tree", "full"])]
@@ -76,8 +77,10 @@ pub(crate) struct Args {
 /// Prints the conversation, or the part or the form of it that is asked for.
 pub(crate) async fn run(args: Args) -> CommandResult {
     let source = args.source.open_with(args.tokenizer.as_ref())?;
-    let attempt = args.attempt.or(args.episode.attempt);
-    let reading = source.tree(&args.episode.id, attempt);
+    let attempt =
+        |name: AttemptName| AttemptName { attempt: args.attempt.or(name.attempt), ..name };
+    let name = args.episode.clone().map(attempt);
+    let reading = source.named(name.as_ref(), 0);
     let tree = terminal::waiting("reading the episode", reading).await?;
     let named = match (args.turn, &args.call) {
         (Some(number), _) => Some(CallName::Number(number)),
@@ -92,7 +95,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         }
         (false, Some(name)) => {
             let id = select::find(&tree, &name)?;
-            call::print(&source, &args.episode.id, &id).await?;
+            call::print(&source, &tree.episode.episode_id, &id).await?;
         }
         (false, None) if args.json => print_turns(&tree)?,
         (false, None) if args.tree => tree::print(&tree)?,

@@ -67,7 +67,7 @@ impl SourceArgs {
     /// The recording, with a tokenizer for the texts of a store's tokens. A server has its own.
     pub(super) fn open_with(&self, tokenizer: Option<&PathBuf>) -> Result<Source, Failure> {
         if let Some(control) = &self.control {
-            let bearer = self.token.of_client(&self.store.location)?;
+            let bearer = self.token.of_client(control, &self.store.location)?;
             return Ok(Source::Server(Box::new(ServerReader::new(control, bearer))));
         }
         let texts = tokenizer.map(|path| TokenTexts::read(Path::new(path))).transpose();

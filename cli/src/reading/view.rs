@@ -29,7 +29,7 @@ use crate::terminal;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Page")]
 pub(crate) struct Args {
-    /// The episode to open; ID/ATTEMPT for one of its attempts
+    /// The episode to open, or the beginning of its name; ID/ATTEMPT for one of its attempts
     #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
     episode: Option<AttemptName>,
     /// Address of the page
@@ -51,7 +51,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     let viewer = Viewer::new(args.store.location, texts);
     let place = match &args.episode {
         Some(name) => {
-            let tree = Source::Store(viewer.clone()).tree(&name.id, name.attempt).await?;
+            let tree = Source::Store(viewer.clone()).named(Some(name), 0).await?;
             format!("&to={}", conversation(&tree.episode.episode_id, tree.episode.attempt))
         }
         None => String::new(),

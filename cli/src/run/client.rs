@@ -4,11 +4,10 @@ use episode::{EpisodeId, GroupId, TaskId};
 use hyper::Method;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
-use uuid::Uuid;
 
-use super::Args;
 use super::agents::{AgentServer, AgentSetup, KnownAgent};
 use super::environment::{Variable, variable};
+use super::{Args, names};
 use crate::exit::Failure;
 use crate::http::{self, Http};
 use crate::server::RunningServer;
@@ -31,13 +30,15 @@ pub(super) struct EpisodeClient {
     key: Option<String>,
 }
 
+fn fresh_id(args: &Args) -> Result<EpisodeId, Failure> {
+    names::name(&args.command).parse().map_err(|e: episode::InvalidId| Failure::of(&e))
+}
+
 impl EpisodeClient {
     pub(super) fn new(args: &Args, own_server: Option<&RunningServer>) -> Result<Self, Failure> {
         let id = match &args.episode.id {
             Some(id) => id.clone(),
-            None => format!("run-{}", Uuid::now_v7().as_simple())
-                .parse()
-                .map_err(|e: episode::InvalidId| Failure::of(&e))?,
+            None => fresh_id(args)?,
         };
         let (proxy, control) = match own_server {
             Some(server) => (server.agents_url(), server.control_url()),
@@ -45,7 +46,7 @@ impl EpisodeClient {
         };
         let bearer = match own_server {
             Some(server) => server.control_bearer(),
-            None => args.proxy.control.token.of_client(&args.store.location)?,
+            None => args.proxy.control.token.of_client(&control, &args.store.location)?,
         };
 
         Ok(Self {
@@ -57,6 +58,20 @@ impl EpisodeClient {
             bearer,
             key: None,
         })
+    }
+
+    /// Takes another name while this one is that of a recorded episode, unless the user gave it.
+    pub(super) async fn take_free_name(&mut self, args: &Args) -> Result<(), Failure> {
+        if args.episode.id.is_some() {
+            return Ok(());
+        }
+        loop {
+            let page = format!("/episodes/{}", self.id);
+            match self.ask(Method::GET, &page, &Value::Null).await? {
+                (200, _) => self.id = fresh_id(args)?,
+                _ => return Ok(()),
+            }
+        }
     }
 
     /// Announces group and task, which the path that the agent gets cannot carry.
@@ -89,23 +104,27 @@ impl EpisodeClient {
     }
 
     /// Sends a request to the control listener.
-    async fn request(&self, method: Method, page: &str, body: &Value) -> Result<Value, Failure> {
+    /// Asks the control listener. Returns the status and the reply.
+    async fn ask(&self, method: Method, page: &str, body: &Value) -> Result<(u16, Value), Failure> {
         let url = format!("{}{page}", self.control);
         let headers: Vec<_> =
             self.bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
-        let answer = self.http.json(method, &url, &headers, body).await;
-        let (status, reply) = answer.map_err(|failure| {
+        self.http.json(method, &url, &headers, body).await.map_err(|failure| {
             failure.hint(
                 "start `rolltape serve` first, or give --upstream URL or --model DIR to start a \
                  server for this command",
             )
-        })?;
+        })
+    }
+
+    async fn request(&self, method: Method, page: &str, body: &Value) -> Result<Value, Failure> {
+        let (status, reply) = self.ask(method, page, body).await?;
         if status == 200 {
             return Ok(reply);
         }
 
         let message = reply["error"]["message"].as_str().unwrap_or("no reason was given");
-        let failure = Failure::new(format!("{url} answered {status}: {message}"));
+        let failure = Failure::new(format!("{}{page} answered {status}: {message}", self.control));
         Err(match status {
             409 => failure.hint("the episode is closed; give another --attempt"),
             _ => http::with_hint(failure, status),

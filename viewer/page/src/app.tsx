@@ -57,11 +57,18 @@ export function App() {
     <FollowingContext.Provider value={following}>
       <Bar route={route} onHelp={() => setHelpOpen(true)} />
       <main>
+        {!needsToken && <Heading place={route.path[0]} />}
         {needsToken ? <TokenForm onToken={entered} /> : <View key={session} route={route} />}
       </main>
       {isHelpOpen && <Help onClose={() => setHelpOpen(false)} />}
     </FollowingContext.Provider>
   );
+}
+
+/** The heading of a list, for those who do not see which tab is lit. */
+function Heading({ place }: { place: string | undefined }) {
+  const word = PLACES.find(([name]) => name === (place ?? "episodes"))?.[1];
+  return word ? <h1 class="unseen">{word}</h1> : null;
 }
 
 function View({ route }: { route: Route }) {
@@ -83,20 +90,34 @@ function View({ route }: { route: Route }) {
         />
       );
     case "stats":
+    case "numbers":
       return <StatsView query={route.query} />;
     case "calls":
+    case "live":
       return <CallsView />;
     case "search":
       return <SearchView query={route.query} />;
-    default:
+    case "episodes":
       return <Episodes query={route.query} />;
+    default:
+      return <Unknown />;
   }
+}
+
+function Unknown() {
+  return (
+    <div class="empty">
+      <h1>There is no such page</h1>
+      <a href={href(["episodes"])}>all episodes</a>
+    </div>
+  );
 }
 
 function Bar({ route, onHelp }: { route: Route; onHelp(): void }) {
   const [chosen, setChosen] = useState(theme());
   const place = route.path[0] ?? "episodes";
-  const shown = { e: "episodes", group: "groups" }[place] ?? place;
+  const of = { e: "episodes", group: "groups", numbers: "stats", live: "calls" };
+  const shown = (of as Record<string, string>)[place] ?? place;
   const turn = () => {
     applyTheme(nextTheme(chosen));
     setChosen(nextTheme(chosen));

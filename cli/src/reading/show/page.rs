@@ -15,6 +15,9 @@ use crate::time::{date, rough};
 /// Calls that are named with a reason.
 const CALLS_MAX: usize = 8;
 
+/// The reason that a recording of text alone has for every call.
+const NO_TOKEN_IDS: &str = "no_token_ids";
+
 /// A part of the page.
 enum PagePart<'a> {
     Turn(&'a TurnView),
@@ -38,6 +41,7 @@ pub(super) async fn print(
     is_full: bool,
 ) -> Result<(), Failure> {
     let whole = TextRoom::whole();
+    let shared = turn::shared_reasons(tree);
     let mut goes_on = print::styled_lines(&about(tree, &whole))?;
     let mut call: Option<CallView> = None;
     let mut before: Option<&TurnView> = None;
@@ -61,7 +65,7 @@ pub(super) async fn print(
         let room = if is_full { TextRoom::whole() } else { TextRoom::short(command(tree, turn)) };
 
         let mut lines = vec![Line::default()];
-        lines.extend(heading(tree, turn, before, &whole));
+        lines.extend(heading(tree, turn, before, &shared, &whole));
         if is_first {
             lines.extend(new_messages(turn, &read, &room));
         }
@@ -118,11 +122,16 @@ fn numbers(tree: &EpisodeTree) -> String {
     let mut parts = vec![
         print::count(episode.calls, "call"),
         format!("{} prompt tokens", grouped(episode.prompt_tokens)),
-        format!(
-            "{} sampled, {} of them trainable",
-            grouped(tree.sampled_tokens),
-            grouped(tree.trainable_tokens)
-        ),
+        match is_text_only(tree) {
+            true => {
+                format!("{} sampled, by the server's count", grouped(episode.completion_tokens))
+            }
+            false => format!(
+                "{} sampled, {} of them trainable",
+                grouped(tree.sampled_tokens),
+                grouped(tree.trainable_tokens)
+            ),
+        },
     ];
 
     if tree.trajectories != 1 {
@@ -140,6 +149,11 @@ fn numbers(tree: &EpisodeTree) -> String {
     }
 
     parts.join(" | ")
+}
+
+/// True for a recording of what was said alone: the server tells no ids.
+fn is_text_only(tree: &EpisodeTree) -> bool {
+    tree.episode.generations > 0 && tree.episode.with_ids == 0 && tree.sampled_tokens == 0
 }
 
 fn times(tree: &EpisodeTree) -> String {
@@ -163,11 +177,15 @@ fn verdict(tree: &EpisodeTree, room: &TextRoom) -> Vec<Line> {
         "usable" => Style::Yellow,
         _ => Style::Red,
     };
-    let mut lines = vec![Line::styled(style, tree.verdict.clone())];
+    let mut lines = vec![match is_text_only(tree) {
+        true => Line::styled(Style::Dim, "text only: the server told no token ids"),
+        false => Line::styled(style, tree.verdict.clone()),
+    }];
     if tree.episode.may_lack_calls {
         lines.push(Line::styled(Style::Red, "  calls may be missing"));
     }
-    for finding in &tree.reasons {
+    let told = |finding: &&FindingView| !is_text_only(tree) || finding.reason != NO_TOKEN_IDS;
+    for finding in tree.reasons.iter().filter(told) {
         let text = format!("{}{}: {}", finding.reason, calls_of(tree, finding), finding.meaning);
         let rows = super::super::message::hanging(&text, 2, room);
         lines.extend(rows.into_iter().map(Line::from));

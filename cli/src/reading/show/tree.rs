@@ -1,6 +1,7 @@
 //! An episode's turns as a tree of one line each.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use viewer::{EpisodeTree, OtherCall, TurnId, TurnView};
 
@@ -8,9 +9,14 @@ use super::turn::label;
 use super::versions::{versions_suffix, weights};
 use crate::exit::Failure;
 use crate::print;
+use crate::terminal;
+use crate::terminal::layout::{shortened, width_of};
 
-/// Longest excerpt of a message, in characters.
-const EXCERPT_CHARS_MAX: usize = 60;
+/// The room of an excerpt of a message, in columns: as much as the terminal has, within this.
+const EXCERPT_ROOM: RangeInclusive<usize> = 12..=60;
+
+/// Between what was heard and what was said.
+const ARROW: &str = " -> ";
 
 /// The turns of an episode, by the turn that each continues.
 struct TurnTree<'a>(BTreeMap<Option<(&'a str, u32)>, Vec<&'a TurnView>>);
@@ -53,7 +59,7 @@ impl<'a> TurnTree<'a> {
                 [] => return Ok(()),
                 // A loop, not a recursion: a history may have thousands of turns.
                 [only] => {
-                    print::line(&format!("{indent}{}", turn_line(only)))?;
+                    print_turn(indent, only)?;
                     parent = Some((&only.call_id, only.choice));
                 }
                 forks => return self.draw_forks(forks, indent),
@@ -65,7 +71,7 @@ impl<'a> TurnTree<'a> {
         for (at, child) in forks.iter().enumerate() {
             let is_last = at + 1 == forks.len();
             let (branch, below) = if is_last { ("`- ", "   ") } else { ("|- ", "|  ") };
-            print::line(&format!("{indent}{branch}{}", turn_line(child)))?;
+            print_turn(&format!("{indent}{branch}"), child)?;
             let turn = Some((child.call_id.as_str(), child.choice));
             self.draw_below(turn, &format!("{indent}{below}"))?;
         }
@@ -73,7 +79,19 @@ impl<'a> TurnTree<'a> {
     }
 }
 
-fn turn_line(turn: &TurnView) -> String {
+/// Prints a turn in one line of the terminal.
+fn print_turn(indent: &str, turn: &TurnView) -> Result<(), Failure> {
+    let width = terminal::width();
+    let line = turn_line(turn, width.map(|width| width.saturating_sub(width_of(indent))));
+    let line = format!("{indent}{line}");
+    print::line(&match width {
+        Some(width) => shortened(&line, width),
+        None => line,
+    })
+}
+
+/// The line of a turn. What was heard and said has the room that the numbers leave of `width`.
+fn turn_line(turn: &TurnView, width: Option<usize>) -> String {
     let kind = match turn.kind.as_str() {
         "main" => String::new(),
         kind => format!(" {kind} ({})", turn.kind_reason),
@@ -83,15 +101,22 @@ fn turn_line(turn: &TurnView) -> String {
         true => String::new(),
         false => format!("  ! {}", turn.reasons.join(", ")),
     };
-    format!(
-        "{}{kind} +{} prompt +{} sampled{}{}  {} -> {}{notes}",
+    let numbers = format!(
+        "{}{kind} +{} prompt +{} sampled{}{}  ",
         label(turn),
         turn.new_prompt_tokens,
-        turn.sampled_tokens,
+        turn.counted_tokens.unwrap_or(turn.sampled_tokens),
         versions.unwrap_or_default(),
         timing(turn),
-        shortened(&turn.heard),
-        shortened(&turn.said),
+    );
+
+    let taken = width_of(&numbers) + width_of(&notes) + width_of(ARROW);
+    let room = width.map_or(usize::MAX, |width| width.saturating_sub(taken) / 2);
+    let room = room.clamp(*EXCERPT_ROOM.start(), *EXCERPT_ROOM.end());
+    format!(
+        "{numbers}{}{ARROW}{}{notes}",
+        shortened(&turn.heard, room),
+        shortened(&turn.said, room)
     )
 }
 
@@ -108,11 +133,4 @@ fn other_line(call: &OtherCall) -> String {
     let status = call.status.map_or("-".to_owned(), |status| status.to_string());
     let outcome = call.outcome.as_deref().unwrap_or("no end: the recorder died");
     format!("#{} {} {} -> {status} {outcome}", call.number, call.method, call.path)
-}
-
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(EXCERPT_CHARS_MAX) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
-    }
 }

@@ -18,11 +18,12 @@ const TOOLS_MAX: usize = 40;
 const NO_PARENT: &str = "no_parent";
 
 /// The line of numbers of a turn, as wide as the room. `before` is the turn that stands
-/// above it.
+/// above it, `shared` has the reasons that need no saying again.
 pub(super) fn heading(
     tree: &EpisodeTree,
     turn: &TurnView,
     before: Option<&TurnView>,
+    shared: &[&str],
     room: &TextRoom,
 ) -> Vec<Line> {
     let number = label(turn);
@@ -45,7 +46,7 @@ pub(super) fn heading(
         }
         _ => vec![Line::styled(Style::Bold, title).then(Style::Dim, format!(" | {text}"))],
     };
-    lines.extend(trouble(turn).into_iter().map(|text| Line::styled(Style::Red, text)));
+    lines.extend(trouble(turn, shared).into_iter().map(|text| Line::styled(Style::Red, text)));
     lines
 }
 
@@ -80,11 +81,16 @@ fn same(one: &TurnView, other: &TurnView) -> bool {
 }
 
 fn tokens(turn: &TurnView) -> String {
-    let sampled = match turn.finish_reason.as_deref() {
-        Some("length") => format!("{} sampled up to the limit", turn.sampled_tokens),
-        _ => format!("{} sampled", turn.sampled_tokens),
+    let limit = match turn.finish_reason.as_deref() {
+        Some("length") => " up to the limit",
+        _ => "",
     };
-    let mut text = format!("+{} prompt, {sampled}", turn.new_prompt_tokens);
+    let mut text = match turn.counted_tokens {
+        Some(counted) => counted_by_server(turn.prompt_tokens, counted, limit),
+        None => {
+            format!("+{} prompt, {} sampled{limit}", turn.new_prompt_tokens, turn.sampled_tokens)
+        }
+    };
     if let Some(mean) = turn.mean_logprob {
         text += &format!(", mean logprob {mean:.2}");
     }
@@ -96,8 +102,23 @@ fn tokens(turn: &TurnView) -> String {
     text
 }
 
-/// The faults of a turn.
-fn trouble(turn: &TurnView) -> Vec<String> {
+/// The numbers of a turn of which the server told no ids.
+fn counted_by_server(prompt: Option<u64>, sampled: u64, limit: &str) -> String {
+    let prompt = prompt.map(|prompt| format!("{prompt} prompt, ")).unwrap_or_default();
+    format!("{prompt}{sampled} sampled{limit}, by the server's count")
+}
+
+/// The reasons that all turns of an episode have, and its head says. Those of a single turn are its
+/// own.
+pub(super) fn shared_reasons(tree: &EpisodeTree) -> Vec<&str> {
+    let [first, _, ..] = tree.turns.as_slice() else { return Vec::new() };
+    let of_all =
+        |reason: &&str| tree.turns.iter().all(|turn| turn.reasons.iter().any(|one| one == reason));
+    first.reasons.iter().map(String::as_str).filter(of_all).collect()
+}
+
+/// The faults of a turn but those that the head of the episode has.
+fn trouble(turn: &TurnView, shared: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     match turn.outcome.as_deref() {
         Some("complete") => {}
@@ -115,7 +136,7 @@ fn trouble(turn: &TurnView) -> Vec<String> {
         .reasons
         .iter()
         .map(String::as_str)
-        .filter(|reason| Some(*reason) != turn.outcome.as_deref())
+        .filter(|reason| Some(*reason) != turn.outcome.as_deref() && !shared.contains(reason))
         .collect();
     found.extend((!reasons.is_empty()).then(|| reasons.join(", ")));
 
@@ -182,7 +203,7 @@ fn one_turn(
 ) -> Vec<Line> {
     let above = tree.turns.iter().rev().find(|turn| turn.number < first.number);
     let mut lines = about(tree, call, room);
-    lines.extend(heading(tree, first, above, room));
+    lines.extend(heading(tree, first, above, &[], room));
     if first.new_from > 0 {
         let text = format!("  after {} earlier messages", first.new_from);
         lines.push(Line::styled(Style::Dim, text));
@@ -190,7 +211,7 @@ fn one_turn(
     lines.extend(new_messages(first, call, room));
     lines.extend(answer(first, call, room));
     for turn in more {
-        lines.extend(heading(tree, turn, Some(first), room));
+        lines.extend(heading(tree, turn, Some(first), &[], room));
         lines.extend(answer(turn, call, room));
     }
     lines

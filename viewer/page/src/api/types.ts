@@ -92,6 +92,8 @@ export interface Turn extends Exchange, TurnKey {
   prompt_tokens: number | null;
   new_prompt_tokens: number | null;
   sampled_tokens: number | null;
+  /** The server's count, of a reply without ids. */
+  counted_tokens?: number | null;
   trained_tokens: number | null;
   mean_logprob: number | null;
   fidelity: string | null;

@@ -81,7 +81,11 @@ function Spoken({ tree, turn, fork, isFirst }: SpokenProps) {
   const place = useRef<HTMLDivElement>(null);
   const isNear = useNear(place);
   const { episode_id, attempt } = tree.episode;
-  const numbers = `+${number(turn.new_prompt_tokens)} prompt, ${number(turn.sampled_tokens)} sampled`;
+  const counted = turn.counted_tokens ?? null;
+  const numbers =
+    counted === null
+      ? `+${number(turn.new_prompt_tokens)} prompt, ${number(turn.sampled_tokens)} sampled`
+      : `${number(turn.prompt_tokens)} prompt, ${number(counted)} sampled, by the server's count`;
   return (
     <div ref={place}>
       <header class="spoken-head">

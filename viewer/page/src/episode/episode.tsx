@@ -8,11 +8,12 @@ import { spanMs } from "../lists/episodes";
 import { useKeys, type Keys } from "../parts/keys";
 import { useEvents } from "../parts/live";
 import { useLoad, useThrottled } from "../parts/load";
-import { Failure, Mark, RewardValue, State, Verdict, Waiting } from "../parts/marks";
+import { Failure, Mark, RewardValue, State, Waiting } from "../parts/marks";
 import { Copy, Text } from "../parts/text";
 import { conversationHref, episodeHref, go, goUp, href, replace } from "../route";
 import { duration, number, plural, time } from "../words/format";
 import { Conversation } from "./conversation";
+import { Sampled, VerdictOf } from "./head";
 import { Summary } from "./summary";
 import { lineHref, lineKey, linesOf, TreeView } from "./tree";
 
@@ -169,7 +170,7 @@ function Header({ tree }: { tree: Tree }) {
       </h1>
       <Copy text={episode.episode_id} />
       <Attempts tree={tree} />
-      <Verdict word={tree.verdict} />
+      <VerdictOf tree={tree} />
       <State word={episode.state} />
       <span class="fact" title="newest reward of the episode">
         reward <RewardValue value={episode.reward} />
@@ -190,10 +191,7 @@ function Header({ tree }: { tree: Tree }) {
           </b>
         </span>
       )}
-      <span class="fact" title="sampled tokens; those that may be trained">
-        <b>{number(tree.trainable_tokens)}</b>
-        {` of ${plural(tree.sampled_tokens, "sampled token")} trainable`}
-      </span>
+      <Sampled tree={tree} />
       <span class="fact" title={time(episode.opened_at)}>
         {plural(episode.calls, "call")}
         {spanMs(episode) !== null && ` in ${duration(spanMs(episode))}`}

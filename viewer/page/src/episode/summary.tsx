@@ -7,6 +7,7 @@ import { Text } from "../parts/text";
 import { callHref } from "../route";
 import { reasons as meanings, verdicts } from "../words/meanings";
 import { decimal, number, plural, time } from "../words/format";
+import { isTextOnly } from "./head";
 
 export function Summary({ tree }: { tree: Tree }) {
   return (
@@ -44,6 +45,13 @@ export function CallLink({ tree, call, view }: { tree: Tree; call: string; view?
 }
 
 function VerdictPart({ tree }: { tree: Tree }) {
+  if (isTextOnly(tree)) {
+    return (
+      <Part title="Recorded">
+        <p>What was said. The server told no token ids, so there is nothing to train on.</p>
+      </Part>
+    );
+  }
   return (
     <Part title="Verdict">
       <p>
@@ -69,7 +77,12 @@ function VerdictPart({ tree }: { tree: Tree }) {
 function Facts({ tree }: { tree: Tree }) {
   const { episode } = tree;
   const facts: [string, string][] = [
-    ["sampled", number(tree.sampled_tokens)],
+    [
+      "sampled",
+      isTextOnly(tree)
+        ? `${number(episode.completion_tokens)}, by the server's count`
+        : number(tree.sampled_tokens),
+    ],
     ["trainable", number(tree.trainable_tokens)],
     ["prompt, over all calls", number(episode.prompt_tokens)],
     ["paths from a first turn to a last one", number(tree.trajectories)],

@@ -7,6 +7,7 @@ import { Text } from "../parts/text";
 import { callHref } from "../route";
 import { decimal, duration, short } from "../words/format";
 import { Gutter, gutterPx, PassingGutter } from "./gutter";
+import { isTextOnly } from "./head";
 import { keyOf, lanesOf, type LaneLine, type LaneRow } from "./lanes";
 
 const ROW_PX = 42;
@@ -177,7 +178,7 @@ function TurnLine({ tree, line, fork, width }: TurnLineProps) {
       <span class="turn-numbers">
         <span title="new prompt tokens, then sampled tokens">
           <span class="dim">{turn.fidelity ? `+${short(turn.new_prompt_tokens)}` : ""}</span>{" "}
-          {turn.fidelity ? short(turn.sampled_tokens) : "–"}
+          {turn.fidelity ? short(turn.sampled_tokens) : short(turn.counted_tokens ?? null)}
         </span>
         <span
           class="dim"
@@ -215,7 +216,9 @@ export function TurnMarks({ tree, turn, fork }: { tree: Tree; turn: Turn; fork: 
       )}
       {several && <Mark word={`choice ${turn.choice}`} tone="plain" />}
       {turn.outcome !== "complete" && <Outcome word={turn.outcome} error={turn.error} />}
-      {turn.outcome !== null && turn.fidelity !== "exact" && <Fidelity word={turn.fidelity} />}
+      {turn.outcome !== null && turn.fidelity !== "exact" && !isTextOnly(tree) && (
+        <Fidelity word={turn.fidelity} />
+      )}
       {turn.finish_reason === "length" && (
         <Mark word="length" tone="fair" title="the answer was cut at its longest" />
       )}

@@ -37,6 +37,7 @@ interface Props {
 }
 
 export function Plot(props: Props) {
+  const isEmpty = props.series.every((series) => series.values.every((value) => value === null));
   const box = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(0);
   const [index, setIndex] = useState(-1);
@@ -48,18 +49,15 @@ export function Plot(props: Props) {
     );
     observer.observe(element);
     return () => observer.disconnect();
-  }, []);
-  const isEmpty = props.series.every((series) => series.values.every((value) => value === null));
+  }, [isEmpty]);
+  if (isEmpty) return null;
   return (
     <figure class={props.isWide ? "plot two" : "plot"} ref={box}>
       <figcaption>
         <b>{props.title}</b> <span class="dim">{props.note}</span>
         <Readout {...props} index={index} />
       </figcaption>
-      {isEmpty && <div class="empty">no data</div>}
-      {!isEmpty && width > 0 && (
-        <Drawing {...props} width={width} index={index} onIndex={setIndex} />
-      )}
+      {width > 0 && <Drawing {...props} width={width} index={index} onIndex={setIndex} />}
     </figure>
   );
 }
@@ -89,6 +87,7 @@ function Readout({ series, at, labels, format, index, detail }: Props & { index:
 type DrawingProps = Props & { width: number; index: number; onIndex(index: number): void };
 
 function Drawing({
+  title,
   at,
   labels,
   series,
@@ -124,6 +123,7 @@ function Drawing({
       onMouseMove={seek}
       onMouseLeave={() => onIndex(-1)}
       role="img"
+      aria-label={title}
     >
       {ticks(low, high === low ? low + 1 : high, 4).map((value) => (
         <g key={value}>

@@ -6,14 +6,15 @@ import type { Episode, EpisodePage, Tree, Turn } from "../api/types";
 import { Ids, spanMs } from "../lists/episodes";
 import { Flat } from "../lists/groups";
 import type { Group, GroupPage } from "../api/types";
+import { Sampled, VerdictOf } from "../episode/head";
 import { useKeys } from "../parts/keys";
 import { useEvents } from "../parts/live";
 import { useLoad, useThrottled } from "../parts/load";
-import { Failure, Mark, Outcome, RewardValue, State, Verdict, Waiting } from "../parts/marks";
+import { Failure, Mark, Outcome, RewardValue, State, Waiting } from "../parts/marks";
 import { Text } from "../parts/text";
 import { Spread } from "../plots/spread";
 import { callHref, episodeHref, go, href, replace } from "../route";
-import { decimal, duration, number, plural, short } from "../words/format";
+import { decimal, duration, plural, short } from "../words/format";
 
 const REFRESH_MS = 1500;
 /** Most attempts of one group that are shown. */
@@ -194,8 +195,8 @@ function Turns({ episode, lead, onTree }: ColumnProps) {
   return (
     <>
       <div class="column-verdict">
-        <Verdict word={data.verdict} />
-        <span class="dim">{`${number(data.trainable_tokens)} of ${number(data.sampled_tokens)} trainable`}</span>
+        <VerdictOf tree={data} />
+        <Sampled tree={data} />
         {data.forks.length > 0 && (
           <Mark word={plural(data.forks.length, "fork")} tone="kind-fork" />
         )}

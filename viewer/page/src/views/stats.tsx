@@ -57,11 +57,16 @@ export function StatsView({ query }: { query: Record<string, string> }) {
           onChange={set}
           onClear={() => replace(href(["stats"]))}
         />
-        {data && <span class="count">{`${time(data.stats.from)} to ${time(data.stats.to)}`}</span>}
+        {data && data.stats.totals.calls > 0 && (
+          <span class="count">{`${time(data.stats.from)} to ${time(data.stats.to)}`}</span>
+        )}
       </div>
       {error && <Failure error={error} retry={reload} />}
       {!data && !error && <Waiting />}
-      {data && (
+      {data && data.stats.totals.calls === 0 && (
+        <div class="empty">No call was recorded, or none that the filters take.</div>
+      )}
+      {data && data.stats.totals.calls > 0 && (
         <div class="scroll">
           {data.stats.truncated && (
             <div class="note">

@@ -1,0 +1,138 @@
+//! What a command takes that is told of no server and no store: those of the server that runs here.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
+use store::Location;
+
+use crate::pointer::{self, ServerPointer};
+use crate::terminal;
+
+/// The store of a command that is told nothing.
+pub(super) const STORE: &str = "rolltape.db";
+
+/// Commands that read a store, or add to one that is recorded to.
+const READERS: [&str; 13] = [
+    "backup", "close", "diff", "doctor", "episodes", "export", "reward", "show", "sql", "stats",
+    "tail", "verify", "view",
+];
+/// Commands that ask a server, with the options that name it.
+const CALLERS: [(&str, &[&str]); 3] =
+    [("control", &["control"]), ("feed", &["control"]), ("run", &["control", "proxy"])];
+
+/// Options and variables that say which server or which store is meant.
+const SAYING: [(&str, &str); 3] = [
+    ("--store", "ROLLTAPE_STORE"),
+    ("--control", "ROLLTAPE_CONTROL_URL"),
+    ("--proxy", "ROLLTAPE_PROXY"),
+];
+
+/// The servers that a command line may mean.
+#[derive(Debug)]
+pub(crate) struct ServersHere {
+    running: Vec<ServerPointer>,
+    has_store: bool,
+}
+
+impl ServersHere {
+    /// Looks for the servers, unless the command line or the environment says which one is meant.
+    pub(crate) fn of(words: &[OsString]) -> Self {
+        let before_command = || words.iter().take_while(|word| *word != "--");
+        let is_said = |option: &str| {
+            before_command().filter_map(|word| word.to_str()).any(|word| {
+                word.strip_prefix(option).is_some_and(|end| end.is_empty() || end.starts_with('='))
+            })
+        };
+        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let said = SAYING.iter().any(|(option, name)| is_said(option) || is_set(name));
+        let running = if said { Vec::new() } else { pointer::running() };
+        Self { running, has_store: Path::new(STORE).exists() }
+    }
+
+    /// The only one that can be meant: that of the store in this folder, or the only one.
+    fn meant(&self) -> Option<&ServerPointer> {
+        let own = pointer::absolute(&Location::File(STORE.into()));
+        let of_folder = self.running.iter().find(|server| self.has_store && server.store == own);
+        let [only] = self.running.as_slice() else { return of_folder };
+        of_folder.or(Some(only))
+    }
+
+    /// The command with the addresses and the store of that server as its defaults.
+    pub(crate) fn set(&self, mut command: Command) -> Command {
+        let Some(server) = self.meant() else { return command };
+        for (name, options) in CALLERS {
+            for option in options {
+                let address = if *option == "proxy" { &server.agents } else { &server.control };
+                command = with_default(command, name, option, address);
+            }
+        }
+        if !self.has_store {
+            for name in READERS {
+                command = with_default(command, name, "location", &server.store);
+            }
+        }
+        command
+    }
+
+    /// Says which store is taken that was not named.
+    pub(crate) fn remark(&self, matches: &ArgMatches) {
+        let Some((name, matches)) = matches.subcommand() else { return };
+        let is_default = READERS.contains(&name)
+            && matches.value_source("location") == Some(ValueSource::DefaultValue);
+        if !is_default || self.has_store {
+            return;
+        }
+        match self.running.as_slice() {
+            [] => {}
+            [only] => terminal::remark(&format!(
+                "the store is {}, to which a server on this machine records",
+                only.store
+            )),
+            several => {
+                let stores: Vec<&str> = several.iter().map(|one| one.store.as_str()).collect();
+                terminal::remark(&format!(
+                    "several servers run on this machine; --store names one of their stores: {}",
+                    stores.join(", ")
+                ));
+            }
+        }
+    }
+}
+
+fn with_default(command: Command, name: &str, option: &'static str, value: &str) -> Command {
+    // A default lives as long as the process.
+    let value: &'static str = value.to_owned().leak();
+    command.mut_subcommand(name, |command| {
+        command.mut_arg(option, |argument| argument.default_value(value))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(store: &str) -> ServerPointer {
+        ServerPointer {
+            agents: "http://127.0.0.1:1".to_owned(),
+            control: "http://127.0.0.1:2".to_owned(),
+            store: store.to_owned(),
+            token_file: None,
+        }
+    }
+
+    #[test]
+    fn the_only_server_is_meant_or_that_of_this_folder() {
+        let own = pointer::absolute(&Location::File(STORE.into()));
+        let meant = |stores: &[&str], has_store| {
+            let running = stores.iter().map(|store| server(store)).collect();
+            ServersHere { running, has_store }.meant().map(|server| server.store.clone())
+        };
+        assert_eq!(meant(&[], false), None);
+        assert_eq!(meant(&["/a"], false), Some("/a".to_owned()));
+        assert_eq!(meant(&["/a", "/b"], false), None);
+        assert_eq!(meant(&["/a", &own], true), Some(own.clone()));
+        assert_eq!(meant(&["/a", "/b"], true), None);
+    }
+}

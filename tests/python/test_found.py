@@ -1,0 +1,115 @@
+"""What a command finds that is told nothing: the server that runs here, and the episode meant."""
+
+import re
+
+import openai
+import pytest
+
+import harness
+import package  # noqa: F401 - names the binary for the package
+import rolltape
+from test_show import talk
+
+AGENT = "import os, urllib.request as r; r.urlopen(os.environ['OPENAI_BASE_URL'] + '/models')"
+
+
+@pytest.fixture(scope="module")
+def states(tmp_path_factory):
+    """A folder of states of its own."""
+    return tmp_path_factory.mktemp("states")
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory, states):
+    """A recorder with three episodes."""
+    env = harness.environment(XDG_STATE_HOME=str(states))
+    folder = tmp_path_factory.mktemp("found")
+    with harness.serve(folder, "--model", harness.MODEL, env=env) as proxy:
+        for name, text in (("claude-otter", "A"), ("claude-lynx", "B"), ("aider-lynx", "C")):
+            talk(proxy, name, [text])
+        yield proxy
+
+
+@pytest.fixture
+def told(states, tmp_path):
+    """Runs a command of another folder that is told nothing."""
+    env = harness.environment(XDG_STATE_HOME=str(states))
+    return lambda *words: harness.command(*words, folder=tmp_path, env=env)
+
+
+def test_a_command_finds_the_server_that_runs_here(proxy, told):
+    assert told("control", "GET", "/ready").returncode == 0
+    listed = told("episodes", "--json")
+    assert listed.stdout.count("\n") == 3 and str(proxy.store) not in listed.stdout
+    refused = told("control", "/nothing")
+    assert refused.returncode == 1 and "404" in refused.stderr
+    scored = told("control", "/episodes/claude-otter/rewards", "--json", '{"value": 0.5}')
+    assert scored.returncode == 0, scored.stderr
+
+
+def test_a_run_finds_the_server_and_has_a_name_one_can_say(proxy, told):
+    ended = told("run", "python3", "-c", AGENT)
+    name = re.search(r"recorded (python3-[a-z]+-[a-z]+-[a-z0-9]{4}):", ended.stderr)
+    assert name, ended.stderr
+    assert name[1] in told("episodes").stdout
+
+
+def test_the_package_finds_the_server(proxy, told, states, tmp_path, monkeypatch):
+    for name in ("ROLLTAPE_STORE", "ROLLTAPE_CONTROL_URL", "ROLLTAPE_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(states))
+    monkeypatch.chdir(tmp_path)
+    client = rolltape.Client()
+    assert client.http.url == f"http://{harness.text(proxy.control)}"
+    client.ready()
+    assert client.http.get("/episodes/claude-otter")["calls"] == 1
+
+
+def test_a_store_in_the_folder_is_the_one_that_is_read(proxy, told):
+    own = told("run", "--model", harness.MODEL, "--episode", "own", "--", "python3", "-c", AGENT)
+    assert own.returncode == 0, own.stderr
+    (listed,) = told("episodes", "--json").stdout.splitlines()
+    assert '"own"' in listed
+
+
+def test_several_servers_are_not_chosen_from(proxy, told, states, tmp_path):
+    env = harness.environment(XDG_STATE_HOME=str(states))
+    other = tmp_path / "other"
+    other.mkdir()
+    with harness.serve(other, "--model", harness.MODEL, env=env) as second:
+        assert told("episodes").returncode == 1
+        at = f"http://{harness.text(second.control)}"
+        # The token is found by the address.
+        assert told("control", "/ready", "--control", at).returncode == 0
+    assert told("episodes").returncode == 0
+
+
+def test_a_server_that_was_killed_is_not_found(tmp_path):
+    states = tmp_path / "states"
+    env = harness.environment(XDG_STATE_HOME=str(states))
+    with harness.serve(tmp_path, "--model", harness.MODEL, env=env) as proxy:
+        assert len([*states.glob("rolltape/servers/*.json")]) == 1
+        proxy.process.kill()
+        folder = tmp_path / "elsewhere"
+        folder.mkdir()
+        missing = harness.command("episodes", folder=folder, env=env)
+        assert missing.returncode == 1 and "no store" in missing.stderr, missing.stderr
+    assert not [*states.glob("rolltape/servers/*.json")]
+
+
+def test_the_newest_episode_needs_no_name(proxy, told):
+    newest = told("show", "--json").stdout
+    assert newest and newest == told("show", "aider-lynx", "--json").stdout
+    compared = told("diff", "--json")
+    assert compared.returncode == 0 and '"a":{"episode_id":"claude-lynx"' in compared.stdout
+
+
+def test_a_name_may_be_cut_short_or_misspelled(proxy, told):
+    assert told("show", "claude-o", "--json").stdout == told("show", "claude-otter", "--json").stdout
+    several = told("show", "claude")
+    assert several.returncode == 1
+    assert "several episodes begin with" in several.stderr and "`claude-lynx`" in several.stderr
+    near = told("show", "claude-oter")
+    assert "did you mean `claude-otter`" in near.stderr, near.stderr
+    nothing = told("show", "zzz")
+    assert "no episode `zzz`" in nothing.stderr and "did you mean" not in nothing.stderr
