@@ -16,7 +16,6 @@ mod feed;
 mod http;
 mod log;
 mod options;
-mod pointer;
 mod print;
 mod reading;
 mod reward;

@@ -4,7 +4,7 @@
 //! what a command reads. [`proxy`] has what `serve` and `run` share: [`upstream`], [`fleet`],
 //! [`agents`], [`limits`], [`control`], [`tls`] and [`telemetry`]. [`engine`] and [`device`] say
 //! how the engine computes, [`token`] who may call it. [`tokenizer`] takes a file or its folder.
-//! [`defaults`] are those of a server that runs here.
+//! [`defaults`] are those of a server that runs here, which left a [`pointer`].
 
 pub(crate) mod address;
 pub(crate) mod agents;
@@ -17,6 +17,7 @@ mod fleet;
 mod limits;
 mod memory;
 pub(crate) mod parse;
+pub(crate) mod pointer;
 pub(crate) mod proxy;
 mod signing;
 pub(crate) mod store;

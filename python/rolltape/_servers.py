@@ -60,12 +60,15 @@ def meant() -> Server | None:
 def token_file(control: str) -> str | None:
     """The file of the token of the server here whose control listener has this address."""
 
-    def place(address: str) -> str:
-        # A name of loopback is as good as its address.
-        return address.rstrip("/").replace("//localhost:", "//127.0.0.1:")
+    at = _place(control)
+    return next((one.token_file for one in running() if _place(one.control) == at), None)
 
-    at = place(control)
-    return next((one.token_file for one in running() if place(one.control) == at), None)
+
+def _place(address: str) -> str:
+    """An address without what may be left out; a name of loopback is as good as its address."""
+    address = address.rstrip("/").removeprefix("http://")
+    port = address.removeprefix("localhost:")
+    return address if port == address else f"127.0.0.1:{port}"
 
 
 def _read(path: str) -> Server | None:

@@ -12,8 +12,9 @@ use std::path::PathBuf;
 use store::Location;
 
 use super::address::ListenAddress;
+use super::pointer;
 use crate::exit::Failure;
-use crate::{pointer, secret_file};
+use crate::secret_file;
 
 /// The topic of these options in `--help`.
 pub(crate) const CONTROL_HEADING: &str = "Control listener";

@@ -7,7 +7,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 use store::Location;
 
-use crate::pointer::{self, ServerPointer};
+use super::pointer::{self, ServerPointer};
 use crate::terminal;
 
 /// The store of a command that is told nothing.
@@ -84,6 +84,7 @@ impl ServersHere {
         if !is_default || self.has_store {
             return;
         }
+
         match self.running.as_slice() {
             [] => {}
             [only] => terminal::remark(&format!(

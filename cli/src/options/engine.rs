@@ -39,8 +39,8 @@ pub(crate) struct EngineArgs {
     max_num_batched_tokens: Option<usize>,
     /// Most tokens of prompts in a step that others wait for
     ///
-    /// That is a step in which a reply gets a token, or a short prompt overtakes a long one. 0 is no
-    /// limit of its own. [default: 64 on the CPU, 0 on a GPU]
+    /// That is a step in which a reply gets a token, or a short prompt overtakes a long one. 0 is
+    /// no limit of its own. [default: 64 on the CPU, 0 on a GPU]
     #[arg(long, value_name = "N", env = "ROLLTAPE_LONG_PREFILL_TOKEN_THRESHOLD")]
     long_prefill_token_threshold: Option<usize>,
     /// Most calls that wait [default: 1024]

@@ -18,7 +18,9 @@ use crate::terminal::{self, Line, Style};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Args {
-    /// An episode, the beginning of its name, or ID/ATTEMPT [default: the newest but one]
+    /// An episode, or the beginning of its name [default: the newest but one]
+    ///
+    /// ID/ATTEMPT for one of its attempts.
     #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
     a: Option<AttemptName>,
     /// Another one [default: the newest]

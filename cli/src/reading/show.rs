@@ -33,8 +33,9 @@ use crate::terminal;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Args {
-    /// The episode, or the beginning of its name; ID/ATTEMPT for one of its attempts [default:
-    /// the newest]
+    /// The episode, or the beginning of its name [default: the newest]
+    ///
+    /// ID/ATTEMPT for one of its attempts.
     #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
     episode: Option<AttemptName>,
     /// Attempt of the episode [default: the newest]

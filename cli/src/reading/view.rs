@@ -29,7 +29,9 @@ use crate::terminal;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Page")]
 pub(crate) struct Args {
-    /// The episode to open, or the beginning of its name; ID/ATTEMPT for one of its attempts
+    /// The episode to open, or the beginning of its name [default: the list]
+    ///
+    /// ID/ATTEMPT for one of its attempts.
     #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
     episode: Option<AttemptName>,
     /// Address of the page

@@ -229,9 +229,9 @@ pub(in crate::cpu) trait Tiles<V: Vector> {
     fn run<const R: usize, const P: usize>(&self, first: usize, panel: usize);
 }
 
-/// Splits `lines` lines and `panels` panels into tiles and runs each. A tile has as many sums as the
-/// registers have room for: an addition takes some cycles, in which the processor can begin those
-/// of other sums only.
+/// Splits `lines` lines and `panels` panels into tiles and runs each. A tile has as many sums as
+/// the registers have room for: an addition takes some cycles, in which the processor can begin
+/// those of other sums only.
 #[inline(always)]
 pub(in crate::cpu) fn each_tile<V: Vector>(lines: usize, panels: usize, tiles: &impl Tiles<V>) {
     let most = if V::WIDE { 4 } else { 4 / lines.max(1) };

@@ -14,7 +14,6 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use store::Location;
 
-use crate::http::base_url;
 use crate::secret_file;
 
 /// The folder of the files, in the user's folder of states.
@@ -77,10 +76,18 @@ pub(crate) fn running() -> Vec<ServerPointer> {
 
 /// The file of the token of the server here whose control listener is at `address`.
 pub(crate) fn token_file(address: &str) -> Option<PathBuf> {
-    // A name of loopback is as good as its address.
-    let place = |address: &str| base_url(address).replace("//localhost:", "//127.0.0.1:");
     let asked = place(address);
     running().into_iter().find(|server| place(&server.control) == asked)?.token_file
+}
+
+/// An address without what may be left out. A name of loopback is as good as its address.
+fn place(address: &str) -> String {
+    let address = address.trim_end_matches('/');
+    let address = address.strip_prefix("http://").unwrap_or(address);
+    match address.strip_prefix("localhost:") {
+        Some(port) => format!("127.0.0.1:{port}"),
+        None => address.to_owned(),
+    }
 }
 
 fn running_in(folder: &Path) -> Vec<ServerPointer> {
@@ -139,6 +146,15 @@ mod tests {
         assert_eq!(running_in(&servers), [pointer(8080)]);
         drop(file);
         assert_eq!(running_in(&servers), []);
+    }
+
+    #[test]
+    fn an_address_is_known_by_all_its_spellings() {
+        for spelling in ["127.0.0.1:81", "localhost:81", "http://localhost:81/"] {
+            assert_eq!(place(spelling), place("http://127.0.0.1:81"));
+        }
+        assert_eq!(place("unix:/run/c.sock"), "unix:/run/c.sock");
+        assert_ne!(place("https://127.0.0.1:81"), place("http://127.0.0.1:81"));
     }
 
     #[test]
