@@ -23,8 +23,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     listener: EngineListenerArgs,
     /// Kind of the reported logprobs
+    ///
+    /// The default is processed_logprobs.
     #[arg(long, value_enum, value_name = "MODE", default_value = "processed_logprobs")]
-    #[arg(help_heading = "Engine")]
+    #[arg(help_heading = "Engine", hide_default_value = true)]
     logprobs_mode: ReportedLogprobsName,
     /// Let requests overtake others by their `priority`
     ///

@@ -79,12 +79,16 @@ class Process:
 
     def __init__(self, *arguments, folder, env=None, stdout=None):
         self.arguments = [str(a) for a in arguments]
+        env = env or environment()
+        if env.get("XDG_STATE_HOME") == os.environ.get("XDG_STATE_HOME"):
+            # A command of another test must not find this server.
+            env = env | {"XDG_STATE_HOME": str(folder / "states")}
         self._log = folder / f"{self.arguments[0]}-{next(_numbers)}.stderr"
         with self._log.open("wb") as log:
             self.child = subprocess.Popen(
                 [binary(), *self.arguments],
                 cwd=folder,
-                env=env or environment(),
+                env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=stdout or subprocess.DEVNULL,
                 stderr=log,

@@ -98,6 +98,19 @@ def test_a_server_that_was_killed_is_not_found(tmp_path):
     assert not [*states.glob("rolltape/servers/*.json")]
 
 
+def test_a_pointer_that_others_can_write_leads_nowhere(tmp_path):
+    states = tmp_path / "states"
+    env = harness.environment(XDG_STATE_HOME=str(states))
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    with harness.serve(tmp_path, "--model", harness.MODEL, env=env):
+        (pointer,) = states.glob("rolltape/servers/*.json")
+        assert pointer.stat().st_mode & 0o777 == 0o600
+        assert harness.command("episodes", folder=folder, env=env).returncode == 0
+        pointer.chmod(0o666)
+        assert harness.command("episodes", folder=folder, env=env).returncode == 1
+
+
 def test_the_newest_episode_needs_no_name(proxy, told):
     listed = told("episodes", "--json").stdout.splitlines()
     newest, second = [json.loads(line)["episode_id"] for line in listed[:2]]
