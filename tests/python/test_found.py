@@ -52,7 +52,7 @@ def test_a_run_finds_the_server_and_has_a_name_one_can_say(proxy, told):
     ended = told("run", "python3", "-c", AGENT)
     name = re.search(r"recorded (python3-[a-z]+-[a-z]+-[a-z0-9]{4}):", ended.stderr)
     assert name, ended.stderr
-    assert name[1] in told("episodes").stdout
+    assert name[1] in told("episodes", "--json").stdout
 
 
 def test_the_package_finds_the_server(proxy, told, states, tmp_path, monkeypatch):
