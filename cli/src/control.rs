@@ -99,10 +99,8 @@ fn refusal(status: u16, reply: &[u8]) -> Failure {
     let text = String::from_utf8_lossy(reply);
     let reason = document["error"]["message"].as_str().unwrap_or(text.trim());
     let failure = Failure::new(format!("the server answered {status}: {reason}"));
-    match status {
-        404 => failure.hint("docs/control.md lists the requests"),
-        _ => http::with_hint(failure, status),
-    }
+    // The server names a path that is like an unknown one.
+    if status == 404 { failure } else { http::with_hint(failure, status) }
 }
 
 #[cfg(test)]

@@ -42,6 +42,13 @@ pub struct EpisodeTree {
     pub rewards: Vec<RewardView>,
 }
 
+impl EpisodeTree {
+    /// True for a recording of what was said alone: the server told no ids.
+    pub fn is_text_only(&self) -> bool {
+        self.episode.generations > 0 && self.episode.with_ids == 0 && self.sampled_tokens == 0
+    }
+}
+
 /// A reason why an attempt is not exact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FindingView {

@@ -203,7 +203,10 @@ impl EpisodeNumbers {
             turns: tree.turns.len(),
             trajectories: tree.trajectories,
             prompt_tokens: episode.prompt_tokens,
-            sampled_tokens: tree.sampled_tokens,
+            sampled_tokens: match tree.is_text_only() {
+                true => episode.completion_tokens,
+                false => tree.sampled_tokens,
+            },
             trainable_tokens: tree.trainable_tokens,
             mean_logprob: (count > 0.0).then(|| sum / count),
             duration_ms: turns.filter_map(|turn| turn.duration_ms).sum(),

@@ -122,7 +122,7 @@ fn numbers(tree: &EpisodeTree) -> String {
     let mut parts = vec![
         print::count(episode.calls, "call"),
         format!("{} prompt tokens", grouped(episode.prompt_tokens)),
-        match is_text_only(tree) {
+        match tree.is_text_only() {
             true => {
                 format!("{} sampled, by the server's count", grouped(episode.completion_tokens))
             }
@@ -151,11 +151,6 @@ fn numbers(tree: &EpisodeTree) -> String {
     parts.join(" | ")
 }
 
-/// True for a recording of what was said alone: the server tells no ids.
-fn is_text_only(tree: &EpisodeTree) -> bool {
-    tree.episode.generations > 0 && tree.episode.with_ids == 0 && tree.sampled_tokens == 0
-}
-
 fn times(tree: &EpisodeTree) -> String {
     let episode = &tree.episode;
     let mut parts = vec![format!("opened {}", date(episode.opened_at))];
@@ -177,14 +172,14 @@ fn verdict(tree: &EpisodeTree, room: &TextRoom) -> Vec<Line> {
         "usable" => Style::Yellow,
         _ => Style::Red,
     };
-    let mut lines = vec![match is_text_only(tree) {
+    let mut lines = vec![match tree.is_text_only() {
         true => Line::styled(Style::Dim, "text only: the server told no token ids"),
         false => Line::styled(style, tree.verdict.clone()),
     }];
     if tree.episode.may_lack_calls {
         lines.push(Line::styled(Style::Red, "  calls may be missing"));
     }
-    let told = |finding: &&FindingView| !is_text_only(tree) || finding.reason != NO_TOKEN_IDS;
+    let told = |finding: &&FindingView| !tree.is_text_only() || finding.reason != NO_TOKEN_IDS;
     for finding in tree.reasons.iter().filter(told) {
         let text = format!("{}{}: {}", finding.reason, calls_of(tree, finding), finding.meaning);
         let rows = super::super::message::hanging(&text, 2, room);

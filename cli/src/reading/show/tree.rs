@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use viewer::{EpisodeTree, OtherCall, TurnId, TurnView};
 
-use super::turn::label;
+use super::turn::{label, shared_reasons};
 use super::versions::{versions_suffix, weights};
 use crate::exit::Failure;
 use crate::print;
@@ -19,12 +19,16 @@ const EXCERPT_ROOM: RangeInclusive<usize> = 12..=60;
 const ARROW: &str = " -> ";
 
 /// The turns of an episode, by the turn that each continues.
-struct TurnTree<'a>(BTreeMap<Option<(&'a str, u32)>, Vec<&'a TurnView>>);
+struct TurnTree<'a> {
+    children: BTreeMap<Option<(&'a str, u32)>, Vec<&'a TurnView>>,
+    /// Reasons that all turns have.
+    shared: Vec<&'a str>,
+}
 
 /// Prints the tree, then the calls without a turn, then the weights.
 pub(super) fn print(tree: &EpisodeTree) -> Result<(), Failure> {
     print::line(&heading(tree))?;
-    TurnTree::of(&tree.turns).draw_below(None, "")?;
+    TurnTree::of(tree).draw_below(None, "")?;
     tree.others.iter().try_for_each(|other| print::line(&other_line(other)))?;
     weights(&tree.turns).iter().try_for_each(|line| print::line(line))
 }
@@ -37,29 +41,31 @@ fn heading(tree: &EpisodeTree) -> String {
     parts.push(print::count(episode.calls, "call"));
     parts.push(format!("{} sampled tokens", episode.completion_tokens));
     parts.push(format!("reward {}", print::reward(episode.reward)));
+    let shared = shared_reasons(tree);
+    parts.extend((!shared.is_empty()).then(|| format!("all turns: {}", shared.join(", "))));
     parts.join(" | ")
 }
 
 impl<'a> TurnTree<'a> {
-    fn of(turns: &'a [TurnView]) -> Self {
+    fn of(tree: &'a EpisodeTree) -> Self {
         let mut children: BTreeMap<_, Vec<&TurnView>> = BTreeMap::new();
-        for turn in turns {
+        for turn in &tree.turns {
             let parent = turn.parent.as_ref();
             let parent = parent.map(|TurnId { call_id, choice }| (call_id.as_str(), *choice));
             children.entry(parent).or_default().push(turn);
         }
-        Self(children)
+        Self { children, shared: shared_reasons(tree) }
     }
 
     /// Draws the turns below `parent`. A history without forks stays flush left; only forks indent.
     fn draw_below(&self, mut parent: Option<(&'a str, u32)>, indent: &str) -> Result<(), Failure> {
         loop {
-            let children = self.0.get(&parent).map_or(&[][..], Vec::as_slice);
+            let children = self.children.get(&parent).map_or(&[][..], Vec::as_slice);
             match children {
                 [] => return Ok(()),
                 // A loop, not a recursion: a history may have thousands of turns.
                 [only] => {
-                    print_turn(indent, only)?;
+                    self.print(indent, only)?;
                     parent = Some((&only.call_id, only.choice));
                 }
                 forks => return self.draw_forks(forks, indent),
@@ -71,41 +77,44 @@ impl<'a> TurnTree<'a> {
         for (at, child) in forks.iter().enumerate() {
             let is_last = at + 1 == forks.len();
             let (branch, below) = if is_last { ("`- ", "   ") } else { ("|- ", "|  ") };
-            print_turn(&format!("{indent}{branch}"), child)?;
+            self.print(&format!("{indent}{branch}"), child)?;
             let turn = Some((child.call_id.as_str(), child.choice));
             self.draw_below(turn, &format!("{indent}{below}"))?;
         }
         Ok(())
     }
+
+    /// Prints a turn in one line of the terminal.
+    fn print(&self, indent: &str, turn: &TurnView) -> Result<(), Failure> {
+        let width = terminal::width();
+        let room = width.map(|width| width.saturating_sub(width_of(indent)));
+        let line = format!("{indent}{}", turn_line(turn, &self.shared, room));
+        print::line(&match width {
+            Some(width) => shortened(&line, width),
+            None => line,
+        })
+    }
 }
 
-/// Prints a turn in one line of the terminal.
-fn print_turn(indent: &str, turn: &TurnView) -> Result<(), Failure> {
-    let width = terminal::width();
-    let line = turn_line(turn, width.map(|width| width.saturating_sub(width_of(indent))));
-    let line = format!("{indent}{line}");
-    print::line(&match width {
-        Some(width) => shortened(&line, width),
-        None => line,
-    })
-}
-
-/// The line of a turn. What was heard and said has the room that the numbers leave of `width`.
-fn turn_line(turn: &TurnView, width: Option<usize>) -> String {
+/// The line of a turn, without the reasons that are `shared`. What was heard and said has the room
+/// that the numbers leave of `width`.
+fn turn_line(turn: &TurnView, shared: &[&str], width: Option<usize>) -> String {
     let kind = match turn.kind.as_str() {
         "main" => String::new(),
         kind => format!(" {kind} ({})", turn.kind_reason),
     };
     let versions = versions_suffix(turn).map(|versions| format!(" by {versions}"));
-    let notes = match turn.reasons.is_empty() {
-        true => String::new(),
-        false => format!("  ! {}", turn.reasons.join(", ")),
+    let own = turn.reasons.iter().map(String::as_str).filter(|reason| !shared.contains(reason));
+    let own: Vec<&str> = own.collect();
+    let notes = if own.is_empty() { String::new() } else { format!("  ! {}", own.join(", ")) };
+    // Without ids nobody knows which tokens of the prompt are new.
+    let (prompt, sampled) = match turn.counted_tokens {
+        Some(counted) => (format!("{}", turn.prompt_tokens.unwrap_or(0)), counted),
+        None => (format!("+{}", turn.new_prompt_tokens), turn.sampled_tokens),
     };
     let numbers = format!(
-        "{}{kind} +{} prompt +{} sampled{}{}  ",
+        "{}{kind} {prompt} prompt +{sampled} sampled{}{}  ",
         label(turn),
-        turn.new_prompt_tokens,
-        turn.counted_tokens.unwrap_or(turn.sampled_tokens),
         versions.unwrap_or_default(),
         timing(turn),
     );
