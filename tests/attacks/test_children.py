@@ -219,4 +219,4 @@ def test_an_agent_that_is_known_by_name_gets_no_key_that_is_hidden(run, tmp_path
     agent.chmod(0o755)
     for options in (("--upstream-key-env", "OPENAI_API_KEY"), ("--clean-env",)):
         ended = run(*options, child=[agent, "x"], OPENAI_API_KEY=SECRET)
-        assert "/e/run-" in ended.stdout and SECRET not in ended.stdout, ended
+        assert "/e/" in ended.stdout and SECRET not in ended.stdout, ended

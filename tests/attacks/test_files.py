@@ -98,7 +98,7 @@ def test_a_store_and_the_files_beside_it_are_their_owner_s_alone(serve):
 
 
 def test_a_store_of_run_is_its_owner_s_alone(tmp_path):
-    assert "recorded run-" in records(tmp_path / "run.db").stderr
+    assert "recorded true-" in records(tmp_path / "run.db").stderr
     assert mode(tmp_path / "run.db") == 0o600
     assert open_to_others(tmp_path) == []
 
@@ -106,7 +106,7 @@ def test_a_store_of_run_is_its_owner_s_alone(tmp_path):
 def test_an_empty_file_that_others_may_read_becomes_no_store_that_they_may_read(tmp_path):
     store = tmp_path / "run.db"
     store.touch(0o666)
-    assert "recorded run-" in records(store).stderr
+    assert "recorded true-" in records(store).stderr
     assert open_to_others(tmp_path) == []
 
 
@@ -206,13 +206,13 @@ def test_a_dangling_link_in_the_place_of_a_store_makes_no_store(tmp_path):
 def test_a_link_to_an_empty_file_does_not_make_a_store_of_it(tmp_path):
     (tmp_path / "empty").touch()
     (tmp_path / "run.db").symlink_to(tmp_path / "empty")
-    assert "recorded run-" not in records(tmp_path / "run.db").stderr
+    assert "recorded true-" not in records(tmp_path / "run.db").stderr
     assert (tmp_path / "empty").read_bytes() == b""
 
 
 def test_a_link_to_a_file_that_is_no_store_changes_nothing(tmp_path, victim):
     (tmp_path / "run.db").symlink_to(victim)
-    assert "recorded run-" not in records(tmp_path / "run.db").stderr
+    assert "recorded true-" not in records(tmp_path / "run.db").stderr
     assert victim.read_text() == VICTIM
 
 
@@ -220,7 +220,7 @@ def test_a_link_to_a_store_leads_to_it_and_to_its_lock(store, tmp_path):
     other = tmp_path / "links"
     other.mkdir()
     (other / "run.db").symlink_to(store)
-    assert "recorded run-" in records(other / "run.db").stderr
+    assert "recorded true-" in records(other / "run.db").stderr
     assert [path.name for path in other.iterdir()] == ["run.db"]
     assert Path(f"{store}-writer").exists()
 

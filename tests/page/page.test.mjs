@@ -207,6 +207,17 @@ test("a narrow window shows the bar in one line", () =>
     { viewport: { width: 420, height: 800 } },
   ));
 
+test("an unknown address is said to be one, and a tab's word is an address", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/nothing");
+    await page.getByText("There is no such page").waitFor();
+    await go(page, "#/numbers");
+    await page.waitForSelector(".totals");
+    assert.equal(await page.locator("nav.top a.on").innerText(), "Numbers");
+    assert.equal(await page.locator("h1").innerText(), "Numbers");
+    assert.equal(await page.locator("svg[role=img]:not([aria-label])").count(), 0);
+  }));
+
 test("tokens have their logprob, mask, version and fidelity on hover", () =>
   inPage(recorded.link, async (page) => {
     await go(page, "#/episodes?name=game-2-e0");
