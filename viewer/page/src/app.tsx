@@ -65,9 +65,22 @@ export function App() {
   );
 }
 
+/** The tab that a place belongs to; a tab's word is an address as well. */
+const TABS: Record<string, string> = {
+  e: "episodes",
+  group: "groups",
+  numbers: "stats",
+  live: "calls",
+};
+
+function tabOf(place = "episodes"): string {
+  return TABS[place] ?? place;
+}
+
 /** The heading of a list, for those who do not see which tab is lit. */
 function Heading({ place }: { place: string | undefined }) {
-  const word = PLACES.find(([name]) => name === (place ?? "episodes"))?.[1];
+  const isOne = place === "e" || place === "group";
+  const word = isOne ? undefined : PLACES.find(([name]) => name === tabOf(place))?.[1];
   return word ? <h1 class="unseen">{word}</h1> : null;
 }
 
@@ -116,8 +129,7 @@ function Unknown() {
 function Bar({ route, onHelp }: { route: Route; onHelp(): void }) {
   const [chosen, setChosen] = useState(theme());
   const place = route.path[0] ?? "episodes";
-  const of = { e: "episodes", group: "groups", numbers: "stats", live: "calls" };
-  const shown = (of as Record<string, string>)[place] ?? place;
+  const shown = tabOf(place);
   const turn = () => {
     applyTheme(nextTheme(chosen));
     setChosen(nextTheme(chosen));
