@@ -125,7 +125,7 @@ pub(crate) async fn run(args: Args, log_format: LogFormat) -> CommandResult {
     })
     .await?;
 
-    let _pointer = pointer_to(&running, &location).leave();
+    let _pointer = pointer_to(&running, &location).and_then(|pointer| pointer.leave());
     report_addresses(&running, &store, requires_key);
     report_ready();
     let lines =
@@ -168,14 +168,15 @@ fn check_engine(args: &Args) -> Result<(), Failure> {
 }
 
 /// Where this server is found.
-fn pointer_to(running: &RunningServer, store: &Location) -> ServerPointer {
-    let place = running.token.as_ref().and_then(|found| found.place.as_ref());
-    ServerPointer {
-        agents: running.agents_url(),
-        control: running.control_url(),
+fn pointer_to(running: &RunningServer, store: &Location) -> Option<ServerPointer> {
+    let token = running.token.as_ref().and_then(|found| found.place.as_ref());
+    Some(ServerPointer {
+        place: pointer::here()?,
+        agents: pointer::absolute_address(&running.agents_url()),
+        control: pointer::absolute_address(&running.control_url()),
         store: pointer::absolute(store),
-        token_file: place.map(PathBuf::from).filter(|path| path.is_absolute()),
-    }
+        token_file: token.map(PathBuf::from).filter(|path| path.is_absolute()),
+    })
 }
 
 /// Prints the token's place and the addresses. Tests and scripts read these lines.

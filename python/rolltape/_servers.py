@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 
 BYTES_MAX = 1 << 16
@@ -52,7 +53,8 @@ def meant() -> Server | None:
     """The only server, or that of the store in this folder; None if a variable says another."""
     if any(os.environ.get(name) for name in SAYING):
         return None
-    servers = running()
+    # Sockets in the file system are not for this client.
+    servers = [one for one in running() if not (one.agents + one.control).count("unix:")]
     own = [one for one in servers if one.store == os.path.abspath(STORE) and os.path.exists(STORE)]
     return own[0] if own else servers[0] if len(servers) == 1 else None
 
@@ -65,10 +67,15 @@ def token_file(control: str) -> str | None:
 
 
 def _place(address: str) -> str:
-    """An address without what may be left out; a name of loopback is as good as its address."""
-    address = address.rstrip("/").removeprefix("http://")
-    port = address.removeprefix("localhost:")
-    return address if port == address else f"127.0.0.1:{port}"
+    """An address without what may be left out; a name of loopback is another address."""
+    return address.rstrip("/").removeprefix("http://")
+
+
+def _here() -> str:
+    """This machine since it was started, and the network of this process."""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as boot:
+        return f"{boot.read().strip()} {os.readlink('/proc/self/ns/net')}"
+    return ""
 
 
 def _read(path: str) -> Server | None:
@@ -85,6 +92,8 @@ def _read(path: str) -> Server | None:
             return None
         try:
             said = json.loads(content.read(BYTES_MAX))
+            if said["place"] != _here():
+                return None
             return Server(said["agents"], said["control"], said["store"], said["token_file"])
         except (ValueError, KeyError, TypeError):
             return None

@@ -45,7 +45,8 @@ pub struct EpisodeTree {
 impl EpisodeTree {
     /// True for a recording of what was said alone: the server told no ids.
     pub fn is_text_only(&self) -> bool {
-        self.episode.generations > 0 && self.episode.with_ids == 0 && self.sampled_tokens == 0
+        let is_counted = self.turns.iter().any(|turn| turn.counted_tokens.is_some());
+        is_counted && self.episode.with_ids == 0 && self.sampled_tokens == 0
     }
 }
 

@@ -178,11 +178,15 @@ impl ControlToken {
                 };
                 Some(place.read()?.ok_or_else(missing)?)
             }
-            // Without a folder of states there is no file either.
-            None => match pointer::token_file(control).or_else(|| token_file(store, &get).ok()) {
-                Some(file) => TokenPlace::File(file).read()?,
-                None => None,
-            },
+            // Without a folder of states there is no file either. The token of another server is
+            // none for one that is known.
+            None => {
+                let file = match pointer::server_at(control) {
+                    Some(server) => server.token_file,
+                    None => token_file(store, &get).ok(),
+                };
+                file.map(|file| TokenPlace::File(file).read()).transpose()?.flatten()
+            }
         };
         Ok(found.map(|found| found.bearer()))
     }

@@ -22,6 +22,9 @@ const READERS: [&str; 13] = [
 const CALLERS: [(&str, &[&str]); 3] =
     [("control", &["control"]), ("feed", &["control"]), ("run", &["control", "proxy"])];
 
+/// The start of a store that is no file.
+const DATABASE: &str = "postgres";
+
 /// Options and variables that say which server or which store is meant.
 const SAYING: [(&str, &str); 3] = [
     ("--store", "ROLLTAPE_STORE"),
@@ -68,7 +71,8 @@ impl ServersHere {
                 command = with_default(command, name, option, address);
             }
         }
-        if !self.has_store {
+        // What a database needs beside its name is not said where everybody reads it.
+        if !self.has_store && !server.store.starts_with(DATABASE) {
             for name in READERS {
                 command = with_default(command, name, "location", &server.store);
             }
@@ -87,6 +91,7 @@ impl ServersHere {
 
         match self.running.as_slice() {
             [] => {}
+            [only] if only.store.starts_with(DATABASE) || name == "doctor" => {}
             [only] => terminal::remark(&format!(
                 "the store is {}, to which a server on this machine records",
                 only.store
@@ -116,6 +121,7 @@ mod tests {
 
     fn server(store: &str) -> ServerPointer {
         ServerPointer {
+            place: String::new(),
             agents: "http://127.0.0.1:1".to_owned(),
             control: "http://127.0.0.1:2".to_owned(),
             store: store.to_owned(),

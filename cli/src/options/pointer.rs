@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use store::Location;
+use uuid::Uuid;
 
+use super::address::UNIX;
 use crate::secret_file;
 
 /// The folder of the files, in the user's folder of states.
@@ -22,6 +24,9 @@ const FOLDER: &str = "rolltape/servers";
 /// A server that runs here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ServerPointer {
+    /// The machine, as it was started, and the network: others cannot be reached, and a lock of
+    /// another machine may look like one of this.
+    pub(crate) place: String,
     /// The data listener: a URL, or `unix:PATH`.
     pub(crate) agents: String,
     /// The control listener, likewise.
@@ -63,7 +68,7 @@ impl ServerPointer {
         file.write_all(serde_json::to_string(self)?.as_bytes())?;
         // Before the file has its name, so that nobody takes it for that of a dead server.
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        let path = folder.join(format!("{}.json", std::process::id()));
+        let path = folder.join(format!("{}.json", Uuid::now_v7().as_simple()));
         let file = file.persist(&path)?;
         Ok(PointerFile { path, _file: file })
     }
@@ -74,20 +79,33 @@ pub(crate) fn running() -> Vec<ServerPointer> {
     folder(&|name| std::env::var_os(name)).map_or_else(Vec::new, |folder| running_in(&folder))
 }
 
-/// The file of the token of the server here whose control listener is at `address`.
-pub(crate) fn token_file(address: &str) -> Option<PathBuf> {
-    let asked = place(address);
-    running().into_iter().find(|server| place(&server.control) == asked)?.token_file
+/// The server here whose control listener is at `address`.
+pub(crate) fn server_at(address: &str) -> Option<ServerPointer> {
+    let asked = spelled(address);
+    running().into_iter().find(|server| spelled(&server.control) == asked)
 }
 
-/// An address without what may be left out. A name of loopback is as good as its address.
-fn place(address: &str) -> String {
+/// An address without what may be left out. A name of loopback is another address: who answers to
+/// it may be somebody else.
+fn spelled(address: &str) -> String {
     let address = address.trim_end_matches('/');
-    let address = address.strip_prefix("http://").unwrap_or(address);
-    match address.strip_prefix("localhost:") {
-        Some(port) => format!("127.0.0.1:{port}"),
+    absolute_address(address.strip_prefix("http://").unwrap_or(address))
+}
+
+/// The address in any folder.
+pub(crate) fn absolute_address(address: &str) -> String {
+    let absolute = |path: &str| std::path::absolute(path).ok();
+    match address.strip_prefix(UNIX).and_then(absolute) {
+        Some(path) => format!("{UNIX}{}", path.display()),
         None => address.to_owned(),
     }
+}
+
+/// This machine since it was started, and the network of this process.
+pub(crate) fn here() -> Option<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let network = std::fs::read_link("/proc/self/ns/net").ok()?;
+    Some(format!("{} {}", boot.trim(), network.display()))
 }
 
 fn running_in(folder: &Path) -> Vec<ServerPointer> {
@@ -101,12 +119,16 @@ fn running_in(folder: &Path) -> Vec<ServerPointer> {
 /// Reads a file; `None` if its server has died, or if it is not as a server leaves it.
 fn read(path: &Path) -> Option<ServerPointer> {
     let text = secret_file::read(path).ok().flatten()?;
+    let server: ServerPointer = serde_json::from_str(&text).ok()?;
+    if server.place != here()? {
+        return None;
+    }
     let file = File::open(path).ok()?;
     if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
         let _ = std::fs::remove_file(path);
         return None;
     }
-    serde_json::from_str(&text).ok()
+    Some(server)
 }
 
 fn folder(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
@@ -129,6 +151,7 @@ mod tests {
 
     fn pointer(port: u16) -> ServerPointer {
         ServerPointer {
+            place: here().unwrap(),
             agents: format!("http://127.0.0.1:{port}"),
             control: format!("http://127.0.0.1:{}", port + 1),
             store: "/runs/rolltape.db".to_owned(),
@@ -150,11 +173,14 @@ mod tests {
 
     #[test]
     fn an_address_is_known_by_all_its_spellings() {
-        for spelling in ["127.0.0.1:81", "localhost:81", "http://localhost:81/"] {
-            assert_eq!(place(spelling), place("http://127.0.0.1:81"));
+        for spelling in ["127.0.0.1:81", "127.0.0.1:81/", "http://127.0.0.1:81/"] {
+            assert_eq!(spelled(spelling), spelled("http://127.0.0.1:81"));
         }
-        assert_eq!(place("unix:/run/c.sock"), "unix:/run/c.sock");
-        assert_ne!(place("https://127.0.0.1:81"), place("http://127.0.0.1:81"));
+        assert_eq!(spelled("unix:/run/c.sock"), "unix:/run/c.sock");
+        assert!(spelled("unix:c.sock").starts_with("unix:/"));
+        for other in ["https://127.0.0.1:81", "http://localhost:81"] {
+            assert_ne!(spelled(other), spelled("http://127.0.0.1:81"));
+        }
     }
 
     #[test]
@@ -165,6 +191,15 @@ mod tests {
         std::fs::copy(&file.path, &left).unwrap();
         assert_eq!(running_in(folder.path()), [pointer(8080)]);
         assert!(!left.exists());
+    }
+
+    #[test]
+    fn a_server_of_another_machine_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = ServerPointer { place: "elsewhere".to_owned(), ..pointer(8080) };
+        let file = other.leave_in(folder.path()).unwrap();
+        assert_eq!(running_in(folder.path()), []);
+        assert!(file.path.exists());
     }
 
     #[test]

@@ -28,15 +28,15 @@ impl Source {
             Err(failure) => failure,
         };
 
-        let longer = self.names(Some(id)).await.unwrap_or_default();
+        let (longer, is_whole) = self.names(Some(id)).await.unwrap_or_default();
         let longer: Vec<&String> = longer.iter().filter(|name| name.starts_with(id)).collect();
         match longer.as_slice() {
-            [only] if *only != id => self.tree(only, *attempt).await,
+            [only] if *only != id && is_whole => self.tree(only, *attempt).await,
             [_, _, ..] if !longer.contains(&id) => {
                 let told = told(longer.into_iter());
                 Err(Failure::new(format!("several episodes begin with `{id}`")).hint(told))
             }
-            [] => Err(match told(alike(id, &self.names(None).await.unwrap_or_default())) {
+            [] => Err(match told(alike(id, &self.names(None).await.unwrap_or_default().0)) {
                 none if none.is_empty() => failure,
                 near => failure.hint(format!("did you mean {near}?")),
             }),
@@ -53,12 +53,14 @@ impl Source {
         }
     }
 
-    /// The names of the newest episodes, or of those that contain a text.
-    async fn names(&self, part: Option<&str>) -> Result<BTreeSet<String>, Failure> {
+    /// The names of the newest episodes, or of those that contain a text, and whether these are
+    /// all.
+    async fn names(&self, part: Option<&str>) -> Result<(BTreeSet<String>, bool), Failure> {
         let mut parameters = vec![pair("limit", LOOKED_AT)];
         parameters.extend(part.map(|part| pair("name", part)));
         let list = self.episodes(&parameters).await?;
-        Ok(list.episodes.into_iter().map(|episode| episode.episode_id).collect())
+        let is_whole = list.total <= u64::from(LOOKED_AT);
+        Ok((list.episodes.into_iter().map(|episode| episode.episode_id).collect(), is_whole))
     }
 }
 

@@ -12,6 +12,8 @@ use crate::exit::Failure;
 use crate::http::{self, Http};
 use crate::server::RunningServer;
 
+/// Names that are tried for one that no episode has. Two in a row are never taken by chance.
+const NAMES_MAX: usize = 8;
 /// The API key of a command that has none.
 const KEY: &str = "rolltape";
 
@@ -46,7 +48,9 @@ impl EpisodeClient {
         };
         let bearer = match own_server {
             Some(server) => server.control_bearer(),
-            None => args.proxy.control.token.of_client(&control, &args.store.location)?,
+            None => {
+                args.proxy.control.token.of_client(&args.server.control, &args.store.location)?
+            }
         };
 
         Ok(Self {
@@ -65,13 +69,15 @@ impl EpisodeClient {
         if args.episode.id.is_some() {
             return Ok(());
         }
-        loop {
+        for _ in 0..NAMES_MAX {
             let page = format!("/episodes/{}", self.id);
-            match self.ask(Method::GET, &page, &Value::Null).await? {
-                (200, _) => self.id = fresh_id(args)?,
-                _ => return Ok(()),
+            let (_, reply) = self.ask(Method::GET, &page, &Value::Null).await?;
+            if reply["episode_id"] != self.id.as_str() {
+                break;
             }
+            self.id = fresh_id(args)?;
         }
+        Ok(())
     }
 
     /// Announces group and task, which the path that the agent gets cannot carry.

@@ -5,8 +5,10 @@ import { Mark, Verdict } from "../parts/marks";
 import { number, plural } from "../words/format";
 
 /** True for a recording of what was said alone: its server told no ids. */
-export const isTextOnly = ({ episode }: Tree): boolean =>
-  episode.generations > 0 && episode.with_ids === 0;
+export const isTextOnly = ({ episode, sampled_tokens, turns }: Tree): boolean =>
+  episode.with_ids === 0 &&
+  sampled_tokens === 0 &&
+  turns.some((turn) => (turn.counted_tokens ?? null) !== null);
 
 /** The verdict on the tokens, unless only texts were recorded. */
 export function VerdictOf({ tree }: { tree: Tree }) {
