@@ -8,8 +8,7 @@ use serde_json::Value;
 
 use crate::exit::{CommandResult, Failure};
 use crate::http::{self, Http};
-use crate::options::control::{CONTROL_HEADING, ControlToken};
-use crate::options::store::StoreArgs;
+use crate::options::control::ServerToAsk;
 use crate::terminal;
 
 /// Send one request to a running server's control listener
@@ -22,25 +21,14 @@ pub(crate) struct Args {
     /// GET, POST, PUT or DELETE [default: GET, or POST with --json]
     #[arg(value_parser = method, help_heading = None::<&str>)]
     method: Option<Method>,
-    /// What is asked, such as /ready or /episodes/run-1
+    /// Path of the request, such as /ready or /episodes/run-1
     #[arg(value_parser = path, help_heading = None::<&str>)]
     path: String,
     /// The body, as JSON
     #[arg(long, value_name = "JSON", value_parser = json)]
     json: Option<Value>,
-    /// The server's control listener
-    #[arg(
-        long,
-        value_name = "URL",
-        default_value = "http://127.0.0.1:8081",
-        env = "ROLLTAPE_CONTROL_URL",
-        help_heading = CONTROL_HEADING
-    )]
-    control: String,
     #[command(flatten)]
-    token: ControlToken,
-    #[command(flatten)]
-    store: StoreArgs,
+    server: ServerToAsk,
 }
 
 fn method(text: &str) -> Result<Method, String> {
@@ -62,13 +50,13 @@ fn json(text: &str) -> Result<Value, String> {
 
 /// Sends the request, and prints the reply.
 pub(crate) async fn run(args: Args) -> CommandResult {
-    let bearer = args.token.of_client(&args.control, &args.store.location)?;
+    let bearer = args.server.bearer()?;
     let headers: Vec<_> = bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
     let method = args.method.unwrap_or(match args.json {
         Some(_) => Method::POST,
         None => Method::GET,
     });
-    let url = format!("{}{}", http::base_url(&args.control), args.path);
+    let url = format!("{}{}", http::base_url(&args.server.control), args.path);
 
     let body = args.json.unwrap_or_default();
     let answer = Http::new().begin(method, &url, &headers, &body).await;

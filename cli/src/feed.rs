@@ -27,8 +27,7 @@ use self::query::FeedArgs;
 use self::sink::FeedOutput;
 use crate::exit::{CommandResult, Failure};
 use crate::http;
-use crate::options::control::{CONTROL_HEADING, ControlToken};
-use crate::options::store::StoreArgs;
+use crate::options::control::ServerToAsk;
 use crate::terminal;
 
 /// Pause before a server that cannot be reached is asked again.
@@ -61,21 +60,10 @@ pub(crate) struct Args {
     /// Then this consumer does not get it again.
     #[arg(long, requires = "consumer")]
     ack: bool,
-    /// The server's control listener
-    #[arg(
-        long,
-        value_name = "URL",
-        default_value = "http://127.0.0.1:8081",
-        env = "ROLLTAPE_CONTROL_URL",
-        help_heading = CONTROL_HEADING
-    )]
-    control: String,
     #[command(flatten)]
     query: FeedArgs,
     #[command(flatten)]
-    token: ControlToken,
-    #[command(flatten)]
-    store: StoreArgs,
+    server: ServerToAsk,
 }
 
 /// A reason to stop reading.
@@ -134,8 +122,7 @@ struct FeedReader<'a> {
 
 /// Reads until nothing is ready, or with --follow until a signal arrives.
 pub(crate) async fn run(args: Args) -> CommandResult {
-    let bearer = args.token.of_client(&args.control, &args.store.location)?;
-    let server = FeedClient::new(&args.control, bearer);
+    let server = FeedClient::new(&args.server.control, args.server.bearer()?);
     let mut reader = FeedReader {
         sink: FeedOutput::open(&args.out)?,
         encoder: RowEncoder::new(args.format),

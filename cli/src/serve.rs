@@ -167,7 +167,7 @@ fn check_engine(args: &Args) -> Result<(), Failure> {
     ))
 }
 
-/// Where this server is found.
+/// The pointer by which this server is found.
 fn pointer_to(running: &RunningServer, store: &Location) -> Option<ServerPointer> {
     let token = running.token.as_ref().and_then(|found| found.place.as_ref());
     Some(ServerPointer {

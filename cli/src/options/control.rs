@@ -13,6 +13,7 @@ use store::Location;
 
 use super::address::ListenAddress;
 use super::pointer;
+use super::store::StoreArgs;
 use crate::exit::Failure;
 use crate::secret_file;
 
@@ -42,6 +43,34 @@ pub(crate) struct ControlToken {
     /// Variable that holds the control listener's token
     #[arg(long, value_name = "NAME", env = "ROLLTAPE_CONTROL_TOKEN_ENV")]
     pub(super) control_token_env: Option<String>,
+}
+
+/// A running server, and the token with which it is asked.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = CONTROL_HEADING)]
+pub(crate) struct ServerToAsk {
+    /// The server's control listener
+    #[arg(
+        long,
+        value_name = "URL",
+        default_value = "http://127.0.0.1:8081",
+        env = "ROLLTAPE_CONTROL_URL"
+    )]
+    pub(crate) control: String,
+    #[command(flatten)]
+    token: ControlToken,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+impl ServerToAsk {
+    /// The `authorization` of requests; `None` if no token is found here.
+    ///
+    /// # Errors
+    /// [`Failure`] if there is a token that cannot be used.
+    pub(crate) fn bearer(&self) -> Result<Option<String>, Failure> {
+        self.token.of_client(&self.control, &self.store.location)
+    }
 }
 
 /// The options of a control listener.

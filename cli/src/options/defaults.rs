@@ -1,4 +1,4 @@
-//! What a command takes that is told of no server and no store: those of the server that runs here.
+//! The server and the store of a command that is told of none: those of the server that runs here.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -12,7 +12,7 @@ use crate::options::parse::AttemptName;
 const LOOKED_AT: u32 = 1000;
 /// Names that are told where none, or more than one, is meant.
 const TOLD: usize = 5;
-/// How much two names have to be alike: 1 is the same.
+/// Least likeness of a name that is told for another; 1 is the same name.
 const ALIKE: f64 = 0.85;
 
 impl Source {

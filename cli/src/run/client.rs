@@ -32,6 +32,7 @@ pub(super) struct EpisodeClient {
     key: Option<String>,
 }
 
+/// A new name for the command's episode.
 fn fresh_id(args: &Args) -> Result<EpisodeId, Failure> {
     names::name(&args.command).parse().map_err(|e: episode::InvalidId| Failure::of(&e))
 }
@@ -109,7 +110,6 @@ impl EpisodeClient {
         self.request(Method::GET, &format!("{page}{query}"), &Value::Null).await
     }
 
-    /// Sends a request to the control listener.
     /// Asks the control listener. Returns the status and the reply.
     async fn ask(&self, method: Method, page: &str, body: &Value) -> Result<(u16, Value), Failure> {
         let url = format!("{}{page}", self.control);
@@ -123,6 +123,7 @@ impl EpisodeClient {
         })
     }
 
+    /// Sends a request to the control listener, which has to accept it.
     async fn request(&self, method: Method, page: &str, body: &Value) -> Result<Value, Failure> {
         let (status, reply) = self.ask(method, page, body).await?;
         if status == 200 {
