@@ -4,7 +4,7 @@
 //! what a command reads. [`proxy`] has what `serve` and `run` share: [`upstream`], [`fleet`],
 //! [`agents`], [`limits`], [`control`], [`tls`] and [`telemetry`]. [`engine`] and [`device`] say
 //! how the engine computes, [`token`] who may call it. [`tokenizer`] takes a file or its folder.
-//! [`defaults`] are those of a server that runs here, which left a [`pointer`].
+//! [`defaults`] are those of a server that runs here, which left a [`mod@pointer`].
 
 pub(crate) mod address;
 pub(crate) mod agents;

@@ -385,7 +385,8 @@ impl Scheduler {
     }
 
     /// Divides prompts, of which the first is the oldest, into those that overtake it and all
-    /// others. A priority is not overtaken.
+    /// others. A priority is not overtaken. A scored prompt does not overtake: it could have all
+    /// the rows of logits that the oldest one needs.
     fn overtaking(&self, prompts: Vec<usize>) -> (Vec<usize>, Vec<usize>) {
         let Some(oldest) = prompts.first().map(|index| &self.running[*index]) else {
             return (Vec::new(), prompts);
@@ -393,6 +394,7 @@ impl Scheduler {
         prompts.into_iter().partition(|index| {
             let one = &self.running[*index];
             one.request.priority == oldest.request.priority
+                && !one.is_scoring()
                 && one.uncomputed().saturating_mul(OVERTAKEN) <= oldest.uncomputed()
         })
     }

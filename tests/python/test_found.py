@@ -90,7 +90,7 @@ def test_a_server_that_was_killed_is_not_found(tmp_path):
     env = harness.environment(XDG_STATE_HOME=str(states))
     with harness.serve(tmp_path, "--model", harness.MODEL, env=env) as proxy:
         assert len([*states.glob("rolltape/servers/*.json")]) == 1
-        proxy.process.kill()
+        proxy.kill()
         folder = tmp_path / "elsewhere"
         folder.mkdir()
         missing = harness.command("episodes", folder=folder, env=env)

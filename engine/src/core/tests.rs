@@ -280,8 +280,9 @@ fn a_short_prompt_and_its_reply_do_not_wait_for_a_long_prompt() {
     engine.core.step();
     assert_eq!(engine.core.scheduler.running[0].cache.len, 64);
     let mut fast = engine.submit(std::slice::from_ref(&short));
-    // Of its 17 tokens, 16 go in one step, and the long prompt has as many rows.
-    let rows = [80, 111, 142, 173, 204].map(|long_rows| {
+    // Of its 17 tokens, 16 go in one step, and the long prompt has as many rows. Then it has all 32
+    // beside those of the reply.
+    let rows = [80, 112, 144, 176, 208].map(|long_rows| {
         engine.core.step();
         (engine.core.scheduler.running[0].cache.len, long_rows)
     });
@@ -296,6 +297,27 @@ fn a_short_prompt_and_its_reply_do_not_wait_for_a_long_prompt() {
         take(&mut results[..1], output);
     }
     assert_eq!(same(&results), expected);
+}
+
+#[test]
+fn a_long_scored_prompt_goes_on_beside_short_ones() {
+    let scored = |prompt: Vec<u32>, number| TestRequest {
+        prompt,
+        max_tokens: 1,
+        scored: true,
+        ..TestRequest::numbered(number)
+    };
+    let long = scored((0..900).map(|i| i * 7 % 380).collect(), 1);
+    let mut engine = TestEngine::new(8, 512, 512, true);
+    let mut outputs = vec![engine.submit(std::slice::from_ref(&long))];
+    engine.core.step();
+    for number in 0..6 {
+        let before = engine.core.scheduler.running[0].cache.len;
+        let short = scored((0..60).map(|i| (i * 11 + number) % 380).collect(), number);
+        outputs.push(engine.submit(std::slice::from_ref(&short)));
+        engine.core.step();
+        assert_eq!(engine.core.scheduler.running[0].cache.len, before + 24, "step {number}");
+    }
 }
 
 #[test]
