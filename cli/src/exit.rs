@@ -49,6 +49,10 @@ impl Failure {
         let mut sentence = error.to_string();
         let mut cause = error.source();
         while let Some(source) = cause {
+            if let Some(text) = store::database_cause(source) {
+                let _ = write!(sentence, ": {text}");
+                break;
+            }
             // Some libraries repeat the cause in their own text.
             if !sentence.contains(&source.to_string()) {
                 let _ = write!(sentence, ": {source}");

@@ -13,6 +13,7 @@ mod engine;
 mod exit;
 mod export;
 mod feed;
+mod help;
 mod http;
 mod log;
 mod options;
@@ -69,7 +70,7 @@ struct GlobalArgs {
     /// Colors in what is printed
     #[arg(long, value_enum, default_value_t, global = true, value_name = "WHEN")]
     color: ColorMode,
-    /// Print a line for each option; --help prints all
+    /// Print the usual options in a line each; --help prints all
     #[arg(short, long, action = ArgAction::Help, global = true)]
     help: Option<bool>,
     /// Print the version
@@ -134,9 +135,9 @@ impl Command {
 /// Parses the command line. On wrong usage, and for help, this ends the process.
 fn parsed(words: Vec<OsString>) -> Cli {
     let servers = ServersHere::of(&words);
-    let command = servers.set(Cli::command());
+    let command = help::arranged(servers.set(Cli::command()));
     let command = match words.iter().take_while(|word| *word != "--").any(|word| word == "-h") {
-        true => with_short_help(command),
+        true => help::short(command),
         false => command,
     };
     let matches = command.get_matches_from(words);
@@ -144,15 +145,6 @@ fn parsed(words: Vec<OsString>) -> Cli {
     terminal::configure(cli.global.color, cli.global.quiet);
     servers.remark(&matches);
     cli
-}
-
-/// The command with a help of one line an option: without variables and lists of values.
-fn with_short_help(command: clap::Command) -> clap::Command {
-    let command = command.mut_args(|arg| {
-        let has_value = arg.get_action().takes_values();
-        arg.hide_env(true).hide_possible_values(has_value)
-    });
-    command.mut_subcommands(with_short_help)
 }
 
 /// Longest wait for blocking threads at the end.

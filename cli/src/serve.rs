@@ -191,6 +191,12 @@ fn report_addresses(running: &RunningServer, store: &str, requires_key: bool) {
         ),
     }
 
+    if !running.control.is_of_this_machine() {
+        terminal::message(
+            "the control listener can be reached from other machines, and what it says is not \
+             encrypted: put a proxy with TLS in front of it",
+        );
+    }
     terminal::message(&format!(
         "listening on {}, control on {}, in front of {}, recording to {store}",
         running.data.url(running.scheme),

@@ -67,7 +67,7 @@ pub use snapshot::Snapshot;
 pub use snapshot::room::{Loan, ReadingRoom};
 pub use snapshot::summary::EpisodeSummary;
 pub use types::{Announcement, ApiKeyRecord, AttemptRecord, Budget, Durability, Limits, Selection};
-pub use unavailable::StoreUnavailable;
+pub use unavailable::{StoreUnavailable, database_cause};
 pub use verify::report::{Damage, RecordRef, VerifyReport};
 pub use verify::verify;
 pub use versions::VersionRecord;

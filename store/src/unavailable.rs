@@ -1,5 +1,7 @@
 //! Faults that keep the whole store from being written, as against faults of a single record.
 
+use std::error::Error as StdError;
+
 use sqlx::postgres::PgDatabaseError;
 use thiserror::Error;
 
@@ -27,6 +29,24 @@ pub enum StoreUnavailable {
     /// The server does not answer, or takes no more connections.
     #[error("the database server cannot be reached")]
     Gone,
+}
+
+/// The text of a cause of a failure that is an error of a store's database: one sentence, without
+/// the words of drivers. `None` where the cause is another error.
+#[must_use]
+pub fn database_cause(cause: &(dyn StdError + 'static)) -> Option<String> {
+    use StoreUnavailable::{Busy, Full, ReadOnly};
+
+    let error = cause.downcast_ref::<sqlx::Error>()?;
+    // Of the other reasons the driver knows more.
+    match StoreUnavailable::of(error) {
+        Some(reason @ (Busy | Full | ReadOnly)) => Some(reason.to_string()),
+        _ => Some(match error {
+            sqlx::Error::AnyDriverError(inner) => inner.to_string(),
+            sqlx::Error::Database(inner) => inner.message().to_owned(),
+            other => other.to_string(),
+        }),
+    }
 }
 
 impl StoreUnavailable {

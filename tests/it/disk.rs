@@ -8,7 +8,7 @@ use std::process::Command;
 
 use episode::Outcome;
 use kit::{Reply, Step, Upstream, World, post, tape};
-use store::{Selection, Snapshot};
+use store::{PruneFilter, Selection, Snapshot, prune, verify};
 
 use crate::recorder::Recorder;
 
@@ -150,6 +150,28 @@ async fn a_full_disk_is_a_503_until_there_is_room() {
             assert!(deleted.is_ok() || deleted.is_err_and(|e| e.kind() == ErrorKind::NotFound));
         }
     }
+}
+
+/// Deleting writes before it frees. The command says how much room that takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_is_pruned_once_there_is_a_little_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(folder.path()) else { return };
+    let store = folder.path().join("full.db");
+    let upstream = upstream().await;
+    let recorder = Recorder::start(&store, "power", upstream.address);
+    assert!(!fill(recorder.data, "is full").await.is_empty());
+    recorder.stop();
+
+    let episode = PruneFilter { episode: Some("a".parse().unwrap()), ..PruneFilter::default() };
+    // What the recorder gave back at its stop may be enough.
+    if let Err(error) = prune(store.as_path(), &episode).await {
+        assert!(error.is_full(), "{error:?}");
+        disk.remount("size=106m");
+        prune(store.as_path(), &episode).await.unwrap();
+    }
+    assert!(verify(store.as_path()).await.unwrap().is_clean());
+    assert!(std::fs::metadata(&store).unwrap().len() < 1 << 20);
 }
 
 /// A bound on a file's length stands for any failed write, and needs no root.

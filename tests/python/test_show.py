@@ -125,6 +125,27 @@ def test_two_attempts_differ_where_they_differ(proxy):
     assert "Else" in page and "Line 0 of" in page
 
 
+def test_what_is_the_same_behind_a_difference_is_no_difference(proxy):
+    """The seeds differ, and so do the answers to them; what follows is the same in both."""
+    for name, seed in (("seeded-1", "Seed 1. Say a word."), ("seeded-2", "Seed 2. Say a word.")):
+        agent = openai.OpenAI(base_url=proxy.base_url(name), api_key="k", max_retries=0)
+        history = [
+            {"role": "user", "content": seed},
+            {"role": "assistant", "content": "An answer."},
+            {"role": "user", "content": "Go on."},
+        ]
+        agent.chat.completions.create(model="tiny", messages=history, max_tokens=4, seed=3)
+    page = both(proxy, "diff", "seeded-1", "seeded-2")
+    assert "  - Seed 1. Say a word.\n  + Seed 2. Say a word.\n" in page, page
+    assert "= 2 messages are the same" in page, page
+    found = json.loads(both(proxy, "diff", "seeded-1", "seeded-2", "--json"))
+    assert found["first"] == found["differences"][0]
+    assert "Go on." not in json.dumps(found["differences"])
+    # Against the newest, the newest is compared with the one before it.
+    newest = json.loads(both(proxy, "diff", "seeded-2", "--json"))
+    assert newest["b"]["episode_id"] == "seeded-1"
+
+
 @pytest.mark.parametrize("where", ["store", "control"])
 def test_a_tail_shows_a_call_when_it_ends(proxy, where):
     token = harness.token_file(proxy.store)

@@ -1,8 +1,10 @@
 //! `rolltape export`: the format, encoding, selection and target of the files.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::error::{ContextKind, ContextValue};
 use exporter::{
     Bucket, Destination, Encoding, FileMode, Format, Options, OutputStream, Partition, Shard,
 };
@@ -18,7 +20,7 @@ pub(crate) struct ExportFiles {
     /// Target: a folder, a file, a bucket's URL, or - for stdout
     ///
     /// A file ends in .parquet, .jsonl or .arrow. A bucket is at s3://, gs:// or az://.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = out)]
     pub(crate) out: PathBuf,
     /// Format of the rows
     #[arg(long, value_name = "FORMAT", value_parser = format(), default_value = "trajectories")]
@@ -109,8 +111,61 @@ fn is_bucket_variable(name: &str) -> bool {
 /// A parser whose values `--help` lists, each with its own line.
 fn format() -> impl TypedValueParser<Value = Format> {
     let values = Format::ALL.map(|format| PossibleValue::new(format.as_str()).help(format.doc()));
-    PossibleValuesParser::new(values)
-        .map(|word| Format::from_word(&word).expect("the parser admits formats only"))
+    let words = KnownElsewhere(PossibleValuesParser::new(values));
+    words.map(|word| Format::from_word(&word).expect("the parser admits formats only"))
+}
+
+/// A parser of formats that knows what other tools call them.
+#[derive(Clone)]
+struct KnownElsewhere(PossibleValuesParser);
+
+impl TypedValueParser for KnownElsewhere {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        self.0.parse_ref(command, arg, value).map_err(|mut error| {
+            if let Some(tip) = value.to_str().and_then(format_tip) {
+                error.remove(ContextKind::SuggestedValue);
+                error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+            }
+            error
+        })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        self.0.possible_values()
+    }
+}
+
+/// What to write in place of a word that is no format.
+fn format_tip(word: &str) -> Option<&'static str> {
+    Some(match word.to_ascii_lowercase().as_str() {
+        "parquet" => "parquet is an encoding: --encoding parquet",
+        "jsonl" | "json" => "a JSON line a row is an encoding: --encoding jsonl",
+        "arrow" => "arrow is an encoding: --encoding arrow",
+        "csv" => "there is no CSV, since cells hold lists: --encoding jsonl",
+        "sharegpt" | "chatml" | "messages" | "conversations" | "alpaca" => {
+            "messages of good episodes: --format sft"
+        }
+        "dpo" | "orpo" | "preferences" => "pairs of answers: --format preference",
+        "grpo" | "ppo" => "rows of tokens, with advantages: --format trl --advantage grpo",
+        _ => return None,
+    })
+}
+
+/// A target whose name does not promise what is not written.
+fn out(word: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(word);
+    let end = path.extension().and_then(OsStr::to_str).unwrap_or_default();
+    match ["csv", "json", "txt", "tsv", "xlsx"].contains(&end) && !path.is_dir() {
+        true => Err(format!("no `.{end}` is written: end it in .parquet, .jsonl or .arrow")),
+        false => Ok(path),
+    }
 }
 
 fn encoding(word: &str) -> Result<Encoding, String> {
@@ -191,5 +246,14 @@ mod tests {
         let line = ["export", "--out", "d", "--format", "parquet"];
         let error = command.try_get_matches_from(line).unwrap_err().to_string();
         assert!(Format::ALL.iter().all(|f| error.contains(f.as_str())), "{error}");
+        assert!(error.contains("tip: parquet is an encoding: --encoding parquet"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_not_written_is_not_a_folder() {
+        assert!(out("data.csv").unwrap_err().contains(".parquet"));
+        for right in ["data", "data.parquet", "a.b/c", "-", "s3://b/d"] {
+            assert_eq!(out(right), Ok(right.into()));
+        }
     }
 }

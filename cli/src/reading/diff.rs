@@ -1,20 +1,26 @@
 //! `rolltape diff`: compares two attempts.
 
+mod aligned;
+mod conversation;
+mod words;
+
 use std::process::ExitCode;
 
 use serde::Serialize;
-use viewer::{CallView, EpisodeTree, TurnView};
+use viewer::EpisodeTree;
 
-use super::message::{ReadableMessage, TextRoom};
+use self::aligned::{Said, Stretch, aligned};
+use self::conversation::{MESSAGES_MAX, SaidMessage, conversation};
+use super::message::TextRoom;
 use super::numbers::{grouped, milliseconds};
-use super::source::{Source, SourceArgs};
+use super::source::SourceArgs;
 use crate::exit::{CommandResult, Failure};
 use crate::options::parse::{AttemptName, attempt_name};
 use crate::print;
 use crate::terminal::table::{plain, table};
 use crate::terminal::{self, Line, Style};
 
-/// Compare two attempts: their numbers, and where their conversations part
+/// Compare two attempts: their numbers, and what was said differently
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Args {
@@ -26,6 +32,9 @@ pub(crate) struct Args {
     /// Another one [default: the newest]
     #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
     b: Option<AttemptName>,
+    /// Print whole messages, and the lines of both that are the same
+    #[arg(long, conflicts_with = "json")]
+    full: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -40,28 +49,29 @@ struct AttemptComparison {
     b: EpisodeNumbers,
     /// Messages that the two have in common at their beginning.
     same_messages: usize,
-    /// The first message in which they differ; `None` if one conversation is the beginning of the
-    /// other, or both are the same.
-    first: Option<FirstDifference>,
+    /// The first difference; `None` if both are the same.
+    first: Option<Difference>,
+    /// All differences, in the order of the conversations.
+    differences: Vec<Difference>,
     is_same: bool,
+    /// What the page shows: the differences, and the numbers of equal messages between.
+    #[serde(skip)]
+    parts: Vec<Part>,
 }
 
-#[derive(Debug, Serialize)]
-struct FirstDifference {
+/// Two forms of a message, or one that the other attempt lacks.
+#[derive(Debug, Clone, Serialize)]
+struct Difference {
     a: Option<SaidMessage>,
     b: Option<SaidMessage>,
 }
 
-/// A message in its conversation.
-#[derive(Debug, Clone, Serialize)]
-struct SaidMessage {
-    turn: u32,
-    call_id: String,
-    /// True if the model said it.
-    is_answer: bool,
-    text: String,
-    #[serde(skip)]
-    message: ReadableMessage,
+#[derive(Debug)]
+enum Part {
+    /// Messages of the first attempt that the second has as well.
+    Same(Vec<SaidMessage>),
+    /// One of the differences, by its number.
+    Differs(usize),
 }
 
 /// The numbers of an attempt.
@@ -89,87 +99,66 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     let source = args.source.open()?;
     let work = async {
         let a = source.named(args.a.as_ref(), 1).await?;
-        let b = source.named(args.b.as_ref(), 0).await?;
-        let (same_messages, first) = compare(&source, &a, &b).await?;
-        let is_same = first.is_none();
-        let (a, b) = (EpisodeNumbers::of(&a), EpisodeNumbers::of(&b));
-        Ok::<_, Failure>(AttemptComparison { a, b, same_messages, first, is_same })
+        let mut b = source.named(args.b.as_ref(), 0).await?;
+        // The newest is compared with the one before it.
+        if args.b.is_none() && is_same_attempt(&a, &b) {
+            b = source.named(None, 1).await?;
+        }
+        let said = (conversation(&source, &a).await?, conversation(&source, &b).await?);
+        Ok::<_, Failure>(AttemptComparison::of((&a, said.0), (&b, said.1)))
     };
     let found = terminal::waiting("comparing", work).await?;
     match args.json {
         true => print::line(&serde_json::to_string(&found).map_err(|e| Failure::of(&e))?)?,
-        false => drop(print::styled_lines(&page(&found))?),
+        false => drop(print::styled_lines(&page(&found, args.full))?),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// A conversation that is read turn by turn: what was new in each, then the answer.
-struct ConversationReader<'a> {
-    source: &'a Source,
-    turns: std::slice::Iter<'a, TurnView>,
-    /// The last call that was read.
-    call: Option<CallView>,
-    /// Messages of the last turn that were not taken yet.
-    waiting: std::vec::IntoIter<SaidMessage>,
+fn is_same_attempt(a: &EpisodeTree, b: &EpisodeTree) -> bool {
+    a.episode.episode_id == b.episode.episode_id && a.episode.attempt == b.episode.attempt
 }
 
-impl<'a> ConversationReader<'a> {
-    fn of(source: &'a Source, tree: &'a EpisodeTree) -> Self {
-        let turns = tree.turns.iter();
-        Self { source, turns, call: None, waiting: Vec::new().into_iter() }
-    }
+impl AttemptComparison {
+    fn of(a: (&EpisodeTree, Vec<SaidMessage>), b: (&EpisodeTree, Vec<SaidMessage>)) -> Self {
+        let ((a, a_said), (b, b_said)) = (a, b);
+        if a_said.len() >= MESSAGES_MAX || b_said.len() >= MESSAGES_MAX {
+            terminal::remark(&format!("about {MESSAGES_MAX} messages of each are compared"));
+        }
+        let stretches = aligned(&texts(&a_said), &texts(&b_said));
 
-    async fn next(&mut self) -> Result<Option<SaidMessage>, Failure> {
-        loop {
-            if let Some(said) = self.waiting.next() {
-                return Ok(Some(said));
-            }
-            let Some(turn) = self.turns.next() else { return Ok(None) };
-            let is_first = self.call.as_ref().is_none_or(|call| call.call_id != turn.call_id);
-            if is_first {
-                self.call = Some(self.source.call(&turn.call_id).await?);
-            }
-            if let Some(call) = &self.call {
-                self.waiting = said(turn, call, is_first).into_iter();
-            }
+        let mut differences = Vec::new();
+        let mut differs = |a: Option<&SaidMessage>, b: Option<&SaidMessage>| {
+            differences.push(Difference { a: a.cloned(), b: b.cloned() });
+            Part::Differs(differences.len() - 1)
+        };
+        let parts: Vec<Part> = stretches
+            .iter()
+            .map(|stretch| match *stretch {
+                Stretch::Same { a, len, .. } => Part::Same(a_said[a..a + len].to_vec()),
+                Stretch::Changed { a, b } => differs(Some(&a_said[a]), Some(&b_said[b])),
+                Stretch::OnlyA(at) => differs(Some(&a_said[at]), None),
+                Stretch::OnlyB(at) => differs(None, Some(&b_said[at])),
+            })
+            .collect();
+
+        Self {
+            a: EpisodeNumbers::of(a),
+            b: EpisodeNumbers::of(b),
+            same_messages: match parts.first() {
+                Some(Part::Same(same)) => same.len(),
+                _ => 0,
+            },
+            first: differences.first().cloned(),
+            is_same: differences.is_empty(),
+            differences,
+            parts,
         }
     }
 }
 
-/// The messages that a turn adds to a conversation.
-fn said(turn: &TurnView, call: &CallView, is_first: bool) -> Vec<SaidMessage> {
-    let of = |message: ReadableMessage, is_answer| SaidMessage {
-        turn: turn.number,
-        call_id: turn.call_id.clone(),
-        is_answer,
-        text: message.plain(),
-        message,
-    };
-    let new = ReadableMessage::all(&call.messages).into_iter().skip(turn.new_from as usize);
-    let mut found: Vec<SaidMessage> =
-        new.filter(|_| is_first).map(|message| of(message, false)).collect();
-    let choice = call.choices.iter().find(|choice| choice.index == turn.choice);
-    let answer = choice.filter(|choice| !choice.message.is_null());
-    found.extend(answer.map(|choice| of(ReadableMessage::of(&choice.message), true)));
-    found
-}
-
-/// The number of messages that two conversations share at their beginning, and the first in which
-/// they differ.
-async fn compare(
-    source: &Source,
-    a: &EpisodeTree,
-    b: &EpisodeTree,
-) -> Result<(usize, Option<FirstDifference>), Failure> {
-    let (mut a, mut b) = (ConversationReader::of(source, a), ConversationReader::of(source, b));
-    let mut same = 0;
-    loop {
-        match (a.next().await?, b.next().await?) {
-            (None, None) => return Ok((same, None)),
-            (Some(one), Some(other)) if one.text == other.text => same += 1,
-            (a, b) => return Ok((same, Some(FirstDifference { a, b }))),
-        }
-    }
+fn texts(all: &[SaidMessage]) -> Vec<Said<'_>> {
+    all.iter().map(SaidMessage::said).collect()
 }
 
 impl EpisodeNumbers {
@@ -235,7 +224,30 @@ impl EpisodeNumbers {
     }
 }
 
-fn page(found: &AttemptComparison) -> Vec<Line> {
+fn page(found: &AttemptComparison, full: bool) -> Vec<Line> {
+    let mut lines = numbers(found);
+    lines.push(Line::default());
+    for part in &found.parts {
+        match part {
+            Part::Same(same) if full => {
+                lines.extend(same.iter().flat_map(|said| said.message.lines(&TextRoom::whole())));
+            }
+            Part::Same(same) => {
+                let are = if same.len() == 1 { "is" } else { "are" };
+                let count = print::count(same.len() as u64, "message");
+                lines.push(Line::styled(Style::Dim, format!("= {count} {are} the same")));
+            }
+            Part::Differs(at) => lines.extend(found.differences[*at].lines(found, full)),
+        }
+    }
+    if found.is_same {
+        lines.push(Line::from("the conversations are the same".to_owned()));
+    }
+    lines
+}
+
+/// The numbers of both, side by side.
+fn numbers(found: &AttemptComparison) -> Vec<Line> {
     let name = |numbers: &EpisodeNumbers| ("episode", numbers.episode_id.clone());
     let rows = |numbers: &EpisodeNumbers| {
         std::iter::once(name(numbers)).chain(numbers.rows()).collect::<Vec<_>>()
@@ -245,33 +257,44 @@ fn page(found: &AttemptComparison) -> Vec<Line> {
         let style = if one == other { Style::Dim } else { Style::Plain };
         vec![plain(name), (style, one), (style, other)]
     });
-    let mut lines = table([("", 0), ("A", 0), ("B", 0)], rows.collect(), terminal::width());
+    table([("", 0), ("A", 0), ("B", 0)], rows.collect(), terminal::width())
+}
 
-    lines.push(Line::default());
-    let same = print::count(found.same_messages as u64, "message");
-    match &found.first {
-        None => lines.push(Line::from(format!("the conversations are the same: {same}"))),
-        Some(FirstDifference { a, b }) => {
-            let are = if found.same_messages == 1 { "is" } else { "are" };
-            lines.push(Line::from(format!("the first {same} {are} the same; then")));
-            for (side, said, numbers) in [("A", a, &found.a), ("B", b, &found.b)] {
-                lines.extend(side_lines(side, said.as_ref(), numbers));
+impl Difference {
+    fn lines(&self, found: &AttemptComparison, full: bool) -> Vec<Line> {
+        let room = |numbers: &EpisodeNumbers, said: &SaidMessage| match full {
+            true => TextRoom::whole(),
+            false => TextRoom::short(numbers.turn(said.turn)),
+        };
+        match (&self.a, &self.b) {
+            (Some(a), Some(b)) => {
+                let turns = format!("A #{}, B #{}", a.turn, b.turn);
+                let mut lines = vec![heading(&turns, a)];
+                lines.extend(room(&found.b, b).fitting(words::marked(&a.text, &b.text)));
+                lines
             }
+            (Some(only), None) => one_side("A", only, &room(&found.a, only)),
+            (None, Some(only)) => one_side("B", only, &room(&found.b, only)),
+            (None, None) => Vec::new(),
         }
     }
+}
+
+impl EpisodeNumbers {
+    /// The command that shows a turn.
+    fn turn(&self, number: u32) -> String {
+        format!("rolltape show {}/{} --turn {number}", self.episode_id, self.attempt)
+    }
+}
+
+/// A message that only one attempt has.
+fn one_side(side: &str, said: &SaidMessage, room: &TextRoom) -> Vec<Line> {
+    let mut lines = vec![heading(&format!("only {side} #{}", said.turn), said)];
+    lines.extend(said.message.lines(room));
     lines
 }
 
-/// The text of one side where the two differ.
-fn side_lines(side: &str, said: Option<&SaidMessage>, numbers: &EpisodeNumbers) -> Vec<Line> {
-    let heading = |text: &str| {
-        Line::styled(Style::Bold, side.to_owned()).then(Style::Dim, format!("  {text}"))
-    };
-    let Some(said) = said else { return vec![heading("has ended")] };
-    let name = format!("{}/{}", numbers.episode_id, numbers.attempt);
+fn heading(turns: &str, said: &SaidMessage) -> Line {
     let whose = if said.is_answer { "the model says" } else { "the model is told" };
-    let mut lines = vec![heading(&format!("in turn #{} {whose}", said.turn))];
-    let more = format!("rolltape show {name} --turn {}", said.turn);
-    lines.extend(said.message.lines(&TextRoom::short(more)));
-    lines
+    Line::styled(Style::Bold, turns.to_owned()).then(Style::Dim, format!("  {whose}"))
 }

@@ -2,10 +2,12 @@
 
 use clap::{Command, CommandFactory};
 
-use crate::{Cli, with_short_help};
+use crate::{Cli, help};
 
 /// Columns of a terminal on which each option takes one line of `-h`.
 const COLUMNS: usize = 100;
+/// Lines of the help that a terminal shows at once.
+const SCREEN: usize = 40;
 const GLOBAL: &str = "Global options";
 
 /// The command line as it is parsed, with the options that every subcommand gets.
@@ -61,15 +63,62 @@ fn global_options_are_the_last_topic() {
 }
 
 #[test]
-fn the_short_help_is_one_line_an_option() {
-    let mut cli = with_short_help(Cli::command()).term_width(COLUMNS);
-    cli.build();
+fn the_short_help_is_a_screen_of_one_line_an_option() {
+    let cli = help::short(help::arranged(Cli::command()).term_width(COLUMNS));
     for command in cli.get_subcommands().filter(|command| command.get_name() != "help") {
         let help = command.clone().render_help().to_string();
         let (_, topics) = help.split_once("\n\n").unwrap();
         let lines = topics.lines().filter(|line| line.starts_with(' '));
         let wrapped: Vec<&str> = lines.filter(|line| line.starts_with("          ")).collect();
         assert_eq!(wrapped, [""; 0], "{}", command.get_name());
+        assert!(help.lines().count() <= SCREEN, "{help}");
+    }
+}
+
+#[test]
+fn every_command_is_in_a_group_and_its_examples_are_what_it_takes() {
+    let mut cli = help::arranged(Cli::command());
+    let all = cli.render_help().to_string();
+    let mut examples = 0;
+    for command in built().get_subcommands().filter(|command| command.get_name() != "help") {
+        let name = command.get_name();
+        let line = format!("  {name:<13}{}", command.get_about().unwrap());
+        assert!(all.lines().any(|found| found == line), "{line}\n{all}");
+
+        let help = cli.find_subcommand(name).unwrap().get_after_help();
+        let help = help.map(ToString::to_string).unwrap_or_default();
+        for example in help.lines().filter(|line| line.starts_with("  rolltape")) {
+            let words = shell_words(example.trim());
+            assert_eq!(words[1], name, "{example}");
+            Cli::command().try_get_matches_from(&words).unwrap_or_else(|error| panic!("{error}"));
+            examples += 1;
+        }
+    }
+    assert!(examples > 25, "{examples}");
+}
+
+/// The words of a command whose quotes hold no quotes.
+fn shell_words(line: &str) -> Vec<String> {
+    let quote = line.find(['"', '\'']).map_or('"', |at| char::from(line.as_bytes()[at]));
+    let parts = line.split(quote).enumerate();
+    parts
+        .flat_map(|(part, text)| match part % 2 {
+            0 => text.split_whitespace().map(str::to_owned).collect(),
+            _ => vec![text.to_owned()],
+        })
+        .collect()
+}
+
+/// A misspelled name of a usual option would hide it.
+#[test]
+fn usual_options_are_there() {
+    let cli = help::short(help::arranged(Cli::command()));
+    for (name, usual) in help::USUAL {
+        let command = cli.find_subcommand(name).unwrap();
+        for option in usual {
+            let found = command.get_arguments().find(|one| one.get_id() == option);
+            assert!(found.is_some_and(|one| !one.is_hide_short_help_set()), "{name} {option}");
+        }
     }
 }
 

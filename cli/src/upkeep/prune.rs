@@ -93,6 +93,10 @@ fn failure(error: PruneError) -> Failure {
     use store::OpenError::{Database, InUse, OlderWriter};
 
     match error {
+        error if error.is_full() => Failure::of(&error).hint(
+            "deleting writes before it frees: make 100 MiB free and prune again; or \
+             `rolltape backup --to` another disk, prune the copy there, and move it back",
+        ),
         PruneError::Read(error) => error.into(),
         PruneError::Open(error) if !matches!(error, InUse(..) | OlderWriter(_) | Database(..)) => {
             error.into()

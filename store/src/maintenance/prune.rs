@@ -18,6 +18,7 @@ use crate::error::{OpenError, SnapshotError};
 use crate::location::Location;
 use crate::snapshot::Snapshot;
 use crate::sqlite::space::{FreeSpace, file_bytes, give_back};
+use crate::unavailable::StoreUnavailable;
 use crate::{open, sqlite};
 
 /// Episodes that are deleted in one transaction.
@@ -99,6 +100,19 @@ pub enum PruneError {
     /// The database refused. Episodes that were deleted before are gone, each as a whole.
     #[error("cannot prune the store")]
     Database(#[from] sqlx::Error),
+}
+
+impl PruneError {
+    /// True if the disk of the store has no room for what deleting writes.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        let database = match self {
+            Self::Open(OpenError::Database(_, error)) | Self::Database(error) => error,
+            Self::Read(SnapshotError::Open(OpenError::Database(_, error))) => error,
+            _ => return false,
+        };
+        StoreUnavailable::of(database) == Some(StoreUnavailable::Full)
+    }
 }
 
 const EPISODES: &str = "SELECT e.episode_key, e.episode_id, e.attempt, e.closed_at, \
