@@ -135,9 +135,13 @@ package:
 page:
     .ci/run page
 
-# the documents as a book in target/book, by `cargo install mdbook`
+# the commit and the tag of a release; `git push` publishes it: docs/release.md
+release version:
+    packaging/release.py tag {{version}}
+
+# the documents as a book in target/book, by the mdBook that it compiles once
 book *options:
-    mdbook build docs {{options}}
+    packaging/book.py {{options}}
 
 # TRL trains the tiny model on what its agents do, in the environment of docs/training.md:
 # `just train-demo --seed 1`

@@ -104,7 +104,8 @@ build_image() {
   mkdir -p "$context"
   mkdir -m 700 "$context/data"
   python3 -m zipfile -e "$wheel" "$context/wheel"
-  mv "$context"/wheel/rolltape-*.data/scripts/rolltape "$context/rolltape"
+  # `zipfile` forgets modes.
+  install -m 755 "$context"/wheel/rolltape-*.data/scripts/rolltape "$context/rolltape"
   rm -r "$context/wheel"
   cp LICENSE "$context"
   local options=(--platform "linux/$(image_arch "$machine")" --file packaging/Containerfile)
