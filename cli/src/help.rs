@@ -18,7 +18,7 @@ pub(crate) const USUAL: [(&str, &[&str]); 7] = [
         &[
             "upstream",
             "model",
-            "store",
+            "location",
             "listen",
             "control",
             "upstream_key_env",
@@ -73,7 +73,7 @@ pub(crate) const USUAL: [(&str, &[&str]); 7] = [
             "kind",
             "advantage",
             "tokenizer",
-            "store",
+            "location",
         ],
     ),
     (
@@ -94,13 +94,22 @@ pub(crate) const USUAL: [(&str, &[&str]); 7] = [
     ),
     (
         "doctor",
-        &["upstream", "episode", "gpu", "model", "json", "store", "upstream_key_env", "tokenizer"],
+        &[
+            "upstream",
+            "episode",
+            "gpu",
+            "model",
+            "json",
+            "location",
+            "upstream_key_env",
+            "tokenizer",
+        ],
     ),
     (
         "episodes",
         &[
-            "group", "task", "label", "state", "since", "sort", "limit", "watch", "json", "store",
-            "control",
+            "group", "task", "label", "state", "since", "sort", "limit", "watch", "json",
+            "location", "control",
         ],
     ),
 ];
