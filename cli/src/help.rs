@@ -8,7 +8,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Record", &["serve", "run", "engine", "demo"]),
     ("Read", &["episodes", "show", "tail", "stats", "diff", "sql", "view"]),
     ("Train", &["reward", "close", "export", "feed"]),
-    ("Look after", &["doctor", "verify", "prune", "backup", "control", "completions"]),
+    ("Look after", &["doctor", "verify", "prune", "backup", "scan", "control", "completions"]),
 ];
 
 /// The options that `-h` shows of commands with more than a screen of them.
@@ -115,7 +115,7 @@ pub(crate) const USUAL: [(&str, &[&str]); 7] = [
 ];
 
 /// Two or three lines that a person would type, for each command that has options to choose.
-const EXAMPLES: [(&str, &str); 18] = [
+const EXAMPLES: [(&str, &str); 19] = [
     (
         "serve",
         "rolltape serve --upstream http://127.0.0.1:8000
@@ -170,6 +170,7 @@ const EXAMPLES: [(&str, &str); 18] = [
   rolltape prune --episode aider-amber",
     ),
     ("backup", "rolltape backup --to copy.db"),
+    ("scan", "rolltape scan --group issue-7 --tokenizer ~/models/Qwen3-0.6B"),
     (
         "control",
         "rolltape control /ready

@@ -38,7 +38,7 @@ use crate::log::LogFormat;
 use crate::options::defaults::ServersHere;
 use crate::reading::{diff, episodes, show, sql, stats, tail, view};
 use crate::terminal::ColorMode;
-use crate::upkeep::{backup, prune, verify};
+use crate::upkeep::{backup, prune, scan, verify};
 
 /// Record what an agent says to a language model, and turn it into training data
 #[derive(Debug, Parser)]
@@ -100,6 +100,7 @@ enum Command {
     Verify(verify::Args),
     Prune(prune::Args),
     Backup(backup::Args),
+    Scan(scan::Args),
     Sql(sql::Args),
     View(view::Args),
     Doctor(doctor::Args),
@@ -195,6 +196,7 @@ fn main() -> ExitCode {
             Command::Verify(args) => verify::run(args).await,
             Command::Prune(args) => prune::run(args).await,
             Command::Backup(args) => backup::run(args).await,
+            Command::Scan(args) => scan::run(args).await,
             Command::Sql(args) => sql::run(args).await,
             Command::View(args) => view::run(args).await,
             Command::Doctor(args) => doctor::run(args).await,

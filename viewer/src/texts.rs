@@ -31,6 +31,11 @@ impl TokenTexts {
         Ok(Self { tokenizer: OnceLock::from(Some(tokenizer)), ..texts })
     }
 
+    /// The text of `ids`; empty without a tokenizer.
+    pub fn text(&self, ids: &[u32]) -> String {
+        self.of(ids).into_iter().flatten().flatten().collect()
+    }
+
     /// The text of each id; `None` without a tokenizer. A token that ends inside a character has an
     /// empty text; the one that completes it has all of it.
     pub(crate) fn of(&self, ids: &[u32]) -> Option<Vec<Option<String>>> {

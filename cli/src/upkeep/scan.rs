@@ -1,0 +1,202 @@
+//! `rolltape scan`: looks for secrets in what was recorded.
+
+mod secrets;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use episode::Call;
+use serde_json::json;
+use store::{AttemptRecord, MessageRow, Snapshot};
+use viewer::TokenTexts;
+
+use self::secrets::{FoundSecret, SecretFinder};
+use crate::exit::{CommandResult, Failure};
+use crate::options::episodes::SelectionArgs;
+use crate::print;
+use crate::terminal;
+
+/// Ids before the first new one of a prompt that are read again: a secret may begin in them.
+const IDS_AGAIN: usize = 128;
+
+/// Look for secrets in texts, bodies and ids: keys of usual services, passwords in URLs
+///
+/// Exits with 1 if one is found. Only its beginning is printed.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct Args {
+    /// Read ids as well, by this tokenizer.json or model folder
+    ///
+    /// Ids may say what no text does: what a server cut off, and what a template left out.
+    #[arg(long, value_name = "PATH")]
+    tokenizer: Option<PathBuf>,
+    /// Print one JSON object per secret and episode
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    filter: SelectionArgs,
+}
+
+/// A place of a secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// In a message.
+    Message,
+    /// In the bytes of a request or a reply.
+    Body,
+    /// In the text of token ids.
+    Ids,
+}
+
+/// The places of a secret in one attempt.
+#[derive(Debug)]
+struct SecretPlaces {
+    first_call: String,
+    places: BTreeSet<Place>,
+    times: u64,
+}
+
+/// The secrets of one attempt.
+type Secrets = BTreeMap<FoundSecret, SecretPlaces>;
+
+/// Scans.
+pub(crate) async fn run(args: Args) -> CommandResult {
+    let texts = match &args.tokenizer {
+        Some(path) => Some(TokenTexts::read(path).map_err(|error| Failure::of(&error))?),
+        None => None,
+    };
+    let mut snapshot = Snapshot::open_here(&args.filter.store.location).await?;
+    let attempts = snapshot.episodes(&args.filter.selection()).await?;
+
+    let finder = SecretFinder::new();
+    let (mut found, mut has_ids) = (0, false);
+    for attempt in &attempts {
+        let messages = viewer::messages(&mut snapshot, attempt).await;
+        let messages = messages.map_err(|error| Failure::of(&error))?;
+        let calls = snapshot.calls(attempt).await?;
+        has_ids |= calls.iter().any(has_some_ids);
+
+        let secrets = secrets(&finder, &messages, &calls, texts.as_ref());
+        found += secrets.len() as u64;
+        secrets.iter().try_for_each(|(secret, places)| match args.json {
+            true => print::line(&as_json(attempt, secret, places)),
+            false => print::line(&as_text(attempt, secret, places)),
+        })?;
+    }
+
+    if has_ids && texts.is_none() {
+        terminal::remark("ids are not read: --tokenizer names the file that reads them");
+    }
+    let where_ = print::count(attempts.len() as u64, "attempt");
+    terminal::remark(&format!("{} in {where_}", print::count(found, "secret")));
+    Ok(if found == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The secrets of one attempt, with their places.
+fn secrets(
+    finder: &SecretFinder,
+    messages: &[MessageRow],
+    calls: &[Call],
+    texts: Option<&TokenTexts>,
+) -> Secrets {
+    let mut found = Secrets::new();
+    let mut look = |text: &[u8], call: &str, place: Place| {
+        for secret in finder.find(text) {
+            let places = found.entry(secret).or_insert_with(|| SecretPlaces {
+                first_call: call.to_owned(),
+                places: BTreeSet::new(),
+                times: 0,
+            });
+            places.places.insert(place);
+            places.times += 1;
+        }
+    };
+
+    for message in messages {
+        let texts = [&message.content, &message.reasoning, &message.tool_calls];
+        for text in texts.into_iter().flatten() {
+            look(text.as_bytes(), &message.call_id, Place::Message);
+        }
+    }
+    let mut before: &[u32] = &[];
+    for call in calls {
+        let id = call.begun.call_id.to_string();
+        look(&call.begun.request.read(), &id, Place::Body);
+        let Some(ended) = &call.ended else { continue };
+        look(&ended.reply.read(), &id, Place::Body);
+
+        let Some(texts) = texts else { continue };
+        for prompt in &ended.prompts {
+            look(texts.text(new_ids(before, prompt)).as_bytes(), &id, Place::Ids);
+            before = prompt;
+        }
+        for ids in ended.choices.iter().filter_map(|choice| choice.token_ids.as_ref()) {
+            look(texts.text(ids).as_bytes(), &id, Place::Ids);
+        }
+    }
+    found
+}
+
+/// The ids of a prompt that the one before it has not, and some in front of them.
+fn new_ids<'a>(before: &[u32], prompt: &'a [u32]) -> &'a [u32] {
+    let same = before.iter().zip(prompt).take_while(|(one, other)| one == other).count();
+    &prompt[same.saturating_sub(IDS_AGAIN)..]
+}
+
+fn has_some_ids(call: &Call) -> bool {
+    call.ended.as_ref().is_some_and(|ended| {
+        !ended.prompts.is_empty() || ended.choices.iter().any(|choice| choice.token_ids.is_some())
+    })
+}
+
+impl Place {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Message => "message",
+            Self::Body => "body",
+            Self::Ids => "ids",
+        }
+    }
+}
+
+impl SecretPlaces {
+    fn words(&self) -> Vec<&'static str> {
+        self.places.iter().map(|place| place.as_str()).collect()
+    }
+}
+
+fn as_text(attempt: &AttemptRecord, secret: &FoundSecret, found: &SecretPlaces) -> String {
+    let (id, number) = (&attempt.id, attempt.attempt);
+    let (kind, told, places) = (secret.kind, secret.told(), found.words().join(", "));
+    let times = print::count(found.times, "time");
+    format!("{id}/{number}: {kind} {told}, {times} in {places}, first in call {}", found.first_call)
+}
+
+fn as_json(attempt: &AttemptRecord, secret: &FoundSecret, found: &SecretPlaces) -> String {
+    json!({
+        "episode_id": attempt.id.to_string(),
+        "attempt": attempt.attempt,
+        "kind": secret.kind,
+        "begins": secret.told(),
+        "places": found.words(),
+        "times": found.times,
+        "first_call": found.first_call,
+    })
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_new_of_a_prompt_is_read_with_what_stands_before_it() {
+        let before: Vec<u32> = (0..300).collect();
+        let mut longer = before.clone();
+        longer.extend([7, 8]);
+        assert_eq!(new_ids(&before, &longer), &longer[300 - IDS_AGAIN..]);
+        assert_eq!(new_ids(&[], &longer), longer);
+        assert_eq!(new_ids(&[9], &longer), longer);
+    }
+}
