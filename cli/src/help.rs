@@ -183,7 +183,9 @@ pub(crate) fn arranged(command: Command) -> Command {
     let commands = groups(&command);
     command
         .help_template(format!(
-            "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{commands}{{options}}{{after-help}}"
+            "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{commands}{}\n{{options}}\
+             {{after-help}}",
+            heading("Global options")
         ))
         .mut_subcommands(|command| match examples(command.get_name()) {
             Some(examples) => command.after_help(examples),

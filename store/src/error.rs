@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 use episode::{AttemptId, CallId, EpisodeId};
 use thiserror::Error;
 
-use crate::unavailable::StoreUnavailable;
+use crate::unavailable::{StoreUnavailable, database_cause};
 
 /// The reasons for which a store cannot be opened.
 #[derive(Debug, Error)]
@@ -216,13 +216,31 @@ impl ReadError {
     }
 }
 
-/// An error and its causes, on one line.
-pub(crate) fn with_causes(error: &dyn StdError) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text = format!("{text}: {source}");
-        cause = source.source();
+/// An error and its causes, on one line. An error of the database is one sentence.
+pub(crate) fn with_causes(error: &(dyn StdError + 'static)) -> String {
+    let mut texts = Vec::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let database = database_cause(error);
+        next = error.source().filter(|_| database.is_none());
+        texts.push(database.unwrap_or_else(|| error.to_string()));
     }
-    text
+    texts.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_database_is_told_without_the_words_of_drivers() {
+        let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
+        let full = rusqlite::Error::SqliteFailure(full, Some("database or disk is full".into()));
+        let error =
+            OpenError::Database("a.db".to_owned(), sqlx::Error::AnyDriverError(full.into()));
+        let told = "cannot open the store at `a.db`: the disk that holds the store is full";
+        assert_eq!(with_causes(&error), told);
+        let other = sqlx::Error::AnyDriverError("no such table: call".into());
+        assert_eq!(with_causes(&other), "no such table: call");
+    }
 }

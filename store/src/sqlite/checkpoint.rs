@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 
 use crate::database::local::LocalConnection;
 use crate::database::offloaded::{OffloadedConnection, offload};
+use crate::error::with_causes;
 use crate::sqlite::open;
 use crate::types::Durability;
 
@@ -95,7 +96,7 @@ pub(crate) async fn keep_short(path: PathBuf, signals: Arc<CheckpointSignals>) {
             Ok(bytes) if bytes < WAL_BYTES_MAX => bound = WAL_BYTES_MAX,
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(%error, "no checkpoint was made; the WAL keeps growing");
+                tracing::warn!(error = %with_causes(&error), "no checkpoint was made; the WAL keeps growing");
                 connection = None;
             }
         }

@@ -73,7 +73,7 @@ impl WriterLoop {
         if let Ok(connection) = self.connected().await
             && let Err(error) = losses.remove_marks(connection, writer).await
         {
-            tracing::error!(%error, "episodes stay marked as possibly lacking calls");
+            tracing::error!(error = %with_causes(&error), "episodes stay marked as possibly lacking calls");
         }
         self.session.close(self.connection).await;
     }
@@ -84,7 +84,7 @@ impl WriterLoop {
             && let Ok(connection) = self.connected().await
             && let Err(error) = losses.write_losses(connection).await
         {
-            tracing::error!(%error, "lost calls are not noted yet");
+            tracing::error!(error = %with_causes(&error), "lost calls are not noted yet");
         }
     }
 

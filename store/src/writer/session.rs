@@ -11,7 +11,7 @@ use crate::commit::marks::finalize_marks;
 use crate::database::connection::StoreConnection;
 use crate::database::local::LocalConnection;
 use crate::database::query::query;
-use crate::error::OpenError;
+use crate::error::{OpenError, with_causes};
 use crate::location::Location;
 use crate::postgres::PostgresSession;
 use crate::sqlite::checkpoint::{self, CheckpointSignals};
@@ -165,7 +165,7 @@ impl WriterSession {
         if let Some(connection) = connection
             && let Err(error) = connection.close().await
         {
-            tracing::warn!(%error, "the store did not close cleanly");
+            tracing::warn!(error = %with_causes(&error), "the store did not close cleanly");
         }
         // Last, so that the next writer finds the file closed.
         drop(lock);
@@ -193,19 +193,18 @@ fn start_wal_over(local: &LocalConnection) {
         restarted
     };
     if let Err(error) = restart() {
-        tracing::warn!(%error, "no checkpoint was made; the WAL keeps growing");
+        tracing::warn!(error = %with_causes(&error), "no checkpoint was made; the WAL keeps growing");
     }
 }
 
 fn checkpoint_now(local: &LocalConnection) {
     if let Err(error) = local.run(checkpoint::PASSIVE) {
-        tracing::warn!(%error, "no checkpoint was made; the WAL keeps growing");
+        tracing::warn!(error = %with_causes(&error), "no checkpoint was made; the WAL keeps growing");
     }
 }
 
 /// Logs and classifies the error of a connection that could not be opened.
 fn cannot_reopen(error: &sqlx::Error) -> Option<StoreUnavailable> {
-    let cause = std::error::Error::source(error).map(ToString::to_string);
-    tracing::error!(%error, cause, "the store cannot be opened again");
+    tracing::error!(error = %with_causes(error), "the store cannot be opened again");
     StoreUnavailable::of(error)
 }
