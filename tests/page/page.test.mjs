@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { after, before, test } from "node:test";
 import { browser, finish, go, open, view } from "./kit.mjs";
-import { HOSTILE, record } from "./record.mjs";
+import { HOSTILE, LISTING, MARKDOWN, record, SYSTEM } from "./record.mjs";
 
 let folder, chromium, played, recorded;
 
@@ -88,7 +88,7 @@ test("the token leaves the address, and a wrong one brings the form", () =>
 
 test("an episode is a tree with a sub-agent, a fork, a try and two choices", () =>
   inPage(recorded.link, async (page) => {
-    await go(page, "#/e/forks/0");
+    await go(page, "#/e/forks/0/summary");
     await page.waitForSelector(".turn");
     const tree = await page.locator(".tree").innerText();
     for (const word of [
@@ -140,13 +140,16 @@ test("a turn shows what is new, its history folded, and its answer", () =>
     assert.match(await textOf(page, ".history"), /1 tool\s+guess/);
   }));
 
-test("an episode reads as a conversation, turn after turn", () =>
+test("an episode opens on its conversation, turn after turn", () =>
   inPage(recorded.link, async (page) => {
     await go(page, "#/e/forks/0");
+    await page.waitForSelector(".spoken .message.sampled");
+    assert.equal(await page.locator(".summary").count(), 0);
+    await page.keyboard.press("c");
     await page.waitForSelector(".summary");
+    assert.match(page.url(), /#\/e\/forks\/0\/summary$/);
     await page.keyboard.press("c");
     await page.waitForSelector(".spoken .message.sampled");
-    assert.match(page.url(), /#\/e\/forks\/0\/read$/);
     for (let turn = 0; turn < 12; turn++) await page.keyboard.press("j");
     await page.waitForFunction(
       () => document.querySelectorAll(".spoken .message.sampled").length === 10,
@@ -169,7 +172,10 @@ test("an episode reads as a conversation, turn after turn", () =>
 test("arguments of a tool read as text, and a result names its tool", () =>
   inPage(recorded.link, async (page) => {
     await go(page, "#/e/files/0/read");
-    await page.waitForSelector(".arguments");
+    const line = page.getByRole("button", { name: "write a.py" });
+    await line.waitFor();
+    assert.equal(await page.locator(".arguments").count(), 0);
+    await line.click();
     const args = page.locator(".arguments").first();
     assert.deepEqual(await args.locator("dt").allInnerTexts(), ["path", "content", "n"]);
     const values = await args.locator("dd").allInnerTexts();
@@ -179,6 +185,67 @@ test("arguments of a tool read as text, and a result names its tool", () =>
     await page.locator(".tool-call .json").first().hover();
     await page.getByRole("button", { name: "as sent" }).first().click();
     assert.match(await textOf(page, ".tool-call .json"), /return '<b>'\\n/);
+  }));
+
+test("what an agent adds is folded, and the words of a person are in sight", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/e/coding/0");
+    const prompt = page.getByRole("button", { name: /system prompt, \d+ characters/ });
+    await prompt.waitFor();
+    const said = await page.locator(".conversation").innerText();
+    assert.ok(!said.includes("The last rule."));
+    assert.match(said, new RegExp(`system prompt, ${SYSTEM.length} characters`));
+    assert.equal(await textOf(page, ".role-user .content > .long"), "Mend the reader.");
+    await prompt.focus();
+    await page.keyboard.press("Enter");
+    assert.match(await textOf(page, ".system-prompt"), /The last rule\./);
+    await page.getByRole("button", { name: /system-reminder, 21 characters/ }).click();
+    assert.match(await textOf(page, ".reminder"), /Always run the tests\./);
+  }));
+
+test("a tool is a line, with its arguments and its result folded", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/e/coding/0");
+    await page.getByRole("button", { name: "bash ls -la" }).waitFor();
+    const result = page.locator(".role-tool");
+    assert.match(await result.innerText(), /2 lines\s+total 24$/);
+    await page.getByRole("button", { name: "2 lines" }).click();
+    assert.equal(await result.locator(".prose").textContent(), LISTING);
+
+    await go(page, "#/e/forks/0");
+    await page.locator(".turn .tool-words").first().waitFor();
+    assert.equal(await textOf(page, ".turn .tool-words b"), "guess");
+    assert.ok(!(await page.locator(".tree").innerText()).includes("tool: "));
+    assert.ok(await page.locator(".turn .time-gap").count());
+  }));
+
+test("Markdown is elements of the page's own, and raw is the text that was recorded", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/e/coding/0");
+    await page.waitForSelector(".markdown table");
+    const message = page.locator(".message.role-assistant", { has: page.locator(".markdown") });
+    assert.equal(await message.locator("h2").innerText(), "Summary");
+    assert.equal(await message.locator("strong").innerText(), "kept");
+    assert.deepEqual(await message.locator("li").allInnerTexts(), ["one", "two"]);
+    assert.match(await message.locator(".code-block").innerText(), /^python[^]*x = "<b>"$/);
+    assert.deepEqual(await message.locator("td").allInnerTexts(), ["1", "2"]);
+
+    const links = message.locator("a");
+    const addresses = await links.evaluateAll((all) => all.map((one) => one.href));
+    assert.deepEqual(addresses, ["https://example.com/a", "https://example.com/p.png"]);
+    assert.match(await links.first().getAttribute("rel"), /noreferrer/);
+    const words = await message.innerText();
+    assert.ok(words.includes("[no](javascript:alert(1))"), words);
+    assert.ok(words.includes('<img src=x onerror="document.title=1">'), words);
+    assert.equal(await page.locator("main img, main script").count(), 0);
+
+    await message.getByRole("button", { name: "raw" }).click();
+    assert.equal(await page.locator(".markdown table").count(), 0);
+    const raw = page.locator(".role-assistant .prose", { hasText: "## Summary" });
+    assert.equal(await raw.textContent(), MARKDOWN);
+    // All at once: what an agent put beside the words is part of the text.
+    await page.locator(".detail .bar").getByRole("button", { name: "raw" }).click();
+    assert.match(await textOf(page, ".role-user .prose"), /^<system-reminder>\n/);
   }));
 
 test("a link of `view` opens the conversation of its episode", async () => {
@@ -318,7 +385,7 @@ test("numbers are those of the store", () =>
     await go(page, "#/stats");
     await page.waitForSelector(".totals");
     const totals = await page.locator(".totals").innerText();
-    assert.match(totals, /17\s+episodes/);
+    assert.match(totals, /18\s+episodes/);
     assert.match(totals, /client_gone\s*1/);
     const versions = await page.locator("table.versions tbody tr").allInnerTexts();
     assert.ok(
@@ -357,9 +424,13 @@ test("the keyboard goes from the list to a turn's tokens and back", () =>
     await page.waitForSelector(".table a.row .id");
     await page.keyboard.press("j");
     await page.keyboard.press("Enter");
-    await page.waitForSelector(".summary");
+    await page.waitForSelector(".spoken .message.sampled");
     await page.keyboard.press("j");
-    await page.waitForSelector(".message.sampled");
+    await page.waitForSelector(".spoken.cursor");
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(
+      () => document.querySelector(".call-head .big")?.textContent === "#1",
+    );
     await page.keyboard.press("j");
     await page.waitForFunction(
       () => document.querySelector(".call-head .big")?.textContent === "#2",
@@ -368,7 +439,7 @@ test("the keyboard goes from the list to a turn's tokens and back", () =>
     await page.keyboard.press("t");
     await page.waitForSelector(".token-row");
     await page.keyboard.press("u");
-    await page.waitForSelector(".summary");
+    await page.waitForSelector(".conversation");
     await page.keyboard.press("?");
     assert.match(await page.locator(".help").innerText(), /one level up/);
     await page.keyboard.press("Escape");

@@ -12,10 +12,10 @@ const SIZE = { width: 1200, height: 640 };
 /** What each picture shows: where, in which colors, and what is done before it is taken. */
 const SHOTS = [
   ["page-episodes", "light", "#/episodes", ".table .id"],
-  ["page-tree", "light", "#/e/forks/0", ".summary"],
-  ["page-fork", "dark", "#/e/forks/0", ".summary", ["turn:nonce_or_date", "key:x", "wait:.fork"]],
-  ["page-messages", "light", "#/e/forks/0", ".summary", ["turn:try 2", "wait:.message"]],
-  ["page-tokens", "dark", "#/e/long/0", ".summary", ["turn:Guess", "key:t", "hover"]],
+  ["page-tree", "light", "#/e/forks/0/summary", ".summary"],
+  ["page-fork", "dark", "#/e/forks/0", ".spoken", ["turn:nonce_or_date", "key:x", "wait:.fork"]],
+  ["page-messages", "light", "#/e/forks/0", ".spoken", ["turn:try 2", "wait:.message"]],
+  ["page-tokens", "dark", "#/e/long/0", ".spoken", ["turn:Guess", "key:t", "hover"]],
   ["page-group", "light", "#/group/game-4", ".column .card"],
   ["page-numbers", "dark", "#/stats", ".totals"],
 ];

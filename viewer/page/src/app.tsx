@@ -98,7 +98,7 @@ function View({ route }: { route: Route }) {
           id={id}
           attempt={Number(attempt)}
           call={call}
-          isRead={part === "read"}
+          isSummary={part === "summary"}
           query={route.query}
         />
       );

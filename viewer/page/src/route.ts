@@ -63,8 +63,9 @@ export function useRoute(): Route {
 
 export const episodeHref = (id: string, attempt: number): string => href(["e", id, attempt]);
 
-export const conversationHref = (id: string, attempt: number): string =>
-  href(["e", id, attempt, "read"]);
+/** The facts of an episode: verdict, tokens, forks, rewards. An episode opens as a conversation. */
+export const summaryHref = (id: string, attempt: number): string =>
+  href(["e", id, attempt, "summary"]);
 
 export function callHref(
   id: string,

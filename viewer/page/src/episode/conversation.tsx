@@ -3,23 +3,28 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { askJson } from "../api/client";
 import type { Call, Fork, Tree, Turn } from "../api/types";
-import { MessageView, toolNames } from "../call/message";
+import { MessageView } from "../call/message";
+import { toolLines } from "../call/tool";
 import { useKeys } from "../parts/keys";
 import { useLoad } from "../parts/load";
 import { Failure, Outcome } from "../parts/marks";
 import { Text } from "../parts/text";
 import { callHref, go } from "../route";
 import { duration, number, plural } from "../words/format";
+import { gapOf, isAfterTool } from "./times";
 import { lineHref, lineKey, TurnMarks, type Line } from "./tree";
 
 /** Turns are read when they come this near to what is in sight. */
 const NEAR = "800px";
+/** Turns that are drawn at first; others follow when their place comes near. */
+const DRAWN = 120;
 
 export function Conversation({ tree, lines }: { tree: Tree; lines: Line[] }) {
   const [cursor, setCursor] = useState(-1);
+  const [drawn, setDrawn] = useState(DRAWN);
   const list = useRef<HTMLDivElement>(null);
   const move = (to: number) => {
-    const next = Math.max(0, Math.min(lines.length - 1, to));
+    const next = Math.max(0, Math.min(lines.length - 1, drawn - 1, to));
     setCursor(next);
     list.current?.children[next]?.scrollIntoView({ block: "start" });
   };
@@ -34,7 +39,7 @@ export function Conversation({ tree, lines }: { tree: Tree; lines: Line[] }) {
   if (lines.length === 0) return <div class="empty">No call yet.</div>;
   return (
     <div class="conversation" ref={list}>
-      {lines.map((line, at) => (
+      {lines.slice(0, drawn).map((line, at) => (
         <section key={lineKey(line)} class={`spoken ${at === cursor ? "cursor" : ""}`}>
           {line.kind === "other" ? (
             <OtherHead tree={tree} line={line} />
@@ -48,8 +53,21 @@ export function Conversation({ tree, lines }: { tree: Tree; lines: Line[] }) {
           )}
         </section>
       ))}
+      {drawn < lines.length && (
+        <More key={drawn} left={lines.length - drawn} draw={() => setDrawn(drawn + DRAWN)} />
+      )}
     </div>
   );
+}
+
+/** The place of turns that are not drawn yet. */
+function More({ left, draw }: { left: number; draw(): void }) {
+  const place = useRef<HTMLDivElement>(null);
+  const isNear = useNear(place);
+  useEffect(() => {
+    if (isNear) draw();
+  }, [isNear]);
+  return <div class="note" ref={place}>{`${plural(left, "more turn")}`}</div>;
 }
 
 const callOf = (line: Line | undefined): string | null =>
@@ -94,9 +112,25 @@ function Spoken({ tree, turn, fork, isFirst }: SpokenProps) {
         <span class="dim" title="new prompt tokens; sampled tokens; time until the end">
           {`${numbers}, ${duration(turn.duration_ms)}`}
         </span>
+        <Gap tree={tree} turn={turn} />
       </header>
       {isNear ? <Read turn={turn} isFirst={isFirst} /> : <Excerpt turn={turn} />}
     </div>
+  );
+}
+
+/** Shorter times between two calls are the agent's own. */
+const GAP_MS_MIN = 100;
+
+/** Shows how long the tools took whose results a turn heard, or when a person wrote again. */
+function Gap({ tree, turn }: { tree: Tree; turn: Turn }) {
+  const gap = gapOf(tree, turn);
+  const took = gap ? (gap.end - gap.start) * 1000 : 0;
+  if (took < GAP_MS_MIN) return null;
+  return (
+    <span class="dim" title="from the end of the answer that this turn continues to its beginning">
+      {isAfterTool(turn) ? `tools took ${duration(took)}` : `${duration(took)} later`}
+    </span>
   );
 }
 
@@ -108,7 +142,7 @@ function Read({ turn, isFirst }: { turn: Turn; isFirst: boolean }) {
     const call = await askJson<Call>(`calls/${encodeURIComponent(call_id)}`, {}, signal);
     return {
       heard: call.messages.slice(newFrom),
-      tools: toolNames(call.messages),
+      tools: toolLines(call.messages),
       answer: call.choices.find((each) => each.index === choice)?.message,
     };
   });
@@ -121,11 +155,11 @@ function Read({ turn, isFirst }: { turn: Turn; isFirst: boolean }) {
       )}
       {isFirst &&
         data.heard.map((message, at) => (
-          <MessageView key={at} message={message} tools={data.tools} />
+          <MessageView key={at} message={message} tools={data.tools} isBrief />
         ))}
       {data.answer ? (
         <div class="answer">
-          <MessageView message={data.answer} sampled />
+          <MessageView message={data.answer} sampled isBrief />
         </div>
       ) : (
         <div class="empty">{outcome === null ? "The call is running." : "There is no answer."}</div>
