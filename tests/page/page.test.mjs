@@ -380,12 +380,51 @@ test("the attempts of a group stand side by side, the best one first", () =>
     assert.match(await textOf(page, ".column-verdict"), /exact/);
   }));
 
+test("the best and the worst attempt of a group are chosen, and compared", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/group/game-1");
+    await page.waitForSelector(".chooser");
+    const rewards = (await page.locator(".column-reward").allInnerTexts()).map(Number);
+    const chosen = await page
+      .locator(".chooser select")
+      .evaluateAll((all) => all.map((one) => Number(one.selectedOptions[0].label.split(" ")[0])));
+    assert.deepEqual(chosen, [Math.max(...rewards), Math.min(...rewards)]);
+    await page.locator(".chooser a").click();
+    await page.waitForSelector(".compared");
+    assert.match(page.url(), /#\/compare\/game-1-e\d\/0\/game-1-e\d\/0$/);
+    const heads = await page.locator(".compared-head .reward").allInnerTexts();
+    assert.deepEqual(heads.map(Number), chosen);
+    assert.equal(await page.locator("h1").count(), 1);
+    await page.keyboard.press("u");
+    await page.waitForSelector(".columns");
+  }));
+
+test("two attempts are aligned by their turns, and the words that differ are marked", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/compare/left/0/right/0");
+    await page.waitForSelector(".compared mark");
+    const titles = await page.locator(".compared-title").allInnerTexts();
+    const numbers = titles.map((title) => /^#\d/.exec(title)?.[0] ?? title);
+    assert.deepEqual(numbers, ["#1", "#1", "no turn here", "#2", "#2", "#3"]);
+    const first = page.locator(".compared").first();
+    assert.deepEqual(await first.locator(".known mark").first().allInnerTexts(), ["left"]);
+    assert.deepEqual(await first.locator(".sent mark").first().allInnerTexts(), ["right"]);
+    // What both heard is folded, and opens.
+    const equal = first.getByRole("button", { name: "user, equal, 18 characters" });
+    await equal.click();
+    assert.match(await first.innerText(), /It is from 1 to 7\./);
+
+    await go(page, "#/compare/left/0/left/0");
+    await page.waitForFunction(() => document.querySelectorAll(".compared.same").length === 2);
+    assert.equal(await page.locator(".compared mark").count(), 0);
+  }));
+
 test("numbers are those of the store", () =>
   inPage(recorded.link, async (page) => {
     await go(page, "#/stats");
     await page.waitForSelector(".totals");
     const totals = await page.locator(".totals").innerText();
-    assert.match(totals, /18\s+episodes/);
+    assert.match(totals, /20\s+episodes/);
     assert.match(totals, /client_gone\s*1/);
     const versions = await page.locator("table.versions tbody tr").allInnerTexts();
     assert.ok(

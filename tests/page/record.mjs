@@ -226,6 +226,22 @@ async function playCoding(server) {
   await server.ask("coding", messages);
 }
 
+/** Two attempts at one task: another word in their prompts, and a turn that only one has. */
+async function playPair(server) {
+  const asides = { left: [], right: ["Stop for a moment, and tell me which numbers are left."] };
+  for (const [episode, aside] of Object.entries(asides)) {
+    let messages = [
+      { role: "system", content: `Find the number. Attempt ${episode}.` },
+      { role: "user", content: "It is from 1 to 7." },
+    ];
+    for (const said of [...aside, "Now guess again, please: higher than the one before!"]) {
+      const answer = await server.ask(episode, messages, { seed: 1 });
+      messages = [...messages, answer, { role: "user", content: said }];
+    }
+    await server.ask(episode, messages, { seed: 1 });
+  }
+}
+
 /** Plays a guessing game of three turns, and rewards it. */
 async function playGame(server, group, number) {
   const episode = `game-${group}-e${number}`;
@@ -289,6 +305,7 @@ async function recordOnce(store, { groups = 3, size = 4 }) {
 
     await playFiles(server);
     await playCoding(server);
+    await playPair(server);
     await server.ask("hostile", [{ role: "user", content: HOSTILE }]);
     await server.askSealed("sealed");
     const long = { max_tokens: 240, ignore_eos: true };

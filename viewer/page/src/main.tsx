@@ -13,6 +13,7 @@ import "./style/lists.css";
 import "./style/episode.css";
 import "./style/call.css";
 import "./style/prose.css";
+import "./style/compare.css";
 import "./style/tokens.css";
 import "./style/plots.css";
 

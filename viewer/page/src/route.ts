@@ -67,6 +67,15 @@ export const episodeHref = (id: string, attempt: number): string => href(["e", i
 export const summaryHref = (id: string, attempt: number): string =>
   href(["e", id, attempt, "summary"]);
 
+/** An attempt of an episode. */
+export interface Attempt {
+  episode_id: string;
+  attempt: number;
+}
+
+export const compareHref = (left: Attempt, right: Attempt): string =>
+  href(["compare", left.episode_id, left.attempt, right.episode_id, right.attempt]);
+
 export function callHref(
   id: string,
   attempt: number,

@@ -8,6 +8,7 @@ import { toolLines } from "../call/tool";
 import { useKeys } from "../parts/keys";
 import { useLoad } from "../parts/load";
 import { Failure, Outcome } from "../parts/marks";
+import { useNear } from "../parts/near";
 import { Text } from "../parts/text";
 import { callHref, go } from "../route";
 import { duration, number, plural } from "../words/format";
@@ -63,7 +64,7 @@ export function Conversation({ tree, lines }: { tree: Tree; lines: Line[] }) {
 /** The place of turns that are not drawn yet. */
 function More({ left, draw }: { left: number; draw(): void }) {
   const place = useRef<HTMLDivElement>(null);
-  const isNear = useNear(place);
+  const isNear = useNear(place, NEAR);
   useEffect(() => {
     if (isNear) draw();
   }, [isNear]);
@@ -97,7 +98,7 @@ interface SpokenProps {
 
 function Spoken({ tree, turn, fork, isFirst }: SpokenProps) {
   const place = useRef<HTMLDivElement>(null);
-  const isNear = useNear(place);
+  const isNear = useNear(place, NEAR);
   const { episode_id, attempt } = tree.episode;
   const counted = turn.counted_tokens ?? null;
   const numbers =
@@ -179,19 +180,4 @@ function Excerpt({ turn }: { turn: Turn }) {
       </p>
     </div>
   );
-}
-
-/** Returns true from the moment on at which an element comes near to what is in sight. */
-function useNear(place: { current: HTMLElement | null }): boolean {
-  const [isNear, setNear] = useState(false);
-  useEffect(() => {
-    if (!place.current || isNear) return;
-    const watcher = new IntersectionObserver(
-      (seen) => setNear(seen.some((entry) => entry.isIntersecting)),
-      { rootMargin: NEAR },
-    );
-    watcher.observe(place.current);
-    return () => watcher.disconnect();
-  }, [isNear]);
-  return isNear;
 }
