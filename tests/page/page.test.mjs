@@ -68,6 +68,29 @@ test("the list shows what the demo played, sorts and filters it", () =>
     );
   }));
 
+test("what is as it should be has no color, and a reward has a bar", () =>
+  inPage(played.link, async (page) => {
+    const looks = (selector) =>
+      page
+        .locator(selector)
+        .first()
+        .evaluate((one) => {
+          const { color, backgroundColor } = getComputedStyle(one);
+          return [color, backgroundColor];
+        });
+    await page.waitForSelector(".table a.row .reward-bar");
+    const [dim] = await looks(".count");
+    assert.deepEqual(await looks(".table .mark.good"), [dim, "rgba(0, 0, 0, 0)"]);
+    assert.equal((await looks(".table .reward"))[0], (await looks(".table .id"))[0]);
+    const widths = await page.locator(".table .reward").evaluateAll((all) =>
+      all.map((one) => [
+        Number(one.textContent),
+        parseFloat(one.querySelector("i").style.width), // percent
+      ]),
+    );
+    for (const [reward, width] of widths) assert.ok(Math.abs(reward * 100 - width) < 0.1);
+  }));
+
 test("the token leaves the address, and a wrong one brings the form", () =>
   inPage(played.link, async (page) => {
     await page.waitForSelector(".table a.row .id");

@@ -14,7 +14,16 @@ import { ToolWords } from "../call/tool";
 import { useKeys } from "../parts/keys";
 import { useEvents } from "../parts/live";
 import { useLoad, useThrottled } from "../parts/load";
-import { Failure, Mark, Outcome, RewardValue, State, Waiting } from "../parts/marks";
+import {
+  Failure,
+  Mark,
+  Outcome,
+  RewardValue,
+  State,
+  Waiting,
+  widened,
+  type Scale,
+} from "../parts/marks";
 import { useNear } from "../parts/near";
 import { Text } from "../parts/text";
 import { Spread } from "../plots/spread";
@@ -124,11 +133,13 @@ function Head({
 function Columns({ episodes }: { episodes: Episode[] }) {
   const [first, setFirst] = useState<{ key: string; tree: Tree } | null>(null);
   const lead = episodes[0];
+  const scale = episodes.reduce<Scale>((wide, { reward }) => widened(reward, wide), widened(null));
   const leadKey = lead ? `${lead.episode_id}/${lead.attempt}` : "";
   return (
     <div class="columns">
       {episodes.map((episode, at) => (
         <Column
+          scale={scale}
           key={`${episode.episode_id}/${episode.attempt}`}
           episode={episode}
           lead={at > 0 && first?.key === leadKey ? first.tree : null}
@@ -140,20 +151,24 @@ function Columns({ episodes }: { episodes: Episode[] }) {
   );
 }
 
-interface ColumnProps {
+interface TurnsProps {
   episode: Episode;
   lead: Tree | null;
   onTree: ((tree: Tree) => void) | undefined;
 }
 
-function Column({ episode, lead, onTree }: ColumnProps) {
+interface ColumnProps extends TurnsProps {
+  scale: Scale;
+}
+
+function Column({ episode, lead, onTree, scale }: ColumnProps) {
   const box = useRef<HTMLElement>(null);
   const isSeen = useNear(box, "300px");
   return (
     <section class="column" ref={box}>
       <a class="column-head" href={episodeHref(episode.episode_id, episode.attempt)}>
         <span class="column-reward">
-          <RewardValue value={episode.reward} />
+          <RewardValue value={episode.reward} scale={scale} />
         </span>
         <span class="id">
           <Text text={episode.episode_id} />
@@ -172,7 +187,7 @@ function Column({ episode, lead, onTree }: ColumnProps) {
 
 const TURNS_SHOWN = 60;
 
-function Turns({ episode, lead, onTree }: ColumnProps) {
+function Turns({ episode, lead, onTree }: TurnsProps) {
   const key = `${episode.episode_id}/${episode.attempt}/${episode.calls}/${episode.state}`;
   const { data, error, reload } = useLoad(key, async (signal) => {
     const path = `episodes/${encodeURIComponent(episode.episode_id)}/tree`;
