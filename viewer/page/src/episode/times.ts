@@ -35,15 +35,22 @@ export function gapOf(tree: Tree, turn: Turn): Span | null {
 /** True if a turn heard what a tool gave. */
 export const isAfterTool = (turn: Turn): boolean => turn.heard?.startsWith("tool: ") ?? false;
 
-/** Returns milliseconds in calls, and between them where tools ran; both may overlap. */
+/**
+ * Returns milliseconds in calls, and between them where tools ran; both may overlap. What was
+ * tried again after the same tools counts once.
+ */
 export function timesOf(tree: Tree): { calls: number; tools: number } {
   let calls = 0;
   let tools = 0;
+  const counted = new Set<string>();
   for (const turn of tree.turns) {
     if (turn.choice > 0) continue;
     calls += turn.duration_ms ?? 0;
+    const parent = turn.parent && keyOf(turn.parent);
     const gap = isAfterTool(turn) ? gapOf(tree, turn) : null;
-    if (gap) tools += (gap.end - gap.start) * 1000;
+    if (!gap || !parent || counted.has(parent)) continue;
+    counted.add(parent);
+    tools += (gap.end - gap.start) * 1000;
   }
   return { calls, tools };
 }
