@@ -1,6 +1,6 @@
 /** An episode read from its beginning to its end: what each turn heard, and what it said. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { askJson } from "../api/client";
 import type { Call, Fork, Tree, Turn } from "../api/types";
 import { MessageView } from "../call/message";
@@ -37,21 +37,17 @@ export function Conversation({ tree, lines }: { tree: Tree; lines: Line[] }) {
       if (line) go(lineHref(tree, line, null));
     },
   });
+  // What is drawn stays as it is while only the cursor moves.
+  const bodies = useMemo(
+    () => lines.slice(0, drawn).map((line, at) => bodyOf(tree, line, lines[at - 1])),
+    [tree, lines, drawn],
+  );
   if (lines.length === 0) return <div class="empty">No call yet.</div>;
   return (
     <div class="conversation" ref={list}>
-      {lines.slice(0, drawn).map((line, at) => (
-        <section key={lineKey(line)} class={`spoken ${at === cursor ? "cursor" : ""}`}>
-          {line.kind === "other" ? (
-            <OtherHead tree={tree} line={line} />
-          ) : (
-            <Spoken
-              tree={tree}
-              turn={line.lane.turn}
-              fork={line.fork}
-              isFirst={callOf(lines[at - 1]) !== line.lane.turn.call_id}
-            />
-          )}
+      {bodies.map((body, at) => (
+        <section key={body.key} class={`spoken ${at === cursor ? "cursor" : ""}`}>
+          {body}
         </section>
       ))}
       {drawn < lines.length && (
@@ -59,6 +55,13 @@ export function Conversation({ tree, lines }: { tree: Tree; lines: Line[] }) {
       )}
     </div>
   );
+}
+
+function bodyOf(tree: Tree, line: Line, before: Line | undefined) {
+  if (line.kind === "other") return <OtherHead key={lineKey(line)} tree={tree} line={line} />;
+  const { turn } = line.lane;
+  const isFirst = callOf(before) !== turn.call_id;
+  return <Spoken key={lineKey(line)} tree={tree} turn={turn} fork={line.fork} isFirst={isFirst} />;
 }
 
 /** The place of turns that are not drawn yet. */

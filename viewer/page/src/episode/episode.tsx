@@ -1,4 +1,4 @@
-/** One attempt of an episode: its turns on the left; the conversation, or one call, on the right. */
+/** One attempt of an episode: its turns on the left, its conversation or one call on the right. */
 
 import type { ComponentChildren } from "preact";
 import { useMemo, useState } from "preact/hooks";
