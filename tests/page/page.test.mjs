@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { after, before, test } from "node:test";
 import { browser, finish, go, open, view } from "./kit.mjs";
-import { HOSTILE, record } from "./record.mjs";
+import { HOSTILE, LISTING, MARKDOWN, record, SYSTEM } from "./record.mjs";
 
 let folder, chromium, played, recorded;
 
@@ -68,6 +68,29 @@ test("the list shows what the demo played, sorts and filters it", () =>
     );
   }));
 
+test("what is as it should be has no color, and a reward has a bar", () =>
+  inPage(played.link, async (page) => {
+    const looks = (selector) =>
+      page
+        .locator(selector)
+        .first()
+        .evaluate((one) => {
+          const { color, backgroundColor } = getComputedStyle(one);
+          return [color, backgroundColor];
+        });
+    await page.waitForSelector(".table a.row .reward-bar");
+    const [dim] = await looks(".count");
+    assert.deepEqual(await looks(".table .mark.good"), [dim, "rgba(0, 0, 0, 0)"]);
+    assert.equal((await looks(".table .reward"))[0], (await looks(".table .id"))[0]);
+    const widths = await page.locator(".table .reward").evaluateAll((all) =>
+      all.map((one) => [
+        Number(one.textContent),
+        parseFloat(one.querySelector("i").style.width), // percent
+      ]),
+    );
+    for (const [reward, width] of widths) assert.ok(Math.abs(reward * 100 - width) < 0.1);
+  }));
+
 test("the token leaves the address, and a wrong one brings the form", () =>
   inPage(played.link, async (page) => {
     await page.waitForSelector(".table a.row .id");
@@ -88,7 +111,7 @@ test("the token leaves the address, and a wrong one brings the form", () =>
 
 test("an episode is a tree with a sub-agent, a fork, a try and two choices", () =>
   inPage(recorded.link, async (page) => {
-    await go(page, "#/e/forks/0");
+    await go(page, "#/e/forks/0/summary");
     await page.waitForSelector(".turn");
     const tree = await page.locator(".tree").innerText();
     for (const word of [
@@ -140,13 +163,16 @@ test("a turn shows what is new, its history folded, and its answer", () =>
     assert.match(await textOf(page, ".history"), /1 tool\s+guess/);
   }));
 
-test("an episode reads as a conversation, turn after turn", () =>
+test("an episode opens on its conversation, turn after turn", () =>
   inPage(recorded.link, async (page) => {
     await go(page, "#/e/forks/0");
+    await page.waitForSelector(".spoken .message.sampled");
+    assert.equal(await page.locator(".summary").count(), 0);
+    await page.keyboard.press("c");
     await page.waitForSelector(".summary");
+    assert.match(page.url(), /#\/e\/forks\/0\/summary$/);
     await page.keyboard.press("c");
     await page.waitForSelector(".spoken .message.sampled");
-    assert.match(page.url(), /#\/e\/forks\/0\/read$/);
     for (let turn = 0; turn < 12; turn++) await page.keyboard.press("j");
     await page.waitForFunction(
       () => document.querySelectorAll(".spoken .message.sampled").length === 10,
@@ -169,7 +195,10 @@ test("an episode reads as a conversation, turn after turn", () =>
 test("arguments of a tool read as text, and a result names its tool", () =>
   inPage(recorded.link, async (page) => {
     await go(page, "#/e/files/0/read");
-    await page.waitForSelector(".arguments");
+    const line = page.getByRole("button", { name: "write a.py" });
+    await line.waitFor();
+    assert.equal(await page.locator(".arguments").count(), 0);
+    await line.click();
     const args = page.locator(".arguments").first();
     assert.deepEqual(await args.locator("dt").allInnerTexts(), ["path", "content", "n"]);
     const values = await args.locator("dd").allInnerTexts();
@@ -179,6 +208,67 @@ test("arguments of a tool read as text, and a result names its tool", () =>
     await page.locator(".tool-call .json").first().hover();
     await page.getByRole("button", { name: "as sent" }).first().click();
     assert.match(await textOf(page, ".tool-call .json"), /return '<b>'\\n/);
+  }));
+
+test("what an agent adds is folded, and the words of a person are in sight", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/e/coding/0");
+    const prompt = page.getByRole("button", { name: /system prompt, \d+ characters/ });
+    await prompt.waitFor();
+    const said = await page.locator(".conversation").innerText();
+    assert.ok(!said.includes("The last rule."));
+    assert.match(said, new RegExp(`system prompt, ${SYSTEM.length} characters`));
+    assert.equal(await textOf(page, ".role-user .content > .long"), "Mend the reader.");
+    await prompt.focus();
+    await page.keyboard.press("Enter");
+    assert.match(await textOf(page, ".system-prompt"), /The last rule\./);
+    await page.getByRole("button", { name: /system-reminder, 21 characters/ }).click();
+    assert.match(await textOf(page, ".reminder"), /Always run the tests\./);
+  }));
+
+test("a tool is a line, with its arguments and its result folded", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/e/coding/0");
+    await page.getByRole("button", { name: "bash ls -la" }).waitFor();
+    const result = page.locator(".role-tool");
+    assert.match(await result.innerText(), /2 lines\s+total 24$/);
+    await page.getByRole("button", { name: "2 lines" }).click();
+    assert.equal(await result.locator(".prose").textContent(), LISTING);
+
+    await go(page, "#/e/forks/0");
+    await page.locator(".turn .tool-words").first().waitFor();
+    assert.equal(await textOf(page, ".turn .tool-words b"), "guess");
+    assert.ok(!(await page.locator(".tree").innerText()).includes("tool: "));
+    assert.ok(await page.locator(".turn .time-gap").count());
+  }));
+
+test("Markdown is elements of the page's own, and raw is the text that was recorded", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/e/coding/0");
+    await page.waitForSelector(".markdown table");
+    const message = page.locator(".message.role-assistant", { has: page.locator(".markdown") });
+    assert.equal(await message.locator("h2").innerText(), "Summary");
+    assert.equal(await message.locator("strong").innerText(), "kept");
+    assert.deepEqual(await message.locator("li").allInnerTexts(), ["one", "two"]);
+    assert.match(await message.locator(".code-block").innerText(), /^python[^]*x = "<b>"$/);
+    assert.deepEqual(await message.locator("td").allInnerTexts(), ["1", "2"]);
+
+    const links = message.locator("a");
+    const addresses = await links.evaluateAll((all) => all.map((one) => one.href));
+    assert.deepEqual(addresses, ["https://example.com/a", "https://example.com/p.png"]);
+    assert.match(await links.first().getAttribute("rel"), /noreferrer/);
+    const words = await message.innerText();
+    assert.ok(words.includes("[no](javascript:alert(1))"), words);
+    assert.ok(words.includes('<img src=x onerror="document.title=1">'), words);
+    assert.equal(await page.locator("main img, main script").count(), 0);
+
+    await message.getByRole("button", { name: "raw" }).click();
+    assert.equal(await page.locator(".markdown table").count(), 0);
+    const raw = page.locator(".role-assistant .prose", { hasText: "## Summary" });
+    assert.equal(await raw.textContent(), MARKDOWN);
+    // All at once: what an agent put beside the words is part of the text.
+    await page.locator(".detail .bar").getByRole("button", { name: "raw" }).click();
+    assert.match(await textOf(page, ".role-user .prose"), /^<system-reminder>\n/);
   }));
 
 test("a link of `view` opens the conversation of its episode", async () => {
@@ -313,12 +403,51 @@ test("the attempts of a group stand side by side, the best one first", () =>
     assert.match(await textOf(page, ".column-verdict"), /exact/);
   }));
 
+test("the best and the worst attempt of a group are chosen, and compared", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/group/game-1");
+    await page.waitForSelector(".chooser");
+    const rewards = (await page.locator(".column-reward").allInnerTexts()).map(Number);
+    const chosen = await page
+      .locator(".chooser select")
+      .evaluateAll((all) => all.map((one) => Number(one.selectedOptions[0].label.split(" ")[0])));
+    assert.deepEqual(chosen, [Math.max(...rewards), Math.min(...rewards)]);
+    await page.locator(".chooser a").click();
+    await page.waitForSelector(".compared");
+    assert.match(page.url(), /#\/compare\/game-1-e\d\/0\/game-1-e\d\/0$/);
+    const heads = await page.locator(".compared-head .reward").allInnerTexts();
+    assert.deepEqual(heads.map(Number), chosen);
+    assert.equal(await page.locator("h1").count(), 1);
+    await page.keyboard.press("u");
+    await page.waitForSelector(".columns");
+  }));
+
+test("two attempts are aligned by their turns, and the words that differ are marked", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/compare/left/0/right/0");
+    await page.waitForSelector(".compared mark");
+    const titles = await page.locator(".compared-title").allInnerTexts();
+    const numbers = titles.map((title) => /^#\d/.exec(title)?.[0] ?? title);
+    assert.deepEqual(numbers, ["#1", "#1", "no turn here", "#2", "#2", "#3"]);
+    const first = page.locator(".compared").first();
+    assert.deepEqual(await first.locator(".known mark").first().allInnerTexts(), ["left"]);
+    assert.deepEqual(await first.locator(".sent mark").first().allInnerTexts(), ["right"]);
+    // What both heard is folded, and opens.
+    const equal = first.getByRole("button", { name: "user, equal, 18 characters" });
+    await equal.click();
+    assert.match(await first.innerText(), /It is from 1 to 7\./);
+
+    await go(page, "#/compare/left/0/left/0");
+    await page.waitForFunction(() => document.querySelectorAll(".compared.same").length === 2);
+    assert.equal(await page.locator(".compared mark").count(), 0);
+  }));
+
 test("numbers are those of the store", () =>
   inPage(recorded.link, async (page) => {
     await go(page, "#/stats");
     await page.waitForSelector(".totals");
     const totals = await page.locator(".totals").innerText();
-    assert.match(totals, /17\s+episodes/);
+    assert.match(totals, /20\s+episodes/);
     assert.match(totals, /client_gone\s*1/);
     const versions = await page.locator("table.versions tbody tr").allInnerTexts();
     assert.ok(
@@ -357,9 +486,13 @@ test("the keyboard goes from the list to a turn's tokens and back", () =>
     await page.waitForSelector(".table a.row .id");
     await page.keyboard.press("j");
     await page.keyboard.press("Enter");
-    await page.waitForSelector(".summary");
+    await page.waitForSelector(".spoken .message.sampled");
     await page.keyboard.press("j");
-    await page.waitForSelector(".message.sampled");
+    await page.waitForSelector(".spoken.cursor");
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(
+      () => document.querySelector(".call-head .big")?.textContent === "#1",
+    );
     await page.keyboard.press("j");
     await page.waitForFunction(
       () => document.querySelector(".call-head .big")?.textContent === "#2",
@@ -368,7 +501,7 @@ test("the keyboard goes from the list to a turn's tokens and back", () =>
     await page.keyboard.press("t");
     await page.waitForSelector(".token-row");
     await page.keyboard.press("u");
-    await page.waitForSelector(".summary");
+    await page.waitForSelector(".conversation");
     await page.keyboard.press("?");
     assert.match(await page.locator(".help").innerText(), /one level up/);
     await page.keyboard.press("Escape");

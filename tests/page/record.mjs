@@ -12,6 +12,30 @@ const MODEL = path.join(ROOT, "engine/models/tiny");
 /** Text that must be shown as text, with its hidden characters in sight. */
 export const HOSTILE =
   '<img src=x onerror="document.title=1"><b>bold</b> \u202egnp.exe \u0007\u200b';
+/** A prompt of the system that is longer than a line. */
+export const SYSTEM = `You are a careful engineer.
+Never commit without running the tests.
+${"Say what you did, and why. ".repeat(12)}
+The last rule.`;
+/** Markdown of a model that would like to be more than text. */
+export const MARKDOWN = `## Summary
+
+I **kept** the \`rest\`:
+
+1. one
+2. two
+
+\`\`\`python
+x = "<b>"
+\`\`\`
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+[docs](https://example.com/a), [no](javascript:alert(1)), ![pixel](https://example.com/p.png)
+<img src=x onerror="document.title=1">`;
+export const LISTING = "total 24\n-rw-r--r-- 1 root root 220 reader.py\n";
 const GUESS = {
   type: "function",
   function: {
@@ -186,6 +210,38 @@ async function playFiles(server) {
   ]);
 }
 
+/** A session of a coding agent: a long prompt of the system, reminders, a tool, Markdown. */
+async function playCoding(server) {
+  const reminder = "<system-reminder>\nAlways run the tests.\n</system-reminder>\n";
+  const given = JSON.stringify({ description: "List", command: "ls -la" });
+  const call = { id: "call-1", type: "function", function: { name: "bash", arguments: given } };
+  const messages = [
+    { role: "system", content: SYSTEM },
+    { role: "user", content: `${reminder}Mend the reader.` },
+    { role: "assistant", content: null, tool_calls: [call] },
+    { role: "tool", tool_call_id: "call-1", content: LISTING },
+    { role: "assistant", content: MARKDOWN },
+    { role: "user", content: "Thank you." },
+  ];
+  await server.ask("coding", messages);
+}
+
+/** Two attempts at one task: another word in their prompts, and a turn that only one has. */
+async function playPair(server) {
+  const asides = { left: [], right: ["Stop for a moment, and tell me which numbers are left."] };
+  for (const [episode, aside] of Object.entries(asides)) {
+    let messages = [
+      { role: "system", content: `Find the number. Attempt ${episode}.` },
+      { role: "user", content: "It is from 1 to 7." },
+    ];
+    for (const said of [...aside, "Now guess again, please: higher than the one before!"]) {
+      const answer = await server.ask(episode, messages, { seed: 1 });
+      messages = [...messages, answer, { role: "user", content: said }];
+    }
+    await server.ask(episode, messages, { seed: 1 });
+  }
+}
+
 /** Plays a guessing game of three turns, and rewards it. */
 async function playGame(server, group, number) {
   const episode = `game-${group}-e${number}`;
@@ -248,6 +304,8 @@ async function recordOnce(store, { groups = 3, size = 4 }) {
     if (!turns.some((turn) => turn.outcome === "client_gone")) return false;
 
     await playFiles(server);
+    await playCoding(server);
+    await playPair(server);
     await server.ask("hostile", [{ role: "user", content: HOSTILE }]);
     await server.askSealed("sealed");
     const long = { max_tokens: 240, ignore_eos: true };

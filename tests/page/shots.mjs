@@ -12,10 +12,12 @@ const SIZE = { width: 1200, height: 640 };
 /** What each picture shows: where, in which colors, and what is done before it is taken. */
 const SHOTS = [
   ["page-episodes", "light", "#/episodes", ".table .id"],
-  ["page-tree", "light", "#/e/forks/0", ".summary"],
-  ["page-fork", "dark", "#/e/forks/0", ".summary", ["turn:nonce_or_date", "key:x", "wait:.fork"]],
-  ["page-messages", "light", "#/e/forks/0", ".summary", ["turn:try 2", "wait:.message"]],
-  ["page-tokens", "dark", "#/e/long/0", ".summary", ["turn:Guess", "key:t", "hover"]],
+  ["page-conversation", "light", "#/e/coding/0", ".markdown table", ["last"]],
+  ["page-compare", "dark", "#/compare/left/0/right/0", ".compared mark"],
+  ["page-tree", "light", "#/e/forks/0/summary", ".summary"],
+  ["page-fork", "dark", "#/e/forks/0", ".spoken", ["turn:nonce_or_date", "key:x", "wait:.fork"]],
+  ["page-messages", "light", "#/e/forks/0", ".spoken", ["turn:try 2", "wait:.message"]],
+  ["page-tokens", "dark", "#/e/long/0", ".spoken", ["turn:Guess", "key:t", "hover"]],
   ["page-group", "light", "#/group/game-4", ".column .card"],
   ["page-numbers", "dark", "#/stats", ".totals"],
 ];
@@ -28,6 +30,10 @@ async function step(page, word) {
     await page.waitForSelector(".call-head");
     await page.keyboard.press(value);
   }
+  if (kind === "last")
+    await page.evaluate(() =>
+      document.querySelector(".markdown")?.closest(".message").scrollIntoView({ block: "end" }),
+    );
   if (kind === "wait") await page.waitForSelector(value);
   if (kind === "hover") await page.locator(".token-row .tok.p6").nth(3).hover();
 }

@@ -3,6 +3,7 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { onRefused } from "./api/client";
 import { keepToken } from "./api/token";
+import { CompareView } from "./compare/compare";
 import { EpisodeView } from "./episode/episode";
 import { Episodes } from "./lists/episodes";
 import { Groups } from "./lists/groups";
@@ -69,6 +70,7 @@ export function App() {
 const TABS: Record<string, string> = {
   e: "episodes",
   group: "groups",
+  compare: "groups",
   numbers: "stats",
   live: "calls",
 };
@@ -79,7 +81,7 @@ function tabOf(place = "episodes"): string {
 
 /** The heading of a list, for those who do not see which tab is lit. */
 function Heading({ place }: { place: string | undefined }) {
-  const isOne = place === "e" || place === "group";
+  const isOne = place === "e" || place === "group" || place === "compare";
   const word = isOne ? undefined : PLACES.find(([name]) => name === tabOf(place))?.[1];
   return word ? <h1 class="unseen">{word}</h1> : null;
 }
@@ -98,10 +100,12 @@ function View({ route }: { route: Route }) {
           id={id}
           attempt={Number(attempt)}
           call={call}
-          isRead={part === "read"}
+          isSummary={part === "summary"}
           query={route.query}
         />
       );
+    case "compare":
+      return <CompareView key={route.path.join("/")} path={route.path.slice(1)} />;
     case "stats":
     case "numbers":
       return <StatsView query={route.query} />;

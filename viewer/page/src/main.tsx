@@ -12,6 +12,8 @@ import "./style/dialogs.css";
 import "./style/lists.css";
 import "./style/episode.css";
 import "./style/call.css";
+import "./style/prose.css";
+import "./style/compare.css";
 import "./style/tokens.css";
 import "./style/plots.css";
 

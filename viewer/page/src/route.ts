@@ -63,8 +63,18 @@ export function useRoute(): Route {
 
 export const episodeHref = (id: string, attempt: number): string => href(["e", id, attempt]);
 
-export const conversationHref = (id: string, attempt: number): string =>
-  href(["e", id, attempt, "read"]);
+/** The facts of an episode: verdict, tokens, forks, rewards. An episode opens as a conversation. */
+export const summaryHref = (id: string, attempt: number): string =>
+  href(["e", id, attempt, "summary"]);
+
+/** An attempt of an episode. */
+export interface Attempt {
+  episode_id: string;
+  attempt: number;
+}
+
+export const compareHref = (left: Attempt, right: Attempt): string =>
+  href(["compare", left.episode_id, left.attempt, right.episode_id, right.attempt]);
 
 export function callHref(
   id: string,

@@ -5,8 +5,10 @@ import type { Call, Tree, Turn } from "../api/types";
 import { CallLink } from "../episode/summary";
 import { Text } from "../parts/text";
 import { plural } from "../words/format";
-import { MessageView, toolNames } from "./message";
+import type { ToolLine } from "../words/tools";
+import { MessageView } from "./message";
 import { Json } from "./json";
+import { toolLines } from "./tool";
 
 interface Props {
   tree: Tree;
@@ -18,7 +20,7 @@ interface Props {
 export function Messages({ tree, call, turn, choice }: Props) {
   const newFrom = Math.min(turn?.new_from ?? 0, call.messages.length);
   const answer = call.choices.find((each) => each.index === choice);
-  const tools = useMemo(() => toolNames(call.messages), [call]);
+  const tools = useMemo(() => toolLines(call.messages), [call]);
   return (
     <div class="messages">
       <Tools tools={call.tools} />
@@ -50,7 +52,7 @@ function History({
   tree: Tree;
   call: Call;
   turn: Turn | null;
-  tools: Map<string, string>;
+  tools: Map<string, ToolLine>;
   end: number;
 }) {
   const [isOpen, setOpen] = useState(false);

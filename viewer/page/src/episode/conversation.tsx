@@ -1,25 +1,31 @@
 /** An episode read from its beginning to its end: what each turn heard, and what it said. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { askJson } from "../api/client";
 import type { Call, Fork, Tree, Turn } from "../api/types";
-import { MessageView, toolNames } from "../call/message";
+import { MessageView } from "../call/message";
+import { toolLines } from "../call/tool";
 import { useKeys } from "../parts/keys";
 import { useLoad } from "../parts/load";
 import { Failure, Outcome } from "../parts/marks";
+import { useNear } from "../parts/near";
 import { Text } from "../parts/text";
 import { callHref, go } from "../route";
 import { duration, number, plural } from "../words/format";
+import { gapOf, isAfterTool } from "./times";
 import { lineHref, lineKey, TurnMarks, type Line } from "./tree";
 
 /** Turns are read when they come this near to what is in sight. */
 const NEAR = "800px";
+/** Turns that are drawn at first; others follow when their place comes near. */
+const DRAWN = 120;
 
 export function Conversation({ tree, lines }: { tree: Tree; lines: Line[] }) {
   const [cursor, setCursor] = useState(-1);
+  const [drawn, setDrawn] = useState(DRAWN);
   const list = useRef<HTMLDivElement>(null);
   const move = (to: number) => {
-    const next = Math.max(0, Math.min(lines.length - 1, to));
+    const next = Math.max(0, Math.min(lines.length - 1, drawn - 1, to));
     setCursor(next);
     list.current?.children[next]?.scrollIntoView({ block: "start" });
   };
@@ -31,25 +37,41 @@ export function Conversation({ tree, lines }: { tree: Tree; lines: Line[] }) {
       if (line) go(lineHref(tree, line, null));
     },
   });
+  // What is drawn stays as it is while only the cursor moves.
+  const bodies = useMemo(
+    () => lines.slice(0, drawn).map((line, at) => bodyOf(tree, line, lines[at - 1])),
+    [tree, lines, drawn],
+  );
   if (lines.length === 0) return <div class="empty">No call yet.</div>;
   return (
     <div class="conversation" ref={list}>
-      {lines.map((line, at) => (
-        <section key={lineKey(line)} class={`spoken ${at === cursor ? "cursor" : ""}`}>
-          {line.kind === "other" ? (
-            <OtherHead tree={tree} line={line} />
-          ) : (
-            <Spoken
-              tree={tree}
-              turn={line.lane.turn}
-              fork={line.fork}
-              isFirst={callOf(lines[at - 1]) !== line.lane.turn.call_id}
-            />
-          )}
+      {bodies.map((body, at) => (
+        <section key={body.key} class={`spoken ${at === cursor ? "cursor" : ""}`}>
+          {body}
         </section>
       ))}
+      {drawn < lines.length && (
+        <More key={drawn} left={lines.length - drawn} draw={() => setDrawn(drawn + DRAWN)} />
+      )}
     </div>
   );
+}
+
+function bodyOf(tree: Tree, line: Line, before: Line | undefined) {
+  if (line.kind === "other") return <OtherHead key={lineKey(line)} tree={tree} line={line} />;
+  const { turn } = line.lane;
+  const isFirst = callOf(before) !== turn.call_id;
+  return <Spoken key={lineKey(line)} tree={tree} turn={turn} fork={line.fork} isFirst={isFirst} />;
+}
+
+/** The place of turns that are not drawn yet. */
+function More({ left, draw }: { left: number; draw(): void }) {
+  const place = useRef<HTMLDivElement>(null);
+  const isNear = useNear(place, NEAR);
+  useEffect(() => {
+    if (isNear) draw();
+  }, [isNear]);
+  return <div class="note" ref={place}>{`${plural(left, "more turn")}`}</div>;
 }
 
 const callOf = (line: Line | undefined): string | null =>
@@ -79,7 +101,7 @@ interface SpokenProps {
 
 function Spoken({ tree, turn, fork, isFirst }: SpokenProps) {
   const place = useRef<HTMLDivElement>(null);
-  const isNear = useNear(place);
+  const isNear = useNear(place, NEAR);
   const { episode_id, attempt } = tree.episode;
   const counted = turn.counted_tokens ?? null;
   const numbers =
@@ -94,9 +116,25 @@ function Spoken({ tree, turn, fork, isFirst }: SpokenProps) {
         <span class="dim" title="new prompt tokens; sampled tokens; time until the end">
           {`${numbers}, ${duration(turn.duration_ms)}`}
         </span>
+        <Gap tree={tree} turn={turn} />
       </header>
       {isNear ? <Read turn={turn} isFirst={isFirst} /> : <Excerpt turn={turn} />}
     </div>
+  );
+}
+
+/** Shorter times between two calls are the agent's own. */
+const GAP_MS_MIN = 100;
+
+/** Shows how long the tools took whose results a turn heard, or when a person wrote again. */
+function Gap({ tree, turn }: { tree: Tree; turn: Turn }) {
+  const gap = gapOf(tree, turn);
+  const took = gap ? (gap.end - gap.start) * 1000 : 0;
+  if (took < GAP_MS_MIN) return null;
+  return (
+    <span class="dim" title="from the end of the answer that this turn continues to its beginning">
+      {isAfterTool(turn) ? `tools took ${duration(took)}` : `${duration(took)} later`}
+    </span>
   );
 }
 
@@ -108,7 +146,7 @@ function Read({ turn, isFirst }: { turn: Turn; isFirst: boolean }) {
     const call = await askJson<Call>(`calls/${encodeURIComponent(call_id)}`, {}, signal);
     return {
       heard: call.messages.slice(newFrom),
-      tools: toolNames(call.messages),
+      tools: toolLines(call.messages),
       answer: call.choices.find((each) => each.index === choice)?.message,
     };
   });
@@ -121,11 +159,11 @@ function Read({ turn, isFirst }: { turn: Turn; isFirst: boolean }) {
       )}
       {isFirst &&
         data.heard.map((message, at) => (
-          <MessageView key={at} message={message} tools={data.tools} />
+          <MessageView key={at} message={message} tools={data.tools} isBrief />
         ))}
       {data.answer ? (
         <div class="answer">
-          <MessageView message={data.answer} sampled />
+          <MessageView message={data.answer} sampled isBrief />
         </div>
       ) : (
         <div class="empty">{outcome === null ? "The call is running." : "There is no answer."}</div>
@@ -145,19 +183,4 @@ function Excerpt({ turn }: { turn: Turn }) {
       </p>
     </div>
   );
-}
-
-/** Returns true from the moment on at which an element comes near to what is in sight. */
-function useNear(place: { current: HTMLElement | null }): boolean {
-  const [isNear, setNear] = useState(false);
-  useEffect(() => {
-    if (!place.current || isNear) return;
-    const watcher = new IntersectionObserver(
-      (seen) => setNear(seen.some((entry) => entry.isIntersecting)),
-      { rootMargin: NEAR },
-    );
-    watcher.observe(place.current);
-    return () => watcher.disconnect();
-  }, [isNear]);
-  return isNear;
 }

@@ -1,16 +1,18 @@
-/** One attempt of an episode: its turns on the left, a summary or one call on the right. */
+/** One attempt of an episode: its turns on the left, its conversation or one call on the right. */
 
+import type { ComponentChildren } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { askJson } from "../api/client";
 import type { Tree } from "../api/types";
 import { CallView } from "../call/call";
+import { RawContext } from "../call/prose";
 import { spanMs } from "../lists/episodes";
 import { useKeys, type Keys } from "../parts/keys";
 import { useEvents } from "../parts/live";
 import { useLoad, useThrottled } from "../parts/load";
 import { Failure, Mark, RewardValue, State, Waiting } from "../parts/marks";
 import { Copy, Text } from "../parts/text";
-import { conversationHref, episodeHref, go, goUp, href, replace } from "../route";
+import { episodeHref, go, goUp, href, replace, summaryHref } from "../route";
 import { duration, number, plural, time } from "../words/format";
 import { Conversation } from "./conversation";
 import { Sampled, VerdictOf } from "./head";
@@ -24,12 +26,12 @@ interface Props {
   attempt: number;
   /** The call that is open, if one is. */
   call: string | null;
-  /** True if the whole conversation is shown in place of the summary. */
-  isRead: boolean;
+  /** True if the facts are shown in place of the conversation. */
+  isSummary: boolean;
   query: Record<string, string>;
 }
 
-export function EpisodeView({ id, attempt, call, isRead, query }: Props) {
+export function EpisodeView({ id, attempt, call, isSummary, query }: Props) {
   const path = `episodes/${encodeURIComponent(id)}/tree`;
   const {
     data: tree,
@@ -43,22 +45,23 @@ export function EpisodeView({ id, attempt, call, isRead, query }: Props) {
 
   if (error && !tree) return <Failure error={error} retry={reload} />;
   if (!tree) return <Waiting />;
-  return <Loaded tree={tree} call={call} isRead={isRead} query={query} />;
+  return <Loaded tree={tree} call={call} isSummary={isSummary} query={query} />;
 }
 
 function Loaded({
   tree,
   call,
-  isRead,
+  isSummary,
   query,
 }: {
   tree: Tree;
   call: string | null;
-  isRead: boolean;
+  isSummary: boolean;
   query: Record<string, string>;
 }) {
   const [withOthers, setWithOthers] = useState(false);
   const [text, setText] = useState("");
+  const [isRaw, setRaw] = useState(false);
   const lines = useMemo(() => linesOf(tree, withOthers, text), [tree, withOthers, text]);
   const choice = Number(query["choice"] ?? 0);
   const view = query["view"] ?? null;
@@ -74,6 +77,7 @@ function Loaded({
     else go(target);
   };
   // A conversation moves by itself.
+  const isRead = !call && !isSummary;
   const moves: Keys = {
     j: () => move(cursor + 1),
     k: () => move(cursor - 1),
@@ -81,70 +85,117 @@ function Loaded({
   };
   useKeys({
     ...(isRead ? {} : moves),
-    c: () => go(isRead ? episodeHref(episode_id, attempt) : conversationHref(episode_id, attempt)),
+    c: () => go(isRead ? summaryHref(episode_id, attempt) : episodeHref(episode_id, attempt)),
   });
 
-  const hidden = tree.others.filter((other) => other.outcome === "complete").length;
   return (
-    <div class={`page episode ${call || isRead ? "with-call" : ""}`}>
-      <Header tree={tree} />
-      <div class="split">
-        <section class="turns">
-          <TreeView
-            tree={tree}
-            lines={lines}
-            cursor={cursor}
-            view={view === "fork" ? null : view}
-          />
-          <div class="turns-bar">
-            <input
-              type="search"
-              class={text ? "used" : ""}
-              placeholder="turns with"
-              aria-label="turns with"
-              value={text}
-              onInput={(event) => setText(event.currentTarget.value)}
+    <RawContext.Provider value={isRaw}>
+      <div class="page episode">
+        <Header tree={tree} />
+        <div class="split">
+          <section class="turns">
+            <TreeView
+              tree={tree}
+              lines={lines}
+              cursor={cursor}
+              view={view === "fork" ? null : view}
             />
-            {hidden > 0 && (
-              <label class="check">
-                <input
-                  type="checkbox"
-                  checked={withOthers}
-                  onChange={(event) => setWithOthers(event.currentTarget.checked)}
-                />
-                {`show ${plural(hidden, "call")} without a turn`}
-              </label>
+            <TurnsBar
+              text={text}
+              onText={setText}
+              hidden={tree.others.filter((other) => other.outcome === "complete").length}
+              withOthers={withOthers}
+              onOthers={setWithOthers}
+              shown={lines.lines.length}
+            />
+          </section>
+          <section class="detail">
+            {call ? (
+              <CallView key={call} tree={tree} callId={call} query={query} />
+            ) : (
+              <>
+                <Parts tree={tree} isRead={isRead}>
+                  {isRead && <RawSwitch isRaw={isRaw} turn={() => setRaw(!isRaw)} />}
+                </Parts>
+                <div class="detail-body">
+                  {isRead ? (
+                    <Conversation tree={tree} lines={lines.lines} />
+                  ) : (
+                    <Summary tree={tree} />
+                  )}
+                </div>
+              </>
             )}
-            <span class="count">{`${number(lines.lines.length)} shown`}</span>
-          </div>
-        </section>
-        <section class="detail">
-          {call ? (
-            <CallView key={call} tree={tree} callId={call} query={query} />
-          ) : (
-            <>
-              <Parts tree={tree} isRead={isRead} />
-              <div class="detail-body">
-                {isRead ? (
-                  <Conversation tree={tree} lines={lines.lines} />
-                ) : (
-                  <Summary tree={tree} />
-                )}
-              </div>
-            </>
-          )}
-        </section>
+          </section>
+        </div>
       </div>
+    </RawContext.Provider>
+  );
+}
+
+interface TurnsBarProps {
+  text: string;
+  onText(text: string): void;
+  /** Calls without a turn that are shown on request. */
+  hidden: number;
+  withOthers: boolean;
+  onOthers(withOthers: boolean): void;
+  shown: number;
+}
+
+/** Selects what is listed of the turns. */
+function TurnsBar({ text, onText, hidden, withOthers, onOthers, shown }: TurnsBarProps) {
+  return (
+    <div class="turns-bar">
+      <input
+        type="search"
+        class={text ? "used" : ""}
+        placeholder="turns with"
+        aria-label="turns with"
+        value={text}
+        onInput={(event) => onText(event.currentTarget.value)}
+      />
+      {hidden > 0 && (
+        <label class="check">
+          <input
+            type="checkbox"
+            checked={withOthers}
+            onChange={(event) => onOthers(event.currentTarget.checked)}
+          />
+          {`show ${plural(hidden, "call")} without a turn`}
+        </label>
+      )}
+      <span class="count">{`${number(shown)} shown`}</span>
     </div>
   );
 }
 
-/** Switches between the summary and the conversation. */
-function Parts({ tree, isRead }: { tree: Tree; isRead: boolean }) {
+/** Shows all messages as they were recorded, or as they read. */
+function RawSwitch({ isRaw, turn }: { isRaw: boolean; turn(): void }) {
+  return (
+    <button
+      aria-pressed={isRaw}
+      class={isRaw ? "on" : ""}
+      title="all texts as they were recorded, to the character"
+      onClick={turn}
+    >
+      raw
+    </button>
+  );
+}
+
+interface PartsProps {
+  tree: Tree;
+  isRead: boolean;
+  children: ComponentChildren;
+}
+
+/** Switches between the conversation and the summary. */
+function Parts({ tree, isRead, children }: PartsProps) {
   const { episode_id, attempt } = tree.episode;
   const parts: [string, string, boolean][] = [
-    ["summary", episodeHref(episode_id, attempt), !isRead],
-    ["conversation", conversationHref(episode_id, attempt), isRead],
+    ["conversation", episodeHref(episode_id, attempt), isRead],
+    ["summary", summaryHref(episode_id, attempt), !isRead],
   ];
   return (
     <div class="bar">
@@ -155,6 +206,7 @@ function Parts({ tree, isRead }: { tree: Tree; isRead: boolean }) {
           </a>
         ))}
       </div>
+      {children}
     </div>
   );
 }

@@ -6,8 +6,9 @@ import { ForkMark, Mark, RewardValue, Verdict } from "../parts/marks";
 import { Text } from "../parts/text";
 import { callHref } from "../route";
 import { reasons as meanings, verdicts } from "../words/meanings";
-import { decimal, number, plural, time } from "../words/format";
+import { decimal, duration, number, plural, time } from "../words/format";
 import { isTextOnly } from "./head";
+import { timesOf } from "./times";
 
 export function Summary({ tree }: { tree: Tree }) {
   return (
@@ -76,6 +77,7 @@ function VerdictPart({ tree }: { tree: Tree }) {
 
 function Facts({ tree }: { tree: Tree }) {
   const { episode } = tree;
+  const times = timesOf(tree);
   const facts: [string, string][] = [
     [
       "sampled",
@@ -86,6 +88,8 @@ function Facts({ tree }: { tree: Tree }) {
     ["trainable", number(tree.trainable_tokens)],
     ["prompt, over all calls", number(episode.prompt_tokens)],
     ["paths from a first turn to a last one", number(tree.trajectories)],
+    ["time in calls", duration(times.calls)],
+    ["time between them, for tools", duration(times.tools)],
     [
       "calls with ids, of those that sample",
       `${number(episode.with_ids)} of ${number(episode.generations)}`,

@@ -6,9 +6,12 @@ import { Fidelity, ForkMark, Mark, Outcome } from "../parts/marks";
 import { Text } from "../parts/text";
 import { callHref } from "../route";
 import { decimal, duration, short } from "../words/format";
+import { deedOf } from "../words/tools";
+import { ToolWords } from "../call/tool";
 import { Gutter, gutterPx, PassingGutter } from "./gutter";
 import { isTextOnly } from "./head";
 import { keyOf, lanesOf, type LaneLine, type LaneRow } from "./lanes";
+import { gapOf, hasChoices, isAfterTool, type Span } from "./times";
 
 const ROW_PX = 42;
 /** Longer names of agents are cut: the text beside them says more. */
@@ -131,18 +134,26 @@ export function TreeView({ tree, lines, cursor, view }: Props) {
   );
 }
 
-/** Shows when a call ran, between the beginning and the end of the episode. */
-function TimeBar({ tree, call }: { tree: Tree; call: Exchange }) {
+/**
+ * Shows when a call ran, between the beginning and the end of the episode; fainter before it, how
+ * long the tools took whose results it got, or the agent.
+ */
+function TimeBar({ tree, call }: { tree: Tree; call: Exchange | Turn }) {
   const { opened_at, closed_at, last_call_at } = tree.episode;
   const begin = Math.min(opened_at, call.started_at);
   const spread = spreadOf(tree, begin, Math.max(closed_at ?? 0, last_call_at ?? 0));
-  const width = (call.duration_ms ?? 0) / 1000 / spread;
-  const left = (call.started_at - begin) / spread;
+  const place = ({ start, end }: Span, least: number) => {
+    const left = (start - begin) / spread;
+    const width = Math.min(1 - left, (end - start) / spread);
+    return { left: `${left * 100}%`, width: `max(${least}px, ${width * 100}%)` };
+  };
+  const end = call.started_at + (call.duration_ms ?? 0) / 1000;
+  const gap = "choice" in call ? gapOf(tree, call) : null;
   return (
-    <i
-      class="time-bar"
-      style={{ left: `${left * 100}%`, width: `max(2px, ${Math.min(1 - left, width) * 100}%)` }}
-    />
+    <>
+      {gap && <i class="time-gap" style={place(gap, 0)} />}
+      <i class="time-bar" style={place({ start: call.started_at, end }, 2)} />
+    </>
   );
 }
 
@@ -166,28 +177,63 @@ function TurnLine({ tree, line, fork, width }: TurnLineProps) {
     <>
       <Gutter row={line} width={width} height={ROW_PX} />
       <span class="turn-number">{turn.number}</span>
-      <span class="turn-text">
-        <span class="heard">
-          <TurnMarks tree={tree} turn={turn} fork={fork} />
-          <Text text={turn.heard} />
-        </span>
-        <span class="said">
-          {turn.said ? <Text text={turn.said} /> : <span class="none">no answer</span>}
-        </span>
-      </span>
+      <TurnText tree={tree} turn={turn} fork={fork} />
       <span class="turn-numbers">
         <span title="new prompt tokens, then sampled tokens">
           <span class="dim">{turn.fidelity ? `+${short(turn.new_prompt_tokens)}` : ""}</span>{" "}
           {turn.fidelity ? short(turn.sampled_tokens) : short(turn.counted_tokens ?? null)}
         </span>
-        <span
-          class="dim"
-          title="mean logprob of the sampled tokens; time until the end of the reply"
-        >
+        <span class="dim" title={timesTitle(tree, turn)}>
           {decimal(turn.mean_logprob, 2)} · {duration(turn.duration_ms)}
         </span>
       </span>
     </>
+  );
+}
+
+function timesTitle(tree: Tree, turn: Turn): string {
+  const gap = gapOf(tree, turn);
+  const words = "mean logprob of the sampled tokens; time until the end of the reply";
+  if (!gap) return words;
+  const took = duration((gap.end - gap.start) * 1000);
+  return `${words}; ${isAfterTool(turn) ? "tools took" : "it came after"} ${took}`;
+}
+
+/** Shows what a turn did: its words, or the tools it asked for; above, what a person asked. */
+function TurnText({ tree, turn, fork }: Omit<TurnLineProps, "line" | "width"> & { turn: Turn }) {
+  const deed = deedOf(turn.said ?? "", turn.finish_reason);
+  const marks = <TurnMarks tree={tree} turn={turn} fork={fork} />;
+  const above = isAfterTool(turn) ? (deed.tools.length > 0 ? deed.words : "") : turn.heard;
+  const hasMarks = isMarked(tree, turn, fork);
+  return (
+    <span class="turn-text">
+      {(above || hasMarks) && (
+        <span class="heard">
+          {marks}
+          <Text text={above} />
+        </span>
+      )}
+      <span class="said">
+        {deed.tools.length > 0 ? (
+          deed.tools.map((line, at) => <ToolWords key={at} line={line} />)
+        ) : deed.words ? (
+          <Text text={deed.words} />
+        ) : (
+          <span class="none">no answer</span>
+        )}
+      </span>
+    </span>
+  );
+}
+
+/** True if a turn has a mark. */
+function isMarked(tree: Tree, turn: Turn, fork: Fork | null): boolean {
+  return (
+    turn.kind !== "main" ||
+    Boolean(turn.agent || fork || turn.retry > 0 || hasChoices(tree, turn)) ||
+    turn.outcome !== "complete" ||
+    (turn.fidelity !== "exact" && !isTextOnly(tree)) ||
+    turn.finish_reason === "length"
   );
 }
 
@@ -197,7 +243,6 @@ const shortName = (name: string): string =>
 
 /** Shows what is not usual about a turn: kind, agent, fork, retry, fidelity, outcome, choice. */
 export function TurnMarks({ tree, turn, fork }: { tree: Tree; turn: Turn; fork: Fork | null }) {
-  const several = tree.turns.filter((other) => other.call_id === turn.call_id).length > 1;
   return (
     <>
       {turn.kind !== "main" && !(fork && turn.kind === "fork") && (
@@ -214,7 +259,7 @@ export function TurnMarks({ tree, turn, fork }: { tree: Tree; turn: Turn; fork: 
       {turn.retry > 0 && (
         <Mark word={`try ${turn.retry + 1}`} tone="fair" title="the client's own count of tries" />
       )}
-      {several && <Mark word={`choice ${turn.choice}`} tone="plain" />}
+      {hasChoices(tree, turn) && <Mark word={`choice ${turn.choice}`} tone="plain" />}
       {turn.outcome !== "complete" && <Outcome word={turn.outcome} error={turn.error} />}
       {turn.outcome !== null && turn.fidelity !== "exact" && !isTextOnly(tree) && (
         <Fidelity word={turn.fidelity} />

@@ -4,7 +4,7 @@ import { askJson } from "../api/client";
 import type { Episode, EpisodePage } from "../api/types";
 import { useEvents } from "../parts/live";
 import { useThrottled } from "../parts/load";
-import { Mark, RewardValue, State } from "../parts/marks";
+import { Mark, RewardValue, State, widened, type Scale } from "../parts/marks";
 import { useKeys } from "../parts/keys";
 import { usePaged } from "../parts/paged";
 import { Text } from "../parts/text";
@@ -66,6 +66,17 @@ export function Holes({ row }: { row: Episode }) {
   );
 }
 
+/** Scales of groups, of the rewards that were listed; episodes without a group share one. */
+const scales = new Map<string | null, Scale>();
+
+const scaleOf = (row: Episode): Scale => scales.get(row.group_id) ?? widened(row.reward);
+
+/** Widens the scales of groups by the rewards of a page. */
+function learnScales(rows: Episode[]): void {
+  for (const { group_id, reward } of rows)
+    scales.set(group_id, widened(reward, scales.get(group_id)));
+}
+
 const COLUMNS: Column<Episode>[] = [
   {
     head: "episode",
@@ -91,9 +102,10 @@ const COLUMNS: Column<Episode>[] = [
   {
     head: "reward",
     sort: "reward",
-    width: "66px",
+    title: "newest reward of the episode; the bar is on the scale of its group",
+    width: "92px",
     right: true,
-    cell: (row) => <RewardValue value={row.reward} />,
+    cell: (row) => <RewardValue value={row.reward} scale={scaleOf(row)} />,
   },
   { head: "calls", sort: "calls", width: "54px", right: true, cell: (row) => number(row.calls) },
   {
@@ -152,6 +164,7 @@ export function Episodes({ query }: { query: Record<string, string> }) {
   const paged = usePaged<Episode>(key, async (offset, limit, signal) => {
     const params = { ...paramsOf(FILTERS, query), sort, offset, limit };
     const page = await askJson<EpisodePage>("episodes", params, signal);
+    learnScales(page.episodes);
     return { total: page.total, rows: page.episodes };
   });
   const refresh = useThrottled(paged.refresh, REFRESH_MS);

@@ -51,7 +51,7 @@ export const HELP: [string, string][] = [
   ["/", "search in what was said"],
   ["f", "to the first filter"],
   ["e, g, n, l", "episodes, groups, numbers, live calls"],
-  ["c", "an episode as a conversation; its summary"],
+  ["c", "an episode's conversation; its summary"],
   ["m, t, r", "a turn as messages, as tokens, as raw bytes"],
   ["x", "the fork of a turn"],
   [". ,", "the next token that was unlikely, the one before"],

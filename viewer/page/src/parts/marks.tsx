@@ -59,7 +59,7 @@ export function ForkMark({ cause, label = cause }: { cause: string; label?: stri
 }
 
 /** Shows a reward as a number; null as "not scored", which is not zero. */
-export function RewardValue({ value }: { value: number | null }) {
+export function RewardValue({ value, scale }: { value: number | null; scale?: Scale }) {
   if (value === null)
     return (
       <span class="none" title="no reward was given">
@@ -67,7 +67,35 @@ export function RewardValue({ value }: { value: number | null }) {
       </span>
     );
   return (
-    <span class={`reward ${value > 0 ? "up" : value < 0 ? "down" : ""}`}>{decimal(value)}</span>
+    <span class={`reward ${value < 0 ? "down" : ""}`}>
+      {scale && <RewardBar value={value} scale={scale} />}
+      {decimal(value)}
+    </span>
+  );
+}
+
+/** The rewards of a group lie between these. */
+export interface Scale {
+  low: number;
+  high: number;
+}
+
+/** Returns a scale that has a reward as well; it goes from 0 to 1 at least. */
+export function widened(value: number | null | undefined, scale: Scale = { low: 0, high: 1 }) {
+  return {
+    low: Math.min(scale.low, value ?? scale.low),
+    high: Math.max(scale.high, value ?? scale.high),
+  };
+}
+
+/** Draws a reward from 0 to its value. */
+function RewardBar({ value, scale }: { value: number; scale: Scale }) {
+  const part = (at: number) => ((at - scale.low) / (scale.high - scale.low)) * 100;
+  const left = part(Math.min(0, value));
+  return (
+    <span class="reward-bar">
+      <i style={{ left: `${left}%`, width: `${part(Math.max(0, value)) - left}%` }} />
+    </span>
   );
 }
 

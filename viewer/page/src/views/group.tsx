@@ -1,20 +1,35 @@
 /** The attempts of a group side by side. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { askJson } from "../api/client";
 import type { Episode, EpisodePage, Tree, Turn } from "../api/types";
+import { Chooser } from "../compare/chooser";
+import { alignTurns } from "../compare/turns";
 import { Ids, spanMs } from "../lists/episodes";
 import { Flat } from "../lists/groups";
 import type { Group, GroupPage } from "../api/types";
 import { Sampled, VerdictOf } from "../episode/head";
+import { isAfterTool } from "../episode/times";
+import { ToolWords } from "../call/tool";
 import { useKeys } from "../parts/keys";
 import { useEvents } from "../parts/live";
 import { useLoad, useThrottled } from "../parts/load";
-import { Failure, Mark, Outcome, RewardValue, State, Waiting } from "../parts/marks";
+import {
+  Failure,
+  Mark,
+  Outcome,
+  RewardValue,
+  State,
+  Waiting,
+  widened,
+  type Scale,
+} from "../parts/marks";
+import { useNear } from "../parts/near";
 import { Text } from "../parts/text";
 import { Spread } from "../plots/spread";
 import { callHref, episodeHref, go, href, replace } from "../route";
 import { decimal, duration, plural, short } from "../words/format";
+import { deedOf } from "../words/tools";
 
 const REFRESH_MS = 1500;
 /** Most attempts of one group that are shown. */
@@ -41,6 +56,7 @@ export function GroupView({ id, query }: { id: string; query: Record<string, str
   return (
     <div class="page group">
       <Head id={id} group={data.group} page={data.page} order={order} />
+      <Chooser episodes={ordered(data.page.episodes, "reward")} />
       <Columns episodes={ordered(data.page.episodes, order)} />
     </div>
   );
@@ -117,11 +133,13 @@ function Head({
 function Columns({ episodes }: { episodes: Episode[] }) {
   const [first, setFirst] = useState<{ key: string; tree: Tree } | null>(null);
   const lead = episodes[0];
+  const scale = episodes.reduce<Scale>((wide, { reward }) => widened(reward, wide), widened(null));
   const leadKey = lead ? `${lead.episode_id}/${lead.attempt}` : "";
   return (
     <div class="columns">
       {episodes.map((episode, at) => (
         <Column
+          scale={scale}
           key={`${episode.episode_id}/${episode.attempt}`}
           episode={episode}
           lead={at > 0 && first?.key === leadKey ? first.tree : null}
@@ -133,20 +151,24 @@ function Columns({ episodes }: { episodes: Episode[] }) {
   );
 }
 
-interface ColumnProps {
+interface TurnsProps {
   episode: Episode;
   lead: Tree | null;
   onTree: ((tree: Tree) => void) | undefined;
 }
 
-function Column({ episode, lead, onTree }: ColumnProps) {
+interface ColumnProps extends TurnsProps {
+  scale: Scale;
+}
+
+function Column({ episode, lead, onTree, scale }: ColumnProps) {
   const box = useRef<HTMLElement>(null);
-  const isSeen = useSeen(box);
+  const isSeen = useNear(box, "300px");
   return (
     <section class="column" ref={box}>
       <a class="column-head" href={episodeHref(episode.episode_id, episode.attempt)}>
         <span class="column-reward">
-          <RewardValue value={episode.reward} />
+          <RewardValue value={episode.reward} scale={scale} />
         </span>
         <span class="id">
           <Text text={episode.episode_id} />
@@ -163,25 +185,9 @@ function Column({ episode, lead, onTree }: ColumnProps) {
   );
 }
 
-/** Returns true once an element has been in sight, or nearly. */
-function useSeen(box: { current: HTMLElement | null }): boolean {
-  const [isSeen, setSeen] = useState(false);
-  useEffect(() => {
-    const element = box.current;
-    if (!element || isSeen) return;
-    const observer = new IntersectionObserver(
-      (entries) => entries.some((entry) => entry.isIntersecting) && setSeen(true),
-      { rootMargin: "300px" },
-    );
-    observer.observe(element);
-    return () => observer.disconnect();
-  }, [isSeen]);
-  return isSeen;
-}
-
 const TURNS_SHOWN = 60;
 
-function Turns({ episode, lead, onTree }: ColumnProps) {
+function Turns({ episode, lead, onTree }: TurnsProps) {
   const key = `${episode.episode_id}/${episode.attempt}/${episode.calls}/${episode.state}`;
   const { data, error, reload } = useLoad(key, async (signal) => {
     const path = `episodes/${encodeURIComponent(episode.episode_id)}/tree`;
@@ -191,7 +197,7 @@ function Turns({ episode, lead, onTree }: ColumnProps) {
   });
   if (error) return <Failure error={error} retry={reload} />;
   if (!data) return <Waiting />;
-  const same = lead ? sameTurns(data.turns, lead.turns) : 0;
+  const same = lead ? sameTurns(data.turns, lead.turns) : new Set<number>();
   return (
     <>
       <div class="column-verdict">
@@ -201,19 +207,15 @@ function Turns({ episode, lead, onTree }: ColumnProps) {
           <Mark word={plural(data.forks.length, "fork")} tone="kind-fork" />
         )}
       </div>
-      {same > 0 && (
-        <div class="note">
-          {same === 1
-            ? "The first turn is that of the first column."
-            : `The first ${same} turns are those of the first column.`}
-        </div>
+      {same.size > 0 && (
+        <div class="note">{`${plural(same.size, "turn")} as in the first column`}</div>
       )}
       {data.turns.slice(0, TURNS_SHOWN).map((turn, at) => (
         <Card
           key={`${turn.call_id}/${turn.choice}`}
           episode={episode}
           turn={turn}
-          isSame={at < same}
+          isSame={same.has(at)}
         />
       ))}
       {data.turns.length > TURNS_SHOWN && (
@@ -226,20 +228,16 @@ function Turns({ episode, lead, onTree }: ColumnProps) {
   );
 }
 
-/** Returns how many turns at the beginning heard and said the same. */
-function sameTurns(turns: Turn[], lead: Turn[]): number {
-  let same = 0;
-  while (
-    same < turns.length &&
-    lead[same] &&
-    turns[same]?.said === lead[same]?.said &&
-    turns[same]?.heard === lead[same]?.heard
-  )
-    same++;
-  return same;
+/** Returns which turns heard and said the same as the turns of the first column beside them. */
+function sameTurns(turns: Turn[], lead: Turn[]): Set<number> {
+  const pairs = alignTurns(turns, lead);
+  const same = pairs.filter((pair) => pair.likeness === 1).map((pair) => pair.left ?? -1);
+  return new Set(same);
 }
 
 function Card({ episode, turn, isSame }: { episode: Episode; turn: Turn; isSame: boolean }) {
+  const deed = deedOf(turn.said ?? "", turn.finish_reason);
+  const above = isAfterTool(turn) ? (deed.tools.length > 0 ? deed.words : "") : turn.heard;
   return (
     <a
       class={`card ${isSame ? "same" : ""}`}
@@ -252,11 +250,17 @@ function Card({ episode, turn, isSame }: { episode: Episode; turn: Turn; isSame:
         <span class="grow" />
         <span class="dim">{`${short(turn.sampled_tokens)} · ${decimal(turn.mean_logprob, 2)}`}</span>
       </span>
-      <span class="heard">
-        <Text text={turn.heard} />
-      </span>
+      {above && (
+        <span class="heard">
+          <Text text={above} />
+        </span>
+      )}
       <span class="said">
-        <Text text={turn.said} />
+        {deed.tools.length > 0 ? (
+          deed.tools.map((line, at) => <ToolWords key={at} line={line} />)
+        ) : (
+          <Text text={deed.words} />
+        )}
       </span>
     </a>
   );
