@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_of_the_database_is_told_without_the_words_of_drivers() {
+    fn errors_of_the_database_have_no_words_of_drivers() {
         let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
         let full = rusqlite::Error::SqliteFailure(full, Some("database or disk is full".into()));
         let error =

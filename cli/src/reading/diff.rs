@@ -50,9 +50,9 @@ struct AttemptComparison {
     /// Messages that the two have in common at their beginning.
     same_messages: usize,
     /// The first difference; `None` if both are the same.
-    first: Option<Difference>,
+    first: Option<SaidDifference>,
     /// All differences, in the order of the conversations.
-    differences: Vec<Difference>,
+    differences: Vec<SaidDifference>,
     is_same: bool,
     /// What the page shows: the differences, and the numbers of equal messages between.
     #[serde(skip)]
@@ -61,7 +61,7 @@ struct AttemptComparison {
 
 /// Two forms of a message, or one that the other attempt lacks.
 #[derive(Debug, Clone, Serialize)]
-struct Difference {
+struct SaidDifference {
     a: Option<SaidMessage>,
     b: Option<SaidMessage>,
 }
@@ -129,7 +129,7 @@ impl AttemptComparison {
 
         let mut differences = Vec::new();
         let mut differs = |a: Option<&SaidMessage>, b: Option<&SaidMessage>| {
-            differences.push(Difference { a: a.cloned(), b: b.cloned() });
+            differences.push(SaidDifference { a: a.cloned(), b: b.cloned() });
             Part::Differs(differences.len() - 1)
         };
         let parts: Vec<Part> = stretches
@@ -260,7 +260,7 @@ fn numbers(found: &AttemptComparison) -> Vec<Line> {
     table([("", 0), ("A", 0), ("B", 0)], rows.collect(), terminal::width())
 }
 
-impl Difference {
+impl SaidDifference {
     fn lines(&self, found: &AttemptComparison, full: bool) -> Vec<Line> {
         let room = |numbers: &EpisodeNumbers, said: &SaidMessage| match full {
             true => TextRoom::whole(),

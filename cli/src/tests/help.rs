@@ -76,7 +76,7 @@ fn the_short_help_is_a_screen_of_one_line_an_option() {
 }
 
 #[test]
-fn every_command_is_in_a_group_and_its_examples_are_what_it_takes() {
+fn commands_have_a_group_and_examples_that_they_take() {
     let mut cli = help::arranged(Cli::command());
     let all = cli.render_help().to_string();
     let mut examples = 0;

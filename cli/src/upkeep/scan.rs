@@ -40,7 +40,7 @@ pub(crate) struct Args {
 
 /// A place of a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum SecretPlace {
     /// In a message.
     Message,
     /// In the bytes of a request or a reply.
@@ -53,7 +53,7 @@ enum Place {
 #[derive(Debug)]
 struct SecretPlaces {
     first_call: String,
-    places: BTreeSet<Place>,
+    places: BTreeSet<SecretPlace>,
     times: u64,
 }
 
@@ -101,7 +101,7 @@ fn secrets(
     texts: Option<&TokenTexts>,
 ) -> Secrets {
     let mut found = Secrets::new();
-    let mut look = |text: &[u8], call: &str, place: Place| {
+    let mut look = |text: &[u8], call: &str, place: SecretPlace| {
         for secret in finder.find(text) {
             let places = found.entry(secret).or_insert_with(|| SecretPlaces {
                 first_call: call.to_owned(),
@@ -116,23 +116,23 @@ fn secrets(
     for message in messages {
         let texts = [&message.content, &message.reasoning, &message.tool_calls];
         for text in texts.into_iter().flatten() {
-            look(text.as_bytes(), &message.call_id, Place::Message);
+            look(text.as_bytes(), &message.call_id, SecretPlace::Message);
         }
     }
     let mut before: &[u32] = &[];
     for call in calls {
         let id = call.begun.call_id.to_string();
-        look(&call.begun.request.read(), &id, Place::Body);
+        look(&call.begun.request.read(), &id, SecretPlace::Body);
         let Some(ended) = &call.ended else { continue };
-        look(&ended.reply.read(), &id, Place::Body);
+        look(&ended.reply.read(), &id, SecretPlace::Body);
 
         let Some(texts) = texts else { continue };
         for prompt in &ended.prompts {
-            look(texts.text(new_ids(before, prompt)).as_bytes(), &id, Place::Ids);
+            look(texts.text(new_ids(before, prompt)).as_bytes(), &id, SecretPlace::Ids);
             before = prompt;
         }
         for ids in ended.choices.iter().filter_map(|choice| choice.token_ids.as_ref()) {
-            look(texts.text(ids).as_bytes(), &id, Place::Ids);
+            look(texts.text(ids).as_bytes(), &id, SecretPlace::Ids);
         }
     }
     found
@@ -150,7 +150,7 @@ fn has_some_ids(call: &Call) -> bool {
     })
 }
 
-impl Place {
+impl SecretPlace {
     fn as_str(self) -> &'static str {
         match self {
             Self::Message => "message",

@@ -37,6 +37,7 @@ pub(super) struct Said<'a> {
 pub(super) fn aligned(a: &[Said<'_>], b: &[Said<'_>]) -> Vec<Stretch> {
     let deadline = Some(Instant::now() + ALIGN_TIME);
     let mut found = Vec::new();
+
     for op in capture_diff_slices_deadline(Algorithm::Patience, a, b, deadline) {
         match op {
             DiffOp::Equal { old_index, new_index, len } => {

@@ -17,6 +17,7 @@ pub(super) fn marked(a: &str, b: &str) -> Vec<Line> {
     let diff = TextDiff::configure().timeout(COMPARE_TIME).diff_lines(a, b);
     let deadline = Some(Instant::now() + COMPARE_TIME);
     let mut lines = Vec::new();
+
     for (number, group) in diff.grouped_ops(AROUND).iter().enumerate() {
         if number > 0 {
             lines.push(Line::styled(Style::Dim, "    ..."));
