@@ -13,7 +13,6 @@ mod engine;
 mod exit;
 mod export;
 mod feed;
-mod help;
 mod http;
 mod log;
 mod options;
@@ -36,6 +35,7 @@ use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::log::LogFormat;
 use crate::options::defaults::ServersHere;
+use crate::options::help;
 use crate::reading::{diff, episodes, show, sql, stats, tail, view};
 use crate::terminal::ColorMode;
 use crate::upkeep::{backup, prune, scan, verify};

@@ -5,6 +5,7 @@
 //! [`agents`], [`limits`], [`control`], [`tls`] and [`telemetry`]. [`engine`] and [`device`] say
 //! how the engine computes, [`token`] who may call it. [`tokenizer`] takes a file or its folder.
 //! [`defaults`] are those of a server that runs here, which left a [`mod@pointer`].
+//! [`help`] is what `-h` says of all.
 
 pub(crate) mod address;
 pub(crate) mod agents;
@@ -14,6 +15,7 @@ pub(crate) mod device;
 pub(crate) mod engine;
 pub(crate) mod episodes;
 mod fleet;
+pub(crate) mod help;
 mod limits;
 mod memory;
 pub(crate) mod parse;

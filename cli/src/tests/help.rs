@@ -2,7 +2,8 @@
 
 use clap::{Command, CommandFactory};
 
-use crate::{Cli, help};
+use crate::Cli;
+use crate::options::help;
 
 /// Columns of a terminal on which each option takes one line of `-h`.
 const COLUMNS: usize = 100;

@@ -96,7 +96,10 @@ pub(crate) async fn keep_short(path: PathBuf, signals: Arc<CheckpointSignals>) {
             Ok(bytes) if bytes < WAL_BYTES_MAX => bound = WAL_BYTES_MAX,
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(error = %with_causes(&error), "no checkpoint was made; the WAL keeps growing");
+                tracing::warn!(
+                    error = %with_causes(&error),
+                    "no checkpoint was made; the WAL keeps growing"
+                );
                 connection = None;
             }
         }

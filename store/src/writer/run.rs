@@ -73,7 +73,10 @@ impl WriterLoop {
         if let Ok(connection) = self.connected().await
             && let Err(error) = losses.remove_marks(connection, writer).await
         {
-            tracing::error!(error = %with_causes(&error), "episodes stay marked as possibly lacking calls");
+            tracing::error!(
+                error = %with_causes(&error),
+                "episodes stay marked as possibly lacking calls"
+            );
         }
         self.session.close(self.connection).await;
     }

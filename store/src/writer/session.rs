@@ -193,13 +193,19 @@ fn start_wal_over(local: &LocalConnection) {
         restarted
     };
     if let Err(error) = restart() {
-        tracing::warn!(error = %with_causes(&error), "no checkpoint was made; the WAL keeps growing");
+        tracing::warn!(
+            error = %with_causes(&error),
+            "no checkpoint was made; the WAL keeps growing"
+        );
     }
 }
 
 fn checkpoint_now(local: &LocalConnection) {
     if let Err(error) = local.run(checkpoint::PASSIVE) {
-        tracing::warn!(error = %with_causes(&error), "no checkpoint was made; the WAL keeps growing");
+        tracing::warn!(
+            error = %with_causes(&error),
+            "no checkpoint was made; the WAL keeps growing"
+        );
     }
 }
 
