@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import contextmanager
 
 import openai
 import pytest
@@ -12,6 +13,14 @@ import rolltape
 from test_show import talk
 
 AGENT = "import os, urllib.request as r; r.urlopen(os.environ['OPENAI_BASE_URL'] + '/models')"
+
+
+@contextmanager
+def served(folder, env):
+    """A recorder that can be found: it says its addresses after it left its pointer."""
+    with harness.serve(folder, "--model", harness.MODEL, env=env) as proxy:
+        harness.until("the addresses", lambda: "listening on" in proxy.process.stderr)
+        yield proxy
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +34,7 @@ def proxy(tmp_path_factory, states):
     """A recorder with three episodes."""
     env = harness.environment(XDG_STATE_HOME=str(states))
     folder = tmp_path_factory.mktemp("found")
-    with harness.serve(folder, "--model", harness.MODEL, env=env) as proxy:
+    with served(folder, env) as proxy:
         for name, text in (("claude-otter", "A"), ("claude-lynx", "B"), ("aider-lynx", "C")):
             talk(proxy, name, [text])
         yield proxy
@@ -77,7 +86,7 @@ def test_several_servers_are_not_chosen_from(proxy, told, states, tmp_path):
     env = harness.environment(XDG_STATE_HOME=str(states))
     other = tmp_path / "other"
     other.mkdir()
-    with harness.serve(other, "--model", harness.MODEL, env=env) as second:
+    with served(other, env) as second:
         assert told("episodes").returncode == 1
         at = f"http://{harness.text(second.control)}"
         # The token is found by the address.
@@ -88,9 +97,9 @@ def test_several_servers_are_not_chosen_from(proxy, told, states, tmp_path):
 def test_a_server_that_was_killed_is_not_found(tmp_path):
     states = tmp_path / "states"
     env = harness.environment(XDG_STATE_HOME=str(states))
-    with harness.serve(tmp_path, "--model", harness.MODEL, env=env) as proxy:
+    with served(tmp_path, env) as proxy:
         assert len([*states.glob("rolltape/servers/*.json")]) == 1
-        proxy.kill()
+        proxy.process.kill()
         folder = tmp_path / "elsewhere"
         folder.mkdir()
         missing = harness.command("episodes", folder=folder, env=env)
@@ -103,7 +112,7 @@ def test_a_pointer_that_others_can_write_leads_nowhere(tmp_path):
     env = harness.environment(XDG_STATE_HOME=str(states))
     folder = tmp_path / "elsewhere"
     folder.mkdir()
-    with harness.serve(tmp_path, "--model", harness.MODEL, env=env):
+    with served(tmp_path, env):
         (pointer,) = states.glob("rolltape/servers/*.json")
         assert pointer.stat().st_mode & 0o777 == 0o600
         assert harness.command("episodes", folder=folder, env=env).returncode == 0

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import time
 
@@ -137,7 +138,8 @@ def test_what_is_the_same_behind_a_difference_is_no_difference(proxy):
         agent.chat.completions.create(model="tiny", messages=history, max_tokens=4, seed=3)
     page = both(proxy, "diff", "seeded-1", "seeded-2")
     assert "  - Seed 1. Say a word.\n  + Seed 2. Say a word.\n" in page, page
-    assert "= 2 messages are the same" in page, page
+    # The tiny model may give both the same answer.
+    assert re.search("= [23] messages are the same", page), page
     found = json.loads(both(proxy, "diff", "seeded-1", "seeded-2", "--json"))
     assert found["first"] == found["differences"][0]
     assert "Go on." not in json.dumps(found["differences"])
