@@ -142,7 +142,7 @@ impl TypedValueParser for KnownElsewhere {
     }
 }
 
-/// What to write in place of a word that is no format.
+/// The words to write in place of one that is no format.
 fn format_tip(word: &str) -> Option<&'static str> {
     Some(match word.to_ascii_lowercase().as_str() {
         "parquet" => "parquet is an encoding: --encoding parquet",

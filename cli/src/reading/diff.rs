@@ -54,7 +54,7 @@ struct AttemptComparison {
     /// All differences, in the order of the conversations.
     differences: Vec<SaidDifference>,
     is_same: bool,
-    /// What the page shows: the differences, and the numbers of equal messages between.
+    /// The lines' order: the differences, and the equal messages between.
     #[serde(skip)]
     parts: Vec<Part>,
 }

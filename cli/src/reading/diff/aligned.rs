@@ -26,7 +26,7 @@ pub(super) enum Stretch {
     OnlyB(usize),
 }
 
-/// What is compared of a message: who said it, and what.
+/// The part of a message that is compared: its speaker and its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Said<'a> {
     pub(super) is_answer: bool,

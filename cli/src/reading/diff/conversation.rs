@@ -1,4 +1,4 @@
-//! What was said in an attempt, message by message.
+//! The conversation of an attempt, message by message.
 
 use serde::Serialize;
 use viewer::{CallView, EpisodeTree, TurnView};
@@ -24,7 +24,7 @@ pub(super) struct SaidMessage {
 }
 
 impl SaidMessage {
-    /// What is compared of it.
+    /// The part that is compared.
     pub(super) fn said(&self) -> Said<'_> {
         Said { is_answer: self.is_answer, text: &self.text }
     }

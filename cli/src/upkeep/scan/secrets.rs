@@ -1,4 +1,4 @@
-//! What secrets look like: the forms in which well-known services hand out keys.
+//! The forms of secrets, in which well-known services hand out keys.
 
 use regex::bytes::Regex;
 
