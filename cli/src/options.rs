@@ -5,7 +5,7 @@
 //! [`agents`], [`limits`], [`control`], [`tls`] and [`telemetry`]. [`engine`] and [`device`] say
 //! how the engine computes, [`token`] who may call it. [`tokenizer`] takes a file or its folder.
 //! [`defaults`] are those of a server that runs here, which left a [`mod@pointer`].
-//! [`help`] is what `-h` says of all.
+//! [`help`] arranges what `--help` and `-h` print.
 
 pub(crate) mod address;
 pub(crate) mod agents;

@@ -88,8 +88,8 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     if has_ids && texts.is_none() {
         terminal::remark("ids are not read: --tokenizer names the file that reads them");
     }
-    let where_ = print::count(attempts.len() as u64, "attempt");
-    terminal::remark(&format!("{} in {where_}", print::count(found, "secret")));
+    let scanned = print::count(attempts.len() as u64, "attempt");
+    terminal::remark(&format!("{} in {scanned}", print::count(found, "secret")));
     Ok(if found == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
