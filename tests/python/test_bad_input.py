@@ -358,6 +358,34 @@ def test_an_upstream_that_goes_and_comes_back_is_told_once_each(tmp_path):
         assert len([line for line in said.splitlines() if "WARN" in line]) == 3, said
 
 
+def test_an_upstream_without_tls_is_noticed_at_the_start_and_named(tmp_path):
+    with harness.serve(tmp_path, "--model", MODEL) as engine:
+        beyond = tmp_path / "beyond"
+        beyond.mkdir()
+        upstream = f"https://{harness.text(engine.data)}"
+        with harness.serve(beyond, "--upstream", upstream) as proxy:
+            said = "it does not speak TLS: name it with http://"
+            harness.until(said, lambda: said in proxy.process.stderr)
+
+
+def test_one_of_two_upstreams_that_is_away_costs_no_call(tmp_path):
+    (address,) = harness.free_addresses(1)
+    with harness.serve(tmp_path, "--model", MODEL) as engine:
+        beyond = tmp_path / "beyond"
+        beyond.mkdir()
+        upstreams = [f"http://{harness.text(one)}" for one in (engine.data, address)]
+        words = [word for one in upstreams for word in ("--upstream", one)]
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 2}
+        with harness.serve(beyond, *words) as proxy:
+            statuses = [
+                control.post_at(proxy.data, f"/e/e{at}/v1/chat/completions", body)[0]
+                for at in range(6)
+            ]
+            assert statuses == [200] * 6
+            lines = [line for line in proxy.process.stderr.splitlines() if "be reached" in line]
+            assert all("calls that no other upstream takes get a 502" in line for line in lines)
+
+
 @pytest.mark.parametrize("filter", ["loud", "proxi=debug", "debug,proxy=", "proxy=loud", "a b"])
 def test_a_log_filter_that_would_do_nothing(tmp_path, filter):
     env = harness.environment(ROLLTAPE_LOG=filter)

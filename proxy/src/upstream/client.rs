@@ -230,13 +230,14 @@ impl UpstreamClient {
     }
 
     /// Tries to reach the upstream: with a connection, or, if it was lost, with a request, since
-    /// what takes connections may still answer none. Returns the reason if it cannot be reached.
+    /// what takes connections may still answer none. Over TLS a request is the first try, too: a
+    /// port without TLS takes connections. Returns the reason if it cannot be reached.
     pub(crate) async fn try_reach(&self) -> Result<(), &'static str> {
-        match self.reachability.lost_because() {
-            None => self.try_connect().await,
-            Some(_) => {
-                let _ = timeout(READY_PROBE_WAIT, self.get("/v1/models")).await;
-            }
+        let is_untried = self.upstream.is_https() && !self.reachability.has_answered();
+        if is_untried || self.lost_because().is_some() {
+            let _ = timeout(READY_PROBE_WAIT, self.get("/v1/models")).await;
+        } else {
+            self.try_connect().await;
         }
         self.lost_because().map_or(Ok(()), Err)
     }
@@ -304,7 +305,8 @@ impl UpstreamClient {
 /// The kind of an error of a connection, in words that name no address.
 fn reason_of(fault: &io::Error) -> &'static str {
     match fault.kind() {
-        _ if is_tls_fault(fault) => "its TLS or its certificate is not accepted",
+        _ if is_tls_fault(fault, &is_plain) => "it does not speak TLS: name it with http://",
+        _ if is_tls_fault(fault, &|_| true) => "its TLS or its certificate is not accepted",
         io::ErrorKind::ConnectionRefused => "connection refused",
         io::ErrorKind::TimedOut => "timed out",
         io::ErrorKind::ConnectionReset
@@ -315,9 +317,15 @@ fn reason_of(fault: &io::Error) -> &'static str {
     }
 }
 
-/// Returns true if an error of TLS is behind the error of a connection.
-fn is_tls_fault(fault: &io::Error) -> bool {
+/// Returns true if such an error of TLS is behind the error of a connection.
+fn is_tls_fault(fault: &io::Error, is_such: &dyn Fn(&rustls::Error) -> bool) -> bool {
     fault.get_ref().is_some_and(|inner| {
-        inner.is::<rustls::Error>() || inner.downcast_ref().is_some_and(is_tls_fault)
+        inner.downcast_ref().is_some_and(is_such)
+            || inner.downcast_ref().is_some_and(|inner| is_tls_fault(inner, is_such))
     })
+}
+
+/// Returns true for the error that a server without TLS causes by its first bytes.
+fn is_plain(error: &rustls::Error) -> bool {
+    matches!(error, rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType))
 }

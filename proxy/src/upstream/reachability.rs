@@ -10,6 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) struct Reachability {
     /// True while there is a reason, for calls to see without waiting for each other.
     is_lost: AtomicBool,
+    /// True once it has answered a request.
+    has_answered: AtomicBool,
     /// The reason for which the last attempt failed; `None` if it did not.
     reason: Mutex<Option<&'static str>>,
 }
@@ -17,6 +19,7 @@ pub(crate) struct Reachability {
 impl Reachability {
     /// Notes that the upstream has answered. The first answer after a failure is logged.
     pub(super) fn note_answer(&self, upstream: &dyn Display) {
+        self.has_answered.store(true, Relaxed);
         if self.is_lost.load(Relaxed) && self.set(None).is_some() {
             tracing::info!(%upstream, "the upstream answers again");
         }
@@ -28,12 +31,19 @@ impl Reachability {
         if self.set(Some(reason)).is_none() {
             tracing::warn!(
                 %upstream,
+                reason,
                 cause,
-                "the upstream cannot be reached; until it answers, calls get a 502"
+                "the upstream cannot be reached; until it answers, calls that no other upstream \
+                 takes get a 502"
             );
         } else {
             tracing::debug!(%upstream, cause, "the upstream still cannot be reached");
         }
+    }
+
+    /// True once the upstream has answered a request.
+    pub(super) fn has_answered(&self) -> bool {
+        self.has_answered.load(Relaxed)
     }
 
     /// The reason for which the last attempt failed; `None` if it did not.
@@ -65,7 +75,9 @@ mod tests {
         assert_eq!(seen.lost_because(), Some("connection refused"));
         seen.note_failure(&"u", "timed out", "deadline");
         assert_eq!(seen.lost_because(), Some("timed out"));
+        assert!(!seen.has_answered());
         seen.note_answer(&"u");
         assert_eq!(seen.lost_because(), None);
+        assert!(seen.has_answered());
     }
 }
