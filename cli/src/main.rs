@@ -38,7 +38,7 @@ use crate::options::defaults::ServersHere;
 use crate::options::help;
 use crate::reading::{diff, episodes, show, sql, stats, tail, view};
 use crate::terminal::ColorMode;
-use crate::upkeep::{backup, prune, scan, verify};
+use crate::upkeep::{backup, index, prune, publish, redact, scan, verify};
 
 /// Record what an agent says to a language model, and turn it into training data
 #[derive(Debug, Parser)]
@@ -100,7 +100,10 @@ enum Command {
     Verify(verify::Args),
     Prune(prune::Args),
     Backup(backup::Args),
+    Index(index::Args),
     Scan(scan::Args),
+    Redact(redact::Args),
+    Publish(publish::Args),
     Sql(sql::Args),
     View(view::Args),
     Doctor(doctor::Args),
@@ -196,7 +199,10 @@ fn main() -> ExitCode {
             Command::Verify(args) => verify::run(args).await,
             Command::Prune(args) => prune::run(args).await,
             Command::Backup(args) => backup::run(args).await,
+            Command::Index(args) => index::run(args).await,
             Command::Scan(args) => scan::run(args).await,
+            Command::Redact(args) => redact::run(args).await,
+            Command::Publish(args) => publish::run(args).await,
             Command::Sql(args) => sql::run(args).await,
             Command::View(args) => view::run(args).await,
             Command::Doctor(args) => doctor::run(args).await,

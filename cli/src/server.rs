@@ -36,6 +36,7 @@ use crate::options::control::FoundToken;
 use crate::options::engine::EngineArgs;
 use crate::options::parse::engine_spec;
 use crate::options::proxy::ProxyArgs;
+use crate::options::store::text_index;
 
 /// The mode of a socket that only its user opens.
 pub(crate) const OWN_SOCKET_MODE: u32 = 0o600;
@@ -166,6 +167,7 @@ impl ServerOptions {
         let model = self.backend.model.clone();
         let tokenizer = model.or_else(|| self.proxy.upstream.tokenizer());
         Viewer::new(self.store.clone(), tokenizer.as_deref().map(TokenTexts::later))
+            .with_index(text_index(&self.store))
     }
 }
 

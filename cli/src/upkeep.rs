@@ -1,6 +1,11 @@
-//! The subcommands that keep a store in order: `verify`, `prune`, `backup`, `scan`.
+//! The subcommands that keep a store in order: `verify`, `prune`, `backup`, `scan`,
+//! `redact`, `publish`, `index`.
 
 pub(crate) mod backup;
+pub(crate) mod index;
 pub(crate) mod prune;
+pub(crate) mod publish;
+pub(crate) mod redact;
 pub(crate) mod scan;
+mod secrets;
 pub(crate) mod verify;

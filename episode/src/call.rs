@@ -130,7 +130,7 @@ words! {
 /// Data beside the ids of a choice, one value for each token, as the server wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenColumn {
-    /// The name of the column: `top_logprobs`, `routed_experts` or `sampling_mask`.
+    /// The name of the column: `top_logprobs`, `routed_experts`, `sampling_mask` or `redacted`.
     pub name: String,
     /// One JSON value: an array with one element for each token, or what the server sent instead.
     pub json: String,
@@ -158,6 +158,10 @@ impl Choice {
     /// Version spans of one choice that are recorded; further ones are left out. Weights are not
     /// exchanged as often while a reply runs.
     pub const SPANS_MAX: usize = 1024;
+
+    /// The column that says which ids are not those that the server reported, since they said a
+    /// secret: `{"prompt": [[START, END], ...], "sampled": [[START, END], ...]}`.
+    pub const REDACTED: &str = "redacted";
 
     /// Returns true where the version spans cannot be those of this choice: one ends before it
     /// begins, two overlap, or there are too many.

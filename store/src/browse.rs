@@ -1,5 +1,5 @@
 //! Lists of what a store holds, for people who read: pages of attempts, groups in numbers, and
-//! calls without their bodies. Questions in SQL.
+//! calls without their bodies. Questions in SQL. An index of texts.
 
 pub(crate) mod calls;
 pub(crate) mod episodes;
@@ -8,3 +8,4 @@ pub(crate) mod groups;
 pub(crate) mod sql;
 #[cfg(test)]
 mod tests;
+pub(crate) mod text_index;

@@ -20,7 +20,7 @@ use crate::commit::cut::cut;
 use crate::commit::ended::write_ended;
 use crate::commit::episode_row::{NamedBy, evict, upsert_episode};
 use crate::commit::keys::{add_key, erase_signing_key, revoke_keys};
-use crate::commit::marks::{mark, unmark};
+use crate::commit::marks::{mark, set_may_lack_calls, unmark};
 use crate::commit::state::CommitState;
 use crate::commit::whole::{WholeCall, write_whole};
 use crate::database::connection::StoreConnection;
@@ -161,6 +161,7 @@ async fn write(
             Ok(())
         }
         Record::Unmark(attempt) => Ok(unmark(connection, attempt, state.writer()).await?),
+        Record::MayLackCalls(attempt) => Ok(set_may_lack_calls(connection, attempt).await?),
         Record::Reward { attempt, reward } => write_reward(connection, attempt, reward).await,
         Record::Annotate(annotations) => {
             connection.begin_part().await?;

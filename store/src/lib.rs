@@ -51,6 +51,7 @@ pub use browse::episodes::{EpisodeOrder, EpisodePage};
 pub use browse::filter::{EpisodeFilter, EpisodeState};
 pub use browse::groups::{GroupCounts, Score};
 pub use browse::sql::{MessageRow, SqlAnswer, SqlCell};
+pub use browse::text_index::{AttemptState, TextIndex};
 pub use error::{CommitError, DecodeError, OpenError, SnapshotError};
 pub use feed::admission::{AdmissionCandidate, AdmissionCounts, AdmissionRule};
 pub use feed::places::GroupPlace;

@@ -227,6 +227,14 @@ impl Store {
         }
     }
 
+    /// Notes that calls of an attempt may be missing, which the store that it was copied from says.
+    ///
+    /// # Errors
+    /// [`CommitError`] when that cannot be written.
+    pub async fn note_missing_calls(&self, attempt: AttemptId) -> Result<(), CommitError> {
+        self.write(Record::MayLackCalls(attempt)).await
+    }
+
     /// Appends a reward to an attempt.
     ///
     /// # Errors

@@ -1,10 +1,11 @@
 //! Questions and their answers.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Serialize;
-use store::{Location, ReadingRoom, Snapshot};
+use store::{Location, ReadingRoom, Snapshot, TextIndex};
 
 use crate::call;
 use crate::episodes::episodes;
@@ -59,18 +60,26 @@ pub struct Viewer {
     texts: Option<Arc<TokenTexts>>,
     /// The memory of what is read; `None` in a process that only reads.
     room: Option<Arc<dyn ReadingRoom>>,
+    /// The place of an index of texts, if one is used.
+    index: Option<PathBuf>,
 }
 
 impl Viewer {
     /// A reader of the store at a location, with a tokenizer for the texts of tokens.
     pub fn new(store: Location, texts: Option<TokenTexts>) -> Self {
-        Self { store, texts: texts.map(Arc::new), room: None }
+        Self { store, texts: texts.map(Arc::new), room: None, index: None }
     }
 
     /// Borrows the memory of what is read.
     #[must_use]
     pub fn in_room(self, room: Arc<dyn ReadingRoom>) -> Self {
         Self { room: Some(room), ..self }
+    }
+
+    /// Searches with the index of texts at `path`, if there is one.
+    #[must_use]
+    pub fn with_index(self, path: Option<PathBuf>) -> Self {
+        Self { index: path, ..self }
     }
 
     /// The store at this moment.
@@ -108,7 +117,10 @@ impl Viewer {
             View::Groups => document(&groups(snapshot, given).await?),
             View::Tasks => document(&tasks(snapshot, given).await?),
             View::Stats => document(&stats(snapshot, given).await?),
-            View::Search => document(&search(snapshot, given).await?),
+            View::Search => {
+                let index = self.index.as_deref().and_then(TextIndex::open);
+                document(&search(snapshot, given, index.as_ref()).await?)
+            }
             View::Call => document(&call::call(snapshot, id, given).await?),
             View::Request => {
                 given.end()?;

@@ -41,7 +41,7 @@ pub use events::{CallEvent, EventReader, RewardEvent};
 pub use groups::{GroupList, GroupView};
 pub use messages::messages;
 pub use page::{PageFile, page_file};
-pub use search::{Hit, SearchResult};
+pub use search::{Hit, SearchResult, index_texts};
 pub use stats::{Stats, TimeBucket, Totals, VersionStats};
 pub use tasks::{TaskList, TaskVersion, TaskView};
 pub use texts::TokenTexts;

@@ -1,6 +1,7 @@
 //! A text in what was said.
 //!
-//! Nothing is indexed: a search reads attempts, the newest first, until its time is over.
+//! A search reads attempts, the newest first, until its time is over. Where there is an index of
+//! texts, those that do not hold the text are not read, and those that are read are indexed.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -8,15 +9,12 @@ use std::time::Instant;
 use episode::Call;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use store::{AttemptRecord, Snapshot, SnapshotError};
+use store::{AttemptRecord, AttemptState, EpisodeFilter, Snapshot, SnapshotError, TextIndex};
 
 use crate::bounds::{HIT_CHARS, HITS, PAGE_MAX, SEARCH_BYTES_MAX, SEARCH_WAIT};
 use crate::error::ViewError;
-use crate::parameters::{Parameters, newest_first};
+use crate::parameters::Parameters;
 use crate::time::seconds;
-
-/// Attempts that are listed at a time.
-const AT_ONCE: u32 = 20;
 
 /// A part of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -64,6 +62,7 @@ pub struct Hit {
 pub(crate) async fn search(
     snapshot: &mut Snapshot,
     mut parameters: Parameters,
+    index: Option<&TextIndex>,
 ) -> Result<SearchResult, ViewError> {
     let wanted = parameters.text("q").filter(|q| q.len() <= SEARCH_BYTES_MAX);
     let Some(wanted) = wanted else {
@@ -77,28 +76,91 @@ pub(crate) async fn search(
 
     let needle = wanted.to_lowercase();
     let until = Instant::now() + SEARCH_WAIT;
+    let attempts = snapshot.states(&filter).await?;
+    let total = attempts.len() as u64;
+    let without = without_text(index, &attempts, &needle)?;
     let (mut hits, mut unread) = (Vec::new(), 0);
-    loop {
-        let (found, total) = snapshot.page(&filter, newest_first(AT_ONCE, searched)).await?;
-        let is_end = found.is_empty();
-        for summary in found {
-            let attempt = summary.episode;
-            match snapshot.calls(&attempt).await {
-                Ok(calls) => hits.extend(hits_of(&attempt, &calls, &needle)),
-                Err(SnapshotError::TooLarge { .. }) => unread += 1,
-                Err(error) => return Err(error.into()),
-            }
-            snapshot.give_back();
-            searched += 1;
-            if hits.len() >= limit || Instant::now() >= until {
-                break;
-            }
+    for state in attempts.iter().skip(usize::try_from(searched).unwrap_or(usize::MAX)) {
+        if hits.len() >= limit || Instant::now() >= until {
+            break;
         }
-        if is_end || hits.len() >= limit || Instant::now() >= until {
-            let next = (searched < total && !is_end).then(|| searched.to_string());
-            return Ok(SearchResult { hits, searched, unread, total, next });
+        searched += 1;
+        if without.contains(&state.key) {
+            continue;
+        }
+        match read(snapshot, state, index).await {
+            Ok((attempt, calls)) => hits.extend(hits_of(&attempt, &calls, &needle)),
+            Err(SnapshotError::TooLarge { .. }) => unread += 1,
+            Err(error) => return Err(error.into()),
+        }
+        snapshot.give_back();
+    }
+    let next = (searched < total).then(|| searched.to_string());
+    Ok(SearchResult { hits, searched, unread, total, next })
+}
+
+/// The attempts that do not hold a text, as far as an index says so.
+fn without_text(
+    index: Option<&TextIndex>,
+    attempts: &[AttemptState],
+    needle: &str,
+) -> Result<HashSet<i64>, SnapshotError> {
+    let Some(index) = index else { return Ok(HashSet::new()) };
+    let Some(holders) = index.holders(needle)? else { return Ok(HashSet::new()) };
+    Ok(index.known(attempts)?.difference(&holders).copied().collect())
+}
+
+/// Reads an attempt, and indexes it if nothing of it is under way.
+async fn read(
+    snapshot: &mut Snapshot,
+    state: &AttemptState,
+    index: Option<&TextIndex>,
+) -> Result<(AttemptRecord, Vec<Call>), SnapshotError> {
+    let attempt = snapshot.attempt_of_key(state.key).await?;
+    let calls = snapshot.calls(&attempt).await?;
+    // An index that another process writes to is left for the next time.
+    if let Some(index) = index.filter(|_| !state.is_running) {
+        let _ = index.put(*state, &text_of_all(&calls));
+    }
+    Ok((attempt, calls))
+}
+
+/// Indexes all attempts that are not indexed as they are; `step` is called with how many are done,
+/// and how many there are. Returns the number of those that were not.
+///
+/// # Errors
+/// [`ViewError`] when the store cannot be read, or the index not be written.
+pub async fn index_texts(
+    snapshot: &mut Snapshot,
+    index: &TextIndex,
+    mut step: impl FnMut(u64, u64),
+) -> Result<u64, ViewError> {
+    let attempts = snapshot.states(&EpisodeFilter::default()).await?;
+    let known = index.known(&attempts)?;
+    let is_new = |state: &&AttemptState| !state.is_running && !known.contains(&state.key);
+    let new: Vec<&AttemptState> = attempts.iter().filter(is_new).collect();
+    for (state, done) in new.iter().zip(1..) {
+        let attempt = snapshot.attempt_of_key(state.key).await?;
+        let calls = snapshot.calls(&attempt).await?;
+        index.put(**state, &text_of_all(&calls))?;
+        step(done, new.len() as u64);
+    }
+    Ok(new.len() as u64)
+}
+
+/// All that was said in the calls, once, in lower case.
+fn text_of_all(calls: &[Call]) -> String {
+    let mut seen: HashSet<String> = HashSet::new();
+    let mut all = String::new();
+    for (_, message) in calls.iter().flat_map(messages) {
+        let text = text_of(&message).to_lowercase();
+        if !seen.contains(&text) {
+            all.push_str(&text);
+            all.push('\n');
+            seen.insert(text);
         }
     }
+    all
 }
 
 /// The messages that a call sent, then its answers with the numbers of their choices.

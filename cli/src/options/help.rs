@@ -8,7 +8,21 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Record", &["serve", "run", "engine", "demo"]),
     ("Read", &["episodes", "show", "tail", "stats", "diff", "sql", "view"]),
     ("Train", &["reward", "close", "export", "feed"]),
-    ("Look after", &["doctor", "verify", "prune", "backup", "scan", "control", "completions"]),
+    (
+        "Look after",
+        &[
+            "doctor",
+            "verify",
+            "prune",
+            "backup",
+            "index",
+            "scan",
+            "redact",
+            "publish",
+            "control",
+            "completions",
+        ],
+    ),
 ];
 
 /// The options that `-h` shows of commands with more than a screen of them.
@@ -115,7 +129,7 @@ pub(crate) const USUAL: [(&str, &[&str]); 7] = [
 ];
 
 /// Two or three lines that a person would type, for each command that has options to choose.
-const EXAMPLES: [(&str, &str); 19] = [
+const EXAMPLES: [(&str, &str); 21] = [
     (
         "serve",
         "rolltape serve --upstream http://127.0.0.1:8000
@@ -170,6 +184,11 @@ const EXAMPLES: [(&str, &str); 19] = [
   rolltape prune --episode aider-amber",
     ),
     ("backup", "rolltape backup --to copy.db"),
+    ("publish", "rolltape publish --out agents --group issue-7 --tokenizer ~/models/Qwen3-0.6B"),
+    (
+        "redact",
+        "rolltape redact --to clean.db --tokenizer ~/models/Qwen3-0.6B --match 'TICKET-[0-9]+'",
+    ),
     ("scan", "rolltape scan --group issue-7 --tokenizer ~/models/Qwen3-0.6B"),
     (
         "control",

@@ -1,8 +1,11 @@
 //! `--store`.
 
+use std::path::PathBuf;
+
 use store::Location;
 
 use super::{defaults, parse};
+use crate::secret_file;
 
 /// The store that a command reads or writes.
 #[derive(Debug, Clone, clap::Args)]
@@ -20,4 +23,11 @@ pub(crate) struct StoreArgs {
         hide_env_values = true
     )]
     pub(crate) location: Location,
+}
+/// The place of the index of a store's texts. `None` where there is no folder for it.
+pub(crate) fn text_index(store: &Location) -> Option<PathBuf> {
+    let of_user =
+        format!("rolltape/text-{}", &blake3::hash(store.to_string().as_bytes()).to_hex()[..16]);
+    let variable = |name: &str| std::env::var_os(name);
+    secret_file::of_store(store, "-text", &of_user, &variable)
 }

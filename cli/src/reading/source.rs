@@ -15,7 +15,7 @@ use viewer::{
 use self::server::{ServerEvents, ServerReader};
 use crate::exit::Failure;
 use crate::options::control::{CONTROL_HEADING, ControlToken};
-use crate::options::store::StoreArgs;
+use crate::options::store::{StoreArgs, text_index};
 
 /// Pause between two looks at a store for what has changed.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -72,7 +72,8 @@ impl SourceArgs {
         }
         let texts = tokenizer.map(|path| TokenTexts::read(Path::new(path))).transpose();
         let texts = texts.map_err(|e| Failure::of(&e).context("--tokenizer"))?;
-        Ok(Source::Store(Viewer::new(self.store.location.clone(), texts)))
+        let viewer = Viewer::new(self.store.location.clone(), texts);
+        Ok(Source::Store(viewer.with_index(text_index(&self.store.location))))
     }
 }
 

@@ -13,7 +13,7 @@ use super::source::{Source, conversation};
 use crate::exit::{CommandResult, Failure};
 use crate::options::address::ListenAddress;
 use crate::options::parse::{AttemptName, address, attempt_name};
-use crate::options::store::StoreArgs;
+use crate::options::store::{StoreArgs, text_index};
 use crate::print;
 use crate::secret_file;
 use crate::server::OWN_SOCKET_MODE;
@@ -50,7 +50,8 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     let texts = read.map_err(|e| Failure::of(&e).context("--tokenizer"))?;
     // A store or an episode that cannot be read is told here, not on the page.
     drop(Snapshot::open(&args.store.location).await?);
-    let viewer = Viewer::new(args.store.location, texts);
+    let place = text_index(&args.store.location);
+    let viewer = Viewer::new(args.store.location, texts).with_index(place);
     let place = match &args.episode {
         Some(name) => {
             let tree = Source::Store(viewer.clone()).named(Some(name), 0).await?;

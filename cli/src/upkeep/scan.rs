@@ -1,7 +1,5 @@
 //! `rolltape scan`: looks for secrets in what was recorded.
 
-mod secrets;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,14 +9,11 @@ use serde_json::json;
 use store::{AttemptRecord, MessageRow, Snapshot};
 use viewer::TokenTexts;
 
-use self::secrets::{FoundSecret, SecretFinder};
 use crate::exit::{CommandResult, Failure};
 use crate::options::episodes::SelectionArgs;
 use crate::print;
 use crate::terminal;
-
-/// Ids before the first new one of a prompt that are read again: a secret may begin in them.
-const IDS_AGAIN: usize = 128;
+use crate::upkeep::secrets::{FoundSecret, IDS_AGAIN, RuleArgs, SecretFinder};
 
 /// Look for secrets in texts, bodies and ids: keys of usual services, passwords in URLs
 ///
@@ -34,6 +29,8 @@ pub(crate) struct Args {
     /// Print one JSON object per secret and episode
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    rules: RuleArgs,
     #[command(flatten)]
     filter: SelectionArgs,
 }
@@ -69,7 +66,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     let mut snapshot = Snapshot::open_here(&args.filter.store.location).await?;
     let attempts = snapshot.episodes(&args.filter.selection()).await?;
 
-    let finder = SecretFinder::new();
+    let finder = args.rules.finder()?;
     let (mut found, mut has_ids) = (0, false);
     for attempt in &attempts {
         let messages = viewer::messages(&mut snapshot, attempt).await;
@@ -168,7 +165,7 @@ impl SecretPlaces {
 
 fn as_text(attempt: &AttemptRecord, secret: &FoundSecret, found: &SecretPlaces) -> String {
     let (id, number) = (&attempt.id, attempt.attempt);
-    let (kind, told, places) = (secret.kind, secret.told(), found.words().join(", "));
+    let (kind, told, places) = (&secret.kind, secret.told(), found.words().join(", "));
     let times = print::count(found.times, "time");
     format!("{id}/{number}: {kind} {told}, {times} in {places}, first in call {}", found.first_call)
 }

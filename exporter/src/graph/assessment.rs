@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use episode::{Fidelity, Outcome};
+use episode::{Choice, Fidelity, Outcome};
 use serde_json::Value;
 use wire::{EffectiveSampling, LogprobFit};
 
@@ -56,13 +56,18 @@ fn assess<'a>(
 
     let counts_agree = choice.logprobs.len() == node.sampled.len();
     let known = choice.logprobs.iter().filter(|logprob| !is_missing(**logprob)).count();
+    let redacted = redacted_tokens(choice);
     let lost_ids = parser_lost_ids(node);
     let is_impossible = has_impossible_values(node);
     // Each reason with the condition under which it holds.
     let found = [
         (Reason::NothingSampled, node.sampled.is_empty()),
         (Reason::LogprobCountDiffers, !counts_agree),
-        (Reason::LogprobMissing, counts_agree && known < node.sampled.len()),
+        (
+            Reason::LogprobMissing,
+            counts_agree && known + redacted.unwrap_or(0) < node.sampled.len(),
+        ),
+        (Reason::Redacted, redacted.is_some()),
         (Reason::Mapped, choice.fidelity == Fidelity::Mapped),
         (Reason::TokenCountDiffers, usage_differs(node)),
         (Reason::ParserLostIds, lost_ids),
@@ -117,6 +122,17 @@ fn has_impossible_values(node: &Node<'_>) -> bool {
         || !node.has_ids && ids.into_iter().flatten().any(|ids| !are_ids(ids))
         || choice.has_impossible_versions()
         || node.ended.usage.is_absurd()
+}
+
+/// Returns the number of sampled tokens that were taken out because they said a secret; none where
+/// neither the choice nor its prompt said one.
+fn redacted_tokens(choice: &Choice) -> Option<usize> {
+    let column = choice.token_columns.iter().find(|column| column.name == Choice::REDACTED)?;
+    let places: Value = serde_json::from_str(&column.json).unwrap_or_default();
+    let spans = places["sampled"].as_array().map_or(&[][..], Vec::as_slice);
+    let lengths =
+        spans.iter().map(|span| Some(span[1].as_u64()?.saturating_sub(span[0].as_u64()?)));
+    Some(lengths.flatten().sum::<u64>() as usize)
 }
 
 /// Returns the reason that a reply's outcome gives; none for a complete one.

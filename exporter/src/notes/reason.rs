@@ -44,6 +44,9 @@ pub enum Reason {
     /// The server counts more tokens than it sent ids of, in a reply with tool calls or reasoning,
     /// because its parser withheld some. The tokens of the reply are not trained.
     ParserLostIds,
+    /// Secrets were taken out: their tokens are others than the model read and sampled, and are not
+    /// trained.
+    Redacted,
     /// The server declined the call but sampled; its tokens are not trained.
     Refused,
     /// The ids were made from text by a model's template and tokenizer, and have no logprobs.
@@ -67,7 +70,7 @@ pub enum Reason {
 }
 
 /// Each reason with its word and the meaning of that, sorted by word.
-const TABLE: [(Reason, &str, &str); 25] = [
+const TABLE: [(Reason, &str, &str); 26] = [
     (
         Reason::AmbiguousParent,
         "ambiguous_parent",
@@ -154,6 +157,12 @@ const TABLE: [(Reason, &str, &str); 25] = [
         "the server counts more tokens than it sent ids of, in a reply with tool calls \
          or reasoning: a parser of the server held them back; its tokens are not \
          trained",
+    ),
+    (
+        Reason::Redacted,
+        "redacted",
+        "`rolltape redact` took secrets out of what was recorded: their tokens are others than \
+         the model read and sampled, and are not trained",
     ),
     (
         Reason::Refused,

@@ -32,6 +32,8 @@ pub(crate) enum Record {
     Close { attempt: AttemptId, at: Micros, status: Option<String> },
     /// All calls of a closed attempt are written, so its mark goes.
     Unmark(AttemptId),
+    /// Calls of an attempt may be missing, as another store says.
+    MayLackCalls(AttemptId),
     /// An attempt, or a part of it, gets a reward.
     Reward { attempt: AttemptId, reward: Reward },
     /// A trainer says something of sampled tokens.
@@ -71,6 +73,7 @@ impl Record {
             | Self::Cut { .. }
             | Self::Close { .. }
             | Self::Unmark(_)
+            | Self::MayLackCalls(_)
             | Self::Reward { .. }
             | Self::Version(_)
             | Self::Feed(_)

@@ -1,0 +1,340 @@
+//! `rolltape redact`: copies a store without the secrets in it.
+
+mod body;
+mod call;
+mod copy;
+mod ids;
+mod places;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use episode::{Call, CallId, GroupId};
+use serde_json::json;
+use store::{AttemptRecord, Selection, Snapshot};
+
+use self::body::SecretEditor;
+use self::call::CallEditor;
+use self::copy::{StoreCopy, WholeAttempt};
+use self::ids::IdReader;
+use crate::exit::{CommandResult, Failure};
+use crate::options::episodes::SelectionArgs;
+use crate::print;
+use crate::terminal;
+use crate::upkeep::secrets::{RuleArgs, SecretFinder};
+
+/// The label of an attempt that has other words than were recorded.
+const LABEL: &str = "redacted";
+/// Calls of which the ids are compared with the words.
+const COMPARED_MAX: usize = 8;
+/// Fewest characters of an answer that is compared.
+const ANSWER_CHARS_MIN: usize = 8;
+
+/// Copy episodes into a new store without the secrets in them
+///
+/// Secrets are what `rolltape scan` finds, what --match and --rules match, and what --span names,
+/// wherever it stands: in requests, replies and token ids. In a text `[redacted KIND]` takes its
+/// place; in ids as many others do, which are not trained. The store that is read stays as it is.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct Args {
+    /// The store to write; it must not exist
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+    /// Report as one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    how: RedactArgs,
+    #[command(flatten)]
+    filter: SelectionArgs,
+}
+
+/// What is a secret, and how it goes from ids.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Secrets")]
+pub(crate) struct RedactArgs {
+    /// tokenizer.json or model folder, which tells what ids say
+    ///
+    /// It must be that of the model.
+    #[arg(long, value_name = "PATH")]
+    tokenizer: Option<PathBuf>,
+    /// Leave out all ids, where no tokenizer tells what they say
+    #[arg(long, conflicts_with = "tokenizer")]
+    drop_ids: bool,
+    /// What the sampled tokens START to END of this call say is a secret; may be repeated
+    #[arg(long = "span", value_name = "CALL:START-END", value_parser = span, requires = "tokenizer")]
+    spans: Vec<TokenSpan>,
+    #[command(flatten)]
+    rules: RuleArgs,
+}
+
+/// Sampled tokens of the first choice of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct TokenSpan {
+    call: CallId,
+    start: usize,
+    end: usize,
+}
+
+/// What was written.
+#[derive(Debug, Default)]
+pub(super) struct Redacted {
+    pub(super) episodes: u64,
+    pub(super) calls: u64,
+    pub(super) changed_episodes: u64,
+    pub(super) changed_calls: u64,
+    /// Different secrets, by their kinds.
+    pub(super) secrets: BTreeMap<String, u64>,
+    pub(super) bytes: u64,
+}
+
+fn span(text: &str) -> Result<TokenSpan, String> {
+    let parsed = || {
+        let (call, tokens) = text.rsplit_once(':')?;
+        let (start, end) = tokens.split_once('-')?;
+        let span = TokenSpan {
+            call: call.parse().ok()?,
+            start: start.parse().ok()?,
+            end: end.parse().ok()?,
+        };
+        (span.start < span.end).then_some(span)
+    };
+    parsed().ok_or_else(|| "give a call's id and its sampled tokens, as CALL:12-20".to_owned())
+}
+
+/// Copies.
+pub(crate) async fn run(args: Args) -> CommandResult {
+    let mut snapshot = Snapshot::open_here(&args.filter.store.location).await?;
+    let selection = args.filter.selection();
+    let work = redact(&mut snapshot, &selection, &args.how, &args.to);
+    let report = terminal::waiting("looking for secrets", work).await?;
+    match args.json {
+        true => print::line(&as_json(&args.to, &report))?,
+        false => print::line(&as_text(&args.to, &report))?,
+    }
+    for (kind, count) in report.secrets.iter().filter(|_| !args.json) {
+        print::line(&format!("  {count} x {kind}"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the selected attempts to `to` without secrets.
+///
+/// # Errors
+/// [`Failure`] when a secret would be left; then nothing is written.
+pub(super) async fn redact(
+    snapshot: &mut Snapshot,
+    selection: &Selection,
+    how: &RedactArgs,
+    to: &Path,
+) -> Result<Redacted, Failure> {
+    let finder = how.rules.finder()?;
+    let reader = how.tokenizer.as_deref().map(IdReader::open).transpose()?;
+    let attempts = snapshot.episodes(selection).await?;
+    if attempts.is_empty() {
+        return Err(Failure::new("no episode matches")
+            .hint("`rolltape episodes` lists what the store holds"));
+    }
+    let copy = StoreCopy::begin(to).await?;
+    let values = known_values(snapshot, &attempts, how, (&finder, reader.as_ref())).await?;
+
+    let mut report = Redacted::default();
+    for kind in values.values() {
+        *report.secrets.entry(kind.clone()).or_default() += 1;
+    }
+    let finder = finder.knowing(values)?;
+    let editor = SecretEditor { finder: &finder, ids: reader.as_ref() };
+    let mut editor = CallEditor::new(editor, how.drop_ids);
+    for version in snapshot.versions().await? {
+        copy.version(version).await?;
+    }
+    for record in attempts {
+        let whole = redacted(snapshot, record, &mut editor, &mut report).await?;
+        copy.attempt(whole).await?;
+    }
+    report.bytes = copy.finish().await?;
+    Ok(report)
+}
+
+/// The secrets of all attempts, which are then found wherever they stand, with their kinds.
+async fn known_values(
+    snapshot: &mut Snapshot,
+    attempts: &[AttemptRecord],
+    how: &RedactArgs,
+    (finder, ids): (&SecretFinder, Option<&IdReader>),
+) -> Result<BTreeMap<Vec<u8>, String>, Failure> {
+    let editor = SecretEditor { finder, ids };
+    let mut values = BTreeMap::new();
+    let mut spans: Vec<&TokenSpan> = how.spans.iter().collect();
+    for attempt in attempts {
+        let calls = snapshot.calls(attempt).await?;
+        match ids {
+            Some(reader) => check_tokenizer(reader, &calls)?,
+            None if !how.drop_ids && calls.iter().any(has_ids) => return Err(unread(attempt)),
+            None => {}
+        }
+        for call in &calls {
+            each_text(&editor, call, |text| values.extend(finder.values_of(text)));
+            let named = spans.extract_if(.., |span| span.call == call.begun.call_id);
+            for span in named.collect::<Vec<_>>() {
+                let said = text_of(span, call, ids)?;
+                values.insert(said.into_bytes(), "span".to_owned());
+            }
+        }
+    }
+    match spans.first() {
+        Some(span) => Err(Failure::new(format!("no call `{}` is copied", span.call))
+            .hint("`rolltape show EPISODE --json` lists the calls of an episode")),
+        None => Ok(values),
+    }
+}
+
+/// Calls `look` with all texts of a call.
+fn each_text(editor: &SecretEditor<'_>, call: &Call, mut look: impl FnMut(&[u8])) {
+    let begun = &call.begun;
+    editor.each_text(&begun.request.read(), &mut look);
+    look(begun.path.as_bytes());
+    let Some(ended) = &call.ended else { return };
+    editor.each_text(&ended.reply.read(), &mut look);
+    let Some(reader) = editor.ids else { return };
+    ended.prompts.iter().for_each(|ids| look(reader.text(ids).0.as_bytes()));
+    for ids in ended.choices.iter().filter_map(|choice| choice.token_ids.as_deref()) {
+        look(reader.text(ids).0.as_bytes());
+    }
+}
+
+/// What a span of tokens says.
+fn text_of(span: &TokenSpan, call: &Call, reader: Option<&IdReader>) -> Result<String, Failure> {
+    let ended = call.ended.as_ref();
+    let ids = ended.and_then(|ended| ended.choices.first()?.token_ids.as_deref());
+    let Some((ids, reader)) = ids.zip(reader) else {
+        return Err(Failure::new(format!("call `{}` has no token ids", span.call)));
+    };
+    match ids.get(span.start..span.end) {
+        Some(ids) => Ok(reader.text(ids).0),
+        None => Err(Failure::new(format!("call `{}` sampled {} tokens", span.call, ids.len()))),
+    }
+}
+
+/// An attempt without secrets. One that differs from what was recorded says so in a label.
+async fn redacted(
+    snapshot: &mut Snapshot,
+    mut record: AttemptRecord,
+    editor: &mut CallEditor<'_>,
+    report: &mut Redacted,
+) -> Result<WholeAttempt, Failure> {
+    let (mut calls, mut changed) = (Vec::new(), 0);
+    for call in snapshot.calls(&record).await? {
+        let new = editor.redact(&call)?;
+        changed += u64::from(new.is_changed);
+        calls.push(new.call);
+    }
+    report.episodes += 1;
+    report.calls += calls.len() as u64;
+    report.changed_calls += changed;
+    report.changed_episodes += u64::from(changed > 0);
+
+    let (rewards, annotations) =
+        (snapshot.rewards(&record).await?, snapshot.annotations(&record).await?);
+    let group_size = match &record.group {
+        Some(group) => group_size(snapshot, group).await?,
+        None => None,
+    };
+    for (_, value) in &mut record.labels {
+        *value = editor.editor.text(value).unwrap_or_else(|| value.clone());
+    }
+    if changed > 0 {
+        record.labels.retain(|(name, _)| name != LABEL);
+        record.labels.push((LABEL.to_owned(), print::count(changed, "call")));
+    }
+    Ok(WholeAttempt { record, group_size, calls, rewards, annotations })
+}
+
+async fn group_size(snapshot: &mut Snapshot, group: &GroupId) -> Result<Option<u32>, Failure> {
+    let counts: HashMap<_, _> = snapshot.group_counts(std::slice::from_ref(group)).await?;
+    Ok(counts.get(group).and_then(|counts| counts.size))
+}
+
+fn has_ids(call: &Call) -> bool {
+    call.ended.as_ref().is_some_and(|ended| {
+        !ended.prompts.is_empty() || ended.choices.iter().any(|choice| choice.token_ids.is_some())
+    })
+}
+
+fn unread(attempt: &AttemptRecord) -> Failure {
+    let of = format!("episode `{}` attempt {} has token ids", attempt.id, attempt.attempt);
+    Failure::new(format!("{of}, which may say a secret"))
+        .hint("--tokenizer names the model's folder, which reads them; --drop-ids leaves them out")
+}
+
+/// Refuses a tokenizer that reads other words in the ids than the server sent: it would find
+/// nothing.
+fn check_tokenizer(reader: &IdReader, calls: &[Call]) -> Result<(), Failure> {
+    let mut compared = 0;
+    for call in calls {
+        let Some(ended) = &call.ended else { continue };
+        let Some(ids) = ended.choices.first().and_then(|choice| choice.token_ids.as_deref()) else {
+            continue;
+        };
+        let answers = wire::answers(call.begun.route, &ended.reply.read());
+        let said = answers.first().and_then(|answer| answer.message["content"].as_str());
+        let Some(said) = said.map(str::trim).filter(|said| said.len() >= ANSWER_CHARS_MIN) else {
+            continue;
+        };
+        if reader.text(ids).0.contains(said) {
+            return Ok(());
+        }
+        compared += 1;
+        if compared == COMPARED_MAX {
+            break;
+        }
+    }
+    match compared {
+        0 => Ok(()),
+        _ => Err(Failure::new("--tokenizer reads other words in the ids than the server sent")
+            .hint("give the folder of the model that answered")),
+    }
+}
+
+fn as_text(to: &Path, report: &Redacted) -> String {
+    format!(
+        "{}: {} with {}, of which {} are changed; {} bytes",
+        to.display(),
+        print::count(report.episodes, "episode"),
+        print::count(report.calls, "call"),
+        report.changed_calls,
+        report.bytes
+    )
+}
+
+fn as_json(to: &Path, report: &Redacted) -> String {
+    json!({
+        "file": to.display().to_string(),
+        "episodes": report.episodes,
+        "calls": report.calls,
+        "changed_episodes": report.changed_episodes,
+        "changed_calls": report.changed_calls,
+        "secrets": report.secrets,
+        "bytes": report.bytes,
+    })
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_a_call_and_its_tokens() {
+        let call = "01a21a3c-9777-73ec-8913-845c8b9a8d87";
+        let found = span(&format!("{call}:12-20")).unwrap();
+        assert_eq!((found.call.to_string().as_str(), found.start, found.end), (call, 12, 20));
+        for wrong in
+            [call.to_owned(), format!("{call}:20-12"), format!("{call}:3-3"), "x:1-2".to_owned()]
+        {
+            assert!(span(&wrong).is_err(), "{wrong}");
+        }
+    }
+}

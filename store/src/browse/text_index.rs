@@ -1,0 +1,224 @@
+//! An index of texts, in a file of its own: which attempts may hold a text.
+//!
+//! It can be lost without harm: it is made of the store, and says only where to look. It holds the
+//! triples of characters of each attempt, without their places, so an attempt that it names may not
+//! hold the text, and one that it does not name does not.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::browse::filter::{Conditions, EpisodeFilter};
+use crate::database::local::LocalConnection;
+use crate::database::query::query;
+use crate::error::SnapshotError;
+use crate::snapshot::Snapshot;
+use crate::snapshot::rows::episode_of;
+use crate::types::AttemptRecord;
+
+/// Characters that are looked up at once.
+const GRAM_CHARS: usize = 3;
+/// Most triples of a text that are looked up; more would tell little.
+const GRAMS_MAX: usize = 64;
+/// Time that is waited for another process that writes to the index.
+const BUSY_WAIT: Duration = Duration::from_millis(200);
+
+const SCHEMA: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; \
+    CREATE TABLE IF NOT EXISTS indexed (episode_key INTEGER PRIMARY KEY, opened_at INTEGER NOT NULL, \
+    calls INTEGER NOT NULL) STRICT; \
+    CREATE VIRTUAL TABLE IF NOT EXISTS grams USING fts5(text, content='', contentless_delete=1, \
+    detail=none, tokenize='trigram case_sensitive 1')";
+
+/// An attempt as an index knows it: another one, or one with another call, is not the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AttemptState {
+    /// The store's own key.
+    pub key: i64,
+    /// The start of its first call.
+    pub opened_at: i64,
+    /// Its calls.
+    pub calls: i64,
+    /// True if a call of it has no end.
+    pub is_running: bool,
+}
+
+/// An index of texts.
+#[derive(Debug)]
+pub struct TextIndex(LocalConnection);
+
+impl TextIndex {
+    /// Makes an index at `path`, which only its owner may read, and opens it.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when it cannot be made.
+    pub fn create(path: &Path) -> Result<Self, SnapshotError> {
+        let made = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+        made.map_err(sqlx::Error::Io)?;
+        let file = LocalConnection::for_writing(path, BUSY_WAIT)?;
+        file.run_all(SCHEMA)?;
+        Ok(Self(file))
+    }
+
+    /// Opens the index at `path`. `None` if there is none, or it cannot be used.
+    pub fn open(path: &Path) -> Option<Self> {
+        path.is_file().then(|| Self::create(path).ok()).flatten()
+    }
+
+    /// The attempts that are indexed as they are now.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the index cannot be read.
+    pub fn known(&self, attempts: &[AttemptState]) -> Result<HashSet<i64>, SnapshotError> {
+        let rows = self.0.fetch("SELECT * FROM indexed", &[], usize::MAX)?;
+        let mut indexed: HashMap<i64, (i64, i64)> = HashMap::with_capacity(rows.len());
+        for row in &rows {
+            let state = (row.named("opened_at")?, row.named("calls")?);
+            indexed.insert(row.named("episode_key")?, state);
+        }
+        let same = |attempt: &&AttemptState| {
+            let state = Some(&(attempt.opened_at, attempt.calls));
+            !attempt.is_running && indexed.get(&attempt.key) == state
+        };
+        Ok(attempts.iter().filter(same).map(|attempt| attempt.key).collect())
+    }
+
+    /// Of the attempts that are indexed those that may hold a text, which is in lower case. `None`
+    /// where it is too short to be looked up.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the index cannot be read.
+    pub fn holders(&self, text: &str) -> Result<Option<HashSet<i64>>, SnapshotError> {
+        let chars: Vec<char> = text.chars().collect();
+        let grams: BTreeSet<String> =
+            chars.windows(GRAM_CHARS).map(|gram| gram.iter().collect()).collect();
+        if grams.is_empty() || text.contains('\0') {
+            return Ok(None);
+        }
+        let quoted =
+            grams.iter().take(GRAMS_MAX).map(|gram| format!("\"{}\"", gram.replace('"', "\"\"")));
+        let all = quoted.collect::<Vec<_>>().join(" AND ");
+        let rows = self.0.fetch(
+            "SELECT rowid FROM grams WHERE grams MATCH $1",
+            &[all.into()],
+            usize::MAX,
+        )?;
+        let keys: Result<HashSet<i64>, sqlx::Error> =
+            rows.iter().map(|row| row.named("rowid")).collect();
+        Ok(Some(keys?))
+    }
+
+    /// Indexes an attempt by all that was said in it, in lower case.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the index cannot be written.
+    pub fn put(&self, attempt: AttemptState, text: &str) -> Result<(), SnapshotError> {
+        let key = attempt.key;
+        self.0.run("BEGIN IMMEDIATE")?;
+        let written = (|| {
+            self.0.fetch("DELETE FROM grams WHERE rowid = $1", &[key.into()], 0)?;
+            let values = [key.into(), text.replace('\0', " ").into()];
+            self.0.fetch("INSERT INTO grams (rowid, text) VALUES ($1, $2)", &values, 0)?;
+            let row = "INSERT OR REPLACE INTO indexed VALUES ($1, $2, $3)";
+            let values = [key.into(), attempt.opened_at.into(), attempt.calls.into()];
+            self.0.fetch(row, &values, 0)
+        })();
+        self.0.run(if written.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
+        written.map(drop).map_err(SnapshotError::from)
+    }
+}
+
+impl Snapshot {
+    /// The attempts that a filter takes, the newest first.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn states(
+        &mut self,
+        filter: &EpisodeFilter,
+    ) -> Result<Vec<AttemptState>, SnapshotError> {
+        let conditions = Conditions::of(filter);
+        let select = format!(
+            "SELECT e.episode_key, e.opened_at, \
+             (SELECT count(*) FROM call c WHERE c.episode_key = e.episode_key) AS calls, \
+             EXISTS (SELECT 1 FROM call c WHERE c.episode_key = e.episode_key \
+             AND c.ended_at IS NULL) AS running \
+             FROM episode e WHERE {} \
+             ORDER BY e.opened_at DESC, e.episode_id DESC, e.attempt DESC",
+            conditions.sql()
+        );
+        let rows = conditions.query(select).fetch_all(self.connection()).await?;
+        let state = |row: &crate::database::row::Row| {
+            Ok(AttemptState {
+                key: row.try_get("episode_key")?,
+                opened_at: row.try_get("opened_at")?,
+                calls: row.try_get("calls")?,
+                is_running: row.try_get("running")?,
+            })
+        };
+        rows.iter().map(state).collect()
+    }
+
+    /// The attempt of a key.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read, or has no such attempt.
+    pub async fn attempt_of_key(&mut self, key: i64) -> Result<AttemptRecord, SnapshotError> {
+        let select = "SELECT e.*, EXISTS (SELECT 1 FROM mark m \
+                      WHERE m.episode_key = e.episode_key) AS marked \
+                      FROM episode e WHERE e.episode_key = $1";
+        let row = query(select).bind(key).fetch_one(self.connection()).await?;
+        Ok(self.with_labels(episode_of(&row)?).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(key: i64) -> AttemptState {
+        AttemptState { key, opened_at: 10 * key, calls: 2, is_running: false }
+    }
+
+    #[test]
+    fn an_attempt_that_holds_a_text_is_always_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let index = TextIndex::create(&folder.path().join("text")).unwrap();
+        index.put(state(1), "the quick brown fox \"jumps\"").unwrap();
+        index.put(state(2), "größe über alles\nand more").unwrap();
+        let holders = |text: &str| index.holders(text).unwrap().unwrap();
+        assert_eq!(holders("quick b"), [1].into());
+        assert_eq!(holders("\"jumps\""), [1].into());
+        assert_eq!(holders("größe"), [2].into());
+        assert_eq!(holders("nothing"), [].into());
+        assert_eq!(index.holders("qu").unwrap(), None);
+    }
+
+    #[test]
+    fn an_attempt_that_went_on_is_not_known_until_it_is_indexed_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let index = TextIndex::create(&folder.path().join("text")).unwrap();
+        index.put(state(1), "before").unwrap();
+        let longer = AttemptState { calls: 3, ..state(1) };
+        let running = AttemptState { is_running: true, ..state(1) };
+        let other = AttemptState { opened_at: 7, ..state(1) };
+        assert_eq!(index.known(&[state(1)]).unwrap(), [1].into());
+        assert_eq!(index.known(&[longer, state(2)]).unwrap(), [].into());
+        assert_eq!(index.known(&[running]).unwrap(), [].into());
+        assert_eq!(index.known(&[other]).unwrap(), [].into());
+
+        index.put(longer, "afterwards").unwrap();
+        assert_eq!(index.known(&[longer]).unwrap(), [1].into());
+        assert_eq!(index.holders("before").unwrap(), Some([].into()));
+    }
+
+    #[test]
+    fn what_is_no_index_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text");
+        assert!(TextIndex::open(&path).is_none() && !path.exists());
+        std::fs::write(&path, "not a database, but long enough to be taken for one").unwrap();
+        assert!(TextIndex::open(&path).is_none());
+    }
+}
