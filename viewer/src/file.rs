@@ -18,7 +18,7 @@ use store::Selection;
 use thiserror::Error;
 
 use self::answers::Answers;
-use self::elements::{Elements, escaped};
+use self::elements::{PageElements, escaped};
 use crate::answer::Viewer;
 use crate::error::ViewError;
 use crate::page::page_file;
@@ -92,7 +92,7 @@ pub async fn write_page(
     content: &FileContent,
     to: impl Write,
 ) -> Result<u64, FileError> {
-    let mut elements = Elements::new(to, content.bytes_max);
+    let mut elements = PageElements::new(to, content.bytes_max);
     elements.text(&head(&content.title()))?;
     elements.json("data-file", "", &content.facts())?;
 

@@ -148,7 +148,8 @@ const EXAMPLES: [(&str, &str); 19] = [
     (
         "view",
         "rolltape view
-  rolltape view aider-amber --tokenizer ~/models/Qwen3-0.6B",
+  rolltape view aider-amber --tokenizer ~/models/Qwen3-0.6B
+  rolltape view aider-amber --html session.html",
     ),
     ("reward", "rolltape reward aider-amber 1.0"),
     (
@@ -169,7 +170,11 @@ const EXAMPLES: [(&str, &str); 19] = [
         "rolltape prune --older-than 30d --dry-run
   rolltape prune --episode aider-amber",
     ),
-    ("backup", "rolltape backup --to copy.db"),
+    (
+        "backup",
+        "rolltape backup --to copy.db
+  rolltape backup --episode aider-amber --to session.db",
+    ),
     ("scan", "rolltape scan --group issue-7 --tokenizer ~/models/Qwen3-0.6B"),
     (
         "control",

@@ -65,11 +65,12 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 }
 
 fn episodes(names: &[AttemptName]) -> Result<Vec<(EpisodeId, Option<u32>)>, Failure> {
-    let parsed = |name: &AttemptName| {
+    let mut episodes = Vec::new();
+    for name in names {
         let id = name.id.parse().map_err(|error: InvalidId| Failure::of(&error))?;
-        Ok((id, name.attempt))
-    };
-    names.iter().map(parsed).collect()
+        episodes.push((id, name.attempt));
+    }
+    Ok(episodes)
 }
 
 fn failure(error: BackupError) -> Failure {

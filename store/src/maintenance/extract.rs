@@ -186,22 +186,25 @@ impl Copier {
 }
 
 /// A column of a table.
-struct ColumnType {
+struct CopiedColumn {
     name: String,
     /// As SQLite declares it.
     declared: String,
 }
 
 /// The columns of a table of a file.
-async fn columns(file: &mut StoreConnection, table: &str) -> Result<Vec<ColumnType>, sqlx::Error> {
+async fn columns(
+    file: &mut StoreConnection,
+    table: &str,
+) -> Result<Vec<CopiedColumn>, sqlx::Error> {
     let select = query("SELECT name, type FROM pragma_table_info($1) ORDER BY cid").bind(table);
     let rows = select.fetch_all(file).await?;
     let column =
-        |row: &Row| Ok(ColumnType { name: row.try_get("name")?, declared: row.try_get("type")? });
+        |row: &Row| Ok(CopiedColumn { name: row.try_get("name")?, declared: row.try_get("type")? });
     rows.iter().map(column).collect()
 }
 
-impl ColumnType {
+impl CopiedColumn {
     /// The value of the column in a row of either database.
     fn of(&self, row: &Row) -> Result<Value, sqlx::Error> {
         let name = self.name.as_str();

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use crate::answer::{Answer, View, Viewer};
 use crate::error::ViewError;
 use crate::file::FileError;
-use crate::file::elements::Elements;
-use crate::file::parts::{PartNumbers, taken_out};
+use crate::file::elements::PageElements;
+use crate::file::parts::{SharedParts, taken_out};
 use crate::groups::GroupList;
 use crate::tokens::TokensView;
 use crate::tree::EpisodeTree;
@@ -27,22 +27,22 @@ const ATTEMPTS_MAX: u32 = 512;
 const GROUPS_MAX: u32 = 1000;
 
 /// Names and values, as in a query.
-type QueryPairs = Vec<(String, String)>;
+type AskedPairs = Vec<(String, String)>;
 
 /// Answers on their way into a file.
 pub(super) struct Answers<'a, W> {
     viewer: &'a Viewer,
-    elements: Elements<W>,
-    parts: PartNumbers,
+    elements: PageElements<W>,
+    parts: SharedParts,
 }
 
 impl<'a, W: Write> Answers<'a, W> {
-    pub(super) fn new(viewer: &'a Viewer, elements: Elements<W>) -> Self {
-        Self { viewer, elements, parts: PartNumbers::default() }
+    pub(super) fn new(viewer: &'a Viewer, elements: PageElements<W>) -> Self {
+        Self { viewer, elements, parts: SharedParts::default() }
     }
 
     /// The elements, with all answers.
-    pub(super) fn end(self) -> Elements<W> {
+    pub(super) fn end(self) -> PageElements<W> {
         self.elements
     }
 
@@ -126,7 +126,7 @@ impl<'a, W: Write> Answers<'a, W> {
         &mut self,
         view: View,
         id: &str,
-        parameters: QueryPairs,
+        parameters: AskedPairs,
     ) -> Result<Vec<u8>, FileError> {
         let text = self.asked(view, id, &parameters).await?;
         let document = String::from_utf8_lossy(&text);

@@ -5,13 +5,13 @@ use std::io::Write;
 use crate::file::FileError;
 
 /// A page under way, of a bounded length.
-pub(super) struct Elements<W> {
+pub(super) struct PageElements<W> {
     to: W,
     bytes: u64,
     bytes_max: u64,
 }
 
-impl<W: Write> Elements<W> {
+impl<W: Write> PageElements<W> {
     pub(super) fn new(to: W, bytes_max: u64) -> Self {
         Self { to, bytes: 0, bytes_max }
     }
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn no_recorded_text_ends_its_element() {
         let mut page = Vec::new();
-        let mut elements = Elements::new(&mut page, 1000);
+        let mut elements = PageElements::new(&mut page, 1000);
         let said = json!(["</script><script>alert(1)</script>", "<!--", "a < b"]);
         elements.json("data-answer", "a\"<b>", &said.to_string()).unwrap();
         elements.end().unwrap();
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_page_is_no_longer_than_it_may_be() {
-        let mut elements = Elements::new(Vec::new(), 100);
+        let mut elements = PageElements::new(Vec::new(), 100);
         elements.text(&"a".repeat(100)).unwrap();
         assert!(matches!(elements.text("a"), Err(FileError::TooLong(100))));
         assert_eq!(elements.to.len(), 100);

@@ -13,7 +13,7 @@ const PART_BYTES_MIN: usize = 200;
 
 /// A part of a document, and its place there.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct SharedPart {
     /// The names and the indexes that lead to it, as JSON.
     pub(super) place: Vec<Value>,
     pub(super) json: String,
@@ -21,11 +21,11 @@ pub(super) struct Part {
 
 /// The numbers of the parts that are in the file.
 #[derive(Debug, Default)]
-pub(super) struct PartNumbers(HashMap<[u8; 32], usize>);
+pub(super) struct SharedParts(HashMap<[u8; 32], usize>);
 
-impl PartNumbers {
+impl SharedParts {
     /// The number of a part, and whether it is new.
-    pub(super) fn of(&mut self, part: &Part) -> (usize, bool) {
+    pub(super) fn of(&mut self, part: &SharedPart) -> (usize, bool) {
         let next = self.0.len();
         let number = *self.0.entry(Sha256::digest(&part.json).into()).or_insert(next);
         (number, number == next)
@@ -34,7 +34,7 @@ impl PartNumbers {
 
 /// Takes the long parts out of a document, and leaves null in their place: lists of numbers and
 /// texts as a whole, other lists by their elements.
-pub(super) fn taken_out(document: &mut Value) -> Vec<Part> {
+pub(super) fn taken_out(document: &mut Value) -> Vec<SharedPart> {
     let mut parts = Vec::new();
     let Value::Object(fields) = document else { return parts };
     for (name, value) in fields {
@@ -50,11 +50,11 @@ pub(super) fn taken_out(document: &mut Value) -> Vec<Part> {
     parts
 }
 
-fn take(place: Vec<Value>, value: &mut Value, parts: &mut Vec<Part>) {
+fn take(place: Vec<Value>, value: &mut Value, parts: &mut Vec<SharedPart>) {
     let json = value.to_string();
     if json.len() >= PART_BYTES_MIN {
         *value = Value::Null;
-        parts.push(Part { place, json });
+        parts.push(SharedPart { place, json });
     }
 }
 
@@ -66,7 +66,7 @@ mod tests {
     fn a_history_is_in_the_file_once() {
         let long = |role: &str| json!({ "role": role, "content": role.repeat(100) });
         let call = |messages: &[Value]| json!({ "id": "c", "messages": messages });
-        let mut numbers = PartNumbers::default();
+        let mut numbers = SharedParts::default();
         let mut numbered = |mut document: Value| {
             let parts = taken_out(&mut document);
             let numbers = parts.iter().map(|part| numbers.of(part)).collect::<Vec<_>>();
@@ -87,6 +87,6 @@ mod tests {
         let mut document = json!({ "ids": ids, "from": 0 });
         let parts = taken_out(&mut document);
         assert_eq!(document, json!({ "ids": null, "from": 0 }));
-        assert_eq!(parts, [Part { place: vec![json!("ids")], json: json!(ids).to_string() }]);
+        assert_eq!(parts, [SharedPart { place: vec![json!("ids")], json: json!(ids).to_string() }]);
     }
 }
