@@ -138,7 +138,7 @@ impl Command {
 
 /// Parses the command line. On wrong usage, and for help, this ends the process.
 fn parsed(words: Vec<OsString>) -> Cli {
-    let servers = ServersHere::of(&words);
+    let servers = ServersHere::of(&words, &Cli::command());
     let command = help::arranged(servers.set(Cli::command()));
     let command = match words.iter().take_while(|word| *word != "--").any(|word| word == "-h") {
         true => help::short(command),
@@ -208,7 +208,7 @@ fn main() -> ExitCode {
             Command::Doctor(args) => doctor::run(args).await,
             Command::Engine(args) => engine::run(args).await,
             Command::Demo(args) => demo::run(args).await,
-            Command::Completions(args) => completions::run(&args, &mut Cli::command()),
+            Command::Completions(args) => completions::run(&args, &mut Cli::command()).await,
         }
     });
 

@@ -292,6 +292,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_question_has_the_path_of_its_route() {
+        for route in &OWN {
+            if let Read(view) = route.handler {
+                assert_eq!(view.path("{id}"), route.path);
+            }
+        }
+    }
+
+    #[test]
     fn engine_routes_are_known_however_they_are_spelled() {
         for path in [
             "/pause",

@@ -10,7 +10,8 @@
 //! - `browse`: lists for people who read: [`EpisodePage`]s, groups, calls without bodies.
 //! - `feed`: finished episodes that are handed out to trainers, in [`Lease`]s, and how they are
 //!   settled. [`VersionRecord`]: versions of the weights.
-//! - [`verify()`] checks a store, [`prune()`] deletes episodes, [`backup()`] copies a file.
+//! - [`verify()`] checks a store, [`prune()`] deletes episodes, [`backup()`] copies a file,
+//!   and [`extract()`] some of its episodes.
 //! - `sqlite`, `postgres`: opening either database, by its `migrations`; `database`: one interface
 //!   to both.
 //!
@@ -61,6 +62,7 @@ pub use feed::types::{
 };
 pub use location::{Location, LocationError};
 pub use maintenance::backup::{BackupError, backup};
+pub use maintenance::extract::{ExtractFilter, ExtractReport, extract};
 pub use maintenance::prune::{
     KeepReason, PruneCandidate, PruneError, PruneFilter, PrunePlan, PruneReport, plan_prune, prune,
 };

@@ -11,7 +11,8 @@ import { ROOT, rolltape } from "./kit.mjs";
 const MODEL = path.join(ROOT, "engine/models/tiny");
 /** Text that must be shown as text, with its hidden characters in sight. */
 export const HOSTILE =
-  '<img src=x onerror="document.title=1"><b>bold</b> \u202egnp.exe \u0007\u200b';
+  '</script><!--<script>document.title=1</script><img src=x onerror="document.title=1"><b>bold</b>' +
+  " \u202egnp.exe \u0007\u200b";
 /** A prompt of the system that is longer than a line. */
 export const SYSTEM = `You are a careful engineer.
 Never commit without running the tests.

@@ -44,6 +44,24 @@ pub enum View {
     Search,
 }
 
+impl View {
+    /// The path of the question on a control listener. `id` is taken as it is written there.
+    pub fn path(self, id: &str) -> String {
+        match self {
+            Self::Episodes => "/episodes".to_owned(),
+            Self::Tree => format!("/episodes/{id}/tree"),
+            Self::Call => format!("/calls/{id}"),
+            Self::Tokens => format!("/calls/{id}/tokens"),
+            Self::Request => format!("/calls/{id}/request"),
+            Self::Reply => format!("/calls/{id}/reply"),
+            Self::Groups => "/groups".to_owned(),
+            Self::Tasks => "/tasks".to_owned(),
+            Self::Stats => "/stats".to_owned(),
+            Self::Search => "/search".to_owned(),
+        }
+    }
+}
+
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {

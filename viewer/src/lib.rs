@@ -8,7 +8,7 @@
 //! - `tree`, `turn`: one attempt, as an export would thread it.
 //! - `call`, `tokens`: one call; `messages`: what an attempt said, for questions in SQL.
 //! - `events`: what changes.
-//! - `page`: the files of the page that shows all this.
+//! - `page`: the files of the page that shows all this; `file`: the page with its answers in one.
 //! - `parameters`: the query; `weights`, `texts`, `excerpt`, `time`: parts of documents.
 #![forbid(unsafe_code)]
 
@@ -19,6 +19,7 @@ mod episodes;
 mod error;
 mod events;
 mod excerpt;
+mod file;
 mod groups;
 mod messages;
 mod page;
@@ -38,6 +39,7 @@ pub use call::{CallView, ChoiceArrays, ChoiceView, LineageView, UsageView};
 pub use episodes::{EpisodeList, EpisodeView};
 pub use error::ViewError;
 pub use events::{CallEvent, EventReader, RewardEvent};
+pub use file::{FileContent, FileError, attempts_of, write_page};
 pub use groups::{GroupList, GroupView};
 pub use messages::messages;
 pub use page::{PageFile, page_file};

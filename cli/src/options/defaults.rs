@@ -27,9 +27,9 @@ const DATABASE: &str = "postgres";
 
 /// Options and variables that say which server or which store is meant.
 const SAYING: [(&str, &str); 3] = [
-    ("--store", "ROLLTAPE_STORE"),
-    ("--control", "ROLLTAPE_CONTROL_URL"),
-    ("--proxy", "ROLLTAPE_PROXY"),
+    ("location", "ROLLTAPE_STORE"),
+    ("control", "ROLLTAPE_CONTROL_URL"),
+    ("proxy", "ROLLTAPE_PROXY"),
 ];
 
 /// The servers that a command line may mean.
@@ -41,15 +41,9 @@ pub(crate) struct ServersHere {
 
 impl ServersHere {
     /// Looks for the servers, unless the command line or the environment says which one is meant.
-    pub(crate) fn of(words: &[OsString]) -> Self {
-        let before_command = || words.iter().take_while(|word| *word != "--");
-        let is_said = |option: &str| {
-            before_command().filter_map(|word| word.to_str()).any(|word| {
-                word.strip_prefix(option).is_some_and(|end| end.is_empty() || end.starts_with('='))
-            })
-        };
+    pub(crate) fn of(words: &[OsString], command: &Command) -> Self {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let said = SAYING.iter().any(|(option, name)| is_said(option) || is_set(name));
+        let said = SAYING.iter().any(|(_, name)| is_set(name)) || is_said(words, command);
         let running = if said { Vec::new() } else { pointer::running() };
         Self { running, has_store: Path::new(STORE).exists() }
     }
@@ -107,6 +101,18 @@ impl ServersHere {
     }
 }
 
+/// True if an option of the command line says which server or which store is meant. The words of
+/// the command that `run` starts are not ours.
+fn is_said(words: &[OsString], command: &Command) -> bool {
+    // Help is an error here, and says nothing.
+    let parsed = command.clone().ignore_errors(true).try_get_matches_from(words);
+    let Ok(matches) = parsed else { return false };
+    let Some((_, matches)) = matches.subcommand() else { return false };
+    let is_one = |id: &str| SAYING.iter().any(|(known, _)| *known == id);
+    let mut given = matches.ids().map(|id| id.as_str()).filter(|id| is_one(id));
+    given.any(|id| matches.value_source(id) == Some(ValueSource::CommandLine))
+}
+
 fn with_default(command: Command, name: &str, option: &'static str, value: &str) -> Command {
     // A default lives as long as the process.
     let value: &'static str = value.to_owned().leak();
@@ -117,7 +123,36 @@ fn with_default(command: Command, name: &str, option: &'static str, value: &str)
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::Cli;
+
+    #[test]
+    fn the_options_of_a_command_that_run_starts_are_its_own() {
+        let said = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            is_said(&words, &Cli::command())
+        };
+        for line in [
+            "rolltape run curl --proxy X",
+            "rolltape run --group g curl --store=X --control Y",
+            "rolltape run -- curl --proxy X",
+            "rolltape run curl",
+            "rolltape show",
+        ] {
+            assert!(!said(line), "{line}");
+        }
+        for line in [
+            "rolltape run --proxy http://127.0.0.1:1 curl",
+            "rolltape show --store a.db x",
+            "rolltape show x --store=a.db",
+            "rolltape --color never episodes --control http://127.0.0.1:1",
+            "rolltape reward --store a.db",
+        ] {
+            assert!(said(line), "{line}");
+        }
+    }
 
     fn server(store: &str) -> ServerPointer {
         ServerPointer {

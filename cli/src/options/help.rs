@@ -162,7 +162,8 @@ const EXAMPLES: [(&str, &str); 21] = [
     (
         "view",
         "rolltape view
-  rolltape view aider-amber --tokenizer ~/models/Qwen3-0.6B",
+  rolltape view aider-amber --tokenizer ~/models/Qwen3-0.6B
+  rolltape view aider-amber --html session.html",
     ),
     ("reward", "rolltape reward aider-amber 1.0"),
     (
@@ -183,7 +184,11 @@ const EXAMPLES: [(&str, &str); 21] = [
         "rolltape prune --older-than 30d --dry-run
   rolltape prune --episode aider-amber",
     ),
-    ("backup", "rolltape backup --to copy.db"),
+    (
+        "backup",
+        "rolltape backup --to copy.db
+  rolltape backup --episode aider-amber --to session.db",
+    ),
     ("publish", "rolltape publish --out agents --group issue-7 --tokenizer ~/models/Qwen3-0.6B"),
     (
         "redact",

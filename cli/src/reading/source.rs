@@ -196,7 +196,7 @@ pub(super) fn pair(name: &str, value: impl ToString) -> (String, String) {
     (name.to_owned(), value.to_string())
 }
 
-fn failure(error: ViewError) -> Failure {
+pub(super) fn failure(error: ViewError) -> Failure {
     match error {
         ViewError::Parameter(why) => Failure::new(why),
         ViewError::Missing(why) => missing(why),

@@ -1,10 +1,13 @@
 //! `rolltape view`: shows a recording in a browser.
 
+mod file;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use control::Settings;
+use episode::GroupId;
 use store::Snapshot;
 use tokio::sync::watch;
 use viewer::{TokenTexts, Viewer};
@@ -26,6 +29,9 @@ use crate::terminal;
 /// Serves a page that shows the store, and prints the link to it, or to an episode's conversation
 /// on it. The link contains a token that ends with this command. The store is only read, also while
 /// `rolltape serve` records into it.
+///
+/// With --html, writes the page of one episode, or of a group, to a file that a browser opens
+/// without a server.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Page")]
 pub(crate) struct Args {
@@ -41,7 +47,26 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     tokenizer: Option<PathBuf>,
     #[command(flatten)]
+    file: FileArgs,
+    #[command(flatten)]
     store: StoreArgs,
+}
+
+/// The page as a file.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "File")]
+struct FileArgs {
+    /// Write the page and its data to this file, which must not exist; - is stdout
+    ///
+    /// A browser opens it from a disk, and it asks no network. It holds everything that was said.
+    #[arg(long, value_name = "FILE", conflicts_with = "listen")]
+    html: Option<PathBuf>,
+    /// Write all attempts of a group, side by side
+    #[arg(long, value_name = "ID", requires = "html", conflicts_with = "episode")]
+    group: Option<GroupId>,
+    /// Write the recorded bodies of requests and replies as well
+    #[arg(long, requires = "html")]
+    bodies: bool,
 }
 
 /// Serves the page until a signal asks it to stop.
@@ -51,7 +76,10 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     // A store or an episode that cannot be read is told here, not on the page.
     drop(Snapshot::open(&args.store.location).await?);
     let place = text_index(&args.store.location);
-    let viewer = Viewer::new(args.store.location, texts).with_index(place);
+    let viewer = Viewer::new(args.store.location.clone(), texts).with_index(place);
+    if let Some(to) = &args.file.html {
+        return file::write(&viewer, &args, to).await;
+    }
     let place = match &args.episode {
         Some(name) => {
             let tree = Source::Store(viewer.clone()).named(Some(name), 0).await?;

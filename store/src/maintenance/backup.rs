@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use tempfile::NamedTempFile;
 use thiserror::Error;
 
 use crate::database::offloaded::offload;
@@ -23,6 +24,12 @@ pub enum BackupError {
     /// The target exists.
     #[error("`{0}` exists already")]
     Exists(PathBuf),
+    /// The store has nothing of this name.
+    #[error("the store has no {0}")]
+    Missing(String),
+    /// An attempt that is copied is based on one that is not.
+    #[error("a row of `{0}` is based on an episode that is not copied")]
+    Needed(String),
     /// The copy could not be made.
     #[error("cannot copy the store")]
     Database(#[from] sqlx::Error),
@@ -50,36 +57,57 @@ pub async fn backup(from: impl Into<Location>, to: &Path) -> Result<u64, BackupE
         Location::File(path) => path,
         server @ Location::Server(_) => return Err(BackupError::Server(server.to_string())),
     };
-    refuse_existing(to)?;
-    let io_error = |source| BackupError::Io { path: to.to_owned(), source };
-    let folder = match to.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
+    let copy = NewFile::beside(to)?;
 
-    // The temporary file, and so the copy, is its owner's alone.
     let (connection, is_former) = open::beside(&from, sqlite::open::for_copying).await?;
-    let copy = tempfile::Builder::new()
-        .prefix(".backup-")
-        .suffix(".tmp")
-        .tempfile_in(folder)
-        .map_err(io_error)?;
-    let path = copy.path().to_owned();
+    let path = copy.path();
     let copied = offload(move || {
         connection.fetch("VACUUM INTO $1", &[path.display().to_string().into()], 1)?;
         if is_former { sqlite::open::convert(&path) } else { Ok(()) }
     });
     copied.await??;
+    copy.keep()
+}
 
-    // Synced before it gets its name; the folder is synced after, so that the name lasts, too.
-    copy.as_file().sync_all().map_err(io_error)?;
-    let bytes = copy.as_file().metadata().map_err(io_error)?.len();
-    copy.persist_noclobber(to).map_err(|error| match error.error.kind() {
-        io::ErrorKind::AlreadyExists => BackupError::Exists(to.to_owned()),
-        _ => io_error(error.error),
-    })?;
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(io_error)?;
-    Ok(bytes)
+/// A file that gets its name when it is whole and synced.
+pub(crate) struct NewFile {
+    to: PathBuf,
+    folder: PathBuf,
+    file: NamedTempFile,
+}
+
+impl NewFile {
+    /// An empty file in the folder of `to`, its owner's alone. Nothing may be at `to`.
+    pub(crate) fn beside(to: &Path) -> Result<Self, BackupError> {
+        refuse_existing(to)?;
+        let folder = match to.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let made = tempfile::Builder::new().prefix(".backup-").suffix(".tmp").tempfile_in(folder);
+        let file = made.map_err(|source| BackupError::Io { path: to.to_owned(), source })?;
+        Ok(Self { to: to.to_owned(), folder: folder.to_owned(), file })
+    }
+
+    /// The path until then.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.file.path().to_owned()
+    }
+
+    /// Gives the file its name. Returns its length.
+    pub(crate) fn keep(self) -> Result<u64, BackupError> {
+        let Self { to, folder, file } = self;
+        let io_error = |source| BackupError::Io { path: to.clone(), source };
+        // Synced before it gets its name; the folder is synced after, so that the name lasts, too.
+        file.as_file().sync_all().map_err(io_error)?;
+        let bytes = file.as_file().metadata().map_err(io_error)?.len();
+        file.persist_noclobber(&to).map_err(|error| match error.error.kind() {
+            io::ErrorKind::AlreadyExists => BackupError::Exists(to.clone()),
+            _ => io_error(error.error),
+        })?;
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(io_error)?;
+        Ok(bytes)
+    }
 }
 
 /// Refuses to overwrite a file. A WAL that an earlier store left beside `to` is refused as well:

@@ -119,6 +119,21 @@ pub(crate) fn convert(copy: &Path) -> Result<(), sqlx::Error> {
     convert_file(&connection)
 }
 
+/// Makes a store in the empty file at `path`, to be filled before it gets its name.
+pub(crate) fn for_filling(path: &Path) -> Result<LocalConnection, sqlx::Error> {
+    let connection = LocalConnection::for_writing(path, BUSY_WAIT)?;
+    // No file is left beside it, and it is synced when it is whole.
+    connection.set("journal_mode", "MEMORY")?;
+    connection.set("synchronous", "OFF")?;
+    connection.set("foreign_keys", false)?;
+    connection.set("page_size", PAGE_BYTES)?;
+    connection.set("auto_vacuum", "INCREMENTAL")?;
+    connection.set("application_id", APPLICATION_ID)?;
+
+    migrate_file(&connection)?;
+    Ok(connection)
+}
+
 fn create_or_migrate(path: &Path) -> Result<LocalConnection, OpenError> {
     if has_content(path) {
         drop(examine(path)?);

@@ -2,34 +2,40 @@
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { onRefused } from "./api/client";
+import { FILE, type FileFacts } from "./api/file";
 import { keepToken } from "./api/token";
 import { CompareView } from "./compare/compare";
 import { EpisodeView } from "./episode/episode";
 import { Episodes } from "./lists/episodes";
 import { Groups } from "./lists/groups";
-import { HELP, useKeys } from "./parts/keys";
+import { HELP, useKeys, type Keys } from "./parts/keys";
 import { FollowingContext, FollowingSwitch } from "./parts/live";
+import { Text } from "./parts/text";
 import { applyTheme, nextTheme, theme } from "./parts/theme";
-import { go, href, useRoute, type Route } from "./route";
+import { go, home, href, useRoute, type Route } from "./route";
+import { time } from "./words/format";
 import { CallsView } from "./views/calls";
 import { GroupView } from "./views/group";
 import { SearchView } from "./views/search";
 import { StatsView } from "./views/stats";
 
-const PLACES: [string, string][] = [
-  ["episodes", "Episodes"],
-  ["groups", "Groups"],
-  ["stats", "Numbers"],
-  ["calls", "Live calls"],
-  ["search", "Search"],
-];
+/** Lists, which only a listener can answer. */
+const PLACES: [string, string][] = FILE
+  ? []
+  : [
+      ["episodes", "Episodes"],
+      ["groups", "Groups"],
+      ["stats", "Numbers"],
+      ["calls", "Live calls"],
+      ["search", "Search"],
+    ];
 
 export function App() {
   const route = useRoute();
   const [needsToken, setNeedsToken] = useState(false);
   const [session, setSession] = useState(0);
   const [isHelpOpen, setHelpOpen] = useState(false);
-  const [on, setOn] = useState(true);
+  const [on, setOn] = useState(!FILE);
   const [connected, setConnected] = useState(false);
   const following = useMemo(() => ({ on, connected, setOn, setConnected }), [on, connected]);
 
@@ -39,12 +45,15 @@ export function App() {
       " · ",
     );
   }, [route.path.join("/")]);
-  useKeys({
+  const toLists: Keys = {
     e: () => go(href(["episodes"])),
     g: () => go(href(["groups"])),
     n: () => go(href(["stats"])),
     l: () => go(href(["calls"])),
     "/": () => go(href(["search"])),
+  };
+  useKeys({
+    ...(FILE ? {} : toLists),
     "?": () => setHelpOpen((isOpen) => !isOpen),
     Escape: () => setHelpOpen(false),
   });
@@ -86,8 +95,12 @@ function Heading({ place }: { place: string | undefined }) {
   return word ? <h1 class="unseen">{word}</h1> : null;
 }
 
+/** What a file can hold. */
+const PLACES_OF_FILES = ["e", "group", "compare"];
+
 function View({ route }: { route: Route }) {
   const [place = "episodes", id = "", attempt = "0", part = null, call = null] = route.path;
+  if (FILE && !PLACES_OF_FILES.includes(place)) return <Unknown />;
   switch (place) {
     case "groups":
       return <Groups query={route.query} />;
@@ -125,7 +138,7 @@ function Unknown() {
   return (
     <div class="empty">
       <h1>There is no such page</h1>
-      <a href={href(["episodes"])}>all episodes</a>
+      <a href={home()}>{FILE ? FILE.title : "all episodes"}</a>
     </div>
   );
 }
@@ -140,7 +153,7 @@ function Bar({ route, onHelp }: { route: Route; onHelp(): void }) {
   };
   return (
     <nav class="top">
-      <a class="brand" href={href(["episodes"])}>
+      <a class="brand" href={home()}>
         rolltape
       </a>
       {PLACES.map(([name, word]) => (
@@ -153,8 +166,9 @@ function Bar({ route, onHelp }: { route: Route; onHelp(): void }) {
           {word}
         </a>
       ))}
+      {FILE && <Written file={FILE} />}
       <span class="grow" />
-      {place !== "search" && <FollowingSwitch />}
+      {!FILE && place !== "search" && <FollowingSwitch />}
       <button
         class="quiet"
         title="light, dark, or as the system says"
@@ -164,6 +178,17 @@ function Bar({ route, onHelp }: { route: Route; onHelp(): void }) {
         ?
       </button>
     </nav>
+  );
+}
+
+/** Says what the file is. */
+function Written({ file }: { file: FileFacts }) {
+  return (
+    <span class="written" title={`rolltape ${file.version}`}>
+      <Text
+        text={`${file.title}, written ${time(file.written_at)} by rolltape ${file.version.split(" ")[0]}`}
+      />
+    </span>
   );
 }
 

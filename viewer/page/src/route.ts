@@ -1,6 +1,7 @@
 /** The place in the page, as the fragment of its address: `#/e/ID/ATTEMPT?view=tokens`. */
 
 import { useEffect, useState } from "preact/hooks";
+import { FILE } from "./api/file";
 import { takeToken } from "./api/token";
 
 export interface Route {
@@ -39,8 +40,15 @@ export function replace(to: string): void {
   dispatchEvent(new HashChangeEvent("hashchange"));
 }
 
+/** Returns where the page begins: the list of episodes, or what a file holds. */
+export function home(): string {
+  if (FILE?.group) return href(["group", FILE.group]);
+  const first = FILE?.attempts[0];
+  return first ? href(["e", first.episode_id, first.attempt]) : href(["episodes"]);
+}
+
 /** The list or group that was seen last. */
-let upper = "#/episodes";
+let upper = home();
 
 /** Goes from an episode to where the reader came from. */
 export function goUp(): void {

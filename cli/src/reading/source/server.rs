@@ -36,7 +36,7 @@ impl ServerReader {
         id: &str,
         parameters: &QueryPairs,
     ) -> Result<Vec<u8>, Failure> {
-        let url = self.url(&path(view, id), parameters);
+        let url = self.url(&view.path(&http::escaped(id)), parameters);
         let body = self.get(&url).await?;
         Ok(http::read_body(body, &url).await?.to_vec())
     }
@@ -101,22 +101,6 @@ fn named(event: &Bytes) -> Option<(String, String)> {
         value.map(|value| value.strip_prefix(' ').unwrap_or(value).to_owned())
     };
     Some((field("event")?, field("data")?))
-}
-
-fn path(view: View, id: &str) -> String {
-    let id = http::escaped(id);
-    match view {
-        View::Episodes => "/episodes".to_owned(),
-        View::Tree => format!("/episodes/{id}/tree"),
-        View::Call => format!("/calls/{id}"),
-        View::Tokens => format!("/calls/{id}/tokens"),
-        View::Request => format!("/calls/{id}/request"),
-        View::Reply => format!("/calls/{id}/reply"),
-        View::Groups => "/groups".to_owned(),
-        View::Tasks => "/tasks".to_owned(),
-        View::Stats => "/stats".to_owned(),
-        View::Search => "/search".to_owned(),
-    }
 }
 
 /// The failure that a refusal's body describes.

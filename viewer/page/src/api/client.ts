@@ -1,5 +1,9 @@
-/** Questions to the control listener. All of them are GETs, and carry the token. */
+/**
+ * Questions to the control listener. All of them are GETs, and carry the token. A page that is a
+ * file answers them itself.
+ */
 
+import { bodyInFile, documentInFile, FILE } from "./file";
 import { tokenHeader } from "./token";
 
 /** An answer that is not a 200, or none. */
@@ -33,6 +37,7 @@ export function pathOf(path: string, params: Params = {}): string {
 
 /** Asks, and returns the answer whatever its body is; anything but a 200 is an `AskError`. */
 export async function ask(path: string, signal?: AbortSignal): Promise<Response> {
+  if (FILE) return new Response(bodyInFile(path) ?? notInFile());
   let response: Response;
   try {
     response = await fetch(path, {
@@ -50,8 +55,13 @@ export async function ask(path: string, signal?: AbortSignal): Promise<Response>
 }
 
 export async function askJson<T>(path: string, params?: Params, signal?: AbortSignal): Promise<T> {
+  if (FILE) return (documentInFile(pathOf(path, params)) ?? notInFile()) as T;
   const response = await ask(pathOf(path, params), signal);
   return (await response.json()) as T;
+}
+
+function notInFile(): never {
+  throw new AskError(404, `This file has no such thing: it holds ${FILE?.title} alone.`);
 }
 
 /** Returns the sentence of an error in OpenAI's form, else the beginning of the body. */

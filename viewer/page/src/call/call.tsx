@@ -1,6 +1,7 @@
 /** One call: its facts, and its messages, tokens, fork or bytes. */
 
 import { askJson } from "../api/client";
+import { FILE } from "../api/file";
 import type { Call, Choice, Tree, Turn } from "../api/types";
 import { useKeys } from "../parts/keys";
 import { useLoad } from "../parts/load";
@@ -13,6 +14,9 @@ import { ForkView } from "./fork";
 import { Messages } from "./messages";
 import { Raw } from "./raw";
 import { Sampling } from "./sampling";
+
+/** False for a file that was written without the bytes of requests and replies. */
+const HAS_BODIES = !FILE || FILE.has_bodies;
 
 interface Props {
   tree: Tree;
@@ -47,7 +51,7 @@ export function CallView({ tree, callId, query }: Props) {
   useKeys({
     m: () => to("messages"),
     t: () => to(view === "tokens" ? "messages" : "tokens"),
-    r: () => to("raw"),
+    r: () => HAS_BODIES && to("raw"),
     x: () => forks.length > 0 && to("fork"),
     "[": () => step(-1),
     "]": () => step(1),
@@ -96,7 +100,7 @@ function Tabs({ view, forks, turn, to }: TabsProps) {
       `tokens ${number((turn.prompt_tokens ?? 0) + (turn.sampled_tokens ?? 0))}`,
     ]);
   if (forks > 0) tabs.push(["fork", forks === 1 ? "fork" : `forks ${forks}`]);
-  tabs.push(["raw", "request and reply"]);
+  if (HAS_BODIES) tabs.push(["raw", "request and reply"]);
   return (
     <div class="tabs" role="tablist" aria-label="the call as">
       {tabs.map(([name, word]) => (

@@ -2,6 +2,7 @@
 
 import { useMemo, useRef, useState } from "preact/hooks";
 import { askJson } from "../api/client";
+import { isGroupHere } from "../api/file";
 import type { Tree } from "../api/types";
 import { VerdictOf } from "../episode/head";
 import { spanMs } from "../lists/episodes";
@@ -9,7 +10,7 @@ import { useKeys } from "../parts/keys";
 import { useLoad } from "../parts/load";
 import { Failure, RewardValue, State, Waiting } from "../parts/marks";
 import { Text } from "../parts/text";
-import { compareHref, episodeHref, go, href } from "../route";
+import { compareHref, episodeHref, go, home, href } from "../route";
 import { duration, plural, short } from "../words/format";
 import { Row } from "./row";
 import { alignTurns } from "./turns";
@@ -34,8 +35,9 @@ function Loaded({ left, right }: { left: Tree; right: Tree }) {
   const rows = useMemo(() => alignTurns(left.turns, right.turns), [left, right]);
   const [drawn, setDrawn] = useState(DRAWN);
   const list = useRef<HTMLDivElement>(null);
-  const group = left.episode.group_id;
-  const up = () => go(group ? href(["group", group]) : href(["episodes"]));
+  const known = left.episode.group_id;
+  const group = known && isGroupHere(known) ? known : null;
+  const up = () => go(group ? href(["group", group]) : home());
   const cursorTo = useCursor(list);
   useKeys({ u: up, Backspace: up, j: () => cursorTo(1), k: () => cursorTo(-1) });
   return (

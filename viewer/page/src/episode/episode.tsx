@@ -3,6 +3,7 @@
 import type { ComponentChildren } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { askJson } from "../api/client";
+import { isGroupHere, isHere } from "../api/file";
 import type { Tree } from "../api/types";
 import { CallView } from "../call/call";
 import { RawContext } from "../call/prose";
@@ -230,9 +231,15 @@ function Header({ tree }: { tree: Tree }) {
       {episode.group_id && (
         <span class="fact">
           group{" "}
-          <a href={href(["group", episode.group_id])}>
-            <Text text={episode.group_id} />
-          </a>
+          {isGroupHere(episode.group_id) ? (
+            <a href={href(["group", episode.group_id])}>
+              <Text text={episode.group_id} />
+            </a>
+          ) : (
+            <b>
+              <Text text={episode.group_id} />
+            </b>
+          )}
         </span>
       )}
       {episode.task_id && (
@@ -256,11 +263,12 @@ function Header({ tree }: { tree: Tree }) {
 }
 
 function Attempts({ tree }: { tree: Tree }) {
-  if (tree.attempts.length < 2) return null;
   const { episode_id, attempt } = tree.episode;
+  const attempts = tree.attempts.filter((other) => isHere(episode_id, other));
+  if (attempts.length < 2) return null;
   return (
     <span class="tabs small" role="tablist" aria-label="attempts">
-      {tree.attempts.map((other) => (
+      {attempts.map((other) => (
         <a
           key={other}
           role="tab"

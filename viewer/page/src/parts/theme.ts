@@ -5,16 +5,25 @@ const ORDER = ["system", "light", "dark"] as const;
 export type Theme = (typeof ORDER)[number];
 
 export function theme(): Theme {
-  const kept = localStorage.getItem(KEY);
+  const kept = storage()?.getItem(KEY);
   return ORDER.find((name) => name === kept) ?? "system";
+}
+
+/** Returns what the browser keeps for the page; null where it keeps nothing for a file. */
+function storage(): Storage | null {
+  try {
+    return localStorage;
+  } catch {
+    return null;
+  }
 }
 
 export function applyTheme(name: Theme): void {
   if (name === "system") {
-    localStorage.removeItem(KEY);
+    storage()?.removeItem(KEY);
     delete document.documentElement.dataset["theme"];
   } else {
-    localStorage.setItem(KEY, name);
+    storage()?.setItem(KEY, name);
     document.documentElement.dataset["theme"] = name;
   }
 }

@@ -2,6 +2,7 @@
 
 import { useRef, useState } from "preact/hooks";
 import { askJson } from "../api/client";
+import { FILE } from "../api/file";
 import type { Episode, EpisodePage, Tree, Turn } from "../api/types";
 import { Chooser } from "../compare/chooser";
 import { alignTurns } from "../compare/turns";
@@ -27,7 +28,7 @@ import {
 import { useNear } from "../parts/near";
 import { Text } from "../parts/text";
 import { Spread } from "../plots/spread";
-import { callHref, episodeHref, go, href, replace } from "../route";
+import { callHref, episodeHref, go, home, href, replace } from "../route";
 import { decimal, duration, plural, short } from "../words/format";
 import { deedOf } from "../words/tools";
 
@@ -48,7 +49,8 @@ export function GroupView({ id, query }: { id: string; query: Record<string, str
   });
   const refresh = useThrottled(reload, REFRESH_MS);
   useEvents({ group: id }, refresh, refresh);
-  useKeys({ u: () => go(href(["groups"])), Backspace: () => go(href(["groups"])) });
+  const up = () => go(FILE ? home() : href(["groups"]));
+  useKeys({ u: up, Backspace: up });
 
   if (error && !data) return <Failure error={error} retry={reload} />;
   if (!data) return <Waiting />;
@@ -109,9 +111,11 @@ function Head({
         </>
       )}
       <span class="grow" />
-      <a class="fact" href={href(["episodes"], { group: id })}>
-        as a list
-      </a>
+      {!FILE && (
+        <a class="fact" href={href(["episodes"], { group: id })}>
+          as a list
+        </a>
+      )}
       <span class="tabs small" role="tablist" aria-label="order">
         {(["reward", "opened"] as const).map((name) => (
           <button

@@ -1,0 +1,396 @@
+//! Some episodes of a store as a store of their own.
+//!
+//! The rows are copied as they are, under their keys, one attempt after the other. Those of the
+//! feed's readers, of API keys and of the key that signs them are not: they are the server's.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use episode::{EpisodeId, GroupId};
+
+use crate::database::connection::StoreConnection;
+use crate::database::offloaded::{OffloadedConnection, offload};
+use crate::database::query::query;
+use crate::database::row::Row;
+use crate::database::value::Value;
+use crate::location::Location;
+use crate::maintenance::backup::{BackupError, NewFile};
+use crate::{open, sqlite};
+
+/// The attempts to copy: those that any of the names selects.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ExtractFilter {
+    /// Episodes, and the attempt at each; `None` is all of them.
+    pub episodes: Vec<(EpisodeId, Option<u32>)>,
+    /// Groups.
+    pub groups: Vec<GroupId>,
+}
+
+/// The copy that was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExtractReport {
+    /// Its attempts.
+    pub attempts: u64,
+    /// Their calls.
+    pub calls: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+}
+
+/// Tables with the key of an episode in each row; `episode` is the first.
+const OF_EPISODE: [&str; 7] = ["episode", "label", "reel", "reward", "mark", "finished", "waiting"];
+/// Tables with the key of a call in each row; `call` is the first.
+const OF_CALL: [&str; 5] = ["call", "prompt", "choice", "side", "annotation"];
+
+const ATTEMPTS: &str = "SELECT episode_key FROM episode \
+    WHERE episode_id = $1 AND ($2 IS NULL OR attempt = $2)";
+const MEMBERS: &str = "SELECT episode_key FROM episode WHERE group_id = $1";
+const CALLS: &str = "SELECT call_key FROM call WHERE episode_key = $1 ORDER BY call_key";
+const BODIES: &str = "body_key IN (SELECT request_body FROM call WHERE call_key = $1 \
+    UNION SELECT reply_body FROM call WHERE call_key = $1)";
+const SEGMENTS: &str = "SELECT segment_key FROM segment WHERE reel_key IN \
+    (SELECT reel_key FROM reel WHERE episode_key = $1) ORDER BY segment_key";
+const GROUP_SIZES: &str = "group_id = (SELECT group_id FROM episode WHERE episode_key = $1)";
+
+/// Copies attempts of the store at a location to a new file `to`: one moment of them. The file gets
+/// its name when it is whole and synced, not before.
+///
+/// # Errors
+/// [`BackupError`] when there is something at `to`, the store has no such attempt, or the copy
+/// cannot be made.
+pub async fn extract(
+    from: impl Into<Location>,
+    which: &ExtractFilter,
+    to: &Path,
+) -> Result<ExtractReport, BackupError> {
+    let from = from.into();
+    let new = NewFile::beside(to)?;
+    let mut source = open::for_reading(&from).await?;
+    source.begin_snapshot().await?;
+    let attempts = which.keys(&mut source).await?;
+
+    let path = new.path();
+    let local = offload(move || sqlite::open::for_filling(&path)).await??;
+    let target = StoreConnection::Offloaded(OffloadedConnection::new(local));
+    let mut copy = Copier { source, target, calls: 0 };
+    copy.target.begin().await?;
+    copy.rows("version", "version_key >= $1", 0).await?;
+    for attempt in &attempts {
+        copy.attempt(*attempt).await?;
+    }
+    copy.target.commit().await?;
+    copy.check().await?;
+
+    let Copier { source, target, calls } = copy;
+    source.close().await?;
+    // The last connection that closes leaves nothing beside the file.
+    target.close().await?;
+    Ok(ExtractReport { attempts: attempts.len() as u64, calls, bytes: new.keep()? })
+}
+
+impl ExtractFilter {
+    /// The keys of the attempts.
+    async fn keys(&self, source: &mut StoreConnection) -> Result<BTreeSet<i64>, BackupError> {
+        let mut keys = BTreeSet::new();
+        for (id, attempt) in &self.episodes {
+            let found = query(ATTEMPTS).bind(id.as_str()).bind(*attempt);
+            let found = found.scalars::<i64>(source).await?;
+            if found.is_empty() {
+                return Err(BackupError::Missing(match attempt {
+                    Some(attempt) => format!("episode `{id}` attempt {attempt}"),
+                    None => format!("episode `{id}`"),
+                }));
+            }
+            keys.extend(found);
+        }
+
+        for group in &self.groups {
+            let found = query(MEMBERS).bind(group.as_str()).scalars::<i64>(source).await?;
+            if found.is_empty() {
+                return Err(BackupError::Missing(format!("group `{group}`")));
+            }
+            keys.extend(found);
+        }
+        Ok(keys)
+    }
+}
+
+/// A copy under way.
+struct Copier {
+    source: StoreConnection,
+    target: StoreConnection,
+    calls: u64,
+}
+
+impl Copier {
+    /// Copies an attempt with all that belongs to it. Its larger rows are read one by one.
+    async fn attempt(&mut self, key: i64) -> Result<(), sqlx::Error> {
+        for table in OF_EPISODE {
+            self.rows(table, "episode_key = $1", key).await?;
+        }
+        self.new_rows("group_size", GROUP_SIZES, key).await?;
+
+        for segment in query(SEGMENTS).bind(key).scalars(&mut self.source).await? {
+            self.rows("segment", "segment_key = $1", segment).await?;
+        }
+        for call in query(CALLS).bind(key).scalars(&mut self.source).await? {
+            self.calls += 1;
+            for table in OF_CALL {
+                self.rows(table, "call_key = $1", call).await?;
+            }
+            self.rows("body", BODIES, call).await?;
+        }
+        Ok(())
+    }
+
+    async fn rows(&mut self, table: &str, which: &str, key: i64) -> Result<(), sqlx::Error> {
+        self.copied(table, which, key, "").await
+    }
+
+    /// Copies rows that may have been copied with another attempt.
+    async fn new_rows(&mut self, table: &str, which: &str, key: i64) -> Result<(), sqlx::Error> {
+        self.copied(table, which, key, " ON CONFLICT DO NOTHING").await
+    }
+
+    async fn copied(
+        &mut self,
+        table: &str,
+        which: &str,
+        key: i64,
+        conflict: &str,
+    ) -> Result<(), sqlx::Error> {
+        let columns = columns(&mut self.target, table).await?;
+        let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+        let names = names.join(", ");
+        let places: Vec<String> = (1..=columns.len()).map(|at| format!("${at}")).collect();
+        let places = places.join(", ");
+
+        let select = format!("SELECT {names} FROM {table} WHERE {which}");
+        let insert = format!("INSERT INTO {table} ({names}) VALUES ({places}){conflict}");
+        for row in query(select).bind(key).fetch_all(&mut self.source).await? {
+            let values: Result<Vec<Value>, sqlx::Error> =
+                columns.iter().map(|column| column.of(&row)).collect();
+            query(insert.clone()).bind_all(values?).execute(&mut self.target).await?;
+        }
+        Ok(())
+    }
+
+    /// Checks that nothing refers to a row that was not copied.
+    async fn check(&mut self) -> Result<(), BackupError> {
+        let dangling = query("PRAGMA foreign_key_check").fetch_optional(&mut self.target).await?;
+        match dangling {
+            Some(row) => Err(BackupError::Needed(row.try_get("table")?)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A column of a table.
+struct CopiedColumn {
+    name: String,
+    /// As SQLite declares it.
+    declared: String,
+}
+
+/// The columns of a table of a file.
+async fn columns(
+    file: &mut StoreConnection,
+    table: &str,
+) -> Result<Vec<CopiedColumn>, sqlx::Error> {
+    let select = query("SELECT name, type FROM pragma_table_info($1) ORDER BY cid").bind(table);
+    let rows = select.fetch_all(file).await?;
+    let column =
+        |row: &Row| Ok(CopiedColumn { name: row.try_get("name")?, declared: row.try_get("type")? });
+    rows.iter().map(column).collect()
+}
+
+impl CopiedColumn {
+    /// The value of the column in a row of either database.
+    fn of(&self, row: &Row) -> Result<Value, sqlx::Error> {
+        let name = self.name.as_str();
+        Ok(match self.declared.as_str() {
+            "INTEGER" => Value::Integer(row.try_get(name)?),
+            "REAL" => Value::Real(row.try_get(name)?),
+            "TEXT" => Value::Text(row.try_get(name)?),
+            _ => Value::Bytes(row.try_get(name)?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use episode::{Annotation, AttemptId, Call, CallId, Reward, RewardScope};
+
+    use super::*;
+    use crate::site::{Site, on_both};
+    use crate::tests::{begun, ended};
+    use crate::{ApiKeyRecord, Budget, Selection, Snapshot, Store, VersionRecord, verify};
+
+    /// Records four calls of an attempt, each with the history before it, the last without an end.
+    async fn talk(store: &Store, episode: &str, attempt: u32) -> CallId {
+        let mut last = CallId(uuid::Uuid::nil());
+        for turn in 0..4 {
+            let said = "what was said before; ".repeat(20 * (turn + 1));
+            let mut begun = begun(episode, turn as i64);
+            begun.tag.attempt = attempt;
+            begun.tag.group = Some(if episode == "c" { "h" } else { "g" }.parse().unwrap());
+            begun.request = format!("{episode}: {said}").into();
+            let mut end = ended(begun.call_id);
+            end.prompts[0] = (0..600 + 40 * turn as u32).collect();
+            last = begun.call_id;
+            store.begin(begun).await.done().await.unwrap();
+            if turn < 3 {
+                store.end(end).await.done().await.unwrap();
+            }
+        }
+        last
+    }
+
+    /// Three episodes, one of them with two attempts, and all that can be said of one.
+    async fn filled(site: &Site) {
+        let (store, writer) = site.open().await;
+        for (episode, attempt) in [("a", 0), ("b", 0), ("b", 1), ("c", 0)] {
+            let call = talk(&store, episode, attempt).await;
+            let id: AttemptId = format!("{episode}/{attempt}").parse().unwrap();
+            let reward = Reward {
+                scope: RewardScope::Episode,
+                name: "reward".into(),
+                value: Some(0.25),
+                source: "test".into(),
+                at: 6,
+            };
+            store.reward(id.clone(), reward).await.unwrap();
+            let annotation = Annotation {
+                call,
+                choice: 0,
+                name: "trainer_logprobs".into(),
+                version: "7".into(),
+                start: 0,
+                values: vec![-0.5, 0.0].into(),
+                at: 6,
+            };
+            store.annotate(vec![annotation]).await.unwrap();
+        }
+        let attempt: AttemptId = "c/0".parse().unwrap();
+        let budget = Budget::default();
+        let key = ApiKeyRecord { id: "k".into(), attempt, made_at: 1, expires_at: 100, budget };
+        store.add_key(key).await.unwrap();
+        let version = VersionRecord { label: "3".into(), ..VersionRecord::default() };
+        store.version(version).await.unwrap();
+        store.probe().await.unwrap();
+        drop(store);
+        writer.finish().await;
+    }
+
+    /// All that is recorded of the attempts of a store, by their names.
+    async fn recorded(snapshot: &mut Snapshot) -> Vec<(String, Vec<Call>, String)> {
+        let mut found = Vec::new();
+        for record in snapshot.episodes(&Selection::default()).await.unwrap() {
+            let calls = snapshot.calls(&record).await.unwrap();
+            let rewards = snapshot.rewards(&record).await.unwrap();
+            let annotations = snapshot.annotations(&record).await.unwrap();
+            let name = format!("{}/{}", record.id, record.attempt);
+            found.push((name, calls, format!("{record:?} {rewards:?} {annotations:?}")));
+        }
+        found
+    }
+
+    fn of_episode(id: &str, attempt: Option<u32>) -> ExtractFilter {
+        let episodes = vec![(id.parse().unwrap(), attempt)];
+        ExtractFilter { episodes, ..ExtractFilter::default() }
+    }
+
+    #[tokio::test]
+    async fn a_copy_has_these_attempts_and_all_of_them() {
+        on_both(async |site| {
+            filled(&site).await;
+            let folder = tempfile::tempdir().unwrap();
+            let mut all = recorded(&mut site.snapshot().await).await;
+            all.retain(|(name, ..)| name == "b/1" || name == "c/0");
+
+            let to = folder.path().join("some.db");
+            let mut which = of_episode("b", Some(1));
+            which.groups.push("h".parse().unwrap());
+            let report = extract(&site.at, &which, &to).await.unwrap();
+            assert_eq!((report.attempts, report.calls), (2, 8));
+            assert_eq!(report.bytes, to.metadata().unwrap().len());
+            let left = folder.path().read_dir().unwrap().flatten();
+            assert_eq!(left.map(|file| file.path()).collect::<Vec<_>>(), [to.clone()]);
+
+            let mut snapshot = Snapshot::open(&to).await.unwrap();
+            assert_eq!(recorded(&mut snapshot).await, all);
+            assert_eq!(snapshot.versions().await.unwrap().len(), 1);
+            assert!(verify(&to).await.unwrap().is_clean());
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn the_servers_own_rows_stay_with_it() {
+        on_both(async |site| {
+            filled(&site).await;
+            let folder = tempfile::tempdir().unwrap();
+            let to = folder.path().join("some.db");
+            extract(&site.at, &of_episode("c", None), &to).await.unwrap();
+
+            let mut copy = open::for_reading(&to.into()).await.unwrap();
+            for table in ["setting", "api_key", "consumer", "delivery", "admission", "admitted"] {
+                let count = query(format!("SELECT count(*) FROM {table}"));
+                assert_eq!(count.scalar::<i64>(&mut copy).await.unwrap(), 0, "{table}");
+            }
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_copy_is_a_store_that_is_recorded_to() {
+        let site = Site::file();
+        filled(&site).await;
+        let folder = tempfile::tempdir().unwrap();
+        let copy = Site::at(folder.path().join("some.db"));
+        let Location::File(to) = &copy.at else { unreachable!() };
+        extract(&site.at, &of_episode("a", None), to).await.unwrap();
+
+        let (store, writer) = copy.open().await;
+        talk(&store, "a", 0).await;
+        talk(&store, "new", 0).await;
+        drop(store);
+        writer.finish().await;
+        let counts = recorded(&mut copy.snapshot().await).await;
+        let counts: Vec<usize> = counts.iter().map(|(_, calls, _)| calls.len()).collect();
+        assert_eq!(counts, [8, 4]);
+        assert!(verify(&copy.at).await.unwrap().is_clean());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_there_is_told_and_leaves_nothing() {
+        let site = Site::file();
+        filled(&site).await;
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("some.db");
+        let refused = extract(&site.at, &of_episode("a", Some(7)), &to).await.unwrap_err();
+        assert_eq!(refused.to_string(), "the store has no episode `a` attempt 7");
+        let groups = vec!["none".parse().unwrap()];
+        let which = ExtractFilter { groups, ..ExtractFilter::default() };
+        let refused = extract(&site.at, &which, &to).await.unwrap_err();
+        assert_eq!(refused.to_string(), "the store has no group `none`");
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn an_attempt_is_not_torn_from_what_it_is_based_on() {
+        let site = Site::file();
+        filled(&site).await;
+        let mut connection = open::for_editing(&site.at).await.unwrap();
+        let leans = "UPDATE prompt SET parent_key = (SELECT max(call_key) FROM call), \
+                     parent_choice = 0 WHERE call_key = (SELECT min(call_key) FROM call)";
+        query(leans).execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("some.db");
+        let refused = extract(&site.at, &of_episode("a", None), &to).await;
+        assert!(matches!(refused, Err(BackupError::Needed(table)) if table == "prompt"));
+        assert!(!to.exists());
+    }
+}
