@@ -50,6 +50,7 @@ pub use browse::calls::{CallRow, LastKeys, RewardRow};
 pub use browse::episodes::{EpisodeOrder, EpisodePage};
 pub use browse::filter::{EpisodeFilter, EpisodeState};
 pub use browse::groups::{GroupCounts, Score};
+pub use browse::spoken::SpokenBody;
 pub use browse::sql::{MessageRow, SqlAnswer, SqlCell};
 pub use error::{CommitError, DecodeError, OpenError, SnapshotError};
 pub use feed::admission::{AdmissionCandidate, AdmissionCounts, AdmissionRule};
