@@ -290,7 +290,7 @@ fn row(episode: &EpisodeView, now: f64) -> Vec<TableCell> {
     vec![
         plain(&episode.episode_id),
         plain(episode.attempt),
-        (state_style(&episode.state), episode.state.clone()),
+        state_cell(&episode.state),
         reward(episode.reward),
         plain(episode.calls),
         plain(episode.prompt_tokens),
@@ -303,12 +303,13 @@ fn row(episode: &EpisodeView, now: f64) -> Vec<TableCell> {
     ]
 }
 
-/// The color of a state.
-pub(super) fn state_style(state: &str) -> Style {
+/// A state in a person's word, with its color.
+pub(super) fn state_cell(state: &str) -> TableCell {
     match state {
-        "open" => Style::Yellow,
-        "failed" | "aborted" => Style::Red,
-        _ => Style::Plain,
+        "open" => (Style::Yellow, state.to_owned()),
+        episode::INFRASTRUCTURE_FAILED | "failed" => (Style::Red, "failed".to_owned()),
+        "aborted" => (Style::Red, state.to_owned()),
+        _ => plain(state),
     }
 }
 

@@ -255,3 +255,27 @@ async fn the_last_body_is_read_without_the_log_before_it() {
     let fault = snapshot.last_fault_row(episode.key).await.unwrap().unwrap();
     assert!(snapshot.reply_of(fault.key, 1 << 20).await.unwrap().is_some());
 }
+
+#[tokio::test]
+async fn what_failed_is_found_whoever_failed() {
+    on_both(async |site: Site| {
+        recorded(&site).await;
+        let (store, writer) = site.open().await;
+        for (name, status) in [("a", episode::INFRASTRUCTURE_FAILED), ("c", "aborted")] {
+            let attempt = format!("{name}/0").parse().unwrap();
+            store.close(attempt, 95, Some(status.to_owned())).await.unwrap();
+        }
+        drop(store);
+        writer.finish().await;
+
+        let mut snapshot = site.snapshot().await;
+        let taken = async |snapshot: &mut Snapshot, state| {
+            let filter = EpisodeFilter { state: Some(state), ..EpisodeFilter::default() };
+            names(snapshot, filter, NEWEST).await
+        };
+        assert_eq!(taken(&mut snapshot, EpisodeState::Failed).await, ["d", "a"]);
+        let infrastructure = EpisodeState::Ended(episode::INFRASTRUCTURE_FAILED.to_owned());
+        assert_eq!(taken(&mut snapshot, infrastructure).await, ["a"]);
+    })
+    .await;
+}
