@@ -123,7 +123,8 @@ def test_json_is_for_programs(proxy, words):
 
 def test_a_list_says_what_episodes_were_about(proxy):
     found = [json.loads(line) for line in both(proxy, "episodes", "--wide", "--json").splitlines()]
-    assert {one["first_prompt"] for one in found if one["episode_id"].startswith("run-")} == {"Hello"}
+    asked = {one["first_prompt"] for one in found if one["episode_id"].startswith("run-")}
+    assert asked == {"Hello"}
     assert "first_prompt" not in both(proxy, "episodes", "--json")
     head, *rows = proxy.command("episodes", "--wide").splitlines()
     assert "first prompt" in head and "last error" not in head

@@ -74,7 +74,7 @@ export function StatsView({ query }: { query: Record<string, string> }) {
         <div class="empty">No call was recorded, or none that the filters take.</div>
       )}
       {data && data.stats.totals.calls > 0 && (
-        <div class="scroll">
+        <div class="scroll" tabIndex={0} role="region" aria-label="numbers">
           {data.stats.truncated && (
             <div class="note">
               There are more calls than can be added up; the newest ones are. Narrow the time to see
@@ -102,7 +102,7 @@ function Totals({ stats }: { stats: Stats }) {
     ["scored", number(totals.scored)],
     ["mean reward", decimal(totals.reward)],
     ["calls", number(totals.calls)],
-    ["failed", number(totals.failed)],
+    ["failed calls", number(totals.failed)],
     ["prompt tokens", short(totals.prompt_tokens)],
     ["sampled tokens", short(totals.completion_tokens)],
   ];
