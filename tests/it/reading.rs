@@ -152,7 +152,10 @@ async fn a_list_tells_what_was_asked_answered_and_went_wrong() {
     let order = ("sort", "-name");
     let list = ask(&viewer, View::Episodes, "", &[order, ("text", "1")]).await.unwrap();
     let (good, bad) = (&list["episodes"][0], &list["episodes"][1]);
-    assert_eq!((&good["first_prompt"], &good["last_error"]), (&json!("Find the number"), &Value::Null));
+    assert_eq!(
+        (&good["first_prompt"], &good["last_error"]),
+        (&json!("Find the number"), &Value::Null)
+    );
     let said = wire::content_text(messages[3].get("content")).unwrap_or_default();
     let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.is_empty() || good["last_answer"] == json!(words), "{good}");

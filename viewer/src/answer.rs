@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use store::{Location, ReadingRoom, Snapshot};
 
+use crate::beginnings::KeptBeginnings;
 use crate::call;
 use crate::episodes::episodes;
 use crate::error::ViewError;
@@ -59,12 +60,14 @@ pub struct Viewer {
     texts: Option<Arc<TokenTexts>>,
     /// The memory of what is read; `None` in a process that only reads.
     room: Option<Arc<dyn ReadingRoom>>,
+    beginnings: Arc<KeptBeginnings>,
 }
 
 impl Viewer {
     /// A reader of the store at a location, with a tokenizer for the texts of tokens.
     pub fn new(store: Location, texts: Option<TokenTexts>) -> Self {
-        Self { store, texts: texts.map(Arc::new), room: None }
+        let (texts, beginnings) = (texts.map(Arc::new), Arc::default());
+        Self { store, texts, room: None, beginnings }
     }
 
     /// Borrows the memory of what is read.
@@ -102,7 +105,7 @@ impl Viewer {
         let snapshot = &mut self.snapshot().await?;
 
         match view {
-            View::Episodes => document(&episodes(snapshot, given).await?),
+            View::Episodes => document(&episodes(snapshot, given, &self.beginnings).await?),
             View::Tree => document(&tree(snapshot, id, given).await?),
             View::Tokens => document(&tokens(snapshot, id, given, self.texts.as_deref()).await?),
             View::Groups => document(&groups(snapshot, given).await?),

@@ -3,10 +3,14 @@
 //! They are read for the attempts of one page, from their first and last calls: the calls between
 //! them cost nothing.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use episode::Route;
 use serde_json::Value;
 use store::{CallRow, EpisodeSummary, Snapshot, SnapshotError, SpokenBody};
 
-use crate::bounds::{BEGINNING_BYTES_MAX, BEGINNING_COPIES};
+use crate::bounds::{BEGINNING_BYTES_MAX, BEGINNING_COPIES, BEGINNINGS_KEPT};
 use crate::episodes::EpisodeView;
 use crate::error::ViewError;
 use crate::excerpt::{answered, prompted, shortened};
@@ -14,88 +18,146 @@ use crate::excerpt::{answered, prompted, shortened};
 /// The states of an attempt that failed.
 const FAILED: [&str; 2] = ["failed", episode::INFRASTRUCTURE_FAILED];
 
-/// The document of each summary of a page, with beginnings of what was said.
-pub(crate) async fn with_beginnings(
-    snapshot: &mut Snapshot,
-    found: Vec<EpisodeSummary>,
-) -> Result<Vec<EpisodeView>, ViewError> {
-    // Beside a recorder, the memory for one body at a time is borrowed.
-    let bytes_max = BEGINNING_BYTES_MAX.min(snapshot.bytes_max() / BEGINNING_COPIES);
-    let is_lent = snapshot.borrow_bytes(bytes_max * BEGINNING_COPIES).await;
+/// What is looked for in a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum BodyPart {
+    Prompt,
+    Answer,
+    Error,
+}
 
-    let mut views = Vec::with_capacity(found.len());
-    for summary in found {
+/// Beginnings that were read before, by the hashes of their bodies: a list that is shown again costs
+/// what is new in it.
+#[derive(Debug, Default)]
+pub(crate) struct KeptBeginnings(Mutex<HashMap<BodyHash, Option<String>>>);
+
+type BodyHash = (Vec<u8>, &'static str, BodyPart);
+
+/// A reader of beginnings for one page.
+pub(crate) struct BeginningReader<'a> {
+    snapshot: &'a mut Snapshot,
+    kept: &'a KeptBeginnings,
+    bytes_max: u64,
+}
+
+impl<'a> BeginningReader<'a> {
+    /// A reader with the memory for one body at a time, which is borrowed beside a recorder; `None`
+    /// if there is none to borrow.
+    pub(crate) async fn start(
+        snapshot: &'a mut Snapshot,
+        kept: &'a KeptBeginnings,
+    ) -> Option<Self> {
+        let bytes_max = BEGINNING_BYTES_MAX.min(snapshot.bytes_max() / BEGINNING_COPIES);
+        let is_lent = snapshot.borrow_bytes(bytes_max * BEGINNING_COPIES).await;
+        is_lent.then_some(Self { snapshot, kept, bytes_max })
+    }
+
+    /// The document of a summary, with what was said.
+    pub(crate) async fn view(&mut self, summary: EpisodeSummary) -> Result<EpisodeView, ViewError> {
         let key = summary.episode.key;
         let mut view = EpisodeView::in_list(summary);
-        if is_lent && view.generations > 0 {
-            view.first_prompt = first_prompt(snapshot, key, bytes_max).await?;
-            view.last_answer = last_answer(snapshot, key, bytes_max).await?;
-            view.last_error = last_error(snapshot, key, &view, bytes_max).await?;
+        if view.generations == 0 {
+            return Ok(view);
         }
-        views.push(view);
+        let request = self.snapshot.first_request(key).await?;
+        view.first_prompt = self.part(request, BodyPart::Prompt).await?;
+        let reply = self.snapshot.last_reply(key).await?;
+        view.last_answer = self.part(reply, BodyPart::Answer).await?;
+        view.last_error = self.last_error(key, &view).await?;
+        Ok(view)
     }
-    snapshot.give_back();
-    Ok(views)
-}
 
-async fn first_prompt(
-    snapshot: &mut Snapshot,
-    key: i64,
-    bytes_max: u64,
-) -> Result<Option<String>, ViewError> {
-    let Some(request) = sound(snapshot.first_request(key, bytes_max).await)? else {
-        return Ok(None);
-    };
-    let sent = wire::conversation(request.route, &request.bytes).unwrap_or_default();
-    Ok(prompted(&sent.messages))
-}
+    /// The error of the last call, if it failed; of a failed attempt, that of the last one that did.
+    async fn last_error(
+        &mut self,
+        key: i64,
+        view: &EpisodeView,
+    ) -> Result<Option<String>, ViewError> {
+        // No reply is missing.
+        if view.incomplete + view.refused == 0 {
+            return Ok(None);
+        }
+        let is_fault = |row: &CallRow| row.outcome.as_deref() != Some("complete");
+        let last = self.snapshot.last_call_row(key).await?.filter(is_fault);
+        let row = match last {
+            None if FAILED.contains(&view.state.as_str()) => {
+                self.snapshot.last_fault_row(key).await?
+            }
+            last => last,
+        };
 
-async fn last_answer(
-    snapshot: &mut Snapshot,
-    key: i64,
-    bytes_max: u64,
-) -> Result<Option<String>, ViewError> {
-    let Some(reply) = sound(snapshot.last_reply(key, bytes_max).await)? else {
-        return Ok(None);
-    };
-    let answers = wire::answers(reply.route, &reply.bytes);
-    Ok(answers.first().and_then(|answer| answered(&answer.message)))
-}
-
-/// The error of the last call, if it failed; of a failed attempt, that of the last one that did.
-async fn last_error(
-    snapshot: &mut Snapshot,
-    key: i64,
-    view: &EpisodeView,
-    bytes_max: u64,
-) -> Result<Option<String>, ViewError> {
-    // Nothing is without a complete reply.
-    if view.incomplete + view.refused == 0 {
-        return Ok(None);
+        let Some(row) = row else { return Ok(None) };
+        let Some(outcome) = row.outcome.as_deref() else {
+            let is_running = view.closed_at.is_none();
+            return Ok((!is_running).then(|| "the last call has no end".to_owned()));
+        };
+        let told = match &row.error {
+            Some(error) => Some(error.clone()),
+            None => {
+                let reply = self.snapshot.reply_of(row.key).await?;
+                self.part(reply, BodyPart::Error).await?
+            }
+        };
+        Ok(Some(error_line(told, outcome, row.status)))
     }
-    let is_fault = |row: &CallRow| row.outcome.as_deref() != Some("complete");
-    let last = snapshot.last_call_row(key).await?.filter(is_fault);
-    let row = match last {
-        None if FAILED.contains(&view.state.as_str()) => snapshot.last_fault_row(key).await?,
-        last => last,
-    };
 
-    let Some(row) = row else { return Ok(None) };
-    let Some(outcome) = row.outcome.as_deref() else {
-        let is_running = view.closed_at.is_none();
-        return Ok((!is_running).then(|| "the last call has no end".to_owned()));
-    };
-    let reply = match &row.error {
-        Some(_) => None,
-        None => sound(snapshot.reply_of(row.key, bytes_max).await)?,
-    };
-    let told = row.error.clone().or_else(|| reply.and_then(|reply| told(&reply.bytes)));
-    Ok(Some(match (told, row.status) {
+    /// What is looked for in a body. One that does not decode has nothing: the list is not refused
+    /// for it.
+    async fn part(
+        &mut self,
+        body: Option<SpokenBody>,
+        part: BodyPart,
+    ) -> Result<Option<String>, ViewError> {
+        let Some(body) = body else { return Ok(None) };
+        let hash = body.hash.clone().map(|hash| (hash, body.route.as_str(), part));
+        if let Some(known) = hash.as_ref().and_then(|hash| self.kept.get(hash)) {
+            return Ok(known);
+        }
+
+        let found = match self.snapshot.body_alone(&body, self.bytes_max).await {
+            Ok(bytes) => bytes.and_then(|bytes| part.of(body.route, &bytes)),
+            Err(SnapshotError::Decode { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(hash) = hash {
+            self.kept.put(hash, found.clone());
+        }
+        Ok(found)
+    }
+}
+
+impl BodyPart {
+    fn of(self, route: Route, bytes: &[u8]) -> Option<String> {
+        match self {
+            Self::Prompt => prompted(&wire::conversation(route, bytes)?.messages),
+            Self::Answer => answered(&wire::answers(route, bytes).first()?.message),
+            Self::Error => told(bytes),
+        }
+    }
+}
+
+impl KeptBeginnings {
+    fn get(&self, hash: &BodyHash) -> Option<Option<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(hash).cloned()
+    }
+
+    fn put(&self, hash: BodyHash, text: Option<String>) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= BEGINNINGS_KEPT {
+            kept.clear();
+        }
+        kept.insert(hash, text);
+    }
+}
+
+/// The line of an error: what was told, else how the call ended.
+fn error_line(told: Option<String>, outcome: &str, status: Option<u16>) -> String {
+    match (told, status) {
         (Some(told), Some(status)) if status >= 400 => shortened(&format!("{status}: {told}")),
         (Some(told), _) => shortened(&told),
         (None, Some(status)) => format!("{outcome}, status {status}"),
         (None, None) => outcome.to_owned(),
-    }))
+    }
 }
 
 /// The message of a reply that is an error of a server.
@@ -104,16 +166,6 @@ fn told(reply: &[u8]) -> Option<String> {
     let error = body.get("error").unwrap_or(&body);
     let message = ["message", "detail"].into_iter().find_map(|name| error.get(name)?.as_str());
     message.or_else(|| error.as_str()).filter(|told| !told.trim().is_empty()).map(str::to_owned)
-}
-
-/// A body that does not decode has no beginning: the list is not refused for it.
-fn sound(
-    read: Result<Option<SpokenBody>, SnapshotError>,
-) -> Result<Option<SpokenBody>, SnapshotError> {
-    match read {
-        Err(SnapshotError::Decode { .. }) => Ok(None),
-        other => other,
-    }
 }
 
 #[cfg(test)]

@@ -17,6 +17,8 @@ pub(crate) const BEGINNING_BYTES_MAX: u64 = 8 << 20;
 /// Memory that reading such a body takes, in its lengths: the part of the log that holds it, its
 /// bytes, its values, and what these grow by.
 pub(crate) const BEGINNING_COPIES: u64 = 8;
+/// Beginnings that are kept for lists that are shown again.
+pub(crate) const BEGINNINGS_KEPT: usize = 10_000;
 /// Hits of a search, unless another number is asked for.
 pub(crate) const HITS: u32 = 50;
 /// Longest text that is searched for, in bytes.

@@ -6,7 +6,7 @@ use episode::{GroupId, TaskId};
 use serde::{Deserialize, Serialize};
 use store::{EpisodeOrder, EpisodePage, EpisodeSummary, Snapshot};
 
-use crate::beginnings::with_beginnings;
+use crate::beginnings::{BeginningReader, KeptBeginnings};
 use crate::bounds::{LIST_LABEL_BYTES_MAX, LIST_LABELS_MAX};
 use crate::error::ViewError;
 use crate::parameters::{Parameters, newest_first};
@@ -69,6 +69,7 @@ const ORDERS: [(&str, EpisodeOrder); 6] = [
 pub(crate) async fn episodes(
     snapshot: &mut Snapshot,
     mut parameters: Parameters,
+    kept: &KeptBeginnings,
 ) -> Result<EpisodeList, ViewError> {
     let filter = parameters.filter()?;
     let order = parameters.order(&ORDERS)?;
@@ -81,10 +82,17 @@ pub(crate) async fn episodes(
     parameters.end()?;
 
     let (found, total) = snapshot.page(&filter, page).await?;
-    let episodes = match has_text {
-        true => with_beginnings(snapshot, found).await?,
-        false => found.into_iter().map(EpisodeView::in_list).collect(),
+    let mut reader = match has_text {
+        true => BeginningReader::start(snapshot, kept).await,
+        false => None,
     };
+    let mut episodes = Vec::with_capacity(found.len());
+    for summary in found {
+        episodes.push(match &mut reader {
+            Some(reader) => reader.view(summary).await?,
+            None => EpisodeView::in_list(summary),
+        });
+    }
     Ok(EpisodeList { total, episodes })
 }
 

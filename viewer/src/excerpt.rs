@@ -73,6 +73,7 @@ pub(crate) fn answered(message: &Value) -> Option<String> {
 /// A message without its reminders; `None` if nothing is left of it.
 fn without_reminders(message: &Value) -> Option<Value> {
     let mut kept = message.clone();
+
     match kept.get_mut("content") {
         Some(Value::String(text)) => {
             if let Some(rest) = without_added(text) {

@@ -144,7 +144,8 @@ mod tests {
 
     #[test]
     fn words_beside_a_table_have_the_room_that_is_left() {
-        let lines = || table([("episode", 0), ("calls", 1)], vec![vec![plain("a"), plain(12)]], None);
+        let lines =
+            || table([("episode", 0), ("calls", 1)], vec![vec![plain("a"), plain(12)]], None);
         let shown = |width| {
             let cells = [(Style::Red, "no such model".to_owned())];
             let lines = beside(lines(), "said", &cells, width);

@@ -86,6 +86,8 @@ function useLine(filters: Filter[], plain: string, onChange: (values: Values) =>
   const [text, setText] = useState(plain);
   const [wrong, setWrong] = useState<string | null>(null);
   const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
+  const latest = useRef(onChange);
+  latest.current = onChange;
   const name = filters.find((filter) => filter.isPlain)?.name ?? "";
   useEffect(() => {
     if (read(text, filters, false).plain !== plain) setText(plain);
@@ -99,8 +101,9 @@ function useLine(filters: Filter[], plain: string, onChange: (values: Values) =>
     const isWhole = Object.keys(said.fields).length > 0;
     setText(isWhole ? said.rest : next);
     const changes = { ...said.fields, [name]: said.plain };
-    if (isWhole || isDone) onChange(changes);
-    else if (said.plain !== plain) timer.current = setTimeout(() => onChange(changes), TYPING_MS);
+    if (isWhole || (isDone && said.plain !== plain)) onChange(changes);
+    else if (said.plain !== plain)
+      timer.current = setTimeout(() => latest.current(changes), TYPING_MS);
   };
   return {
     text,
