@@ -79,13 +79,13 @@ test("words of the field become chips, which are in the address", () =>
     await page.waitForSelector(".table a.row .id");
     const field = page.getByRole("combobox", { name: "filter episodes" });
     await page.keyboard.press("f");
-    await page.keyboard.type("label:split=train reward>=0.5 g1-");
+    await page.keyboard.type("state:closed reward>=0.5 g1-");
     await page.waitForFunction(() => location.hash.includes("name=g1-"));
     const hash = new URL(page.url()).hash;
-    assert.match(hash, /label=split%3Dtrain/);
+    assert.match(hash, /state=closed/);
     assert.match(hash, /min_reward=0\.5/);
     assert.deepEqual(await page.locator(".chip").allInnerTexts(), [
-      "label:split=train\n×",
+      "state:closed\n×",
       "reward>=0.5\n×",
     ]);
     assert.equal(await field.inputValue(), "g1-");
@@ -95,7 +95,7 @@ test("words of the field become chips, which are in the address", () =>
     // The last chip comes back into an empty field, to be changed.
     await field.fill("");
     await field.press("Backspace");
-    assert.equal(await field.inputValue(), "label:split=train");
+    assert.equal(await field.inputValue(), "state:closed");
     await field.fill("");
     await count(page, "12 episodes");
     assert.equal(await page.locator(".chip").count(), 0);
