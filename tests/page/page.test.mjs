@@ -157,6 +157,12 @@ test("a row says what was asked, what was answered, and what went wrong", () =>
     const coding = page.locator(".table a.row", { hasText: "coding" });
     await coding.getByText("Mend the reader.", { exact: true }).waitFor();
     assert.equal(await coding.locator(".down").count(), 0);
+    // What others wrote is text here as well.
+    await go(page, "#/episodes?name=hostile");
+    await page.locator(".table a.row", { hasText: "hostile" }).waitFor();
+    await page.waitForSelector(".table .escape");
+    assert.match(await page.locator(".table").innerText(), /<img src=x onerror=/);
+    assert.equal(await page.locator(".table img, .table b").count(), 0);
   }));
 
 test("columns are chosen, and the browser keeps the choice", () =>

@@ -23,9 +23,8 @@ pub(super) const FILTER_HEADING: &str = "Filters";
 const LIMIT: u32 = 100;
 /// Most episodes of one question.
 const PAGE: u32 = 1000;
-/// Columns of a terminal from which on the table has words, and the fewest columns of them.
+/// Columns of a terminal from which on the table has words.
 const TEXT_FROM: usize = 100;
-const TEXT_MIN: usize = 36;
 /// Time between two pictures of --watch.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// Rows of a terminal that does not tell its own.
@@ -239,7 +238,8 @@ fn page(episodes: &[EpisodeView], is_wide: bool) -> Vec<Line> {
     let Some(width) = terminal::width().filter(|_| has_room_for_text()) else {
         return numbers(episodes, terminal::width());
     };
-    let lines = numbers(episodes, Some(width - TEXT_MIN));
+    // Two fifths for words; what the numbers leave comes to it.
+    let lines = numbers(episodes, Some(width - width * 2 / 5));
     beside(lines, "first prompt, or last error", &words(gist), Some(width))
 }
 
