@@ -90,6 +90,7 @@ const LIST: &[Field] = &Field::any_of([
     "sort",
     "limit",
     "offset",
+    "text",
 ]);
 const STATS: &[Field] = &Field::any_of([
     "name",

@@ -29,7 +29,8 @@ class Recording:
         """Attempts, the newest first, page by page; `limit` of them at most.
 
         `filters` are those of the route: `name`, `group`, `task`, `label`, `state`, `since`,
-        `until`, `min_reward`, `max_reward`, `sort`.
+        `until`, `min_reward`, `max_reward`, `sort`; with `text=1` they say what was asked first,
+        answered last and went wrong last.
         """
         return self._pages("/episodes", "episodes", limit, filters)
 

@@ -1,10 +1,12 @@
-//! Lists of what a store holds, for people who read: pages of attempts, groups in numbers, and
-//! calls without their bodies. Questions in SQL. An index of texts.
+//! Lists of what a store holds, for people who read: pages of attempts, groups in numbers, calls
+//! without their bodies, and what the first and the last ones said. Questions in SQL. An
+//! index of texts.
 
 pub(crate) mod calls;
 pub(crate) mod episodes;
 pub(crate) mod filter;
 pub(crate) mod groups;
+pub(crate) mod spoken;
 pub(crate) mod sql;
 #[cfg(test)]
 mod tests;

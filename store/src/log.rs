@@ -10,12 +10,13 @@
 //! - `chunk` cuts a body by its content; `extent`: lists of extents; `fold`: streams of events.
 //! - `paths`: the index that finds the longest known beginning of a prompt.
 //!
-//! Reading: `reader` reads logs and bodies, which `hashed` hashes; `tokens` reads prompts and
-//! sampled ids.
+//! Reading: `reader` reads logs and bodies, which `hashed` hashes; `alone` reads one body with a
+//! part of its log; `tokens` reads prompts and sampled ids.
 //!
 //! `format` names the numbers that are on disk. Tables and columns call a log a `reel`:
 //! `docs/design/0006-reels.md`.
 
+pub(crate) mod alone;
 pub(crate) mod cache;
 pub(crate) mod chunk;
 pub(crate) mod episode;

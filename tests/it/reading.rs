@@ -140,6 +140,38 @@ async fn many_episodes_are_listed_counted_and_searched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_list_tells_what_was_asked_answered_and_went_wrong() {
+    let world = World::start(start_engine().await).await;
+    let messages = talk(&world, "good", &["Find\n  the number", "Once more"]).await;
+    talk(&world, "bad", &["<system-reminder>Test.</system-reminder>\nMend it"]).await;
+    let wrong = json!({ "model": "tiny", "messages": messages, "temperature": -1 });
+    let declined = post(world.data, "/e/bad/v1/chat/completions", &wrong.to_string()).await;
+    assert_eq!(declined.status, 400, "{}", declined.text());
+    let viewer = viewer(&world);
+
+    let order = ("sort", "-name");
+    let list = ask(&viewer, View::Episodes, "", &[order, ("text", "1")]).await.unwrap();
+    let (good, bad) = (&list["episodes"][0], &list["episodes"][1]);
+    assert_eq!(
+        (&good["first_prompt"], &good["last_error"]),
+        (&json!("Find the number"), &Value::Null)
+    );
+    let said = wire::content_text(messages[3].get("content")).unwrap_or_default();
+    let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.is_empty() || good["last_answer"] == json!(words), "{good}");
+    assert!(good["last_answer"].is_string());
+    assert_eq!(bad["first_prompt"], "Mend it");
+    let error = bad["last_error"].as_str().unwrap();
+    assert!(error.starts_with("400: ") && error.contains("temperature"), "{error}");
+    assert!(bad["last_answer"].is_string(), "what was answered before");
+
+    let short = ask(&viewer, View::Episodes, "", &[order]).await.unwrap();
+    assert_eq!(short["episodes"][1]["last_error"], Value::Null);
+    assert_eq!(short["episodes"][1]["calls"], bad["calls"]);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn tasks_are_counted_for_a_sampler() {
     let world = World::start(start_engine().await).await;
     for (name, reward) in [("a", "1"), ("b", "0"), ("c", "null")] {

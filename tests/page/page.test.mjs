@@ -57,7 +57,7 @@ test("the list shows what the demo played, sorts and filters it", () =>
       return rewards.length === 12 && rewards.every((one, at) => !at || one <= rewards[at - 1]);
     });
 
-    await page.getByLabel("episode contains").fill("g1-e");
+    await page.getByLabel("filter episodes").fill("g1-e");
     await page.waitForFunction(
       () => document.querySelector(".count")?.textContent === "4 episodes",
     );
@@ -67,6 +67,137 @@ test("the list shows what the demo played, sorts and filters it", () =>
       () => document.querySelector(".count")?.textContent === "12 episodes",
     );
   }));
+
+const count = (page, words) =>
+  page.waitForFunction(
+    (expected) => document.querySelector(".count")?.textContent === expected,
+    words,
+  );
+
+test("words of the field become chips, which are in the address", () =>
+  inPage(played.link, async (page) => {
+    await page.waitForSelector(".table a.row .id");
+    const field = page.getByRole("combobox", { name: "filter episodes" });
+    await page.keyboard.press("f");
+    await page.keyboard.type("state:closed reward>=0.5 g1-");
+    await page.waitForFunction(() => location.hash.includes("name=g1-"));
+    const hash = new URL(page.url()).hash;
+    assert.match(hash, /state=closed/);
+    assert.match(hash, /min_reward=0\.5/);
+    assert.deepEqual(await page.locator(".chip").allInnerTexts(), [
+      "state:closed\n×",
+      "reward>=0.5\n×",
+    ]);
+    assert.equal(await field.inputValue(), "g1-");
+
+    await page.getByRole("button", { name: "remove reward>=0.5" }).click();
+    await count(page, "4 episodes");
+    // The last chip comes back into an empty field, to be changed.
+    await field.fill("");
+    await field.press("Backspace");
+    assert.equal(await field.inputValue(), "state:closed");
+    await field.fill("");
+    await count(page, "12 episodes");
+    assert.equal(await page.locator(".chip").count(), 0);
+  }));
+
+test("the field tells its words and values that are in sight", () =>
+  inPage(played.link, async (page) => {
+    await page.waitForSelector(".table a.row .id");
+    const field = page.getByRole("combobox", { name: "filter episodes" });
+    await field.focus();
+    const options = page.getByRole("option");
+    assert.match((await options.allInnerTexts()).join(" "), /state:.*group:.*reward>=.*until:/s);
+    await page.keyboard.type("gro");
+    await page.keyboard.press("ArrowDown");
+    await page.keyboard.press("Enter");
+    assert.equal(await field.inputValue(), "group:");
+    assert.equal(await options.count(), 3);
+    const group = await options.nth(1).locator("b").innerText();
+    await page.keyboard.press("ArrowDown");
+    await page.keyboard.press("ArrowDown");
+    const active = await field.getAttribute("aria-activedescendant");
+    assert.equal(await page.locator(`[id="${active}"] b`).innerText(), group);
+    await page.keyboard.press("Enter");
+    await count(page, "4 episodes");
+    assert.equal(await page.locator(".chip").innerText(), `${group}\n×`);
+    await page.keyboard.press("Escape");
+    assert.equal(await options.count(), 0);
+  }));
+
+test("a word whose value cannot be stays in the field, and is said to be wrong", () =>
+  inPage(played.link, async (page) => {
+    await page.waitForSelector(".table a.row .id");
+    const field = page.getByRole("combobox", { name: "filter episodes" });
+    await field.fill("since:yesterday ");
+    assert.equal(await field.getAttribute("aria-invalid"), "true");
+    assert.match(await page.getByRole("alert").innerText(), /since: takes 90m, 24h/);
+    assert.equal(await page.locator(".chip").count(), 0);
+    await field.fill("since:24h");
+    await field.press("Enter");
+    await page.waitForSelector(".chip");
+    assert.match(page.url(), /since=24h/);
+    // A link of before has the same filters.
+    await go(page, "#/episodes?state=completed&max_reward=0");
+    await page.waitForFunction(() => document.querySelectorAll(".chip").length === 2);
+    assert.deepEqual(await page.locator(".chip").allInnerTexts(), [
+      "state:completed\n×",
+      "reward<=0\n×",
+    ]);
+  }));
+
+test("a row says what was asked, what was answered, and what went wrong", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/episodes?name=declined");
+    const row = page.locator(".table a.row", { hasText: "declined" });
+    await row.getByText("Guess a number from 1 to 7.").waitFor();
+    const error = row.locator(".down");
+    assert.match(await error.innerText(), /^400: .*temperature/);
+    await go(page, "#/episodes?name=coding");
+    const coding = page.locator(".table a.row", { hasText: "coding" });
+    await coding.getByText("Mend the reader.", { exact: true }).waitFor();
+    assert.equal(await coding.locator(".down").count(), 0);
+    // What others wrote is text here as well.
+    await go(page, "#/episodes?name=hostile");
+    await page.locator(".table a.row", { hasText: "hostile" }).waitFor();
+    await page.waitForSelector(".table .escape");
+    assert.match(await page.locator(".table").innerText(), /<img src=x onerror=/);
+    assert.equal(await page.locator(".table img, .table b").count(), 0);
+  }));
+
+test("columns are chosen, and the browser keeps the choice", () =>
+  inPage(recorded.link, async (page) => {
+    await page.waitForSelector(".table a.row .id");
+    const heads = () => page.locator(".rows-head .cell").allInnerTexts();
+    assert.ok((await heads()).includes("first prompt"));
+    assert.ok(!(await heads()).includes("model"));
+    const asked = page.waitForRequest((request) => /episodes\?(?!.*text=1)/.test(request.url()));
+    await page.locator("summary", { hasText: "columns" }).press("Enter");
+    for (const name of ["first prompt", "last answer", "model"])
+      await page.getByRole("checkbox", { name, exact: true }).click();
+    await asked;
+    await page.reload();
+    await page.waitForSelector(".table a.row .id");
+    assert.ok(!(await heads()).includes("first prompt"));
+    assert.ok((await heads()).includes("model"));
+    await page.locator("summary", { hasText: "columns" }).click();
+    await page.getByRole("button", { name: "usual columns" }).click();
+    assert.ok((await heads()).includes("first prompt"));
+  }));
+
+test("a narrow window has the words below the row, and nothing beside it", () =>
+  inPage(
+    recorded.link,
+    async (page) => {
+      await page.waitForSelector(".table .below");
+      const width = await page.locator(".rows").evaluate((rows) => rows.scrollWidth);
+      assert.equal(width, 390);
+      const row = page.locator(".table a.row", { hasText: "declined" });
+      assert.match(await row.innerText(), /failed[^]*400: /);
+      assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), 390);
+    },
+    { viewport: { width: 390, height: 800 } },
+  ));
 
 test("what is as it should be has no color, and a reward has a bar", () =>
   inPage(played.link, async (page) => {
@@ -447,7 +578,7 @@ test("numbers are those of the store", () =>
     await go(page, "#/stats");
     await page.waitForSelector(".totals");
     const totals = await page.locator(".totals").innerText();
-    assert.match(totals, /20\s+episodes/);
+    assert.match(totals, /21\s+episodes/);
     assert.match(totals, /client_gone\s*1/);
     const versions = await page.locator("table.versions tbody tr").allInnerTexts();
     assert.ok(

@@ -200,6 +200,19 @@ async function playForks(server) {
   await server.tell("episodes/forks/close", { status: "completed" });
 }
 
+/** An answer, then a call that the server declines: the episode failed. */
+async function playFailed(server) {
+  const messages = [{ role: "user", content: "Guess a number\nfrom 1 to 7." }];
+  const answer = await server.ask("declined", messages);
+  const next = [...messages, ...after(answer, "higher")];
+  const declined = server.ask("declined", next, { temperature: -1 });
+  await declined.then(
+    () => Promise.reject(new Error("it was not declined")),
+    (error) => error.message.startsWith("400") || Promise.reject(error),
+  );
+  await server.tell("episodes/declined/close", { status: "failed" });
+}
+
 /** A history in which a tool wrote a file: its argument has several lines. */
 async function playFiles(server) {
   const given = JSON.stringify({ path: "a.py", content: "def f():\n    return '<b>'\n", n: "7" });
@@ -304,6 +317,7 @@ async function recordOnce(store, { groups = 3, size = 4 }) {
     const { turns } = await server.read("episodes/forks/tree");
     if (!turns.some((turn) => turn.outcome === "client_gone")) return false;
 
+    await playFailed(server);
     await playFiles(server);
     await playCoding(server);
     await playPair(server);

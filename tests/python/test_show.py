@@ -121,6 +121,22 @@ def test_json_is_for_programs(proxy, words):
     assert [json.loads(line) for line in both(proxy, *words).splitlines()]
 
 
+def test_a_list_says_what_episodes_were_about(proxy):
+    found = [json.loads(line) for line in both(proxy, "episodes", "--wide", "--json").splitlines()]
+    asked = {one["first_prompt"] for one in found if one["episode_id"].startswith("run-")}
+    assert asked == {"Hello"}
+    assert "first_prompt" not in both(proxy, "episodes", "--json")
+    head, *rows = proxy.command("episodes", "--wide").splitlines()
+    assert "first prompt" in head and "last error" not in head
+    assert all(" Hello " in f"{row} " for row in rows if row.startswith("run-"))
+
+    for columns in (80, 120):
+        env = {**harness.environment(), "COLUMNS": str(columns)}
+        ended = harness.command("episodes", "--store", proxy.store, folder=proxy.folder, env=env)
+        assert ("Hello" in ended.stdout) == (columns == 120)
+        assert all(len(line) <= columns for line in ended.stdout.splitlines())
+
+
 def test_two_attempts_differ_where_they_differ(proxy):
     page = both(proxy, "diff", "run-1", "run-2")
     assert "Else" in page and "Line 0 of" in page

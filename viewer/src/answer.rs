@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use store::{Location, ReadingRoom, Snapshot, TextIndex};
 
+use crate::beginnings::KeptBeginnings;
 use crate::call;
 use crate::episodes::episodes;
 use crate::error::ViewError;
@@ -80,12 +81,14 @@ pub struct Viewer {
     room: Option<Arc<dyn ReadingRoom>>,
     /// The place of an index of texts, if one is used.
     index: Option<PathBuf>,
+    beginnings: Arc<KeptBeginnings>,
 }
 
 impl Viewer {
     /// A reader of the store at a location, with a tokenizer for the texts of tokens.
     pub fn new(store: Location, texts: Option<TokenTexts>) -> Self {
-        Self { store, texts: texts.map(Arc::new), room: None, index: None }
+        let (texts, beginnings) = (texts.map(Arc::new), Arc::default());
+        Self { store, texts, room: None, index: None, beginnings }
     }
 
     /// Borrows the memory of what is read.
@@ -129,7 +132,7 @@ impl Viewer {
         let snapshot = &mut self.snapshot().await?;
 
         match view {
-            View::Episodes => document(&episodes(snapshot, given).await?),
+            View::Episodes => document(&episodes(snapshot, given, &self.beginnings).await?),
             View::Tree => document(&tree(snapshot, id, given).await?),
             View::Tokens => document(&tokens(snapshot, id, given, self.texts.as_deref()).await?),
             View::Groups => document(&groups(snapshot, given).await?),

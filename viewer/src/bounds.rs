@@ -12,6 +12,13 @@ pub(crate) const LIST_LABELS_MAX: usize = 16;
 pub(crate) const LIST_LABEL_BYTES_MAX: usize = 2048;
 /// Characters of an excerpt of a message.
 pub(crate) const EXCERPT_CHARS_MAX: usize = 200;
+/// Bytes of the longest body that a list reads for the beginning of what it says.
+pub(crate) const BEGINNING_BYTES_MAX: u64 = 8 << 20;
+/// Memory that reading such a body takes, in its lengths: the part of the log that holds it, its
+/// bytes, its values, and what these grow by.
+pub(crate) const BEGINNING_COPIES: u64 = 8;
+/// Beginnings that are kept for lists that are shown again.
+pub(crate) const BEGINNINGS_KEPT: usize = 10_000;
 /// Hits of a search, unless another number is asked for.
 pub(crate) const HITS: u32 = 50;
 /// Longest text that is searched for, in bytes.

@@ -6,6 +6,7 @@ use episode::{GroupId, TaskId};
 use serde::{Deserialize, Serialize};
 use store::{EpisodeOrder, EpisodePage, EpisodeSummary, Snapshot};
 
+use crate::beginnings::{BeginningReader, KeptBeginnings};
 use crate::bounds::{LIST_LABEL_BYTES_MAX, LIST_LABELS_MAX};
 use crate::error::ViewError;
 use crate::parameters::{Parameters, newest_first};
@@ -47,6 +48,12 @@ pub struct EpisodeView {
     pub completion_tokens: u64,
     pub reward: Option<f64>,
     pub may_lack_calls: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_prompt: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_answer: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
 }
 
 const ORDERS: [(&str, EpisodeOrder); 6] = [
@@ -62,10 +69,12 @@ const ORDERS: [(&str, EpisodeOrder); 6] = [
 pub(crate) async fn episodes(
     snapshot: &mut Snapshot,
     mut parameters: Parameters,
+    kept: &KeptBeginnings,
 ) -> Result<EpisodeList, ViewError> {
     let filter = parameters.filter()?;
     let order = parameters.order(&ORDERS)?;
     let (limit, offset) = parameters.part()?;
+    let has_text = parameters.flag("text")?;
     let mut page = newest_first(limit, offset);
     if let Some((order, descending)) = order {
         page = EpisodePage { order, descending, ..page };
@@ -73,7 +82,18 @@ pub(crate) async fn episodes(
     parameters.end()?;
 
     let (found, total) = snapshot.page(&filter, page).await?;
-    Ok(EpisodeList { total, episodes: found.into_iter().map(EpisodeView::in_list).collect() })
+    let mut reader = match has_text {
+        true => BeginningReader::start(snapshot, kept).await,
+        false => None,
+    };
+    let mut episodes = Vec::with_capacity(found.len());
+    for summary in found {
+        episodes.push(match &mut reader {
+            Some(reader) => reader.view(summary).await?,
+            None => EpisodeView::in_list(summary),
+        });
+    }
+    Ok(EpisodeList { total, episodes })
 }
 
 impl EpisodeView {
@@ -125,6 +145,9 @@ impl EpisodeView {
             completion_tokens: summary.completion_tokens,
             reward: summary.reward,
             may_lack_calls: episode.may_lack_calls,
+            first_prompt: None,
+            last_answer: None,
+            last_error: None,
         }
     }
 }

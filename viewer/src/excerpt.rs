@@ -3,9 +3,10 @@
 use serde_json::Value;
 
 use crate::bounds::EXCERPT_CHARS_MAX;
+use crate::tool_line::tool_line;
 
-/// The beginning of a text that an agent added to the user's: that of Claude Code.
-const REMINDER: &str = "<system-reminder>";
+/// Elements that agents add to what a user said: Claude Code and Codex.
+const ADDED: [&str; 3] = ["system-reminder", "environment_context", "user_instructions"];
 
 /// A message's tool calls, or else its role and content, in one short line. The role of an answer
 /// is known, so it is left out there.
@@ -46,14 +47,48 @@ pub(crate) fn heard(messages: &[Value]) -> String {
     }
 }
 
+/// What a user asked first: an excerpt of the first message of a user that is more than reminders.
+pub(crate) fn prompted(messages: &[Value]) -> Option<String> {
+    let mut asked = messages.iter().filter(|message| message["role"].as_str() == Some("user"));
+    let said = |message: &Value| {
+        let kept = without_reminders(message)?;
+        let text = wire::content_text(kept.get("content"))?;
+        Some(shortened(&text)).filter(|line| !line.is_empty())
+    };
+    asked.find_map(said)
+}
+
+/// What an answer said, in one line: its text, else the tools that it called, else its reasoning.
+pub(crate) fn answered(message: &Value) -> Option<String> {
+    let text = wire::content_text(message.get("content")).filter(|text| !text.trim().is_empty());
+    let tools = || {
+        let calls = message.get("tool_calls")?.as_array()?;
+        let lines: Vec<String> = calls.iter().filter_map(tool_line).collect();
+        (!lines.is_empty()).then(|| lines.join(", "))
+    };
+    let said = text.or_else(tools).or_else(|| wire::reasoning(message).map(str::to_owned))?;
+    Some(shortened(&said)).filter(|line| !line.is_empty())
+}
+
 /// A message without its reminders; `None` if nothing is left of it.
 fn without_reminders(message: &Value) -> Option<Value> {
-    let is_reminder = |text: &str| text.trim_start().starts_with(REMINDER);
     let mut kept = message.clone();
+
     match kept.get_mut("content") {
-        Some(Value::String(text)) if is_reminder(text) => return None,
+        Some(Value::String(text)) => {
+            if let Some(rest) = without_added(text) {
+                *text = rest;
+                return Some(kept).filter(|kept| kept["content"] != "");
+            }
+        }
         Some(Value::Array(parts)) => {
-            parts.retain(|part| !part["text"].as_str().is_some_and(is_reminder));
+            for part in parts.iter_mut() {
+                let rest = part["text"].as_str().and_then(without_added);
+                if let Some(rest) = rest {
+                    part["text"] = rest.into();
+                }
+            }
+            parts.retain(|part| part["text"] != "");
             if parts.is_empty() {
                 return None;
             }
@@ -63,6 +98,21 @@ fn without_reminders(message: &Value) -> Option<Value> {
     Some(kept)
 }
 
+/// A text without the elements that its agent added, and without the blanks around it; `None` if
+/// there are no such elements. One that does not end is the rest of the text.
+fn without_added(text: &str) -> Option<String> {
+    let mut rest = text.to_owned();
+    for name in ADDED {
+        let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+        while let Some(start) = rest.find(&open) {
+            let length = rest[start..].find(&close).map(|at| at + close.len());
+            let end = length.map_or(rest.len(), |length| start + length);
+            rest.replace_range(start..end, "");
+        }
+    }
+    (rest.len() < text.len()).then(|| rest.trim().to_owned())
+}
+
 fn tool_call(call: &Value) -> Option<String> {
     let function = call.get("function")?;
     let arguments = function.get("arguments").and_then(Value::as_str).unwrap_or("");
@@ -70,7 +120,7 @@ fn tool_call(call: &Value) -> Option<String> {
 }
 
 /// The beginning of a text, in one line.
-fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     let mut words = text.split_whitespace();
     let mut line = words.next().unwrap_or_default().to_owned();
     // Long texts are not read to their end.
@@ -107,6 +157,30 @@ mod tests {
         assert_eq!(heard(&[aside.clone(), rules]), "system: Agents: claude");
         assert!(heard(&[aside]).starts_with("user: <system-reminder> Today"));
         assert_eq!(heard(&[]), "");
+    }
+
+    #[test]
+    fn a_prompt_is_what_a_user_said_without_additions() {
+        let user = |content: Value| json!({ "role": "user", "content": content });
+        let reminder = "<system-reminder>\nToday.\n</system-reminder>";
+        let system = json!({ "role": "system", "content": "Be good." });
+        let context = user(json!("<environment_context>\n<cwd>/</cwd>\n</environment_context>"));
+        let asked = user(json!(format!("{reminder}\nMend  the\nreader.{reminder}")));
+        let told = prompted(&[system.clone(), context.clone(), asked]);
+        assert_eq!(told.as_deref(), Some("Mend the reader."));
+        let begun = user(json!([{ "type": "text", "text": "<system-reminder> to the end" }]));
+        assert_eq!(prompted(&[system, context, begun]), None);
+    }
+
+    #[test]
+    fn an_answer_is_its_text_else_its_tools() {
+        let call = |name: &str| json!({ "function": { "name": name, "arguments": "{}" } });
+        let calls = json!([call("look"), call("go")]);
+        let tools = json!({ "role": "assistant", "content": " ", "tool_calls": calls });
+        assert_eq!(answered(&tools).as_deref(), Some("look, go"));
+        let both = json!({ "role": "assistant", "content": "I\nlook", "tool_calls": calls });
+        assert_eq!(answered(&both).as_deref(), Some("I look"));
+        assert_eq!(answered(&json!({ "role": "assistant", "content": null })), None);
     }
 
     #[test]

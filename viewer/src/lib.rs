@@ -9,10 +9,12 @@
 //! - `call`, `tokens`: one call; `messages`: what an attempt said, for questions in SQL.
 //! - `events`: what changes.
 //! - `page`: the files of the page that shows all this; `file`: the page with its answers in one.
-//! - `parameters`: the query; `weights`, `texts`, `excerpt`, `time`: parts of documents.
+//! - `parameters`: the query; `weights`, `texts`, `excerpt`, `tool_line`, `beginnings`, `time`:
+//!   parts of documents.
 #![forbid(unsafe_code)]
 
 mod answer;
+mod beginnings;
 mod bounds;
 mod call;
 mod episodes;
@@ -30,6 +32,7 @@ mod tasks;
 mod texts;
 mod time;
 mod tokens;
+mod tool_line;
 mod tree;
 mod turn;
 mod weights;

@@ -121,6 +121,7 @@ impl Parameters {
         let state = self.text("state").map(|state| match state.as_str() {
             "open" => Ok(EpisodeState::Open),
             "closed" => Ok(EpisodeState::Closed),
+            "failed" => Ok(EpisodeState::Failed),
             status if episode::CLOSE_STATUSES.contains(&status) => {
                 Ok(EpisodeState::Ended(status.to_owned()))
             }

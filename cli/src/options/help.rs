@@ -122,7 +122,7 @@ pub(crate) const USUAL: [(&str, &[&str]); 7] = [
     (
         "episodes",
         &[
-            "group", "task", "label", "state", "since", "sort", "limit", "watch", "json",
+            "group", "task", "label", "state", "since", "sort", "limit", "wide", "watch", "json",
             "location", "control",
         ],
     ),
@@ -146,7 +146,7 @@ const EXAMPLES: [(&str, &str); 21] = [
     ("demo", "rolltape demo --groups 2 --out demo"),
     (
         "episodes",
-        "rolltape episodes --state failed --since 24h
+        "rolltape episodes --state failed --since 24h --wide
   rolltape episodes --group issue-7 --sort=-reward",
     ),
     (

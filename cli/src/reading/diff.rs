@@ -11,6 +11,7 @@ use viewer::EpisodeTree;
 
 use self::aligned::{Said, Stretch, aligned};
 use self::conversation::{MESSAGES_MAX, SaidMessage, conversation};
+use super::episodes::state_cell;
 use super::message::TextRoom;
 use super::numbers::{grouped, milliseconds};
 use super::source::SourceArgs;
@@ -207,7 +208,7 @@ impl EpisodeNumbers {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         vec![
             ("attempt", self.attempt.to_string()),
-            ("state", self.state.clone()),
+            ("state", state_cell(&self.state).1),
             ("reward", print::reward(self.reward)),
             ("verdict", self.verdict.clone()),
             ("model", or_dash(self.model.clone())),

@@ -13,7 +13,7 @@ use super::source::{QueryPairs, Source, SourceArgs, pair};
 
 use crate::exit::{CommandResult, Failure};
 use crate::print;
-use crate::terminal::table::{TableCell, plain, table};
+use crate::terminal::table::{TableCell, beside, plain, table};
 use crate::terminal::{self, Line, Style};
 use crate::time::{now, past, rough};
 
@@ -23,6 +23,8 @@ pub(super) const FILTER_HEADING: &str = "Filters";
 const LIMIT: u32 = 100;
 /// Most episodes of one question.
 const PAGE: u32 = 1000;
+/// Columns of a terminal from which on the table has words.
+const TEXT_FROM: usize = 100;
 /// Time between two pictures of --watch.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// Rows of a terminal that does not tell its own.
@@ -45,6 +47,11 @@ pub(crate) struct Args {
     /// With --json the default is all.
     #[arg(long, value_name = "N")]
     limit: Option<u32>,
+    /// What was asked, answered and went wrong at full width
+    ///
+    /// With --json each object gets `first_prompt`, `last_answer` and `last_error`.
+    #[arg(long)]
+    wide: bool,
     /// Show the list again every second, until interrupted
     #[arg(long, conflicts_with = "json")]
     watch: bool,
@@ -137,7 +144,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         return Ok(ExitCode::SUCCESS);
     }
 
-    print::styled_lines(&page(&list.episodes))?;
+    print::styled_lines(&page(&list.episodes, args.wide))?;
     let shown = list.episodes.len() as u64;
     if shown < list.total {
         terminal::remark(&format!(
@@ -155,6 +162,8 @@ async fn read(args: &Args, source: &Source, limit: u32) -> Result<EpisodeList, F
     parameters.extend(args.sort.as_ref().map(|order| pair("sort", order)));
     // The view finds ids that contain a text.
     parameters.extend(args.episode.as_ref().map(|episode| pair("name", episode)));
+    let has_text = args.wide || (!args.json && has_room_for_text());
+    parameters.extend(has_text.then(|| pair("text", 1)));
 
     let wanted = if limit == 0 { usize::MAX } else { limit as usize };
     let mut found: Vec<EpisodeView> = Vec::new();
@@ -201,14 +210,53 @@ async fn watch(args: &Args, source: &Source) -> CommandResult {
         let at = crate::time::clock(now() as f64 / 1e6);
         let heading = format!("{} episodes at {at}; Ctrl-C ends this", grouped(list.total));
         let mut lines = vec![Line::styled(Style::Dim, heading)];
-        lines.extend(page(&list.episodes));
+        lines.extend(page(&list.episodes, args.wide));
         terminal::redraw(&lines)?;
         tokio::time::sleep(WATCH_EVERY).await;
     }
 }
 
-/// The list as a table.
-fn page(episodes: &[EpisodeView]) -> Vec<Line> {
+/// True on a terminal that is wide enough for words beside the numbers.
+fn has_room_for_text() -> bool {
+    terminal::width().is_some_and(|width| width >= TEXT_FROM)
+}
+
+/// The list as a table, with what was said beside it.
+fn page(episodes: &[EpisodeView], is_wide: bool) -> Vec<Line> {
+    let words = |pick: fn(&EpisodeView) -> TableCell| episodes.iter().map(pick).collect::<Vec<_>>();
+    if is_wide {
+        let columns = [
+            ("first prompt", words(|one| said(Style::Plain, one.first_prompt.as_ref()))),
+            ("last answer", words(|one| said(Style::Plain, one.last_answer.as_ref()))),
+            ("last error", words(|one| said(Style::Red, one.last_error.as_ref()))),
+        ];
+        let with_words = columns.iter().filter(|(_, cells)| cells.iter().any(|cell| cell.1 != "-"));
+        let lines = numbers(episodes, None);
+        return with_words.fold(lines, |lines, (name, cells)| beside(lines, name, cells, None));
+    }
+
+    let Some(width) = terminal::width().filter(|_| has_room_for_text()) else {
+        return numbers(episodes, terminal::width());
+    };
+    // Two fifths for words; what the numbers leave comes to it.
+    let lines = numbers(episodes, Some(width - width * 2 / 5));
+    beside(lines, "first prompt, or last error", &words(gist), Some(width))
+}
+
+/// The last error of an attempt in red, else what it was asked first.
+fn gist(episode: &EpisodeView) -> TableCell {
+    match &episode.last_error {
+        Some(error) => said(Style::Red, Some(error)),
+        None => said(Style::Plain, episode.first_prompt.as_ref()),
+    }
+}
+
+fn said(style: Style, text: Option<&String>) -> TableCell {
+    text.map_or_else(|| plain("-"), |text| (style, text.clone()))
+}
+
+/// The list in numbers.
+fn numbers(episodes: &[EpisodeView], width: Option<usize>) -> Vec<Line> {
     let has_attempts = episodes.iter().any(|episode| episode.attempt > 0);
     let has_groups = episodes.iter().any(|episode| episode.group_id.is_some());
     let now = now() as f64 / 1e6;
@@ -232,7 +280,7 @@ fn page(episodes: &[EpisodeView]) -> Vec<Line> {
     // Columns that say nothing are left out.
     let kept: Vec<usize> = (0..columns.len()).filter(|at| columns[*at].1 != u8::MAX).collect();
     let rows = rows.into_iter().map(|row| kept.iter().map(|at| row[*at].clone()).collect());
-    table(kept.iter().map(|at| columns[*at]), rows.collect(), terminal::width())
+    table(kept.iter().map(|at| columns[*at]), rows.collect(), width)
 }
 
 fn row(episode: &EpisodeView, now: f64) -> Vec<TableCell> {
@@ -242,7 +290,7 @@ fn row(episode: &EpisodeView, now: f64) -> Vec<TableCell> {
     vec![
         plain(&episode.episode_id),
         plain(episode.attempt),
-        (state_style(&episode.state), episode.state.clone()),
+        state_cell(&episode.state),
         reward(episode.reward),
         plain(episode.calls),
         plain(episode.prompt_tokens),
@@ -255,12 +303,13 @@ fn row(episode: &EpisodeView, now: f64) -> Vec<TableCell> {
     ]
 }
 
-/// The color of a state.
-pub(super) fn state_style(state: &str) -> Style {
+/// A state in a person's word, with its color.
+pub(super) fn state_cell(state: &str) -> TableCell {
     match state {
-        "open" => Style::Yellow,
-        "failed" | "aborted" => Style::Red,
-        _ => Style::Plain,
+        "open" => (Style::Yellow, state.to_owned()),
+        episode::INFRASTRUCTURE_FAILED | "failed" => (Style::Red, "failed".to_owned()),
+        "aborted" => (Style::Red, state.to_owned()),
+        _ => plain(state),
     }
 }
 

@@ -107,6 +107,32 @@ fn line(cells: impl Iterator<Item = TableCell>, layouts: &[ColumnLayout]) -> Lin
     line
 }
 
+/// A table with a last column of words, which has the room that is left in `width`.
+pub(crate) fn beside(
+    lines: Vec<Line>,
+    name: &str,
+    cells: &[TableCell],
+    width: Option<usize>,
+) -> Vec<Line> {
+    let taken = lines.first().map_or(0, |head| width_of(&head.text()) + GAP);
+    let longest = cells.iter().map(|(_, text)| width_of(text)).max().unwrap_or(0);
+    let room = match width {
+        Some(width) => width.saturating_sub(taken),
+        None => longest.max(width_of(name)),
+    };
+
+    let head = (Style::Dim, name.to_owned());
+    let cells = std::iter::once(&head).chain(cells);
+    let with_words = lines.into_iter().zip(cells).map(|(line, (style, text))| {
+        let text = shortened(text, room);
+        // The last column needs no blanks behind it; another one may follow where all is shown.
+        let pad = if width.is_none() { room - width_of(&text) } else { 0 };
+        let line = line.then(Style::Plain, " ".repeat(GAP)).then(*style, text);
+        line.then(Style::Plain, " ".repeat(pad))
+    });
+    with_words.collect()
+}
+
 /// A cell without a style.
 pub(crate) fn plain(text: impl ToString) -> TableCell {
     (Style::Plain, text.to_string())
@@ -115,6 +141,22 @@ pub(crate) fn plain(text: impl ToString) -> TableCell {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_beside_a_table_have_the_room_that_is_left() {
+        let lines =
+            || table([("episode", 0), ("calls", 1)], vec![vec![plain("a"), plain(12)]], None);
+        let shown = |width| {
+            let cells = [(Style::Red, "no such model".to_owned())];
+            let lines = beside(lines(), "said", &cells, width);
+            lines.iter().map(|line| line.text().trim_end().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(None), ["episode  calls  said", "a           12  no such model"]);
+        assert_eq!(shown(Some(24)), ["episode  calls  said", "a           12  no su..."]);
+        let twice = beside(lines(), "said", &[plain("ab")], None);
+        let twice = beside(twice, "more", &[plain("c")], None);
+        assert_eq!(twice[1].text(), "a           12  ab    c   ");
+    }
 
     fn page(width: Option<usize>) -> Vec<String> {
         let rows = vec![

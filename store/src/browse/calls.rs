@@ -88,7 +88,7 @@ pub struct LastKeys {
     pub finished: i64,
 }
 
-const ROW: &str = "SELECT c.call_key, c.call_id, e.episode_key, e.episode_id, e.attempt, \
+pub(super) const ROW: &str = "SELECT c.call_key, c.call_id, e.episode_key, e.episode_id, e.attempt, \
     e.group_id, e.task_id, c.method, c.path, c.route, \
     coalesce(c.reply_model, c.requested_model) AS model, c.client, c.agent, c.kind, \
     c.started_at, c.first_byte_at, c.ended_at, c.status, c.outcome, c.error, \
@@ -250,7 +250,7 @@ fn attempt_of(row: &Row) -> Result<AttemptId, SnapshotError> {
     Ok(AttemptId { episode, attempt: row.try_get("attempt")? })
 }
 
-fn row_of(row: &Row) -> Result<CallRow, SnapshotError> {
+pub(super) fn row_of(row: &Row) -> Result<CallRow, SnapshotError> {
     let versions: Option<String> = row.try_get("versions")?;
     let spans = versions.map_or(Ok(Vec::new()), |text| spans_of(&text))?;
     let count = |name| -> Result<Option<u64>, SnapshotError> {

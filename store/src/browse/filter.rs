@@ -43,6 +43,8 @@ pub enum EpisodeState {
     Closed,
     /// It was closed with this status.
     Ended(String),
+    /// It failed, by itself or by the infrastructure under it.
+    Failed,
 }
 
 /// Conditions on an episode `e`, with their values.
@@ -81,6 +83,9 @@ impl Conditions {
             Some(EpisodeState::Open) => all.sql.push("e.closed_at IS NULL".to_owned()),
             Some(EpisodeState::Closed) => all.sql.push("e.closed_at IS NOT NULL".to_owned()),
             Some(EpisodeState::Ended(status)) => all.add("e.status = $", status),
+            Some(EpisodeState::Failed) => {
+                all.add("e.status IN ('failed', $)", episode::INFRASTRUCTURE_FAILED);
+            }
         }
 
         all.of_numbers(filter);

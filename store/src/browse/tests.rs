@@ -1,6 +1,7 @@
 //! Lists: what their filters take, their order, and what changes.
 
-use episode::{Reward, RewardScope};
+use episode::{CallKind, Outcome, Reward, RewardScope};
+use rusqlite::Connection;
 
 use super::calls::LastKeys;
 use super::episodes::{EpisodeOrder, EpisodePage};
@@ -178,6 +179,101 @@ async fn what_changes_after_a_moment_is_found_by_its_keys() {
         drop(snapshot);
         drop(store);
         writer.finish().await;
+    })
+    .await;
+}
+
+/// Bytes that do not compress and have no chunk in common with those of another seed.
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed;
+    let next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
+        (state >> 56) as u8
+    };
+    std::iter::repeat_with(next).take(length).collect()
+}
+
+/// An episode whose second call has a long request and no reply, between two short calls.
+async fn long_episode(site: &Site) {
+    let (store, writer) = site.open().await;
+    let bodies = [noise(1, 2000), noise(2, 3 << 20), noise(3, 2000)];
+    for (at, request) in bodies.into_iter().enumerate() {
+        let mut start = begun("long", 10 * at as i64);
+        start.lineage.kind = CallKind::Main;
+        start.request = request.into();
+        let mut end = ended(start.call_id);
+        end.reply = noise(10 + at as u64, 3000).into();
+        if at == 1 {
+            (end.outcome, end.status) = (Outcome::UpstreamFailed, Some(503));
+        }
+        store.begin(start).await.done().await.unwrap();
+        store.end(end).await.done().await.unwrap();
+    }
+    drop(store);
+    writer.finish().await;
+}
+
+#[tokio::test]
+async fn the_first_and_the_last_body_of_an_attempt_are_read() {
+    on_both(async |site: Site| {
+        long_episode(&site).await;
+        let mut snapshot = site.snapshot().await;
+        let (found, _) = snapshot.page(&EpisodeFilter::default(), NEWEST).await.unwrap();
+        let key = found[0].episode.key;
+        let first = snapshot.first_request(key).await.unwrap().unwrap();
+        assert!(snapshot.body_alone(&first, 1 << 20).await.unwrap().unwrap() == noise(1, 2000));
+        assert_eq!(snapshot.body_alone(&first, 1999).await.unwrap(), None);
+        let last = snapshot.last_reply(key).await.unwrap().unwrap();
+        assert!(snapshot.body_alone(&last, 4 << 20).await.unwrap().unwrap() == noise(12, 3000));
+
+        let fault = snapshot.last_fault_row(key).await.unwrap().unwrap();
+        assert_eq!((fault.started_at, fault.status), (10, Some(503)));
+        let reply = snapshot.reply_of(fault.key).await.unwrap().unwrap();
+        assert!(snapshot.body_alone(&reply, 4 << 20).await.unwrap().unwrap() == noise(11, 3000));
+        let last = snapshot.last_call_row(key).await.unwrap().unwrap();
+        assert_eq!(last.outcome.as_deref(), Some("complete"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_last_body_is_read_without_the_log_before_it() {
+    let site = Site::file();
+    long_episode(&site).await;
+    let path = site.at.to_string();
+    let file = Connection::open(&path).unwrap();
+    let long = "DELETE FROM segment WHERE track = 0 AND length > 1000000";
+    assert_eq!(file.execute(long, []).unwrap(), 1);
+    drop(file);
+
+    let mut snapshot = site.snapshot().await;
+    let (found, _) = snapshot.page(&EpisodeFilter::default(), NEWEST).await.unwrap();
+    let episode = &found[0].episode;
+    assert!(snapshot.calls(episode).await.is_err(), "the log as a whole is broken");
+    let last = snapshot.last_reply(episode.key).await.unwrap().unwrap();
+    assert!(snapshot.body_alone(&last, 1 << 20).await.unwrap().unwrap() == noise(12, 3000));
+}
+
+#[tokio::test]
+async fn what_failed_is_found_whoever_failed() {
+    on_both(async |site: Site| {
+        recorded(&site).await;
+        let (store, writer) = site.open().await;
+        for (name, status) in [("a", episode::INFRASTRUCTURE_FAILED), ("c", "aborted")] {
+            let attempt = format!("{name}/0").parse().unwrap();
+            store.close(attempt, 95, Some(status.to_owned())).await.unwrap();
+        }
+        drop(store);
+        writer.finish().await;
+
+        let mut snapshot = site.snapshot().await;
+        let taken = async |snapshot: &mut Snapshot, state| {
+            let filter = EpisodeFilter { state: Some(state), ..EpisodeFilter::default() };
+            names(snapshot, filter, NEWEST).await
+        };
+        assert_eq!(taken(&mut snapshot, EpisodeState::Failed).await, ["d", "a"]);
+        let infrastructure = EpisodeState::Ended(episode::INFRASTRUCTURE_FAILED.to_owned());
+        assert_eq!(taken(&mut snapshot, infrastructure).await, ["a"]);
     })
     .await;
 }

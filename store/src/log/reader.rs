@@ -51,12 +51,12 @@ struct StoredBody {
 
 /// The row of a body.
 #[derive(Debug)]
-struct BodyRow {
-    encoding: i64,
-    length: usize,
+pub(super) struct BodyRow {
+    pub(super) encoding: i64,
+    pub(super) length: usize,
     data: Vec<u8>,
     base_key: Option<i64>,
-    log_key: Option<i64>,
+    pub(super) log_key: Option<i64>,
     hash: Option<Vec<u8>>,
 }
 
@@ -211,12 +211,7 @@ impl LogReader {
             }
         };
 
-        if bytes.len() != row.length {
-            return Err(DecodeError::Length { expected: row.length, found: bytes.len() }.into());
-        }
-        if row.hash.as_ref().is_some_and(|expected| *expected != found) {
-            return Err(DecodeError::Hash.into());
-        }
+        row.check(&bytes, found)?;
         Ok(Bytes::from(bytes))
     }
 
@@ -247,7 +242,7 @@ impl LogReader {
         Ok(extents)
     }
 
-    async fn row(
+    pub(super) async fn row(
         &mut self,
         connection: &mut StoreConnection,
         body_key: i64,
@@ -265,8 +260,19 @@ impl LogReader {
 }
 
 impl BodyRow {
+    /// Refuses bytes that are not those that were written.
+    pub(super) fn check(&self, bytes: &[u8], found: [u8; 16]) -> Result<(), DecodeError> {
+        if bytes.len() != self.length {
+            return Err(DecodeError::Length { expected: self.length, found: bytes.len() });
+        }
+        match self.hash.as_ref().is_some_and(|expected| *expected != found) {
+            true => Err(DecodeError::Hash),
+            false => Ok(()),
+        }
+    }
+
     /// The bytes of the body, which consists of `extents` of a log, or of the row alone.
-    fn decode(&self, extents: &[Extent], log: &[u8]) -> Result<Vec<u8>, DecodeError> {
+    pub(super) fn decode(&self, extents: &[Extent], log: &[u8]) -> Result<Vec<u8>, DecodeError> {
         let &Self { encoding, length, log_key, .. } = self;
         // Formats before the log compressed each body by itself.
         if !matches!((encoding, log_key), (EXTENTS | FOLDED, Some(_))) {

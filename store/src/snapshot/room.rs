@@ -66,6 +66,15 @@ impl Snapshot {
         self.loans.clear();
     }
 
+    /// Borrows so many bytes; false if they are more than this reader may have.
+    pub async fn borrow_bytes(&mut self, bytes: u64) -> bool {
+        let Some(room) = self.room.clone() else { return true };
+        let loan = room.lend(bytes).await;
+        let is_lent = loan.is_some();
+        self.loans.extend(loan);
+        is_lent
+    }
+
     /// Borrows the memory that the calls of an attempt take.
     pub(super) async fn borrow_room(&mut self, episode_key: i64) -> Result<(), SnapshotError> {
         let Some(room) = self.room.clone() else { return Ok(()) };

@@ -61,6 +61,9 @@ export function episode(index) {
               ? 0
               : null,
     may_lack_calls: index === 12,
+    first_prompt: HEARD[index % HEARD.length].replace(/^\w+: /, ""),
+    last_answer: SAID[index % SAID.length],
+    ...(state === "failed" && { last_error: "503: the engine has no room for the prompt" }),
   };
 }
 

@@ -2,7 +2,7 @@
 
 use viewer::{CallView, EpisodeTree, FindingView, OtherCall, TurnView};
 
-use super::super::episodes::state_style;
+use super::super::episodes::state_cell;
 use super::super::message::TextRoom;
 use super::super::numbers::{grouped, reward};
 use super::super::source::Source;
@@ -106,7 +106,8 @@ pub(super) fn about(tree: &EpisodeTree, room: &TextRoom) -> Vec<Line> {
             title = title.then(Style::Plain, format!(" | {name} {id}"));
         }
     }
-    title = title.then(Style::Plain, " | ").then(state_style(&episode.state), &episode.state);
+    let (style, state) = state_cell(&episode.state);
+    title = title.then(Style::Plain, " | ").then(style, state);
     let (style, value) = reward(episode.reward);
     title = title.then(Style::Plain, " | reward ").then(style, value);
 

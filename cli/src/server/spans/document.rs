@@ -3,7 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 
 use blake3::Hasher;
-use episode::AttemptId;
+use episode::{AttemptId, INFRASTRUCTURE_FAILED};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{
@@ -158,6 +158,7 @@ impl SpanMaker {
             attributes = attributes.text(&format!("rolltape.label.{name}"), value.as_str());
         }
 
+        let has_failed = ["failed", INFRASTRUCTURE_FAILED].contains(&attempt.state.as_str());
         Some(Span {
             span_id: trace.root,
             trace_id: trace.id,
@@ -166,7 +167,7 @@ impl SpanMaker {
             start_time_unix_nano: nanoseconds(attempt.opened_at),
             end_time_unix_nano: nanoseconds(closed_at),
             attributes: attributes.0,
-            status: (attempt.state == "failed").then(|| failed("the episode failed".into())),
+            status: has_failed.then(|| failed("the episode failed".into())),
             ..Span::default()
         })
     }

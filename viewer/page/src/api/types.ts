@@ -21,6 +21,10 @@ export interface Episode {
   completion_tokens: number | null;
   reward: number | null;
   may_lack_calls: boolean;
+  /** Only where words were asked for, and there are any. */
+  first_prompt?: string;
+  last_answer?: string;
+  last_error?: string;
 }
 
 export interface EpisodePage {

@@ -11,7 +11,9 @@ import { Text } from "../parts/text";
 import { episodeHref, href, replace } from "../route";
 import { ago, duration, number, plural, short, time } from "../words/format";
 import { safe } from "../words/safe";
-import { Filters, paramsOf, type Filter } from "./filters";
+import { ColumnMenu, useColumns } from "./columns";
+import { FilterField } from "./field";
+import { paramsOf, remember, type Filter } from "./filter";
 import { Table, type Column } from "./table";
 
 const REFRESH_MS = 1000;
@@ -19,15 +21,15 @@ const REFRESH_MS = 1000;
 const STATES = ["open", "closed", "completed", "truncated", "aborted", "failed"];
 
 const FILTERS: Filter[] = [
-  { name: "name", hint: "episode contains", width: 18 },
-  { name: "group", hint: "group", width: 14 },
-  { name: "task", hint: "task", width: 12 },
-  { name: "label", hint: "label=value", width: 12, kind: "label" },
-  { name: "state", hint: "any state", width: 10, options: STATES },
-  { name: "min_reward", hint: "reward from", width: 11, kind: "number" },
-  { name: "max_reward", hint: "reward to", width: 10, kind: "number" },
-  { name: "since", hint: "since", width: 8, kind: "time" },
-  { name: "until", hint: "until", width: 8, kind: "time" },
+  { name: "name", hint: "episodes whose name contains this", isPlain: true },
+  { name: "state", hint: "open, closed, or how it ended", options: STATES },
+  { name: "group", hint: "attempts of a group" },
+  { name: "task", hint: "attempts at a task" },
+  { name: "label", hint: "NAME=VALUE", kind: "label" },
+  { name: "min_reward", word: "reward>=", hint: "this reward or a higher one", kind: "number" },
+  { name: "max_reward", word: "reward<=", hint: "this reward or a lower one", kind: "number" },
+  { name: "since", hint: "began since: 90m, 24h, 7d ago, or a date", kind: "time" },
+  { name: "until", hint: "began before", kind: "time" },
 ];
 
 /** Shows that calls have ids, or how many have none. */
@@ -71,18 +73,44 @@ const scales = new Map<string | null, Scale>();
 
 const scaleOf = (row: Episode): Scale => scales.get(row.group_id) ?? widened(row.reward);
 
-/** Widens the scales of groups by the rewards of a page. */
-function learnScales(rows: Episode[]): void {
-  for (const { group_id, reward } of rows)
+/** Learns the scales of groups, and values for filters, from the rows of a page. */
+function learn(rows: Episode[]): void {
+  for (const { group_id, task_id, labels, reward } of rows) {
     scales.set(group_id, widened(reward, scales.get(group_id)));
+    remember("group", group_id);
+    remember("task", task_id);
+    for (const [name, value] of Object.entries(labels)) remember("label", `${name}=${value}`);
+  }
 }
+
+/** Shows words that may be cut off, whole on hover. */
+function Words({ text, kind = "" }: { text: string | null | undefined; kind?: string }) {
+  if (!text) return <span class="none">–</span>;
+  return (
+    <span class={kind} title={safe(text)}>
+      <Text text={text} />
+    </span>
+  );
+}
+
+/** Shows what went wrong, else what was answered last. */
+function Outcome({ row }: { row: Episode }) {
+  if (row.last_error) return <Words text={row.last_error} kind="down" />;
+  return <Words text={row.last_answer} />;
+}
+
+/** The words below a row of a narrow window. */
+const GIST = "gist";
+/** Columns that ask for what was said. */
+const WORDS = ["first prompt", "last answer"];
 
 const COLUMNS: Column<Episode>[] = [
   {
     head: "episode",
     sort: "name",
     rising: true,
-    width: "minmax(180px, 2.2fr)",
+    width: "minmax(130px, 1fr)",
+    narrow: "row",
     cell: (row) => (
       <span class="id" title={safe(row.episode_id)}>
         <Text text={row.episode_id} />
@@ -90,11 +118,33 @@ const COLUMNS: Column<Episode>[] = [
       </span>
     ),
   },
-  { head: "group", width: "minmax(70px, 1fr)", cell: (row) => <Text text={row.group_id} /> },
-  { head: "task", width: "minmax(60px, 0.8fr)", cell: (row) => <Text text={row.task_id} /> },
-  { head: "state", width: "88px", cell: (row) => <State word={row.state} /> },
+  {
+    head: "first prompt",
+    title: "what a user asked first",
+    width: "minmax(140px, 2fr)",
+    cell: (row) => <Words text={row.first_prompt} />,
+  },
+  {
+    head: "last answer",
+    title: "what was said last; of an episode that failed the last error",
+    width: "minmax(140px, 2fr)",
+    cell: (row) => <Outcome row={row} />,
+  },
+  {
+    head: GIST,
+    width: "0px",
+    narrow: "below",
+    cell: (row) =>
+      row.last_error ? (
+        <Words text={row.last_error} kind="down" />
+      ) : (
+        <Words text={row.first_prompt} />
+      ),
+  },
+  { head: "state", width: "88px", narrow: "row", cell: (row) => <State word={row.state} /> },
   {
     head: "ids",
+    isExtra: true,
     title: "calls with token ids, of those that sample",
     width: "64px",
     cell: (row) => <Ids row={row} />,
@@ -105,14 +155,24 @@ const COLUMNS: Column<Episode>[] = [
     title: "newest reward of the episode; the bar is on the scale of its group",
     width: "92px",
     right: true,
+    narrow: "row",
     cell: (row) => <RewardValue value={row.reward} scale={scaleOf(row)} />,
   },
-  { head: "calls", sort: "calls", width: "54px", right: true, cell: (row) => number(row.calls) },
+  {
+    head: "calls",
+    sort: "calls",
+    width: "54px",
+    right: true,
+    dim: true,
+    cell: (row) => number(row.calls),
+  },
   {
     head: "prompt",
     title: "prompt tokens over all calls",
     width: "62px",
     right: true,
+    dim: true,
+    isExtra: true,
     cell: (row) => short(row.prompt_tokens),
   },
   {
@@ -121,6 +181,7 @@ const COLUMNS: Column<Episode>[] = [
     title: "sampled tokens",
     width: "66px",
     right: true,
+    dim: true,
     cell: (row) => short(row.completion_tokens),
   },
   {
@@ -128,6 +189,7 @@ const COLUMNS: Column<Episode>[] = [
     title: "from its first call to its closing, or to its last call",
     width: "68px",
     right: true,
+    dim: true,
     cell: (row) => duration(spanMs(row)),
   },
   {
@@ -135,12 +197,25 @@ const COLUMNS: Column<Episode>[] = [
     sort: "opened",
     width: "68px",
     right: true,
+    dim: true,
     cell: (row) => <span title={time(row.opened_at)}>{ago(row.opened_at)}</span>,
   },
-  { head: "model", width: "minmax(80px, 1fr)", cell: (row) => <Text text={row.model} /> },
+  { head: "group", width: "minmax(64px, 0.7fr)", cell: (row) => <Text text={row.group_id} /> },
+  {
+    head: "task",
+    width: "minmax(60px, 0.7fr)",
+    isExtra: true,
+    cell: (row) => <Text text={row.task_id} />,
+  },
+  {
+    head: "model",
+    width: "minmax(80px, 1fr)",
+    isExtra: true,
+    cell: (row) => <Text text={row.model} />,
+  },
   {
     head: "labels",
-    width: "minmax(70px, 1.2fr)",
+    width: "minmax(70px, 0.9fr)",
     cell: (row) => (
       <>
         <Holes row={row} />
@@ -160,37 +235,38 @@ export function spanMs(row: Episode): number | null {
 
 export function Episodes({ query }: { query: Record<string, string> }) {
   const sort = query["sort"] ?? "-opened";
-  const key = JSON.stringify(query);
+  const columns = useColumns("episodes", COLUMNS);
+  const hasText = columns.shown.some(({ head }) => WORDS.includes(head));
+  const key = JSON.stringify({ ...query, hasText });
   const paged = usePaged<Episode>(key, async (offset, limit, signal) => {
-    const params = { ...paramsOf(FILTERS, query), sort, offset, limit };
+    const text = hasText ? 1 : null;
+    const params = { ...paramsOf(FILTERS, query), sort, offset, limit, text };
     const page = await askJson<EpisodePage>("episodes", params, signal);
-    learnScales(page.episodes);
+    learn(page.episodes);
     return { total: page.total, rows: page.episodes };
   });
   const refresh = useThrottled(paged.refresh, REFRESH_MS);
   useEvents({ group: query["group"], task: query["task"] }, refresh, refresh);
 
-  const set = (name: string, value: string) =>
-    replace(href(["episodes"], { ...query, [name]: value }));
+  const set = (changes: Record<string, string>) =>
+    replace(href(["episodes"], { ...query, ...changes }));
   useKeys({ f: () => (document.querySelector(".filters input") as HTMLElement | null)?.focus() });
   return (
     <div class="page list">
       <div class="bar">
-        <Filters
-          filters={FILTERS}
-          values={query}
-          onChange={set}
-          onClear={() => replace(href(["episodes"]))}
-        />
-        <span class="count">{paged.total !== null && plural(paged.total, "episode")}</span>
+        <FilterField label="filter episodes" filters={FILTERS} values={query} onChange={set} />
+        <span class="count" role="status">
+          {paged.total !== null && plural(paged.total, "episode")}
+        </span>
+        <ColumnMenu columns={COLUMNS.filter(({ head }) => head !== GIST)} chosen={columns} />
       </div>
       <Table
         label="episodes"
-        columns={COLUMNS}
+        columns={columns.shown.filter(({ head }) => hasText || head !== GIST)}
         paged={paged}
         link={(row) => episodeHref(row.episode_id, row.attempt)}
         sort={sort}
-        onSort={(next) => set("sort", next)}
+        onSort={(next) => set({ sort: next })}
         resetKey={key}
         empty={<NoEpisodes filtered={Object.keys(query).some((name) => name !== "sort")} />}
       />

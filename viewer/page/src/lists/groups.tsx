@@ -10,16 +10,17 @@ import { usePaged } from "../parts/paged";
 import { Text } from "../parts/text";
 import { href, replace } from "../route";
 import { ago, decimal, number, plural, short, time } from "../words/format";
-import { Filters, paramsOf, type Filter } from "./filters";
+import { FilterField } from "./field";
+import { paramsOf, type Filter } from "./filter";
 import { Table, type Column } from "./table";
 import { Spread } from "../plots/spread";
 
 const REFRESH_MS = 1500;
 
 const FILTERS: Filter[] = [
-  { name: "name", hint: "group contains", width: 18 },
-  { name: "since", hint: "since", width: 8, kind: "time" },
-  { name: "until", hint: "until", width: 8, kind: "time" },
+  { name: "name", hint: "groups whose name contains this", isPlain: true },
+  { name: "since", hint: "began since: 90m, 24h, 7d ago, or a date", kind: "time" },
+  { name: "until", hint: "began before", kind: "time" },
 ];
 
 /** Shows how far a group is: attempts that closed, of those that were announced. */
@@ -41,7 +42,8 @@ const COLUMNS: Column<Group>[] = [
     head: "group",
     sort: "name",
     rising: true,
-    width: "minmax(160px, 2fr)",
+    width: "minmax(130px, 2fr)",
+    narrow: "row",
     cell: (row) => (
       <span class="id">
         <Text text={row.group_id} />
@@ -57,6 +59,7 @@ const COLUMNS: Column<Group>[] = [
     head: "closed",
     title: "attempts that are closed, of those announced",
     width: "72px",
+    narrow: "row",
     cell: (row) => <Progress row={row} />,
   },
   {
@@ -72,6 +75,7 @@ const COLUMNS: Column<Group>[] = [
     sort: "mean",
     title: "mean reward",
     width: "64px",
+    narrow: "row",
     right: true,
     cell: (row) => decimal(row.mean),
   },
@@ -112,19 +116,16 @@ export function Groups({ query }: { query: Record<string, string> }) {
   const refresh = useThrottled(paged.refresh, REFRESH_MS);
   useEvents({}, refresh, refresh);
 
-  const set = (name: string, value: string) =>
-    replace(href(["groups"], { ...query, [name]: value }));
+  const set = (changes: Record<string, string>) =>
+    replace(href(["groups"], { ...query, ...changes }));
   useKeys({ f: () => (document.querySelector(".filters input") as HTMLElement | null)?.focus() });
   return (
     <div class="page list">
       <div class="bar">
-        <Filters
-          filters={FILTERS}
-          values={query}
-          onChange={set}
-          onClear={() => replace(href(["groups"]))}
-        />
-        <span class="count">{paged.total !== null && plural(paged.total, "group")}</span>
+        <FilterField label="filter groups" filters={FILTERS} values={query} onChange={set} />
+        <span class="count" role="status">
+          {paged.total !== null && plural(paged.total, "group")}
+        </span>
       </div>
       <Table
         label="groups"
@@ -132,7 +133,7 @@ export function Groups({ query }: { query: Record<string, string> }) {
         paged={paged}
         link={(row) => href(["group", row.group_id])}
         sort={sort}
-        onSort={(next) => set("sort", next)}
+        onSort={(next) => set({ sort: next })}
         resetKey={key}
         empty="No group. Episodes get one with the header x-group-id, or when they are announced."
       />

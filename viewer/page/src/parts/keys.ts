@@ -49,7 +49,7 @@ export const HELP: [string, string][] = [
   ["Enter", "open the row"],
   ["u, Backspace", "one level up"],
   ["/", "search in what was said"],
-  ["f", "to the first filter"],
+  ["f", "to the field of filters"],
   ["e, g, n, l", "episodes, groups, numbers, live calls"],
   ["c", "an episode's conversation; its summary"],
   ["m, t, r", "a turn as messages, as tokens, as raw bytes"],

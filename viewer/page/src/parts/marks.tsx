@@ -1,7 +1,7 @@
 /** Short marks: verdict, fidelity, state, outcome, reward. Each explains itself on hover. */
 
 import { decimal } from "../words/format";
-import { causes, fidelities, outcomes, reasons, verdicts } from "../words/meanings";
+import { causes, ends, fidelities, outcomes, reasons, verdicts } from "../words/meanings";
 import { safe } from "../words/safe";
 import { Text } from "./text";
 
@@ -37,7 +37,10 @@ export function Fidelity({ word }: { word: string | null }) {
   return <Mark word={word} title={fidelities[word]} />;
 }
 
-export const State = ({ word }: { word: string }) => <Mark word={word} />;
+/** Shows the state of an episode. Whoever failed, the word is the same. */
+export const State = ({ word }: { word: string }) => (
+  <Mark word={word === "infrastructure_failed" ? "failed" : word} title={ends[word]} />
+);
 
 export function Outcome({ word, error }: { word: string | null; error?: string | null }) {
   const shown = word ?? "running";

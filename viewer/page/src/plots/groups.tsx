@@ -14,6 +14,7 @@ const TOP = 8;
 const BOTTOM = 20;
 
 export function GroupPlot({ groups, total }: { groups: Group[]; total: number }) {
+  const scored = groups.filter((group) => group.mean !== null).reverse();
   const box = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(0);
   const [index, setIndex] = useState(-1);
@@ -25,9 +26,9 @@ export function GroupPlot({ groups, total }: { groups: Group[]; total: number })
     );
     observer.observe(element);
     return () => observer.disconnect();
-  }, []);
-  const scored = groups.filter((group) => group.mean !== null).reverse();
+  }, [scored.length > 0]);
   const at = scored[index];
+  if (scored.length === 0) return null;
   return (
     <figure class="plot wide" ref={box}>
       <figcaption>
@@ -46,10 +47,7 @@ export function GroupPlot({ groups, total }: { groups: Group[]; total: number })
           )}
         </span>
       </figcaption>
-      {scored.length === 0 && <div class="empty">no group has a reward</div>}
-      {scored.length > 0 && width > 0 && (
-        <Drawing groups={scored} width={width} index={index} onIndex={setIndex} />
-      )}
+      {width > 0 && <Drawing groups={scored} width={width} index={index} onIndex={setIndex} />}
     </figure>
   );
 }

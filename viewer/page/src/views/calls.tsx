@@ -77,7 +77,7 @@ function Head() {
     "took",
   ];
   return (
-    <div class="row rows-head" style={{ gridTemplateColumns: TRACKS }}>
+    <div class="row rows-head live" style={{ gridTemplateColumns: TRACKS }}>
       {words.map((word, at) => (
         <span key={word} class={at > 5 ? "cell right" : "cell"}>
           {word}
@@ -90,7 +90,7 @@ function Head() {
 function Line({ call, isCursor }: { call: CallEvent; isCursor: boolean }) {
   return (
     <a
-      class={`row ${isCursor ? "cursor" : ""}`}
+      class={`row live ${isCursor ? "cursor" : ""}`}
       style={{ gridTemplateColumns: TRACKS }}
       href={linkOf(call)}
     >

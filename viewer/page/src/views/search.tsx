@@ -3,7 +3,8 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { askJson } from "../api/client";
 import type { Found, Hit } from "../api/sums";
-import { Filters, paramsOf, type Filter } from "../lists/filters";
+import { FilterField } from "../lists/field";
+import { paramsOf, type Filter } from "../lists/filter";
 import { useKeys } from "../parts/keys";
 import { Failure } from "../parts/marks";
 import { Text } from "../parts/text";
@@ -11,11 +12,11 @@ import { callHref, go, href, replace } from "../route";
 import { ago, number, plural, time } from "../words/format";
 
 const FILTERS: Filter[] = [
-  { name: "name", hint: "episode contains", width: 18 },
-  { name: "group", hint: "group", width: 14 },
-  { name: "task", hint: "task", width: 12 },
-  { name: "since", hint: "since", width: 8, kind: "time" },
-  { name: "until", hint: "until", width: 8, kind: "time" },
+  { name: "name", hint: "episodes whose name contains this", isPlain: true },
+  { name: "group", hint: "attempts of a group" },
+  { name: "task", hint: "attempts at a task" },
+  { name: "since", hint: "began since: 90m, 24h, 7d ago, or a date", kind: "time" },
+  { name: "until", hint: "began before", kind: "time" },
 ];
 
 /** Hits after which the search waits until the reader asks for more. */
@@ -77,8 +78,8 @@ export function SearchView({ query }: { query: Record<string, string> }) {
     return () => stop.current?.abort();
   }, [key]);
 
-  const set = (name: string, value: string) =>
-    replace(href(["search"], { ...query, [name]: value }));
+  const set = (changes: Record<string, string>) =>
+    replace(href(["search"], { ...query, ...changes }));
   useKeys({
     j: () => setCursor((at) => Math.min(state.hits.length - 1, at + 1)),
     k: () => setCursor((at) => Math.max(0, at - 1)),
@@ -87,13 +88,8 @@ export function SearchView({ query }: { query: Record<string, string> }) {
   return (
     <div class="page search">
       <div class="bar">
-        <SearchField text={text} onSearch={(next) => set("q", next)} />
-        <Filters
-          filters={FILTERS}
-          values={query}
-          onChange={set}
-          onClear={() => replace(href(["search"], { q: text }))}
-        />
+        <SearchField text={text} onSearch={(next) => set({ q: next })} />
+        <FilterField label="filter episodes" filters={FILTERS} values={query} onChange={set} />
       </div>
       <div class="scroll">
         {state.error && <Failure error={state.error} />}

@@ -3,7 +3,8 @@
 import { askJson } from "../api/client";
 import type { Stats } from "../api/sums";
 import type { GroupPage } from "../api/types";
-import { Filters, paramsOf, type Filter } from "../lists/filters";
+import { FilterField } from "../lists/field";
+import { paramsOf, remember, type Filter } from "../lists/filter";
 import { useEvents } from "../parts/live";
 import { useLoad, useThrottled } from "../parts/load";
 import { Failure, Outcome, Waiting } from "../parts/marks";
@@ -18,14 +19,24 @@ const REFRESH_MS = 5000;
 const GROUPS_SHOWN = 200;
 
 const FILTERS: Filter[] = [
-  { name: "name", hint: "episode contains", width: 18 },
-  { name: "group", hint: "group", width: 14 },
-  { name: "task", hint: "task", width: 12 },
-  { name: "label", hint: "label=value", width: 12, kind: "label" },
-  { name: "solved_at", hint: "solved at", width: 9, kind: "number" },
-  { name: "since", hint: "since", width: 10, kind: "time" },
-  { name: "until", hint: "until", width: 10, kind: "time" },
-  { name: "buckets", hint: "60 buckets", width: 9, options: ["20", "120", "240", "500"] },
+  { name: "name", hint: "episodes whose name contains this", isPlain: true },
+  { name: "group", hint: "attempts of a group" },
+  { name: "task", hint: "attempts at a task" },
+  { name: "label", hint: "NAME=VALUE", kind: "label" },
+  {
+    name: "solved_at",
+    word: "solved>=",
+    hint: "the reward from which on an episode is solved",
+    kind: "number",
+  },
+  { name: "since", hint: "began since: 90m, 24h, 7d ago, or a date", kind: "time" },
+  { name: "until", hint: "began before", kind: "time" },
+  {
+    name: "buckets",
+    hint: "points of a plot over time, 60 by default",
+    kind: "number",
+    options: ["20", "120", "240", "500"],
+  },
 ];
 
 export function StatsView({ query }: { query: Record<string, string> }) {
@@ -41,22 +52,18 @@ export function StatsView({ query }: { query: Record<string, string> }) {
         signal,
       ),
     ]);
+    for (const group of groups.groups) remember("group", group.group_id);
     return { stats, groups };
   });
   const refresh = useThrottled(reload, REFRESH_MS);
   useEvents({ group: query["group"], task: query["task"] }, refresh, refresh);
 
-  const set = (name: string, value: string) =>
-    replace(href(["stats"], { ...query, [name]: value }));
+  const set = (changes: Record<string, string>) =>
+    replace(href(["stats"], { ...query, ...changes }));
   return (
     <div class="page stats">
       <div class="bar">
-        <Filters
-          filters={FILTERS}
-          values={query}
-          onChange={set}
-          onClear={() => replace(href(["stats"]))}
-        />
+        <FilterField label="filter episodes" filters={FILTERS} values={query} onChange={set} />
         {data && data.stats.totals.calls > 0 && (
           <span class="count">{`${time(data.stats.from)} to ${time(data.stats.to)}`}</span>
         )}
@@ -67,7 +74,7 @@ export function StatsView({ query }: { query: Record<string, string> }) {
         <div class="empty">No call was recorded, or none that the filters take.</div>
       )}
       {data && data.stats.totals.calls > 0 && (
-        <div class="scroll">
+        <div class="scroll" tabIndex={0} role="region" aria-label="numbers">
           {data.stats.truncated && (
             <div class="note">
               There are more calls than can be added up; the newest ones are. Narrow the time to see
@@ -95,7 +102,7 @@ function Totals({ stats }: { stats: Stats }) {
     ["scored", number(totals.scored)],
     ["mean reward", decimal(totals.reward)],
     ["calls", number(totals.calls)],
-    ["failed", number(totals.failed)],
+    ["failed calls", number(totals.failed)],
     ["prompt tokens", short(totals.prompt_tokens)],
     ["sampled tokens", short(totals.completion_tokens)],
   ];

@@ -26,3 +26,9 @@ export const outcomes: Record<string, string> = {
   refused: "the server declined the call",
   running: "no end is recorded yet",
 };
+
+/** Ends of an episode that want a word more. */
+export const ends: Record<string, string> = {
+  closed: "closed, and nobody said how it ended",
+  infrastructure_failed: "the infrastructure failed, which says nothing about the policy",
+};
