@@ -25,6 +25,7 @@ use self::client::EpisodeClient;
 use self::environment::EnvironmentArgs;
 use crate::exit::{self, CommandResult, Failure};
 use crate::options::address::UNIX;
+use crate::options::control::ControlCa;
 use crate::options::parse::upstream;
 use crate::options::proxy::ProxyArgs;
 use crate::options::store::StoreArgs;
@@ -103,6 +104,8 @@ struct ServerArgs {
         env = "ROLLTAPE_CONTROL_URL"
     )]
     control: String,
+    #[command(flatten)]
+    ca: ControlCa,
     /// Start a server that records this upstream
     ///
     /// The upstream is OpenAI-compatible. The server ends with the command.

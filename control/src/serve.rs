@@ -27,6 +27,7 @@ use proxy::Recorder;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tokio_rustls::TlsAcceptor;
 use wire::EngineRoute;
 
 use crate::bounds::{
@@ -54,9 +55,7 @@ pub async fn serve_control(
     let followed = recorder.clone();
     tasks.spawn(async move { followed.follow_versions().await });
 
-    let socket = listener.into();
-    let (bounds, rules) = (settings.connection_bounds(), ClientRules::default());
-    let listener = Listener { tls: None, bounds, rules, socket };
+    let listener = listener_of(&settings, listener.into());
     let control = Arc::new(Control {
         door: Door::new(&settings, &listener.socket),
         reading: Reading::new(settings.viewer.clone().in_room(recorder.reading_room())),
@@ -83,9 +82,7 @@ pub async fn serve_reading(
     listener: impl Into<Endpoint>,
     shutdown: impl Future<Output = ()>,
 ) {
-    let socket = listener.into();
-    let (bounds, rules) = (settings.connection_bounds(), ClientRules::default());
-    let listener = Listener { tls: None, bounds, rules, socket };
+    let listener = listener_of(&settings, listener.into());
     let shared = Arc::new((Door::new(&settings, &listener.socket), Reading::new(settings.viewer)));
     let stopping = Arc::clone(&shared);
     let shutdown = async move {
@@ -102,6 +99,12 @@ pub async fn serve_reading(
         }
     };
     listen::serve(listener, edge::service(answer, panicked), shutdown).await;
+}
+
+fn listener_of(settings: &Settings, socket: Endpoint) -> Listener {
+    let tls = settings.tls.clone().map(TlsAcceptor::from);
+    let (bounds, rules) = (settings.connection_bounds(), ClientRules::default());
+    Listener { tls, bounds, rules, socket }
 }
 
 /// The reply to a request whose answer panicked.
@@ -265,12 +268,16 @@ impl JsonRequest<'_> {
             JsonHandler::ShowReadToken => Ok(control.door.show_read_token()),
 
             JsonHandler::AnnounceEpisode => episodes::announce(recorder, body).await,
-            JsonHandler::ShowEpisode => episodes::show(recorder, self.attempt()?).await,
-            JsonHandler::SignKey => keys::sign(recorder, self.attempt()?, body).await,
-            JsonHandler::RevokeKeys => keys::revoke(recorder, self.attempt()?, body).await,
+            JsonHandler::ShowEpisode => episodes::show(recorder, self.attempt(recorder)?).await,
+            JsonHandler::SignKey => keys::sign(recorder, self.attempt(recorder)?, body).await,
+            JsonHandler::RevokeKeys => keys::revoke(recorder, self.attempt(recorder)?, body).await,
             JsonHandler::RotateSecrets => keys::rotate(recorder, body),
-            JsonHandler::AddReward => episodes::add_reward(recorder, self.attempt()?, body).await,
-            JsonHandler::CloseEpisode => episodes::close(recorder, self.attempt()?, body).await,
+            JsonHandler::AddReward => {
+                episodes::add_reward(recorder, self.attempt(recorder)?, body).await
+            }
+            JsonHandler::CloseEpisode => {
+                episodes::close(recorder, self.attempt(recorder)?, body).await
+            }
 
             JsonHandler::AddAnnotations => annotations::add(recorder, body).await,
 
@@ -293,11 +300,12 @@ impl JsonRequest<'_> {
         }
     }
 
-    /// The attempt that the path and the query name.
-    fn attempt(&self) -> Result<AttemptId, JsonReply> {
+    /// The attempt that the path and the query name, as the recorder names it.
+    fn attempt(&self, recorder: &Recorder) -> Result<AttemptId, JsonReply> {
         let query = Query::parse(self.query)?;
         query.check_known(&self.route.query_names())?;
-        episodes::attempt_key(self.parameter, query.get("attempt"))
+        let attempt = episodes::attempt_key(self.parameter, query.get("attempt"))?;
+        episodes::with_prefix(recorder, attempt)
     }
 }
 
