@@ -213,7 +213,7 @@ def test_a_prefix_stands_before_the_names_of_clients(tmp_path, states):
         assert (shown["calls"], shown["reward"], shown["group_id"]) == (2, 0.5, "g")
         assert [one["episode_id"] for one in client.recording.episodes()] == ["ann.run-1"]
 
-            data = f"http://{harness.text(proxy.data)}"
+        data = f"http://{harness.text(proxy.data)}"
         at = ("--proxy", data, "--control", client.http.url, "--store", proxy.store)
         run = ("run", "--episode", "run-2", *at, "--", "python3", "-c", AGENT)
         assert "recorded ann.run-2: 1 call" in harness.command(*run, folder=tmp_path).stderr
