@@ -38,7 +38,7 @@ export function takeToken(): void {
 /** Uses a token from now on. */
 export function giveToken(token: string): void {
   given = token;
-  exchange = null;
+  exchange = exchanged(token);
 }
 
 /** Returns the header that every question carries; none with an open listener. */
