@@ -167,6 +167,7 @@ pub(crate) fn escaped(text: &str) -> String {
 /// Adds the hint that a refusal's status suggests.
 pub(crate) fn with_hint(failure: Failure, status: u16) -> Failure {
     match status {
+        403 if failure.to_string().contains("read token") => failure,
         401 => failure.hint(
             "the token lies beside the server's store: give that store with --store, or the token \
              with --control-token-file or --control-token-env",

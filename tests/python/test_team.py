@@ -86,6 +86,7 @@ def test_who_has_only_the_read_token_can_hand_it_on(proxy, told, tmp_path):
     assert "claude-otter" in told("episodes", "--json", *asked).stdout
     refused = told("control", "POST", "/episodes/claude-otter/close", *asked)
     assert refused.returncode == 1 and "the read token does not open" in refused.stderr
+    assert "--control must name" not in refused.stderr
 
 
 def test_a_store_that_is_named_has_a_page_of_its_own(proxy, told, states, tmp_path):
@@ -100,6 +101,13 @@ def test_a_store_that_is_named_has_a_page_of_its_own(proxy, told, states, tmp_pa
     # The page exchanges the token.
     assert rolltape.Client(base, token=client.read_token()).recording.tree("claude-otter")
     process.end_well()
+
+
+def test_an_open_server_has_a_link_without_a_token(tmp_path, told):
+    with served(tmp_path, tmp_path / "states", "--control-open") as proxy:
+        at = f"http://{harness.text(proxy.control)}"
+        linked = told("view", "--control", at, "--store", proxy.store)
+        assert linked.stdout == f"{at}/#\n", linked.stderr
 
 
 def test_a_socket_of_the_file_system_has_no_link(proxy, told):

@@ -72,11 +72,10 @@ impl ServersHere {
     /// The command with the addresses and the store of that server as its defaults.
     pub(crate) fn set(&self, mut command: Command) -> Command {
         let Some(server) = self.meant() else { return command };
-        let is_of_browsers = !server.control.starts_with(UNIX);
-        for (name, options) in
-            CALLERS.into_iter().filter(|(name, _)| *name != VIEW || is_of_browsers)
-        {
-            for option in options {
+        // A browser opens no socket, and without the token there is no link.
+        let has_link = !server.control.starts_with(UNIX) && server.token_file.is_some();
+        for (name, options) in CALLERS {
+            for option in options.iter().filter(|_| name != VIEW || has_link) {
                 let address = if *option == "proxy" { &server.agents } else { &server.control };
                 command = with_default(command, name, option, address);
             }
