@@ -7,7 +7,7 @@ import path from "node:path";
 import { after, before, test } from "node:test";
 import { browser, open, rolltape, ROOT } from "./kit.mjs";
 
-const KEY = "rolltape-read-token";
+const KEY = "rolltape-read-token:/";
 const HOUR_MS = 3600 * 1000;
 
 let folder, serve, control, token, chromium;

@@ -6,7 +6,8 @@
  * reads, and only for a while.
  */
 
-const KEY = "rolltape-read-token";
+/** Several servers may be behind one address, each below its own path. */
+const KEY = `rolltape-read-token:${location.pathname}`;
 /** Time for which the token is kept after its last use. */
 const KEPT_MS = 12 * 3600 * 1000;
 /** Least time between two renewals. */
