@@ -169,7 +169,7 @@ class Http:
                     raise RolltapeError(f"{method} {self.url}{path}: {gone!r}") from gone
             except OSError as gone:
                 connection.close()
-                raise RolltapeError(f"{method} {self.url}{path}: {gone!r}") from gone
+                raise RolltapeError(f"{method} {self.url}{path}: {_why(gone)}") from gone
         raise AssertionError("a fresh connection answers or raises")
 
     def begin(
@@ -189,7 +189,7 @@ class Http:
                 raise self.refused(f"{method} {path}", reply.status, reply.read())
         except (http.client.HTTPException, OSError) as gone:
             line.close()
-            raise RolltapeError(f"{method} {self.url}{path}: {gone!r}") from gone
+            raise RolltapeError(f"{method} {self.url}{path}: {_why(gone)}") from gone
         except RolltapeError:
             line.close()
             raise
@@ -221,6 +221,15 @@ class Http:
         if kept:
             held.sock.settimeout(timeout_s)
         return held, kept
+
+
+def _why(gone: Exception) -> str:
+    """An error, with the way out of the usual mistakes with TLS."""
+    if isinstance(gone, ssl.SSLCertVerificationError):
+        return f"{gone!r}; name the authority of its certificate with ca_file="
+    if isinstance(gone, ssl.SSLError) and gone.reason == "WRONG_VERSION_NUMBER":
+        return f"{gone!r}; it speaks plain HTTP: use http://"
+    return repr(gone)
 
 
 def _trust(ca_file: str | None) -> ssl.SSLContext:
