@@ -275,7 +275,6 @@ impl RunningServer {
         data_tasks.spawn(agents);
         let mut control_tasks = serve_control(&proxy, settings, control.endpoint, &others_stop);
         upstreams.serve(&proxy, &mut control_tasks, stopped(others_stop)).await?;
-        let weak_proxy = Arc::downgrade(&proxy);
 
         Ok(Self {
             data: data.address,
@@ -286,7 +285,7 @@ impl RunningServer {
             control_scheme: options.control_tls.scheme(),
             token,
             drain_wait,
-            proxy: weak_proxy,
+            proxy: Arc::downgrade(&proxy),
             viewer,
             spans,
             stop_data,
