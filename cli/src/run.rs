@@ -104,8 +104,6 @@ struct ServerArgs {
         env = "ROLLTAPE_CONTROL_URL"
     )]
     control: String,
-    #[command(flatten)]
-    ca: ControlCa,
     /// Start a server that records this upstream
     ///
     /// The upstream is OpenAI-compatible. The server ends with the command.
@@ -116,6 +114,8 @@ struct ServerArgs {
     /// The server ends with the command.
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
+    #[command(flatten)]
+    ca: ControlCa,
 }
 
 /// Runs the command, closes the episode, prints what was recorded, and returns the command's code.

@@ -148,6 +148,7 @@ const EXAMPLES: [(&str, &str); 19] = [
     (
         "view",
         "rolltape view
+  rolltape view --control http://127.0.0.1:8081
   rolltape view aider-amber --tokenizer ~/models/Qwen3-0.6B",
     ),
     ("reward", "rolltape reward aider-amber 1.0"),

@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// ID/ATTEMPT for one of its attempts.
     #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
     episode: Option<AttemptName>,
-    /// Address of a page of this command's own [default: a free port of 127.0.0.1]
+    /// Address of a page of its own [default: a free port of 127.0.0.1]
     #[arg(long, value_name = "ADDR", value_parser = address, conflicts_with = "control")]
     listen: Option<SocketAddr>,
     /// tokenizer.json or model folder, for the text of tokens of a store
