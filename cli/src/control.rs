@@ -56,12 +56,14 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         Some(_) => Method::POST,
         None => Method::GET,
     });
-    let url = format!("{}{}", http::base_url(&args.server.control), args.path);
+    let base = http::base_url(&args.server.control);
+    let client = Http::of(&base, &args.server.ca.read()?)?;
+    let url = format!("{base}{}", args.path);
 
     let body = args.json.unwrap_or_default();
-    let answer = Http::new().begin(method, &url, &headers, &body).await;
+    let answer = client.begin(method, &url, &headers, &body).await;
     let (status, _, reply) = answer.map_err(|failure| {
-        failure.hint("give the control listener of `rolltape serve` with --control")
+        failure.or_hint("give the control listener of `rolltape serve` with --control")
     })?;
     let reply = http::read_body(reply, &url).await?;
     if (200..300).contains(&status) {

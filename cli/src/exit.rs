@@ -74,6 +74,12 @@ impl Failure {
         self
     }
 
+    /// Adds what the user can do, unless that is said already.
+    pub(crate) fn or_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint.get_or_insert_with(|| hint.into());
+        self
+    }
+
     /// Prints the sentence and the hint to stderr.
     pub(crate) fn report(&self) -> ExitCode {
         let mut text = format!("rolltape: {self}");

@@ -122,7 +122,7 @@ struct FeedReader<'a> {
 
 /// Reads until nothing is ready, or with --follow until a signal arrives.
 pub(crate) async fn run(args: Args) -> CommandResult {
-    let server = FeedClient::new(&args.server.control, args.server.bearer()?);
+    let server = FeedClient::new(&args.server)?;
     let mut reader = FeedReader {
         sink: FeedOutput::open(&args.out)?,
         encoder: RowEncoder::new(args.format),

@@ -1,7 +1,8 @@
 //! A small HTTP client for JSON, for the control listener and for the demo's agent.
 
 use bytes::Bytes;
-use http::client::{self, ClientOptions, HttpClient, SocketClient, socket};
+use http::client::{self, ClientOptions, HttpClient, HttpsClient, SocketClient, socket};
+use http::tls::client_config;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
@@ -22,15 +23,37 @@ const ESCAPED: &AsciiSet =
 /// An HTTP client of servers on ports and on sockets in the file system.
 #[derive(Debug, Clone)]
 pub(crate) struct Http {
-    ports: HttpClient<Full<Bytes>>,
+    ports: Ports,
     sockets: SocketClient<Full<Bytes>>,
 }
 
+/// Connections to ports.
+#[derive(Debug, Clone)]
+enum Ports {
+    Plain(HttpClient<Full<Bytes>>),
+    Tls(HttpsClient<Full<Bytes>>),
+}
+
 impl Http {
-    /// A client without connections yet.
+    /// A client of servers without TLS, without connections yet.
     pub(crate) fn new() -> Self {
         let options = ClientOptions::default();
-        Self { ports: client::http(&options), sockets: client::sockets(&options) }
+        let ports = Ports::Plain(client::http(&options));
+        Self { ports, sockets: client::sockets(&options) }
+    }
+
+    /// A client of the server at `url`, which trusts the certificates in `ca`, in PEM, beside the
+    /// system's.
+    ///
+    /// # Errors
+    /// [`Failure`] if `ca` holds what is no certificate.
+    pub(crate) fn of(url: &str, ca: &[u8]) -> Result<Self, Failure> {
+        if !url.starts_with("https:") {
+            return Ok(Self::new());
+        }
+        let tls = client_config(ca).map_err(|e| Failure::of(&e).context("--control-ca"))?;
+        let ports = Ports::Tls(client::https(&tls, &ClientOptions::default()));
+        Ok(Self { ports, ..Self::new() })
     }
 
     /// Sends `body` (nothing if null). Returns the status and the reply as JSON.
@@ -70,9 +93,10 @@ impl Http {
             request.headers_mut().insert(name, value.parse().map_err(|_| bad_header(value))?);
         }
 
-        let reply = match is_socket {
-            true => self.sockets.request(request),
-            false => self.ports.request(request),
+        let reply = match &self.ports {
+            _ if is_socket => self.sockets.request(request),
+            Ports::Plain(ports) => ports.request(request),
+            Ports::Tls(ports) => ports.request(request),
         };
         let (head, body) = reply.await.map_err(|e| no_answer(url, &e))?.into_parts();
         Ok((head.status.as_u16(), head.headers, body))
@@ -80,7 +104,31 @@ impl Http {
 }
 
 fn no_answer(url: &str, error: &dyn std::error::Error) -> Failure {
-    Failure::of(error).context(&format!("no answer from {}", shown(url)))
+    let failure = Failure::of(error);
+    let hint = tls_hint(url, &failure.to_string());
+    let failure = failure.context(&format!("no answer from {}", shown(url)));
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+/// The way out of the usual mistakes with TLS, by the text of an error.
+fn tls_hint(url: &str, error: &str) -> Option<&'static str> {
+    let says = |texts: &[&str]| texts.iter().any(|text| error.contains(text));
+    match url.starts_with("https:") {
+        true if says(&["InvalidContentType"]) => Some("it speaks plain HTTP: use http://"),
+        true if says(&["UnknownIssuer", "CaUsedAsEndEntity"]) => {
+            Some("name the authority that signed the server's certificate with --control-ca")
+        }
+        true if says(&["NotValidForName"]) => {
+            Some("the server's certificate is for another name; use one that it has")
+        }
+        false if says(&["connection closed before", "reset by peer", "invalid HTTP version"]) => {
+            Some("if it has TLS, such as --control-tls-cert of `rolltape serve`, use https://")
+        }
+        _ => None,
+    }
 }
 
 /// Reads the whole body of a reply from `url`.
@@ -119,6 +167,7 @@ pub(crate) fn escaped(text: &str) -> String {
 /// Adds the hint that a refusal's status suggests.
 pub(crate) fn with_hint(failure: Failure, status: u16) -> Failure {
     match status {
+        403 if failure.to_string().contains("read token") => failure,
         401 => failure.hint(
             "the token lies beside the server's store: give that store with --store, or the token \
              with --control-token-file or --control-token-env",
@@ -153,6 +202,18 @@ mod tests {
         for other in ["http://h/x", "http://zz.unix/", "http://2f2.unix/"] {
             assert_eq!(shown(other), other);
         }
+    }
+
+    #[test]
+    fn a_mistake_with_tls_has_a_way_out() {
+        let hint = |url, error| tls_hint(url, error).unwrap_or_default();
+        let issuer = "invalid peer certificate: UnknownIssuer";
+        assert!(hint("https://h", issuer).contains("--control-ca"));
+        let plain = "received corrupt message of type InvalidContentType";
+        assert!(hint("https://h", plain).contains("http://"));
+        let closed = "connection closed before message completed";
+        assert!(hint("http://h", closed).contains("https://"));
+        assert_eq!(hint("https://h", "connection refused"), "");
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(crate) mod proxy;
 mod signing;
 pub(crate) mod store;
 pub(crate) mod telemetry;
-mod tls;
+pub(crate) mod tls;
 pub(crate) mod token;
 pub(crate) mod tokenizer;
 pub(crate) mod upstream;

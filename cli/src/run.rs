@@ -25,6 +25,7 @@ use self::client::EpisodeClient;
 use self::environment::EnvironmentArgs;
 use crate::exit::{self, CommandResult, Failure};
 use crate::options::address::UNIX;
+use crate::options::control::ControlCa;
 use crate::options::parse::upstream;
 use crate::options::proxy::ProxyArgs;
 use crate::options::store::StoreArgs;
@@ -113,6 +114,8 @@ struct ServerArgs {
     /// The server ends with the command.
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
+    #[command(flatten)]
+    ca: ControlCa,
 }
 
 /// Runs the command, closes the episode, prints what was recorded, and returns the command's code.

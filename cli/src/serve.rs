@@ -17,6 +17,7 @@ use crate::options::parse::address;
 use crate::options::pointer::{self, ServerPointer};
 use crate::options::proxy::ProxyArgs;
 use crate::options::store::StoreArgs;
+use crate::options::tls::ControlTlsArgs;
 use crate::print::count;
 use crate::server::passed::{PassedSockets, report_ready, report_stopping};
 use crate::server::signals::{StopSignals, raise_descriptors};
@@ -69,6 +70,8 @@ struct ListenerArgs {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081")]
     #[arg(value_parser = listen_address, env = "ROLLTAPE_CONTROL")]
     control: ListenAddress,
+    #[command(flatten)]
+    control_tls: ControlTlsArgs,
     /// Address of --model's own listener
     ///
     /// Trainers push weights to it: keep agents away from it.
@@ -98,7 +101,9 @@ impl ListenerArgs {
 pub(crate) async fn run(args: Args, log_format: LogFormat) -> CommandResult {
     let passed = PassedSockets::take()?;
     let control = passed.control_address()?.map(ListenAddress::from);
-    args.proxy.control.check(control.as_ref().unwrap_or(&args.listeners.control))?;
+    let control = control.as_ref().unwrap_or(&args.listeners.control);
+    args.proxy.control.check(control)?;
+    args.listeners.control_tls.check(control)?;
     let data = passed.data_address()?.map(ListenAddress::from);
     let listen = args.listeners.data();
     args.proxy.check_relay(data.as_ref().unwrap_or(&listen))?;
@@ -118,6 +123,7 @@ pub(crate) async fn run(args: Args, log_format: LogFormat) -> CommandResult {
         listen,
         socket_mode: args.listeners.socket_mode.unwrap_or(OWN_SOCKET_MODE),
         control: args.listeners.control,
+        control_tls: args.listeners.control_tls,
         engine_listen: args.listeners.engine_listen,
         is_private: false,
         passed,
@@ -191,16 +197,16 @@ fn report_addresses(running: &RunningServer, store: &str, requires_key: bool) {
         ),
     }
 
-    if !running.control.is_of_this_machine() {
+    if !running.control.is_of_this_machine() && running.control_scheme == "http" {
         terminal::message(
             "the control listener can be reached from other machines, and what it says is not \
-             encrypted: put a proxy with TLS in front of it",
+             encrypted: give it TLS with --control-tls-cert and --control-tls-key",
         );
     }
     terminal::message(&format!(
         "listening on {}, control on {}, in front of {}, recording to {store}",
         running.data.url(running.scheme),
-        running.control.url("http"),
+        running.control.url(running.control_scheme),
         running.backend
     ));
 

@@ -37,6 +37,7 @@ use crate::options::engine::EngineArgs;
 use crate::options::parse::engine_spec;
 use crate::options::proxy::ProxyArgs;
 use crate::options::store::text_index;
+use crate::options::tls::ControlTlsArgs;
 
 /// The mode of a socket that only its user opens.
 pub(crate) const OWN_SOCKET_MODE: u32 = 0o600;
@@ -99,6 +100,8 @@ pub(crate) struct ServerOptions {
     pub(crate) socket_mode: u32,
     /// Address of the control listener.
     pub(crate) control: ListenAddress,
+    /// Its TLS.
+    pub(crate) control_tls: ControlTlsArgs,
     /// Settings of the engine, if the backend is a model.
     pub(crate) engine: EngineArgs,
     /// Address of the engine's listener, if the backend is a model.
@@ -120,8 +123,13 @@ impl ServerOptions {
     }
 
     /// The settings of the control listener, beside those of the proxy.
-    fn control_settings(&self, proxy: &Config, viewer: Viewer, token: Option<String>) -> Settings {
-        Settings {
+    fn control_settings(
+        &self,
+        proxy: &Config,
+        viewer: Viewer,
+        token: Option<String>,
+    ) -> Result<Settings, Failure> {
+        let mut settings = Settings {
             token,
             hosts: self.proxy.control.hosts(),
             head_wait: proxy.head_wait,
@@ -129,7 +137,9 @@ impl ServerOptions {
             idle_wait: proxy.idle_wait,
             descriptors_max: self.descriptors_max,
             ..Settings::new(viewer)
-        }
+        };
+        self.control_tls.apply(&mut settings)?;
+        Ok(settings)
     }
 
     /// A server for this process alone: free ports on loopback, the engine's defaults, and the
@@ -144,6 +154,7 @@ impl ServerOptions {
             listen: free.into(),
             socket_mode: OWN_SOCKET_MODE,
             control: free.into(),
+            control_tls: ControlTlsArgs::default(),
             engine: EngineArgs::default(),
             engine_listen: free,
             is_private: true,
@@ -193,6 +204,8 @@ pub(crate) struct RunningServer {
     pub(crate) backend: String,
     /// Scheme of the data listener: http or https.
     pub(crate) scheme: &'static str,
+    /// Scheme of the control listener.
+    pub(crate) control_scheme: &'static str,
     /// The token of the control listener; `None` if it is open.
     pub(crate) token: Option<FoundToken>,
     /// Longest wait for calls in flight at a stop.
@@ -250,7 +263,7 @@ impl RunningServer {
         let viewer = options.viewer();
         let mut config = options.proxy_config(upstream, engine.is_some())?;
         upstreams.set(&mut config)?;
-        let settings = options.control_settings(&config, viewer.clone(), control_token);
+        let settings = options.control_settings(&config, viewer.clone(), control_token)?;
         config.upstream_key = key.or(config.upstream_key);
         let scheme = if config.tls.is_some() { "https" } else { "http" };
         let drain_wait = config.drain_wait;
@@ -264,7 +277,6 @@ impl RunningServer {
         data_tasks.spawn(agents);
         let mut control_tasks = serve_control(&proxy, settings, control.endpoint, &others_stop);
         upstreams.serve(&proxy, &mut control_tasks, stopped(others_stop)).await?;
-        let weak_proxy = Arc::downgrade(&proxy);
 
         Ok(Self {
             data: data.address,
@@ -272,9 +284,10 @@ impl RunningServer {
             engine,
             backend: name,
             scheme,
+            control_scheme: options.control_tls.scheme(),
             token,
             drain_wait,
-            proxy: weak_proxy,
+            proxy: Arc::downgrade(&proxy),
             viewer,
             spans,
             stop_data,
@@ -294,7 +307,7 @@ impl RunningServer {
 
     /// The address by which this process reaches the control listener, without a path.
     pub(crate) fn control_url(&self) -> String {
-        self.control.clone().reachable().url("http")
+        self.control.clone().reachable().url(self.control_scheme)
     }
 
     /// The `authorization` of requests to the control listener.

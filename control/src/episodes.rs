@@ -34,7 +34,8 @@ pub(crate) async fn announce(recorder: &Recorder, body: &[u8]) -> Result<JsonRep
         tokens: body.tokens_max.map(u64::from),
         seconds: body.seconds_max.map(u64::from),
     };
-    let tag = announced_tag(body)?;
+    let tag = announced_tag(recorder, body)?;
+    let told = json!({ "status": "ok", "episode_id": tag.episode.as_str() });
     if group_size.is_some_and(|size| !(1..=GROUP_SIZE_MAX).contains(&size) || tag.group.is_none()) {
         let message = format!("`group_size` is 1 to {GROUP_SIZE_MAX}, beside a `group_id`");
         return Err(bad_request(&message));
@@ -49,11 +50,12 @@ pub(crate) async fn announce(recorder: &Recorder, body: &[u8]) -> Result<JsonRep
         budget,
     };
     recorder.announce(announcement, force, continues).await.map_err(commit_error)?;
-    Ok(done())
+    Ok(ok(told))
 }
 
-fn announced_tag(body: AnnounceBody) -> Result<Tag, JsonReply> {
-    let AttemptId { episode, attempt } = named_attempt(&body.episode_id, body.attempt)?;
+fn announced_tag(recorder: &Recorder, body: AnnounceBody) -> Result<Tag, JsonReply> {
+    let named = named_attempt(&body.episode_id, body.attempt)?;
+    let AttemptId { episode, attempt } = with_prefix(recorder, named)?;
     let labels = body.labels.into_iter().flatten().map(|(name, value)| match value {
         Value::String(text) => (name, text),
         other => (name, other.to_string()),
@@ -165,6 +167,13 @@ pub(crate) fn attempt_key(id: &str, attempt: Option<&str>) -> Result<AttemptId, 
         text.parse().map_err(|_| bad_request(&message))
     });
     named_attempt(id, attempt.transpose()?)
+}
+
+/// The attempt with the recorder's prefix before its episode.
+pub(crate) fn with_prefix(recorder: &Recorder, named: AttemptId) -> Result<AttemptId, JsonReply> {
+    let AttemptId { episode, attempt } = named;
+    let episode = recorder.prefixed(episode).map_err(|error| bad_request(&error))?;
+    Ok(AttemptId { episode, attempt })
 }
 
 /// The attempt that a body names; 0 if it names none.

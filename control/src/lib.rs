@@ -3,7 +3,7 @@
 //! It stands above the recorder: what it may do to one is the handle [`proxy::Recorder`]. Nothing
 //! below can name this crate, so no route of it is within reach of an agent.
 //!
-//! - `serve`: the listener and the walk of a request; `settings`: who is let in.
+//! - `serve`: the listener and the walk of a request; `door`, `settings`: who is let in.
 //! - `routes`: all routes in one table; `openapi`: the table as a document; `requests`: the bodies.
 //! - `episodes`, `keys`, `versions`, `admission`, `upstreams`: what is announced, changed, listed.
 //! - `engines`: requests that are forwarded to the control routes of engines.
@@ -16,6 +16,7 @@
 mod admission;
 mod annotations;
 mod bounds;
+mod door;
 mod engines;
 mod episodes;
 mod error;

@@ -47,6 +47,7 @@ pub(crate) enum Handler {
 pub(crate) enum JsonHandler {
     Ready,
     OpenApi,
+    ShowReadToken,
     AnnounceEpisode,
     ShowEpisode,
     SignKey,
@@ -151,7 +152,7 @@ pub(crate) static ROUTES: LazyLock<Vec<ControlRoute>> = LazyLock::new(|| {
 
 /// The routes of rolltape itself.
 #[rustfmt::skip]
-static OWN: [ControlRoute; 38] = [
+static OWN: [ControlRoute; 39] = [
     get("/health", Health, "Reports that the process lives. Needs no token.")
         .reply("`{status: \"ok\"}`"),
     get("/ready", Json(J::Ready),
@@ -162,6 +163,9 @@ static OWN: [ControlRoute; 38] = [
         .reply("the document"),
     get("/metrics", Metrics, "Returns metrics in the text format of Prometheus.")
         .reply("the metrics, as text"),
+    get("/read-token", Json(J::ShowReadToken),
+        "Returns the token that opens the routes that only read.")
+        .reply("`{read_token}`; null if no token is required"),
 
     get("/episodes", Read(View::Episodes), "Lists attempts at episodes.")
         .query(LIST).reply("`{total, episodes}`"),
@@ -191,7 +195,7 @@ static OWN: [ControlRoute; 38] = [
 
     post("/episodes", J::AnnounceEpisode,
         "Announces an episode: its group, task, labels and budget are those that are given here.")
-        .body(fields_of::<AnnounceBody>),
+        .body(fields_of::<AnnounceBody>).reply("`{status: \"ok\", episode_id}`, once it is on disk"),
     get("/episodes/{id}", Json(J::ShowEpisode),
         "Returns counts of what was recorded of an episode.")
         .query(ATTEMPT)

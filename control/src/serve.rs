@@ -6,15 +6,12 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use episode::AttemptId;
-use http::api::auth::{Gate, Tokens};
 use http::api::query::Query;
 use http::api::reply::{JsonReply, done, error, ok};
-use http::api::route::{Lookup, similar_path};
 use http::body::ReplyBody;
 use http::body::read::read_whole;
 use http::headers;
@@ -25,20 +22,22 @@ use http::server::listen::{ClientRules, Listener};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
 use hyper::http::request::Parts;
-use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::{HeaderMap, Request, Response, StatusCode};
 use proxy::Recorder;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tokio_rustls::TlsAcceptor;
 use wire::EngineRoute;
 
 use crate::bounds::{
     ANNOTATIONS_BODY_BYTES_MAX, CONTROL_BODY_BYTES_MAX, CONTROL_DRAIN_WAIT, CONTROL_REQUESTS_MAX,
 };
-use crate::error::{body_error, commit_error, not_let_in, refused};
+use crate::door::Door;
+use crate::error::{body_error, commit_error};
 use crate::feed::readers::FeedReaders;
-use crate::reading::{self, Reading};
-use crate::routes::{self, ControlRoute, Handler, JsonHandler, ROUTES};
+use crate::reading::Reading;
+use crate::routes::{ControlRoute, Handler, JsonHandler};
 use crate::settings::Settings;
 use crate::{
     admission, annotations, engines, episodes, feed, keys, metrics, openapi, upstreams, versions,
@@ -56,11 +55,9 @@ pub async fn serve_control(
     let followed = recorder.clone();
     tasks.spawn(async move { followed.follow_versions().await });
 
-    let socket = listener.into();
-    let (bounds, rules) = (settings.connection_bounds(), ClientRules::default());
-    let listener = Listener { tls: None, bounds, rules, socket };
+    let listener = listener_of(&settings, listener.into());
     let control = Arc::new(Control {
-        gate: gate(&settings, &listener.socket),
+        door: Door::new(&settings, &listener.socket),
         reading: Reading::new(settings.viewer.clone().in_room(recorder.reading_room())),
         readers: Arc::new(FeedReaders::new(Arc::clone(&settings.feed_items))),
         requests: Semaphore::new(CONTROL_REQUESTS_MAX),
@@ -85,10 +82,8 @@ pub async fn serve_reading(
     listener: impl Into<Endpoint>,
     shutdown: impl Future<Output = ()>,
 ) {
-    let socket = listener.into();
-    let (bounds, rules) = (settings.connection_bounds(), ClientRules::default());
-    let listener = Listener { tls: None, bounds, rules, socket };
-    let shared = Arc::new((gate(&settings, &listener.socket), Reading::new(settings.viewer)));
+    let listener = listener_of(&settings, listener.into());
+    let shared = Arc::new((Door::new(&settings, &listener.socket), Reading::new(settings.viewer)));
     let stopping = Arc::clone(&shared);
     let shutdown = async move {
         shutdown.await;
@@ -98,18 +93,18 @@ pub async fn serve_reading(
     let answer = move |request: Request<Incoming>| {
         let shared = Arc::clone(&shared);
         async move {
-            let (gate, reading) = &*shared;
-            let reply = respond_to_reader(gate, reading, &request.into_parts().0).await;
+            let (door, reading) = &*shared;
+            let reply = respond_to_reader(door, reading, &request.into_parts().0).await;
             Ok(reply.unwrap_or_else(JsonReply::into_response))
         }
     };
     listen::serve(listener, edge::service(answer, panicked), shutdown).await;
 }
 
-/// Without an address no name but loopback's is taken.
-fn gate(settings: &Settings, socket: &Endpoint) -> Gate {
-    let local = socket.ip().unwrap_or(Ipv4Addr::LOCALHOST.into());
-    Gate::new("control", local, settings.hosts.clone(), Tokens::new(settings.token.as_deref()))
+fn listener_of(settings: &Settings, socket: Endpoint) -> Listener {
+    let tls = settings.tls.clone().map(TlsAcceptor::from);
+    let (bounds, rules) = (settings.connection_bounds(), ClientRules::default());
+    Listener { tls, bounds, rules, socket }
 }
 
 /// The reply to a request whose answer panicked.
@@ -119,19 +114,20 @@ fn panicked() -> Response<ReplyBody> {
 }
 
 async fn respond_to_reader(
-    gate: &Gate,
+    door: &Door,
     reading: &Reading,
     head: &Parts,
 ) -> Result<Response<ReplyBody>, JsonReply> {
-    if let Some(file) = page_file(gate, head)? {
+    if let Some(file) = door.page_file(head)? {
         return Ok(file);
     }
-    let (route, parameter) = let_in(gate, head).await?;
+    let (route, parameter) = door.let_in(head).await?;
     let query = head.uri.query();
     match route.handler {
         Handler::Health => Ok(done().into_response()),
         Handler::Read(view) => reading.read(route, view, &parameter, query).await,
         Handler::Changes => reading.changes(route, query).await,
+        Handler::Json(JsonHandler::ShowReadToken) => Ok(door.show_read_token().into_response()),
         _ => {
             let message = "this listener only reads a recording; `rolltape serve` has the rest";
             Err(error(StatusCode::NOT_FOUND, message))
@@ -143,7 +139,7 @@ async fn respond_to_reader(
 struct Control {
     recorder: Recorder,
     settings: Settings,
-    gate: Gate,
+    door: Door,
     reading: Reading,
     readers: Arc<FeedReaders>,
     /// Bounds the requests that are served at once. Those that the gate refuses take no permit, nor
@@ -164,10 +160,10 @@ async fn respond(
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, JsonReply> {
     let (head, body) = request.into_parts();
-    if let Some(file) = page_file(&control.gate, &head)? {
+    if let Some(file) = control.door.page_file(&head)? {
         return Ok(file);
     }
-    let (route, parameter) = let_in(&control.gate, &head).await?;
+    let (route, parameter) = control.door.let_in(&head).await?;
 
     let query = head.uri.query();
     match route.handler {
@@ -176,7 +172,7 @@ async fn respond(
         Handler::Changes => control.reading.changes(route, query).await,
         Handler::Metrics => {
             let _permit = control.requests.acquire().await;
-            metrics::page(&control.recorder, &control.readers, &control.gate).await
+            metrics::page(&control.recorder, &control.readers, &control.door.gate).await
         }
         Handler::Engine(of_engine) => {
             control.forward(Some(of_engine), Request::from_parts(head, body)).await
@@ -243,34 +239,6 @@ impl Control {
     }
 }
 
-/// A file of the page, if the request asks for one. Files have no secret, and a browser sends no
-/// token when it opens a page.
-fn page_file(gate: &Gate, head: &Parts) -> Result<Option<Response<ReplyBody>>, JsonReply> {
-    if head.method != Method::GET {
-        return Ok(None);
-    }
-    let Some(file) = reading::file(head.uri.path()) else { return Ok(None) };
-    gate.check_name(head).map_err(refused)?;
-    Ok(Some(file))
-}
-
-/// Finds the route of a request and checks who asks.
-async fn let_in(gate: &Gate, head: &Parts) -> Result<(&'static ControlRoute, String), JsonReply> {
-    let (method, path) = (&head.method, head.uri.path());
-    let lookup = routes::lookup(method, path);
-    // Health checks of a load balancer carry no token.
-    let is_health =
-        matches!(&lookup, Lookup::Found { route, .. } if route.handler == Handler::Health);
-    if !is_health {
-        gate.check(head).await.map_err(not_let_in)?;
-    }
-    match lookup {
-        Lookup::Found { route, parameter } => Ok((route, parameter)),
-        Lookup::WrongMethod(allowed) => Err(wrong_method(method, path, allowed.join(", "))),
-        Lookup::Unknown => Err(unknown_path(path)),
-    }
-}
-
 /// True if a content type is given, and only that of JSON.
 fn is_json(headers: &HeaderMap) -> bool {
     let mut types = headers.get_all(CONTENT_TYPE).iter().peekable();
@@ -279,20 +247,6 @@ fn is_json(headers: &HeaderMap) -> bool {
             let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
             essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
         })
-}
-
-fn wrong_method(method: &Method, path: &str, allowed: String) -> JsonReply {
-    let message = format!("`{path}` does not take {method}; use {allowed}");
-    JsonReply { allow: Some(allowed), ..error(StatusCode::METHOD_NOT_ALLOWED, &message) }
-}
-
-fn unknown_path(path: &str) -> JsonReply {
-    let hint = match similar_path(ROUTES.iter(), path) {
-        Some(similar) => format!("did you mean `{similar}`?"),
-        None => "see docs/control.md".to_owned(),
-    };
-    let message = format!("the control listener has no route `{path}`; {hint}");
-    error(StatusCode::NOT_FOUND, &message)
 }
 
 /// A request to a route that takes and returns JSON.
@@ -311,14 +265,19 @@ impl JsonRequest<'_> {
         match self.handler {
             JsonHandler::Ready => ready(recorder).await,
             JsonHandler::OpenApi => Ok(ok(openapi::document())),
+            JsonHandler::ShowReadToken => Ok(control.door.show_read_token()),
 
             JsonHandler::AnnounceEpisode => episodes::announce(recorder, body).await,
-            JsonHandler::ShowEpisode => episodes::show(recorder, self.attempt()?).await,
-            JsonHandler::SignKey => keys::sign(recorder, self.attempt()?, body).await,
-            JsonHandler::RevokeKeys => keys::revoke(recorder, self.attempt()?, body).await,
+            JsonHandler::ShowEpisode => episodes::show(recorder, self.attempt(recorder)?).await,
+            JsonHandler::SignKey => keys::sign(recorder, self.attempt(recorder)?, body).await,
+            JsonHandler::RevokeKeys => keys::revoke(recorder, self.attempt(recorder)?, body).await,
             JsonHandler::RotateSecrets => keys::rotate(recorder, body),
-            JsonHandler::AddReward => episodes::add_reward(recorder, self.attempt()?, body).await,
-            JsonHandler::CloseEpisode => episodes::close(recorder, self.attempt()?, body).await,
+            JsonHandler::AddReward => {
+                episodes::add_reward(recorder, self.attempt(recorder)?, body).await
+            }
+            JsonHandler::CloseEpisode => {
+                episodes::close(recorder, self.attempt(recorder)?, body).await
+            }
 
             JsonHandler::AddAnnotations => annotations::add(recorder, body).await,
 
@@ -341,11 +300,12 @@ impl JsonRequest<'_> {
         }
     }
 
-    /// The attempt that the path and the query name.
-    fn attempt(&self) -> Result<AttemptId, JsonReply> {
+    /// The attempt that the path and the query name, as the recorder names it.
+    fn attempt(&self, recorder: &Recorder) -> Result<AttemptId, JsonReply> {
         let query = Query::parse(self.query)?;
         query.check_known(&self.route.query_names())?;
-        episodes::attempt_key(self.parameter, query.get("attempt"))
+        let attempt = episodes::attempt_key(self.parameter, query.get("attempt"))?;
+        episodes::with_prefix(recorder, attempt)
     }
 }
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 use http::bounds::{BODY_WAIT, HEAD_WAIT, IDLE_WAIT, PEER_PART};
 use http::server::activity::AgentWaits;
 use http::server::listen::{ConnectionBounds, descriptors_kept};
+use http::tls::{InvalidTls, server_config};
+use tokio_rustls::rustls::ServerConfig;
 use viewer::Viewer;
 
 use crate::bounds::{CONTROL_CONNECTIONS_MAX, CONTROL_STALL_WAIT};
@@ -18,6 +20,8 @@ pub struct Settings {
     pub viewer: Viewer,
     /// The token that requests must carry, if any.
     pub token: Option<String>,
+    /// Certificate and key of the listener, if it speaks TLS.
+    pub tls: Option<Arc<ServerConfig>>,
     /// Names by which the listener may be addressed, besides loopback and its own address.
     pub hosts: Vec<String>,
     /// Longest time of a head.
@@ -38,6 +42,7 @@ impl Settings {
         Self {
             viewer,
             token: None,
+            tls: None,
             hosts: Vec::new(),
             head_wait: HEAD_WAIT,
             body_wait: BODY_WAIT,
@@ -45,6 +50,15 @@ impl Settings {
             descriptors_max: None,
             feed_items: Arc::default(),
         }
+    }
+
+    /// Has the listener speak TLS, with a certificate chain and its key in PEM.
+    ///
+    /// # Errors
+    /// [`InvalidTls`] if they are not PEM or do not belong together.
+    pub fn set_tls(&mut self, chain: &[u8], key: &[u8]) -> Result<(), InvalidTls> {
+        self.tls = Some(server_config(chain, key)?);
+        Ok(())
     }
 
     /// The bounds of connections: half of the descriptors that are not for calls.

@@ -11,10 +11,10 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum InvalidTls {
     /// A client's further roots are not in PEM.
-    #[error("the upstream's CA file is not PEM")]
+    #[error("the CA file is not PEM")]
     RootNotPem,
     /// One of a client's further roots is no certificate.
-    #[error("the upstream's CA is not a certificate")]
+    #[error("a CA of the file is not a certificate")]
     RootNotCertificate,
     /// A listener's chain is not in PEM.
     #[error("the certificate is not PEM")]

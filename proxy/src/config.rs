@@ -1,13 +1,14 @@
 //! Settings of a proxy, validated.
 //!
 //! - `address`: an inference server. `spec`: one of several, as a user names it.
-//! - `continue_mode`: whether prompts are sent as ids.
+//! - `continue_mode`: whether prompts are sent as ids. `episode_prefix`: what begins their names.
 //! - `allowed`: paths that agents may use. `tag_segments`: the part of a path that tags a call.
 //! - `signing_secrets`: the place of what signs API keys.
 
 pub(crate) mod address;
 pub(crate) mod allowed;
 pub(crate) mod continue_mode;
+pub(crate) mod episode_prefix;
 pub(crate) mod signing_secrets;
 pub(crate) mod spec;
 pub(crate) mod tag_segments;
@@ -28,6 +29,7 @@ use crate::bounds::{CONNECTIONS_MAX, STALL_WAIT};
 use crate::config::address::Upstream;
 use crate::config::allowed::AllowedPath;
 use crate::config::continue_mode::ContinueMode;
+use crate::config::episode_prefix::EpisodePrefix;
 use crate::config::signing_secrets::SigningSecretPlace;
 use crate::config::spec::FleetSettings;
 
@@ -98,6 +100,8 @@ pub struct Config {
     pub signing_secrets: Option<Arc<dyn SigningSecretPlace>>,
     /// The budget of every attempt that was announced without one.
     pub budget: Budget,
+    /// What is put before every episode that a client names.
+    pub episode_prefix: EpisodePrefix,
     /// True if replies name their call in the header `x-rolltape-call-id`.
     pub call_id_header: bool,
     /// Maximum number of calls in flight, each until its reply has ended. Further calls wait.
@@ -175,6 +179,7 @@ impl Config {
             require_key: false,
             signing_secrets: None,
             budget: Budget::default(),
+            episode_prefix: EpisodePrefix::default(),
             call_id_header: false,
 
             // Bounds. A request beyond what is kept is forwarded, and recorded in part.

@@ -8,6 +8,7 @@ use http::body::request_body::RequestLimits;
 use hyper::header::{CONTENT_ENCODING, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Uri};
 
+use crate::config::episode_prefix::EpisodePrefix;
 use crate::tag::api_key::KeySigner;
 use crate::tag::{self, TagContext};
 
@@ -51,7 +52,7 @@ pub fn read_tag(
         return Some(Err(error.status().as_u16()));
     }
     let request = wire::Request::read(&Bytes::copy_from_slice(request_body));
-    let context = TagContext::new(signer());
+    let context = TagContext::new(signer(), EpisodePrefix::default());
     let read = tag::tag(&context, &mut head, request.as_ref(), now);
     Some(read.map_err(|error| error.status().as_u16()).map(|read| ReadTag {
         episode: read.tag.episode.to_string(),

@@ -37,6 +37,7 @@ pub use client::{Client, ClientError, ClientReply, ClientRequest};
 pub use config::address::{InvalidUpstream, Upstream};
 pub use config::allowed::{AllowedPath, InvalidAllowedPath};
 pub use config::continue_mode::{ContinueMode, InvalidContinueMode};
+pub use config::episode_prefix::EpisodePrefix;
 pub use config::signing_secrets::{SecretChange, SigningSecretPlace};
 pub use config::spec::{EngineSpec, FleetSettings, InvalidEngine};
 pub use config::{Config, InvalidSetting, TokenExtras, TranslateMode};

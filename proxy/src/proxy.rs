@@ -138,6 +138,7 @@ impl Proxy {
             default_force: Arc::new(config.force.clone()),
             paths,
             mask: KeyMask::new(config.upstream_key.as_deref()),
+            tags: Arc::new(TagContext::new(signer, config.episode_prefix.clone())),
             config,
             store,
             open_attempts,
@@ -146,7 +147,6 @@ impl Proxy {
             changes: watch::Sender::new(0),
             admission,
             drain_until: watch::Sender::new(None),
-            tags: Arc::new(TagContext::new(signer)),
             attempt_force: Mutex::new(wishes.force),
         })
     }

@@ -10,7 +10,7 @@ mod weights;
 use std::io;
 use std::sync::Arc;
 
-use episode::{AttemptId, CallId, Micros, Reward};
+use episode::{AttemptId, CallId, EpisodeId, InvalidId, Micros, Reward};
 use http::clock::now;
 use http::memory::MemoryCounts;
 use store::{
@@ -62,6 +62,14 @@ impl Recorder {
     }
 
     // Episodes.
+
+    /// The name by which an episode is recorded that a client names so.
+    ///
+    /// # Errors
+    /// [`InvalidId`] if it is too long with the prefix of this recorder.
+    pub fn prefixed(&self, episode: EpisodeId) -> Result<EpisodeId, InvalidId> {
+        self.0.config().episode_prefix.before(episode)
+    }
 
     /// Announces an attempt, with the sampling parameters that its calls get, and whether their
     /// prompts are sent as ids; the announcement has both as text.

@@ -24,6 +24,7 @@ use wire::Request;
 use crate::bounds::{
     CALL_LABELS_MAX, LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, PROBE_BYTES_MAX,
 };
+use crate::config::episode_prefix::EpisodePrefix;
 use crate::error::CallError;
 use crate::tag::api_key::KeySigner;
 use crate::tag::conversations::{ConversationTurn, Conversations};
@@ -50,12 +51,14 @@ pub(crate) struct TagContext {
     pub(crate) signer: KeySigner,
     pub(crate) conversations: Conversations,
     pub(crate) responses: ResponseChains,
+    /// What is put before the names that clients give.
+    pub(crate) prefix: EpisodePrefix,
 }
 
 impl TagContext {
-    pub(crate) fn new(signer: KeySigner) -> Self {
+    pub(crate) fn new(signer: KeySigner, prefix: EpisodePrefix) -> Self {
         let (conversations, responses) = (Conversations::default(), ResponseChains::default());
-        Self { signer, conversations, responses }
+        Self { signer, conversations, responses, prefix }
     }
 }
 
@@ -98,9 +101,10 @@ pub(crate) fn tag(
 
     // An explicit name, in the path, a header or a key, counts before all others.
     let headers = &mut head.headers;
+    let recorded = |named: Option<EpisodeId>| named.map(|id| context.prefix.before(id)).transpose();
     let sources = EpisodeSources {
-        path: path.episode.map(str::parse).transpose()?,
-        header: parsed_header(headers, EPISODE)?,
+        path: recorded(path.episode.map(str::parse).transpose()?)?,
+        header: recorded(parsed_header(headers, EPISODE)?)?,
         key: key.as_ref().map(|key| key.attempt.episode.clone()),
     };
 
@@ -109,7 +113,7 @@ pub(crate) fn tag(
     let (episode, source) = match sources.agreed()? {
         Some(named) => named,
         None => match session_episode(headers, &lineage)? {
-            Some(session) => session,
+            Some((session, source)) => (context.prefix.before(session)?, source),
             None if route.generates() && !is_probe(headers, request) => {
                 let turn = find_conversation(context, headers, request, route, &lineage);
                 (conversation.insert(turn).episode().clone(), TagSource::Auto)
@@ -359,8 +363,12 @@ fn to_text<'a>(name: &'static str, value: &'a HeaderValue) -> Result<&'a str, Ca
 mod tests {
     use super::*;
 
+    fn with_prefix(prefix: EpisodePrefix) -> TagContext {
+        TagContext::new(KeySigner::open(None, Some(vec![7; 32])).unwrap(), prefix)
+    }
+
     fn context() -> TagContext {
-        TagContext::new(KeySigner::open(None, Some(vec![7; 32])).unwrap())
+        with_prefix(EpisodePrefix::default())
     }
 
     fn read(path: &str, pairs: &[(&'static str, &str)]) -> Result<RequestTag, CallError> {
@@ -390,6 +398,31 @@ mod tests {
         let tagged = read("/e/r/a/3/v1/x", &[]).unwrap();
         assert_eq!((tagged.path.as_str(), tagged.tag.attempt), ("/v1/x", 3));
         assert_eq!(read("/e/r", &[]).unwrap().path, "/");
+    }
+
+    #[test]
+    fn a_prefix_stands_before_what_clients_name() {
+        let context = with_prefix("ann.".parse().unwrap());
+        let named = |path: &str, pairs: &[(&'static str, &str)]| {
+            let request = hyper::Request::builder().method(Method::POST).uri(path);
+            let request =
+                pairs.iter().fold(request, |all, (name, value)| all.header(*name, *value));
+            let mut head = request.body(()).unwrap().into_parts().0;
+            tag(&context, &mut head, None, 0).map(|tagged| tagged.tag.episode.to_string())
+        };
+        let (key, _) = context.signer.sign(&"ann.r/0".parse().unwrap(), 100);
+        for (path, pairs) in [
+            ("/e/r/v1/x", &[][..]),
+            ("/e/ann.r/v1/x", &[]),
+            ("/v1/x", &[(EPISODE, "r")]),
+            ("/v1/x", &[(SESSION, "r")]),
+            ("/e/r/v1/x", &[("x-api-key", &key)]),
+        ] {
+            assert_eq!(named(path, pairs).unwrap(), "ann.r", "{path} {pairs:?}");
+        }
+        assert_eq!(named("/v1/x", &[]).unwrap(), UNTAGGED);
+        let long = format!("/e/{}/v1/x", "r".repeat(200));
+        assert_eq!(named(&long, &[]).unwrap_err().status(), 400);
     }
 
     #[test]

@@ -17,6 +17,7 @@ Status = Literal["completed", "truncated", "aborted", "failed", "infrastructure_
 
 CONTROL_VARIABLE = "ROLLTAPE_CONTROL_URL"
 DATA_VARIABLE = "ROLLTAPE_PROXY"
+CA_VARIABLE = "ROLLTAPE_CONTROL_CA"
 CONTROL = "http://127.0.0.1:8081"
 DATA = "http://127.0.0.1:8080"
 WEIGHTS_WAIT_S = 1800.0
@@ -40,8 +41,10 @@ class Client:
     `token` is the control listener's, or `token_file` the file
     that holds it; else the variable that ROLLTAPE_CONTROL_TOKEN_ENV names, else
     ROLLTAPE_CONTROL_TOKEN, else the file that ROLLTAPE_CONTROL_TOKEN_FILE names, else that of the
-    server here at this address, else the one beside `store`, which is ROLLTAPE_STORE or rolltape.db in this folder by default. Every method
-    raises RolltapeError where the server refuses. Threads may share a client, and it may be
+    server here at this address, else the one beside `store`, which is ROLLTAPE_STORE or rolltape.db
+    in this folder by default. The read token opens what only reads. `ca_file` (else
+    ROLLTAPE_CONTROL_CA) holds certificates, in PEM, that are trusted beside the system's. Every
+    method raises RolltapeError where the server refuses. Threads may share a client, and it may be
     pickled.
     """
 
@@ -54,11 +57,13 @@ class Client:
         token_file: str | os.PathLike[str] | None = None,
         store: str | os.PathLike[str] | None = None,
         timeout_s: float = 60.0,
+        ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
         here = None if control or data or store else _servers.meant()
         control = control or os.environ.get(CONTROL_VARIABLE) or (here.control if here else CONTROL)
         found = Token(token, token_file, store, control)
-        self.http = Http(control, token=found, timeout_s=timeout_s)
+        ca_file = ca_file or os.environ.get(CA_VARIABLE) or None
+        self.http = Http(control, token=found, timeout_s=timeout_s, ca_file=ca_file)
         data = data or os.environ.get(DATA_VARIABLE) or (here.agents if here else DATA)
         self.data = Http(data).url
 
@@ -80,6 +85,10 @@ class Client:
     def recording(self) -> Recording:
         """What was recorded: episodes, turns, messages, tokens, groups, search, live events."""
         return Recording(self.http)
+
+    def read_token(self) -> str | None:
+        """The token that only reads, to give to people; None where none is required."""
+        return self.http.get("/read-token")["read_token"]
 
     def metrics(self) -> str:
         """The metrics, in Prometheus' text format."""

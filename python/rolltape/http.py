@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import ssl
 import threading
 import time
 from collections.abc import Mapping
@@ -47,9 +48,19 @@ def segment(text: str) -> str:
 
 
 class Http:
-    """A client of one server. Safe to use from many threads, and after a fork."""
+    """A client of one server. Safe to use from many threads, and after a fork.
 
-    def __init__(self, url: str, *, token: Token | None = None, timeout_s: float = 60.0) -> None:
+    `ca_file` holds certificates, in PEM, that are trusted beside the system's.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: Token | None = None,
+        timeout_s: float = 60.0,
+        ca_file: str | os.PathLike[str] | None = None,
+    ) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"not an address of HTTP: {url}")
@@ -57,13 +68,20 @@ class Http:
         self._parts = parts
         self._token = token
         self._timeout_s = timeout_s
+        self._ca_file = None if ca_file is None else os.path.abspath(ca_file)
+        self._tls = _trust(self._ca_file) if parts.scheme == "https" else None
         self._kept = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"url": self.url, "token": self._token, "timeout_s": self._timeout_s}
+        return {
+            "url": self.url,
+            "token": self._token,
+            "timeout_s": self._timeout_s,
+            "ca_file": self._ca_file,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        Http.__init__(self, state["url"], token=state["token"], timeout_s=state["timeout_s"])
+        Http.__init__(self, **state)
 
     @property
     def token(self) -> str | None:
@@ -151,7 +169,7 @@ class Http:
                     raise RolltapeError(f"{method} {self.url}{path}: {gone!r}") from gone
             except OSError as gone:
                 connection.close()
-                raise RolltapeError(f"{method} {self.url}{path}: {gone!r}") from gone
+                raise RolltapeError(f"{method} {self.url}{path}: {_why(gone)}") from gone
         raise AssertionError("a fresh connection answers or raises")
 
     def begin(
@@ -161,9 +179,7 @@ class Http:
 
         Raises RolltapeError if the server refuses. The caller closes the connection.
         """
-        secure = self._parts.scheme == "https"
-        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        line = kind(self._parts.hostname or "", self._parts.port, timeout=timeout_s)
+        line = self._line(timeout_s)
         token = self.token
         headers = {"authorization": f"Bearer {token}"} if token is not None else {}
         try:
@@ -173,7 +189,7 @@ class Http:
                 raise self.refused(f"{method} {path}", reply.status, reply.read())
         except (http.client.HTTPException, OSError) as gone:
             line.close()
-            raise RolltapeError(f"{method} {self.url}{path}: {gone!r}") from gone
+            raise RolltapeError(f"{method} {self.url}{path}: {_why(gone)}") from gone
         except RolltapeError:
             line.close()
             raise
@@ -185,13 +201,18 @@ class Http:
         if connection is not None:
             connection.close()
 
+    def _line(self, timeout_s: float) -> http.client.HTTPConnection:
+        """A connection that is not open yet."""
+        host, port = self._parts.hostname or "", self._parts.port
+        if self._tls is None:
+            return http.client.HTTPConnection(host, port, timeout=timeout_s)
+        return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=self._tls)
+
     def _connection(self, fresh: bool, timeout_s: float) -> tuple[http.client.HTTPConnection, bool]:
         """This thread's connection, and True if it may have been used before."""
         held = getattr(self._kept, "connection", None)
         if held is None or self._kept.process != os.getpid():
-            secure = self._parts.scheme == "https"
-            kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-            held = kind(self._parts.hostname or "", self._parts.port)
+            held = self._line(timeout_s)
             self._kept.connection, self._kept.process = held, os.getpid()
         if fresh:
             held.close()
@@ -200,6 +221,22 @@ class Http:
         if kept:
             held.sock.settimeout(timeout_s)
         return held, kept
+
+
+def _why(gone: Exception) -> str:
+    """An error, with the way out of the usual mistakes with TLS."""
+    if isinstance(gone, ssl.SSLCertVerificationError):
+        return f"{gone!r}; name the authority of its certificate with ca_file="
+    if isinstance(gone, ssl.SSLError) and gone.reason == "WRONG_VERSION_NUMBER":
+        return f"{gone!r}; it speaks plain HTTP: use http://"
+    return repr(gone)
+
+
+def _trust(ca_file: str | None) -> ssl.SSLContext:
+    trust = ssl.create_default_context()
+    if ca_file is not None:
+        trust.load_verify_locations(ca_file)
+    return trust
 
 
 def _whole(reply: http.client.HTTPResponse, what: str) -> tuple[int, bytes, dict[str, str]]:

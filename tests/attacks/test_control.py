@@ -81,6 +81,40 @@ def test_no_route_but_health_answers_without_the_token(unharmed):
     assert asked > 60
 
 
+def test_the_read_token_opens_what_only_reads_and_nothing_else(unharmed):
+    told = knock(unharmed, "GET", "/read-token").body
+    token = json.loads(told)["read_token"]
+    assert token not in unharmed.process.stderr and token != unharmed.token
+    document = json.loads(knock(unharmed, "GET", "/openapi.json", token=token).body)
+    refused = set()
+    for path, methods in document["paths"].items():
+        for method in methods:
+            name = f"{method.upper()} {path}"
+            path_of_a = re.sub(r"\{\w+\}", "a", path)
+            if path == "/events":
+                continue
+            headers = [JSON] if method == "post" else []
+            status = knock(unharmed, method.upper(), path_of_a, {}, headers, token=token).status
+            assert status == 403 or method == "get", name
+            if status == 403:
+                refused.add(name)
+    assert {"GET /ready", "GET /upstreams", "GET /v1/models", "GET /server_info"} <= refused
+    assert not refused & {"GET /episodes", "GET /calls/{id}/request", "GET /metrics", "GET /search"}
+    spelled = ("/%70ause", "//pause", "/v1/../pause", "/episodes/a/close/", "//feed")
+    assert {knock(unharmed, "POST", path, {}, [JSON], token=token).status for path in spelled} == {403}
+
+
+def test_a_new_token_ends_the_read_token_of_the_old_one(tmp_path):
+    tokens = []
+    for _ in range(2):
+        with harness.serve(tmp_path, *NOWHERE) as proxy:
+            tokens.append(json.loads(knock(proxy, "GET", "/read-token").body)["read_token"])
+            old = knock(proxy, "GET", "/episodes", token=tokens[0]).status
+            assert old == (200 if len(tokens) == 1 else 401)
+        harness.token_file(proxy.store).unlink()
+    assert tokens[0] != tokens[1]
+
+
 def test_paths_and_methods_are_not_told_without_the_token(unharmed):
     for method, path in [("GET", "/nothing"), ("GET", "/episodes"), ("PUT", "/pause")]:
         assert knock(unharmed, method, path, token=None).status == 401

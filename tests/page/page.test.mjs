@@ -229,7 +229,7 @@ test("the token leaves the address, and a wrong one brings the form", () =>
     await page.reload();
     await page.waitForSelector(".table a.row .id");
 
-    await page.evaluate(() => sessionStorage.clear());
+    await page.evaluate(() => localStorage.clear());
     await page.reload();
     const field = page.getByLabel("token");
     await field.fill("not the token");

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::waiting::FeedWaiting;
 use crate::exit::Failure;
 use crate::http::{self, Http};
+use crate::options::control::ServerToAsk;
 
 /// A client of a server's feed.
 pub(crate) struct FeedClient {
@@ -32,9 +33,14 @@ pub(crate) struct FeedAnswer {
 }
 
 impl FeedClient {
-    /// A client of the control listener at `control`, which sends `bearer` as `authorization`.
-    pub(crate) fn new(control: &str, bearer: Option<String>) -> Self {
-        Self { http: Http::new(), control: http::base_url(control), bearer }
+    /// A client of a running server.
+    ///
+    /// # Errors
+    /// [`Failure`] if its token or the authority of its certificate cannot be used.
+    pub(crate) fn new(server: &ServerToAsk) -> Result<Self, Failure> {
+        let control = http::base_url(&server.control);
+        let http = Http::of(&control, &server.ca.read()?)?;
+        Ok(Self { http, control, bearer: server.bearer()? })
     }
 
     /// Asks for items. Returns once the headers have arrived.
@@ -42,7 +48,7 @@ impl FeedClient {
         let url = format!("{}/feed?{query}", self.control);
         let answer = self.http.begin(Method::POST, &url, &self.headers(), &Value::Null).await;
         let (status, headers, body) = answer.map_err(|failure| {
-            failure.hint("give the control listener of `rolltape serve` with --control")
+            failure.or_hint("give the control listener of `rolltape serve` with --control")
         })?;
 
         let rows = match status {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use proxy::{AllowedPath, Config};
+use proxy::{AllowedPath, Config, EpisodePrefix};
 use store::Location;
 
 use super::signing::SigningFile;
@@ -16,6 +16,12 @@ pub(crate) struct AgentArgs {
     /// Take only calls with an API key of the control listener
     #[arg(long, env = "ROLLTAPE_REQUIRE_KEY")]
     pub(crate) require_key: bool,
+    /// Text before the name of every episode that a client names
+    ///
+    /// So that people who share a store do not collide: with `ann.`, a call to /e/run-1 is recorded
+    /// as ann.run-1. Names that begin with it stay.
+    #[arg(long, value_name = "PREFIX", env = "ROLLTAPE_EPISODE_PREFIX")]
+    pub(crate) episode_prefix: Option<EpisodePrefix>,
     /// File of the secrets that sign API keys
     ///
     /// Servers of one database share it. [default: the store's name and -keys]
@@ -78,6 +84,7 @@ impl AgentArgs {
         config.allow_priority = self.allow_priority;
         config.share_prefixes = self.share_prefixes;
         config.call_id_header = self.call_id_header;
+        config.episode_prefix = self.episode_prefix.clone().unwrap_or_default();
         Ok(())
     }
 }

@@ -14,6 +14,7 @@ use store::Location;
 use super::address::ListenAddress;
 use super::pointer;
 use super::store::StoreArgs;
+use super::upstream::read_file;
 use crate::exit::Failure;
 use crate::secret_file;
 
@@ -45,6 +46,27 @@ pub(crate) struct ControlToken {
     pub(super) control_token_env: Option<String>,
 }
 
+/// The authority behind the certificate of a control listener.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = CONTROL_HEADING)]
+pub(crate) struct ControlCa {
+    /// Certificates to trust beside the system's, in PEM
+    ///
+    /// For a control listener with TLS whose certificate is of an authority of your own.
+    #[arg(long, value_name = "FILE", env = "ROLLTAPE_CONTROL_CA")]
+    control_ca: Option<PathBuf>,
+}
+
+impl ControlCa {
+    /// The certificates; empty if none are given.
+    ///
+    /// # Errors
+    /// [`Failure`] if the file cannot be read.
+    pub(crate) fn read(&self) -> Result<Vec<u8>, Failure> {
+        self.control_ca.as_deref().map_or_else(|| Ok(Vec::new()), read_file)
+    }
+}
+
 /// A running server, and the token with which it is asked.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = CONTROL_HEADING)]
@@ -57,6 +79,8 @@ pub(crate) struct ServerToAsk {
         env = "ROLLTAPE_CONTROL_URL"
     )]
     pub(crate) control: String,
+    #[command(flatten)]
+    pub(crate) ca: ControlCa,
     #[command(flatten)]
     token: ControlToken,
     #[command(flatten)]

@@ -7,6 +7,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 use store::Location;
 
+use super::address::UNIX;
 use super::pointer::{self, ServerPointer};
 use crate::terminal;
 
@@ -19,8 +20,14 @@ const READERS: [&str; 13] = [
     "tail", "verify", "view",
 ];
 /// Commands that ask a server, with the options that name it.
-const CALLERS: [(&str, &[&str]); 3] =
-    [("control", &["control"]), ("feed", &["control"]), ("run", &["control", "proxy"])];
+const CALLERS: [(&str, &[&str]); 4] = [
+    ("control", &["control"]),
+    ("feed", &["control"]),
+    ("run", &["control", "proxy"]),
+    (VIEW, &["control"]),
+];
+/// The command that leads a browser to the server's page.
+const VIEW: &str = "view";
 
 /// The start of a store that is no file.
 const DATABASE: &str = "postgres";
@@ -59,8 +66,10 @@ impl ServersHere {
     /// The command with the addresses and the store of that server as its defaults.
     pub(crate) fn set(&self, mut command: Command) -> Command {
         let Some(server) = self.meant() else { return command };
+        // A browser opens no socket, and without the token there is no link.
+        let has_link = !server.control.starts_with(UNIX) && server.token_file.is_some();
         for (name, options) in CALLERS {
-            for option in options {
+            for option in options.iter().filter(|_| name != VIEW || has_link) {
                 let address = if *option == "proxy" { &server.agents } else { &server.control };
                 command = with_default(command, name, option, address);
             }
@@ -79,7 +88,8 @@ impl ServersHere {
         let Some((name, matches)) = matches.subcommand() else { return };
         let is_default = READERS.contains(&name)
             && matches.value_source("location") == Some(ValueSource::DefaultValue);
-        if !is_default || self.has_store {
+        let is_linked = || matches.value_source("control") == Some(ValueSource::DefaultValue);
+        if !is_default || self.has_store || (name == VIEW && is_linked()) {
             return;
         }
 

@@ -162,6 +162,7 @@ const EXAMPLES: [(&str, &str); 21] = [
     (
         "view",
         "rolltape view
+  rolltape view --control http://127.0.0.1:8081
   rolltape view aider-amber --tokenizer ~/models/Qwen3-0.6B
   rolltape view aider-amber --html session.html",
     ),

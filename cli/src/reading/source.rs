@@ -14,7 +14,7 @@ use viewer::{
 
 use self::server::{ServerEvents, ServerReader};
 use crate::exit::Failure;
-use crate::options::control::{CONTROL_HEADING, ControlToken};
+use crate::options::control::{CONTROL_HEADING, ControlCa, ControlToken};
 use crate::options::store::{StoreArgs, text_index};
 
 /// Pause between two looks at a store for what has changed.
@@ -31,6 +31,8 @@ pub(crate) struct SourceArgs {
     /// The store itself is then not read. --store only tells where the token is.
     #[arg(long, value_name = "URL")]
     control: Option<String>,
+    #[command(flatten)]
+    ca: ControlCa,
     #[command(flatten)]
     token: ControlToken,
 }
@@ -59,6 +61,11 @@ impl SourceArgs {
         }
     }
 
+    /// The control listener of the server to ask, if one is to be asked.
+    pub(super) fn server(&self) -> Option<&str> {
+        self.control.as_deref()
+    }
+
     /// The recording. Nothing is read or asked yet.
     pub(super) fn open(&self) -> Result<Source, Failure> {
         self.open_with(None)
@@ -68,7 +75,8 @@ impl SourceArgs {
     pub(super) fn open_with(&self, tokenizer: Option<&PathBuf>) -> Result<Source, Failure> {
         if let Some(control) = &self.control {
             let bearer = self.token.of_client(control, &self.store.location)?;
-            return Ok(Source::Server(Box::new(ServerReader::new(control, bearer))));
+            let server = ServerReader::new(control, &self.ca.read()?, bearer)?;
+            return Ok(Source::Server(Box::new(server)));
         }
         let texts = tokenizer.map(|path| TokenTexts::read(Path::new(path))).transpose();
         let texts = texts.map_err(|e| Failure::of(&e).context("--tokenizer"))?;
@@ -78,6 +86,14 @@ impl SourceArgs {
 }
 
 impl Source {
+    /// The token that only reads, of a server that requires one.
+    pub(super) async fn read_token(&self) -> Result<Option<String>, Failure> {
+        match self {
+            Self::Store(_) => Ok(None),
+            Self::Server(server) => server.read_token().await,
+        }
+    }
+
     /// A page of attempts.
     pub(super) async fn episodes(&self, parameters: &QueryPairs) -> Result<EpisodeList, Failure> {
         self.document(View::Episodes, "", parameters).await

@@ -2,7 +2,7 @@
 
 mod file;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -12,11 +12,12 @@ use store::Snapshot;
 use tokio::sync::watch;
 use viewer::{TokenTexts, Viewer};
 
-use super::source::{Source, conversation};
+use super::source::{Source, SourceArgs, conversation};
 use crate::exit::{CommandResult, Failure};
-use crate::options::address::ListenAddress;
+use crate::http::base_url;
+use crate::options::address::{ListenAddress, UNIX};
 use crate::options::parse::{AttemptName, address, attempt_name};
-use crate::options::store::{StoreArgs, text_index};
+use crate::options::store::text_index;
 use crate::print;
 use crate::secret_file;
 use crate::server::OWN_SOCKET_MODE;
@@ -26,9 +27,9 @@ use crate::terminal;
 
 /// Show a recording in a browser
 ///
-/// Serves a page that shows the store, and prints the link to it, or to an episode's conversation
-/// on it. The link contains a token that ends with this command. The store is only read, also while
-/// `rolltape serve` records into it.
+/// Prints a link to the page, or to an episode's conversation on it. Of a running server it is the
+/// server's own page, and the link has a token that only reads. Else this command serves the page
+/// until it ends, and so does the link's token. The store is only read.
 ///
 /// With --html, writes the page of one episode, or of a group, to a file that a browser opens
 /// without a server.
@@ -40,16 +41,56 @@ pub(crate) struct Args {
     /// ID/ATTEMPT for one of its attempts.
     #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
     episode: Option<AttemptName>,
-    /// Address of the page
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = address)]
-    listen: SocketAddr,
-    /// tokenizer.json or model folder, for the text of tokens
-    #[arg(long, value_name = "PATH")]
+    /// Address of a page of its own [default: a free port of 127.0.0.1]
+    #[arg(long, value_name = "ADDR", value_parser = address, conflicts_with = "control")]
+    listen: Option<SocketAddr>,
+    /// tokenizer.json or model folder, for the text of tokens of a store
+    #[arg(long, value_name = "PATH", conflicts_with = "control")]
     tokenizer: Option<PathBuf>,
     #[command(flatten)]
     file: FileArgs,
     #[command(flatten)]
-    store: StoreArgs,
+    source: SourceArgs,
+}
+
+/// Prints the link to a running server's page, or serves a page.
+pub(crate) async fn run(args: Args) -> CommandResult {
+    // A server that was found and not named has no page for an address or a tokenizer of one's own.
+    let wants_own = args.listen.is_some() || args.tokenizer.is_some() || args.file.html.is_some();
+    match args.source.server().filter(|_| !wants_own).map(str::to_owned) {
+        Some(control) => link(args, &control).await,
+        None => serve(args).await,
+    }
+}
+
+/// Prints the link to the page of the server at `control`.
+async fn link(args: Args, control: &str) -> CommandResult {
+    if control.starts_with(UNIX) {
+        return Err(Failure::new("a browser opens no socket of the file system").hint(
+            "leave --control out, and name the store with --store: its page is then at a port",
+        ));
+    }
+    let source = args.source.open()?;
+    let place = place(&source, args.episode.as_ref()).await?;
+    let token = source.read_token().await?;
+
+    let page = base_url(control);
+    print::line(&match token {
+        Some(token) if place.is_empty() => format!("{page}/#token={token}"),
+        Some(token) => format!("{page}/#token={token}&to={place}"),
+        None => format!("{page}/#{place}"),
+    })?;
+    terminal::message("open this link in a browser; whoever has it can read all that is recorded");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The place on the page: that of an episode's conversation, or the list.
+async fn place(source: &Source, episode: Option<&AttemptName>) -> Result<String, Failure> {
+    if episode.is_none() {
+        return Ok(String::new());
+    }
+    let found = source.named(episode, 0).await?.episode;
+    Ok(conversation(&found.episode_id, found.attempt))
 }
 
 /// The page as a file.
@@ -59,7 +100,7 @@ struct FileArgs {
     /// Write the page and its data to this file, which must not exist; - is stdout
     ///
     /// A browser opens it from a disk, and it asks no network. It holds everything that was said.
-    #[arg(long, value_name = "FILE", conflicts_with = "listen")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "control"])]
     html: Option<PathBuf>,
     /// Write all attempts of a group, side by side
     #[arg(long, value_name = "ID", requires = "html", conflicts_with = "episode")]
@@ -70,25 +111,23 @@ struct FileArgs {
 }
 
 /// Serves the page until a signal asks it to stop.
-pub(crate) async fn run(args: Args) -> CommandResult {
+async fn serve(args: Args) -> CommandResult {
     let read = args.tokenizer.as_deref().map(TokenTexts::read).transpose();
     let texts = read.map_err(|e| Failure::of(&e).context("--tokenizer"))?;
     // A store or an episode that cannot be read is told here, not on the page.
-    drop(Snapshot::open(&args.store.location).await?);
-    let place = text_index(&args.store.location);
-    let viewer = Viewer::new(args.store.location.clone(), texts).with_index(place);
+    let location = args.source.store.location.clone();
+    drop(Snapshot::open(&location).await?);
+    let index = text_index(&location);
+    let viewer = Viewer::new(location, texts).with_index(index);
     if let Some(to) = &args.file.html {
         return file::write(&viewer, &args, to).await;
     }
-    let place = match &args.episode {
-        Some(name) => {
-            let tree = Source::Store(viewer.clone()).named(Some(name), 0).await?;
-            format!("&to={}", conversation(&tree.episode.episode_id, tree.episode.attempt))
-        }
-        None => String::new(),
+    let place = match place(&Source::Store(viewer.clone()), args.episode.as_ref()).await? {
+        list if list.is_empty() => list,
+        place => format!("&to={place}"),
     };
     let mut signals = StopSignals::new()?;
-    let address = ListenAddress::Tcp(args.listen);
+    let address = ListenAddress::Tcp(args.listen.unwrap_or((Ipv4Addr::LOCALHOST, 0).into()));
     let socket = BoundSocket::take(None, &address, OWN_SOCKET_MODE, "--listen")?;
 
     let token = secret_file::random()?;

@@ -34,13 +34,20 @@ pub(super) struct EpisodeClient {
 
 /// A new name for the command's episode.
 fn fresh_id(args: &Args) -> Result<EpisodeId, Failure> {
-    names::name(&args.command).parse().map_err(|e: episode::InvalidId| Failure::of(&e))
+    let id = names::name(&args.command).parse().map_err(|e: episode::InvalidId| Failure::of(&e))?;
+    recorded(args, id)
+}
+
+/// The name by which the episode is recorded.
+fn recorded(args: &Args, id: EpisodeId) -> Result<EpisodeId, Failure> {
+    let prefix = args.proxy.agents.episode_prefix.clone().unwrap_or_default();
+    prefix.before(id).map_err(|e| Failure::of(&e).context("with --episode-prefix"))
 }
 
 impl EpisodeClient {
     pub(super) fn new(args: &Args, own_server: Option<&RunningServer>) -> Result<Self, Failure> {
         let id = match &args.episode.id {
-            Some(id) => id.clone(),
+            Some(id) => recorded(args, id.clone())?,
             None => fresh_id(args)?,
         };
         let (proxy, control) = match own_server {
@@ -58,8 +65,8 @@ impl EpisodeClient {
             id,
             attempt: args.episode.attempt,
             proxy,
+            http: Http::of(&control, &args.server.ca.read()?)?,
             control,
-            http: Http::new(),
             bearer,
             key: None,
         })
@@ -73,7 +80,7 @@ impl EpisodeClient {
         for _ in 0..NAMES_MAX {
             let page = format!("/episodes/{}", self.id);
             let (_, reply) = self.ask(Method::GET, &page, &Value::Null).await?;
-            if reply["episode_id"] != self.id.as_str() {
+            if reply["episode_id"].is_null() {
                 break;
             }
             self.id = fresh_id(args)?;
@@ -82,14 +89,19 @@ impl EpisodeClient {
     }
 
     /// Announces group and task, which the path that the agent gets cannot carry.
-    pub(super) async fn announce(&self, args: &Args) -> Result<(), Failure> {
+    /// The server tells the name by which it records.
+    pub(super) async fn announce(&mut self, args: &Args) -> Result<(), Failure> {
         let body = json!({
             "episode_id": self.id.as_str(),
             "attempt": self.attempt,
             "group_id": args.episode.group.as_ref().map(GroupId::as_str),
             "task_id": args.episode.task.as_ref().map(TaskId::as_str),
         });
-        self.request(Method::POST, "/episodes", &body).await.map(|_| ())
+        let told = self.request(Method::POST, "/episodes", &body).await?;
+        if let Some(id) = told["episode_id"].as_str().and_then(|id| id.parse().ok()) {
+            self.id = id;
+        }
+        Ok(())
     }
 
     /// Makes an API key for the command.
@@ -116,7 +128,7 @@ impl EpisodeClient {
         let headers: Vec<_> =
             self.bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
         self.http.json(method, &url, &headers, body).await.map_err(|failure| {
-            failure.hint(
+            failure.or_hint(
                 "start `rolltape serve` first, or give --upstream URL or --model DIR to start a \
                  server for this command",
             )

@@ -168,6 +168,7 @@ fn no_variable_is_read_that_the_page_does_not_have() {
 #[test]
 fn python_reads_what_the_clients_of_a_server_read() {
     let shared = [
+        "ROLLTAPE_CONTROL_CA",
         "ROLLTAPE_CONTROL_TOKEN",
         "ROLLTAPE_CONTROL_TOKEN_ENV",
         "ROLLTAPE_CONTROL_TOKEN_FILE",

@@ -483,6 +483,7 @@ mod tests {
 
     use super::*;
     use crate::config::continue_mode::ContinueMode;
+    use crate::config::episode_prefix::EpisodePrefix;
     use crate::record::paths::PathMemory;
     use crate::tag::api_key::KeySigner;
 
@@ -528,9 +529,10 @@ mod tests {
             let at = folder.path().join("test.db");
             let (store, writer) = Store::open(at.as_path(), Durability::Process).await.unwrap();
             let memory = Arc::new(MemoryAccount::new(u64::MAX));
+            let signer = KeySigner::open(None, None).unwrap();
             let services = Self {
                 store,
-                tags: Arc::new(TagContext::new(KeySigner::open(None, None).unwrap())),
+                tags: Arc::new(TagContext::new(signer, EpisodePrefix::default())),
                 tracker: Arc::default(),
                 expert_prompts: Arc::default(),
                 paths: PathMemory::new(ContinueMode::Off, &memory),

@@ -258,6 +258,7 @@ function handle(request, response) {
   if (request.headers.authorization !== `Bearer ${TOKEN}`)
     return refuse(401, "the token is missing or wrong");
   if (url.pathname === "/events") return events(response);
+  if (url.pathname === "/read-token") return response.end(JSON.stringify({ read_token: TOKEN }));
   const answer = answerOf(url.pathname, url.searchParams);
   if (answer === null) return refuse(404, "no such thing is recorded");
   const isText = typeof answer === "string";

@@ -3,7 +3,7 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { onRefused } from "./api/client";
 import { FILE, type FileFacts } from "./api/file";
-import { keepToken } from "./api/token";
+import { giveToken, onShared } from "./api/token";
 import { CompareView } from "./compare/compare";
 import { EpisodeView } from "./episode/episode";
 import { Episodes } from "./lists/episodes";
@@ -39,7 +39,13 @@ export function App() {
   const [connected, setConnected] = useState(false);
   const following = useMemo(() => ({ on, connected, setOn, setConnected }), [on, connected]);
 
-  useEffect(() => onRefused(() => setNeedsToken(true)), []);
+  useEffect(() => {
+    onRefused(() => setNeedsToken(true));
+    onShared(() => {
+      setNeedsToken(false);
+      setSession((count) => count + 1);
+    });
+  }, []);
   useEffect(() => {
     document.title = ["rolltape", ...route.path.slice(0, 2).filter((part) => part !== "e")].join(
       " · ",
@@ -59,7 +65,7 @@ export function App() {
   });
 
   const entered = (token: string) => {
-    keepToken(token);
+    giveToken(token);
     setNeedsToken(false);
     setSession((count) => count + 1);
   };
@@ -216,7 +222,9 @@ function TokenForm({ onToken }: { onToken(token: string): void }) {
         onInput={(event) => setToken(event.currentTarget.value)}
       />
       <button disabled={!token.trim()}>open</button>
-      <p class="dim">It is kept for this tab only.</p>
+      <p class="dim">
+        The page keeps a token that only reads, for all its tabs, until 12 hours after its last use.
+      </p>
     </form>
   );
 }

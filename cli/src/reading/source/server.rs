@@ -26,8 +26,17 @@ pub(in crate::reading) struct ServerEvents {
 }
 
 impl ServerReader {
-    pub(super) fn new(control: &str, bearer: Option<String>) -> Self {
-        Self { http: Http::new(), control: http::base_url(control), bearer }
+    pub(super) fn new(control: &str, ca: &[u8], bearer: Option<String>) -> Result<Self, Failure> {
+        let control = http::base_url(control);
+        Ok(Self { http: Http::of(&control, ca)?, control, bearer })
+    }
+
+    /// The token that only reads; `None` if the server requires none.
+    pub(super) async fn read_token(&self) -> Result<Option<String>, Failure> {
+        let url = self.url("/read-token", &Vec::new());
+        let body = http::read_body(self.get(&url).await?, &url).await?;
+        let reply: Value = serde_json::from_slice(&body).unwrap_or_default();
+        Ok(reply["read_token"].as_str().map(str::to_owned))
     }
 
     pub(super) async fn answer(
@@ -58,7 +67,7 @@ impl ServerReader {
             self.bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
         let answer = self.http.begin(Method::GET, url, &headers, &Value::Null).await;
         let (status, _, body) = answer.map_err(|failure| {
-            failure.hint(
+            failure.or_hint(
                 "give the control listener of `rolltape serve` with --control, or leave it out to \
                  read the store",
             )

@@ -41,7 +41,7 @@ export async function ask(path: string, signal?: AbortSignal): Promise<Response>
   let response: Response;
   try {
     response = await fetch(path, {
-      headers: tokenHeader(),
+      headers: await tokenHeader(),
       signal: signal ?? null,
       cache: "no-store",
     });
