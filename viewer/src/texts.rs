@@ -91,6 +91,26 @@ mod tests {
     }
 
     #[test]
+    fn recorded_replies_of_servers_have_the_same_texts() {
+        let texts = |name: &str, sampled: &[u32]| {
+            let path = format!("{}/../tests/tapes/{name}", env!("CARGO_MANIFEST_DIR"));
+            let reply = std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+            let listed = wire::listed_tokens(episode::Route::Chat, &reply);
+            texts_of(wire::bytes_of_ids(&listed[&0], sampled))
+        };
+        let some = |texts: &[&str]| texts.iter().map(|text| Some((*text).to_owned())).collect();
+        let whole: Vec<Option<String>> = some(&["数", "", "😀", "\u{2028}語", "é", "<|im_end|>"]);
+        let ids = [60, 30, 31, 61, 62, 2];
+        assert_eq!(texts("vllm/chat/utf8_stream.asked.sse", &ids), whole);
+        assert_eq!(texts("sglang/chat/utf8.asked.json", &ids), whole);
+
+        // llama.cpp puts both halves into one entry, and writes no text for an end.
+        let entries = texts("llamacpp/chat/utf8.asked.json", &[60, 30, 31, 61, 2]);
+        let last: Vec<Option<String>> = some(&["😀", "\u{2028}語", ""]);
+        assert_eq!((&entries[1], &entries[2..]), (&None, &last[..]));
+    }
+
+    #[test]
     fn a_character_does_not_go_on_behind_a_token_without_a_text() {
         let tokens = vec![Some(vec![0xc3]), None, Some(vec![0xa9])];
         assert_eq!(texts_of(tokens), [Some(String::new()), None, Some("\u{fffd}".to_owned())]);

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use control::Settings;
 use store::Snapshot;
 use tokio::sync::watch;
-use viewer::{TokenTexts, Viewer};
+use viewer::Viewer;
 
-use super::source::{Source, conversation};
+use super::source::{Source, conversation, token_texts};
 use crate::exit::{CommandResult, Failure};
 use crate::options::address::ListenAddress;
 use crate::options::parse::{AttemptName, address, attempt_name};
@@ -46,8 +46,7 @@ pub(crate) struct Args {
 
 /// Serves the page until a signal asks it to stop.
 pub(crate) async fn run(args: Args) -> CommandResult {
-    let read = args.tokenizer.as_deref().map(TokenTexts::read).transpose();
-    let texts = read.map_err(|e| Failure::of(&e).context("--tokenizer"))?;
+    let texts = token_texts(args.tokenizer.as_deref(), &args.store.location)?;
     // A store or an episode that cannot be read is told here, not on the page.
     drop(Snapshot::open(&args.store.location).await?);
     let viewer = Viewer::new(args.store.location, texts);

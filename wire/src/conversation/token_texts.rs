@@ -171,7 +171,8 @@ fn of_triple(triple: &Value) -> ListedToken {
 /// such a name are no text either.
 fn named(name: Option<&str>, bytes: Option<Vec<u8>>) -> ListedToken {
     let id = name.and_then(|name| name.strip_prefix("token_id:")?.parse().ok());
-    let is_text = |bytes: &Vec<u8>| id.is_none() || Some(bytes.as_slice()) != name.map(str::as_bytes);
+    let is_text =
+        |bytes: &Vec<u8>| id.is_none() || Some(bytes.as_slice()) != name.map(str::as_bytes);
     let text = name.filter(|_| id.is_none()).map(|name| name.as_bytes().to_vec());
     ListedToken { id, bytes: bytes.filter(is_text).or(text) }
 }
