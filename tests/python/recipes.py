@@ -23,7 +23,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OWN_TERMINAL = "in a terminal of its own"
 VARYING = re.compile(
     r"""
-    -?\b(?=[0-9a-f-]*\d)(?=[0-9-]*[a-f])[0-9a-f]{8}[0-9a-f-]*\b  # an id
+    -?\b(?=[0-9a-f-]*\d)(?=[0-9-]*[a-f])[0-9a-f]{6}[0-9a-f-]*\b  # an id
     | -?\d(?:[\d,.:]*\d)?(?:e-?\d+)?(?:\s(?:ms|s|min|h|d)\b)?  # a number, an address, a time
     """,
     re.VERBOSE,
