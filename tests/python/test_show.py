@@ -94,6 +94,15 @@ def test_a_turn_is_there_in_full(proxy):
     assert all(line in whole for line in [*POEM.splitlines(), "Third"])
 
 
+@pytest.mark.parametrize("columns", [60, 90])
+def test_a_tree_is_as_wide_as_its_reader(proxy, columns):
+    env = harness.environment(COLUMNS=str(columns))
+    words = ("show", "run-1", "--tree", "--store", proxy.store)
+    tree = harness.command(*words, folder=proxy.folder, env=env).stdout.splitlines()
+    turns = [line for line in tree if "#" in line]
+    assert len(turns) == 3 and max(map(len, turns)) <= columns, tree
+
+
 def test_a_call_is_named_by_its_number_or_the_beginning_of_its_id(proxy):
     turns = [json.loads(line) for line in both(proxy, "show", "run-1", "--json").splitlines()]
     call_id = turns[1]["call_id"]
