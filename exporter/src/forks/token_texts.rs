@@ -31,7 +31,7 @@ impl ForkTexts {
             let lists = wire::listed_tokens(choices[0].call.begun.route, &reply);
             for node in choices {
                 let Some(listed) = lists.get(&node.index) else { continue };
-                let bytes = wire::bytes_of_ids(listed, &node.sampled);
+                let bytes = wire::bytes_of_ids(listed, node.sampled);
                 let known = node.sampled.iter().copied().zip(bytes);
                 found.extend(known.filter_map(|(id, bytes)| Some((id, bytes?))));
             }
