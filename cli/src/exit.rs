@@ -30,6 +30,9 @@ pub(crate) struct Failure {
 pub(crate) const MODEL_FOLDER: &str =
     "give a Hugging Face folder with config.json, *.safetensors and tokenizer.json";
 
+/// The hint about a store that is read.
+const RECORDED_STORE: &str = "name the store that `rolltape serve` records to with --store";
+
 /// The way from a GGUF file to a model folder.
 const FOLDER_OF_GGUF: &str = "\
     give the Hugging Face folder that it was made of, which its page names as the base model: a \
@@ -148,9 +151,7 @@ impl From<store::OpenError> for Failure {
         let failure = Self::of(&error);
 
         match error {
-            store::OpenError::Missing(_) => {
-                failure.hint("name the store that `rolltape serve` records to with --store")
-            }
+            store::OpenError::Missing(_) => failure.hint(RECORDED_STORE),
             store::OpenError::InUse(..) => {
                 failure.hint("stop that process, or record into another file with --store")
             }
@@ -184,6 +185,10 @@ impl From<store::OpenError> for Failure {
 impl From<store::SnapshotError> for Failure {
     fn from(error: store::SnapshotError) -> Self {
         match error {
+            // A reader makes no store, so that another file is no way out.
+            store::SnapshotError::Open(error @ store::OpenError::NotAStore(_)) => {
+                Self::of(&error).hint(RECORDED_STORE)
+            }
             store::SnapshotError::Open(error) => error.into(),
             other => Self::of(&other),
         }

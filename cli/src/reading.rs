@@ -1,14 +1,16 @@
 //! Commands that show a recording to people, one file each.
 //!
 //! [`source`] reads a store or asks a server, in the same documents. [`message`], [`call_line`] and
-//! [`numbers`] turn parts of them into lines.
+//! [`numbers`] turn parts of them into lines; [`prices`] and [`costs`] put prices on them.
 
 pub(crate) mod call_line;
+mod costs;
 pub(crate) mod diff;
 pub(crate) mod episodes;
 mod message;
 mod named;
 mod numbers;
+mod prices;
 pub(crate) mod show;
 mod source;
 pub(crate) mod sql;

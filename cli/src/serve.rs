@@ -114,7 +114,7 @@ pub(crate) async fn run(args: Args, log_format: LogFormat) -> CommandResult {
     let location = args.recording.store.location.clone();
     let store = location.to_string();
     let requires_key = args.proxy.agents.require_key;
-    let running = RunningServer::start(ServerOptions {
+    let options = ServerOptions {
         backend: args.backend,
         proxy: args.proxy,
         engine: args.engine,
@@ -128,10 +128,12 @@ pub(crate) async fn run(args: Args, log_format: LogFormat) -> CommandResult {
         is_private: false,
         passed,
         descriptors_max: raise_descriptors(),
-    })
-    .await?;
+    };
+    let tokenizer = options.tokenizer();
+    let running = RunningServer::start(options).await?;
 
-    let _pointer = pointer_to(&running, &location).and_then(|pointer| pointer.leave());
+    let pointer = pointer_to(&running, &location, tokenizer);
+    let _pointer = pointer.and_then(|pointer| pointer.leave());
     report_addresses(&running, &store, requires_key);
     report_ready();
     let lines =
@@ -174,7 +176,11 @@ fn check_engine(args: &Args) -> Result<(), Failure> {
 }
 
 /// The pointer by which this server is found.
-fn pointer_to(running: &RunningServer, store: &Location) -> Option<ServerPointer> {
+fn pointer_to(
+    running: &RunningServer,
+    store: &Location,
+    tokenizer: Option<PathBuf>,
+) -> Option<ServerPointer> {
     let token = running.token.as_ref().and_then(|found| found.place.as_ref());
     Some(ServerPointer {
         place: pointer::here()?,
@@ -182,6 +188,7 @@ fn pointer_to(running: &RunningServer, store: &Location) -> Option<ServerPointer
         control: pointer::absolute_address(&running.control_url()),
         store: pointer::absolute(store),
         token_file: token.map(PathBuf::from).filter(|path| path.is_absolute()),
+        tokenizer: tokenizer.and_then(|path| std::path::absolute(path).ok()),
     })
 }
 

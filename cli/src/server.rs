@@ -38,6 +38,7 @@ use crate::options::parse::engine_spec;
 use crate::options::proxy::ProxyArgs;
 use crate::options::store::text_index;
 use crate::options::tls::ControlTlsArgs;
+use crate::options::tokenizer::tokenizer_file;
 
 /// The mode of a socket that only its user opens.
 pub(crate) const OWN_SOCKET_MODE: u32 = 0o600;
@@ -173,11 +174,15 @@ impl ServerOptions {
         }
     }
 
+    /// The tokenizer of the model, if it is at hand.
+    pub(crate) fn tokenizer(&self) -> Option<PathBuf> {
+        let of_model = self.backend.model.as_deref().map(tokenizer_file);
+        of_model.or_else(|| self.proxy.upstream.tokenizer())
+    }
+
     /// The viewer of the store, with the tokenizer of the model if it is at hand.
     fn viewer(&self) -> Viewer {
-        let model = self.backend.model.clone();
-        let tokenizer = model.or_else(|| self.proxy.upstream.tokenizer());
-        Viewer::new(self.store.clone(), tokenizer.as_deref().map(TokenTexts::later))
+        Viewer::new(self.store.clone(), self.tokenizer().as_deref().map(TokenTexts::later))
             .with_index(text_index(&self.store))
     }
 }

@@ -105,6 +105,7 @@ const STATS: &[Field] = &Field::any_of([
     "max_reward",
     "buckets",
     "solved_at",
+    "usage",
 ]);
 const SEARCH: &[Field] = &Field::any_of([
     "q",

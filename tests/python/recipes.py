@@ -5,7 +5,9 @@ without a network but the loopback:
 
 - `sh`: commands. Each block must succeed. If the paragraph above says "in a terminal of its own",
   the block goes on in the background, and the next one waits until it is ready.
-- `text`: lines that the last block has printed, in this order. `…` stands for anything.
+- `text`: lines that the last block has printed, in this order, as a real run printed them. Words
+  are the same each time; numbers, times and ids are not compared. `…` stands for anything, and a
+  line of it for lines that are left out.
 - Any other language: a file, whose name the paragraph above has in backticks.
 """
 
@@ -19,6 +21,14 @@ import harness
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OWN_TERMINAL = "in a terminal of its own"
+VARYING = re.compile(
+    r"""
+    -?\b(?=[0-9a-f-]*\d)(?=[0-9-]*[a-f])[0-9a-f]{6}[0-9a-f-]*\b  # an id
+    | -?\d(?:[\d,.:]*\d)?(?:e-?\d+)?(?:\s(?:ms|s|min|h|d)\b)?  # a number, an address, a time
+    """,
+    re.VERBOSE,
+)
+"""What another run prints otherwise."""
 READY = r"listening on |/#token=|Application startup complete"
 """What a background command prints when others may use it."""
 READY_WAIT_S = 240
@@ -140,13 +150,18 @@ def check_texts(page, said):
 
 def held(page, block, printed):
     """Finds the lines of a block in what was printed, one after the other."""
-    rest = [" ".join(line.split()) for line in printed.splitlines()]
+    rest = [shape(line) for line in printed.splitlines()]
     for line in block.text.splitlines():
-        parts = map(re.escape, " ".join(line.split()).split("…"))
+        parts = map(re.escape, shape(line).split("…"))
         pattern = re.compile(".*".join(parts))
         at = next((i for i, one in enumerate(rest) if pattern.fullmatch(one)), None)
         assert at is not None, f"{page}:{block.line}: not printed: {line!r}\n{printed[-6000:]}"
         rest = rest[at + 1 :]
+
+
+def shape(line):
+    """A line without what another run prints otherwise."""
+    return re.sub("#+", "#", VARYING.sub("#", " ".join(line.split())))
 
 
 def available():

@@ -229,7 +229,7 @@ NOBODY = "postgres://nobody@127.0.0.1:9/none"
         (["serve", "--upstream", "http://127.0.0.1:9", *FREE, "--store", "no/x.db"], "mkdir -p no"),
         (["serve", "--upstream", "http://127.0.0.1:9", *FREE, "--store", NOBODY], "PGPASSWORD"),
         (["engine", "--model", "empty", "--listen", "127.0.0.1:0"], "config.json, *.safetensors"),
-        (["episodes", "--store", "notes.db"], "--store"),
+        (["episodes", "--store", "notes.db"], "that `rolltape serve` records to with --store"),
         (["feed", "--control", "127.0.0.1:9"], "--control"),
         (["run", "--control", "http://127.0.0.1:9", "--", "true"], "rolltape serve"),
     ],

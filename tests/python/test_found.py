@@ -64,6 +64,20 @@ def test_a_run_finds_the_server_and_has_a_name_one_can_say(proxy, told):
     assert name[1] in told("episodes", "--json").stdout
 
 
+def test_a_store_has_the_tokenizer_of_its_server(proxy, told, states, tmp_path):
+    words = ("show", "claude-otter", "--tokens", "--json")
+    tokens = json.loads(told(*words).stdout)
+    assert tokens["text_source"] == "tokenizer" and None not in tokens["texts"]
+    named = json.loads(told(*words, "--store", str(proxy.store)).stdout)
+    assert named == tokens
+    control = f"http://{harness.text(proxy.control)}"
+    assert json.loads(told(*words, "--control", control).stdout) == tokens
+    # Another user's state knows no server.
+    alone = harness.environment(XDG_STATE_HOME=str(tmp_path))
+    said = harness.command(*words, "--store", str(proxy.store), folder=tmp_path, env=alone)
+    assert json.loads(said.stdout)["text_source"] is None
+
+
 def test_the_package_finds_the_server(proxy, told, states, tmp_path, monkeypatch):
     for name in ("ROLLTAPE_STORE", "ROLLTAPE_CONTROL_URL", "ROLLTAPE_PROXY"):
         monkeypatch.delenv(name, raising=False)

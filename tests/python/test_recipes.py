@@ -1,6 +1,7 @@
 """The recipes, done as they say by a reader who has nothing else."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -61,11 +62,15 @@ def scripted(turns, folder, port=8000, server="scripted.py"):
     return f"{program} {options} >/dev/null &\n{wait}"
 
 
-def done(name, setting, tmp_path):
-    """Does a recipe and holds its outputs against what it shows."""
+def done(name, setting, tmp_path, *facts):
+    """Does a recipe and holds its outputs against what it shows, and against the facts, which are
+    patterns with the numbers that are the same each time."""
     page = PAGES / name
     said = recipes.run(page, setting, tmp_path)
     recipes.check_texts(page, said)
+    printed = "\n".join(said.values())
+    for fact in facts:
+        assert re.search(fact, printed, re.MULTILINE), f"{name}: {fact}\n{printed[-6000:]}"
 
 
 def python():
@@ -92,13 +97,14 @@ def test_codex(tmp_path):
 
 @pytest.mark.skipif(not AIDER.exists(), reason="clients/install.sh has not been run")
 def test_aider(tmp_path):
-    done("aider.md", recipes.Setting({"aider": AIDER}, scripted(EDIT, tmp_path)), tmp_path)
+    done("aider.md", recipes.Setting({"aider": AIDER}, scripted(EDIT, tmp_path)), tmp_path,
+         "from 2 episodes")
 
 
 def test_own_agent(tmp_path):
     setting = recipes.Setting(PYTHON3,
                               scripted(NUMBERS, tmp_path), variables=python())
-    done("own-agent.md", setting, tmp_path)
+    done("own-agent.md", setting, tmp_path, "^numbers 5 attempts$", "^6 rows from 6 episodes")
 
 
 def test_hosted_api(tmp_path):
@@ -109,7 +115,7 @@ def test_hosted_api(tmp_path):
         instead={"https://api.openai.com": "http://127.0.0.1:8000 --dialect openai",
                  "https://api.anthropic.com": "http://127.0.0.1:8001"},
         variables={"OPENAI_API_KEY": "sk-mine", "ANTHROPIC_API_KEY": "sk-ant-mine"})
-    done("hosted-api.md", setting, tmp_path)
+    done("hosted-api.md", setting, tmp_path, "^1 row from 1 episode,")
 
 
 def test_sandbox(tmp_path):
@@ -123,7 +129,9 @@ def test_one_connection(tmp_path):
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
 def test_fleet(tmp_path):
-    done("fleet.md", recipes.Setting(PYTHON3, f"ln -s {harness.MODEL} $HOME/model"), tmp_path)
+    setting = recipes.Setting(PYTHON3, f"ln -s {harness.MODEL} $HOME/model")
+    facts = (r"^ +8 +1\nengines\n +2$", r"^2\n8\n2$")
+    done("fleet.md", setting, tmp_path, *facts)
 
 
 @pytest.mark.skipif(
@@ -138,7 +146,7 @@ def test_vllm(tmp_path):
         PYTHON3,
         instead={"vllm serve Qwen/Qwen3-0.6B": served, **downloaded("weights/v1")},
         variables=python() | running.QUIET | kind.environment, wait_s=500)
-    done("vllm.md", setting, tmp_path)
+    done("vllm.md", setting, tmp_path, r"^after +1$", "^2 rows from 2 episodes")
 
 
 @pytest.mark.skipif(not TRAINERS.exists(), reason="trainers/install.sh has not been run")
@@ -148,7 +156,7 @@ def test_trl(tmp_path):
         {"python3": TRAINERS}, instead={"train.py 20": "train.py 3", **downloaded("model")},
         variables=python() | {"HF_HUB_OFFLINE": "1", "ROLLTAPE_BIN": str(harness.binary())},
         wait_s=500)
-    done("trl.md", setting, tmp_path)
+    done("trl.md", setting, tmp_path, r"^1 ", r"^2 ")
 
 
 def test_operations(tmp_path):

@@ -182,6 +182,12 @@ def test_one_line_says_what_was_recorded(tmp_path):
     assert ", or in a browser: rolltape view e1/0 --store " in line
 
 
+def test_a_quiet_run_says_nothing(tmp_path):
+    ended = run(tmp_path, [*own(tmp_path), "--quiet"], AGENT)
+    assert ended.returncode == 0 and json.loads(ended.stdout)["calls"] > 0
+    assert "recorded" not in ended.stderr and "read it" not in ended.stderr, ended.stderr
+
+
 def test_a_key_of_the_users_own_is_kept(tmp_path):
     ended = run(tmp_path, own(tmp_path), AGENT, OPENAI_API_KEY="mine")
     assert json.loads(ended.stdout)["env"]["OPENAI_API_KEY"] == "mine"

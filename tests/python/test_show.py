@@ -11,7 +11,9 @@ import openai
 import pytest
 
 import harness
+import upstream
 
+SAID = "A word — and ✓."
 POEM = "\n".join(f"Line {number} of a long poem" for number in range(40))
 LATE_S = 20
 
@@ -92,6 +94,15 @@ def test_a_turn_is_there_in_full(proxy):
     assert all(line in whole for line in [*POEM.splitlines(), "Third"])
 
 
+@pytest.mark.parametrize("columns", [60, 90])
+def test_a_tree_is_as_wide_as_its_reader(proxy, columns):
+    env = harness.environment(COLUMNS=str(columns))
+    words = ("show", "run-1", "--tree", "--store", proxy.store)
+    tree = harness.command(*words, folder=proxy.folder, env=env).stdout.splitlines()
+    turns = [line for line in tree if "#" in line]
+    assert len(turns) == 3 and max(map(len, turns)) <= columns, tree
+
+
 def test_a_call_is_named_by_its_number_or_the_beginning_of_its_id(proxy):
     turns = [json.loads(line) for line in both(proxy, "show", "run-1", "--json").splitlines()]
     call_id = turns[1]["call_id"]
@@ -135,6 +146,42 @@ def test_a_list_says_what_episodes_were_about(proxy):
         ended = harness.command("episodes", "--store", proxy.store, folder=proxy.folder, env=env)
         assert ("Hello" in ended.stdout) == (columns == 120)
         assert all(len(line) <= columns for line in ended.stdout.splitlines())
+
+
+@pytest.fixture(scope="module")
+def unnamed(tmp_path_factory):
+    """A recorder in front of a server whose tokenizer nobody names, and two agents' calls."""
+    folder = tmp_path_factory.mktemp("unnamed")
+    with (
+        upstream.scripted(folder, [{"text": SAID}]) as said,
+        harness.serve(folder, "--upstream", said.url) as proxy,
+    ):
+        for episode, options in (("asked", {"logprobs": True}), ("silent", {})):
+            agent = openai.OpenAI(base_url=proxy.base_url(episode), api_key="k", max_retries=0)
+            messages = [{"role": "user", "content": "Hello"}]
+            agent.chat.completions.create(model="coder", messages=messages, **options)
+        yield proxy
+
+
+def test_texts_of_tokens_are_those_of_the_reply(unnamed):
+    tokens = json.loads(both(unnamed, "show", "asked", "--tokens", "--json"))
+    texts = tokens["texts"][tokens["prompt_tokens"]:]
+    assert tokens["text_source"] == "logprobs" and "".join(texts).startswith(SAID), texts
+    assert "" in texts, "half a character has no text, its other half has all of it"
+    assert set(tokens["texts"][: tokens["prompt_tokens"]]) == {None}
+    assert '"✓"' in both(unnamed, "show", "asked", "--tokens")
+
+
+def test_where_no_text_is_known_the_way_to_it_is_said(unnamed):
+    tokens = json.loads(both(unnamed, "show", "silent", "--tokens", "--json"))
+    assert tokens["text_source"] is None and set(tokens["texts"]) == {None}
+    words = ("show", "silent", "--tokens")
+    said = harness.command(*words, "--store", unnamed.store, folder=unnamed.folder)
+    assert "with --tokenizer" in said.stderr, said
+    control = ("--control", f"http://{harness.text(unnamed.control)}")
+    token = ("--control-token-file", harness.token_file(unnamed.store))
+    said = harness.command(*words, *control, *token, folder=unnamed.folder)
+    assert "start the server with --tokenizer" in said.stderr, said
 
 
 def test_two_attempts_differ_where_they_differ(proxy):

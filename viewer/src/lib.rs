@@ -4,7 +4,8 @@
 //! A [`Viewer`] answers questions about a store: a [`View`], an id, and parameters as in a query.
 //! `docs/reading.md` describes the documents. Each question reads one moment of the store.
 //!
-//! - `episodes`, `groups`, `tasks`, `stats`, `search`: views of many attempts.
+//! - `episodes`, `groups`, `tasks`, `stats`, `search`: views of many attempts; `usage`: their tokens
+//!   by model.
 //! - `tree`, `turn`: one attempt, as an export would thread it.
 //! - `call`, `tokens`: one call; `messages`: what an attempt said, for questions in SQL.
 //! - `events`: what changes.
@@ -35,6 +36,7 @@ mod tokens;
 mod tool_line;
 mod tree;
 mod turn;
+mod usage;
 mod weights;
 
 pub use answer::{Answer, View, Viewer};
@@ -53,4 +55,5 @@ pub use texts::TokenTexts;
 pub use tokens::TokensView;
 pub use tree::{EpisodeTree, FindingView, OtherCall, RewardView};
 pub use turn::{ContinuedView, TurnId, TurnView};
+pub use usage::{AttemptUsage, ModelUsage};
 pub use weights::SpanView;

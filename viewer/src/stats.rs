@@ -11,6 +11,7 @@ use crate::bounds::{BUCKETS, BUCKETS_MAX, STATS_CALLS_MAX, STATS_ROWS};
 use crate::error::ViewError;
 use crate::parameters::Parameters;
 use crate::time::{milliseconds, seconds};
+use crate::usage::{AttemptUsage, ModelUsage, UsageTable};
 use crate::weights::VersionTable;
 
 /// Numbers over time.
@@ -24,6 +25,11 @@ pub struct Stats {
     pub outcomes: BTreeMap<String, u64>,
     pub versions: Vec<VersionStats>,
     pub totals: Totals,
+    #[serde(default)]
+    pub models: Vec<ModelUsage>,
+    /// Only if it is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Vec<AttemptUsage>>,
     pub truncated: bool,
 }
 
@@ -99,11 +105,12 @@ pub(crate) async fn stats(
         solved_at: parameters.finite("solved_at")?.unwrap_or(1.0),
         filter: parameters.filter()?,
     };
+    let has_usage = parameters.flag("usage")?;
     parameters.end()?;
 
     let weights = VersionTable(snapshot.versions().await?);
     let scores = snapshot.scores(&wanted.filter).await?;
-    let (calls, truncated) = read_calls(snapshot, &wanted.filter).await?;
+    let ReadCalls { calls, usage, truncated } = read_calls(snapshot, &wanted.filter).await?;
     let range = TimeRange::of(&wanted, &calls, &scores);
     Ok(Stats {
         from: seconds(range.from),
@@ -113,24 +120,37 @@ pub(crate) async fn stats(
         outcomes: outcomes(&calls),
         versions: versions(&calls, &scores, &weights, wanted.solved_at),
         totals: totals(&calls, &scores),
+        models: usage.models(),
+        usage: has_usage.then(|| usage.attempts()),
         truncated,
     })
 }
 
-/// Reads the calls of a time, the newest first. True if there are more than are read.
+/// The calls of a time.
+#[derive(Default)]
+struct ReadCalls {
+    /// The newest first.
+    calls: Vec<CallNumbers>,
+    usage: UsageTable,
+    /// True if there are more than are read.
+    truncated: bool,
+}
+
 async fn read_calls(
     snapshot: &mut Snapshot,
     filter: &EpisodeFilter,
-) -> Result<(Vec<CallNumbers>, bool), ViewError> {
-    let mut calls: Vec<CallNumbers> = Vec::new();
+) -> Result<ReadCalls, ViewError> {
+    let mut read = ReadCalls::default();
     let mut before = i64::MAX;
     loop {
         let rows = snapshot.call_rows_before(filter, before, STATS_ROWS).await?;
-        let Some(last) = rows.last() else { return Ok((calls, false)) };
+        let Some(last) = rows.last() else { return Ok(read) };
         before = last.key;
-        calls.extend(rows.into_iter().map(CallNumbers::of));
-        if calls.len() >= STATS_CALLS_MAX {
-            return Ok((calls, true));
+        rows.iter().for_each(|row| read.usage.add(row));
+        read.calls.extend(rows.into_iter().map(CallNumbers::of));
+        if read.calls.len() >= STATS_CALLS_MAX {
+            read.truncated = true;
+            return Ok(read);
         }
     }
 }

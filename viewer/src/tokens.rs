@@ -10,7 +10,7 @@ use store::Snapshot;
 use crate::call::find;
 use crate::error::ViewError;
 use crate::parameters::Parameters;
-use crate::texts::TokenTexts;
+use crate::texts::{TokenTexts, texts_of};
 use crate::time::seconds;
 use crate::turn::fidelity;
 use crate::weights::{SpanView, VersionTable};
@@ -171,14 +171,21 @@ impl<'a> ChoiceTokens<'a> {
         if let Some(texts) = texts.and_then(|texts| texts.of(ids)) {
             return (texts, Some("tokenizer"));
         }
-        let reply = self.call.ended.as_ref().map(|ended| ended.reply.read()).unwrap_or_default();
-        let mut recorded = wire::token_texts(self.call.begun.route, &reply);
-        let listed = recorded.remove(&self.choice.map_or(0, |choice| choice.index));
-        // A list of another length does not show which text is whose.
-        let known = listed.filter(|list| !list.is_empty() && list.len() == self.sampled.len());
-        let source = known.is_some().then_some("logprobs");
-        let of = |at: usize| known.as_ref()?.get(at.checked_sub(self.prompt.len())?).cloned();
+        let known = self.listed_texts().unwrap_or_default();
+        let source = known.iter().any(Option::is_some).then_some("logprobs");
+        let of = |at: usize| known.get(at.checked_sub(self.prompt.len())?)?.clone();
         ((start..start + ids.len()).map(of).collect(), source)
+    }
+
+    /// The texts of the sampled tokens that the call's own reply lists.
+    fn listed_texts(&self) -> Option<Vec<Option<String>>> {
+        let (ended, choice) = (self.call.ended.as_ref()?, self.choice?);
+        if self.sampled.is_empty() {
+            return None;
+        }
+        let lists = wire::listed_tokens(self.call.begun.route, &ended.reply.read());
+        let listed = lists.get(&choice.index)?;
+        Some(texts_of(wire::bytes_of_ids(listed, self.sampled)))
     }
 }
 

@@ -36,7 +36,7 @@ pub use state::{
 pub(crate) use template_fields::TEMPLATE_FIELDS;
 pub use template_fields::template_fields;
 pub use thread_root::thread_root;
-pub use token_texts::token_texts;
+pub use token_texts::{ListedToken, bytes_of_ids, listed_tokens};
 
 /// The history and the tools of a request, in OpenAI's chat form.
 #[derive(Debug, Clone, Default, PartialEq)]

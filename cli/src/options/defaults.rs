@@ -171,6 +171,7 @@ mod tests {
             control: "http://127.0.0.1:2".to_owned(),
             store: store.to_owned(),
             token_file: None,
+            tokenizer: None,
         }
     }
 

@@ -35,6 +35,9 @@ pub(crate) struct ServerPointer {
     pub(crate) store: String,
     /// The file of the control listener's token; `None` if it has none, or if it is in no file.
     pub(crate) token_file: Option<PathBuf>,
+    /// The `tokenizer.json` of its model, if it knows one.
+    #[serde(default)]
+    pub(crate) tokenizer: Option<PathBuf>,
 }
 
 /// The file of a server, for as long as it runs.
@@ -83,6 +86,12 @@ pub(crate) fn running() -> Vec<ServerPointer> {
 pub(crate) fn server_at(address: &str) -> Option<ServerPointer> {
     let asked = spelled(address);
     running().into_iter().find(|server| spelled(&server.control) == asked)
+}
+
+/// The tokenizer of the server here that records to `store`, if it knows one.
+pub(crate) fn tokenizer_of(store: &Location) -> Option<PathBuf> {
+    let store = absolute(store);
+    running().into_iter().find(|server| server.store == store)?.tokenizer
 }
 
 /// An address without what may be left out. A name of loopback is another address: who answers to
@@ -156,6 +165,7 @@ mod tests {
             control: format!("http://127.0.0.1:{}", port + 1),
             store: "/runs/rolltape.db".to_owned(),
             token_file: Some("/runs/rolltape.db-token".into()),
+            tokenizer: Some("/models/tiny/tokenizer.json".into()),
         }
     }
 

@@ -8,7 +8,9 @@ use clap::ValueEnum;
 use episode::{EpisodeId, GroupId, TaskId};
 use viewer::{EpisodeList, EpisodeView};
 
+use super::costs::{self, AttemptCosts, Cost};
 use super::numbers::{grouped, reward};
+use super::prices::{PriceArgs, Prices};
 use super::source::{QueryPairs, Source, SourceArgs, pair};
 
 use crate::exit::{CommandResult, Failure};
@@ -53,11 +55,13 @@ pub(crate) struct Args {
     #[arg(long)]
     wide: bool,
     /// Show the list again every second, until interrupted
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long, conflicts_with_all = ["json", "prices"])]
     watch: bool,
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    prices: PriceArgs,
     #[command(flatten)]
     source: SourceArgs,
     #[command(flatten)]
@@ -135,16 +139,26 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     if args.watch {
         return watch(&args, &source).await;
     }
+    let prices = args.prices.read()?;
     let limit = args.limit.unwrap_or(if args.json { 0 } else { LIMIT });
     let list = terminal::waiting("reading episodes", read(&args, &source, limit)).await?;
+    let costs = match &prices {
+        Some(prices) => Some(read_costs(&args, &source, prices).await?),
+        None => None,
+    };
     if args.json {
         for episode in &list.episodes {
-            print::line(&serde_json::to_string(episode).map_err(|e| Failure::of(&e))?)?;
+            let priced = prices.as_ref().zip(costs.as_ref());
+            print::line(&document(episode, priced)?)?;
         }
         return Ok(ExitCode::SUCCESS);
     }
 
-    print::styled_lines(&page(&list.episodes, args.wide))?;
+    let named = prices.as_ref().map(|prices| format!("cost {}", prices.currency));
+    print::styled_lines(&page(&list.episodes, args.wide, named.as_deref().zip(costs.as_ref())))?;
+    if let Some(gaps) = costs.and_then(|costs| costs::sum(&list.episodes, &costs).gaps()) {
+        terminal::remark(&gaps);
+    }
     let shown = list.episodes.len() as u64;
     if shown < list.total {
         terminal::remark(&format!(
@@ -196,6 +210,39 @@ async fn read(args: &Args, source: &Source, limit: u32) -> Result<EpisodeList, F
     }
 }
 
+/// Reads the costs of the attempts that the filters take.
+async fn read_costs(
+    args: &Args,
+    source: &Source,
+    prices: &Prices,
+) -> Result<AttemptCosts, Failure> {
+    let mut parameters = args.filter.parameters();
+    // There it is about calls: those of an attempt that went on later belong to it as well.
+    parameters.retain(|(name, _)| name != "until");
+    parameters.extend(args.episode.as_ref().map(|episode| pair("name", episode)));
+    parameters.push(pair("usage", 1));
+    let stats = terminal::waiting("counting tokens", source.stats(&parameters)).await?;
+    if stats.truncated {
+        terminal::remark("only the newest 500,000 calls have a cost; --since takes a part");
+    }
+    Ok(costs::of_attempts(prices, stats.usage.as_deref().unwrap_or_default()))
+}
+
+/// An attempt as one JSON object, with its cost if there are prices.
+fn document(
+    episode: &EpisodeView,
+    priced: Option<(&Prices, &AttemptCosts)>,
+) -> Result<String, Failure> {
+    let failed = |error| Failure::of(&error);
+    let mut document = serde_json::to_value(episode).map_err(failed)?;
+    if let Some((prices, costs)) = priced {
+        document["cost"] =
+            serde_json::to_value(costs::of_episode(episode, costs)).map_err(failed)?;
+        document["cost"]["currency"] = prices.currency.as_str().into();
+    }
+    serde_json::to_string(&document).map_err(failed)
+}
+
 /// Shows the list again and again.
 async fn watch(args: &Args, source: &Source) -> CommandResult {
     if !terminal::is_terminal() {
@@ -210,7 +257,7 @@ async fn watch(args: &Args, source: &Source) -> CommandResult {
         let at = crate::time::clock(now() as f64 / 1e6);
         let heading = format!("{} episodes at {at}; Ctrl-C ends this", grouped(list.total));
         let mut lines = vec![Line::styled(Style::Dim, heading)];
-        lines.extend(page(&list.episodes, args.wide));
+        lines.extend(page(&list.episodes, args.wide, None));
         terminal::redraw(&lines)?;
         tokio::time::sleep(WATCH_EVERY).await;
     }
@@ -222,7 +269,11 @@ fn has_room_for_text() -> bool {
 }
 
 /// The list as a table, with what was said beside it.
-fn page(episodes: &[EpisodeView], is_wide: bool) -> Vec<Line> {
+fn page(
+    episodes: &[EpisodeView],
+    is_wide: bool,
+    costs: Option<(&str, &AttemptCosts)>,
+) -> Vec<Line> {
     let words = |pick: fn(&EpisodeView) -> TableCell| episodes.iter().map(pick).collect::<Vec<_>>();
     if is_wide {
         let columns = [
@@ -231,15 +282,15 @@ fn page(episodes: &[EpisodeView], is_wide: bool) -> Vec<Line> {
             ("last error", words(|one| said(Style::Red, one.last_error.as_ref()))),
         ];
         let with_words = columns.iter().filter(|(_, cells)| cells.iter().any(|cell| cell.1 != "-"));
-        let lines = numbers(episodes, None);
+        let lines = numbers(episodes, costs, None);
         return with_words.fold(lines, |lines, (name, cells)| beside(lines, name, cells, None));
     }
 
     let Some(width) = terminal::width().filter(|_| has_room_for_text()) else {
-        return numbers(episodes, terminal::width());
+        return numbers(episodes, costs, terminal::width());
     };
     // Two fifths for words; what the numbers leave comes to it.
-    let lines = numbers(episodes, Some(width - width * 2 / 5));
+    let lines = numbers(episodes, costs, Some(width - width * 2 / 5));
     beside(lines, "first prompt, or last error", &words(gist), Some(width))
 }
 
@@ -255,8 +306,12 @@ fn said(style: Style, text: Option<&String>) -> TableCell {
     text.map_or_else(|| plain("-"), |text| (style, text.clone()))
 }
 
-/// The list in numbers.
-fn numbers(episodes: &[EpisodeView], width: Option<usize>) -> Vec<Line> {
+/// The list in numbers, with the costs below their heading.
+fn numbers(
+    episodes: &[EpisodeView],
+    costs: Option<(&str, &AttemptCosts)>,
+    width: Option<usize>,
+) -> Vec<Line> {
     let has_attempts = episodes.iter().any(|episode| episode.attempt > 0);
     let has_groups = episodes.iter().any(|episode| episode.group_id.is_some());
     let now = now() as f64 / 1e6;
@@ -265,6 +320,7 @@ fn numbers(episodes: &[EpisodeView], width: Option<usize>) -> Vec<Line> {
         ("attempt", if has_attempts { 4 } else { u8::MAX }),
         ("state", 2),
         ("reward", 1),
+        costs.map_or(("cost", u8::MAX), |(heading, _)| (heading, 2)),
         ("calls", 3),
         ("prompt", 7),
         ("sampled", 6),
@@ -275,7 +331,9 @@ fn numbers(episodes: &[EpisodeView], width: Option<usize>) -> Vec<Line> {
         ("group", if has_groups { 5 } else { u8::MAX }),
     ];
 
-    let rows = episodes.iter().map(|episode| row(episode, now)).collect::<Vec<_>>();
+    let cost = |episode| costs.map(|(_, costs)| costs::of_episode(episode, costs));
+    let rows = episodes.iter().map(|episode| row(episode, cost(episode), now));
+    let rows = rows.collect::<Vec<_>>();
 
     // Columns that say nothing are left out.
     let kept: Vec<usize> = (0..columns.len()).filter(|at| columns[*at].1 != u8::MAX).collect();
@@ -283,7 +341,7 @@ fn numbers(episodes: &[EpisodeView], width: Option<usize>) -> Vec<Line> {
     table(kept.iter().map(|at| columns[*at]), rows.collect(), width)
 }
 
-fn row(episode: &EpisodeView, now: f64) -> Vec<TableCell> {
+fn row(episode: &EpisodeView, cost: Option<Cost>, now: f64) -> Vec<TableCell> {
     let last = episode.closed_at.or(episode.last_call_at).unwrap_or(episode.opened_at);
     let ids = format!("{}/{}", episode.with_ids, episode.generations);
     let or_dash = |text: &Option<String>| plain(text.as_deref().unwrap_or("-"));
@@ -292,6 +350,7 @@ fn row(episode: &EpisodeView, now: f64) -> Vec<TableCell> {
         plain(episode.attempt),
         state_cell(&episode.state),
         reward(episode.reward),
+        plain(cost.unwrap_or_default().text()),
         plain(episode.calls),
         plain(episode.prompt_tokens),
         plain(episode.completion_tokens),

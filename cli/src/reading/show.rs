@@ -63,7 +63,7 @@ pub(crate) struct Args {
     call: Option<CallName>,
     /// tokenizer.json or model folder, for --tokens
     ///
-    /// It gives the text of every token of a store.
+    /// It gives the text of every token of a store. [default: that of the server that records to it]
     #[arg(long, value_name = "PATH", requires = "tokens")]
     tokenizer: Option<PathBuf>,
     /// Print one JSON object per turn
@@ -77,7 +77,7 @@ pub(crate) struct Args {
 
 /// Prints the conversation, or the part or the form of it that is asked for.
 pub(crate) async fn run(args: Args) -> CommandResult {
-    let source = args.source.open_with(args.tokenizer.as_ref())?;
+    let source = args.source.open_with(args.tokenizer.as_deref())?;
     let attempt =
         |name: AttemptName| AttemptName { attempt: args.attempt.or(name.attempt), ..name };
     let name = args.episode.clone().map(attempt);

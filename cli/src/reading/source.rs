@@ -3,10 +3,11 @@
 
 mod server;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
+use store::Location;
 use viewer::{
     Answer, CallView, EpisodeList, EpisodeTree, EventReader, Stats, TokenTexts, TokensView, View,
     ViewError, Viewer,
@@ -15,6 +16,7 @@ use viewer::{
 use self::server::{ServerEvents, ServerReader};
 use crate::exit::Failure;
 use crate::options::control::{CONTROL_HEADING, ControlCa, ControlToken};
+use crate::options::pointer;
 use crate::options::store::{StoreArgs, text_index};
 
 /// Pause between two looks at a store for what has changed.
@@ -72,16 +74,15 @@ impl SourceArgs {
     }
 
     /// The recording, with a tokenizer for the texts of a store's tokens. A server has its own.
-    pub(super) fn open_with(&self, tokenizer: Option<&PathBuf>) -> Result<Source, Failure> {
+    pub(super) fn open_with(&self, tokenizer: Option<&Path>) -> Result<Source, Failure> {
         if let Some(control) = &self.control {
             let bearer = self.token.of_client(control, &self.store.location)?;
             let server = ServerReader::new(control, &self.ca.read()?, bearer)?;
             return Ok(Source::Server(Box::new(server)));
         }
-        let texts = tokenizer.map(|path| TokenTexts::read(Path::new(path))).transpose();
-        let texts = texts.map_err(|e| Failure::of(&e).context("--tokenizer"))?;
-        let viewer = Viewer::new(self.store.location.clone(), texts);
-        Ok(Source::Store(viewer.with_index(text_index(&self.store.location))))
+        let store = &self.store.location;
+        let viewer = Viewer::new(store.clone(), token_texts(tokenizer, store)?);
+        Ok(Source::Store(viewer.with_index(text_index(store))))
     }
 }
 
@@ -122,6 +123,17 @@ impl Source {
     /// A call as tokens.
     pub(super) async fn tokens(&self, id: &str, choice: u32) -> Result<TokensView, Failure> {
         self.document(View::Tokens, id, &vec![pair("choice", choice)]).await
+    }
+
+    /// The way to texts of tokens that have none.
+    pub(super) fn way_to_texts(&self) -> &'static str {
+        match self {
+            Self::Store(_) => "name the model's folder, or its tokenizer.json, with --tokenizer",
+            Self::Server(_) => {
+                "start the server with --tokenizer, which takes the model's folder or its \
+                 tokenizer.json"
+            }
+        }
     }
 
     /// The bodies of a call: what the agent sent, and what it received.
@@ -195,6 +207,19 @@ impl Changes {
             Self::Server(stream) => stream.next().await,
         }
     }
+}
+
+/// The texts of a store's tokens: by the tokenizer that was named, or by that of the server which
+/// records to the store.
+pub(super) fn token_texts(
+    named: Option<&Path>,
+    store: &Location,
+) -> Result<Option<TokenTexts>, Failure> {
+    let Some(path) = named else {
+        return Ok(pointer::tokenizer_of(store).as_deref().map(TokenTexts::later));
+    };
+    let read = TokenTexts::read(path).map_err(|e| Failure::of(&e).context("--tokenizer"))?;
+    Ok(Some(read))
 }
 
 /// The address of an attempt's conversation on the page of a server.

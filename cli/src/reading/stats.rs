@@ -4,8 +4,10 @@ use std::process::ExitCode;
 
 use viewer::{Stats, TimeBucket, Totals, VersionStats};
 
+use super::costs::{Cost, Costs, GroupCost, ModelCost, amount};
 use super::episodes::FilterArgs;
 use super::numbers::{bar, grouped, known_milliseconds, reward};
+use super::prices::PriceArgs;
 use super::source::{SourceArgs, pair};
 
 use crate::exit::{CommandResult, Failure};
@@ -29,6 +31,8 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    prices: PriceArgs,
+    #[command(flatten)]
     source: SourceArgs,
     #[command(flatten)]
     filter: FilterArgs,
@@ -36,14 +40,23 @@ pub(crate) struct Args {
 
 /// Prints the sums.
 pub(crate) async fn run(args: Args) -> CommandResult {
+    let prices = args.prices.read()?;
     let mut parameters = args.filter.parameters();
+    parameters.extend(prices.is_some().then(|| pair("usage", 1)));
     parameters.push(pair("buckets", args.buckets));
     parameters.push(pair("solved_at", args.solved_at));
     let source = args.source.open()?;
     let stats = terminal::waiting("counting calls", source.stats(&parameters)).await?;
+
+    let usage = stats.usage.as_deref().unwrap_or_default();
+    let costs = prices.map(|prices| Costs::of(&prices, &stats.models, usage));
     match args.json {
-        true => print::line(&serde_json::to_string(&stats).map_err(|e| Failure::of(&e))?)?,
-        false => drop(print::styled_lines(&page(&stats))?),
+        true => print::line(&document(&stats, costs.as_ref())?)?,
+        false => drop(print::styled_lines(&page(&stats, costs.as_ref()))?),
+    }
+
+    if let Some(gaps) = costs.and_then(|costs| costs.total.gaps()) {
+        terminal::remark(&gaps);
     }
     if stats.truncated {
         terminal::remark("only the newest 500,000 calls are counted; --since takes a part");
@@ -51,20 +64,40 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-fn page(stats: &Stats) -> Vec<Line> {
+/// The sums as one JSON object, with the costs in place of the tokens that they are made of.
+fn document(stats: &Stats, costs: Option<&Costs>) -> Result<String, Failure> {
+    let failed = |error| Failure::of(&error);
+    let mut document = serde_json::to_value(stats).map_err(failed)?;
+    if let (Some(costs), Some(members)) = (costs, document.as_object_mut()) {
+        members.remove("usage");
+        members.insert("costs".to_owned(), serde_json::to_value(costs).map_err(failed)?);
+    }
+    serde_json::to_string(&document).map_err(failed)
+}
+
+fn page(stats: &Stats, costs: Option<&Costs>) -> Vec<Line> {
     let mut lines = totals(&stats.totals, stats);
     if stats.totals.calls == 0 {
         return lines;
     }
+
     let mut section = |name: &str, table: Vec<Line>| {
         lines.push(Line::default());
         lines.push(Line::styled(Style::Bold, name.to_owned()));
         lines.extend(table);
     };
     section("outcomes", outcomes(stats));
+    if let Some(costs) = costs {
+        let total = costs.total.text();
+        section(&format!("cost: {total} {}", costs.currency), models(&costs.models));
+        if !costs.groups.is_empty() {
+            section("cost of groups", groups(&costs.groups));
+        }
+    }
     if !stats.versions.is_empty() {
         section("policy versions", versions(&stats.versions));
     }
+
     section("latency", latency(&stats.totals));
     section(&format!("over time, {} each", rough(stats.bucket_s)), buckets(stats));
     lines
@@ -94,6 +127,36 @@ fn totals(totals: &Totals, stats: &Stats) -> Vec<Line> {
         lines.push(Line::styled(Style::Dim, time));
     }
     lines
+}
+
+/// The costs of models. A cost that lacks something has a `+`.
+fn models(models: &[ModelCost]) -> Vec<Line> {
+    let columns = [("model", 0), ("calls", 2), ("prompt", 3), ("sampled", 4), ("cost", 1)];
+    let row = |ModelCost { usage, cost }: &ModelCost| {
+        vec![
+            plain(usage.model.as_deref().unwrap_or("-")),
+            plain(grouped(usage.calls + usage.uncounted)),
+            plain(grouped(usage.prompt_tokens)),
+            plain(grouped(usage.completion_tokens)),
+            plain(if cost.unpriced_calls > 0 { "no price".to_owned() } else { cost.text() }),
+        ]
+    };
+    table(columns, models.iter().map(row).collect(), terminal::width())
+}
+
+/// The mean costs of groups.
+fn groups(groups: &[GroupCost]) -> Vec<Line> {
+    let row = |group: &GroupCost| {
+        let mean = Cost { amount: group.mean, ..group.cost.clone() };
+        vec![
+            plain(&group.group_id),
+            plain(grouped(group.episodes)),
+            plain(mean.text()),
+            plain(group.cost.amount.map_or_else(|| "-".to_owned(), amount)),
+        ]
+    };
+    let columns = [("group", 0), ("episodes", 3), ("mean", 1), ("all", 2)];
+    table(columns, groups.iter().map(row).collect(), terminal::width())
 }
 
 fn outcomes(stats: &Stats) -> Vec<Line> {

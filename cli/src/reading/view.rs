@@ -10,9 +10,9 @@ use control::Settings;
 use episode::GroupId;
 use store::Snapshot;
 use tokio::sync::watch;
-use viewer::{TokenTexts, Viewer};
+use viewer::Viewer;
 
-use super::source::{Source, SourceArgs, conversation};
+use super::source::{Source, SourceArgs, conversation, token_texts};
 use crate::exit::{CommandResult, Failure};
 use crate::http::base_url;
 use crate::options::address::{ListenAddress, UNIX};
@@ -112,8 +112,7 @@ struct FileArgs {
 
 /// Serves the page until a signal asks it to stop.
 async fn serve(args: Args) -> CommandResult {
-    let read = args.tokenizer.as_deref().map(TokenTexts::read).transpose();
-    let texts = read.map_err(|e| Failure::of(&e).context("--tokenizer"))?;
+    let texts = token_texts(args.tokenizer.as_deref(), &args.source.store.location)?;
     // A store or an episode that cannot be read is told here, not on the page.
     let location = args.source.store.location.clone();
     drop(Snapshot::open(&location).await?);

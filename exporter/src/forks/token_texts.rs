@@ -14,7 +14,7 @@ pub(crate) enum ForkTexts {
     /// Texts of all ids of a vocabulary.
     All(Arc<Tokenizer>),
     /// Texts of ids that a reply named, because the agent had asked for logprobs.
-    Known(HashMap<u32, String>),
+    Known(HashMap<u32, Vec<u8>>),
 }
 
 impl ForkTexts {
@@ -27,18 +27,15 @@ impl ForkTexts {
     pub(crate) fn recorded(nodes: &PerNode<Node<'_>>) -> Self {
         let mut found = HashMap::new();
         for choices in nodes.as_slice().chunk_by(|a, b| a.call_id() == b.call_id()) {
-            let texts =
-                wire::token_texts(choices[0].call.begun.route, &choices[0].ended.reply.read());
+            let reply = choices[0].ended.reply.read();
+            let lists = wire::listed_tokens(choices[0].call.begun.route, &reply);
             for node in choices {
-                let Some(texts) = texts.get(&node.index) else { continue };
-                // A list of another length does not show which text is whose.
-                if texts.len() == node.sampled.len() {
-                    found.extend(node.sampled.iter().copied().zip(texts.iter().cloned()));
-                }
+                let Some(listed) = lists.get(&node.index) else { continue };
+                let bytes = wire::bytes_of_ids(listed, node.sampled);
+                let known = node.sampled.iter().copied().zip(bytes);
+                found.extend(known.filter_map(|(id, bytes)| Some((id, bytes?))));
             }
         }
-        // Servers may name tokens by their ids.
-        found.retain(|_, text| !text.starts_with("token_id:"));
         Self::Known(found)
     }
 
@@ -52,9 +49,9 @@ impl ForkTexts {
                 Some(tokenizer.decode(ids, false)).filter(|text| !text.is_empty())
             }
             Self::Known(known) => {
-                let texts: Option<Vec<&str>> =
-                    ids.iter().map(|id| known.get(id).map(String::as_str)).collect();
-                texts.map(|texts| texts.concat())
+                let bytes: Option<Vec<&[u8]>> =
+                    ids.iter().map(|id| known.get(id).map(Vec::as_slice)).collect();
+                bytes.map(|bytes| String::from_utf8_lossy(&bytes.concat()).into_owned())
             }
         }
     }

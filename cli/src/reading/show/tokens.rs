@@ -58,9 +58,11 @@ pub(super) async fn print(
         print::styled_lines(&lines)?;
 
         if !has_texts {
-            terminal::remark(
-                "the texts of tokens are not known: name the model's folder with --tokenizer",
-            );
+            let known = if tokens.text_source.is_some() { "some" } else { "the" };
+            terminal::remark(&format!(
+                "{known} texts of tokens are not known: {}",
+                source.way_to_texts()
+            ));
         }
     }
     Ok(())

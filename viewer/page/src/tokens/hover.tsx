@@ -17,6 +17,12 @@ export function spanAt(spans: VersionSpan[], position: number): VersionSpan | nu
   return spans.find((span) => position >= span.start && position < span.end) ?? null;
 }
 
+/** Returns a text as it is written beside a token. */
+function said(text: string | null): string {
+  if (text === null) return "text not known";
+  return text === "" ? "no text of its own: part of a character, or an end" : visible(text);
+}
+
 export function Hover({ token, part, place }: { token: Token; part: Tokens; place: Place }) {
   const span = token.isSampled ? spanAt(part.versions, token.at) : null;
   const sampledAt = token.at - part.prompt_tokens;
@@ -54,7 +60,7 @@ export function Hover({ token, part, place }: { token: Token; part: Tokens; plac
     : { left: `${left}px`, top: `${place.y + 18}px` };
   return (
     <div class="hover" style={style} role="tooltip">
-      <div class="hover-text">{token.text === null ? "text not known" : visible(token.text)}</div>
+      <div class="hover-text">{said(token.text)}</div>
       <dl>
         {facts.map(([name, value]) => (
           <div key={name}>

@@ -49,6 +49,16 @@ export function TokensView(props: Props) {
   return <Loaded {...props} windows={windows} version={version} />;
 }
 
+/** Says where the texts come from, and the way to those that are not known. */
+function Source({ part: { text_source: source } }: { part: Tokens }) {
+  const way = "start rolltape with --tokenizer, the model's folder or its tokenizer.json";
+  if (source === "tokenizer") return <Mark word="text from tokenizer" tone="plain" />;
+  if (source === null)
+    return <Mark word="no texts: start with --tokenizer" title={way} tone="fair" />;
+  const known = "The reply lists the texts of what was sampled. For those of the prompt, ";
+  return <Mark word={`text from ${source}, sampled only`} title={known + way} tone="plain" />;
+}
+
 /** Says why there is nothing to show. */
 function NoTokens({ part }: { part: Tokens }) {
   return (
@@ -112,10 +122,7 @@ function Loaded({ tree, turn, windows, version }: Props & { windows: Windows; ve
     <div class="tokens">
       <div class="bar">
         <Legend />
-        <Mark
-          word={part.text_source ? `text from ${part.text_source}` : "no text known"}
-          tone="plain"
-        />
+        <Source part={part} />
         <Fidelity word={part.fidelity} />
         {part.reasons.map((reason) => (
           <ReasonMark key={reason} word={reason} />
