@@ -11,12 +11,22 @@ use serde_json::Value;
 use store::{CallRow, EpisodeSummary, Snapshot, SnapshotError, SpokenBody};
 
 use crate::bounds::{BEGINNING_BYTES_MAX, BEGINNING_COPIES, BEGINNINGS_KEPT};
-use crate::episodes::EpisodeView;
 use crate::error::ViewError;
 use crate::excerpt::{answered, prompted, shortened};
 
 /// The states of an attempt that failed.
 const FAILED: [&str; 2] = ["failed", episode::INFRASTRUCTURE_FAILED];
+
+/// Beginnings of what was said in an attempt.
+#[derive(Debug, Default)]
+pub(crate) struct Beginnings {
+    /// What a user asked first.
+    pub(crate) first_prompt: Option<String>,
+    /// What was answered last.
+    pub(crate) last_answer: Option<String>,
+    /// What went wrong last.
+    pub(crate) last_error: Option<String>,
+}
 
 /// What is looked for in a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,35 +62,32 @@ impl<'a> BeginningReader<'a> {
         is_lent.then_some(Self { snapshot, kept, bytes_max })
     }
 
-    /// The document of a summary, with what was said.
-    pub(crate) async fn view(&mut self, summary: EpisodeSummary) -> Result<EpisodeView, ViewError> {
+    /// The beginnings of an attempt.
+    pub(crate) async fn read(&mut self, summary: &EpisodeSummary) -> Result<Beginnings, ViewError> {
         let key = summary.episode.key;
-        let mut view = EpisodeView::in_list(summary);
-        if view.generations == 0 {
-            return Ok(view);
+        if summary.generations == 0 {
+            return Ok(Beginnings::default());
         }
         let request = self.snapshot.first_request(key).await?;
-        view.first_prompt = self.part(request, BodyPart::Prompt).await?;
         let reply = self.snapshot.last_reply(key).await?;
-        view.last_answer = self.part(reply, BodyPart::Answer).await?;
-        view.last_error = self.last_error(key, &view).await?;
-        Ok(view)
+        Ok(Beginnings {
+            first_prompt: self.part(request, BodyPart::Prompt).await?,
+            last_answer: self.part(reply, BodyPart::Answer).await?,
+            last_error: self.last_error(summary).await?,
+        })
     }
 
     /// The error of the last call, if it failed; of a failed attempt, that of the last one that did.
-    async fn last_error(
-        &mut self,
-        key: i64,
-        view: &EpisodeView,
-    ) -> Result<Option<String>, ViewError> {
+    async fn last_error(&mut self, summary: &EpisodeSummary) -> Result<Option<String>, ViewError> {
         // No reply is missing.
-        if view.incomplete + view.refused == 0 {
+        if summary.incomplete + summary.refused == 0 {
             return Ok(None);
         }
+        let (key, status) = (summary.episode.key, summary.episode.status.as_deref());
         let is_fault = |row: &CallRow| row.outcome.as_deref() != Some("complete");
         let last = self.snapshot.last_call_row(key).await?.filter(is_fault);
         let row = match last {
-            None if FAILED.contains(&view.state.as_str()) => {
+            None if status.is_some_and(|status| FAILED.contains(&status)) => {
                 self.snapshot.last_fault_row(key).await?
             }
             last => last,
@@ -88,7 +95,7 @@ impl<'a> BeginningReader<'a> {
 
         let Some(row) = row else { return Ok(None) };
         let Some(outcome) = row.outcome.as_deref() else {
-            let is_running = view.closed_at.is_none();
+            let is_running = summary.episode.closed_at.is_none();
             return Ok((!is_running).then(|| "the last call has no end".to_owned()));
         };
         let told = match &row.error {

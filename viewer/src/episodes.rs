@@ -6,7 +6,7 @@ use episode::{GroupId, TaskId};
 use serde::{Deserialize, Serialize};
 use store::{EpisodeOrder, EpisodePage, EpisodeSummary, Snapshot};
 
-use crate::beginnings::{BeginningReader, KeptBeginnings};
+use crate::beginnings::{BeginningReader, Beginnings, KeptBeginnings};
 use crate::bounds::{LIST_LABEL_BYTES_MAX, LIST_LABELS_MAX};
 use crate::error::ViewError;
 use crate::parameters::{Parameters, newest_first};
@@ -88,10 +88,13 @@ pub(crate) async fn episodes(
     };
     let mut episodes = Vec::with_capacity(found.len());
     for summary in found {
-        episodes.push(match &mut reader {
-            Some(reader) => reader.view(summary).await?,
-            None => EpisodeView::in_list(summary),
-        });
+        let said = match &mut reader {
+            Some(reader) => reader.read(&summary).await?,
+            None => Beginnings::default(),
+        };
+        let Beginnings { first_prompt, last_answer, last_error } = said;
+        let view = EpisodeView::in_list(summary);
+        episodes.push(EpisodeView { first_prompt, last_answer, last_error, ..view });
     }
     Ok(EpisodeList { total, episodes })
 }
