@@ -64,6 +64,11 @@ def test_a_run_finds_the_server_and_has_a_name_one_can_say(proxy, told):
     assert name[1] in told("episodes", "--json").stdout
 
 
+def test_an_option_of_the_agent_does_not_name_a_server(proxy, told):
+    ended = told("run", "python3", "-c", AGENT, "--proxy", "http://127.0.0.1:1", "--store=x.db")
+    assert ended.returncode == 0 and "recorded python3-" in ended.stderr, ended.stderr
+
+
 def test_the_package_finds_the_server(proxy, told, states, tmp_path, monkeypatch):
     for name in ("ROLLTAPE_STORE", "ROLLTAPE_CONTROL_URL", "ROLLTAPE_PROXY"):
         monkeypatch.delenv(name, raising=False)
