@@ -103,6 +103,11 @@ pub(crate) async fn waiting<T>(what: &str, work: impl Future<Output = T>) -> T {
     work.await
 }
 
+/// Stdout for a document that a program reads. Its bytes are written as they are.
+pub(crate) fn document() -> io::StdoutLock<'static> {
+    io::stdout().lock()
+}
+
 /// Returns true where stdout is a terminal.
 pub(crate) fn is_terminal() -> bool {
     io::stdout().is_terminal()

@@ -78,6 +78,11 @@ def test_a_store_has_the_tokenizer_of_its_server(proxy, told, states, tmp_path):
     assert json.loads(said.stdout)["text_source"] is None
 
 
+def test_an_option_of_the_agent_does_not_name_a_server(proxy, told):
+    ended = told("run", "python3", "-c", AGENT, "--proxy", "http://127.0.0.1:1", "--store=x.db")
+    assert ended.returncode == 0 and "recorded python3-" in ended.stderr, ended.stderr
+
+
 def test_the_package_finds_the_server(proxy, told, states, tmp_path, monkeypatch):
     for name in ("ROLLTAPE_STORE", "ROLLTAPE_CONTROL_URL", "ROLLTAPE_PROXY"):
         monkeypatch.delenv(name, raising=False)

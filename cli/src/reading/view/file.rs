@@ -39,8 +39,13 @@ pub(super) async fn write(viewer: &Viewer, args: &Args, to: &Path) -> CommandRes
         bytes_max: BYTES_MAX,
     };
 
-    let written = match to == Path::new(STDOUT) {
-        true => write_page(viewer, &content, BufWriter::new(io::stdout().lock())).await,
+    let to_stdout = to == Path::new(STDOUT);
+    if to_stdout && terminal::is_terminal() {
+        let why = "the page is not written to a terminal";
+        return Err(Failure::new(why).hint("redirect stdout to a file, or name one with --html"));
+    }
+    let written = match to_stdout {
+        true => write_page(viewer, &content, BufWriter::new(terminal::document())).await,
         false => write_file(viewer, &content, to).await,
     };
     match written {
