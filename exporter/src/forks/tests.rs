@@ -171,7 +171,7 @@ fn token_names_in_replies_show_the_text_around_the_place() {
     let sides = (forks[0].text_known.as_str(), forks[0].text_sent.as_str());
     assert_eq!((sides, forks[0].text_source), ((" it is", " it is"), "logprobs"));
     let texts = [(2, "so"), (3, " it"), (4, " is"), (34, " it is"), (6, ".")];
-    let texts = texts.map(|(id, text)| (id, text.to_owned())).into_iter().collect();
+    let texts = texts.map(|(id, text)| (id, text.as_bytes().to_vec())).into_iter().collect();
     let forks = found_with(calls, Some(&ForkTexts::Known(texts)));
     assert_eq!(forks[0].text_sent, " it is.");
 }

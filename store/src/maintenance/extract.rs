@@ -266,7 +266,7 @@ mod tests {
                 name: "trainer_logprobs".into(),
                 version: "7".into(),
                 start: 0,
-                values: vec![-0.5, 0.0].into(),
+                values: vec![-0.5, 0.0],
                 at: 6,
             };
             store.annotate(vec![annotation]).await.unwrap();
@@ -315,7 +315,7 @@ mod tests {
             assert_eq!((report.attempts, report.calls), (2, 8));
             assert_eq!(report.bytes, to.metadata().unwrap().len());
             let left = folder.path().read_dir().unwrap().flatten();
-            assert_eq!(left.map(|file| file.path()).collect::<Vec<_>>(), [to.clone()]);
+            assert_eq!(left.map(|file| file.path()).collect::<Vec<_>>(), std::slice::from_ref(&to));
 
             let mut snapshot = Snapshot::open(&to).await.unwrap();
             assert_eq!(recorded(&mut snapshot).await, all);

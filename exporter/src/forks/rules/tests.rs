@@ -268,7 +268,7 @@ fn reasoning_that_only_the_prompt_lacks_was_cut_by_the_template() {
 
 fn texts(of: &[(u32, &str)]) -> ForkTexts {
     ForkTexts::Known(
-        of.iter().map(|(id, text)| (*id, (*text).to_owned())).collect::<HashMap<_, _>>(),
+        of.iter().map(|(id, text)| (*id, text.as_bytes().to_vec())).collect::<HashMap<_, _>>(),
     )
 }
 
