@@ -65,14 +65,14 @@ pub(crate) struct RedactArgs {
     drop_ids: bool,
     /// What the sampled tokens START to END of this call say is a secret; may be repeated
     #[arg(long = "span", value_name = "CALL:START-END", value_parser = span, requires = "tokenizer")]
-    spans: Vec<TokenSpan>,
+    spans: Vec<NamedSpan>,
     #[command(flatten)]
     rules: RuleArgs,
 }
 
 /// Sampled tokens of the first choice of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct TokenSpan {
+struct NamedSpan {
     call: CallId,
     start: usize,
     end: usize,
@@ -90,11 +90,11 @@ pub(super) struct Redacted {
     pub(super) bytes: u64,
 }
 
-fn span(text: &str) -> Result<TokenSpan, String> {
+fn span(text: &str) -> Result<NamedSpan, String> {
     let parsed = || {
         let (call, tokens) = text.rsplit_once(':')?;
         let (start, end) = tokens.split_once('-')?;
-        let span = TokenSpan {
+        let span = NamedSpan {
             call: call.parse().ok()?,
             start: start.parse().ok()?,
             end: end.parse().ok()?,
@@ -167,7 +167,8 @@ async fn known_values(
 ) -> Result<BTreeMap<Vec<u8>, String>, Failure> {
     let editor = SecretEditor { finder, ids };
     let mut values = BTreeMap::new();
-    let mut spans: Vec<&TokenSpan> = how.spans.iter().collect();
+    let mut spans: Vec<&NamedSpan> = how.spans.iter().collect();
+
     for attempt in attempts {
         let calls = snapshot.calls(attempt).await?;
         match ids {
@@ -206,7 +207,7 @@ fn each_text(editor: &SecretEditor<'_>, call: &Call, mut look: impl FnMut(&[u8])
 }
 
 /// What a span of tokens says.
-fn text_of(span: &TokenSpan, call: &Call, reader: Option<&IdReader>) -> Result<String, Failure> {
+fn text_of(span: &NamedSpan, call: &Call, reader: Option<&IdReader>) -> Result<String, Failure> {
     let ended = call.ended.as_ref();
     let ids = ended.and_then(|ended| ended.choices.first()?.token_ids.as_deref());
     let Some((ids, reader)) = ids.zip(reader) else {
@@ -291,6 +292,7 @@ fn check_tokenizer(reader: &IdReader, calls: &[Call]) -> Result<(), Failure> {
             break;
         }
     }
+
     match compared {
         0 => Ok(()),
         _ => Err(Failure::new("--tokenizer reads other words in the ids than the server sent")

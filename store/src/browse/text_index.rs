@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::browse::filter::{Conditions, EpisodeFilter};
 use crate::database::local::LocalConnection;
 use crate::database::query::query;
+use crate::database::row::Row;
 use crate::error::SnapshotError;
 use crate::snapshot::Snapshot;
 use crate::snapshot::rows::episode_of;
@@ -148,8 +149,9 @@ impl Snapshot {
              ORDER BY e.opened_at DESC, e.episode_id DESC, e.attempt DESC",
             conditions.sql()
         );
+
         let rows = conditions.query(select).fetch_all(self.connection()).await?;
-        let state = |row: &crate::database::row::Row| {
+        let state = |row: &Row| {
             Ok(AttemptState {
                 key: row.try_get("episode_key")?,
                 opened_at: row.try_get("opened_at")?,
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_went_on_is_not_known_until_it_is_indexed_again() {
+    fn an_attempt_that_went_on_is_known_once_indexed_again() {
         let folder = tempfile::tempdir().unwrap();
         let index = TextIndex::create(&folder.path().join("text")).unwrap();
         index.put(state(1), "before").unwrap();

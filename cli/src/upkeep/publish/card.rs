@@ -26,6 +26,7 @@ impl Card<'_> {
         let license = self.license.as_ref().map(|name| format!("license: {name}\n"));
         let models: Vec<String> =
             self.report.notes.models.keys().map(|name| format!("`{name}`")).collect();
+
         [
             format!(
                 "---\n{}tags:\n- agent-traces\n- rolltape\n---\n\n",

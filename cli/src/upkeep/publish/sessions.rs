@@ -189,6 +189,7 @@ fn source(row: &MessageRow, call: Option<&Call>) -> Value {
         let choice = ended.choices.iter().find(|choice| Some(choice.index) == row.choice)?;
         choice.finish_reason.as_deref()
     });
+
     json!({
         "api": begun.map_or("", |begun| begun.route.as_str()),
         "provider": "rolltape",

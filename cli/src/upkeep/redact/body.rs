@@ -23,7 +23,7 @@ pub(super) struct SecretEditor<'a> {
 }
 
 /// Bytes that take the place of others.
-type Edit = (Range<usize>, Vec<u8>);
+type ByteEdit = (Range<usize>, Vec<u8>);
 
 /// What takes the place of a part of a text: a mark, or nothing where an earlier piece has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,7 @@ struct Cut {
 }
 
 /// A text of a body, without its quotes and escapes.
-struct Text {
+struct CutText {
     bytes: Vec<u8>,
     cuts: Vec<Cut>,
     /// True where the escapes could not be read, and the bytes are those between the quotes.
@@ -66,7 +66,7 @@ impl SecretEditor<'_> {
     /// A text without secrets. `None` if it has none.
     pub(super) fn text(&self, text: &str) -> Option<String> {
         let found = self.finder.spans(text.as_bytes()).into_iter();
-        let edits: Vec<Edit> =
+        let edits: Vec<ByteEdit> =
             found.map(|span| (span.range, mark(&span.kind).into_bytes())).collect();
         let edited = || String::from_utf8_lossy(&spliced(text.as_bytes(), &edits)).into_owned();
         (!edits.is_empty()).then(edited)
@@ -106,10 +106,10 @@ impl SecretEditor<'_> {
         }
     }
 
-    fn edit_texts(&self, body: &[u8], leaves: &[Leaf], edits: &mut Vec<Edit>) {
+    fn edit_texts(&self, body: &[u8], leaves: &[Leaf], edits: &mut Vec<ByteEdit>) {
         let of_kind = leaves.iter().filter(|leaf| leaf.kind == LeafKind::Text);
         let leaves: Vec<&Leaf> = of_kind.collect();
-        let mut texts: Vec<Text> = leaves.iter().map(|leaf| self.cut_text(body, leaf)).collect();
+        let mut texts: Vec<CutText> = leaves.iter().map(|leaf| self.cut_text(body, leaf)).collect();
         for of_path in by_path(leaves.iter().map(|leaf| leaf.path)) {
             self.cut_across(&of_path, &mut texts);
         }
@@ -118,19 +118,20 @@ impl SecretEditor<'_> {
     }
 
     /// The text of a leaf, with the secrets that lie in it.
-    fn cut_text(&self, body: &[u8], leaf: &Leaf) -> Text {
+    fn cut_text(&self, body: &[u8], leaf: &Leaf) -> CutText {
         let (bytes, is_spelled) = unquoted(body, leaf);
         let found = self.finder.spans(&bytes).into_iter();
         let cuts = found.map(|SecretSpan { kind, range }| Cut { range, mark: Some(mark(&kind)) });
-        Text { cuts: cuts.collect(), bytes, is_spelled }
+        CutText { cuts: cuts.collect(), bytes, is_spelled }
     }
 
     /// Cuts the secrets out that lie in several texts, which were one text before it was sent in
     /// pieces.
-    fn cut_across(&self, of_path: &[usize], texts: &mut [Text]) {
+    fn cut_across(&self, of_path: &[usize], texts: &mut [CutText]) {
         if of_path.len() < 2 {
             return;
         }
+
         let whole: Vec<u8> = of_path.iter().flat_map(|at| &texts[*at].bytes).copied().collect();
         for SecretSpan { kind, range } in self.finder.spans(&whole) {
             let (mut start, mut mark) = (0, Some(mark(&kind)));
@@ -152,7 +153,7 @@ impl SecretEditor<'_> {
         }
     }
 
-    fn edit_numbers(&self, body: &[u8], leaves: &[Leaf], edits: &mut Vec<Edit>) {
+    fn edit_numbers(&self, body: &[u8], leaves: &[Leaf], edits: &mut Vec<ByteEdit>) {
         let leaves: Vec<Leaf> =
             leaves.iter().filter(|leaf| leaf.kind == LeafKind::Number).cloned().collect();
         for of_path in by_path(leaves.iter().map(|leaf| leaf.path)) {
@@ -174,14 +175,14 @@ impl SecretEditor<'_> {
     }
 }
 
-impl Text {
+impl CutText {
     /// The JSON of the text without what is cut out. `None` if nothing is.
     fn written(mut self) -> Option<Vec<u8>> {
         if self.cuts.is_empty() {
             return None;
         }
         self.cuts.sort_by_key(|cut| cut.range.start);
-        let mut edits: Vec<Edit> = Vec::new();
+        let mut edits: Vec<ByteEdit> = Vec::new();
         for Cut { range, mark } in self.cuts {
             let mark = mark.unwrap_or_default().into_bytes();
             match edits.last_mut() {
@@ -240,7 +241,7 @@ fn by_path(paths: impl Iterator<Item = u64>) -> Vec<Vec<usize>> {
 }
 
 /// The bytes with other ones in the place of some, which are in order and apart.
-fn spliced(bytes: &[u8], edits: &[Edit]) -> Vec<u8> {
+fn spliced(bytes: &[u8], edits: &[ByteEdit]) -> Vec<u8> {
     let (mut new, mut at) = (Vec::with_capacity(bytes.len()), 0);
     for (range, with) in edits {
         new.extend_from_slice(&bytes[at..range.start]);

@@ -87,6 +87,7 @@ impl<'a> CallEditor<'a> {
         let finder = self.editor.finder;
         let prompts: Vec<Vec<SecretSpan>> =
             ended.prompts.iter().map(|ids| reader.spans(finder, &[], ids)).collect();
+
         for choice in &mut ended.choices {
             let at = choice.prompt_index as usize;
             let prompt = ended.prompts.get(at).map_or(&[][..], Vec::as_slice);
@@ -106,6 +107,7 @@ impl<'a> CallEditor<'a> {
             fill(ids, spans, reader.filler());
             self.is_changed |= !spans.is_empty();
         }
+
         let left = ended.prompts.iter().any(|ids| !reader.spans(finder, &[], ids).is_empty());
         if left { Err(left_over()) } else { Ok(()) }
     }

@@ -34,6 +34,7 @@ pub(super) fn pieces(body: &[u8]) -> Vec<(Range<usize>, bool)> {
     if is_document(body) {
         return vec![(0..body.len(), true)];
     }
+
     let mut pieces = Vec::new();
     let (mut at, mut between) = (0, 0);
     for line in body.split_inclusive(|byte| *byte == b'\n') {
