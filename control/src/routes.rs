@@ -196,7 +196,8 @@ static OWN: [ControlRoute; 39] = [
 
     post("/episodes", J::AnnounceEpisode,
         "Announces an episode: its group, task, labels and budget are those that are given here.")
-        .body(fields_of::<AnnounceBody>).reply("`{status: \"ok\", episode_id}`, once it is on disk"),
+        .body(fields_of::<AnnounceBody>)
+        .reply("`{status: \"ok\", episode_id}`, once it is on disk"),
     get("/episodes/{id}", Json(J::ShowEpisode),
         "Returns counts of what was recorded of an episode.")
         .query(ATTEMPT)

@@ -159,8 +159,8 @@ impl Choice {
     /// exchanged as often while a reply runs.
     pub const SPANS_MAX: usize = 1024;
 
-    /// The column that says which ids are not those that the server reported, since they said a
-    /// secret: `{"prompt": [[START, END], ...], "sampled": [[START, END], ...]}`.
+    /// The column that says which ids are others, since they said a secret: `prompt` and `sampled`
+    /// have `[[START, END], ...]` each.
     pub const REDACTED: &str = "redacted";
 
     /// Returns true where the version spans cannot be those of this choice: one ends before it

@@ -8,6 +8,7 @@ pub(crate) mod filter;
 pub(crate) mod groups;
 pub(crate) mod spoken;
 pub(crate) mod sql;
+pub(crate) mod text_index;
+
 #[cfg(test)]
 mod tests;
-pub(crate) mod text_index;

@@ -14,7 +14,7 @@ pub(crate) const ARROWS: [(&str, &[&str]); 14] = [
         "cli",
         &[
             "control", "viewer", "proxy", "exporter", "engine", "store", "http", "kernels", "wire",
-            "episode",
+            "template", "episode",
         ],
     ),
     ("control", &["viewer", "proxy", "exporter", "store", "http", "wire", "episode"]),

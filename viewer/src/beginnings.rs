@@ -36,8 +36,8 @@ enum BodyPart {
     Error,
 }
 
-/// Beginnings that were read before, by the hashes of their bodies: a list that is shown again costs
-/// what is new in it.
+/// Beginnings that were read before, by the hashes of their bodies: a list that is shown again
+/// costs what is new in it.
 #[derive(Debug, Default)]
 pub(crate) struct KeptBeginnings(Mutex<HashMap<BodyHash, Option<String>>>);
 
@@ -77,7 +77,7 @@ impl<'a> BeginningReader<'a> {
         })
     }
 
-    /// The error of the last call, if it failed; of a failed attempt, that of the last one that did.
+    /// The error of the last call, if it failed; of a failed attempt, of the last one that did.
     async fn last_error(&mut self, summary: &EpisodeSummary) -> Result<Option<String>, ViewError> {
         // No reply is missing.
         if summary.incomplete + summary.refused == 0 {

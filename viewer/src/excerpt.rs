@@ -3,7 +3,9 @@
 use serde_json::Value;
 
 use crate::bounds::EXCERPT_CHARS_MAX;
-use crate::tool_line::tool_line;
+use crate::excerpt::tool_line::tool_line;
+
+mod tool_line;
 
 /// Elements that agents add to what a user said: Claude Code and Codex.
 const ADDED: [&str; 3] = ["system-reminder", "environment_context", "user_instructions"];

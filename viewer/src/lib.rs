@@ -4,14 +4,14 @@
 //! A [`Viewer`] answers questions about a store: a [`View`], an id, and parameters as in a query.
 //! `docs/reading.md` describes the documents. Each question reads one moment of the store.
 //!
-//! - `episodes`, `groups`, `tasks`, `stats`, `search`: views of many attempts; `usage`: their tokens
-//!   by model.
+//! - `episodes`, `groups`, `tasks`, `stats`, `search`: views of many attempts; `usage`: their
+//!   tokens by model.
 //! - `tree`, `turn`: one attempt, as an export would thread it.
 //! - `call`, `tokens`: one call; `messages`: what an attempt said, for questions in SQL.
 //! - `events`: what changes.
 //! - `page`: the files of the page that shows all this; `file`: the page with its answers in one.
-//! - `parameters`: the query; `weights`, `texts`, `excerpt`, `tool_line`, `beginnings`, `time`:
-//!   parts of documents.
+//! - `parameters`: the query; `weights`, `texts`, `excerpt`, `beginnings`, `time`: parts of
+//!   documents.
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -33,7 +33,6 @@ mod tasks;
 mod texts;
 mod time;
 mod tokens;
-mod tool_line;
 mod tree;
 mod turn;
 mod usage;

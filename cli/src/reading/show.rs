@@ -63,7 +63,7 @@ pub(crate) struct Args {
     call: Option<CallName>,
     /// tokenizer.json or model folder, for --tokens
     ///
-    /// It gives the text of every token of a store. [default: that of the server that records to it]
+    /// It gives the text of every token of a store. [default: that of the server of the store]
     #[arg(long, value_name = "PATH", requires = "tokens")]
     tokenizer: Option<PathBuf>,
     /// Print one JSON object per turn

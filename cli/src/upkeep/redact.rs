@@ -63,8 +63,11 @@ pub(crate) struct RedactArgs {
     /// Leave out all ids, where no tokenizer tells what they say
     #[arg(long, conflicts_with = "tokenizer")]
     drop_ids: bool,
-    /// What the sampled tokens START to END of this call say is a secret; may be repeated
-    #[arg(long = "span", value_name = "CALL:START-END", value_parser = span, requires = "tokenizer")]
+    /// Sampled tokens of a call that say a secret; repeatable
+    ///
+    /// They are those from START to before END of the call's first choice.
+    #[arg(long = "span", value_name = "CALL:START-END", value_parser = span)]
+    #[arg(requires = "tokenizer")]
     spans: Vec<NamedSpan>,
     #[command(flatten)]
     rules: RuleArgs,

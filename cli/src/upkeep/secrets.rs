@@ -32,7 +32,7 @@ const MATCHED: &str = "match";
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Secrets")]
 pub(crate) struct RuleArgs {
-    /// What this regular expression matches is a secret, too; may be repeated
+    /// Regular expression of a further secret; repeatable
     ///
     /// If it has a group, the first group is the secret.
     #[arg(long = "match", value_name = "REGEX")]

@@ -216,8 +216,8 @@ const TABLE: [(Reason, &str, &str); 26] = [
 
 impl Reason {
     /// All reasons, sorted by word.
-    pub const ALL: [Self; 25] = {
-        let mut all = [Self::AmbiguousParent; 25];
+    pub const ALL: [Self; TABLE.len()] = {
+        let mut all = [Self::AmbiguousParent; TABLE.len()];
         let mut at = 0;
         while at < all.len() {
             all[at] = TABLE[at].0;

@@ -88,8 +88,8 @@ pub struct LastKeys {
     pub finished: i64,
 }
 
-pub(super) const ROW: &str = "SELECT c.call_key, c.call_id, e.episode_key, e.episode_id, e.attempt, \
-    e.group_id, e.task_id, c.method, c.path, c.route, \
+pub(super) const ROW: &str = "SELECT c.call_key, c.call_id, e.episode_key, e.episode_id, \
+    e.attempt, e.group_id, e.task_id, c.method, c.path, c.route, \
     coalesce(c.reply_model, c.requested_model) AS model, c.client, c.agent, c.kind, \
     c.started_at, c.first_byte_at, c.ended_at, c.status, c.outcome, c.error, \
     c.prompt_tokens, c.completion_tokens, c.stamp_start, \

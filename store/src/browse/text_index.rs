@@ -27,8 +27,8 @@ const GRAMS_MAX: usize = 64;
 const BUSY_WAIT: Duration = Duration::from_millis(200);
 
 const SCHEMA: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; \
-    CREATE TABLE IF NOT EXISTS indexed (episode_key INTEGER PRIMARY KEY, opened_at INTEGER NOT NULL, \
-    calls INTEGER NOT NULL) STRICT; \
+    CREATE TABLE IF NOT EXISTS indexed (episode_key INTEGER PRIMARY KEY, \
+    opened_at INTEGER NOT NULL, calls INTEGER NOT NULL) STRICT; \
     CREATE VIRTUAL TABLE IF NOT EXISTS grams USING fts5(text, content='', contentless_delete=1, \
     detail=none, tokenize='trigram case_sensitive 1')";
 

@@ -35,8 +35,8 @@ struct LogPart {
 }
 
 impl LogReader {
-    /// The bytes of one body, checked against its hash; `None` if they, or the parts of the log that
-    /// hold them, are longer than `bytes_max`.
+    /// The bytes of one body, checked against its hash; `None` if they, or the parts of the log
+    /// that hold them, are longer than `bytes_max`.
     pub(crate) async fn bytes_alone(
         &mut self,
         connection: &mut StoreConnection,

@@ -57,9 +57,10 @@ pub async fn backup(from: impl Into<Location>, to: &Path) -> Result<u64, BackupE
         Location::File(path) => path,
         server @ Location::Server(_) => return Err(BackupError::Server(server.to_string())),
     };
-    let copy = NewFile::beside(to)?;
+    refuse_existing(to)?;
 
     let (connection, is_former) = open::beside(&from, sqlite::open::for_copying).await?;
+    let copy = NewFile::beside(to)?;
     let path = copy.path();
     let copied = offload(move || {
         connection.fetch("VACUUM INTO $1", &[path.display().to_string().into()], 1)?;

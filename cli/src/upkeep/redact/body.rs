@@ -1,8 +1,8 @@
 //! Secrets in the bytes of a request or a reply.
 //!
-//! What holds no secret stays byte for byte. A text gets a mark in the place of a secret, also where
-//! it was sent in pieces: the first piece has the mark. Bytes and token ids of a secret become
-//! others of the same number.
+//! What holds no secret stays byte for byte. A text gets a mark in the place of a secret, also
+//! where it was sent in pieces: the first piece has the mark. Bytes and token ids of a secret
+//! become others of the same number.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

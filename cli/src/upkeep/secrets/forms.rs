@@ -6,7 +6,10 @@ pub(super) const FORMS: [(&str, &str); 25] = [
     // To its end, or as far as it is there.
     (
         "private key",
-        r"(?s)-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----(?:.*?-----END (?:[A-Z]+ )*PRIVATE KEY-----|[A-Za-z0-9+/=\s\\]*)",
+        concat!(
+            r"(?s)-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----",
+            r"(?:.*?-----END (?:[A-Z]+ )*PRIVATE KEY-----|[A-Za-z0-9+/=\s\\]*)"
+        ),
     ),
     ("Anthropic key", r"\bsk-ant-[A-Za-z0-9_-]{20,}"),
     ("OpenRouter key", r"\bsk-or-v1-[0-9a-f]{40,}"),

@@ -20,7 +20,7 @@ const PRINCIPAL: [&str; 12] = [
 const SHELLS: [&str; 4] = ["sh", "bash", "zsh", "dash"];
 
 /// The line of a call of a tool, such as `bash ls -la`; `None` where it names no tool.
-pub(crate) fn tool_line(call: &Value) -> Option<String> {
+pub(super) fn tool_line(call: &Value) -> Option<String> {
     let function = call.get("function")?;
     let name = function.get("name")?.as_str()?;
     let given = function.get("arguments").and_then(Value::as_str).unwrap_or_default();
