@@ -44,7 +44,11 @@ def redacted(recorded, tmp_path_factory):  # noqa: F811
 
 def test_nothing_is_found_in_the_copy(redacted):
     store, clean, report = redacted
-    assert report["secrets"] == {"Anthropic key": 1, "GitHub token": 1}
+    assert report["secrets"] == {
+        "Anthropic key": 1,
+        "GitHub token": 1,
+        "password in a URL": 1,
+    }
     words = ("scan", "--store", clean, "--tokenizer", harness.MODEL)
     ended = harness.command(*words, folder=clean.parent)
     assert ended.returncode == 0, ended.stdout

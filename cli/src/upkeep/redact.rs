@@ -22,7 +22,7 @@ use crate::exit::{CommandResult, Failure};
 use crate::options::episodes::SelectionArgs;
 use crate::print;
 use crate::terminal;
-use crate::upkeep::secrets::{RuleArgs, SecretFinder};
+use crate::upkeep::secrets::{NAMED, RuleArgs, SecretFinder};
 
 /// The label of an attempt that has other words than were recorded.
 const LABEL: &str = "redacted";
@@ -161,7 +161,7 @@ pub(super) async fn redact(
     Ok(report)
 }
 
-/// The secrets of all attempts, which are then found wherever they stand, with their kinds.
+/// The secrets of all attempts, with their kinds.
 async fn known_values(
     snapshot: &mut Snapshot,
     attempts: &[AttemptRecord],
@@ -184,7 +184,7 @@ async fn known_values(
             let named = spans.extract_if(.., |span| span.call == call.begun.call_id);
             for span in named.collect::<Vec<_>>() {
                 let said = text_of(span, call, ids)?;
-                values.insert(said.into_bytes(), "span".to_owned());
+                values.insert(said.into_bytes(), NAMED.to_owned());
             }
         }
     }

@@ -27,6 +27,8 @@ const CUT_BYTES_MIN: usize = 8;
 const PROGRAM_BYTES_MAX: usize = 256 << 20;
 /// The kind of what `--match` finds.
 const MATCHED: &str = "match";
+/// The kind of what a user names by its place.
+pub(super) const NAMED: &str = "span";
 
 /// Rules beside the forms of usual services.
 #[derive(Debug, Clone, clap::Args)]
@@ -146,11 +148,14 @@ impl SecretFinder {
         Ok(Self { forms: program(&parts)?, groups, values: BTreeMap::new(), any_value: None })
     }
 
-    /// The same, which also finds these secrets by their values, wherever they stand.
+    /// The same, which also finds these secrets by their values, wherever they stand, unless they
+    /// are short.
     ///
     /// # Errors
     /// [`Failure`] when they are too many for one program.
-    pub(super) fn knowing(mut self, values: BTreeMap<Vec<u8>, String>) -> Result<Self, Failure> {
+    pub(super) fn knowing(mut self, found: BTreeMap<Vec<u8>, String>) -> Result<Self, Failure> {
+        let mut values = found;
+        values.retain(|value, kind| value.len() >= VALUE_BYTES_MIN || kind == NAMED);
         // Of those that begin at one place the longest is found.
         let mut longest_first: Vec<&[u8]> = values.keys().map(Vec::as_slice).collect();
         longest_first.sort_by_key(|value| std::cmp::Reverse(value.len()));
@@ -169,13 +174,10 @@ impl SecretFinder {
             .collect()
     }
 
-    /// The secrets of a text that are worth to be looked for elsewhere, with their kinds.
+    /// The secrets of a text, with their kinds.
     pub(super) fn values_of(&self, text: &[u8]) -> Vec<(Vec<u8>, String)> {
         let found = self.formed(text).into_iter();
-        found
-            .filter(|(span, _)| span.range.len() >= VALUE_BYTES_MIN)
-            .map(|(span, _)| (text[span.range].to_vec(), span.kind))
-            .collect()
+        found.map(|(span, _)| (text[span.range].to_vec(), span.kind)).collect()
     }
 
     /// All secrets of a text, whole or cut off at one of its ends; in order, none in another.
