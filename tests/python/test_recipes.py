@@ -156,7 +156,7 @@ def test_trl(tmp_path):
         {"python3": TRAINERS}, instead={"train.py 20": "train.py 3", **downloaded("model")},
         variables=python() | {"HF_HUB_OFFLINE": "1", "ROLLTAPE_BIN": str(harness.binary())},
         wait_s=500)
-    done("trl.md", setting, tmp_path, r"^ +1 +\d+$", r"^ +2 +\d+$")
+    done("trl.md", setting, tmp_path, r"^ *1 +\d+ *$", r"^ *2 +\d+ *$")
 
 
 def test_operations(tmp_path):
