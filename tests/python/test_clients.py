@@ -31,7 +31,7 @@ import scripts  # noqa: E402
 
 EPISODE = "a-run:1.0"
 PREFIX = f"/e/{EPISODE}"
-RUN_WAIT_S = 240
+RUN_WAIT_S = 200
 AT_ONCE = 2
 PROBE = ("GET", "/v1/models")
 SAMPLER = ("GET", "/server_info?config_format=json")
