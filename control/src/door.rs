@@ -1,4 +1,4 @@
-//! Who is let in: the route of a request, its token, and what the read token opens.
+//! The door of the listener: the route of a request, its token, and what the read token opens.
 //!
 //! The read token is made of the control listener's own, so that nothing more is kept, and a new
 //! one of these ends both.

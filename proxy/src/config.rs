@@ -100,7 +100,7 @@ pub struct Config {
     pub signing_secrets: Option<Arc<dyn SigningSecretPlace>>,
     /// The budget of every attempt that was announced without one.
     pub budget: Budget,
-    /// What is put before every episode that a client names.
+    /// The prefix of every episode that a client names.
     pub episode_prefix: EpisodePrefix,
     /// True if replies name their call in the header `x-rolltape-call-id`.
     pub call_id_header: bool,

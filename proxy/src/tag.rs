@@ -51,7 +51,7 @@ pub(crate) struct TagContext {
     pub(crate) signer: KeySigner,
     pub(crate) conversations: Conversations,
     pub(crate) responses: ResponseChains,
-    /// What is put before the names that clients give.
+    /// The prefix of the names that clients give.
     pub(crate) prefix: EpisodePrefix,
 }
 

@@ -101,6 +101,20 @@ pub struct AttemptRecord {
     pub may_lack_calls: bool,
 }
 
+impl AttemptRecord {
+    /// The tag of its calls: they do not differ in group, task and labels.
+    pub fn tag(&self) -> Tag {
+        Tag {
+            episode: self.id.clone(),
+            attempt: self.attempt,
+            group: self.group.clone(),
+            task: self.task.clone(),
+            labels: self.labels.clone(),
+            source: self.source,
+        }
+    }
+}
+
 /// A filter of episodes. An empty one takes all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {

@@ -20,15 +20,15 @@ const FAILED: [&str; 2] = ["failed", episode::INFRASTRUCTURE_FAILED];
 /// Beginnings of what was said in an attempt.
 #[derive(Debug, Default)]
 pub(crate) struct Beginnings {
-    /// What a user asked first.
+    /// The first words of a user.
     pub(crate) first_prompt: Option<String>,
-    /// What was answered last.
+    /// The last answer.
     pub(crate) last_answer: Option<String>,
-    /// What went wrong last.
+    /// The last error.
     pub(crate) last_error: Option<String>,
 }
 
-/// What is looked for in a body.
+/// The words that are looked for in a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum BodyPart {
     Prompt,
@@ -108,7 +108,7 @@ impl<'a> BeginningReader<'a> {
         Ok(Some(error_line(told, outcome, row.status)))
     }
 
-    /// What is looked for in a body. One that does not decode has nothing: the list is not refused
+    /// The words that are looked for in a body. One that does not decode has nothing: the list is not refused
     /// for it.
     async fn part(
         &mut self,

@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// With --json the default is all.
     #[arg(long, value_name = "N")]
     limit: Option<u32>,
-    /// What was asked, answered and went wrong at full width
+    /// First prompt, last answer and last error, in full
     ///
     /// With --json each object gets `first_prompt`, `last_answer` and `last_error`.
     #[arg(long)]

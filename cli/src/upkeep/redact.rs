@@ -51,7 +51,7 @@ pub(crate) struct Args {
     filter: SelectionArgs,
 }
 
-/// What is a secret, and how it goes from ids.
+/// The rules for secrets, and the reader of ids.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Secrets")]
 pub(crate) struct RedactArgs {
@@ -81,7 +81,7 @@ struct NamedSpan {
     end: usize,
 }
 
-/// What was written.
+/// Counts of what was written.
 #[derive(Debug, Default)]
 pub(super) struct Redacted {
     pub(super) episodes: u64,
@@ -209,7 +209,7 @@ fn each_text(editor: &SecretEditor<'_>, call: &Call, mut look: impl FnMut(&[u8])
     }
 }
 
-/// What a span of tokens says.
+/// The text of a span of tokens.
 fn text_of(span: &NamedSpan, call: &Call, reader: Option<&IdReader>) -> Result<String, Failure> {
     let ended = call.ended.as_ref();
     let ids = ended.and_then(|ended| ended.choices.first()?.token_ids.as_deref());

@@ -1,4 +1,4 @@
-//! What is put before the names of episodes, so that people who share a store do not collide.
+//! A prefix of the names of episodes, so that people who share a store do not collide.
 
 use std::str::FromStr;
 

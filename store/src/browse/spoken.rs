@@ -1,4 +1,4 @@
-//! What the first and the last calls of an attempt said, read without the calls between them.
+//! The words of the first and the last calls of an attempt, read without the calls between them.
 
 use bytes::Bytes;
 use episode::{CallId, Route};

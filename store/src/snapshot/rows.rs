@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use episode::{
     Annotation, Body, CallEnd, CallId, CallKind, CallStart, Choice, Continued, Fidelity, Lineage,
-    Outcome, Reward, RewardScope, Route, ScopeError, ScopeParts, Tag, TagSource, TokenColumn,
+    Outcome, Reward, RewardScope, Route, ScopeError, ScopeParts, TagSource, TokenColumn,
     TokenCounts, VersionSpan, VersionStamps,
 };
 
@@ -46,17 +46,9 @@ pub(crate) fn parse<T: FromStr>(word: String, kind: &'static str) -> Result<T, S
 pub(crate) fn begun_of(row: &Row, record: &AttemptRecord) -> Result<CallStart, SnapshotError> {
     let call_id: CallId = parse(row.try_get("call_id")?, "call id")?;
 
-    // Group, task and labels are those of the episode: calls do not differ in them.
     Ok(CallStart {
         call_id,
-        tag: Tag {
-            episode: record.id.clone(),
-            attempt: record.attempt,
-            group: record.group.clone(),
-            task: record.task.clone(),
-            labels: record.labels.clone(),
-            source: record.source,
-        },
+        tag: record.tag(),
         started_at: row.try_get("started_at")?,
         method: row.try_get("method")?,
         path: row.try_get("path")?,

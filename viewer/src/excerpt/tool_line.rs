@@ -1,4 +1,4 @@
-//! What a tool was asked to do, in one line: its name, and the argument that says most.
+//! A tool and its task, in one line: its name, and the argument that says most.
 
 use serde_json::Value;
 

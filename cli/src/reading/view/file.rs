@@ -17,7 +17,7 @@ use crate::version;
 
 /// Longest page: a browser that opens a longer one takes many times as much memory.
 const BYTES_MAX: u64 = 200_000_000;
-/// What stands for stdout.
+/// The name of stdout.
 const STDOUT: &str = "-";
 
 /// Writes the page to `to`.

@@ -176,7 +176,7 @@ fn arguments(value: &Value) -> Value {
     }
 }
 
-/// Who answered, and what it cost.
+/// The model that answered, its tokens, and the reason for which it stopped.
 fn source(row: &MessageRow, call: Option<&Call>) -> Value {
     let begun = call.map(|call| &call.begun);
     let ended = call.and_then(|call| call.ended.as_ref()).filter(|_| row.choice.is_some());

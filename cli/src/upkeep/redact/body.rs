@@ -1,6 +1,6 @@
 //! Secrets in the bytes of a request or a reply.
 //!
-//! What holds no secret stays byte for byte. A text gets a mark in the place of a secret, also
+//! Bytes that hold no secret stay as they are. A text gets a mark in the place of a secret, also
 //! where it was sent in pieces: the first piece has the mark. Bytes and token ids of a secret
 //! become others of the same number.
 
@@ -25,7 +25,7 @@ pub(super) struct SecretEditor<'a> {
 /// Bytes that take the place of others.
 type ByteEdit = (Range<usize>, Vec<u8>);
 
-/// What takes the place of a part of a text: a mark, or nothing where an earlier piece has it.
+/// A part of a text that goes. A mark takes its place, or nothing where an earlier piece has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Cut {
     range: Range<usize>,
@@ -226,7 +226,7 @@ fn as_bytes(numbers: &[u32]) -> Option<Vec<u8>> {
     numbers.iter().map(|number| u8::try_from(*number).ok()).collect()
 }
 
-/// What takes the place of a secret in a text.
+/// The mark that takes the place of a secret in a text.
 pub(super) fn mark(kind: &str) -> String {
     format!("[redacted {kind}]")
 }

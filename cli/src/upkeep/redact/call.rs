@@ -108,7 +108,9 @@ impl<'a> CallEditor<'a> {
             self.is_changed |= !spans.is_empty();
         }
 
-        let left = ended.prompts.iter().any(|ids| !reader.spans(finder, &[], ids).is_empty());
+        let sampled = ended.choices.iter().filter_map(|choice| choice.token_ids.as_ref());
+        let mut all = ended.prompts.iter().chain(sampled);
+        let left = all.any(|ids| !reader.spans(finder, &[], ids).is_empty());
         if left { Err(left_over()) } else { Ok(()) }
     }
 

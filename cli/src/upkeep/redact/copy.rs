@@ -61,14 +61,7 @@ impl StoreCopy {
     /// Writes an attempt. What it spent, its limits and its keys are not copied.
     pub(super) async fn attempt(&self, whole: WholeAttempt) -> Result<(), Failure> {
         let record = &whole.record;
-        let tag = Tag {
-            episode: record.id.clone(),
-            attempt: record.attempt,
-            group: record.group.clone(),
-            task: record.task.clone(),
-            labels: record.labels.clone(),
-            source: record.source,
-        };
+        let tag = record.tag();
         let attempt = AttemptId::from(&tag);
         let announcement = Announcement {
             tag: tag.clone(),

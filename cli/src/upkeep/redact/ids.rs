@@ -10,7 +10,7 @@ use template::{TokenStrings, Tokenizer};
 use crate::exit::Failure;
 use crate::upkeep::secrets::{FILLERS, SecretFinder, SecretSpan, joined};
 
-/// What a token has that ends inside a character.
+/// The last character of a token that ends inside one.
 const REPLACEMENT: char = '\u{FFFD}';
 
 /// Reads ids, and names the one that takes the place of others.
