@@ -108,8 +108,8 @@ impl<'a> BeginningReader<'a> {
         Ok(Some(error_line(told, outcome, row.status)))
     }
 
-    /// The words that are looked for in a body. One that does not decode has nothing: the list is not refused
-    /// for it.
+    /// The words that are looked for in a body. One that does not decode has nothing: the list is
+    /// not refused for it.
     async fn part(
         &mut self,
         body: Option<SpokenBody>,

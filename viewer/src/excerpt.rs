@@ -49,7 +49,7 @@ pub(crate) fn heard(messages: &[Value]) -> String {
     }
 }
 
-/// The first question of a user: an excerpt of the first message of a user that is more than reminders.
+/// The first question of a user: an excerpt of their first message that is more than reminders.
 pub(crate) fn prompted(messages: &[Value]) -> Option<String> {
     let mut asked = messages.iter().filter(|message| message["role"].as_str() == Some("user"));
     let said = |message: &Value| {
@@ -60,7 +60,8 @@ pub(crate) fn prompted(messages: &[Value]) -> Option<String> {
     asked.find_map(said)
 }
 
-/// The words of an answer, in one line: its text, else the tools that it called, else its reasoning.
+/// The words of an answer, in one line: its text, else the tools that it called, else its
+/// reasoning.
 pub(crate) fn answered(message: &Value) -> Option<String> {
     let text = wire::content_text(message.get("content")).filter(|text| !text.trim().is_empty());
     let tools = || {
