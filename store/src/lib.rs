@@ -11,7 +11,7 @@
 //! - `feed`: finished episodes that are handed out to trainers, in [`Lease`]s, and how they are
 //!   settled. [`VersionRecord`]: versions of the weights.
 //! - [`verify()`] checks a store, [`prune()`] deletes episodes, [`backup()`] copies a file,
-//!   and [`extract()`] some of its episodes.
+//!   and [`extract()`] some of its episodes; [`seal()`] moves finished ones to segments.
 //! - `sqlite`, `postgres`: opening either database, by its `migrations`; `database`: one interface
 //!   to both.
 //!
@@ -67,6 +67,10 @@ pub use maintenance::extract::{ExtractFilter, ExtractReport, extract};
 pub use maintenance::prune::{
     KeepReason, PruneCandidate, PruneError, PruneFilter, PrunePlan, PruneReport, plan_prune, prune,
 };
+pub use maintenance::segments::SegmentError;
+pub use maintenance::segments::catalog::{CatalogEntry, EntryKind, SegmentFolder};
+pub use maintenance::segments::gather::{GatheredStore, SegmentAtHand};
+pub use maintenance::segments::seal::{SealOptions, SealReport, seal};
 pub use snapshot::Snapshot;
 pub use snapshot::room::{Loan, ReadingRoom};
 pub use snapshot::summary::EpisodeSummary;

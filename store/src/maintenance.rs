@@ -1,5 +1,6 @@
-//! The care of a store: copies of it, and the deletion of episodes.
+//! The care of a store: copies of it, the deletion of episodes, and segments.
 
 pub(crate) mod backup;
 pub(crate) mod extract;
 pub(crate) mod prune;
+pub(crate) mod segments;

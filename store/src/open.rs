@@ -33,6 +33,14 @@ pub(crate) async fn for_local_reading(at: &Location) -> Result<StoreConnection, 
     }
 }
 
+/// Opens a segment, in the caller's own thread where it says so.
+pub(crate) async fn for_segment(path: &Path, here: bool) -> Result<StoreConnection, OpenError> {
+    match here {
+        true => sqlite::open::for_segment(path).map(StoreConnection::Local),
+        false => open_file(path, sqlite::open::for_segment).await,
+    }
+}
+
 async fn open_file(
     path: &Path,
     open: fn(&Path) -> Result<LocalConnection, OpenError>,

@@ -1,6 +1,7 @@
 //! A read-only view of the store at one moment.
 //!
-//! `calls` reads calls back whole, `summary` counts them, `rows` decodes rows.
+//! `calls` reads calls back whole, `summary` counts them, `rows` decodes rows. `sealed` finds the
+//! calls of attempts that are in segments.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,11 +18,13 @@ use crate::location::Location;
 use crate::open;
 use crate::snapshot::room::{Loan, ReadingRoom};
 use crate::snapshot::rows::{annotation_of, episode_of, reward_of};
+use crate::snapshot::sealed::{Holder, OpenSegments, Part};
 use crate::types::{AttemptRecord, Selection};
 
 pub(crate) mod calls;
 pub(crate) mod room;
 pub(crate) mod rows;
+pub(crate) mod sealed;
 pub(crate) mod summary;
 
 /// The condition on an episode `e`; null takes all. The values are those of [`bind`].
@@ -43,11 +46,10 @@ fn bind(statement: Query, selection: &Selection) -> Query {
 /// A view of one moment of a store: later commits do not show.
 #[derive(Debug)]
 pub struct Snapshot {
-    connection: StoreConnection,
-    /// True where any choice has arrays beside its ids; `None` until the store is asked.
-    has_sides: Option<bool>,
-    /// True where any choice has annotations; `None` until the store is asked.
-    has_annotations: Option<bool>,
+    /// The store itself.
+    own: Part,
+    /// The segments that were opened for attempts that are not in the store itself.
+    segments: OpenSegments,
     /// Where the memory for calls comes from; `None` for a process that only reads.
     room: Option<Arc<dyn ReadingRoom>>,
     /// The memory of the attempts that were read.
@@ -75,16 +77,16 @@ impl Snapshot {
     async fn of(mut connection: StoreConnection) -> Result<Self, SnapshotError> {
         // The transaction stays open as long as the snapshot: it is what fixes the moment.
         connection.begin_snapshot().await?;
-        let (has_sides, has_annotations, room, loans) = (None, None, None, Vec::new());
-        Ok(Self { connection, has_sides, has_annotations, room, loans })
+        let (own, segments) = (Part::new(connection), OpenSegments::default());
+        Ok(Self { own, segments, room: None, loans: Vec::new() })
     }
 
     pub(crate) fn connection(&mut self) -> &mut StoreConnection {
-        &mut self.connection
+        &mut self.own.connection
     }
 
     pub(crate) fn connection_ref(&self) -> &StoreConnection {
-        &self.connection
+        &self.own.connection
     }
 
     /// Episodes sorted by group (those without one last), then id, then attempt.
@@ -100,14 +102,14 @@ impl Snapshot {
              AS marked FROM episode e WHERE {SELECTED} \
              ORDER BY group_id IS NULL, group_id, episode_id, attempt"
         );
-        let rows = bind(query(select), selection).fetch_all(&mut self.connection).await?;
+        let rows = bind(query(select), selection).fetch_all(self.connection()).await?;
 
         // All labels in one statement, however many episodes there are.
         let select = format!(
             "SELECT l.episode_key, l.name, l.value FROM label l JOIN episode e \
              USING (episode_key) WHERE {SELECTED} ORDER BY l.label_key"
         );
-        let label_rows = bind(query(select), selection).fetch_all(&mut self.connection).await?;
+        let label_rows = bind(query(select), selection).fetch_all(self.connection()).await?;
         let mut labels: HashMap<i64, Vec<(String, String)>> = HashMap::new();
         for row in &label_rows {
             labels.entry(row.try_get("episode_key")?).or_default().push(label_of(row)?);
@@ -122,18 +124,26 @@ impl Snapshot {
         Ok(episodes)
     }
 
-    /// The episode that holds a call.
-    pub(crate) async fn episode_with(
+    /// The attempt that holds a call of a part.
+    pub(crate) async fn attempt_with(
         &mut self,
         call: CallId,
     ) -> Result<Option<AttemptRecord>, SnapshotError> {
+        let select = "SELECT e.episode_id, e.attempt FROM episode e JOIN call c \
+                      USING (episode_key) WHERE c.call_id = $1";
+        let part = self.part_with(call).await?;
+        let of_call = query(select).bind(call.to_string());
+        let Some(row) = of_call.fetch_optional(&mut part.connection).await? else {
+            return Ok(None);
+        };
+
+        // The part may be a segment: what is said of the attempt is in the store.
+        let (id, attempt): (String, i64) = (row.try_get("episode_id")?, row.try_get("attempt")?);
         let row = query(
             "SELECT e.*, EXISTS (SELECT 1 FROM mark m WHERE m.episode_key = e.episode_key) \
-             AS marked FROM episode e JOIN call c USING (episode_key) WHERE c.call_id = $1",
-        )
-        .bind(call.to_string())
-        .fetch_optional(&mut self.connection)
-        .await?;
+             AS marked FROM episode e WHERE e.episode_id = $1 AND e.attempt = $2",
+        );
+        let row = row.bind(id).bind(attempt).fetch_optional(self.connection()).await?;
         match row {
             None => Ok(None),
             Some(row) => Ok(Some(self.with_labels(episode_of(&row)?).await?)),
@@ -146,21 +156,9 @@ impl Snapshot {
         mut record: AttemptRecord,
     ) -> Result<AttemptRecord, sqlx::Error> {
         let select = "SELECT name, value FROM label WHERE episode_key = $1 ORDER BY label_key";
-        let rows = query(select).bind(record.key).fetch_all(&mut self.connection).await?;
+        let rows = query(select).bind(record.key).fetch_all(self.connection()).await?;
         record.labels = rows.iter().map(label_of).collect::<Result<_, _>>()?;
         Ok(record)
-    }
-
-    /// True where any choice has arrays beside its ids. Few stores have, and asking once is faster
-    /// than looking for them at each choice.
-    pub(crate) async fn has_sides(&mut self) -> Result<bool, sqlx::Error> {
-        if let Some(known) = self.has_sides {
-            return Ok(known);
-        }
-        let first = query("SELECT 1 FROM side LIMIT 1").fetch_optional(&mut self.connection);
-        let found = first.await?.is_some();
-        self.has_sides = Some(found);
-        Ok(found)
     }
 
     /// The open attempts of which something has a budget: they, or a key of theirs.
@@ -173,7 +171,7 @@ impl Snapshot {
                       OR e.seconds_max IS NOT NULL OR EXISTS (SELECT 1 FROM api_key k \
                       WHERE k.episode_key = e.episode_key \
                       AND (k.calls_max IS NOT NULL OR k.tokens_max IS NOT NULL)))";
-        let rows = query(select).fetch_all(&mut self.connection).await?;
+        let rows = query(select).fetch_all(self.connection()).await?;
         rows.iter()
             .map(|row| {
                 let episode: String = row.try_get("episode_id")?;
@@ -188,7 +186,7 @@ impl Snapshot {
     pub(crate) async fn setting(&mut self, name: &str) -> Result<Option<Vec<u8>>, SnapshotError> {
         let row = query("SELECT value FROM setting WHERE name = $1")
             .bind(name)
-            .fetch_optional(&mut self.connection)
+            .fetch_optional(self.connection())
             .await?;
         Ok(row.map(|row| row.first()).transpose()?)
     }
@@ -209,7 +207,7 @@ impl Snapshot {
         )
         .bind(name)
         .bind(until)
-        .fetch_all(&mut self.connection)
+        .fetch_all(self.connection())
         .await?;
         // A later reward of an attempt replaces an earlier one in the map.
         rows.iter().map(|row| Ok((row.try_get("episode_key")?, row.try_get("value")?))).collect()
@@ -222,13 +220,14 @@ impl Snapshot {
     /// [`SnapshotError`] when the store cannot be read.
     pub async fn sampled(&mut self, scope: RewardScope) -> Result<Option<u32>, SnapshotError> {
         let RewardScope::Tokens { call, choice, .. } = scope else { return Ok(None) };
+        let part = self.part_with(call).await?;
         let row = query(
             "SELECT k.tokens FROM choice k JOIN call c USING (call_key) \
              WHERE c.call_id = $1 AND k.choice_index = $2",
         )
         .bind(call.to_string())
         .bind(i64::from(choice))
-        .fetch_optional(&mut self.connection)
+        .fetch_optional(&mut part.connection)
         .await?;
         let tokens: Option<i64> = row.map(|row| row.try_get("tokens")).transpose()?.flatten();
         Ok(tokens.and_then(|tokens| u32::try_from(tokens).ok()))
@@ -244,7 +243,7 @@ impl Snapshot {
              given_at FROM reward WHERE episode_key = $1 ORDER BY reward_key",
         )
         .bind(record.key)
-        .fetch_all(&mut self.connection)
+        .fetch_all(self.connection())
         .await?;
         rows.iter().map(reward_of).collect()
     }
@@ -257,18 +256,13 @@ impl Snapshot {
         &mut self,
         record: &AttemptRecord,
     ) -> Result<Vec<Annotation>, SnapshotError> {
-        // Few stores have any, and asking once is faster than looking at each attempt.
-        if self.has_annotations.is_none() {
-            let first = query("SELECT 1 FROM annotation LIMIT 1");
-            let found = first.fetch_optional(&mut self.connection).await?.is_some();
-            self.has_annotations = Some(found);
-        }
-        if self.has_annotations == Some(false) {
+        let Holder { part, key } = self.holder(record.key).await?;
+        if !part.has_annotations().await? {
             return Ok(Vec::new());
         }
         let of_episode =
             format!("{ANNOTATIONS} WHERE c.episode_key = $1 ORDER BY a.annotation_key");
-        let rows = query(of_episode).bind(record.key).fetch_all(&mut self.connection).await?;
+        let rows = query(of_episode).bind(key).fetch_all(&mut part.connection).await?;
         rows.iter().map(annotation_of).collect()
     }
 
@@ -281,7 +275,8 @@ impl Snapshot {
         call: CallId,
     ) -> Result<Vec<Annotation>, SnapshotError> {
         let of_call = format!("{ANNOTATIONS} WHERE c.call_id = $1 ORDER BY a.annotation_key");
-        let rows = query(of_call).bind(call.to_string()).fetch_all(&mut self.connection).await?;
+        let part = self.part_with(call).await?;
+        let rows = query(of_call).bind(call.to_string()).fetch_all(&mut part.connection).await?;
         rows.iter().map(annotation_of).collect()
     }
 }

@@ -6,6 +6,7 @@
 //! - `report`: the findings.
 //! - `check`: one episode under check; `episode` walks through it: `logs`, then its calls, then
 //!   `chains`.
+//! - `segments`: the files of sealed attempts.
 
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
@@ -14,12 +15,14 @@ use crate::location::Location;
 use crate::snapshot::Snapshot;
 use crate::verify::check::EpisodeCheck;
 use crate::verify::report::VerifyReport;
+use crate::verify::segments::check_segments;
 
 mod chains;
 mod check;
 mod episode;
 mod logs;
 pub(crate) mod report;
+mod segments;
 
 /// Findings that one check of the whole store reports.
 const FINDINGS_MAX: i64 = 100;
@@ -32,7 +35,13 @@ const FINDINGS_MAX: i64 = 100;
 pub async fn verify(at: impl Into<Location>) -> Result<VerifyReport, SnapshotError> {
     // Each row is a question of its own: trips to another thread would cost more than the answers.
     let mut snapshot = Snapshot::open_here(at).await?;
-    let connection = snapshot.connection();
+    let mut report = check_store(snapshot.connection()).await;
+    check_segments(snapshot.connection(), &mut report).await;
+    Ok(report)
+}
+
+/// Checks a store without its segments, or a segment.
+async fn check_store(connection: &mut StoreConnection) -> VerifyReport {
     let mut report = VerifyReport::default();
 
     // A server checks its pages itself.
@@ -47,14 +56,14 @@ pub async fn verify(at: impl Into<Location>) -> Result<VerifyReport, SnapshotErr
         Ok(keys) => keys,
         Err(error) => {
             report.add_store_damage(format!("its episodes cannot be listed: {error}"));
-            return Ok(report);
+            return report;
         }
     };
     for key in keys {
         report.episodes += 1;
         EpisodeCheck::new(connection, &mut report, key).run().await;
     }
-    Ok(report)
+    report
 }
 
 /// Runs SQLite's own check of pages and indexes.

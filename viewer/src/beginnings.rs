@@ -101,7 +101,7 @@ impl<'a> BeginningReader<'a> {
         let told = match &row.error {
             Some(error) => Some(error.clone()),
             None => {
-                let reply = self.snapshot.reply_of(row.key).await?;
+                let reply = self.snapshot.reply_of(&row).await?;
                 self.part(reply, BodyPart::Error).await?
             }
         };

@@ -8,6 +8,7 @@ use crate::database::row::Row;
 use crate::error::SnapshotError;
 use crate::snapshot::Snapshot;
 use crate::snapshot::rows::{parse, reward_of, spans_of};
+use crate::snapshot::sealed::Holder;
 
 /// A call without what was said.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,15 +114,16 @@ impl Snapshot {
         &mut self,
         episode_key: i64,
     ) -> Result<Option<String>, SnapshotError> {
-        let last = query(format!("{ROW} {LAST_VERSIONED}")).bind(episode_key);
-        match last.fetch_optional(self.connection()).await? {
+        let Holder { part, key } = self.holder(episode_key).await?;
+        let last = query(format!("{ROW} {LAST_VERSIONED}")).bind(key);
+        match last.fetch_optional(&mut part.connection).await? {
             Some(row) => Ok(row_of(&row)?.version),
             None => Ok(None),
         }
     }
 
-    /// Calls of the attempts that a filter takes, the newest first, from before the key `before`.
-    /// The times of the filter are those of the calls.
+    /// Calls of the attempts that a filter takes, the newest first, from before the key `before`;
+    /// those in segments are not among them. The times of the filter are those of the calls.
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.

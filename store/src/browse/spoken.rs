@@ -9,6 +9,7 @@ use crate::error::SnapshotError;
 use crate::log::reader::LogReader;
 use crate::snapshot::Snapshot;
 use crate::snapshot::rows::parse;
+use crate::snapshot::sealed::Holder;
 
 /// A body of a call, not read yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +20,9 @@ pub struct SpokenBody {
     pub route: Route,
     /// The hash of the bytes; `None` in stores of early versions.
     pub hash: Option<Vec<u8>>,
-    /// The store's own key.
+    /// The store's own key of the attempt.
+    episode_key: i64,
+    /// The key of the body, where its calls are.
     key: i64,
 }
 
@@ -69,14 +72,14 @@ impl Snapshot {
         self.main_or_any(of, episode_key).await
     }
 
-    /// The reply of a call by the store's own key.
+    /// The reply of a call of [`Snapshot::last_call_row`] or [`Snapshot::last_fault_row`].
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
-    pub async fn reply_of(&mut self, call_key: i64) -> Result<Option<SpokenBody>, SnapshotError> {
+    pub async fn reply_of(&mut self, call: &CallRow) -> Result<Option<SpokenBody>, SnapshotError> {
         let select =
-            format!("{SPOKEN} JOIN body b ON b.body_key = c.reply_body WHERE c.call_key = $1");
-        self.spoken(query(select).bind(call_key)).await
+            format!("{SPOKEN} JOIN body b ON b.body_key = c.reply_body WHERE c.call_id = $1");
+        self.spoken(query(select).bind(call.call_id.to_string()), call.episode_key).await
     }
 
     /// The bytes of a body, read without the rest of its episode; `None` if reading them takes more
@@ -89,7 +92,9 @@ impl Snapshot {
         body: &SpokenBody,
         bytes_max: u64,
     ) -> Result<Option<Bytes>, SnapshotError> {
-        let read = LogReader::default().bytes_alone(self.connection(), body.key, bytes_max).await;
+        let Holder { part, .. } = self.holder(body.episode_key).await?;
+        let read =
+            LogReader::default().bytes_alone(&mut part.connection, body.key, bytes_max).await;
         read.map_err(|error| error.of_call(body.call_id))
     }
 
@@ -121,8 +126,10 @@ impl Snapshot {
         select: String,
         episode_key: i64,
     ) -> Result<Option<CallRow>, SnapshotError> {
-        let row = query(select).bind(episode_key).fetch_optional(self.connection()).await?;
-        row.as_ref().map(row_of).transpose()
+        let Holder { part, key } = self.holder(episode_key).await?;
+        let row = query(select).bind(key).fetch_optional(&mut part.connection).await?;
+        let row = row.as_ref().map(row_of).transpose()?;
+        Ok(row.map(|row| CallRow { episode_key, ..row }))
     }
 
     /// The body that a statement finds in the main thread, else in any.
@@ -131,16 +138,24 @@ impl Snapshot {
         statement: fn(&str) -> String,
         episode_key: i64,
     ) -> Result<Option<SpokenBody>, SnapshotError> {
-        let main = self.spoken(query(statement(MAIN)).bind(episode_key)).await?;
+        let key = self.holder(episode_key).await?.key;
+        let main = self.spoken(query(statement(MAIN)).bind(key), episode_key).await?;
         match main {
             Some(found) => Ok(Some(found)),
-            None => self.spoken(query(statement("true")).bind(episode_key)).await,
+            None => self.spoken(query(statement("true")).bind(key), episode_key).await,
         }
     }
 
-    async fn spoken(&mut self, select: Query) -> Result<Option<SpokenBody>, SnapshotError> {
-        let Some(row) = select.fetch_optional(self.connection()).await? else { return Ok(None) };
+    /// The body that a statement finds where the calls of an attempt are.
+    async fn spoken(
+        &mut self,
+        select: Query,
+        episode_key: i64,
+    ) -> Result<Option<SpokenBody>, SnapshotError> {
+        let Holder { part, .. } = self.holder(episode_key).await?;
+        let Some(row) = select.fetch_optional(&mut part.connection).await? else { return Ok(None) };
         Ok(Some(SpokenBody {
+            episode_key,
             call_id: parse(row.try_get("call_id")?, "call id")?,
             route: Route::from_word(&row.try_get::<String>("route")?),
             hash: row.try_get("hash")?,

@@ -228,7 +228,7 @@ async fn the_first_and_the_last_body_of_an_attempt_are_read() {
 
         let fault = snapshot.last_fault_row(key).await.unwrap().unwrap();
         assert_eq!((fault.started_at, fault.status), (10, Some(503)));
-        let reply = snapshot.reply_of(fault.key).await.unwrap().unwrap();
+        let reply = snapshot.reply_of(&fault).await.unwrap().unwrap();
         assert!(snapshot.body_alone(&reply, 4 << 20).await.unwrap().unwrap() == noise(11, 3000));
         let last = snapshot.last_call_row(key).await.unwrap().unwrap();
         assert_eq!(last.outcome.as_deref(), Some("complete"));

@@ -4,7 +4,7 @@
 //! feed's readers, of API keys and of the key that signs them are not: they are the server's.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use episode::{EpisodeId, GroupId};
 
@@ -68,14 +68,22 @@ pub async fn extract(
     let mut source = open::for_reading(&from).await?;
     source.begin_snapshot().await?;
     let attempts = which.keys(&mut source).await?;
+    let calls = copy_attempts(source, &attempts, new.path()).await?;
+    Ok(ExtractReport { attempts: attempts.len() as u64, calls, bytes: new.keep()? })
+}
 
-    let path = new.path();
+/// Copies attempts by their keys to a store in the empty file at `path`. Returns their calls.
+pub(crate) async fn copy_attempts(
+    source: StoreConnection,
+    attempts: &BTreeSet<i64>,
+    path: PathBuf,
+) -> Result<u64, BackupError> {
     let local = offload(move || sqlite::open::for_filling(&path)).await??;
     let target = StoreConnection::Offloaded(OffloadedConnection::new(local));
     let mut copy = Copier { source, target, calls: 0 };
     copy.target.begin().await?;
     copy.rows("version", "version_key >= $1", 0).await?;
-    for attempt in &attempts {
+    for attempt in attempts {
         copy.attempt(*attempt).await?;
     }
     copy.target.commit().await?;
@@ -85,7 +93,7 @@ pub async fn extract(
     source.close().await?;
     // The last connection that closes leaves nothing beside the file.
     target.close().await?;
-    Ok(ExtractReport { attempts: attempts.len() as u64, calls, bytes: new.keep()? })
+    Ok(calls)
 }
 
 impl ExtractFilter {
@@ -186,14 +194,14 @@ impl Copier {
 }
 
 /// A column of a table.
-struct CopiedColumn {
-    name: String,
+pub(crate) struct CopiedColumn {
+    pub(crate) name: String,
     /// As SQLite declares it.
     declared: String,
 }
 
 /// The columns of a table of a file.
-async fn columns(
+pub(crate) async fn columns(
     file: &mut StoreConnection,
     table: &str,
 ) -> Result<Vec<CopiedColumn>, sqlx::Error> {
@@ -206,7 +214,7 @@ async fn columns(
 
 impl CopiedColumn {
     /// The value of the column in a row of either database.
-    fn of(&self, row: &Row) -> Result<Value, sqlx::Error> {
+    pub(crate) fn of(&self, row: &Row) -> Result<Value, sqlx::Error> {
         let name = self.name.as_str();
         Ok(match self.declared.as_str() {
             "INTEGER" => Value::Integer(row.try_get(name)?),

@@ -126,7 +126,7 @@ const EPISODES: &str = "SELECT e.episode_key, e.episode_id, e.attempt, e.closed_
     ORDER BY last_at, e.episode_key";
 
 /// Bytes of an episode's rows, without small columns.
-const BYTES: &str = "SELECT CAST( \
+pub(crate) const BYTES: &str = "SELECT CAST( \
     (SELECT coalesce(sum(length(s.data)), 0) FROM reel r JOIN segment s USING (reel_key) \
         WHERE r.episode_key = $1) + \
     (SELECT coalesce(sum(length(b.data)), 0) FROM call c \
@@ -155,7 +155,7 @@ const NEEDS: &str = "SELECT c.episode_key AS who, q.episode_key AS whom \
 
 /// Deletions of one episode's rows, children first. References are not checked row by row: for each
 /// deleted row, SQLite would read whole tables whose references have no index.
-const DELETIONS: [&str; 16] = [
+const DELETIONS: [&str; 17] = [
     "DELETE FROM annotation WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
     "DELETE FROM side WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
     "DELETE FROM choice WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
@@ -172,6 +172,7 @@ const DELETIONS: [&str; 16] = [
     "DELETE FROM delivery WHERE episode_key = $1",
     "DELETE FROM finished WHERE episode_key = $1",
     "DELETE FROM waiting WHERE episode_key = $1",
+    "DELETE FROM sealed WHERE episode_key = $1",
     "DELETE FROM episode WHERE episode_key = $1",
 ];
 

@@ -11,6 +11,7 @@ use crate::log::reader::{BodyColumns, LogReader};
 use crate::log::tokens::{CallIndex, LogSource, TokenReader};
 use crate::snapshot::Snapshot;
 use crate::snapshot::rows::{begun_of, choice_of, ended_of, parse, side_of};
+use crate::snapshot::sealed::{Holder, Part};
 use crate::types::AttemptRecord;
 
 /// A call with the rows of its bodies: `q` is the request, `p` the reply.
@@ -93,20 +94,22 @@ impl Snapshot {
     /// [`SnapshotError`] when the store cannot be read or a body does not decode.
     pub async fn calls(&mut self, record: &AttemptRecord) -> Result<Vec<Call>, SnapshotError> {
         self.borrow_room(record.key).await?;
+        let Holder { part, key: episode_key } = self.holder(record.key).await?;
         // In the order of an index. What begins at once is put in order below, since a sorter would
         // copy all rows.
         let select = format!("{CALL} WHERE c.episode_key = $1 ORDER BY c.started_at");
-        let call_rows = query(select).bind(record.key).fetch_all(self.connection()).await?;
+        let call_rows = query(select).bind(episode_key).fetch_all(&mut part.connection).await?;
 
         // Loaded at once; the calls below only look their rows up.
         let mut readers = Readers::default();
         let choice_rows = readers
             .tokens
-            .load_episode(self.connection(), record.key, &call_rows)
+            .load_episode(&mut part.connection, episode_key, &call_rows)
             .await
             .map_err(|error| error.while_reading(format!("episode `{}`", record.id)))?;
-        let side_rows = match self.has_sides().await? {
-            true => query(SIDES_OF_EPISODE).bind(record.key).fetch_all(self.connection()).await?,
+        let sides = query(SIDES_OF_EPISODE).bind(episode_key);
+        let side_rows = match part.has_sides().await? {
+            true => sides.fetch_all(&mut part.connection).await?,
             false => Vec::new(),
         };
         let (choices, sides) = (by_call(choice_rows)?, by_call(side_rows)?);
@@ -120,7 +123,7 @@ impl Snapshot {
                 choices: choices.get(&key).map_or(&[], Vec::as_slice),
                 sides: sides.get(&key).map_or(&[], Vec::as_slice),
             };
-            calls.push(self.call_of(rows, record, &mut readers).await?);
+            calls.push(part.call_of(rows, record, &mut readers).await?);
         }
         calls.sort_by_key(|call| (call.begun.started_at, call.begun.call_id));
         Ok(calls)
@@ -135,7 +138,8 @@ impl Snapshot {
         &mut self,
         record: &AttemptRecord,
     ) -> Result<Vec<(CallId, String)>, SnapshotError> {
-        let rows = query(ENDED_CALLS).bind(record.key).fetch_all(self.connection()).await?;
+        let Holder { part, key } = self.holder(record.key).await?;
+        let rows = query(ENDED_CALLS).bind(key).fetch_all(&mut part.connection).await?;
         let id_and_path =
             |row: &Row| Ok((parse(row.try_get("call_id")?, "call id")?, row.try_get("path")?));
         rows.iter().map(id_and_path).collect()
@@ -146,29 +150,32 @@ impl Snapshot {
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read or a body does not decode.
     pub async fn call(&mut self, call_id: CallId) -> Result<Option<Call>, SnapshotError> {
-        let select = query(format!("{CALL} WHERE c.call_id = $1")).bind(call_id.to_string());
-        let Some(row) = select.fetch_optional(self.connection()).await? else { return Ok(None) };
-        let Some(record) = self.episode_with(call_id).await? else { return Ok(None) };
+        let Some(record) = self.attempt_with(call_id).await? else { return Ok(None) };
         // Its bodies are in the log of the whole attempt.
         self.borrow_room(record.key).await?;
+        let part = self.part_with(call_id).await?;
+        let select = query(format!("{CALL} WHERE c.call_id = $1")).bind(call_id.to_string());
+        let row = select.fetch_one(&mut part.connection).await?;
         let key: i64 = row.try_get("call_key")?;
 
         let mut readers = Readers::default();
-        let loaded = readers.tokens.load_call(self.connection(), key).await;
+        let loaded = readers.tokens.load_call(&mut part.connection, key).await;
         loaded.map_err(|error| error.of_call(call_id))?;
         let choices = query("SELECT * FROM choice WHERE call_key = $1 ORDER BY choice_index")
             .bind(key)
-            .fetch_all(self.connection())
+            .fetch_all(&mut part.connection)
             .await?;
         let sides = query("SELECT * FROM side WHERE call_key = $1 ORDER BY choice_index, name")
             .bind(key)
-            .fetch_all(self.connection())
+            .fetch_all(&mut part.connection)
             .await?;
 
         let rows = CallRows { key, call: &row, choices: &choices, sides: &sides };
-        self.call_of(rows, &record, &mut readers).await.map(Some)
+        part.call_of(rows, &record, &mut readers).await.map(Some)
     }
+}
 
+impl Part {
     async fn call_of(
         &mut self,
         rows: CallRows<'_>,
@@ -180,7 +187,7 @@ impl Snapshot {
         let request = readers.bodies.keep_row(rows.call, &REQUEST)?;
         let reply = readers.bodies.keep_row(rows.call, &REPLY)?;
         if let Some(key) = request {
-            let body = readers.bodies.body(self.connection(), key).await;
+            let body = readers.bodies.body(&mut self.connection, key).await;
             begun.request = body.map_err(|error| error.of_call(call_id))?;
         }
 
@@ -190,11 +197,11 @@ impl Snapshot {
         };
         let mut ended = ended_of(rows.call, call_id, &outcome)?;
         if let Some(key) = reply {
-            let body = readers.bodies.body(self.connection(), key).await;
+            let body = readers.bodies.body(&mut self.connection, key).await;
             ended.reply = body.map_err(|error| error.of_call(call_id))?;
         }
 
-        let mut source = LogSource { connection: self.connection(), reader: &mut readers.bodies };
+        let mut source = LogSource { connection: &mut self.connection, reader: &mut readers.bodies };
         let prompts = readers.tokens.prompts(&mut source, rows.key).await;
         ended.prompts = prompts.map_err(|error| error.of_call(call_id))?;
         ended.choices = choices(&rows, call_id, &mut source, &readers.tokens).await?;

@@ -10,6 +10,7 @@ use crate::database::query::query;
 use crate::error::SnapshotError;
 use crate::log::reader::HELD_BYTES_MAX;
 use crate::snapshot::Snapshot;
+use crate::snapshot::sealed::Holder;
 
 /// Memory that is borrowed. It is given back when this is dropped.
 pub type Loan = Box<dyn Any + Send>;
@@ -87,7 +88,8 @@ impl Snapshot {
     /// The memory that the calls of an attempt, and rows of them, take at most, estimated from what
     /// the store says of their lengths.
     async fn reading_bytes(&mut self, episode_key: i64) -> Result<u64, SnapshotError> {
-        let row = query(SIZES).bind(episode_key).fetch_one(self.connection()).await?;
+        let Holder { part, key } = self.holder(episode_key).await?;
+        let row = query(SIZES).bind(key).fetch_one(&mut part.connection).await?;
         let size = |name| Ok::<_, SnapshotError>(row.try_get::<i64>(name)?.unsigned_abs());
 
         // Logs are decoded from their compressed bytes. The first bodies are held. Tokens are in

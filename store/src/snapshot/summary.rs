@@ -7,6 +7,7 @@ use episode::{Micros, Outcome};
 use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::SnapshotError;
+use crate::snapshot::sealed::Holder;
 use crate::snapshot::{SELECTED, Snapshot, bind};
 use crate::types::{AttemptRecord, Selection};
 
@@ -38,7 +39,7 @@ pub struct EpisodeSummary {
 }
 
 /// Counts of the attempts `e`. A condition and [`BY_ATTEMPT`] follow.
-const COUNTS: &str = "SELECT e.episode_key, count(c.call_key) AS calls, \
+pub(crate) const COUNTS: &str = "SELECT e.episode_key, count(c.call_key) AS calls, \
     count(*) FILTER (WHERE c.route IN \
         ('chat', 'completions', 'responses', 'messages', 'generate')) AS generations, \
     count(*) FILTER (WHERE EXISTS (SELECT 1 FROM choice k WHERE k.call_key = c.call_key \
@@ -56,7 +57,10 @@ const COUNTS: &str = "SELECT e.episode_key, count(c.call_key) AS calls, \
         AND coalesce(l.reply_model, l.requested_model) IS NOT NULL \
         ORDER BY l.started_at DESC LIMIT 1) AS model \
     FROM episode e LEFT JOIN call c ON c.episode_key = e.episode_key WHERE";
-const BY_ATTEMPT: &str = "GROUP BY e.episode_key";
+pub(crate) const BY_ATTEMPT: &str = "GROUP BY e.episode_key";
+
+/// What is counted of the calls of sealed attempts.
+const SEALED: &str = "SELECT s.* FROM sealed s JOIN episode e USING (episode_key) WHERE";
 
 const LAST_OUTCOME: &str = "SELECT outcome FROM call WHERE episode_key = $1 \
     AND route IN ('chat', 'completions', 'responses', 'messages', 'generate') \
@@ -74,15 +78,19 @@ impl Snapshot {
         let episodes = self.episodes(selection).await?;
         let select = query(format!("{COUNTS} {SELECTED} {BY_ATTEMPT}"));
         let rows = bind(select, selection).fetch_all(self.connection()).await?;
-        let mut counts = HashMap::with_capacity(rows.len());
-        for row in &rows {
-            counts.insert(row.try_get::<i64>("episode_key")?, row);
-        }
+        let mut counts = by_episode(&rows)?;
+        let select = query(format!("{SEALED} {SELECTED}"));
+        let sealed_rows = match self.has_sealed().await? {
+            true => bind(select, selection).fetch_all(self.connection()).await?,
+            false => Vec::new(),
+        };
+        let mut sealed = by_episode(&sealed_rows)?;
 
-        // Both statements read the same moment.
+        // All statements read the same moment.
         let counted = episodes.into_iter().filter_map(|episode| {
-            let row = counts.get(&episode.key)?;
-            Some(summary_of(episode, row))
+            let key = episode.key;
+            let row = counts.remove(&key)?;
+            Some(summary_of(episode, row, sealed.remove(&key)))
         });
         counted.collect()
     }
@@ -96,7 +104,8 @@ impl Snapshot {
         &mut self,
         episode: &AttemptRecord,
     ) -> Result<Option<Option<Outcome>>, SnapshotError> {
-        let row = query(LAST_OUTCOME).bind(episode.key).fetch_optional(self.connection()).await?;
+        let Holder { part, key } = self.holder(episode.key).await?;
+        let row = query(LAST_OUTCOME).bind(key).fetch_optional(&mut part.connection).await?;
         let Some(row) = row else { return Ok(None) };
         let Some(word) = row.try_get::<Option<String>>("outcome")? else { return Ok(Some(None)) };
         let outcome = Outcome::from_word(&word);
@@ -111,25 +120,45 @@ impl Snapshot {
         &mut self,
         episode: AttemptRecord,
     ) -> Result<EpisodeSummary, SnapshotError> {
+        let row = self.counts(episode.key).await?;
+        let select = query(format!("{SEALED} e.episode_key = $1")).bind(episode.key);
+        let sealed = match self.has_sealed().await? {
+            true => select.fetch_optional(self.connection()).await?,
+            false => None,
+        };
+        summary_of(episode, &row, sealed.as_ref())
+    }
+
+    /// The counts of the calls of an attempt that are in the store itself.
+    pub(crate) async fn counts(&mut self, key: i64) -> Result<Row, sqlx::Error> {
         let select = query(format!("{COUNTS} e.episode_key = $1 {BY_ATTEMPT}"));
-        let row = select.bind(episode.key).fetch_one(self.connection()).await?;
-        summary_of(episode, &row)
+        select.bind(key).fetch_one(self.connection()).await
     }
 }
 
-fn summary_of(episode: AttemptRecord, row: &Row) -> Result<EpisodeSummary, SnapshotError> {
+fn by_episode(rows: &[Row]) -> Result<HashMap<i64, &Row>, sqlx::Error> {
+    rows.iter().map(|row| Ok((row.try_get::<i64>("episode_key")?, row))).collect()
+}
+
+/// An attempt with its counts: those of `sealed`, where it is, and the reward of `row`.
+fn summary_of(
+    episode: AttemptRecord,
+    row: &Row,
+    sealed: Option<&Row>,
+) -> Result<EpisodeSummary, SnapshotError> {
+    let counts = sealed.unwrap_or(row);
     Ok(EpisodeSummary {
         episode,
-        calls: count(row, "calls")?,
-        generations: count(row, "generations")?,
-        with_ids: count(row, "with_ids")?,
-        incomplete: count(row, "incomplete")?,
-        refused: count(row, "refused")?,
-        prompt_tokens: count(row, "prompt_tokens")?,
-        completion_tokens: count(row, "completion_tokens")?,
+        calls: count(counts, "calls")?,
+        generations: count(counts, "generations")?,
+        with_ids: count(counts, "with_ids")?,
+        incomplete: count(counts, "incomplete")?,
+        refused: count(counts, "refused")?,
+        prompt_tokens: count(counts, "prompt_tokens")?,
+        completion_tokens: count(counts, "completion_tokens")?,
         reward: row.try_get("reward")?,
-        last_call_at: row.try_get("last_call_at")?,
-        model: row.try_get("model")?,
+        last_call_at: counts.try_get("last_call_at")?,
+        model: counts.try_get("model")?,
     })
 }
 

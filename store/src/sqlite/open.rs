@@ -103,6 +103,27 @@ pub(crate) fn for_reading(path: &Path) -> Result<LocalConnection, OpenError> {
     Ok(examine(path)?.connection)
 }
 
+/// Opens the segment at `path`, which is never changed: one of an older format is copied to a file
+/// without a name, and the copy is migrated.
+pub(crate) fn for_segment(path: &Path) -> Result<LocalConnection, OpenError> {
+    let Examined { connection, state } = examine(path)?;
+    if state == FormatState::Newest {
+        return Ok(connection);
+    }
+
+    let copied = tempfile::NamedTempFile::new()
+        .and_then(|copy| std::fs::copy(path, copy.path()).map(|_| copy))
+        .map_err(|error| OpenError::Create(path.display().to_string(), error))?;
+    let migrated = || {
+        let writer = LocalConnection::for_writing(copied.path(), BUSY_WAIT)?;
+        writer.set("journal_mode", "MEMORY")?;
+        migrate_file(&writer)
+    };
+    migrated().map_err(|error| database_error(path, error))?;
+    // An open file stays readable without its name.
+    Ok(examine(copied.path())?.connection)
+}
+
 /// Opens the store at `path` for copying it. True if the copy must be converted by [`convert`].
 pub(crate) fn for_copying(path: &Path) -> Result<(LocalConnection, bool), OpenError> {
     match inspect(path)? {

@@ -1,0 +1,293 @@
+//! A store that is made of segments alone: it knows their attempts and finds their calls in them.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::database::connection::StoreConnection;
+use crate::database::offloaded::{OffloadedConnection, offload};
+use crate::database::query::query;
+use crate::database::row::Row;
+use crate::database::value::Value;
+use crate::location::Location;
+use crate::maintenance::extract::{CopiedColumn, columns};
+use crate::maintenance::segments::SegmentError;
+use crate::maintenance::segments::catalog::{CatalogEntry, EntryKind, hash_of};
+use crate::maintenance::segments::late::LateReward;
+use crate::maintenance::segments::seal::{ADD_FILE, FILE_KEY, call_times};
+use crate::open;
+use crate::snapshot::summary::{BY_ATTEMPT, COUNTS};
+use crate::sqlite;
+
+/// A file of a catalog that is at hand.
+#[derive(Debug, Clone)]
+pub struct SegmentAtHand {
+    /// Its entry.
+    pub entry: CatalogEntry,
+    /// The folder that the file is in.
+    pub folder: PathBuf,
+}
+
+/// A store of segments. Its own file is removed when this is dropped.
+#[derive(Debug)]
+pub struct GatheredStore {
+    file: NamedTempFile,
+}
+
+/// Tables of what is said of an attempt.
+const OF_ATTEMPT: [&str; 2] = ["label", "reward"];
+const FORGET: [&str; 5] = [
+    "DELETE FROM sealed WHERE episode_key = $1",
+    "DELETE FROM reward WHERE episode_key = $1",
+    "DELETE FROM label WHERE episode_key = $1",
+    "DELETE FROM finished WHERE episode_key = $1",
+    "DELETE FROM episode WHERE episode_key = $1",
+];
+
+impl GatheredStore {
+    /// Gathers the attempts of segments. Of an attempt that two segments of one store hold, the
+    /// later one counts.
+    ///
+    /// # Errors
+    /// [`SegmentError`] when a file cannot be read, or two stores have an attempt of one name.
+    pub async fn of(files: &[SegmentAtHand]) -> Result<Self, SegmentError> {
+        let file = NamedTempFile::new().map_err(SegmentError::io(std::env::temp_dir()))?;
+        let path = file.path().to_owned();
+        let local = offload(move || sqlite::open::for_filling(&path)).await??;
+        let target = StoreConnection::Offloaded(OffloadedConnection::new(local));
+
+        let stores: HashSet<&str> = files.iter().map(|file| file.entry.store.as_str()).collect();
+        let mut gathering = Gathering {
+            target,
+            columns: HashMap::new(),
+            known: HashMap::new(),
+            last_key: 0,
+            keeps_positions: stores.len() <= 1,
+        };
+        gathering.target.begin().await?;
+        for file in files.iter().filter(|file| file.entry.kind == EntryKind::Attempts) {
+            gathering.add_segment(file).await?;
+        }
+        let mut rewards = HashSet::new();
+        for file in files.iter().filter(|file| file.entry.kind == EntryKind::Rewards) {
+            gathering.add_rewards(file, &mut rewards).await?;
+        }
+        gathering.target.commit().await?;
+        gathering.target.close().await?;
+        Ok(Self { file })
+    }
+
+    /// The location of the store.
+    pub fn location(&self) -> Location {
+        self.file.path().into()
+    }
+}
+
+/// An attempt that was gathered.
+struct KnownAttempt {
+    key: i64,
+    store: String,
+}
+
+/// A gathering under way.
+struct Gathering {
+    target: StoreConnection,
+    columns: HashMap<&'static str, Vec<CopiedColumn>>,
+    known: HashMap<(String, i64), KnownAttempt>,
+    last_key: i64,
+    /// True where all segments are of one store, whose positions stay.
+    keeps_positions: bool,
+}
+
+impl Gathering {
+    async fn add_segment(&mut self, file: &SegmentAtHand) -> Result<(), SegmentError> {
+        let path = file.path();
+        let times = call_times(&path).await?;
+        let (hash, bytes) = hash_of(&path).map_err(SegmentError::io(&path))?;
+        if hash.to_hex().as_str() != file.entry.hash {
+            return Err(SegmentError::Changed(path));
+        }
+        let folder = file.folder.display().to_string();
+        query(ADD_FILE)
+            .bind(&folder)
+            .bind(&file.entry.file)
+            .bind(file.entry.number as i64)
+            .bind(hash.as_bytes().to_vec())
+            .bind(bytes as i64)
+            .bind(times.first)
+            .bind(times.last)
+            .bind(0_i64)
+            .execute(&mut self.target)
+            .await?;
+        let key = query(FILE_KEY).bind(folder).bind(&file.entry.file);
+        let file_key: i64 = key.scalar(&mut self.target).await?;
+
+        let mut segment = open::for_segment(&path, false).await?;
+        self.copy(&mut segment, Copy::all("group_size")).await?;
+        self.add_versions(&mut segment).await?;
+        let attempts = "SELECT episode_key, episode_id, attempt FROM episode ORDER BY episode_key";
+        for row in query(attempts).fetch_all(&mut segment).await? {
+            self.add_attempt(&mut segment, &row, file_key, &file.entry.store).await?;
+        }
+        Ok(())
+    }
+
+    async fn add_attempt(
+        &mut self,
+        segment: &mut StoreConnection,
+        row: &Row,
+        file_key: i64,
+        store: &str,
+    ) -> Result<(), SegmentError> {
+        let there: i64 = row.try_get("episode_key")?;
+        let name: (String, i64) = (row.try_get("episode_id")?, row.try_get("attempt")?);
+        if let Some(known) = self.known.get(&name) {
+            if known.store != store {
+                return Err(SegmentError::TwoStores(name.0, name.1));
+            }
+            let key = known.key;
+            for forget in FORGET {
+                query(forget).bind(key).execute(&mut self.target).await?;
+            }
+        }
+
+        // Keys of the store that was sealed may be those of others by now.
+        self.last_key += 1;
+        let key = self.last_key;
+        self.known.insert(name, KnownAttempt { key, store: store.to_owned() });
+        let of = |table| Copy { table, there: Some(there), own: Some(key), drops: &[] };
+        self.copy(segment, of("episode")).await?;
+        for table in OF_ATTEMPT {
+            let drops: &[&str] = if table == "label" { &["label_key"] } else { &["reward_key"] };
+            self.copy(segment, Copy { drops, ..of(table) }).await?;
+        }
+        let drops: &[&str] = if self.keeps_positions { &[] } else { &["position"] };
+        self.copy(segment, Copy { drops, ..of("finished") }).await?;
+
+        let counts = query(format!("{COUNTS} e.episode_key = $1 {BY_ATTEMPT}")).bind(there);
+        let counts = counts.fetch_one(segment).await?;
+        self.add_sealed(key, file_key, &counts).await
+    }
+
+    async fn add_sealed(
+        &mut self,
+        key: i64,
+        file_key: i64,
+        counts: &Row,
+    ) -> Result<(), SegmentError> {
+        let insert = "INSERT INTO sealed (episode_key, segment_file_key, reward_key, calls, \
+            generations, with_ids, incomplete, refused, prompt_tokens, completion_tokens, \
+            last_call_at, model) VALUES ($1, $2, 0, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+        let mut values = vec![Value::from(key), Value::from(file_key)];
+        let names = ["calls", "generations", "with_ids", "incomplete", "refused", "prompt_tokens"];
+        for name in names.into_iter().chain(["completion_tokens", "last_call_at"]) {
+            values.push(Value::Integer(counts.try_get(name)?));
+        }
+        values.push(Value::Text(counts.try_get("model")?));
+        Ok(query(insert).bind_all(values).execute(&mut self.target).await?)
+    }
+
+    /// Versions that no earlier segment had.
+    async fn add_versions(&mut self, segment: &mut StoreConnection) -> Result<(), SegmentError> {
+        let known = "SELECT label, checksum FROM version";
+        let mut seen = HashSet::new();
+        for row in query(known).fetch_all(&mut self.target).await? {
+            seen.insert(version_of(&row)?);
+        }
+        let all = "SELECT version_key, label, checksum FROM version ORDER BY version_key";
+        for row in query(all).fetch_all(segment).await? {
+            if seen.insert(version_of(&row)?) {
+                let there = Some(row.try_get("version_key")?);
+                let drops = &["version_key"];
+                self.copy(segment, Copy { table: "version", there, own: None, drops }).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn add_rewards(
+        &mut self,
+        file: &SegmentAtHand,
+        taken: &mut HashSet<(String, i64)>,
+    ) -> Result<(), SegmentError> {
+        let path = file.path();
+        file.entry.check(&path)?;
+        let text = std::fs::read_to_string(&path).map_err(SegmentError::io(&path))?;
+        let rewards = LateReward::read(&text);
+        for reward in rewards.map_err(|why| SegmentError::Entry { path, why })? {
+            if taken.insert((file.entry.store.clone(), reward.key)) {
+                reward.add(&mut self.target).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies rows of a table under another key of their attempt.
+    async fn copy(&mut self, from: &mut StoreConnection, copy: Copy) -> Result<(), sqlx::Error> {
+        let Copy { table, there, own, drops } = copy;
+        if !self.columns.contains_key(table) {
+            let found = columns(&mut self.target, table).await?;
+            self.columns.insert(table, found);
+        }
+        let columns: Vec<&CopiedColumn> = self.columns[table]
+            .iter()
+            .filter(|column| !drops.contains(&column.name.as_str()))
+            .collect();
+        let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+        let places: Vec<String> = (1..=columns.len()).map(|at| format!("${at}")).collect();
+
+        let key = if own.is_some() { "episode_key" } else { "version_key" };
+        let condition = if there.is_some() { format!("{key} = $1") } else { "true".to_owned() };
+        let select = format!("SELECT {} FROM {table} WHERE {condition}", names.join(", "));
+        let select = if drops.is_empty() {
+            select
+        } else {
+            // In the order in which they were given.
+            format!("{select} ORDER BY {}", drops[0])
+        };
+        let insert = format!(
+            "INSERT INTO {table} ({}) VALUES ({}) ON CONFLICT DO NOTHING",
+            names.join(", "),
+            places.join(", ")
+        );
+        let select = query(select);
+        let select = if let Some(there) = there { select.bind(there) } else { select };
+        for row in select.fetch_all(from).await? {
+            let value = |column: &&CopiedColumn| match (own, column.name.as_str()) {
+                (Some(own), "episode_key") => Ok(Value::from(own)),
+                _ => column.of(&row),
+            };
+            let values: Result<Vec<Value>, sqlx::Error> = columns.iter().map(value).collect();
+            query(insert.clone()).bind_all(values?).execute(&mut self.target).await?;
+        }
+        Ok(())
+    }
+}
+
+fn version_of(row: &Row) -> Result<(String, Option<String>), sqlx::Error> {
+    Ok((row.try_get("label")?, row.try_get("checksum")?))
+}
+
+/// Rows to copy.
+struct Copy {
+    table: &'static str,
+    /// The key of their attempt, or their own, where they are; `None` for all rows.
+    there: Option<i64>,
+    /// The key of their attempt in the copy.
+    own: Option<i64>,
+    /// Columns that are not copied. Rows come in the order of the first.
+    drops: &'static [&'static str],
+}
+
+impl Copy {
+    fn all(table: &'static str) -> Self {
+        Self { table, there: None, own: None, drops: &[] }
+    }
+}
+
+impl SegmentAtHand {
+    fn path(&self) -> PathBuf {
+        Path::new(&self.folder).join(&self.entry.file)
+    }
+}

@@ -1,0 +1,379 @@
+//! Sealing: from attempts of a store to a segment, in steps between which a process may die.
+//!
+//! 1. The attempts are copied to a file without its name.
+//! 2. The file is synced and gets its name.
+//! 3. It is entered in the catalog.
+//! 4. The calls leave the store, a few attempts in one transaction.
+//!
+//! What died after step 3 is taken up by the next sealing, which looks for entries of the store
+//! that the store does not know.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use episode::Micros;
+use uuid::Uuid;
+
+use crate::database::connection::StoreConnection;
+use crate::database::offloaded::OffloadedConnection;
+use crate::database::query::query;
+use crate::database::row::Row;
+use crate::error::OpenError;
+use crate::location::Location;
+use crate::maintenance::extract::copy_attempts;
+use crate::maintenance::segments::SegmentError;
+use crate::maintenance::segments::catalog::{CatalogEntry, EntryKind, SegmentFolder};
+use crate::maintenance::segments::late::seal_rewards;
+use crate::maintenance::segments::plan::{PlannedSegment, plan};
+use crate::snapshot::summary::{BY_ATTEMPT, COUNTS};
+use crate::sqlite::space::{file_bytes, give_back};
+use crate::{open, sqlite};
+
+/// Attempts whose calls leave the store in one transaction.
+const BATCH_ATTEMPTS: usize = 32;
+
+/// Rules of sealing.
+#[derive(Debug, Clone)]
+pub struct SealOptions {
+    /// The folder of the segments.
+    pub folder: PathBuf,
+    /// Only attempts that were finished before this time.
+    pub finished_before: Micros,
+    /// A segment ends with the group that brings it to this length, in bytes.
+    pub segment_bytes: u64,
+    /// A segment that would be shorter than this is left for later.
+    pub segment_bytes_min: u64,
+    /// The longest that a finished attempt waits for others of its group, in microseconds.
+    pub group_wait: Micros,
+    /// The present time.
+    pub now: Micros,
+}
+
+/// The result of a sealing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SealReport {
+    /// The entries that were made.
+    pub entries: Vec<CatalogEntry>,
+    /// Attempts whose calls left the store.
+    pub attempts: u64,
+    /// Finished attempts that wait for others of their group.
+    pub waiting: u64,
+    /// Attempts that were changed meanwhile and stay in the store for the next sealing.
+    pub changed: u64,
+    /// Bytes of the store before, where it is a file.
+    pub bytes_before: u64,
+    /// Bytes of the store after.
+    pub bytes_after: u64,
+}
+
+const STORE_ID: &str = "store_id";
+const KEEP_ID: &str = "INSERT INTO setting (name, value) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+
+const TAKEN_OUT: &str =
+    "SELECT 1 FROM segment_file WHERE folder = $1 AND name = $2 AND is_taken_out = 1";
+const JOINED: &str = "SELECT DISTINCT f.number FROM episode e JOIN sealed s USING (episode_key) \
+    JOIN segment_file f USING (segment_file_key) WHERE e.group_id = $1";
+const STALE: &str = "SELECT number FROM segment_file WHERE has_stale = 1";
+
+pub(super) const ADD_FILE: &str = "INSERT INTO segment_file \
+    (folder, name, number, hash, bytes, first_call_at, last_call_at, sealed_at) \
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
+pub(super) const FILE_KEY: &str =
+    "SELECT segment_file_key FROM segment_file WHERE folder = $1 AND name = $2";
+
+const IN_SEGMENT: &str = "SELECT e.episode_id, e.attempt, \
+    (SELECT count(*) FROM call c WHERE c.episode_key = e.episode_key) AS calls, \
+    (SELECT count(*) FROM annotation a JOIN call c USING (call_key) \
+        WHERE c.episode_key = e.episode_key) AS annotations, \
+    (SELECT coalesce(max(r.reward_key), 0) FROM reward r \
+        WHERE r.episode_key = e.episode_key) AS reward_key \
+    FROM episode e ORDER BY e.episode_key";
+/// The same of the store, of an attempt that is still whole there.
+const IN_STORE: &str = "SELECT e.episode_key, \
+    (SELECT count(*) FROM call c WHERE c.episode_key = e.episode_key) AS calls, \
+    (SELECT count(*) FROM annotation a JOIN call c USING (call_key) \
+        WHERE c.episode_key = e.episode_key) AS annotations \
+    FROM episode e WHERE e.episode_id = $1 AND e.attempt = $2 \
+    AND NOT EXISTS (SELECT 1 FROM sealed s WHERE s.episode_key = e.episode_key)";
+const CALL_TIMES: &str = "SELECT coalesce(min(started_at), 0) AS first, \
+    coalesce(max(started_at), 0) AS last, \
+    CAST(coalesce(sum(completion_tokens), 0) AS BIGINT) AS tokens FROM call";
+
+/// What leaves the store with the calls of an attempt, children first.
+const DEPARTURES: [&str; 8] = [
+    "DELETE FROM annotation WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
+    "DELETE FROM side WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
+    "DELETE FROM choice WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
+    "DELETE FROM prompt WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
+    "DELETE FROM body WHERE body_key IN (SELECT request_body FROM call WHERE episode_key = $1 \
+     UNION ALL SELECT reply_body FROM call WHERE episode_key = $1 AND reply_body IS NOT NULL)",
+    "DELETE FROM call WHERE episode_key = $1",
+    "DELETE FROM segment WHERE reel_key IN (SELECT reel_key FROM reel WHERE episode_key = $1)",
+    "DELETE FROM reel WHERE episode_key = $1",
+];
+
+/// Seals finished attempts of the store at a location.
+///
+/// A file must not be recorded to meanwhile; a database may be.
+///
+/// # Errors
+/// [`SegmentError`] when another process records to the file, or a step fails. What was sealed
+/// before stays sealed.
+pub async fn seal(
+    at: impl Into<Location>,
+    options: &SealOptions,
+) -> Result<SealReport, SegmentError> {
+    let at = at.into();
+    let folder = SegmentFolder::at(absolute(&options.folder)?);
+    folder.make()?;
+    match &at {
+        Location::Server(_) => {
+            let connection = open::for_editing(&at).await?;
+            Sealing { at: &at, folder, connection, options }.run().await
+        }
+        Location::File(path) => seal_file(&at, path, folder, options).await,
+    }
+}
+
+async fn seal_file(
+    at: &Location,
+    path: &Path,
+    folder: SegmentFolder,
+    options: &SealOptions,
+) -> Result<SealReport, SegmentError> {
+    if !path.exists() {
+        return Err(OpenError::Missing(path.display().to_string()).into());
+    }
+    let (local, _lock) = open::beside(path, sqlite::open::for_maintenance).await?;
+    let file = OffloadedConnection::new(local);
+    let mut connection = StoreConnection::Offloaded(file.clone());
+    let bytes_before = file_bytes(path);
+    // References are not checked row by row: SQLite would read whole tables for each deleted row.
+    query("PRAGMA foreign_keys = OFF").execute(&mut connection).await?;
+    // No checkpointer runs here.
+    query("PRAGMA wal_autocheckpoint = 1000").execute(&mut connection).await?;
+
+    let report = Sealing { at, folder, connection, options }.run().await?;
+    // Only the space is at stake from here on, and a reader may hold it.
+    let _ = file.run(give_back).await;
+    drop(file);
+    Ok(SealReport { bytes_before, bytes_after: file_bytes(path), ..report })
+}
+
+fn absolute(folder: &Path) -> Result<PathBuf, SegmentError> {
+    std::path::absolute(folder).map_err(SegmentError::io(folder))
+}
+
+/// A sealing under way.
+struct Sealing<'a> {
+    at: &'a Location,
+    folder: SegmentFolder,
+    connection: StoreConnection,
+    options: &'a SealOptions,
+}
+
+impl Sealing<'_> {
+    async fn run(mut self) -> Result<SealReport, SegmentError> {
+        let store = store_id(&mut self.connection).await?;
+        let mut report = SealReport::default();
+
+        // What an earlier sealing entered and did not take out of the store.
+        let entries = self.folder.entries()?;
+        for entry in entries.iter().filter(|entry| entry.store == store) {
+            if entry.kind == EntryKind::Attempts && !self.has_taken_out(entry).await? {
+                self.take_out(entry, &mut report).await?;
+            }
+        }
+        let mut next = entries.last().map_or(1, |entry| entry.number + 1);
+
+        let late = seal_rewards(&mut self.connection, &self.folder, &store, next).await?;
+        if let Some(entry) = late {
+            next = entry.number + 1;
+            report.entries.push(entry);
+        }
+
+        let plan = plan(&mut self.connection, self.options).await?;
+        report.waiting = plan.waiting;
+        for segment in &plan.segments {
+            let entry = self.make(segment, &store, next).await?;
+            next = entry.number + 1;
+            self.take_out(&entry, &mut report).await?;
+            report.entries.push(entry);
+        }
+        self.connection.close().await?;
+        Ok(report)
+    }
+
+    /// Steps 1 to 3.
+    async fn make(
+        &mut self,
+        segment: &PlannedSegment,
+        store: &str,
+        number: u64,
+    ) -> Result<CatalogEntry, SegmentError> {
+        let folder = self.folder.path();
+        let file = tempfile::Builder::new().prefix(".segment-").suffix(".tmp").tempfile_in(folder);
+        let file = file.map_err(SegmentError::io(folder))?;
+        let keys: BTreeSet<i64> = segment.attempts.iter().map(|attempt| attempt.key).collect();
+        let mut source = open::for_reading(self.at).await?;
+        source.begin_snapshot().await?;
+        let calls = copy_attempts(source, &keys, file.path().to_owned()).await?;
+
+        let times = call_times(file.path()).await?;
+        let (file, hash, bytes) = self.folder.keep(file, number, "db")?;
+        let joins = self.joins(segment).await?;
+        let positions = segment.attempts.iter().map(|attempt| attempt.position);
+        self.folder.enter(CatalogEntry {
+            number,
+            kind: EntryKind::Attempts,
+            store: store.to_owned(),
+            file,
+            hash: hash.to_hex().to_string(),
+            bytes,
+            attempts: keys.len() as u64,
+            calls,
+            completion_tokens: times.tokens,
+            positions: (positions.clone().min().unwrap_or(0), positions.max().unwrap_or(0)),
+            joins,
+        })
+    }
+
+    /// Numbers of the segments that hold attempts of the same groups, or may hold the same attempt.
+    async fn joins(&mut self, segment: &PlannedSegment) -> Result<Vec<u64>, SegmentError> {
+        let stale = query(STALE).scalars::<i64>(&mut self.connection).await?;
+        let mut numbers: BTreeSet<i64> = stale.into_iter().collect();
+        for group in &segment.groups {
+            numbers.extend(query(JOINED).bind(group).scalars::<i64>(&mut self.connection).await?);
+        }
+        Ok(numbers.into_iter().map(i64::unsigned_abs).collect())
+    }
+
+    /// True if the store has taken out all that a segment holds.
+    async fn has_taken_out(&mut self, entry: &CatalogEntry) -> Result<bool, SegmentError> {
+        let known = query(TAKEN_OUT).bind(self.folder_name()).bind(&entry.file);
+        Ok(known.fetch_optional(&mut self.connection).await?.is_some())
+    }
+
+    /// Step 4. An attempt that is no longer what the segment holds stays.
+    async fn take_out(
+        &mut self,
+        entry: &CatalogEntry,
+        report: &mut SealReport,
+    ) -> Result<(), SegmentError> {
+        let path = self.folder.file(entry);
+        entry.check(&path)?;
+        let times = call_times(&path).await?;
+        let mut segment = open::for_segment(&path, false).await?;
+        let held = query(IN_SEGMENT).fetch_all(&mut segment).await?;
+        drop(segment);
+
+        let file_key = self.add_file(entry, &times).await?;
+        for batch in held.chunks(BATCH_ATTEMPTS) {
+            self.connection.begin().await?;
+            for held in batch {
+                self.take_out_if_same(held, file_key, report).await?;
+            }
+            self.connection.commit().await?;
+        }
+        let done = "UPDATE segment_file SET is_taken_out = 1 WHERE segment_file_key = $1";
+        Ok(query(done).bind(file_key).execute(&mut self.connection).await?)
+    }
+
+    async fn take_out_if_same(
+        &mut self,
+        held: &Row,
+        file_key: i64,
+        report: &mut SealReport,
+    ) -> Result<(), sqlx::Error> {
+        let (id, attempt): (String, i64) = (held.try_get("episode_id")?, held.try_get("attempt")?);
+        let here = query(IN_STORE).bind(id).bind(attempt);
+        // It may have been taken out before a crash, or pruned.
+        let Some(own) = here.fetch_optional(&mut self.connection).await? else { return Ok(()) };
+
+        let counts = |row: &Row| -> Result<(i64, i64), sqlx::Error> {
+            Ok((row.try_get("calls")?, row.try_get("annotations")?))
+        };
+        if counts(held)? != counts(&own)? {
+            report.changed += 1;
+            let stale = "UPDATE segment_file SET has_stale = 1 WHERE segment_file_key = $1";
+            return query(stale).bind(file_key).execute(&mut self.connection).await;
+        }
+        report.attempts += 1;
+        let reward_key = held.try_get("reward_key")?;
+        self.take_out_attempt(own.try_get("episode_key")?, file_key, reward_key).await
+    }
+
+    async fn take_out_attempt(
+        &mut self,
+        key: i64,
+        file_key: i64,
+        reward_key: i64,
+    ) -> Result<(), sqlx::Error> {
+        let insert = format!(
+            "INSERT INTO sealed (episode_key, segment_file_key, reward_key, calls, generations, with_ids, \
+             incomplete, refused, prompt_tokens, completion_tokens, last_call_at, model) \
+             SELECT episode_key, CAST($2 AS BIGINT), CAST($3 AS BIGINT), calls, generations, \
+             with_ids, incomplete, refused, prompt_tokens, completion_tokens, last_call_at, model \
+             FROM ({COUNTS} e.episode_key = $1 {BY_ATTEMPT}) AS counted"
+        );
+        query(insert).bind(key).bind(file_key).bind(reward_key).execute(&mut self.connection).await?;
+        for departure in DEPARTURES {
+            query(departure).bind(key).execute(&mut self.connection).await?;
+        }
+        Ok(())
+    }
+
+    async fn add_file(
+        &mut self,
+        entry: &CatalogEntry,
+        times: &CallTimes,
+    ) -> Result<i64, SegmentError> {
+        let hash = blake3::Hash::from_hex(&entry.hash).map_err(|why| SegmentError::Entry {
+            path: self.folder.file(entry),
+            why: why.to_string(),
+        })?;
+        query(ADD_FILE)
+            .bind(self.folder_name())
+            .bind(&entry.file)
+            .bind(entry.number as i64)
+            .bind(hash.as_bytes().to_vec())
+            .bind(entry.bytes as i64)
+            .bind(times.first)
+            .bind(times.last)
+            .bind(self.options.now)
+            .execute(&mut self.connection)
+            .await?;
+        let key = query(FILE_KEY).bind(self.folder_name()).bind(&entry.file);
+        Ok(key.scalar(&mut self.connection).await?)
+    }
+
+    fn folder_name(&self) -> String {
+        self.folder.path().display().to_string()
+    }
+}
+
+/// The name of a store among others that seal into one folder. A store gets one when it is needed.
+async fn store_id(connection: &mut StoreConnection) -> Result<String, SegmentError> {
+    let id = Uuid::new_v4().to_string().into_bytes();
+    query(KEEP_ID).bind(STORE_ID).bind(id).execute(connection).await?;
+    let select = query("SELECT value FROM setting WHERE name = $1").bind(STORE_ID);
+    let kept: Vec<u8> = select.scalar(connection).await?;
+    Ok(String::from_utf8_lossy(&kept).into_owned())
+}
+
+/// The times of the first and the last call of a segment, and its sampled tokens.
+pub(super) struct CallTimes {
+    pub(super) first: Micros,
+    pub(super) last: Micros,
+    tokens: u64,
+}
+
+pub(super) async fn call_times(path: &Path) -> Result<CallTimes, SegmentError> {
+    let mut segment = open::for_segment(path, false).await?;
+    let row = query(CALL_TIMES).fetch_one(&mut segment).await?;
+    Ok(CallTimes {
+        first: row.try_get("first")?,
+        last: row.try_get("last")?,
+        tokens: row.try_get::<i64>("tokens")?.unsigned_abs(),
+    })
+}

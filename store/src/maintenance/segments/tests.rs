@@ -1,0 +1,369 @@
+//! Attempts that leave a store for segments are read as before.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use episode::{Annotation, AttemptId, Call, CallId, Micros, Reward, RewardScope};
+use tempfile::TempDir;
+
+use crate::database::query::query;
+use crate::location::Location;
+use crate::maintenance::segments::catalog::{CatalogEntry, EntryKind, SegmentFolder};
+use crate::maintenance::segments::gather::{GatheredStore, SegmentAtHand};
+use crate::maintenance::segments::seal::{SealOptions, SealReport, seal};
+use crate::site::{Site, on_both};
+use crate::tests::{announced, begun, ended};
+use crate::{Announcement, EpisodeSummary, Selection, Snapshot, Store, VersionRecord, prune, verify};
+
+/// A moment after all that is recorded here, in microseconds.
+const LATER: Micros = 4_000_000_000_000_000;
+
+fn now() -> Micros {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    i64::try_from(now.as_micros()).unwrap()
+}
+
+fn attempt(name: &str) -> AttemptId {
+    name.parse().unwrap()
+}
+
+fn reward(value: f64, at: Micros) -> Reward {
+    Reward {
+        scope: RewardScope::Episode,
+        name: "reward".into(),
+        value: Some(value),
+        source: "test".into(),
+        at,
+    }
+}
+
+/// Records an attempt of three calls, each with the history before it.
+async fn record(store: &Store, name: &str, group: Option<&str>) -> Vec<CallId> {
+    let id = attempt(name);
+    let mut calls = Vec::new();
+    for turn in 0..3_usize {
+        let mut begun = begun(id.episode.as_str(), now());
+        begun.tag.attempt = id.attempt;
+        begun.tag.group = group.map(|group| group.parse().unwrap());
+        begun.request = format!("{name}: {}", "what was said; ".repeat(20 * (turn + 1))).into();
+        let mut end = ended(begun.call_id);
+        end.prompts[0] = (0..600 + 40 * turn as u32).collect();
+        calls.push(begun.call_id);
+        store.begin(begun).await.done().await.unwrap();
+        store.end(end).await.done().await.unwrap();
+    }
+    calls
+}
+
+async fn finish(store: &Store, name: &str) {
+    store.reward(attempt(name), reward(0.25, 6)).await.unwrap();
+    store.close(attempt(name), now(), Some("completed".into())).await.unwrap();
+}
+
+/// Two attempts of a group and one without, all finished; one that is open, with the newest call.
+async fn filled(site: &Site) -> Vec<CallId> {
+    let (store, writer) = site.open().await;
+    let mut calls = Vec::new();
+    for (name, group) in [("a/0", Some("g")), ("b/1", Some("g")), ("c/0", None)] {
+        calls.extend(record(&store, name, group).await);
+        finish(&store, name).await;
+    }
+    let annotation = Annotation {
+        call: calls[0],
+        choice: 0,
+        name: "trainer_logprobs".into(),
+        version: "7".into(),
+        start: 0,
+        values: vec![-0.5, 0.0],
+        at: 6,
+    };
+    store.annotate(vec![annotation]).await.unwrap();
+    store.version(VersionRecord { label: "3".into(), ..VersionRecord::default() }).await.unwrap();
+    calls.extend(record(&store, "open/0", None).await);
+    drop(store);
+    writer.finish().await;
+    calls
+}
+
+/// All that is recorded of an attempt.
+#[derive(Debug, PartialEq)]
+struct Recorded {
+    calls: Vec<Call>,
+    rewards: Vec<Reward>,
+    annotations: Vec<Annotation>,
+    summary: EpisodeSummary,
+    version: Option<String>,
+    last_call: Option<CallId>,
+}
+
+/// All that is recorded, by the names of the attempts, without the store's own keys.
+async fn recorded(at: &Location) -> BTreeMap<String, Recorded> {
+    let mut snapshot = Snapshot::open(at).await.unwrap();
+    let mut all = BTreeMap::new();
+    for mut summary in snapshot.summaries(&Selection::default()).await.unwrap() {
+        let record = summary.episode.clone();
+        summary.episode.key = 0;
+        let one = snapshot.summary(record.clone()).await.unwrap();
+        assert_eq!((one.calls, one.model), (summary.calls, summary.model.clone()));
+        let last_call = snapshot.last_call_row(record.key).await.unwrap();
+        let recorded = Recorded {
+            calls: snapshot.calls(&record).await.unwrap(),
+            rewards: snapshot.rewards(&record).await.unwrap(),
+            annotations: snapshot.annotations(&record).await.unwrap(),
+            summary,
+            version: snapshot.last_version_of(record.key).await.unwrap(),
+            last_call: last_call.map(|row| row.call_id),
+        };
+        all.insert(format!("{}/{}", record.id, record.attempt), recorded);
+    }
+    all
+}
+
+struct Segments(TempDir);
+
+impl Segments {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn options(&self) -> SealOptions {
+        SealOptions {
+            folder: self.0.path().to_owned(),
+            finished_before: LATER,
+            segment_bytes: 64 << 20,
+            segment_bytes_min: 0,
+            group_wait: LATER,
+            now: now(),
+        }
+    }
+
+    async fn seal(&self, site: &Site) -> SealReport {
+        seal(&site.at, &self.options()).await.unwrap()
+    }
+
+    fn entries(&self) -> Vec<CatalogEntry> {
+        SegmentFolder::at(self.0.path()).entries().unwrap()
+    }
+
+    async fn gathered(&self) -> GatheredStore {
+        let at_hand =
+            |entry| SegmentAtHand { entry, folder: self.0.path().to_owned() };
+        let files: Vec<_> = self.entries().into_iter().map(at_hand).collect();
+        GatheredStore::of(&files).await.unwrap()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.entries().iter().map(|entry| self.0.path().join(&entry.file)).collect()
+    }
+}
+
+async fn count(site: &Site, table: &str) -> i64 {
+    let mut snapshot = site.snapshot().await;
+    query(format!("SELECT count(*) FROM {table}")).scalar(snapshot.connection()).await.unwrap()
+}
+
+#[tokio::test]
+async fn sealed_attempts_are_read_as_before() {
+    on_both(async |site| {
+        let calls = filled(&site).await;
+        let before = recorded(&site.at).await;
+        let segments = Segments::new();
+        let report = segments.seal(&site).await;
+        assert_eq!((report.attempts, report.waiting, report.changed), (3, 0, 0));
+        assert_eq!((report.entries.len(), report.entries[0].calls), (1, 9));
+        assert_eq!(report.entries, segments.entries());
+
+        assert_eq!(recorded(&site.at).await, before);
+        let mut snapshot = site.snapshot().await;
+        for call in &calls {
+            let found = snapshot.call(*call).await.unwrap().unwrap();
+            let of = format!("{}/{}", found.begun.tag.episode, found.begun.tag.attempt);
+            assert!(before[&of].calls.contains(&found));
+        }
+        drop(snapshot);
+        assert_eq!((count(&site, "call").await, count(&site, "choice").await), (3, 6));
+        assert_eq!(count(&site, "annotation").await, 0);
+        assert!(verify(&site.at).await.unwrap().is_clean());
+
+        // There is nothing left to seal.
+        let again = segments.seal(&site).await;
+        assert_eq!((again.attempts, again.entries.len()), (0, 0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn segments_alone_are_a_store() {
+    on_both(async |site| {
+        filled(&site).await;
+        let mut before = recorded(&site.at).await;
+        let segments = Segments::new();
+        segments.seal(&site).await;
+        let gathered = segments.gathered().await;
+        before.remove("open/0");
+        assert_eq!(recorded(&gathered.location()).await, before);
+        let mut snapshot = Snapshot::open(gathered.location()).await.unwrap();
+        assert_eq!(snapshot.versions().await.unwrap().len(), 1);
+        assert_eq!(snapshot.last_position().await.unwrap(), 3);
+        assert!(verify(gathered.location()).await.unwrap().is_clean());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rewards_that_come_late_are_beside_the_segments() {
+    on_both(async |site| {
+        filled(&site).await;
+        let segments = Segments::new();
+        segments.seal(&site).await;
+        let (store, writer) = site.open().await;
+        store.reward(attempt("a/0"), reward(0.75, 9)).await.unwrap();
+        drop(store);
+        writer.finish().await;
+        let now = recorded(&site.at).await;
+        assert_eq!(now["a/0"].summary.reward, Some(0.75));
+
+        let report = segments.seal(&site).await;
+        assert_eq!(report.entries[0].kind, EntryKind::Rewards);
+        assert_eq!((report.entries[0].attempts, report.attempts), (1, 0));
+        let gathered = recorded(&segments.gathered().await.location()).await;
+        assert_eq!(gathered["a/0"], now["a/0"]);
+        assert_eq!(gathered["b/1"], now["b/1"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_group_is_sealed_as_a_whole_or_once_it_has_waited() {
+    let site = Site::file();
+    let (store, writer) = site.open().await;
+    let of_group = |name| Announcement { group_size: Some(2), ..announced(begun(name, 1).tag) };
+    store.announce(of_group("a")).await.unwrap();
+    record(&store, "a/0", Some("g")).await;
+    finish(&store, "a/0").await;
+    record(&store, "z/0", None).await;
+    drop(store);
+    writer.finish().await;
+
+    let segments = Segments::new();
+    let report = segments.seal(&site).await;
+    assert_eq!((report.attempts, report.waiting), (0, 1));
+    let waited = SealOptions { group_wait: 0, now: LATER, ..segments.options() };
+    let report = seal(&site.at, &waited).await.unwrap();
+    assert_eq!((report.attempts, report.waiting), (1, 0));
+
+    // The other attempt of the group comes late: who reads its segment reads the first one, too.
+    let (store, writer) = site.open().await;
+    store.announce(of_group("b")).await.unwrap();
+    record(&store, "b/0", Some("g")).await;
+    finish(&store, "b/0").await;
+    record(&store, "y/0", None).await;
+    drop(store);
+    writer.finish().await;
+    let report = segments.seal(&site).await;
+    assert_eq!(report.entries[0].joins, [1]);
+}
+
+#[tokio::test]
+async fn a_sealing_that_died_after_its_entry_is_taken_up() {
+    on_both(async |site| {
+        filled(&site).await;
+        let before = recorded(&site.at).await;
+        let segments = Segments::new();
+        // A copy of the store before the calls left it is what a crash after step 3 leaves.
+        let Location::File(path) = &site.at else { return };
+        let copy = path.with_file_name("copy.db");
+        crate::backup(&site.at, &copy).await.unwrap();
+        let copy = Site::at(copy);
+        let (store, writer) = copy.open().await;
+        store.reward(attempt("c/0"), reward(0.5, 9)).await.unwrap();
+        drop(store);
+        writer.finish().await;
+        // Both are one store from here on, which had its id before it died.
+        segments.seal(&copy).await;
+        let id = "SELECT value FROM setting WHERE name = 'store_id'";
+        let mut of_copy = copy.snapshot().await;
+        let id: Vec<u8> = query(id).scalar(of_copy.connection()).await.unwrap();
+        let mut editing = crate::open::for_editing(&site.at).await.unwrap();
+        let insert = query("INSERT INTO setting (name, value) VALUES ('store_id', $1)").bind(id);
+        insert.execute(&mut editing).await.unwrap();
+        drop(editing);
+
+        let report = segments.seal(&site).await;
+        assert_eq!((report.attempts, report.entries.len()), (3, 0));
+        assert_eq!(recorded(&site.at).await, before);
+        assert_eq!(count(&site, "call").await, 3);
+        assert_eq!(segments.entries().len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_attempt_that_was_changed_stays_and_is_sealed_again() {
+    let site = Site::file();
+    let calls = filled(&site).await;
+    let Location::File(path) = &site.at else { unreachable!() };
+    let copy = Site::at(path.with_file_name("copy.db"));
+    let segments = Segments::new();
+    seal(&site.at, &SealOptions { finished_before: 0, ..segments.options() }).await.unwrap();
+    let Location::File(to) = &copy.at else { unreachable!() };
+    crate::backup(&site.at, to).await.unwrap();
+    segments.seal(&copy).await;
+
+    let (store, writer) = site.open().await;
+    let annotation = Annotation {
+        call: calls[3],
+        choice: 0,
+        name: "n".into(),
+        version: "8".into(),
+        start: 0,
+        values: vec![1.0],
+        at: 7,
+    };
+    store.annotate(vec![annotation]).await.unwrap();
+    drop(store);
+    writer.finish().await;
+    let before = recorded(&site.at).await;
+
+    let report = segments.seal(&site).await;
+    assert_eq!((report.changed, report.attempts), (1, 3));
+    assert_eq!(segments.entries().last().unwrap().joins, [1]);
+    assert_eq!(recorded(&site.at).await, before);
+    let gathered = recorded(&segments.gathered().await.location()).await;
+    assert_eq!(gathered["b/1"], before["b/1"]);
+}
+
+#[tokio::test]
+async fn damage_of_a_segment_is_found() {
+    let site = Site::file();
+    filled(&site).await;
+    let segments = Segments::new();
+    segments.seal(&site).await;
+    let file = &segments.files()[0];
+    let mut bytes = std::fs::read(file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(file, &bytes).unwrap();
+    let report = verify(&site.at).await.unwrap();
+    assert!(format!("{report:?}").contains("its hash differs"), "{report:?}");
+    std::fs::remove_file(file).unwrap();
+    let report = verify(&site.at).await.unwrap();
+    assert!(!report.is_clean());
+}
+
+#[tokio::test]
+async fn a_sealed_attempt_is_pruned_like_another() {
+    let site = Site::file();
+    filled(&site).await;
+    let segments = Segments::new();
+    segments.seal(&site).await;
+    let filter = crate::PruneFilter {
+        episode: Some("a".parse().unwrap()),
+        now: LATER,
+        ..crate::PruneFilter::default()
+    };
+    let report = prune(&site.at, &filter).await.unwrap();
+    assert_eq!(report.plan.candidates.len(), 1);
+    assert!(!recorded(&site.at).await.contains_key("a/0"));
+    assert!(verify(&site.at).await.unwrap().is_clean());
+}

@@ -1,0 +1,105 @@
+//! The files of sealed attempts: each is what was sealed, holds what the store says, and is sound.
+
+use std::path::Path;
+
+use crate::database::connection::StoreConnection;
+use crate::database::query::query;
+use crate::database::row::Row;
+use crate::maintenance::segments::catalog::hash_of;
+use crate::open;
+use crate::verify::check_store;
+use crate::verify::report::VerifyReport;
+
+const FILES: &str = "SELECT * FROM segment_file f WHERE EXISTS \
+    (SELECT 1 FROM sealed s WHERE s.segment_file_key = f.segment_file_key) \
+    ORDER BY segment_file_key";
+const HELD: &str = "SELECT e.episode_id, e.attempt, s.calls FROM sealed s \
+    JOIN episode e USING (episode_key) WHERE s.segment_file_key = $1";
+const CALLS: &str = "SELECT count(*) FROM call c JOIN episode e USING (episode_key) \
+    WHERE e.episode_id = $1 AND e.attempt = $2";
+
+/// Checks the segments of a store. The calls in them are counted as those of the store.
+pub(super) async fn check_segments(connection: &mut StoreConnection, report: &mut VerifyReport) {
+    let files = match query(FILES).fetch_all(connection).await {
+        Ok(files) => files,
+        Err(error) => {
+            report.add_store_damage(format!("its segments cannot be listed: {error}"));
+            return;
+        }
+    };
+    for row in &files {
+        let name = name(row).unwrap_or_else(|error| error.to_string());
+        match check_segment(connection, row, Path::new(&name)).await {
+            Ok(found) => report.add_segment(&name, found),
+            Err(why) => report.add_store_damage(format!("segment `{name}`: {why}")),
+        }
+    }
+}
+
+fn name(row: &Row) -> Result<String, sqlx::Error> {
+    let (folder, name): (String, String) = (row.try_get("folder")?, row.try_get("name")?);
+    Ok(Path::new(&folder).join(name).display().to_string())
+}
+
+/// Checks one segment. An error is the reason why it is of no use.
+async fn check_segment(
+    connection: &mut StoreConnection,
+    row: &Row,
+    path: &Path,
+) -> Result<VerifyReport, String> {
+    let (hash, _) = hash_of(path).map_err(|error| error.to_string())?;
+    let sealed: Vec<u8> = row.try_get("hash").map_err(|error| error.to_string())?;
+    if hash.as_bytes().as_slice() != sealed {
+        return Err("it is not the file that was sealed: its hash differs".to_owned());
+    }
+
+    let mut segment =
+        open::for_segment(path, true).await.map_err(|error| error.to_string())?;
+    let mut found = check_store(&mut segment).await;
+    let key: i64 = row.try_get("segment_file_key").map_err(|error| error.to_string())?;
+    let lacking = lacking(connection, &mut segment, key).await;
+    for what in lacking.map_err(|error| error.to_string())? {
+        found.add_store_damage(what);
+    }
+    Ok(found)
+}
+
+/// Attempts that the segment should hold with so many calls.
+async fn lacking(
+    connection: &mut StoreConnection,
+    segment: &mut StoreConnection,
+    key: i64,
+) -> Result<Vec<String>, sqlx::Error> {
+    let mut lacking = Vec::new();
+    for row in query(HELD).bind(key).fetch_all(connection).await? {
+        let (id, attempt): (String, i64) = (row.try_get("episode_id")?, row.try_get("attempt")?);
+        let (wanted, calls) = (row.try_get::<i64>("calls")?, query(CALLS).bind(&id).bind(attempt));
+        let found: i64 = calls.scalar(segment).await?;
+        if found != wanted {
+            lacking.push(format!(
+                "episode `{id}` attempt {attempt} has {found} calls there, and had {wanted}"
+            ));
+        }
+    }
+    Ok(lacking)
+}
+
+impl VerifyReport {
+    /// Adds what was found in a segment. Its attempts were counted in the store.
+    fn add_segment(&mut self, name: &str, found: Self) {
+        self.calls += found.calls;
+        self.bodies += found.bodies;
+        self.prompts += found.prompts;
+        self.choices += found.choices;
+        self.segments += found.segments;
+
+        self.holes_found += found.holes_found.saturating_sub(found.holes.len() as u64);
+        for hole in found.holes {
+            self.add_hole(hole);
+        }
+        self.damage_found += found.damage_found.saturating_sub(found.damage.len() as u64);
+        for damage in found.damage {
+            self.add_damage(damage.place, format!("in segment `{name}`: {}", damage.what));
+        }
+    }
+}
