@@ -15,6 +15,7 @@ pub(crate) fn commit_error(reason: CommitError) -> JsonReply {
         }
         CommitError::Closed(..)
         | CommitError::Announced(..)
+        | CommitError::Sealed(_)
         | CommitError::Taken
         | CommitError::NoLease(_) => StatusCode::CONFLICT,
         CommitError::TooManyLabels(_) => StatusCode::BAD_REQUEST,

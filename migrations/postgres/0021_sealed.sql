@@ -19,7 +19,8 @@ CREATE TABLE segment_file (
 );
 
 -- Attempts whose calls are in a segment, and what is counted of these calls. `reward_key` is that of
--- the last reward that the segment has; later ones are late.
+-- the last reward that the segment has; later ones are late. `last_call_failed` is 1 where the last
+-- sampling call was ended by the infrastructure, or not at all.
 CREATE TABLE sealed (
   episode_key       BIGINT PRIMARY KEY REFERENCES episode,
   segment_file_key  BIGINT NOT NULL REFERENCES segment_file,
@@ -32,7 +33,8 @@ CREATE TABLE sealed (
   prompt_tokens     BIGINT,
   completion_tokens BIGINT,
   last_call_at      BIGINT,
-  model             TEXT
+  model             TEXT,
+  last_call_failed  BIGINT NOT NULL
 );
 CREATE INDEX sealed_by_segment_file ON sealed (segment_file_key);
 

@@ -295,7 +295,14 @@ async fn check_call(
         .bind(episode_key)
         .fetch_optional(connection)
         .await?;
-    found.map(drop).ok_or(CommitError::UnknownCall(call))
+    if found.is_some() {
+        return Ok(());
+    }
+    let sealed = query("SELECT 1 FROM sealed WHERE episode_key = $1").bind(episode_key);
+    match sealed.fetch_optional(connection).await? {
+        Some(_) => Err(CommitError::Sealed(call)),
+        None => Err(CommitError::UnknownCall(call)),
+    }
 }
 
 /// Writes another value each time: SQLite writes no page that did not change.

@@ -91,6 +91,9 @@ pub enum CommitError {
     /// The episode has no such call.
     #[error("the episode has no call `{0}`")]
     UnknownCall(CallId),
+    /// The call is in a segment, which is never changed.
+    #[error("call `{0}` was sealed: it takes no reward and no annotation of its own any more")]
+    Sealed(CallId),
     /// The store cannot be written at the moment; nothing of the record was kept.
     #[error("cannot write to the store: {0}")]
     Unavailable(#[from] StoreUnavailable),

@@ -256,7 +256,7 @@ impl Snapshot {
         &mut self,
         record: &AttemptRecord,
     ) -> Result<Vec<Annotation>, SnapshotError> {
-        let Holder { part, key } = self.holder(record.key).await?;
+        let Holder { part, key, .. } = self.holder(record.key).await?;
         if !part.has_annotations().await? {
             return Ok(Vec::new());
         }

@@ -114,7 +114,7 @@ impl Snapshot {
         &mut self,
         episode_key: i64,
     ) -> Result<Option<String>, SnapshotError> {
-        let Holder { part, key } = self.holder(episode_key).await?;
+        let Holder { part, key, .. } = self.holder(episode_key).await?;
         let last = query(format!("{ROW} {LAST_VERSIONED}")).bind(key);
         match last.fetch_optional(&mut part.connection).await? {
             Some(row) => Ok(row_of(&row)?.version),

@@ -44,10 +44,14 @@ impl EpisodeOrder {
             Self::Closed => "e.closed_at",
             Self::Name => "e.episode_id",
             Self::Reward => REWARD,
-            Self::Calls => "(SELECT count(*) FROM call c WHERE c.episode_key = e.episode_key)",
+            Self::Calls => {
+                "coalesce((SELECT s.calls FROM sealed s WHERE s.episode_key = e.episode_key), \
+                 (SELECT count(*) FROM call c WHERE c.episode_key = e.episode_key))"
+            }
             Self::Tokens => {
-                "(SELECT sum(c.completion_tokens) FROM call c \
-                 WHERE c.episode_key = e.episode_key)"
+                "coalesce((SELECT s.completion_tokens FROM sealed s \
+                 WHERE s.episode_key = e.episode_key), (SELECT sum(c.completion_tokens) \
+                 FROM call c WHERE c.episode_key = e.episode_key))"
             }
         }
     }

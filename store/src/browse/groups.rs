@@ -69,8 +69,12 @@ impl Snapshot {
         groups: &[GroupId],
     ) -> Result<HashMap<GroupId, GroupCounts>, SnapshotError> {
         let select = "SELECT (SELECT s.size FROM group_size s WHERE s.group_id = $1) AS size, \
-            count(*) AS calls, CAST(coalesce(sum(c.completion_tokens), 0) AS BIGINT) AS tokens \
-            FROM call c JOIN episode e ON e.episode_key = c.episode_key WHERE e.group_id = $1";
+            CAST(coalesce(sum(n.calls), 0) AS BIGINT) AS calls, \
+            CAST(coalesce(sum(n.tokens), 0) AS BIGINT) AS tokens FROM (\
+                SELECT count(*) AS calls, CAST(sum(c.completion_tokens) AS BIGINT) AS tokens \
+                FROM call c JOIN episode e ON e.episode_key = c.episode_key \
+                WHERE e.group_id = $1 UNION ALL SELECT s.calls, s.completion_tokens \
+                FROM sealed s JOIN episode e USING (episode_key) WHERE e.group_id = $1) AS n";
         let mut counts = HashMap::with_capacity(groups.len());
         for group in groups {
             let row = query(select).bind(group.as_str()).fetch_one(self.connection()).await?;

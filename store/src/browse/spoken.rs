@@ -126,7 +126,7 @@ impl Snapshot {
         select: String,
         episode_key: i64,
     ) -> Result<Option<CallRow>, SnapshotError> {
-        let Holder { part, key } = self.holder(episode_key).await?;
+        let Holder { part, key, .. } = self.holder(episode_key).await?;
         let row = query(select).bind(key).fetch_optional(&mut part.connection).await?;
         let row = row.as_ref().map(row_of).transpose()?;
         Ok(row.map(|row| CallRow { episode_key, ..row }))

@@ -142,7 +142,8 @@ impl Snapshot {
         let conditions = Conditions::of(filter);
         let select = format!(
             "SELECT e.episode_key, e.opened_at, \
-             (SELECT count(*) FROM call c WHERE c.episode_key = e.episode_key) AS calls, \
+             coalesce((SELECT s.calls FROM sealed s WHERE s.episode_key = e.episode_key), \
+             (SELECT count(*) FROM call c WHERE c.episode_key = e.episode_key)) AS calls, \
              EXISTS (SELECT 1 FROM call c WHERE c.episode_key = e.episode_key \
              AND c.ended_at IS NULL) AS running \
              FROM episode e WHERE {} \

@@ -45,5 +45,17 @@ async fn call_key(connection: &mut StoreConnection, call: CallId) -> Result<i64,
         .bind(call.to_string())
         .fetch_optional(connection)
         .await?;
-    Ok(found.ok_or(CommitError::UnknownCall(call))?.try_get("call_key")?)
+    match found {
+        Some(row) => Ok(row.try_get("call_key")?),
+        None => Err(absent(connection, call).await?),
+    }
+}
+
+/// The reason why a call is not there. Whoever annotates has read it, so it may be in a segment.
+async fn absent(
+    connection: &mut StoreConnection,
+    call: CallId,
+) -> Result<CommitError, sqlx::Error> {
+    let any = query("SELECT 1 FROM sealed LIMIT 1").fetch_optional(connection).await?;
+    Ok(if any.is_some() { CommitError::Sealed(call) } else { CommitError::UnknownCall(call) })
 }

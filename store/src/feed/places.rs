@@ -21,7 +21,9 @@ pub(crate) const FAILED: &str = "CASE WHEN e.status = 'infrastructure_failed' TH
         OR c.outcome IN ('upstream_failed', 'capped') FROM call c \
         WHERE c.episode_key = e.episode_key \
         AND c.route IN ('chat', 'completions', 'responses', 'messages', 'generate') \
-        ORDER BY c.started_at DESC, c.call_id DESC LIMIT 1), 1 = 0) END";
+        ORDER BY c.started_at DESC, c.call_id DESC LIMIT 1), \
+        (SELECT s.last_call_failed = 1 FROM sealed s WHERE s.episode_key = e.episode_key), \
+        1 = 0) END";
 
 /// True where the episode of the attempt `e` was run again.
 const RUN_AGAIN: &str = "EXISTS (SELECT 1 FROM episode n \

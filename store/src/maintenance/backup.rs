@@ -8,7 +8,7 @@ use tempfile::NamedTempFile;
 use thiserror::Error;
 
 use crate::database::offloaded::offload;
-use crate::error::OpenError;
+use crate::error::{OpenError, SnapshotError};
 use crate::location::Location;
 use crate::{open, sqlite};
 
@@ -18,6 +18,9 @@ pub enum BackupError {
     /// The store could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The store could not be read.
+    #[error(transparent)]
+    Read(#[from] SnapshotError),
     /// The store is a server's database, which has tools of its own.
     #[error("`{0}` is a database of a server; use the server's own backup tool")]
     Server(String),

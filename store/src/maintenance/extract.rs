@@ -3,19 +3,21 @@
 //! The rows are copied as they are, under their keys, one attempt after the other. Those of the
 //! feed's readers, of API keys and of the key that signs them are not: they are the server's.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use episode::{EpisodeId, GroupId};
 
 use crate::database::connection::StoreConnection;
 use crate::database::offloaded::{OffloadedConnection, offload};
-use crate::database::query::query;
+use crate::database::query::{Query, query};
 use crate::database::row::Row;
 use crate::database::value::Value;
 use crate::location::Location;
 use crate::maintenance::backup::{BackupError, NewFile};
-use crate::{open, sqlite};
+use crate::snapshot::Snapshot;
+use crate::sqlite;
 
 /// The attempts to copy: those that any of the names selects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,7 +40,9 @@ pub struct ExtractReport {
 }
 
 /// Tables with the key of an episode in each row; `episode` is the first.
-const OF_EPISODE: [&str; 7] = ["episode", "label", "reel", "reward", "mark", "finished", "waiting"];
+const OF_EPISODE: [&str; 6] = ["episode", "label", "reward", "mark", "finished", "waiting"];
+/// Keys of a sealed attempt are moved beyond those of all others by this power of two.
+const SHIFT_BITS: u32 = 40;
 /// Tables with the key of a call in each row; `call` is the first.
 const OF_CALL: [&str; 5] = ["call", "prompt", "choice", "side", "annotation"];
 
@@ -65,32 +69,32 @@ pub async fn extract(
 ) -> Result<ExtractReport, BackupError> {
     let from = from.into();
     let new = NewFile::beside(to)?;
-    let mut source = open::for_reading(&from).await?;
-    source.begin_snapshot().await?;
-    let attempts = which.keys(&mut source).await?;
+    let mut source = Snapshot::open(&from).await?;
+    let attempts = which.keys(source.connection()).await?;
     let calls = copy_attempts(source, &attempts, new.path()).await?;
     Ok(ExtractReport { attempts: attempts.len() as u64, calls, bytes: new.keep()? })
 }
 
 /// Copies attempts by their keys to a store in the empty file at `path`. Returns their calls.
 pub(crate) async fn copy_attempts(
-    source: StoreConnection,
+    source: Snapshot,
     attempts: &BTreeSet<i64>,
     path: PathBuf,
 ) -> Result<u64, BackupError> {
     let local = offload(move || sqlite::open::for_filling(&path)).await??;
     let target = StoreConnection::Offloaded(OffloadedConnection::new(local));
-    let mut copy = Copier { source, target, calls: 0 };
+    let mut copy = Copier { source, target, columns: HashMap::new(), calls: 0, sealed: 0 };
     copy.target.begin().await?;
-    copy.rows("version", "version_key >= $1", 0).await?;
+    let which = "version_key >= $1";
+    copy.own(Rows { table: "version", which, key: 0, moved: None }).await?;
     for attempt in attempts {
         copy.attempt(*attempt).await?;
     }
     copy.target.commit().await?;
     copy.check().await?;
 
-    let Copier { source, target, calls } = copy;
-    source.close().await?;
+    let Copier { source, target, calls, .. } = copy;
+    drop(source);
     // The last connection that closes leaves nothing beside the file.
     target.close().await?;
     Ok(calls)
@@ -125,59 +129,114 @@ impl ExtractFilter {
 
 /// A copy under way.
 struct Copier {
-    source: StoreConnection,
+    source: Snapshot,
     target: StoreConnection,
+    columns: HashMap<&'static str, Arc<[CopiedColumn]>>,
     calls: u64,
+    /// Sealed attempts that were copied.
+    sealed: i64,
+}
+
+/// Rows to copy.
+#[derive(Clone, Copy)]
+struct Rows {
+    table: &'static str,
+    which: &'static str,
+    key: i64,
+    /// What the rows of a segment become: its keys are its own.
+    moved: Option<Moved>,
+}
+
+/// The keys of rows of a segment in a copy.
+#[derive(Clone, Copy)]
+struct Moved {
+    episode_key: i64,
+    /// Added to all other keys.
+    shift: i64,
 }
 
 impl Copier {
     /// Copies an attempt with all that belongs to it. Its larger rows are read one by one.
-    async fn attempt(&mut self, key: i64) -> Result<(), sqlx::Error> {
+    async fn attempt(&mut self, key: i64) -> Result<(), BackupError> {
         for table in OF_EPISODE {
-            self.rows(table, "episode_key = $1", key).await?;
+            self.own(Rows { table, which: "episode_key = $1", key, moved: None }).await?;
         }
-        self.new_rows("group_size", GROUP_SIZES, key).await?;
+        self.own(Rows { table: "group_size", which: GROUP_SIZES, key, moved: None }).await?;
 
-        for segment in query(SEGMENTS).bind(key).scalars(&mut self.source).await? {
-            self.rows("segment", "segment_key = $1", segment).await?;
+        let holder = self.source.holder(key).await?;
+        let (there, is_sealed) = (holder.key, holder.is_segment);
+        let moved = is_sealed.then(|| {
+            self.sealed += 1;
+            Moved { episode_key: key, shift: self.sealed << SHIFT_BITS }
+        });
+        let of = |table, which, key| Rows { table, which, key, moved };
+        self.held(key, of("reel", "episode_key = $1", there)).await?;
+        for segment in self.keys(key, SEGMENTS, there).await? {
+            self.held(key, of("segment", "segment_key = $1", segment)).await?;
         }
-        for call in query(CALLS).bind(key).scalars(&mut self.source).await? {
+        for call in self.keys(key, CALLS, there).await? {
             self.calls += 1;
             for table in OF_CALL {
-                self.rows(table, "call_key = $1", call).await?;
+                self.held(key, of(table, "call_key = $1", call)).await?;
             }
-            self.rows("body", BODIES, call).await?;
+            self.held(key, of("body", BODIES, call)).await?;
         }
         Ok(())
     }
 
-    async fn rows(&mut self, table: &str, which: &str, key: i64) -> Result<(), sqlx::Error> {
-        self.copied(table, which, key, "").await
-    }
-
-    /// Copies rows that may have been copied with another attempt.
-    async fn new_rows(&mut self, table: &str, which: &str, key: i64) -> Result<(), sqlx::Error> {
-        self.copied(table, which, key, " ON CONFLICT DO NOTHING").await
-    }
-
-    async fn copied(
+    /// Keys of rows of an attempt, where its calls are.
+    async fn keys(
         &mut self,
-        table: &str,
-        which: &str,
         key: i64,
-        conflict: &str,
-    ) -> Result<(), sqlx::Error> {
-        let columns = columns(&mut self.target, table).await?;
-        let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
-        let names = names.join(", ");
-        let places: Vec<String> = (1..=columns.len()).map(|at| format!("${at}")).collect();
-        let places = places.join(", ");
+        select: &'static str,
+        there: i64,
+    ) -> Result<Vec<i64>, BackupError> {
+        let holder = self.source.holder(key).await?;
+        Ok(query(select).bind(there).scalars(&mut holder.part.connection).await?)
+    }
 
-        let select = format!("SELECT {names} FROM {table} WHERE {which}");
-        let insert = format!("INSERT INTO {table} ({names}) VALUES ({places}){conflict}");
-        for row in query(select).bind(key).fetch_all(&mut self.source).await? {
-            let values: Result<Vec<Value>, sqlx::Error> =
-                columns.iter().map(|column| column.of(&row)).collect();
+    /// Copies rows of the store itself.
+    async fn own(&mut self, rows: Rows) -> Result<(), BackupError> {
+        let columns = self.columns(rows.table).await?;
+        let found = rows.select(&columns).fetch_all(self.source.connection()).await?;
+        Ok(self.write(rows, &columns, found).await?)
+    }
+
+    /// Copies rows of an attempt from where its calls are.
+    async fn held(&mut self, attempt: i64, rows: Rows) -> Result<(), BackupError> {
+        let columns = self.columns(rows.table).await?;
+        let holder = self.source.holder(attempt).await?;
+        let found = rows.select(&columns).fetch_all(&mut holder.part.connection).await?;
+        Ok(self.write(rows, &columns, found).await?)
+    }
+
+    async fn columns(&mut self, table: &'static str) -> Result<Arc<[CopiedColumn]>, sqlx::Error> {
+        if let Some(known) = self.columns.get(table) {
+            return Ok(Arc::clone(known));
+        }
+        let found: Arc<[CopiedColumn]> = columns(&mut self.target, table).await?.into();
+        self.columns.insert(table, Arc::clone(&found));
+        Ok(found)
+    }
+
+    async fn write(
+        &mut self,
+        rows: Rows,
+        columns: &[CopiedColumn],
+        found: Vec<Row>,
+    ) -> Result<(), sqlx::Error> {
+        let names = names(columns);
+        let places: Vec<String> = (1..=columns.len()).map(|at| format!("${at}")).collect();
+        // The size of a group may have been copied with another attempt.
+        let conflict = if rows.table == "group_size" { " ON CONFLICT DO NOTHING" } else { "" };
+        let table = rows.table;
+        let insert =
+            format!("INSERT INTO {table} ({names}) VALUES ({}){conflict}", places.join(", "));
+        for row in found {
+            let values: Result<Vec<Value>, sqlx::Error> = columns
+                .iter()
+                .map(|column| column.of(&row).map(|value| rows.moved_value(column, value)))
+                .collect();
             query(insert.clone()).bind_all(values?).execute(&mut self.target).await?;
         }
         Ok(())
@@ -191,6 +250,32 @@ impl Copier {
             None => Ok(()),
         }
     }
+}
+
+impl Rows {
+    fn select(&self, columns: &[CopiedColumn]) -> Query {
+        let Self { table, which, key, .. } = self;
+        query(format!("SELECT {} FROM {table} WHERE {which}", names(columns))).bind(*key)
+    }
+
+    /// The value of a column in the copy.
+    fn moved_value(&self, column: &CopiedColumn, value: Value) -> Value {
+        let Some(moved) = self.moved else { return value };
+        match (column.name.as_str(), value) {
+            ("episode_key", _) => moved.episode_key.into(),
+            (name, Value::Integer(Some(key)))
+                if name.ends_with("_key") || name == "request_body" || name == "reply_body" =>
+            {
+                (key + moved.shift).into()
+            }
+            (_, value) => value,
+        }
+    }
+}
+
+fn names(columns: &[CopiedColumn]) -> String {
+    let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+    names.join(", ")
 }
 
 /// A column of a table.
@@ -232,7 +317,7 @@ mod tests {
     use super::*;
     use crate::site::{Site, on_both};
     use crate::tests::{begun, ended};
-    use crate::{ApiKeyRecord, Budget, Selection, Snapshot, Store, VersionRecord, verify};
+    use crate::{ApiKeyRecord, Budget, Selection, Snapshot, Store, VersionRecord, open, verify};
 
     /// Records four calls of an attempt, each with the history before it, the last without an end.
     async fn talk(store: &Store, episode: &str, attempt: u32) -> CallId {

@@ -94,7 +94,7 @@ impl Snapshot {
     /// [`SnapshotError`] when the store cannot be read or a body does not decode.
     pub async fn calls(&mut self, record: &AttemptRecord) -> Result<Vec<Call>, SnapshotError> {
         self.borrow_room(record.key).await?;
-        let Holder { part, key: episode_key } = self.holder(record.key).await?;
+        let Holder { part, key: episode_key, .. } = self.holder(record.key).await?;
         // In the order of an index. What begins at once is put in order below, since a sorter would
         // copy all rows.
         let select = format!("{CALL} WHERE c.episode_key = $1 ORDER BY c.started_at");
@@ -138,7 +138,7 @@ impl Snapshot {
         &mut self,
         record: &AttemptRecord,
     ) -> Result<Vec<(CallId, String)>, SnapshotError> {
-        let Holder { part, key } = self.holder(record.key).await?;
+        let Holder { part, key, .. } = self.holder(record.key).await?;
         let rows = query(ENDED_CALLS).bind(key).fetch_all(&mut part.connection).await?;
         let id_and_path =
             |row: &Row| Ok((parse(row.try_get("call_id")?, "call id")?, row.try_get("path")?));
@@ -201,7 +201,8 @@ impl Part {
             ended.reply = body.map_err(|error| error.of_call(call_id))?;
         }
 
-        let mut source = LogSource { connection: &mut self.connection, reader: &mut readers.bodies };
+        let mut source =
+            LogSource { connection: &mut self.connection, reader: &mut readers.bodies };
         let prompts = readers.tokens.prompts(&mut source, rows.key).await;
         ended.prompts = prompts.map_err(|error| error.of_call(call_id))?;
         ended.choices = choices(&rows, call_id, &mut source, &readers.tokens).await?;

@@ -88,7 +88,7 @@ impl Snapshot {
     /// The memory that the calls of an attempt, and rows of them, take at most, estimated from what
     /// the store says of their lengths.
     async fn reading_bytes(&mut self, episode_key: i64) -> Result<u64, SnapshotError> {
-        let Holder { part, key } = self.holder(episode_key).await?;
+        let Holder { part, key, .. } = self.holder(episode_key).await?;
         let row = query(SIZES).bind(key).fetch_one(&mut part.connection).await?;
         let size = |name| Ok::<_, SnapshotError>(row.try_get::<i64>(name)?.unsigned_abs());
 

@@ -43,6 +43,8 @@ pub(crate) struct Part {
 pub(crate) struct Holder<'a> {
     pub(crate) part: &'a mut Part,
     pub(crate) key: i64,
+    /// True if it is a segment, and not the store itself.
+    pub(crate) is_segment: bool,
 }
 
 /// The segments that a reader has opened, the last used last.
@@ -93,16 +95,18 @@ impl Snapshot {
     /// [`SnapshotError`] when the store cannot be read, or the segment is not there.
     pub(crate) async fn holder(&mut self, key: i64) -> Result<Holder<'_>, SnapshotError> {
         if !self.has_sealed().await? {
-            return Ok(Holder { part: &mut self.own, key });
+            return Ok(Holder { part: &mut self.own, key, is_segment: false });
         }
         let found = query(OF_ATTEMPT).bind(key).fetch_optional(self.connection()).await?;
-        let Some(row) = found else { return Ok(Holder { part: &mut self.own, key }) };
+        let Some(row) = found else {
+            return Ok(Holder { part: &mut self.own, key, is_segment: false });
+        };
 
         let (id, attempt): (String, i64) = (row.try_get("episode_id")?, row.try_get("attempt")?);
         let part = self.segment(SegmentPath::of(&row)?).await?;
         let there = query(KEY_THERE).bind(id).bind(attempt);
         let key = there.scalar::<i64>(&mut part.connection).await?;
-        Ok(Holder { part, key })
+        Ok(Holder { part, key, is_segment: true })
     }
 
     /// The part that has a call; the store itself where none has it.

@@ -104,7 +104,7 @@ impl Snapshot {
         &mut self,
         episode: &AttemptRecord,
     ) -> Result<Option<Option<Outcome>>, SnapshotError> {
-        let Holder { part, key } = self.holder(episode.key).await?;
+        let Holder { part, key, .. } = self.holder(episode.key).await?;
         let row = query(LAST_OUTCOME).bind(key).fetch_optional(&mut part.connection).await?;
         let Some(row) = row else { return Ok(None) };
         let Some(word) = row.try_get::<Option<String>>("outcome")? else { return Ok(Some(None)) };

@@ -53,8 +53,7 @@ async fn check_segment(
         return Err("it is not the file that was sealed: its hash differs".to_owned());
     }
 
-    let mut segment =
-        open::for_segment(path, true).await.map_err(|error| error.to_string())?;
+    let mut segment = open::for_segment(path, true).await.map_err(|error| error.to_string())?;
     let mut found = check_store(&mut segment).await;
     let key: i64 = row.try_get("segment_file_key").map_err(|error| error.to_string())?;
     let lacking = lacking(connection, &mut segment, key).await;

@@ -15,7 +15,7 @@ use crate::maintenance::extract::{CopiedColumn, columns};
 use crate::maintenance::segments::SegmentError;
 use crate::maintenance::segments::catalog::{CatalogEntry, EntryKind, hash_of};
 use crate::maintenance::segments::late::LateReward;
-use crate::maintenance::segments::seal::{ADD_FILE, FILE_KEY, call_times};
+use crate::maintenance::segments::seal::{ADD_FILE, FILE_KEY, LAST_CALL_FAILED, call_times};
 use crate::open;
 use crate::snapshot::summary::{BY_ATTEMPT, COUNTS};
 use crate::sqlite;
@@ -35,6 +35,8 @@ pub struct GatheredStore {
     file: NamedTempFile,
 }
 
+/// Further numbers that are counted of an attempt.
+const TIMES: [&str; 3] = ["completion_tokens", "last_call_at", "last_call_failed"];
 /// Tables of what is said of an attempt.
 const OF_ATTEMPT: [&str; 2] = ["label", "reward"];
 const FORGET: [&str; 5] = [
@@ -165,7 +167,11 @@ impl Gathering {
         let drops: &[&str] = if self.keeps_positions { &[] } else { &["position"] };
         self.copy(segment, Copy { drops, ..of("finished") }).await?;
 
-        let counts = query(format!("{COUNTS} e.episode_key = $1 {BY_ATTEMPT}")).bind(there);
+        let counts = query(format!(
+            "SELECT counted.*, {LAST_CALL_FAILED} AS last_call_failed \
+             FROM ({COUNTS} e.episode_key = $1 {BY_ATTEMPT}) AS counted"
+        ));
+        let counts = counts.bind(there);
         let counts = counts.fetch_one(segment).await?;
         self.add_sealed(key, file_key, &counts).await
     }
@@ -178,10 +184,11 @@ impl Gathering {
     ) -> Result<(), SegmentError> {
         let insert = "INSERT INTO sealed (episode_key, segment_file_key, reward_key, calls, \
             generations, with_ids, incomplete, refused, prompt_tokens, completion_tokens, \
-            last_call_at, model) VALUES ($1, $2, 0, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+            last_call_at, last_call_failed, model) \
+            VALUES ($1, $2, 0, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
         let mut values = vec![Value::from(key), Value::from(file_key)];
         let names = ["calls", "generations", "with_ids", "incomplete", "refused", "prompt_tokens"];
-        for name in names.into_iter().chain(["completion_tokens", "last_call_at"]) {
+        for name in names.into_iter().chain(TIMES) {
             values.push(Value::Integer(counts.try_get(name)?));
         }
         values.push(Value::Text(counts.try_get("model")?));

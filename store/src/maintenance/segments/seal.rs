@@ -25,6 +25,7 @@ use crate::maintenance::segments::SegmentError;
 use crate::maintenance::segments::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 use crate::maintenance::segments::late::seal_rewards;
 use crate::maintenance::segments::plan::{PlannedSegment, plan};
+use crate::snapshot::Snapshot;
 use crate::snapshot::summary::{BY_ATTEMPT, COUNTS};
 use crate::sqlite::space::{file_bytes, give_back};
 use crate::{open, sqlite};
@@ -48,6 +49,14 @@ pub struct SealOptions {
     /// The present time.
     pub now: Micros,
 }
+
+/// 1 where the last sampling call of the attempt `counted` was ended by the infrastructure, or not
+/// at all.
+pub(super) const LAST_CALL_FAILED: &str = "coalesce((SELECT CASE WHEN c.outcome IS NULL \
+    OR c.outcome IN ('upstream_failed', 'capped') THEN 1 ELSE 0 END FROM call c \
+    WHERE c.episode_key = counted.episode_key \
+    AND c.route IN ('chat', 'completions', 'responses', 'messages', 'generate') \
+    ORDER BY c.started_at DESC, c.call_id DESC LIMIT 1), 0)";
 
 /// The result of a sealing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -215,8 +224,7 @@ impl Sealing<'_> {
         let file = tempfile::Builder::new().prefix(".segment-").suffix(".tmp").tempfile_in(folder);
         let file = file.map_err(SegmentError::io(folder))?;
         let keys: BTreeSet<i64> = segment.attempts.iter().map(|attempt| attempt.key).collect();
-        let mut source = open::for_reading(self.at).await?;
-        source.begin_snapshot().await?;
+        let source = Snapshot::open(self.at).await?;
         let calls = copy_attempts(source, &keys, file.path().to_owned()).await?;
 
         let times = call_times(file.path()).await?;
@@ -311,12 +319,18 @@ impl Sealing<'_> {
     ) -> Result<(), sqlx::Error> {
         let insert = format!(
             "INSERT INTO sealed (episode_key, segment_file_key, reward_key, calls, generations, with_ids, \
-             incomplete, refused, prompt_tokens, completion_tokens, last_call_at, model) \
-             SELECT episode_key, CAST($2 AS BIGINT), CAST($3 AS BIGINT), calls, generations, \
-             with_ids, incomplete, refused, prompt_tokens, completion_tokens, last_call_at, model \
-             FROM ({COUNTS} e.episode_key = $1 {BY_ATTEMPT}) AS counted"
+             incomplete, refused, prompt_tokens, completion_tokens, last_call_at, model, \
+             last_call_failed) \
+             SELECT counted.episode_key, CAST($2 AS BIGINT), CAST($3 AS BIGINT), calls, generations, \
+             with_ids, incomplete, refused, prompt_tokens, completion_tokens, last_call_at, model, \
+             {LAST_CALL_FAILED} FROM ({COUNTS} e.episode_key = $1 {BY_ATTEMPT}) AS counted"
         );
-        query(insert).bind(key).bind(file_key).bind(reward_key).execute(&mut self.connection).await?;
+        query(insert)
+            .bind(key)
+            .bind(file_key)
+            .bind(reward_key)
+            .execute(&mut self.connection)
+            .await?;
         for departure in DEPARTURES {
             query(departure).bind(key).execute(&mut self.connection).await?;
         }

@@ -13,7 +13,9 @@ use crate::maintenance::segments::gather::{GatheredStore, SegmentAtHand};
 use crate::maintenance::segments::seal::{SealOptions, SealReport, seal};
 use crate::site::{Site, on_both};
 use crate::tests::{announced, begun, ended};
-use crate::{Announcement, EpisodeSummary, Selection, Snapshot, Store, VersionRecord, prune, verify};
+use crate::{
+    Announcement, EpisodeSummary, Selection, Snapshot, Store, VersionRecord, prune, verify,
+};
 
 /// A moment after all that is recorded here, in microseconds.
 const LATER: Micros = 4_000_000_000_000_000;
@@ -146,8 +148,7 @@ impl Segments {
     }
 
     async fn gathered(&self) -> GatheredStore {
-        let at_hand =
-            |entry| SegmentAtHand { entry, folder: self.0.path().to_owned() };
+        let at_hand = |entry| SegmentAtHand { entry, folder: self.0.path().to_owned() };
         let files: Vec<_> = self.entries().into_iter().map(at_hand).collect();
         GatheredStore::of(&files).await.unwrap()
     }
@@ -206,6 +207,25 @@ async fn segments_alone_are_a_store() {
         assert_eq!(snapshot.versions().await.unwrap().len(), 1);
         assert_eq!(snapshot.last_position().await.unwrap(), 3);
         assert!(verify(gathered.location()).await.unwrap().is_clean());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sealed_attempts_are_copied_with_the_others() {
+    on_both(async |site| {
+        filled(&site).await;
+        let mut before = recorded(&site.at).await;
+        let segments = Segments::new();
+        segments.seal(&site).await;
+        let to = segments.0.path().join("copy.db");
+        let episodes = ["a", "b", "open"].map(|id| (id.parse().unwrap(), None)).to_vec();
+        let which = crate::ExtractFilter { episodes, ..crate::ExtractFilter::default() };
+        let report = crate::extract(&site.at, &which, &to).await.unwrap();
+        assert_eq!((report.attempts, report.calls), (3, 9));
+        before.remove("c/0");
+        assert_eq!(recorded(&Location::from(&to)).await, before);
+        assert!(verify(&to).await.unwrap().is_clean());
     })
     .await;
 }
