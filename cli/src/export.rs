@@ -1,6 +1,6 @@
 //! `rolltape export`: writes training data from a store.
 
-mod files;
+pub(crate) mod files;
 mod rewards;
 mod rows;
 
@@ -20,6 +20,7 @@ use self::rewards::{ExportRewards, ExportVersions};
 use self::rows::ExportRows;
 use crate::exit::{CommandResult, Failure};
 use crate::options::episodes::SelectionArgs;
+use crate::options::segments::SegmentsArgs;
 use crate::print;
 use crate::terminal;
 
@@ -31,6 +32,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     filter: SelectionArgs,
     #[command(flatten)]
+    segments: SegmentsArgs,
+    #[command(flatten)]
     rows: ExportRows,
     #[command(flatten)]
     rewards: ExportRewards,
@@ -39,14 +42,20 @@ pub(crate) struct Args {
 }
 
 /// Exports. A signal ends the export and removes what is half written.
-pub(crate) async fn run(args: Args) -> CommandResult {
-    let snapshot = Snapshot::open_here(&args.filter.store.location).await?;
+pub(crate) async fn run(mut args: Args) -> CommandResult {
+    let segments = args.segments.gather(args.files.shard).await?;
+    let location = match &segments {
+        Some(segments) => segments.store.location(),
+        None => args.filter.store.to_read().await?,
+    };
+    let snapshot = Snapshot::open_here(&location).await?;
     let to_stdout = args.files.to_stdout();
     let as_json = args.files.json;
     let options = args.files.fill(Options {
         selection: args.filter.selection(),
         rewards: args.rewards.rewards(),
         versions: args.versions.filter(),
+        is_shard_already: segments.is_some(),
         ..Options::default()
     })?;
     let options = args.rows.fill(options)?;

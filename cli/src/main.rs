@@ -38,7 +38,7 @@ use crate::options::defaults::ServersHere;
 use crate::options::help;
 use crate::reading::{diff, episodes, show, sql, stats, tail, view};
 use crate::terminal::ColorMode;
-use crate::upkeep::{backup, index, prune, publish, redact, scan, verify};
+use crate::upkeep::{backup, index, prune, publish, redact, scan, seal, verify};
 
 /// Record what an agent says to a language model, and turn it into training data
 #[derive(Debug, Parser)]
@@ -100,6 +100,7 @@ enum Command {
     Verify(verify::Args),
     Prune(prune::Args),
     Backup(backup::Args),
+    Seal(seal::Args),
     Index(index::Args),
     Scan(scan::Args),
     Redact(redact::Args),
@@ -199,6 +200,7 @@ fn main() -> ExitCode {
             Command::Verify(args) => verify::run(args).await,
             Command::Prune(args) => prune::run(args).await,
             Command::Backup(args) => backup::run(args).await,
+            Command::Seal(args) => seal::run(args).await,
             Command::Index(args) => index::run(args).await,
             Command::Scan(args) => scan::run(args).await,
             Command::Redact(args) => redact::run(args).await,

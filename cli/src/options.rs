@@ -1,7 +1,7 @@
 //! Options that several subcommands share, and the parsers of their values.
 //!
 //! A struct of options is a topic of `--help`, and has its heading. [`store`] and [`episodes`] say
-//! what a command reads. [`proxy`] has what `serve` and `run` share: [`upstream`], [`fleet`],
+//! what a command reads, [`segments`] where it reads files of sealed episodes. [`proxy`] has what `serve` and `run` share: [`upstream`], [`fleet`],
 //! [`agents`], [`limits`], [`control`], [`tls`] and [`telemetry`]. [`engine`] and [`device`] say
 //! how the engine computes, [`token`] who may call it. [`tokenizer`] takes a file or its folder.
 //! [`defaults`] are those of a server that runs here, which left a [`mod@pointer`].
@@ -21,6 +21,7 @@ mod memory;
 pub(crate) mod parse;
 pub(crate) mod pointer;
 pub(crate) mod proxy;
+pub(crate) mod segments;
 mod signing;
 pub(crate) mod store;
 pub(crate) mod telemetry;

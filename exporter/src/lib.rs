@@ -15,7 +15,8 @@
 //! - `output`: files of records, which become visible when they are whole.
 //! - `notes`: what was kept, what was left out, and why. Every step adds to them.
 //!
-//! `export`, `feed`, `diagnosis`, `annotate` and `links` stand above these and call `derive`. Each
+//! `export`, `feed`, `diagnosis`, `annotate` and `links` stand above these and call `derive`;
+//! `segments` brings files of sealed attempts to where they are read. Each
 //! module uses only modules below it: `notes`, `graph`, `weigh` and `rewards`, `rows` and `input`,
 //! `forks` and `options`, `formats`, `output`.
 //!
@@ -38,6 +39,7 @@
 //! - [`KindReason`]: why a trajectory is of its kind; [`SharedTokens`]: where tokens are trained.
 //! - [`RewardOptions`], [`Advantage`], [`GroupSummary`], [`VersionFilter`], [`VersionMismatch`]:
 //!   what rewards and policy versions add or leave out; [`mean()`], [`std()`]: their formulas.
+//! - [`segments_at_hand()`], [`SegmentSource`]: segments of a folder or an object store.
 //! - [`schema()`], [`COLUMNS`], [`SCHEMA_VERSION`]: the contract with trainers.
 #![forbid(unsafe_code)]
 
@@ -55,6 +57,7 @@ mod options;
 mod output;
 mod rewards;
 mod rows;
+mod segments;
 mod trainer_gaps;
 mod weigh;
 
@@ -83,6 +86,7 @@ pub use rewards::advantage::{Advantage, EPSILON, STD_DDOF, mean, std};
 pub use rewards::groups::GroupSummary;
 pub use rows::retokenize::{RetokenizeError, Retokenizer};
 pub use rows::schema::{COLUMNS, SCHEMA_VERSION, SchemaColumn, schema};
+pub use segments::{FetchError, SegmentSource, segments_at_hand};
 pub use trainer_gaps::{TrainerGap, trainer_gaps};
 pub use weigh::SharedTokens;
 pub use weigh::model_filter::ModelFilter;

@@ -69,6 +69,8 @@ pub struct Options {
     pub partition: Option<Partition>,
     /// Part of the selection that this process exports.
     pub shard: Option<Shard>,
+    /// True where the store holds only what this shard exports, as one of segments does.
+    pub is_shard_already: bool,
     /// Takes only attempts that ended, or, while they are open, began at this time or later.
     pub since: Option<Micros>,
     /// Adds the closed attempts that the export there does not hold yet.
@@ -173,7 +175,7 @@ impl Options {
         };
         Ok(SelectionRules {
             partition,
-            shard,
+            shard: shard.filter(|_| !self.is_shard_already),
             since,
             min_reward,
             no_infrastructure_failed,

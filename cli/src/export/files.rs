@@ -37,7 +37,7 @@ pub(crate) struct ExportFiles {
     ///
     /// A group is never split.
     #[arg(long, value_name = "I/N", value_parser = shard)]
-    shard: Option<Shard>,
+    pub(crate) shard: Option<Shard>,
     /// Add closed attempts that the export at --out lacks
     #[arg(long)]
     new: bool,
@@ -96,7 +96,7 @@ impl ExportFiles {
 }
 
 /// A bucket, with its credentials and settings from the environment, as its vendor's tools do.
-fn bucket(url: &str) -> Bucket {
+pub(crate) fn bucket(url: &str) -> Bucket {
     let options = std::env::vars_os().filter_map(|(name, value)| {
         let name = name.into_string().ok().filter(|name| is_bucket_variable(name))?;
         Some((name.to_ascii_lowercase(), value.into_string().ok()?))

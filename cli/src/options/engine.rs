@@ -240,7 +240,7 @@ fn max_logprobs(text: &str) -> Result<usize, String> {
 }
 
 /// Parses a number of bytes, with or without a unit.
-pub(super) fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, u64); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let with_unit = UNITS.iter().find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, *bits)));
     let (digits, bits) = with_unit.unwrap_or((text, 0));

@@ -15,6 +15,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "verify",
             "prune",
             "backup",
+            "seal",
             "index",
             "scan",
             "redact",

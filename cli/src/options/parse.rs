@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use episode::{CallId, EpisodeId};
 use hyper::header::HeaderName;
 use proxy::{EngineSpec, Upstream};
-use store::Location;
+use store::{Location, SegmentFolder};
 
 /// The port of servers with TLS.
 const HTTPS_PORT: u16 = 443;
@@ -94,13 +94,13 @@ pub(crate) fn attempt_name(text: &str) -> Result<AttemptName, String> {
     Ok(AttemptName { id: id.to_string(), attempt })
 }
 
-/// Parses the location of a store. A folder is refused here, because SQLite's own error would not
-/// say what is wrong.
+/// Parses the location of a store. A folder without segments is refused here, because SQLite's own
+/// error would not say what is wrong.
 pub(crate) fn location(text: &str) -> Result<Location, String> {
     let location: Location = text.parse().map_err(|e: store::LocationError| e.to_string())?;
 
     match &location {
-        Location::File(path) if path.is_dir() => {
+        Location::File(path) if path.is_dir() && !SegmentFolder::is_at(path) => {
             let inside = path.join("rolltape.db");
             Err(format!("this is a folder; name a file in it, such as {}", inside.display()))
         }

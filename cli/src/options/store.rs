@@ -1,8 +1,9 @@
 //! `--store`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use store::Location;
+use store::{GatheredStore, Location};
 
 use super::{defaults, parse};
 use crate::secret_file;
@@ -13,7 +14,7 @@ use crate::secret_file;
 pub(crate) struct StoreArgs {
     /// The recording: a file or a database
     ///
-    /// A database is named as postgres://USER@HOST/NAME.
+    /// A database is named as postgres://USER@HOST/NAME. A folder of segments can be read.
     #[arg(
         long = "store",
         value_name = "STORE",
@@ -23,6 +24,9 @@ pub(crate) struct StoreArgs {
         hide_env_values = true
     )]
     pub(crate) location: Location,
+    /// The store of the segments that are in the folder of that name.
+    #[arg(skip)]
+    pub(super) gathered: Option<Arc<GatheredStore>>,
 }
 /// The place of the index of a store's texts. `None` where there is no folder for it.
 pub(crate) fn text_index(store: &Location) -> Option<PathBuf> {

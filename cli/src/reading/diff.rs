@@ -96,8 +96,8 @@ struct EpisodeNumbers {
 }
 
 /// Compares.
-pub(crate) async fn run(args: Args) -> CommandResult {
-    let source = args.source.open()?;
+pub(crate) async fn run(mut args: Args) -> CommandResult {
+    let source = args.source.open().await?;
     let work = async {
         let a = source.named(args.a.as_ref(), 1).await?;
         let mut b = source.named(args.b.as_ref(), 0).await?;

@@ -134,8 +134,8 @@ impl FilterArgs {
 }
 
 /// Prints the list.
-pub(crate) async fn run(args: Args) -> CommandResult {
-    let source = args.source.open()?;
+pub(crate) async fn run(mut args: Args) -> CommandResult {
+    let source = args.source.open().await?;
     if args.watch {
         return watch(&args, &source).await;
     }

@@ -76,8 +76,8 @@ pub(crate) struct Args {
 }
 
 /// Prints the conversation, or the part or the form of it that is asked for.
-pub(crate) async fn run(args: Args) -> CommandResult {
-    let source = args.source.open_with(args.tokenizer.as_deref())?;
+pub(crate) async fn run(mut args: Args) -> CommandResult {
+    let source = args.source.open_with(args.tokenizer.as_deref()).await?;
     let attempt =
         |name: AttemptName| AttemptName { attempt: args.attempt.or(name.attempt), ..name };
     let name = args.episode.clone().map(attempt);

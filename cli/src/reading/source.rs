@@ -69,20 +69,20 @@ impl SourceArgs {
     }
 
     /// The recording. Nothing is read or asked yet.
-    pub(super) fn open(&self) -> Result<Source, Failure> {
-        self.open_with(None)
+    pub(super) async fn open(&mut self) -> Result<Source, Failure> {
+        self.open_with(None).await
     }
 
     /// The recording, with a tokenizer for the texts of a store's tokens. A server has its own.
-    pub(super) fn open_with(&self, tokenizer: Option<&Path>) -> Result<Source, Failure> {
+    pub(super) async fn open_with(&mut self, tokenizer: Option<&Path>) -> Result<Source, Failure> {
         if let Some(control) = &self.control {
             let bearer = self.token.of_client(control, &self.store.location)?;
             let server = ServerReader::new(control, &self.ca.read()?, bearer)?;
             return Ok(Source::Server(Box::new(server)));
         }
-        let store = &self.store.location;
-        let viewer = Viewer::new(store.clone(), token_texts(tokenizer, store)?);
-        Ok(Source::Store(viewer.with_index(text_index(store))))
+        let texts = token_texts(tokenizer, &self.store.location)?;
+        let viewer = Viewer::new(self.store.to_read().await?, texts);
+        Ok(Source::Store(viewer.with_index(text_index(&self.store.location))))
     }
 }
 

@@ -40,8 +40,8 @@ pub(crate) struct Args {
 }
 
 /// Prints the answer.
-pub(crate) async fn run(args: Args) -> CommandResult {
-    let mut snapshot = Snapshot::open_here(&args.filter.store.location).await?;
+pub(crate) async fn run(mut args: Args) -> CommandResult {
+    let mut snapshot = Snapshot::open_here(args.filter.store.to_read().await?).await?;
     if !snapshot.takes_sql() {
         return Err(Failure::new("`rolltape sql` asks a store that is a file")
             .hint("ask a PostgreSQL store with psql; its views are in docs/schema.md"));

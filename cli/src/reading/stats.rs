@@ -39,13 +39,13 @@ pub(crate) struct Args {
 }
 
 /// Prints the sums.
-pub(crate) async fn run(args: Args) -> CommandResult {
+pub(crate) async fn run(mut args: Args) -> CommandResult {
     let prices = args.prices.read()?;
     let mut parameters = args.filter.parameters();
     parameters.extend(prices.is_some().then(|| pair("usage", 1)));
     parameters.push(pair("buckets", args.buckets));
     parameters.push(pair("solved_at", args.solved_at));
-    let source = args.source.open()?;
+    let source = args.source.open().await?;
     let stats = terminal::waiting("counting calls", source.stats(&parameters)).await?;
 
     let usage = stats.usage.as_deref().unwrap_or_default();

@@ -32,12 +32,12 @@ pub(crate) struct Args {
 }
 
 /// Prints calls until a signal ends the command, or nobody reads any more.
-pub(crate) async fn run(args: Args) -> CommandResult {
+pub(crate) async fn run(mut args: Args) -> CommandResult {
     let mut parameters = vec![pair("text", 1)];
     parameters.extend(args.episode.as_ref().map(|id| pair("episode", id)));
     parameters.extend(args.group.as_ref().map(|id| pair("group", id)));
     parameters.extend(args.task.as_ref().map(|id| pair("task", id)));
-    let mut changes = args.source.open()?.changes(&parameters).await?;
+    let mut changes = args.source.open().await?.changes(&parameters).await?;
     terminal::remark("waiting for calls; Ctrl-C ends this");
 
     loop {

@@ -64,13 +64,13 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 }
 
 /// Prints the link to the page of the server at `control`.
-async fn link(args: Args, control: &str) -> CommandResult {
+async fn link(mut args: Args, control: &str) -> CommandResult {
     if control.starts_with(UNIX) {
         return Err(Failure::new("a browser opens no socket of the file system").hint(
             "leave --control out, and name the store with --store: its page is then at a port",
         ));
     }
-    let source = args.source.open()?;
+    let source = args.source.open().await?;
     let place = place(&source, args.episode.as_ref()).await?;
     let token = source.read_token().await?;
 
@@ -111,12 +111,12 @@ struct FileArgs {
 }
 
 /// Serves the page until a signal asks it to stop.
-async fn serve(args: Args) -> CommandResult {
+async fn serve(mut args: Args) -> CommandResult {
     let texts = token_texts(args.tokenizer.as_deref(), &args.source.store.location)?;
     // A store or an episode that cannot be read is told here, not on the page.
-    let location = args.source.store.location.clone();
+    let location = args.source.store.to_read().await?;
     drop(Snapshot::open(&location).await?);
-    let index = text_index(&location);
+    let index = text_index(&args.source.store.location);
     let viewer = Viewer::new(location, texts).with_index(index);
     if let Some(to) = &args.file.html {
         return file::write(&viewer, &args, to).await;

@@ -37,7 +37,7 @@ pub(crate) struct Args {
 }
 
 /// Copies the store, or a part of it.
-pub(crate) async fn run(args: Args) -> CommandResult {
+pub(crate) async fn run(mut args: Args) -> CommandResult {
     let to = args.to.display().to_string();
     let (text, object) = if args.episode.is_empty() && args.group.is_empty() {
         let bytes = store::backup(&args.store.location, &args.to).await.map_err(failure)?;
@@ -45,7 +45,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     } else {
         let which = ExtractFilter { episodes: episodes(&args.episode)?, groups: args.group };
         let report =
-            store::extract(&args.store.location, &which, &args.to).await.map_err(failure)?;
+            store::extract(args.store.to_read().await?, &which, &args.to).await.map_err(failure)?;
         let counts = [(report.attempts, "attempt"), (report.calls, "call"), (report.bytes, "byte")];
         let counts = counts.map(|(number, noun)| print::count(number, noun)).join(", ");
         let object = json!({

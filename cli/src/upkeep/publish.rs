@@ -48,7 +48,7 @@ pub(crate) struct Args {
 }
 
 /// Publishes into a folder.
-pub(crate) async fn run(args: Args) -> CommandResult {
+pub(crate) async fn run(mut args: Args) -> CommandResult {
     refuse_existing(&args.out)?;
     let parent = match args.out.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -60,7 +60,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     let folder = staging.path().join("dataset");
     DirBuilder::new().mode(0o700).create(&folder)?;
 
-    let mut snapshot = Snapshot::open_here(&args.filter.store.location).await?;
+    let mut snapshot = Snapshot::open_here(args.filter.store.to_read().await?).await?;
     let clean = staging.path().join("clean.db");
     let selection = args.filter.selection();
     let work = redact(&mut snapshot, &selection, &args.how, &clean);

@@ -108,8 +108,8 @@ fn span(text: &str) -> Result<NamedSpan, String> {
 }
 
 /// Copies.
-pub(crate) async fn run(args: Args) -> CommandResult {
-    let mut snapshot = Snapshot::open_here(&args.filter.store.location).await?;
+pub(crate) async fn run(mut args: Args) -> CommandResult {
+    let mut snapshot = Snapshot::open_here(args.filter.store.to_read().await?).await?;
     let selection = args.filter.selection();
     let work = redact(&mut snapshot, &selection, &args.how, &args.to);
     let report = terminal::waiting("looking for secrets", work).await?;

@@ -58,12 +58,12 @@ struct SecretPlaces {
 type Secrets = BTreeMap<FoundSecret, SecretPlaces>;
 
 /// Scans.
-pub(crate) async fn run(args: Args) -> CommandResult {
+pub(crate) async fn run(mut args: Args) -> CommandResult {
     let texts = match &args.tokenizer {
         Some(path) => Some(TokenTexts::read(path).map_err(|error| Failure::of(&error))?),
         None => None,
     };
-    let mut snapshot = Snapshot::open_here(&args.filter.store.location).await?;
+    let mut snapshot = Snapshot::open_here(args.filter.store.to_read().await?).await?;
     let attempts = snapshot.episodes(&args.filter.selection()).await?;
 
     let finder = args.rules.finder()?;

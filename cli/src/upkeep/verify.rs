@@ -21,8 +21,8 @@ pub(crate) struct Args {
 }
 
 /// Checks the store.
-pub(crate) async fn run(args: Args) -> CommandResult {
-    let report = store::verify(&args.store.location).await?;
+pub(crate) async fn run(mut args: Args) -> CommandResult {
+    let report = store::verify(args.store.to_read().await?).await?;
     if args.json {
         print::line(&as_json(&report).to_string())?;
     } else {

@@ -57,6 +57,9 @@ pub struct CatalogEntry {
 pub struct SegmentFolder(PathBuf);
 
 impl SegmentFolder {
+    /// The folder of the entries, below that of the segments.
+    pub const CATALOG: &str = ENTRIES;
+
     /// The folder at a path, which need not be there.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self(path.into())

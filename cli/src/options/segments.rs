@@ -1,0 +1,80 @@
+//! Segments as what a command reads.
+
+use std::path::{Path, PathBuf};
+
+use exporter::{FetchError, SegmentSource, Shard, segments_at_hand};
+use store::{GatheredStore, Location, SegmentFolder};
+use tempfile::TempDir;
+
+use super::store::StoreArgs;
+use crate::exit::Failure;
+use crate::export::files::bucket;
+
+/// Segments to read in place of a store.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Segments")]
+pub(crate) struct SegmentsArgs {
+    /// Read segments in place of a store: a folder, or a bucket's URL
+    ///
+    /// What `rolltape seal` made. With --shard each part reads only its own segments.
+    #[arg(long, value_name = "PATH")]
+    segments: Option<String>,
+    /// Folder to keep the segments of a bucket in [default: one that is removed]
+    #[arg(long, value_name = "FOLDER", requires = "segments")]
+    segments_cache: Option<PathBuf>,
+}
+
+impl SegmentsArgs {
+    /// The store of a shard's segments, if segments are to be read.
+    pub(crate) async fn gather(
+        &self,
+        shard: Option<Shard>,
+    ) -> Result<Option<SegmentStore>, Failure> {
+        let Some(segments) = &self.segments else { return Ok(None) };
+        let source = match segments.contains("://") {
+            true => SegmentSource::Bucket(bucket(segments)),
+            false => SegmentSource::Folder(segments.into()),
+        };
+
+        let removed = TempDir::new()?;
+        let cache = self.segments_cache.as_deref().unwrap_or(removed.path());
+        let files = segments_at_hand(&source, shard, cache).await.map_err(fetch_failure)?;
+        let store = GatheredStore::of(&files).await.map_err(|error| Failure::of(&error))?;
+        Ok(Some(SegmentStore { store, _cache: removed }))
+    }
+}
+
+/// A store of segments, with the folder that they may be in until it is dropped.
+#[derive(Debug)]
+pub(crate) struct SegmentStore {
+    pub(crate) store: GatheredStore,
+    _cache: TempDir,
+}
+
+impl StoreArgs {
+    /// The location of what is read: the store, or one of the segments in the folder of its name.
+    /// That one lasts as long as these options.
+    pub(crate) async fn to_read(&mut self) -> Result<Location, Failure> {
+        let Location::File(path) = &self.location else { return Ok(self.location.clone()) };
+        if !SegmentFolder::is_at(path) {
+            return Ok(self.location.clone());
+        }
+
+        let source = SegmentSource::Folder(path.clone());
+        let files = segments_at_hand(&source, None, Path::new(".")).await.map_err(fetch_failure)?;
+        let gathered = GatheredStore::of(&files).await.map_err(|error| Failure::of(&error))?;
+        let location = gathered.location();
+        self.gathered = Some(gathered.into());
+        Ok(location)
+    }
+}
+
+fn fetch_failure(error: FetchError) -> Failure {
+    let failure = Failure::of(&error);
+    match error {
+        FetchError::NoCatalog(_) => {
+            failure.hint("`rolltape seal --segments FOLDER` makes segments of a store")
+        }
+        _ => failure,
+    }
+}

@@ -1,0 +1,123 @@
+//! `rolltape seal`: moves finished episodes from a store to segments.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use episode::Micros;
+use serde_json::json;
+use store::{EntryKind, SealOptions, SealReport, SegmentError};
+
+use crate::exit::{CommandResult, Failure};
+use crate::options::engine::bytes;
+use crate::options::store::StoreArgs;
+use crate::print;
+use crate::time::{duration, now};
+
+/// Move finished episodes from a store to files that never change
+///
+/// The store keeps a line of each episode, its rewards included, and reads the calls from these
+/// files: export, feed, show and view give what they gave before. The files alone are a store, too:
+/// every reading command takes their folder as --store.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Segments")]
+pub(crate) struct Args {
+    /// Folder of the segments; it is made if it is not there
+    #[arg(long, value_name = "FOLDER")]
+    segments: PathBuf,
+    /// Only episodes that were finished at least this long ago
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5m")]
+    finished_for: Micros,
+    /// Length at which a segment ends
+    ///
+    /// A group is never split.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "256MiB")]
+    segment_size: u64,
+    /// Leave what would make a shorter segment than this in the store
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "1")]
+    segment_size_min: u64,
+    /// Longest wait of a finished episode for others of its group
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1d")]
+    group_wait: Micros,
+    /// Print one JSON object
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+/// Seals what is finished.
+pub(crate) async fn run(args: Args) -> CommandResult {
+    let now = now();
+    let options = SealOptions {
+        folder: args.segments,
+        finished_before: now.saturating_sub(args.finished_for),
+        segment_bytes: args.segment_size,
+        segment_bytes_min: args.segment_size_min,
+        group_wait: args.group_wait,
+        now,
+    };
+    let report = store::seal(&args.store.location, &options).await.map_err(failure)?;
+
+    match args.json {
+        true => print::line(&report_json(&report).to_string())?,
+        false => print_report(&report)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn failure(error: SegmentError) -> Failure {
+    match error {
+        SegmentError::Read(error) => error.into(),
+        SegmentError::Open(error) => error.into(),
+        error => Failure::of(&error),
+    }
+}
+
+fn print_report(report: &SealReport) -> Result<(), Failure> {
+    let rows: Vec<_> = report
+        .entries
+        .iter()
+        .filter(|entry| entry.kind == EntryKind::Attempts)
+        .map(|entry| {
+            let numbers = [entry.attempts, entry.calls, entry.completion_tokens, entry.bytes];
+            let numbers = numbers.iter().map(u64::to_string);
+            std::iter::once(entry.file.clone()).chain(numbers).collect()
+        })
+        .collect();
+    if !rows.is_empty() {
+        print::table(&["segment", "episodes", "calls", "sampled tokens", "bytes"], &rows)?;
+    }
+
+    print::line(&format!("sealed: {}", print::count(report.attempts, "episode")))?;
+    let late = report.entries.iter().filter(|entry| entry.kind == EntryKind::Rewards);
+    let late: u64 = late.map(|entry| entry.attempts).sum();
+    if late > 0 {
+        print::line(&format!("rewards that came late: {late}"))?;
+    }
+    if report.waiting > 0 {
+        let waiting = print::count(report.waiting, "episode");
+        print::line(&format!("left until their group is finished: {waiting}"))?;
+    }
+    if report.changed > 0 {
+        let changed = print::count(report.changed, "episode");
+        print::line(&format!("changed meanwhile, left for the next time: {changed}"))?;
+    }
+    match report.bytes_before {
+        0 => Ok(()),
+        before => {
+            print::line(&format!("the store has {} bytes; it had {before}", report.bytes_after))
+        }
+    }
+}
+
+fn report_json(report: &SealReport) -> serde_json::Value {
+    let entries: Vec<_> = report.entries.iter().map(store::CatalogEntry::to_json).collect();
+    json!({
+        "episodes": report.attempts,
+        "waiting": report.waiting,
+        "changed": report.changed,
+        "entries": entries,
+        "file_bytes_before": report.bytes_before,
+        "file_bytes_after": report.bytes_after,
+    })
+}

@@ -1,0 +1,247 @@
+//! Segments of a folder or an object store, brought to where they can be read.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectStore, ObjectStoreExt};
+use store::{CatalogEntry, EntryKind, SegmentAtHand, SegmentError, SegmentFolder};
+use tempfile::NamedTempFile;
+use thiserror::Error;
+
+use crate::input::plan::Shard;
+use crate::options::destination::Bucket;
+
+/// Bytes that are asked for at once.
+const PIECE_BYTES: u64 = 16 << 20;
+
+/// The place of a catalog and its segments.
+#[derive(Debug, Clone)]
+pub enum SegmentSource {
+    /// A folder.
+    Folder(PathBuf),
+    /// An object store.
+    Bucket(Bucket),
+}
+
+/// The reasons for which segments cannot be read.
+#[derive(Debug, Error)]
+pub enum FetchError {
+    /// There is no catalog.
+    #[error("`{0}` holds no segments: it has no catalog")]
+    NoCatalog(String),
+    /// A segment is not there, or not what was sealed.
+    #[error(transparent)]
+    Segment(#[from] SegmentError),
+    /// The object store could not be read.
+    #[error("cannot read `{0}`")]
+    Object(String, #[source] object_store::Error),
+    /// A file of the cache could not be written.
+    #[error("cannot write to `{0}`")]
+    Cache(PathBuf, #[source] io::Error),
+}
+
+/// Brings the segments of a shard to hand, or all of them: those of a folder stay in it, objects
+/// are copied to the folder `cache`, unless that has them.
+///
+/// Segments with attempts of one group are in one shard. A segment stays in its shard when others
+/// are added, unless one of these has attempts of its groups.
+///
+/// # Errors
+/// [`FetchError`] when there are no segments, or one cannot be read.
+pub async fn segments_at_hand(
+    source: &SegmentSource,
+    shard: Option<Shard>,
+    cache: &Path,
+) -> Result<Vec<SegmentAtHand>, FetchError> {
+    match source {
+        SegmentSource::Folder(path) => {
+            if !SegmentFolder::is_at(path) {
+                return Err(FetchError::NoCatalog(path.display().to_string()));
+            }
+            let folder = std::path::absolute(path)
+                .map_err(|error| FetchError::Cache(path.clone(), error))?;
+            let entries = SegmentFolder::at(path).entries()?;
+            let of_shard = of_shard(entries, shard).into_iter();
+            Ok(of_shard.map(|entry| SegmentAtHand { entry, folder: folder.clone() }).collect())
+        }
+        SegmentSource::Bucket(bucket) => {
+            let remote = RemoteFolder::open(bucket)?;
+            let mut at_hand = Vec::new();
+            for entry in of_shard(remote.entries().await?, shard) {
+                remote.fetch(&entry, cache).await?;
+                at_hand.push(SegmentAtHand { entry, folder: cache.to_owned() });
+            }
+            Ok(at_hand)
+        }
+    }
+}
+
+/// The entries of a shard: its share of the segments, and all rewards that came late.
+fn of_shard(entries: Vec<CatalogEntry>, shard: Option<Shard>) -> Vec<CatalogEntry> {
+    let Some(shard) = shard else { return entries };
+    let units = Units::of(&entries);
+    let is_own = |entry: &CatalogEntry| match entry.kind {
+        EntryKind::Attempts => {
+            units.ordinal(entry.number) % u64::from(shard.count.max(1)) == u64::from(shard.index)
+        }
+        EntryKind::Rewards => true,
+    };
+    entries.into_iter().filter(is_own).collect()
+}
+
+/// Segments that have attempts of one group, under the first of them.
+struct Units {
+    /// How many segments are before each.
+    ordinals: BTreeMap<u64, u64>,
+    /// For each segment an earlier one of its unit, or itself.
+    earlier: BTreeMap<u64, u64>,
+}
+
+impl Units {
+    fn of(entries: &[CatalogEntry]) -> Self {
+        let mut units = Self { ordinals: BTreeMap::new(), earlier: BTreeMap::new() };
+        for entry in entries.iter().filter(|entry| entry.kind == EntryKind::Attempts) {
+            units.ordinals.insert(entry.number, units.ordinals.len() as u64);
+            units.earlier.insert(entry.number, entry.number);
+            // One that is no longer there joins nothing.
+            for joined in entry.joins.iter().filter(|joined| units.ordinals.contains_key(joined)) {
+                let (one, other) = (units.first(*joined), units.first(entry.number));
+                units.earlier.insert(one.max(other), one.min(other));
+            }
+        }
+        units
+    }
+
+    /// The first segment of a unit.
+    fn first(&self, mut number: u64) -> u64 {
+        while let Some(earlier) = self.earlier.get(&number).filter(|earlier| **earlier != number) {
+            number = *earlier;
+        }
+        number
+    }
+
+    /// How many segments are before the first of a unit.
+    fn ordinal(&self, number: u64) -> u64 {
+        self.ordinals.get(&self.first(number)).copied().unwrap_or(0)
+    }
+}
+
+/// A catalog in an object store.
+struct RemoteFolder {
+    store: Arc<dyn ObjectStore>,
+    path: String,
+    url: String,
+}
+
+impl RemoteFolder {
+    fn open(bucket: &Bucket) -> Result<Self, FetchError> {
+        let opened = bucket.open();
+        let (store, path) =
+            opened.map_err(|error| FetchError::Object(bucket.url.clone(), error))?;
+        Ok(Self { store, path: path.display().to_string(), url: bucket.url.clone() })
+    }
+
+    fn at(&self, name: &str) -> Result<ObjectPath, FetchError> {
+        let path = format!("{}/{name}", self.path);
+        ObjectPath::parse(path.trim_start_matches('/'))
+            .map_err(|error| FetchError::Object(self.url.clone(), error.into()))
+    }
+
+    fn error(&self, name: &str) -> impl FnOnce(object_store::Error) -> FetchError {
+        let url = format!("{}/{name}", self.url.trim_end_matches('/'));
+        |error| FetchError::Object(url, error)
+    }
+
+    /// All entries, in the order of their numbers.
+    async fn entries(&self) -> Result<Vec<CatalogEntry>, FetchError> {
+        let folder = self.at(SegmentFolder::CATALOG)?;
+        let listed = self.store.list_with_delimiter(Some(&folder)).await;
+        let listed = listed.map_err(self.error(SegmentFolder::CATALOG))?;
+        if listed.objects.is_empty() {
+            return Err(FetchError::NoCatalog(self.url.clone()));
+        }
+
+        let mut entries = Vec::new();
+        for object in listed.objects {
+            let name = object.location.to_string();
+            let found = self.store.get(&object.location).await.map_err(self.error(&name))?;
+            let bytes = found.bytes().await.map_err(self.error(&name))?;
+            let entry = CatalogEntry::parse(&bytes);
+            let path = PathBuf::from(name);
+            entries.push(entry.map_err(|why| SegmentError::Entry { path, why })?);
+        }
+        entries.sort_by_key(|entry| entry.number);
+        Ok(entries)
+    }
+
+    /// Copies the file of an entry to a folder, unless that has it. The copy is compared with the
+    /// entry before it gets its name.
+    async fn fetch(&self, entry: &CatalogEntry, to: &Path) -> Result<(), FetchError> {
+        let cached = to.join(&entry.file);
+        if cached.metadata().is_ok_and(|file| file.len() == entry.bytes) {
+            return Ok(());
+        }
+        let cache_error = |error| FetchError::Cache(to.to_owned(), error);
+        std::fs::create_dir_all(to).map_err(cache_error)?;
+        let mut file = NamedTempFile::new_in(to).map_err(cache_error)?;
+        let from = self.at(&entry.file)?;
+        let mut at = 0;
+        while at < entry.bytes {
+            let end = (at + PIECE_BYTES).min(entry.bytes);
+            let piece = self.store.get_range(&from, at..end).await;
+            let piece = piece.map_err(self.error(&entry.file))?;
+            file.write_all(&piece).map_err(cache_error)?;
+            at = end;
+        }
+
+        entry.check(file.path())?;
+        file.persist(&cached).map_err(|error| FetchError::Cache(cached, error.error))?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(number: u64, kind: EntryKind, joins: &[u64]) -> CatalogEntry {
+        CatalogEntry {
+            number,
+            kind,
+            store: "s".into(),
+            file: format!("{number}.db"),
+            hash: String::new(),
+            bytes: 1,
+            attempts: 1,
+            calls: 1,
+            completion_tokens: 1,
+            positions: (0, 0),
+            joins: joins.to_vec(),
+        }
+    }
+
+    fn numbers(entries: &[CatalogEntry], index: u32) -> Vec<u64> {
+        let own = of_shard(entries.to_vec(), Some(Shard { index, count: 2 }));
+        own.iter().map(|entry| entry.number).collect()
+    }
+
+    #[test]
+    fn segments_of_one_group_are_in_one_shard() {
+        let plain = |number| entry(number, EntryKind::Attempts, &[]);
+        let rewards = entry(3, EntryKind::Rewards, &[]);
+        let mut entries = vec![plain(1), plain(2), rewards, plain(4), plain(5)];
+        assert_eq!(numbers(&entries, 0), [1, 3, 4]);
+        assert_eq!(numbers(&entries, 1), [2, 3, 5]);
+
+        // What is added moves nothing that it does not join.
+        entries.push(entry(6, EntryKind::Attempts, &[2]));
+        assert_eq!(numbers(&entries, 0), [1, 3, 4]);
+        assert_eq!(numbers(&entries, 1), [2, 3, 5, 6]);
+        entries.push(entry(7, EntryKind::Attempts, &[4, 6]));
+        assert_eq!(numbers(&entries, 0), [1, 3]);
+        assert_eq!(numbers(&entries, 1), [2, 3, 4, 5, 6, 7]);
+    }
+}
