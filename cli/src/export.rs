@@ -51,11 +51,12 @@ pub(crate) async fn run(mut args: Args) -> CommandResult {
     let snapshot = Snapshot::open_here(&location).await?;
     let to_stdout = args.files.to_stdout();
     let as_json = args.files.json;
+    let is_shard_already = segments.is_some() && args.files.shard.is_some();
     let options = args.files.fill(Options {
         selection: args.filter.selection(),
         rewards: args.rewards.rewards(),
         versions: args.versions.filter(),
-        is_shard_already: segments.is_some(),
+        is_shard_already,
         ..Options::default()
     })?;
     let options = args.rows.fill(options)?;

@@ -114,7 +114,8 @@ async fn select(
     options: &Options,
 ) -> Result<Vec<ScoredAttempt>, ExportError> {
     let records = snapshot.episodes(&options.selection).await?;
-    if records.is_empty() {
+    // There may be fewer segments than shards.
+    if records.is_empty() && !options.is_shard_already {
         return Err(Report::default().empty(0));
     }
     let scored = with_rewards(snapshot, records, options.rewards.as_of).await?;

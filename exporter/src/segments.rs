@@ -197,7 +197,7 @@ impl RemoteFolder {
             at = end;
         }
 
-        entry.check(file.path())?;
+        entry.check(file.path()).map_err(|_| SegmentError::Changed(cached.clone()))?;
         file.persist(&cached).map_err(|error| FetchError::Cache(cached, error.error))?;
         Ok(())
     }

@@ -1,0 +1,233 @@
+"""Finished episodes leave a store for segments, and every reader gives what it gave before."""
+
+import hashlib
+import json
+import random
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import boto3
+import pyarrow.parquet as pq
+import pytest
+from moto.server import ThreadedMotoServer
+
+import control
+import harness
+from harness import done
+from test_show import talk
+
+GROUPS, MEMBERS = 8, 2
+KILLS = 12
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A store with groups of finished episodes, and one that is open."""
+    folder = tmp_path_factory.mktemp("recorded")
+    with harness.serve(folder, "--model", harness.MODEL) as proxy:
+        for group in range(GROUPS):
+            for member in range(MEMBERS):
+                name = f"g{group}-{member}"
+                announce(proxy, name, f"g{group}")
+                talk(proxy, name, [f"Begin {name}. " + "Say it. " * 30, "Go on."])
+                proxy.command("reward", name, member)
+                proxy.command("close", name)
+        talk(proxy, "open", ["Still here."])
+        store = proxy.store
+    return store
+
+
+def announce(proxy, name, group):
+    body = {"episode_id": name, "group_id": group, "group_size": MEMBERS}
+    status, reply = control.post(proxy, "/episodes", body)
+    assert status == 200, reply
+
+
+@pytest.fixture
+def store(recorded, tmp_path):
+    """A copy of that store."""
+    copy = tmp_path / "rolltape.db"
+    shutil.copy(recorded, copy)
+    return copy
+
+
+def seal(store, *arguments):
+    words = ("seal", "--segments", store.parent / "segments", "--finished-for", "0s")
+    return json.loads(done(*words, "--json", *arguments, "--store", store, folder=store.parent))
+
+
+def export(out, *arguments):
+    done("export", "--out", out, *arguments, folder=out.parent)
+    return out
+
+
+def rows(*folders):
+    """Rows of exports by their names, without their numbers in the export."""
+    found = {}
+    for folder in folders:
+        for file in sorted(folder.rglob("*.parquet")):
+            if file.name.startswith("_"):
+                continue
+            for row in pq.read_table(file).to_pylist():
+                numbers = ("group_index", "trajectory_index", "rollout_index", "row_index")
+                told = {key: value for key, value in row.items() if key not in numbers}
+                assert told["trajectory_id"] not in found
+                found[told["trajectory_id"]] = told
+    return found
+
+
+def read(store, *words):
+    return done(*words, "--store", store, folder=Path("."))
+
+
+def files(folder):
+    """The hashes of an export's files, by their names."""
+    paths = (path for path in folder.rglob("*.parquet"))
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def test_readers_give_what_they_gave_before(store, tmp_path):
+    words = [
+        ("show", "g0-0", "--full"),
+        ("show", "g3-1", "--json"),
+        ("episodes", "--json"),
+        ("diff", "g0-0", "g0-1"),
+        ("sql", "SELECT episode_id, calls, completion_tokens, reward FROM episodes ORDER BY 1"),
+    ]
+    before = [read(store, *line) for line in words]
+    whole = export(tmp_path / "before", "--store", store)
+    report = seal(store, "--segment-size", "1")
+    assert report["episodes"] == GROUPS * MEMBERS and len(report["entries"]) == GROUPS
+    assert report["file_bytes_after"] < report["file_bytes_before"]
+
+    assert [read(store, *line) for line in words] == before
+    assert files(export(tmp_path / "after", "--store", store)) == files(whole)
+    assert "nothing is broken" in read(store, "verify")
+
+
+def test_a_folder_of_segments_is_a_store(store, tmp_path):
+    shown = read(store, "show", "g1-1", "--full")
+    whole = export(tmp_path / "before", "--store", store)
+    seal(store, "--segment-size", "1")
+    folder = tmp_path / "segments"
+    assert read(folder, "show", "g1-1", "--full") == shown
+    assert "nothing is broken" in read(folder, "verify")
+    listed = read(folder, "episodes", "--json").splitlines()
+    assert len(listed) == GROUPS * MEMBERS
+
+    alone = rows(export(tmp_path / "alone", "--segments", folder))
+    everything = rows(whole)
+    assert {row for row in everything if not row.startswith("open/")} == set(alone)
+    assert all(everything[row] == told for row, told in alone.items())
+    refused = harness.command("reward", "g1-1", 1, "--store", folder, folder=tmp_path)
+    assert refused.returncode == 1 and "segments" in refused.stderr
+
+
+@pytest.mark.parametrize("workers", [1, 4, 16])
+def test_workers_share_segments(store, tmp_path, workers):
+    whole = rows(export(tmp_path / "before", "--store", store, "--group", "g5"))
+    seal(store, "--segment-size", "1")
+    folder = tmp_path / "segments"
+    everything = rows(export(tmp_path / "one", "--segments", folder))
+    parts = []
+    for index in range(workers):
+        part = tmp_path / f"part-{index}"
+        words = ("--segments", folder, "--shard", f"{index}/{workers}")
+        if index % 3 == 0:
+            kill_one("export", "--out", part, *words, folder=tmp_path, seed=index)
+        parts.append(export(part, *words))
+    assert rows(*parts) == everything
+    assert all(everything[row] == told for row, told in whole.items())
+    if workers <= GROUPS:
+        counts = [len(rows(part)) for part in parts]
+        assert max(counts) == min(counts)
+
+
+def kill_one(*words, folder, seed):
+    """Starts a command, and kills it at some moment if it has not ended."""
+    process = subprocess.Popen(
+        [harness.binary(), *map(str, words)],
+        cwd=folder,
+        env=harness.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    time.sleep(random.Random(seed).uniform(0.0, 0.25))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def test_a_sealing_that_is_killed_loses_nothing(store, tmp_path):
+    whole = export(tmp_path / "before", "--store", store)
+    folder = tmp_path / "segments"
+    words = ("seal", "--segments", folder, "--finished-for", "0s", "--segment-size", "1")
+    for seed in range(KILLS):
+        kill_one(*words, "--store", store, folder=tmp_path, seed=seed)
+        assert "nothing is broken" in read(store, "verify")
+    assert files(export(tmp_path / "between", "--store", store)) == files(whole)
+    seal(store, "--segment-size", "1")
+    assert files(export(tmp_path / "after", "--store", store)) == files(whole)
+    everything = rows(whole)
+    alone = rows(export(tmp_path / "alone", "--segments", folder))
+    assert {row for row in everything if not row.startswith("open/")} == set(alone)
+
+
+def test_a_late_reward_counts_with_and_without_the_store(store, tmp_path):
+    seal(store, "--segment-size", "1")
+    done("reward", "g2-0", 0.75, "--store", store, folder=tmp_path)
+    report = seal(store)
+    assert [entry["kind"] for entry in report["entries"]] == ["rewards"]
+    everything = rows(export(tmp_path / "all", "--store", store, "--group", "g2"))
+    alone = rows(export(tmp_path / "alone", "--segments", tmp_path / "segments", "--group", "g2"))
+    assert alone == everything
+    assert {row["reward"] for row in alone.values()} == {0.75, 1.0}
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    """A bucket of an emulated S3, and the variables that lead to it."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    variables = {
+        "AWS_ENDPOINT": f"http://{host}:{port}",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "k",
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "AWS_REGION": "us-east-1",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3", endpoint_url=variables["AWS_ENDPOINT"], region_name="us-east-1")
+    client.create_bucket(Bucket="runs")
+    yield client
+    server.stop()
+
+
+def test_segments_of_a_bucket_are_read_without_a_store(store, tmp_path, bucket):
+    seal(store, "--segment-size", "1")
+    folder = tmp_path / "segments"
+    everything = rows(export(tmp_path / "one", "--segments", folder))
+    for path in folder.rglob("*"):
+        if path.is_file():
+            bucket.upload_file(str(path), "runs", f"lab/segments/{path.relative_to(folder)}")
+
+    parts, cache = [], tmp_path / "cache"
+    for index in range(2):
+        words = ("--segments", "s3://runs/lab/segments", "--segments-cache", cache)
+        parts.append(export(tmp_path / f"part-{index}", *words, "--shard", f"{index}/2"))
+    assert rows(*parts) == everything
+    assert len(list(cache.glob("*.db"))) == GROUPS
+
+    damaged = next(cache.glob("*.db"))
+    damaged.unlink()
+    bucket.put_object(Bucket="runs", Key=f"lab/segments/{damaged.name}", Body=b"x" * 100)
+    out = ("export", "--out", tmp_path / "no", "--segments", "s3://runs/lab/segments")
+    refused = harness.command(*out, "--segments-cache", cache, folder=tmp_path)
+    assert refused.returncode == 1 and damaged.name in refused.stderr
+    nothing = ("export", "--out", tmp_path / "no", "--segments", "s3://runs/other")
+    refused = harness.command(*nothing, folder=tmp_path)
+    assert refused.returncode == 1 and "holds no segments" in refused.stderr
