@@ -6,6 +6,7 @@ pub(crate) mod calls;
 pub(crate) mod episodes;
 pub(crate) mod filter;
 pub(crate) mod groups;
+pub(crate) mod past_calls;
 pub(crate) mod spoken;
 pub(crate) mod sql;
 pub(crate) mod text_index;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use episode::{Micros, version_number};
 use exporter::mean;
 use serde::{Deserialize, Serialize};
-use store::{CallRow, EpisodeFilter, Score, Snapshot};
+use store::{CallRow, EpisodeFilter, PastCalls, Score, Snapshot};
 
 use crate::bounds::{BUCKETS, BUCKETS_MAX, STATS_CALLS_MAX, STATS_ROWS};
 use crate::error::ViewError;
@@ -141,11 +141,12 @@ async fn read_calls(
     filter: &EpisodeFilter,
 ) -> Result<ReadCalls, ViewError> {
     let mut read = ReadCalls::default();
-    let mut before = i64::MAX;
+    let mut past = PastCalls::of(filter.clone());
     loop {
-        let rows = snapshot.call_rows_before(filter, before, STATS_ROWS).await?;
-        let Some(last) = rows.last() else { return Ok(read) };
-        before = last.key;
+        let rows = snapshot.calls_before(&mut past, STATS_ROWS).await?;
+        if rows.is_empty() {
+            return Ok(read);
+        }
         rows.iter().for_each(|row| read.usage.add(row));
         read.calls.extend(rows.into_iter().map(CallNumbers::of));
         if read.calls.len() >= STATS_CALLS_MAX {

@@ -2,7 +2,6 @@
 
 use episode::{AttemptId, CallId, EpisodeId, Micros};
 
-use crate::browse::filter::{Conditions, EpisodeFilter};
 use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::SnapshotError;
@@ -120,34 +119,6 @@ impl Snapshot {
             Some(row) => Ok(row_of(&row)?.version),
             None => Ok(None),
         }
-    }
-
-    /// Calls of the attempts that a filter takes, the newest first, from before the key `before`;
-    /// those in segments are not among them. The times of the filter are those of the calls.
-    ///
-    /// # Errors
-    /// [`SnapshotError`] when the store cannot be read.
-    pub async fn call_rows_before(
-        &mut self,
-        filter: &EpisodeFilter,
-        before: i64,
-        limit: u32,
-    ) -> Result<Vec<CallRow>, SnapshotError> {
-        let EpisodeFilter { since, until, .. } = *filter;
-        let of_attempts = EpisodeFilter { since: None, until: None, ..filter.clone() };
-        let mut conditions = Conditions::of(&of_attempts);
-        if let Some(since) = since {
-            conditions.add("c.started_at >= $", since);
-        }
-        if let Some(until) = until {
-            conditions.add("c.started_at < $", until);
-        }
-        conditions.add("c.call_key < $", before);
-        let next = conditions.len() + 1;
-        let select =
-            format!("{ROW} WHERE {} ORDER BY c.call_key DESC LIMIT ${next}", conditions.sql());
-        let rows = conditions.query(select).bind(limit).fetch_all(self.connection()).await?;
-        rows.iter().map(row_of).collect()
     }
 
     /// Calls that were written after the key `after`, in the order of their keys.

@@ -8,7 +8,7 @@ use super::episodes::{EpisodeOrder, EpisodePage};
 use super::filter::{EpisodeFilter, EpisodeState};
 use crate::site::{Site, on_both};
 use crate::tests::{begun, ended};
-use crate::{MessageRow, Snapshot, SqlCell, Store};
+use crate::{MessageRow, PastCalls, Snapshot, SqlCell, Store};
 
 const NEWEST: EpisodePage =
     EpisodePage { order: EpisodeOrder::Opened, descending: true, limit: 100, offset: 0 };
@@ -112,13 +112,16 @@ async fn groups_and_calls_are_counted_without_their_bodies() {
         assert_eq!(counts[scores[0].group.as_ref().unwrap()].calls, 6);
 
         let window = EpisodeFilter { since: Some(15), until: Some(30), ..Default::default() };
-        let rows = snapshot.call_rows_before(&window, i64::MAX, 10).await.unwrap();
+        let rows = snapshot.calls_before(&mut PastCalls::of(window.clone()), 10).await.unwrap();
         let started: Vec<i64> = rows.iter().map(|row| row.started_at).collect();
         assert_eq!(started, [15, 20], "by key, the newest first");
         assert_eq!(rows[0].version.as_deref(), Some("a\"b"));
         assert_eq!(rows[0].finish_reason.as_deref(), Some("stop"));
-        let older = snapshot.call_rows_before(&window, rows[0].key, 10).await.unwrap();
-        assert_eq!(older, rows[1..]);
+        let mut past = PastCalls::of(window);
+        for row in &rows {
+            assert_eq!(snapshot.calls_before(&mut past, 1).await.unwrap(), [row.clone()]);
+        }
+        assert_eq!(snapshot.calls_before(&mut past, 1).await.unwrap(), []);
     })
     .await;
 }

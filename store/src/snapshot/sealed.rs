@@ -56,8 +56,9 @@ pub(crate) struct OpenSegments {
 }
 
 /// A segment by its key and its path.
-struct SegmentPath {
-    key: i64,
+#[derive(Debug)]
+pub(crate) struct SegmentPath {
+    pub(crate) key: i64,
     path: PathBuf,
 }
 
@@ -103,7 +104,7 @@ impl Snapshot {
         };
 
         let (id, attempt): (String, i64) = (row.try_get("episode_id")?, row.try_get("attempt")?);
-        let part = self.segment(SegmentPath::of(&row)?).await?;
+        let part = self.segment(&SegmentPath::of(&row)?).await?;
         let there = query(KEY_THERE).bind(id).bind(attempt);
         let key = there.scalar::<i64>(&mut part.connection).await?;
         Ok(Holder { part, key, is_segment: true })
@@ -131,7 +132,7 @@ impl Snapshot {
         for row in &rows {
             let segment = SegmentPath::of(row)?;
             let key = segment.key;
-            if has_call(self.segment(segment).await?, call).await? {
+            if has_call(self.segment(&segment).await?, call).await? {
                 return Ok(self.segments.used(key).expect("it was opened above"));
             }
         }
@@ -147,7 +148,10 @@ impl Snapshot {
     }
 
     /// A segment, which is opened if it is not open.
-    async fn segment(&mut self, segment: SegmentPath) -> Result<&mut Part, SnapshotError> {
+    pub(crate) async fn segment(
+        &mut self,
+        segment: &SegmentPath,
+    ) -> Result<&mut Part, SnapshotError> {
         if self.segments.used(segment.key).is_none() {
             let is_local = matches!(self.own.connection, StoreConnection::Local(_));
             let connection = open::for_segment(&segment.path, is_local).await?;
@@ -171,7 +175,7 @@ impl OpenSegments {
 }
 
 impl SegmentPath {
-    fn of(row: &Row) -> Result<Self, sqlx::Error> {
+    pub(crate) fn of(row: &Row) -> Result<Self, sqlx::Error> {
         let (folder, name): (String, String) = (row.try_get("folder")?, row.try_get("name")?);
         Ok(Self { key: row.try_get("segment_file_key")?, path: Path::new(&folder).join(name) })
     }

@@ -14,7 +14,8 @@ use crate::maintenance::segments::seal::{SealOptions, SealReport, seal};
 use crate::site::{Site, on_both};
 use crate::tests::{announced, begun, ended};
 use crate::{
-    Announcement, EpisodeSummary, Selection, Snapshot, Store, VersionRecord, prune, verify,
+    Announcement, EpisodeFilter, EpisodeSummary, PastCalls, Selection, Snapshot, Store,
+    VersionRecord, prune, verify,
 };
 
 /// A moment after all that is recorded here, in microseconds.
@@ -158,6 +159,10 @@ impl Segments {
     }
 }
 
+fn all() -> EpisodeFilter {
+    EpisodeFilter::default()
+}
+
 async fn count(site: &Site, table: &str) -> i64 {
     let mut snapshot = site.snapshot().await;
     query(format!("SELECT count(*) FROM {table}")).scalar(snapshot.connection()).await.unwrap()
@@ -176,6 +181,13 @@ async fn sealed_attempts_are_read_as_before() {
 
         assert_eq!(recorded(&site.at).await, before);
         let mut snapshot = site.snapshot().await;
+        let mut past = PastCalls::of(EpisodeFilter { group: Some("g".parse().unwrap()), ..all() });
+        let mut found = Vec::new();
+        while let [call] = snapshot.calls_before(&mut past, 1).await.unwrap().as_slice() {
+            found.push(call.call_id);
+        }
+        found.reverse();
+        assert_eq!(found, calls[..6]);
         for call in &calls {
             let found = snapshot.call(*call).await.unwrap().unwrap();
             let of = format!("{}/{}", found.begun.tag.episode, found.begun.tag.attempt);
