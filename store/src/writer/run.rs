@@ -53,10 +53,9 @@ impl WriterLoop {
             tokio::select! {
                 biased;
                 received = pending.receive(&mut queue) => is_open = received,
-                Some(piece) = pieces.recv() => {
-                    piece.run(&mut self.state, &mut self.session).await;
-                }
+                Some(piece) = pieces.recv() => self.prune(piece).await,
             }
+
             loop {
                 pending.gather(&mut queue, self.has_own_thread()).await;
                 let mut group = pending.take_group(!is_open);
@@ -67,11 +66,17 @@ impl WriterLoop {
                 self.write_group(&mut group).await;
                 self.session.maintain(self.connection.as_ref());
                 if let Ok(piece) = pieces.try_recv() {
-                    piece.run(&mut self.state, &mut self.session).await;
+                    self.prune(piece).await;
                 }
             }
         }
         self.stop().await;
+    }
+
+    async fn prune(&mut self, piece: PrunePiece) {
+        piece.run(&mut self.state, &mut self.session).await;
+        // What it writes fills the WAL as records do.
+        self.session.maintain(self.connection.as_ref());
     }
 
     /// True of the writer of a file.
