@@ -155,6 +155,9 @@ impl From<store::OpenError> for Failure {
             store::OpenError::InUse(..) => {
                 failure.hint("stop that process, or record into another file with --store")
             }
+            store::OpenError::Pruned(..) => failure.hint(
+                "wait until that has ended; a prune that begins while `serve` runs lets it record",
+            ),
             store::OpenError::NotAStore(_) => {
                 failure.hint("name another file with --store; a missing file is created")
             }

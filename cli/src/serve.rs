@@ -1,6 +1,7 @@
 //! `rolltape serve`: the recording proxy.
 
 mod call_lines;
+mod sealing;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -8,6 +9,7 @@ use std::process::ExitCode;
 
 use store::Location;
 
+use self::sealing::SealingArgs;
 use crate::exit::{CommandResult, Failure};
 use crate::log::LogFormat;
 use crate::options::address::{ListenAddress, UNIX, file_mode, listen_address};
@@ -48,6 +50,8 @@ struct RecordingArgs {
     /// Failures that a recorded call survives
     #[arg(long, value_enum, value_name = "FAILURE", default_value_t, env = "ROLLTAPE_DURABILITY")]
     durability: DurabilityName,
+    #[command(flatten)]
+    sealing: SealingArgs,
 }
 
 /// Addresses to listen on.
@@ -136,6 +140,7 @@ pub(crate) async fn run(args: Args, log_format: LogFormat) -> CommandResult {
     let _pointer = pointer.and_then(|pointer| pointer.leave());
     report_addresses(&running, &store, requires_key);
     report_ready();
+    let sealing = args.recording.sealing.start(location);
     let lines =
         (!terminal::is_quiet()).then(|| call_lines::start(running.viewer.clone(), log_format));
 
@@ -149,6 +154,8 @@ pub(crate) async fn run(args: Args, log_format: LogFormat) -> CommandResult {
             "waiting up to {wait} s for {calls} in flight; a second signal ends them at once"
         ));
     }
+    // A sealing may end at any moment; the next one goes on.
+    sealing.iter().for_each(tokio::task::JoinHandle::abort);
     running.stop(signals.received()).await?;
     if let Some(lines) = lines {
         // A person waits for the lines of the last calls; a log does not.

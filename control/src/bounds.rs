@@ -19,6 +19,8 @@ pub(crate) const FAN_OUT_BODY_BYTES_MAX: usize = 512 << 20;
 pub(crate) const CONTROL_REQUESTS_MAX: usize = 256;
 /// Longest body of annotations, in bytes.
 pub(crate) const ANNOTATIONS_BODY_BYTES_MAX: usize = 32 << 20;
+/// Longest body of a prune, which may list attempts that stay, in bytes.
+pub(crate) const PRUNE_BODY_BYTES_MAX: usize = 32 << 20;
 
 // Episodes, keys and versions.
 

@@ -171,7 +171,7 @@ mod tests {
         "GET /versions",
     ];
     /// Those of rolltape itself that it does not open.
-    const SHUT: [&str; 20] = [
+    const SHUT: [&str; 22] = [
         // It writes.
         "GET /ready",
         "POST /episodes",
@@ -180,6 +180,8 @@ mod tests {
         "POST /keys/rotate",
         "POST /episodes/{id}/rewards",
         "POST /episodes/{id}/close",
+        "DELETE /episodes/{id}",
+        "POST /prune",
         "POST /annotations",
         "POST /feed",
         "POST /feed/leases/{id}/ack",

@@ -6,6 +6,7 @@
 //! - `serve`: the listener and the walk of a request; `door`, `settings`: who is let in.
 //! - `routes`: all routes in one table; `openapi`: the table as a document; `requests`: the bodies.
 //! - `episodes`, `keys`, `versions`, `admission`, `upstreams`: what is announced, changed, listed.
+//! - `prune`: episodes are deleted, between the calls that are recorded.
 //! - `engines`: requests that are forwarded to the control routes of engines.
 //! - `annotations`: numbers that a trainer computed for the tokens that it trained on.
 //! - `feed`: finished attempts for trainers, as rows of the exporter.
@@ -24,6 +25,7 @@ mod feed;
 mod keys;
 mod metrics;
 mod openapi;
+mod prune;
 mod reading;
 mod requests;
 mod routes;
@@ -32,5 +34,6 @@ mod settings;
 mod upstreams;
 mod versions;
 
+pub use prune::{KeptAttempt, PruneDocument, PrunedAttempt, PrunedSpace};
 pub use serve::{serve_control, serve_reading};
 pub use settings::Settings;

@@ -49,6 +49,18 @@ pub(crate) struct CloseBody {
     pub(crate) status: Option<String>,
 }
 
+/// Episodes that are to be deleted: those that fit every field.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PruneBody {
+    pub(crate) older_than_s: Option<u32>,
+    pub(crate) episode_id: Option<String>,
+    pub(crate) attempt: Option<u32>,
+    /// Attempts that stay, each as `EPISODE/ATTEMPT`.
+    pub(crate) keep: Option<Vec<String>>,
+    pub(crate) dry_run: Option<bool>,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RewardBody {

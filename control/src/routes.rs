@@ -12,8 +12,8 @@ use wire::{ENGINE_ROUTES, EngineRoute, engine_route};
 
 use crate::feed::parameters::NAMES;
 use crate::requests::{
-    AckBody, AdmissionBody, AnnotationsBody, AnnounceBody, CloseBody, KeyBody, NackBody, RenewBody,
-    RevokeBody, RewardBody, RotateBody, UpstreamBody, VersionBody,
+    AckBody, AdmissionBody, AnnotationsBody, AnnounceBody, CloseBody, KeyBody, NackBody, PruneBody,
+    RenewBody, RevokeBody, RewardBody, RotateBody, UpstreamBody, VersionBody,
 };
 use Handler::{Changes, Feed, Health, Json, Metrics, Models, Read};
 use JsonHandler as J;
@@ -55,6 +55,8 @@ pub(crate) enum JsonHandler {
     RotateSecrets,
     AddReward,
     CloseEpisode,
+    DeleteEpisode,
+    Prune,
     AddAnnotations,
     ListConsumers,
     AckLease,
@@ -153,7 +155,7 @@ pub(crate) static ROUTES: LazyLock<Vec<ControlRoute>> = LazyLock::new(|| {
 
 /// The routes of rolltape itself.
 #[rustfmt::skip]
-static OWN: [ControlRoute; 39] = [
+static OWN: [ControlRoute; 41] = [
     get("/health", Health, "Reports that the process lives. Needs no token.")
         .reply("`{status: \"ok\"}`"),
     get("/ready", Json(J::Ready),
@@ -219,6 +221,15 @@ static OWN: [ControlRoute; 39] = [
     post("/episodes/{id}/close", J::CloseEpisode,
         "Closes the episode: its calls end, later ones are refused, and the feed hands it out.")
         .query(ATTEMPT).body(fields_of::<CloseBody>),
+    Route { methods: &["DELETE"], ..post("/episodes/{id}", J::DeleteEpisode,
+        "Deletes an attempt, with all that was recorded of it; 409 while it is open or leased.") }
+        .query(ATTEMPT)
+        .reply("`{status: \"ok\", episode_id, attempt, calls, bytes}`, once it is gone"),
+    post("/prune", J::Prune,
+        "Deletes the episodes that fit every field, between the calls that are recorded.")
+        .body(fields_of::<PruneBody>)
+        .reply("`{episodes, calls, bytes, pruned, kept_exported, kept_open, kept_running, \
+            kept_leased, kept_needed, kept, file_bytes_before, file_bytes_after, withheld}`"),
 
     post("/annotations", J::AddAnnotations,
         "Appends what a trainer says of sampled tokens: a number for each, by name and version.")

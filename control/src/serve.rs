@@ -32,6 +32,7 @@ use wire::EngineRoute;
 
 use crate::bounds::{
     ANNOTATIONS_BODY_BYTES_MAX, CONTROL_BODY_BYTES_MAX, CONTROL_DRAIN_WAIT, CONTROL_REQUESTS_MAX,
+    PRUNE_BODY_BYTES_MAX,
 };
 use crate::door::Door;
 use crate::error::{body_error, commit_error};
@@ -40,7 +41,8 @@ use crate::reading::Reading;
 use crate::routes::{ControlRoute, Handler, JsonHandler};
 use crate::settings::Settings;
 use crate::{
-    admission, annotations, engines, episodes, feed, keys, metrics, openapi, upstreams, versions,
+    admission, annotations, engines, episodes, feed, keys, metrics, openapi, prune, upstreams,
+    versions,
 };
 
 /// Serves the control listener of a recorder until `shutdown`.
@@ -187,6 +189,7 @@ async fn respond(
         Handler::Json(handler) => {
             let most = match handler {
                 JsonHandler::AddAnnotations => ANNOTATIONS_BODY_BYTES_MAX,
+                JsonHandler::Prune => PRUNE_BODY_BYTES_MAX,
                 _ => CONTROL_BODY_BYTES_MAX,
             };
             let (head, body) = control.read_json(Request::from_parts(head, body), most).await?;
@@ -278,6 +281,9 @@ impl JsonRequest<'_> {
             JsonHandler::CloseEpisode => {
                 episodes::close(recorder, self.attempt(recorder)?, body).await
             }
+
+            JsonHandler::DeleteEpisode => prune::delete(recorder, self.attempt(recorder)?).await,
+            JsonHandler::Prune => prune::prune(recorder, body).await,
 
             JsonHandler::AddAnnotations => annotations::add(recorder, body).await,
 

@@ -14,8 +14,8 @@ use episode::{AttemptId, CallId, EpisodeId, InvalidId, Micros, Reward};
 use http::clock::now;
 use http::memory::MemoryCounts;
 use store::{
-    AdmissionRule, Announcement, ApiKeyRecord, Budget, CommitError, ReadingRoom, SnapshotError,
-    Store, VersionRecord,
+    AdmissionRule, Announcement, ApiKeyRecord, Budget, CommitError, PruneError, PruneFilter,
+    PruneReport, ReadingRoom, SnapshotError, Store, VersionRecord,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -153,6 +153,22 @@ impl Recorder {
         self.0.store.reward(attempt, reward).await?;
         self.note_change();
         Ok(())
+    }
+
+    /// Deletes episodes between the calls that are recorded. Those that are open or leased are
+    /// kept. Dropping the future ends it after whole attempts.
+    ///
+    /// # Errors
+    /// [`PruneError`] if the store cannot be read or written. What was deleted before is gone.
+    pub async fn prune(&self, filter: &PruneFilter) -> Result<PruneReport, PruneError> {
+        // A call under the name of one that is gone waits for the store, which begins it anew.
+        let gone = |attempt: &AttemptId| {
+            self.0.open_attempts.forget(&attempt.episode);
+            self.0.forget(attempt);
+        };
+        let report = self.0.store.prune(filter, gone).await;
+        self.note_change();
+        report
     }
 
     // Keys.

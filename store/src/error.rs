@@ -41,6 +41,9 @@ pub enum OpenError {
     /// Another process records into the file.
     #[error("`{0}` is being recorded to by another rolltape (process {1})")]
     InUse(String, String),
+    /// Another process deletes episodes from the file.
+    #[error("`{0}` is being pruned by another rolltape (process {1})")]
+    Pruned(String, String),
     /// The lock file that keeps out a second recorder cannot be used.
     #[error("cannot create or lock the lock file of `{0}`")]
     Lock(String, #[source] std::io::Error),

@@ -2,7 +2,8 @@
 //!
 //! `run` is its loop and `session` what it holds while it runs. `hold` keeps starts of calls back
 //! until their ends come, for a short time. `loss` marks the episodes that may
-//! lack calls, `counts` counts results, and `edit` writes single records beside a writer.
+//! lack calls, `counts` counts results, `prune` deletes episodes between two groups, and `edit`
+//! writes single records beside a writer.
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use crate::versions::VersionRecord;
 use crate::writer::counts::{RecordCounters, RecordCounts};
 use crate::writer::hold::{HeldStarts, PendingRecords, QueuedRecord, StartSignal};
 use crate::writer::loss::LossTracker;
+use crate::writer::prune::{PIECES_MAX, PrunePiece};
 use crate::writer::run::WriterLoop;
 use crate::writer::session::WriterSession;
 
@@ -30,6 +32,7 @@ pub(crate) mod counts;
 pub(crate) mod edit;
 mod hold;
 pub(crate) mod loss;
+mod prune;
 mod run;
 pub(crate) mod session;
 
@@ -53,6 +56,8 @@ pub struct Store {
     counters: Arc<RecordCounters>,
     /// Starts of calls that are kept back until their ends come.
     held: Arc<HeldStarts>,
+    /// What the writer of a file is to delete between its groups.
+    pieces: mpsc::Sender<PrunePiece>,
 }
 
 /// The writer that a [`Store`] records with.
@@ -90,9 +95,10 @@ impl Store {
         let pending = PendingRecords::new(Arc::clone(&held));
         let (losses, counts) = (Arc::clone(&tracker), Arc::clone(&counters));
         let writer_loop = WriterLoop::new(durability, connection, session, losses, counts);
-        let writer = start(&at, writer_loop.run(records, pending))?;
+        let (pieces, due_pieces) = mpsc::channel(PIECES_MAX);
+        let writer = start(&at, writer_loop.run(records, pending, due_pieces))?;
         let losses = (durability == Durability::Relaxed).then_some(tracker);
-        Ok((Self { at: Arc::new(at), queue, budget, losses, counters, held }, writer))
+        Ok((Self { at: Arc::new(at), queue, budget, losses, counters, held, pieces }, writer))
     }
 
     /// Queues the begun record of a call. Waits only for room in the queue.

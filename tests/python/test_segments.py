@@ -231,3 +231,25 @@ def test_segments_of_a_bucket_are_read_without_a_store(store, tmp_path, bucket):
     nothing = ("export", "--out", tmp_path / "no", "--segments", "s3://runs/other")
     refused = harness.command(*nothing, folder=tmp_path)
     assert refused.returncode == 1 and "holds no segments" in refused.stderr
+
+
+def test_what_is_finished_leaves_the_store_while_it_records(tmp_path):
+    folder = tmp_path / "segments"
+    options = ("--model", harness.MODEL, "--segments", folder, "--seal-after", "1s")
+    with harness.serve(tmp_path, *options) as proxy:
+        for number in range(3):
+            talk(proxy, f"early-{number}", ["Begin.", "Go on."])
+            control.reward(proxy, f"early-{number}", 0.5)
+            control.close(proxy, f"early-{number}")
+        # Short segments wait for twelve times as long.
+        until = time.monotonic() + harness.UNTIL_S
+        number = 3
+        while not list(folder.glob("*.db")) and time.monotonic() < until:
+            talk(proxy, f"late-{number}", ["Begin.", "Go on."])
+            number += 1
+        control.reward(proxy, "early-1", 0.75)
+        shown = proxy.command("show", "early-1")
+    assert list(folder.glob("*.db")) and "0.75" in shown
+    listed = [json.loads(line) for line in read(proxy.store, "episodes", "--json").splitlines()]
+    assert len(listed) == number and all(episode["calls"] == 2 for episode in listed)
+    assert "nothing is broken" in read(proxy.store, "verify")

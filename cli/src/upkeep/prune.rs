@@ -4,17 +4,30 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use control::{PruneDocument, PrunedAttempt};
 use episode::{AttemptId, EpisodeId, Micros};
-use serde_json::{Value, json};
-use store::{KeepReason, PruneCandidate, PruneError, PruneFilter, PrunePlan, PruneReport};
+use hyper::Method;
+use serde_json::json;
+use store::{Location, PruneError, PruneFilter};
 
 use crate::exit::{CommandResult, Failure};
+use crate::http::{self, Http};
+use crate::options::control::{ControlCa, ControlToken};
+use crate::options::pointer::{self, ServerPointer};
 use crate::options::store::StoreArgs;
 use crate::print;
 use crate::terminal;
 use crate::time::{duration, now};
 
+/// Microseconds of a second.
+const SECOND: Micros = 1_000_000;
+/// Attempts of a kind that are kept whose names are printed.
+const KEPT_PRINTED: usize = 10;
+
 /// Remove episodes from a store and free their space
+///
+/// A server on this machine that records to the file is asked to remove them, and goes on
+/// recording. It keeps what is open, has a call under way, or is leased by a reader of the feed.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Episodes to remove")]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
@@ -43,6 +56,10 @@ pub(crate) struct Args {
     json: bool,
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    token: ControlToken,
+    #[command(flatten)]
+    ca: ControlCa,
 }
 
 /// Prunes the store, or prints the plan.
@@ -53,38 +70,81 @@ pub(crate) async fn run(args: Args) -> CommandResult {
             Failure::of(&error).hint("--keep-exported takes what `rolltape export` wrote")
         })?);
     }
-
-    let now = now();
-    let silent_since = args.older_than.map(|age| now.saturating_sub(age));
     // With other filters an empty plan is usual and says nothing about the name.
-    let only_named = silent_since.is_none() && keep.is_empty();
+    let only_named = args.older_than.is_none() && keep.is_empty();
     let named = args.episode.clone().filter(|_| only_named);
-    let request =
-        PruneFilter { episode: args.episode, attempt: args.attempt, silent_since, keep, now };
 
-    if args.dry_run {
-        // A plan takes no lock, so it works while `serve` records.
-        let plan = store::plan_prune(&args.store.location, &request).await?;
-        warn_if_unknown(named.as_ref(), &plan);
-        match args.json {
-            true => print::line(&plan_json(&plan).to_string())?,
-            false => print_plan(&plan, "would go")?,
-        }
-        return Ok(ExitCode::SUCCESS);
-    }
-
-    let pruned = store::prune(&args.store.location, &request).await.map_err(failure)?;
-    warn_if_unknown(named.as_ref(), &pruned.plan);
+    let document = match server_of(&args.store.location) {
+        Some(server) => through(&server, &args, &keep).await?,
+        None => alone(&args, keep).await?,
+    };
+    warn_if_unknown(named.as_ref(), &document);
     match args.json {
-        true => print::line(&pruned_json(&pruned).to_string())?,
-        false => print_pruned(&pruned)?,
+        true => print::line(&json!(document).to_string())?,
+        false => print_document(&document)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// The server here that records to a file, and deletes from it by itself. A database is pruned
+/// beside its servers.
+fn server_of(store: &Location) -> Option<ServerPointer> {
+    let name = matches!(store, Location::File(_)).then(|| pointer::absolute(store))?;
+    pointer::running().into_iter().find(|server| server.store == name)
+}
+
+/// Prunes a store that no server here records to, or plans that.
+async fn alone(args: &Args, keep: BTreeSet<AttemptId>) -> Result<PruneDocument, Failure> {
+    let now = now();
+    let filter = PruneFilter {
+        episode: args.episode.clone(),
+        attempt: args.attempt,
+        silent_since: args.older_than.map(|age| now.saturating_sub(age)),
+        keep,
+        now,
+        keeps_open: false,
+    };
+    let store = &args.store.location;
+    match args.dry_run {
+        // A plan takes no lock.
+        true => Ok(store::plan_prune(store, &filter).await?.into()),
+        false => Ok(store::prune(store, &filter).await.map_err(failure)?.into()),
+    }
+}
+
+/// Lets the server that records to the store prune it, or plan that.
+async fn through(
+    server: &ServerPointer,
+    args: &Args,
+    keep: &BTreeSet<AttemptId>,
+) -> Result<PruneDocument, Failure> {
+    let bearer = args.token.of_client(&server.control, &args.store.location)?;
+    let headers: Vec<_> = bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
+    let base = http::base_url(&server.control);
+    let client = Http::of(&base, &args.ca.read()?)?;
+    let kept: Vec<String> = keep.iter().map(AttemptId::to_string).collect();
+    let body = json!({
+        "older_than_s": args.older_than.map(|age| age / SECOND),
+        "episode_id": args.episode.as_ref().map(EpisodeId::as_str),
+        "attempt": args.attempt,
+        "keep": (!args.keep_exported.is_empty()).then_some(kept),
+        "dry_run": args.dry_run,
+    });
+
+    let url = format!("{base}/prune");
+    let (status, reply) = client.json(Method::POST, &url, &headers, &body).await?;
+    if status != 200 {
+        let reason = reply["error"]["message"].as_str().unwrap_or("no reason");
+        let told = format!("the server that records to the store answered {status}: {reason}");
+        return Err(http::with_hint(Failure::new(told), status));
+    }
+    serde_json::from_value(reply).map_err(|error| Failure::of(&error).context("the server's reply"))
+}
+
 /// Warns if the named episode does not exist. That is not a failure, but the name may be wrong.
-fn warn_if_unknown(named: Option<&EpisodeId>, plan: &PrunePlan) {
-    if let Some(episode) = named.filter(|_| plan.candidates.is_empty() && plan.kept.is_empty()) {
+fn warn_if_unknown(named: Option<&EpisodeId>, document: &PruneDocument) {
+    let is_empty = document.pruned.is_empty() && kept_counts(document).iter().all(|one| one.1 == 0);
+    if let Some(episode) = named.filter(|_| is_empty) {
         terminal::message(&format!("the store holds no such attempt of the episode `{episode}`"));
     }
 }
@@ -98,102 +158,69 @@ fn failure(error: PruneError) -> Failure {
              `rolltape backup --to` another disk, prune the copy there, and move it back",
         ),
         PruneError::Read(error) => error.into(),
-        PruneError::Open(error) if !matches!(error, InUse(..) | OlderWriter(_) | Database(..)) => {
-            error.into()
-        }
+        PruneError::Commit(error) => error.into(),
+        PruneError::Open(InUse(..)) => Failure::of(&error).hint(
+            "no such server is known to this user here: ask it, by `rolltape control POST /prune`, \
+             or stop it, prune, and start it again",
+        ),
+        PruneError::Open(error) if !matches!(error, OlderWriter(_) | Database(..)) => error.into(),
         PruneError::Open(_) | PruneError::Database(_) => Failure::of(&error)
             .hint("if `rolltape serve` records to it, stop that, prune, and start it again"),
     }
 }
 
-fn print_plan(plan: &PrunePlan, verb: &str) -> Result<(), Failure> {
-    if !plan.candidates.is_empty() {
-        let rows: Vec<_> = plan.candidates.iter().map(table_row).collect();
+fn print_document(document: &PruneDocument) -> Result<(), Failure> {
+    if !document.pruned.is_empty() {
+        let rows: Vec<_> = document.pruned.iter().map(table_row).collect();
         print::table(&["episode", "attempt", "calls", "bytes"], &rows)?;
     }
-
-    let totals = PruneTotals::of(plan);
+    let verb = if document.space.is_some() { "gone" } else { "would go" };
     print::line(&format!(
         "{verb}: {}, {}, about {} bytes",
-        print::count(totals.episodes, "episode"),
-        print::count(totals.calls, "call"),
-        totals.bytes
+        print::count(document.episodes, "episode"),
+        print::count(document.calls, "call"),
+        document.bytes
     ))?;
 
-    plan.kept.iter().try_for_each(|(kept, count)| {
-        print::line(&format!("kept: {}, {}", print::count(*count, "episode"), reason(*kept)))
-    })
-}
-
-fn table_row(doomed: &PruneCandidate) -> Vec<String> {
-    let PruneCandidate { attempt: AttemptId { episode, attempt }, calls, bytes, .. } = doomed;
-    vec![episode.to_string(), attempt.to_string(), calls.to_string(), bytes.to_string()]
-}
-
-/// Sums over the episodes to be removed.
-struct PruneTotals {
-    episodes: u64,
-    calls: u64,
-    bytes: u64,
-}
-
-impl PruneTotals {
-    fn of(plan: &PrunePlan) -> Self {
-        Self {
-            episodes: plan.candidates.len() as u64,
-            calls: plan.candidates.iter().map(|doomed| doomed.calls).sum(),
-            bytes: plan.candidates.iter().map(|doomed| doomed.bytes).sum(),
+    for (reason, count, words) in kept_counts(document) {
+        if count > 0 {
+            let names = kept_names(document, reason);
+            print::line(&format!("kept: {}, {words}{names}", print::count(count, "episode")))?;
         }
     }
-}
-
-fn reason(kept: KeepReason) -> &'static str {
-    match kept {
-        KeepReason::Named => "exported",
-        KeepReason::Open => "not closed, and active within the last hour",
-        KeepReason::Needed => "needed by other episodes that are kept",
-    }
-}
-
-fn print_pruned(pruned: &PruneReport) -> Result<(), Failure> {
-    print_plan(&pruned.plan, "gone")?;
+    let Some(space) = &document.space else { return Ok(()) };
     print::line(&format!(
         "the store has {} bytes; it had {}",
-        pruned.bytes_after, pruned.bytes_before
+        space.file_bytes_after, space.file_bytes_before
     ))?;
-
-    match &pruned.withheld {
+    match &space.withheld {
         Some(why) => print::line(&format!("space that was not given back: {why}")),
         None => Ok(()),
     }
 }
 
-fn plan_json(plan: &PrunePlan) -> Value {
-    let doomed = plan.candidates.iter().map(|doomed| {
-        json!({
-            "episode_id": doomed.attempt.episode.as_str(),
-            "attempt": doomed.attempt.attempt,
-            "calls": doomed.calls,
-            "bytes": doomed.bytes,
-        })
-    });
-    let totals = PruneTotals::of(plan);
-
-    json!({
-        "episodes": totals.episodes,
-        "calls": totals.calls,
-        "bytes": totals.bytes,
-        "pruned": doomed.collect::<Vec<_>>(),
-        "kept_exported": plan.kept.get(&KeepReason::Named).unwrap_or(&0),
-        "kept_open": plan.kept.get(&KeepReason::Open).unwrap_or(&0),
-        "kept_needed": plan.kept.get(&KeepReason::Needed).unwrap_or(&0),
-    })
+fn table_row(doomed: &PrunedAttempt) -> Vec<String> {
+    let PrunedAttempt { episode_id, attempt, calls, bytes } = doomed;
+    vec![episode_id.clone(), attempt.to_string(), calls.to_string(), bytes.to_string()]
 }
 
-fn pruned_json(pruned: &PruneReport) -> Value {
-    let mut object = plan_json(&pruned.plan);
-    object["file_bytes_before"] = json!(pruned.bytes_before);
-    object["file_bytes_after"] = json!(pruned.bytes_after);
-    object["withheld"] = json!(pruned.withheld);
-    object
+/// The reasons for keeping attempts, with their numbers and their words for people.
+fn kept_counts(document: &PruneDocument) -> [(&'static str, u64, &'static str); 5] {
+    [
+        ("exported", document.kept_exported, "exported"),
+        ("open", document.kept_open, "not closed, and active within the last hour"),
+        ("running", document.kept_running, "with a call under way"),
+        ("leased", document.kept_leased, "leased by a reader of the feed"),
+        ("needed", document.kept_needed, "needed by other episodes that are kept"),
+    ]
+}
+
+/// The first names of those that are kept for a reason.
+fn kept_names(document: &PruneDocument, reason: &str) -> String {
+    let of_reason = document.kept.iter().filter(|kept| kept.reason == reason);
+    let names: Vec<_> = of_reason
+        .take(KEPT_PRINTED)
+        .map(|kept| format!("{} {}", kept.episode_id, kept.attempt))
+        .collect();
+    if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) }
 }

@@ -13,6 +13,11 @@ use crate::options::store::StoreArgs;
 use crate::print;
 use crate::time::{duration, now};
 
+/// Length at which a segment ends.
+pub(crate) const SEGMENT_BYTES: u64 = 256 << 20;
+/// Longest wait of a finished episode for others of its group: a day.
+pub(crate) const GROUP_WAIT_US: Micros = 86_400_000_000;
+
 /// Move finished episodes from a store to files that never change
 ///
 /// The store keeps a line of each episode, its rewards included, and reads the calls from these
@@ -53,6 +58,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         finished_before: now.saturating_sub(args.finished_for),
         segment_bytes: args.segment_size,
         segment_bytes_min: args.segment_size_min,
+        short_before: 0,
         group_wait: args.group_wait,
         now,
     };

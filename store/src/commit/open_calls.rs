@@ -1,6 +1,6 @@
 //! The calls that have begun and not ended, as the writer knows them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use episode::{AttemptId, CallId};
 
@@ -38,6 +38,11 @@ impl OpenCalls {
     /// Forgets a call.
     pub(crate) fn remove(&mut self, id: CallId) {
         self.0.remove(&id);
+    }
+
+    /// The attempts of all of them.
+    pub(crate) fn attempts(&self) -> HashSet<&AttemptId> {
+        self.0.values().map(|call| &call.attempt).collect()
     }
 
     #[cfg(test)]

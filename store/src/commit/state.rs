@@ -1,5 +1,7 @@
 //! All that a writer knows of the episodes in use, in step with its transactions.
 
+use std::collections::HashSet;
+
 use episode::{AttemptId, CallEnd, CallId, CallStart};
 
 use crate::attempts::attempt_of;
@@ -145,6 +147,11 @@ impl CommitState {
     /// Forgets a call that has ended.
     pub(crate) fn call_ended(&mut self, call_id: CallId) {
         self.open_calls.remove(call_id);
+    }
+
+    /// The attempts with calls that have not ended.
+    pub(crate) fn attempts_under_way(&self) -> HashSet<&AttemptId> {
+        self.open_calls.attempts()
     }
 
     /// Counts the sampled tokens of a call that has ended.

@@ -427,10 +427,13 @@ mod tests {
             extract(&site.at, &of_episode("c", None), &to).await.unwrap();
 
             let mut copy = open::for_reading(&to.into()).await.unwrap();
-            for table in ["setting", "api_key", "consumer", "delivery", "admission", "admitted"] {
+            for table in ["api_key", "consumer", "delivery", "admission", "admitted"] {
                 let count = query(format!("SELECT count(*) FROM {table}"));
                 assert_eq!(count.scalar::<i64>(&mut copy).await.unwrap(), 0, "{table}");
             }
+            let settings = query("SELECT name FROM setting");
+            let settings = settings.scalars::<String>(&mut copy).await.unwrap();
+            assert_eq!(settings, ["self_contained"], "which every new store has");
         })
         .await;
     }

@@ -1,8 +1,9 @@
 //! Deleting episodes from a store: a plan first, then the deletion, then the free space.
 //!
-//! Whole episodes are deleted, with all that belongs to them. Bodies and prompts are based on those
-//! of the same episode only, so nothing that is kept loses its base. The plan checks that this
-//! holds for the store at hand.
+//! Whole episodes are deleted, with all that belongs to them, each in one transaction. Bodies and
+//! prompts are based on those of the same episode only, so nothing that is kept loses its base.
+//! `plan` says what goes, `remove` deletes it. The recorder of a file deletes from it by itself
+//! (`writer/prune.rs`); what stands here is for a file that nobody records to, and for a database.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,23 +14,30 @@ use thiserror::Error;
 use crate::database::connection::StoreConnection;
 use crate::database::offloaded::OffloadedConnection;
 use crate::database::query::query;
-use crate::database::row::Row;
-use crate::error::{OpenError, SnapshotError};
+use crate::error::{CommitError, OpenError, SnapshotError};
 use crate::location::Location;
+use crate::maintenance::prune::plan::{note_self_contained, plan};
+use crate::maintenance::prune::remove::{Removal, remove};
 use crate::snapshot::Snapshot;
 use crate::sqlite::space::{FreeSpace, file_bytes, give_back};
 use crate::unavailable::StoreUnavailable;
 use crate::{open, sqlite};
 
-/// Episodes that are deleted in one transaction.
+pub(crate) mod plan;
+pub(crate) mod remove;
+
+/// Episodes that are deleted in one transaction of a file that nobody records to.
 const BATCH_EPISODES: usize = 32;
-/// Time after its last call during which an episode that is not closed may go on.
-const OPEN_IDLE_US: Micros = 3_600_000_000;
+/// Attempts that a plan names of those that it keeps.
+const KEPT_NAMED_MAX: usize = 100;
+
+/// The reason for which a file keeps its free space while a reader holds an older snapshot.
+pub(crate) const HELD_BY_READER: &str = "another process reads the file; it shrinks later";
 
 /// A filter of the episodes to delete: those that fit every condition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PruneFilter {
-    /// Only this episode, open or not.
+    /// Only this episode. By its name it also goes if it is open or leased.
     pub episode: Option<EpisodeId>,
     /// Only this run of it.
     pub attempt: Option<u32>,
@@ -39,12 +47,15 @@ pub struct PruneFilter {
     pub keep: BTreeSet<AttemptId>,
     /// The present time. An open episode with a call in the hour before it is kept.
     pub now: Micros,
+    /// True while calls are recorded: then what is open or leased is kept even if it is named, and
+    /// so is what has a call under way.
+    pub keeps_open: bool,
 }
 
 /// An attempt that is to be deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PruneCandidate {
-    key: i64,
+    pub(crate) key: i64,
     /// The attempt.
     pub attempt: AttemptId,
     /// Its calls.
@@ -62,6 +73,10 @@ pub enum KeepReason {
     Named,
     /// It is not closed and had a call within the last hour.
     Open,
+    /// A call of it is under way.
+    Running,
+    /// A consumer of the feed holds it in a lease.
+    Leased,
     /// An episode that is kept is based on it.
     Needed,
 }
@@ -73,12 +88,14 @@ pub struct PrunePlan {
     pub candidates: Vec<PruneCandidate>,
     /// The number of attempts that fit the filter and are kept, by reason.
     pub kept: BTreeMap<KeepReason, u64>,
+    /// The first 100 of those, but for the ones that the filter lists as kept.
+    pub kept_attempts: Vec<(AttemptId, KeepReason)>,
 }
 
 /// The result of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PruneReport {
-    /// The plan that was carried out.
+    /// The plan, as it was carried out.
     pub plan: PrunePlan,
     /// Bytes of the store before.
     pub bytes_before: u64,
@@ -97,6 +114,9 @@ pub enum PruneError {
     /// The store could not be read.
     #[error(transparent)]
     Read(#[from] SnapshotError),
+    /// The recorder cannot write at the moment. Episodes that were deleted before are gone.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
     /// The database refused. Episodes that were deleted before are gone, each as a whole.
     #[error("cannot prune the store")]
     Database(#[from] sqlx::Error),
@@ -109,72 +129,33 @@ impl PruneError {
         let database = match self {
             Self::Open(OpenError::Database(_, error)) | Self::Database(error) => error,
             Self::Read(SnapshotError::Open(OpenError::Database(_, error))) => error,
+            Self::Commit(CommitError::Unavailable(reason)) => {
+                return *reason == StoreUnavailable::Full;
+            }
             _ => return false,
         };
         StoreUnavailable::of(database) == Some(StoreUnavailable::Full)
     }
 }
 
-const EPISODES: &str = "SELECT e.episode_key, e.episode_id, e.attempt, e.closed_at, \
-    (SELECT count(*) FROM call c WHERE c.episode_key = e.episode_key) AS calls, \
-    (SELECT max(at) FROM (SELECT e.opened_at AS at UNION ALL SELECT e.closed_at \
-        UNION ALL SELECT max(c.started_at) FROM call c WHERE c.episode_key = e.episode_key \
-        UNION ALL SELECT max(c.ended_at) FROM call c WHERE c.episode_key = e.episode_key \
-        UNION ALL SELECT max(r.given_at) FROM reward r WHERE r.episode_key = e.episode_key) \
-        AS times) AS last_at \
-    FROM episode e WHERE ($1 IS NULL OR e.episode_id = $1) AND ($2 IS NULL OR e.attempt = $2) \
-    ORDER BY last_at, e.episode_key";
+impl PrunePlan {
+    /// Notes an attempt that is kept.
+    pub(crate) fn keep(&mut self, attempt: AttemptId, reason: KeepReason) {
+        *self.kept.entry(reason).or_default() += 1;
+        if reason != KeepReason::Named && self.kept_attempts.len() < KEPT_NAMED_MAX {
+            self.kept_attempts.push((attempt, reason));
+        }
+    }
 
-/// Bytes of an episode's rows, without small columns.
-pub(crate) const BYTES: &str = "SELECT CAST( \
-    (SELECT coalesce(sum(length(s.data)), 0) FROM reel r JOIN segment s USING (reel_key) \
-        WHERE r.episode_key = $1) + \
-    (SELECT coalesce(sum(length(b.data)), 0) FROM call c \
-        JOIN body b ON b.body_key IN (c.request_body, c.reply_body) WHERE c.episode_key = $1) + \
-    (SELECT coalesce(sum(length(p.token_ids)), 0) FROM call c JOIN prompt p USING (call_key) \
-        WHERE c.episode_key = $1) + \
-    (SELECT coalesce(sum(coalesce(length(k.token_ids), 0) + length(k.logprobs)), 0) \
-        FROM call c JOIN choice k USING (call_key) WHERE c.episode_key = $1) + \
-    (SELECT coalesce(sum(length(s.data)), 0) FROM call c JOIN side s USING (call_key) \
-        WHERE c.episode_key = $1) + \
-    (SELECT coalesce(sum(length(a.data)), 0) FROM call c JOIN annotation a USING (call_key) \
-        WHERE c.episode_key = $1) AS BIGINT)";
-
-/// Episodes that are based on another one. A sound store has no such row.
-const NEEDS: &str = "SELECT c.episode_key AS who, q.episode_key AS whom \
-    FROM prompt p JOIN call c USING (call_key) JOIN call q ON q.call_key = p.parent_key \
-    WHERE q.episode_key <> c.episode_key \
-    UNION SELECT r.episode_key, q.episode_key FROM body b JOIN body a ON a.body_key = b.base_key \
-    JOIN reel r ON r.reel_key = b.reel_key JOIN reel q ON q.reel_key = a.reel_key \
-    WHERE q.episode_key <> r.episode_key \
-    UNION SELECT c.episode_key, r.episode_key FROM call c JOIN reel r USING (reel_key) \
-    WHERE r.episode_key <> c.episode_key \
-    UNION SELECT c.episode_key, r.episode_key FROM call c \
-    JOIN body b ON b.body_key IN (c.request_body, c.reply_body) \
-    JOIN reel r ON r.reel_key = b.reel_key WHERE r.episode_key <> c.episode_key";
-
-/// Deletions of one episode's rows, children first. References are not checked row by row: for each
-/// deleted row, SQLite would read whole tables whose references have no index.
-const DELETIONS: [&str; 17] = [
-    "DELETE FROM annotation WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
-    "DELETE FROM side WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
-    "DELETE FROM choice WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
-    "DELETE FROM prompt WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
-    "DELETE FROM body WHERE body_key IN (SELECT request_body FROM call WHERE episode_key = $1 \
-     UNION ALL SELECT reply_body FROM call WHERE episode_key = $1 AND reply_body IS NOT NULL)",
-    "DELETE FROM call WHERE episode_key = $1",
-    "DELETE FROM segment WHERE reel_key IN (SELECT reel_key FROM reel WHERE episode_key = $1)",
-    "DELETE FROM reel WHERE episode_key = $1",
-    "DELETE FROM reward WHERE episode_key = $1",
-    "DELETE FROM label WHERE episode_key = $1",
-    "DELETE FROM mark WHERE episode_key = $1",
-    "DELETE FROM api_key WHERE episode_key = $1",
-    "DELETE FROM delivery WHERE episode_key = $1",
-    "DELETE FROM finished WHERE episode_key = $1",
-    "DELETE FROM waiting WHERE episode_key = $1",
-    "DELETE FROM sealed WHERE episode_key = $1",
-    "DELETE FROM episode WHERE episode_key = $1",
-];
+    /// Takes the candidates that turned out to be kept, or to be gone, out of the plan.
+    pub(crate) fn note(&mut self, candidate: PruneCandidate, removal: Removal) {
+        match removal {
+            Removal::Removed => self.candidates.push(candidate),
+            Removal::Kept(reason) => self.keep(candidate.attempt, reason),
+            Removal::NotMeant => {}
+        }
+    }
+}
 
 /// Bytes of the tables of a store on a server, with their indexes.
 const SERVER_BYTES: &str = "SELECT CAST(coalesce(sum(pg_total_relation_size(c.oid)), 0) AS BIGINT) \
@@ -188,14 +169,14 @@ pub async fn plan_prune(
     at: impl Into<Location>,
     filter: &PruneFilter,
 ) -> Result<PrunePlan, SnapshotError> {
-    plan(Snapshot::open(at).await?.connection(), filter).await
+    Ok(plan(Snapshot::open(at).await?.connection(), filter).await?.0)
 }
 
 /// Deletes episodes from the store at a location and gives the space back.
 ///
 /// A file must not be recorded to meanwhile: its writer holds in memory what later calls of an
-/// episode refer to. A database may be recorded to: its writers learn from the database that an
-/// episode is gone, and begin it anew.
+/// episode refer to, and deletes by itself ([`Store::prune`](crate::Store::prune)). A database may
+/// be recorded to: its writers learn from the database that an episode is gone, and begin it anew.
 ///
 /// # Errors
 /// [`PruneError`] when another process records to the file, or the database refuses.
@@ -205,7 +186,7 @@ pub async fn prune(
 ) -> Result<PruneReport, PruneError> {
     match at.into() {
         Location::File(path) => prune_file(&path, filter).await,
-        server @ Location::Server(_) => prune_server(&server, filter).await,
+        server @ Location::Server(_) => prune_server(&server, filter, |_| {}).await,
     }
 }
 
@@ -213,154 +194,91 @@ async fn prune_file(path: &Path, filter: &PruneFilter) -> Result<PruneReport, Pr
     if !path.exists() {
         return Err(OpenError::Missing(path.display().to_string()).into());
     }
-    let (local, _lock) = open::beside(path, sqlite::open::for_maintenance).await?;
+    let (local, lock) = open::beside(path, sqlite::open::for_maintenance).await?;
+    lock.note_prune();
     let file = OffloadedConnection::new(local);
     let mut connection = StoreConnection::Offloaded(file.clone());
     let bytes_before = file_bytes(path);
-    let plan = plan_prune(path, filter).await?;
+    let (planned, is_self_contained) = plan(&mut connection, filter).await?;
 
+    // References are not checked row by row: see `remove`.
     query("PRAGMA foreign_keys = OFF").execute(&mut connection).await?;
     // No checkpointer runs here.
-    query("PRAGMA wal_autocheckpoint = 1000").execute(&mut connection).await?;
-    delete(&mut connection, &plan).await?;
+    query("PRAGMA wal_autocheckpoint = 4000").execute(&mut connection).await?;
+    if is_self_contained {
+        note_self_contained(&mut connection).await?;
+    }
+    let done = delete(&mut connection, planned, filter, BATCH_EPISODES, |_| {}).await?;
 
     // The episodes are gone; an error from here on only keeps the space.
     let withheld = match file.run(give_back).await {
         Ok(FreeSpace::Returned) => None,
-        Ok(FreeSpace::HeldByReader) => {
-            Some("another process reads the file; it shrinks later".to_owned())
-        }
+        Ok(FreeSpace::HeldByReader) => Some(HELD_BY_READER.to_owned()),
         Err(error) => Some(error.to_string()),
     };
     drop((connection, file));
-    Ok(PruneReport { plan, bytes_before, bytes_after: file_bytes(path), withheld })
+    Ok(PruneReport { plan: done, bytes_before, bytes_after: file_bytes(path), withheld })
 }
 
-async fn prune_server(at: &Location, filter: &PruneFilter) -> Result<PruneReport, PruneError> {
+/// Deletes from a database, beside its recorders. Each attempt that is gone is told.
+pub(crate) async fn prune_server(
+    at: &Location,
+    filter: &PruneFilter,
+    gone: impl FnMut(&AttemptId),
+) -> Result<PruneReport, PruneError> {
     let mut connection = open::for_editing(at).await?;
     let bytes_before = server_bytes(&mut connection).await?;
-    let plan = plan(&mut connection, filter).await?;
-    delete(&mut connection, &plan).await?;
+    let (planned, is_self_contained) = plan(&mut connection, filter).await?;
+    if is_self_contained {
+        note_self_contained(&mut connection).await?;
+    }
+    // One by one: an episode is locked while it is deleted.
+    let done = delete(&mut connection, planned, filter, 1, gone).await?;
     let bytes_after = server_bytes(&mut connection).await?;
     connection.close().await?;
 
     let reason = "PostgreSQL keeps it for new rows once autovacuum has run; `VACUUM FULL` \
                   gives it to the system";
-    let withheld = (!plan.candidates.is_empty()).then(|| reason.to_owned());
-    Ok(PruneReport { plan, bytes_before, bytes_after, withheld })
+    let withheld = (!done.candidates.is_empty()).then(|| reason.to_owned());
+    Ok(PruneReport { plan: done, bytes_before, bytes_after, withheld })
 }
 
 async fn server_bytes(connection: &mut StoreConnection) -> Result<u64, sqlx::Error> {
     Ok(query(SERVER_BYTES).scalar::<i64>(connection).await?.unsigned_abs())
 }
 
-/// Deletes the attempts of a plan, each as a whole.
-async fn delete(connection: &mut StoreConnection, plan: &PrunePlan) -> Result<(), sqlx::Error> {
-    for batch in plan.candidates.chunks(BATCH_EPISODES) {
+/// Deletes the attempts of a plan, each as a whole, so many in one transaction. Returns the plan as
+/// it was carried out.
+async fn delete(
+    connection: &mut StoreConnection,
+    mut plan: PrunePlan,
+    filter: &PruneFilter,
+    batch: usize,
+    mut gone: impl FnMut(&AttemptId),
+) -> Result<PrunePlan, sqlx::Error> {
+    let mut left = std::mem::take(&mut plan.candidates).into_iter().peekable();
+    while left.peek().is_some() {
         connection.begin().await?;
-        for candidate in batch {
-            for deletion in DELETIONS {
-                query(deletion).bind(candidate.key).execute(connection).await?;
-            }
+        let mut removed = Vec::with_capacity(batch);
+        for candidate in left.by_ref().take(batch) {
+            let removal = remove(connection, &candidate, filter).await?;
+            removed.push((candidate, removal));
         }
         connection.commit().await?;
-    }
-    Ok(())
-}
 
-async fn plan(
-    connection: &mut StoreConnection,
-    filter: &PruneFilter,
-) -> Result<PrunePlan, SnapshotError> {
-    let rows = query(EPISODES)
-        .bind(filter.episode.as_ref().map(EpisodeId::as_str))
-        .bind(filter.attempt)
-        .fetch_all(&mut *connection)
-        .await?;
-
-    let mut plan = PrunePlan::default();
-    for row in &rows {
-        let candidate = PruneCandidate::of(row)?;
-        if filter.silent_since.is_some_and(|since| candidate.last_at >= since) {
-            continue;
+        for (candidate, removal) in removed {
+            if removal == Removal::Removed {
+                gone(&candidate.attempt);
+            }
+            plan.note(candidate, removal);
         }
-        let is_open = row.try_get::<Option<Micros>>("closed_at")?.is_none();
-        match filter.keep_reason(&candidate, is_open) {
-            Some(reason) => *plan.kept.entry(reason).or_default() += 1,
-            None => plan.candidates.push(candidate),
-        }
-    }
-    keep_needed(connection, &mut plan).await?;
-
-    // Only now, because sizes take long to add up.
-    for candidate in &mut plan.candidates {
-        let bytes = query(BYTES).bind(candidate.key).scalar::<i64>(connection).await?;
-        candidate.bytes = bytes.unsigned_abs();
     }
     Ok(plan)
 }
 
-impl PruneCandidate {
-    /// A candidate whose bytes are not known yet.
-    fn of(row: &Row) -> Result<Self, sqlx::Error> {
-        let episode: String = row.try_get("episode_id")?;
-        let episode = episode.parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
-        Ok(Self {
-            key: row.try_get("episode_key")?,
-            attempt: AttemptId { episode, attempt: row.try_get("attempt")? },
-            calls: row.try_get::<i64>("calls")?.unsigned_abs(),
-            bytes: 0,
-            last_at: row.try_get("last_at")?,
-        })
-    }
-}
-
-impl PruneFilter {
-    fn keep_reason(&self, candidate: &PruneCandidate, is_open: bool) -> Option<KeepReason> {
-        if self.keep.contains(&candidate.attempt) {
-            return Some(KeepReason::Named);
-        }
-        let is_recent = candidate.last_at > self.now.saturating_sub(OPEN_IDLE_US);
-        (is_open && is_recent && self.episode.is_none()).then_some(KeepReason::Open)
-    }
-}
-
-/// A reference between two episodes.
-struct Need {
-    of: i64,
-    needed: i64,
-}
-
-/// Keeps the attempts that a kept one is based on, and those that these are based on.
-async fn keep_needed(
-    connection: &mut StoreConnection,
-    plan: &mut PrunePlan,
-) -> Result<(), sqlx::Error> {
-    let rows = query(NEEDS).fetch_all(connection).await?;
-    let mut needs = Vec::with_capacity(rows.len());
-    for row in &rows {
-        needs.push(Need { of: row.try_get("who")?, needed: row.try_get("whom")? });
-    }
-
-    // Each round may keep attempts that need others, until a round keeps none.
-    loop {
-        let doomed: BTreeSet<i64> = plan.candidates.iter().map(|candidate| candidate.key).collect();
-        let kept_needs: BTreeSet<i64> = needs
-            .iter()
-            .filter(|need| !doomed.contains(&need.of))
-            .map(|need| need.needed)
-            .collect();
-        plan.candidates.retain(|candidate| !kept_needs.contains(&candidate.key));
-        let spared = doomed.len() - plan.candidates.len();
-        if spared == 0 {
-            return Ok(());
-        }
-        *plan.kept.entry(KeepReason::Needed).or_default() += spared as u64;
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::plan::OPEN_IDLE_US;
     use super::*;
     use crate::site::{Site, on_both};
     use crate::tests::{begun, ended};
@@ -474,6 +392,8 @@ mod tests {
         for (whom, who) in [("a", "b"), ("b", "c")] {
             query(leans).bind(whom).bind(who).execute(&mut connection).await.unwrap();
         }
+        let forget = "DELETE FROM setting WHERE name = 'self_contained'";
+        query(forget).execute(&mut connection).await.unwrap();
         connection.close().await.unwrap();
         let (since, now) = (Some(3 * HOUR), 20 * HOUR);
         let mut which = PruneFilter { silent_since: since, now, ..PruneFilter::default() };
@@ -483,6 +403,11 @@ mod tests {
         which.silent_since = Some(4 * HOUR);
         let plan = plan_prune(&site.at, &which).await.unwrap();
         assert_eq!(plan.candidates.len(), 3, "all go together");
+        assert!(prune(&site.at, &which).await.unwrap().plan.candidates.len() == 3);
+        let settings = "SELECT count(*) FROM setting WHERE name = 'self_contained'";
+        let mut connection = open::for_editing(&site.at).await.unwrap();
+        let known = query(settings).scalar::<i64>(&mut connection).await.unwrap();
+        assert_eq!(known, 0, "it was not so");
 }).await;
     }
 }

@@ -33,6 +33,9 @@ pub enum SegmentError {
     /// The store could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// Another process seals attempts of the store.
+    #[error("the store at `{0}` is being sealed by another process")]
+    InUse(String),
     /// The store could not be read.
     #[error(transparent)]
     Read(#[from] SnapshotError),

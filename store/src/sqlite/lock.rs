@@ -5,7 +5,7 @@
 //! however that ends. The file stays: if it were deleted, two processes could lock two files.
 
 use std::fs::{File, TryLockError};
-use std::io::{Read, Write};
+use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,15 +18,25 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 /// Bytes of a lock file that can be a process id.
 const HOLDER_BYTES_MAX: u64 = 32;
 
+/// The word of a holder that prunes, behind its process id.
+const PRUNES: &str = "prune";
+
 /// The right to record into a store, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct WriterLock(#[expect(dead_code, reason = "held for its lock")] File);
+pub(crate) struct WriterLock(File);
+
+/// The process that holds a lock, as it wrote itself into the file.
+struct Holder {
+    process: String,
+    prunes: bool,
+}
 
 impl WriterLock {
     /// Takes the lock of the store at `path`.
     ///
     /// # Errors
-    /// [`OpenError::InUse`] with the process that holds it, or [`OpenError::Lock`].
+    /// [`OpenError::InUse`] or [`OpenError::Pruned`] with the process that holds it, or
+    /// [`OpenError::Lock`].
     pub(crate) fn take(path: &Path) -> Result<Self, OpenError> {
         let store = path.display().to_string();
         let mut file = open_or_make(&lock_path(path))
@@ -35,28 +45,48 @@ impl WriterLock {
         match lock_with_retries(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(OpenError::InUse(store, holder(&mut file)));
+                let Holder { process, prunes } = holder(&mut file);
+                return Err(match prunes {
+                    true => OpenError::Pruned(store, process),
+                    false => OpenError::InUse(store, process),
+                });
             }
             Err(TryLockError::Error(error)) => return Err(OpenError::Lock(store, error)),
         }
 
-        // On a full disk the lock holds without a process id in its file; also where the file has
-        // another name, under which somebody else may need what is in it.
-        if has_one_name(&file) {
-            let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        let lock = Self(file);
+        lock.write_holder("");
+        Ok(lock)
+    }
+
+    /// Tells whoever asks for the lock that its holder prunes.
+    pub(crate) fn note_prune(&self) {
+        self.write_holder(PRUNES);
+    }
+
+    /// Writes who holds the lock, and what for. On a full disk the lock holds without that; also
+    /// where the file has another name, under which somebody else may need what is in it.
+    fn write_holder(&self, what_for: &str) {
+        let mut file = &self.0;
+        if has_one_name(file) {
+            let line = format!("{} {what_for}", std::process::id());
+            let _ = file
+                .set_len(0)
+                .and_then(|()| file.rewind())
+                .and_then(|()| writeln!(file, "{}", line.trim_end()));
         }
-        Ok(Self(file))
     }
 }
 
-/// The process id that the lock's holder wrote into the file. It only helps the reader of the
-/// error, so a file that cannot be read is no error of its own.
-fn holder(file: &mut File) -> String {
-    let mut process = String::new();
-    let _ = file.take(HOLDER_BYTES_MAX).read_to_string(&mut process);
-    let process = process.trim();
+/// The holder of a lock, as the file tells it. That only helps the reader of the error, so a file
+/// that cannot be read is no error of its own.
+fn holder(file: &mut File) -> Holder {
+    let mut line = String::new();
+    let _ = file.take(HOLDER_BYTES_MAX).read_to_string(&mut line);
+    let (process, what_for) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
     let is_number = !process.is_empty() && process.bytes().all(|byte| byte.is_ascii_digit());
-    if is_number { process.to_owned() } else { "unknown".to_owned() }
+    let process = if is_number { process } else { "unknown" };
+    Holder { process: process.to_owned(), prunes: what_for == PRUNES }
 }
 
 /// Tries for a moment: a process that the last holder has just forked shares its lock until it
@@ -107,6 +137,9 @@ mod tests {
         assert!(
             matches!(&error, OpenError::InUse(_, who) if *who == std::process::id().to_string())
         );
+        held.note_prune();
+        let error = WriterLock::take(&path).unwrap_err();
+        assert!(error.to_string().contains("being pruned"), "{error}");
         drop(held);
         WriterLock::take(&other).unwrap();
         assert!(matches!(WriterLock::take(&dir.path().join("no/a.db")), Err(OpenError::Lock(..))));

@@ -20,8 +20,9 @@ pub(crate) const BUSY_WAIT: Duration = Duration::from_secs(5);
 const READ_CACHE_KIB: i64 = 16 * 1024;
 /// Checkpoints have a connection of their own.
 const NO_AUTOCHECKPOINT: i64 = 0;
-/// Larger than the default of 4 KiB, because most rows are bodies of tens of kilobytes.
-const PAGE_BYTES: i64 = 16 * 1024;
+/// A commit writes the last page of some ten trees, whatever it adds to them: small pages are
+/// bytes that are not written.
+const PAGE_BYTES: i64 = 4 * 1024;
 
 /// A connection to a store, and its format.
 #[derive(Debug)]

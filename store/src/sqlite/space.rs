@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::database::local::LocalConnection;
 
-/// Gives back 4096 pages, 64 MiB, so that no step fills the WAL.
+/// Gives back 4096 pages, 16 or 64 MiB, so that no step fills the WAL.
 const STEP: &str = "PRAGMA incremental_vacuum(4096)";
 const FREE_PAGES: &str = "PRAGMA freelist_count";
 /// The value of `PRAGMA auto_vacuum` of a file that can give pages back one by one.
@@ -22,18 +22,18 @@ pub(crate) enum FreeSpace {
 /// Gives free pages back. A store of an older version cannot do it page by page: it is rewritten
 /// once, which needs room for a copy, and can from then on.
 pub(crate) fn give_back(file: &LocalConnection) -> Result<FreeSpace, sqlx::Error> {
-    if file.number("PRAGMA auto_vacuum")? != INCREMENTAL {
-        if file.number(FREE_PAGES)? > 0 {
+    if !can_shrink(file)? {
+        if free_pages(file)? > 0 {
             file.run("PRAGMA auto_vacuum = INCREMENTAL")?;
             file.run("VACUUM")?;
         }
         return checkpoint(file);
     }
 
-    let mut free = file.number(FREE_PAGES)?;
+    let mut free = free_pages(file)?;
     while free > 0 {
         file.run(STEP)?;
-        let left = file.number(FREE_PAGES)?;
+        let left = free_pages(file)?;
         // A reader may keep SQLite from freeing anything.
         if left >= free {
             break;
@@ -42,6 +42,21 @@ pub(crate) fn give_back(file: &LocalConnection) -> Result<FreeSpace, sqlx::Error
         checkpoint(file)?;
     }
     checkpoint(file)
+}
+
+/// True if a file can give pages back one by one.
+pub(crate) fn can_shrink(file: &LocalConnection) -> Result<bool, sqlx::Error> {
+    Ok(file.number("PRAGMA auto_vacuum")? == INCREMENTAL)
+}
+
+/// The number of free pages of a file.
+pub(crate) fn free_pages(file: &LocalConnection) -> Result<i64, sqlx::Error> {
+    file.number(FREE_PAGES)
+}
+
+/// Gives so many free pages back, in a transaction of its own.
+pub(crate) fn give_back_some(file: &LocalConnection, pages: i64) -> Result<(), sqlx::Error> {
+    file.run(&format!("PRAGMA incremental_vacuum({pages})"))
 }
 
 /// Copies the whole WAL into the file and shortens both.

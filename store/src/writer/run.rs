@@ -14,6 +14,7 @@ use crate::unavailable::StoreUnavailable;
 use crate::writer::counts::RecordCounters;
 use crate::writer::hold::{PendingRecords, QueuedRecord};
 use crate::writer::loss::LossTracker;
+use crate::writer::prune::PrunePiece;
 use crate::writer::session::WriterSession;
 
 /// The state of the loop.
@@ -45,10 +46,16 @@ impl WriterLoop {
         mut self,
         mut queue: mpsc::Receiver<QueuedRecord>,
         mut pending: PendingRecords,
+        mut pieces: mpsc::Receiver<PrunePiece>,
     ) {
         let mut is_open = true;
         while is_open {
-            is_open = pending.receive(&mut queue).await;
+            tokio::select! {
+                biased;
+                received = pending.receive(&mut queue) => is_open = received,
+                Some(piece) = pieces.recv() => self.prune(piece).await,
+            }
+
             loop {
                 pending.gather(&mut queue, self.has_own_thread()).await;
                 let mut group = pending.take_group(!is_open);
@@ -58,9 +65,18 @@ impl WriterLoop {
                 self.write_losses().await;
                 self.write_group(&mut group).await;
                 self.session.maintain(self.connection.as_ref());
+                if let Ok(piece) = pieces.try_recv() {
+                    self.prune(piece).await;
+                }
             }
         }
         self.stop().await;
+    }
+
+    async fn prune(&mut self, piece: PrunePiece) {
+        piece.run(&mut self.state, &mut self.session).await;
+        // What it writes fills the WAL as records do.
+        self.session.maintain(self.connection.as_ref());
     }
 
     /// True of the writer of a file.

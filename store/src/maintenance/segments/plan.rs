@@ -7,7 +7,7 @@ use episode::Micros;
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::database::row::Row;
-use crate::maintenance::prune::BYTES;
+use crate::maintenance::prune::plan::BYTES;
 use crate::maintenance::segments::seal::SealOptions;
 
 /// Attempts that have a position and calls in the store. The attempt of the newest call stays: the
@@ -82,7 +82,8 @@ pub(super) async fn plan(
         }
     }
 
-    if !next.attempts.is_empty() && next.bytes >= options.segment_bytes_min {
+    let is_old = next.attempts.iter().any(|one| one.finished_at < options.short_before);
+    if !next.attempts.is_empty() && (is_old || next.bytes >= options.segment_bytes_min) {
         plan.segments.push(next);
     }
     Ok(plan)

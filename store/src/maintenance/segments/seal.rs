@@ -9,9 +9,12 @@
 //! that the store does not know.
 
 use std::collections::BTreeSet;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use episode::Micros;
+use tokio::time::sleep;
 use uuid::Uuid;
 
 use crate::database::connection::StoreConnection;
@@ -27,11 +30,17 @@ use crate::maintenance::segments::late::seal_rewards;
 use crate::maintenance::segments::plan::{PlannedSegment, plan};
 use crate::snapshot::Snapshot;
 use crate::snapshot::summary::{BY_ATTEMPT, COUNTS};
-use crate::sqlite::space::{file_bytes, give_back};
+use crate::sqlite::checkpoint::PASSIVE;
+use crate::sqlite::private::open_or_make;
+use crate::sqlite::space::{can_shrink, file_bytes, free_pages, give_back_some};
 use crate::{open, sqlite};
 
 /// Attempts whose calls leave the store in one transaction.
-const BATCH_ATTEMPTS: usize = 32;
+const BATCH_ATTEMPTS: usize = 4;
+/// Time between two transactions, for those of a recorder.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Pages of a file that are given back at once.
+const PAGES: i64 = 256;
 
 /// Rules of sealing.
 #[derive(Debug, Clone)]
@@ -42,8 +51,11 @@ pub struct SealOptions {
     pub finished_before: Micros,
     /// A segment ends with the group that brings it to this length, in bytes.
     pub segment_bytes: u64,
-    /// A segment that would be shorter than this is left for later.
+    /// A segment that would be shorter than this is left for later, unless an attempt of it was
+    /// finished before `short_before`.
     pub segment_bytes_min: u64,
+    /// See `segment_bytes_min`.
+    pub short_before: Micros,
     /// The longest that a finished attempt waits for others of its group, in microseconds.
     pub group_wait: Micros,
     /// The present time.
@@ -123,11 +135,12 @@ const DEPARTURES: [&str; 8] = [
 
 /// Seals finished attempts of the store at a location.
 ///
-/// A file must not be recorded to meanwhile; a database may be.
+/// The store may be recorded to meanwhile: attempts that are finished take no calls, and the
+/// transactions are short.
 ///
 /// # Errors
-/// [`SegmentError`] when another process records to the file, or a step fails. What was sealed
-/// before stays sealed.
+/// [`SegmentError`] when another process seals the store, or a step fails. What was sealed before
+/// stays sealed.
 pub async fn seal(
     at: impl Into<Location>,
     options: &SealOptions,
@@ -137,7 +150,11 @@ pub async fn seal(
     folder.make()?;
     match &at {
         Location::Server(_) => {
-            let connection = open::for_editing(&at).await?;
+            let mut connection = open::for_editing(&at).await?;
+            let free = query("SELECT pg_try_advisory_lock(1383034988, -3)");
+            if !free.scalar::<bool>(&mut connection).await? {
+                return Err(SegmentError::InUse(at.to_string()));
+            }
             Sealing { at: &at, folder, connection, options }.run().await
         }
         Location::File(path) => seal_file(&at, path, folder, options).await,
@@ -153,20 +170,47 @@ async fn seal_file(
     if !path.exists() {
         return Err(OpenError::Missing(path.display().to_string()).into());
     }
-    let (local, _lock) = open::beside(path, sqlite::open::for_maintenance).await?;
-    let file = OffloadedConnection::new(local);
-    let mut connection = StoreConnection::Offloaded(file.clone());
+    let _lock = lock(path)?;
     let bytes_before = file_bytes(path);
+    let file = open::beside(path, sqlite::open::for_editing).await?;
+    let file = OffloadedConnection::new(file);
+    let mut connection = StoreConnection::Offloaded(file.clone());
     // References are not checked row by row: SQLite would read whole tables for each deleted row.
     query("PRAGMA foreign_keys = OFF").execute(&mut connection).await?;
-    // No checkpointer runs here.
-    query("PRAGMA wal_autocheckpoint = 1000").execute(&mut connection).await?;
 
     let report = Sealing { at, folder, connection, options }.run().await?;
-    // Only the space is at stake from here on, and a reader may hold it.
-    let _ = file.run(give_back).await;
-    drop(file);
+    give_back_slowly(&file).await?;
     Ok(SealReport { bytes_before, bytes_after: file_bytes(path), ..report })
+}
+
+/// Keeps another process from sealing the same store until the file is closed.
+fn lock(path: &Path) -> Result<File, SegmentError> {
+    let of_store = PathBuf::from(format!("{}-sealing", path.display()));
+    let file = open_or_make(&of_store).map_err(SegmentError::io(&of_store))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(SegmentError::InUse(path.display().to_string())),
+        Err(TryLockError::Error(error)) => Err(SegmentError::io(&of_store)(error)),
+    }
+}
+
+/// Gives free pages back, a few at a time, so that a recorder's commits come between.
+async fn give_back_slowly(file: &OffloadedConnection) -> Result<(), sqlx::Error> {
+    if !file.run(can_shrink).await? {
+        return Ok(());
+    }
+    let mut free = file.run(free_pages).await?;
+    while free > 0 {
+        file.run(|file| give_back_some(file, PAGES)).await?;
+        let left = file.run(free_pages).await?;
+        // A reader may keep SQLite from freeing anything.
+        if left >= free {
+            break;
+        }
+        free = left;
+        sleep(PAUSE).await;
+    }
+    file.run(|file| file.number(PASSIVE).map(drop)).await
 }
 
 fn absolute(folder: &Path) -> Result<PathBuf, SegmentError> {
@@ -282,6 +326,7 @@ impl Sealing<'_> {
                 self.take_out_if_same(held, file_key, report).await?;
             }
             self.connection.commit().await?;
+            sleep(PAUSE).await;
         }
         let done = "UPDATE segment_file SET is_taken_out = 1 WHERE segment_file_key = $1";
         Ok(query(done).bind(file_key).execute(&mut self.connection).await?)

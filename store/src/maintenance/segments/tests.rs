@@ -135,6 +135,7 @@ impl Segments {
             finished_before: LATER,
             segment_bytes: 64 << 20,
             segment_bytes_min: 0,
+            short_before: 0,
             group_wait: LATER,
             now: now(),
         }

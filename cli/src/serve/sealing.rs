@@ -1,0 +1,75 @@
+//! `serve --segments`: what is finished leaves the store while it records.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use episode::Micros;
+use store::{Location, SealOptions, SealReport, SegmentError};
+use tokio::task::JoinHandle;
+
+use crate::exit::Failure;
+use crate::time::{duration, now};
+use crate::upkeep::seal::{GROUP_WAIT_US, SEGMENT_BYTES};
+
+/// Longest time between two looks for finished episodes.
+const LOOK_EVERY_MAX: Duration = Duration::from_secs(60);
+/// A segment that is shorter waits for further episodes, for so many times `--seal-after`.
+const SHORT_BYTES: u64 = SEGMENT_BYTES / 2;
+const SHORT_WAITS: Micros = 12;
+
+/// Segments of a server.
+#[derive(Debug, clap::Args)]
+pub(super) struct SealingArgs {
+    /// Move finished episodes to segments in this folder
+    ///
+    /// As `rolltape seal` does. The store stays as small as what is under way.
+    #[arg(long, value_name = "FOLDER", env = "ROLLTAPE_SEGMENTS")]
+    segments: Option<PathBuf>,
+    /// Time after which a finished episode is sealed
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5m")]
+    #[arg(env = "ROLLTAPE_SEAL_AFTER")]
+    seal_after: Micros,
+}
+
+impl SealingArgs {
+    /// Seals what is finished, again and again, until the task is aborted.
+    pub(super) fn start(self, store: Location) -> Option<JoinHandle<()>> {
+        let folder = self.segments?;
+        let after = self.seal_after;
+        let every = Duration::from_micros(after.max(0).unsigned_abs());
+        Some(tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(every.clamp(Duration::from_secs(1), LOOK_EVERY_MAX)).await;
+                log(store::seal(&store, &options(folder.clone(), after)).await);
+            }
+        }))
+    }
+}
+
+fn options(folder: PathBuf, after: Micros) -> SealOptions {
+    let now = now();
+    SealOptions {
+        folder,
+        finished_before: now.saturating_sub(after),
+        segment_bytes: SEGMENT_BYTES,
+        segment_bytes_min: SHORT_BYTES,
+        short_before: now.saturating_sub(after.saturating_mul(SHORT_WAITS)),
+        group_wait: GROUP_WAIT_US,
+        now,
+    }
+}
+
+fn log(sealed: Result<SealReport, SegmentError>) {
+    match sealed {
+        Ok(report) if report.attempts > 0 => {
+            let segments = report.entries.len();
+            tracing::info!(episodes = report.attempts, segments, "finished episodes were sealed");
+        }
+        Ok(_) => {}
+        // What is not sealed stays in the store.
+        Err(error) => {
+            let error = Failure::of(&error).to_string();
+            tracing::warn!(%error, "finished episodes stay in the store: they cannot be sealed");
+        }
+    }
+}
