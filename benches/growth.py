@@ -15,10 +15,13 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,7 +35,22 @@ ONE, ALL = 0.1, 1.0
 LEAST_S = 0.001
 ASKED_S = 1.0
 """How long a route is asked at least."""
-NEW_EPISODES = 24
+TOLERANCE = 0.05
+RESULT = "a line of a tool's result " * 60
+REPLY = json.dumps(
+    {
+        "object": "chat.completion",
+        "model": "m",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": "stop",
+                "message": {"role": "assistant", "content": "Understood."},
+            }
+        ],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1},
+    }
+).encode()
 TURNS = [30, 60, 120, 240]
 
 
@@ -59,8 +77,8 @@ def peak_of(pid):
     raise RuntimeError("the system does not tell a peak")
 
 
-def run(*words, folder):
-    """Runs a command that must succeed; gives its cost."""
+def run(*words, folder, may_fail=False):
+    """Runs a command; gives its cost."""
     pid = os.posix_spawn(
         harness.binary(),
         [harness.binary(), *map(str, words)],
@@ -72,7 +90,7 @@ def run(*words, folder):
         ],
     )
     _, status, used = os.wait4(pid, 0)
-    if status != 0:
+    if status != 0 and not may_fail:
         raise RuntimeError(f"{words}: {(folder / 'err').read_text()}")
     return Cost(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
 
@@ -116,28 +134,142 @@ class Server:
         return Cost((cpu_of(self.pid) - before) / count, peak_of(self.pid))
 
 
-def measure_store(store):
-    """Costs of what is asked of a store, by their names."""
+class Answers(BaseHTTPRequestHandler):
+    """A server that has one answer."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(REPLY)))
+        self.end_headers()
+        self.wfile.write(REPLY)
+
+    def do_GET(self):
+        self.send_error(404)
+
+    def log_message(self, *_):
+        pass
+
+
+def name_of(number):
+    return f"bare-{number:08d}"
+
+
+def measure_store(store, count):
+    """Costs of what is asked of a store of so many episodes, by their names."""
     folder, costs = store.parent, {}
 
-    def command(name, *words):
-        costs[name] = run(*words, "--store", store, folder=folder)
+    def command(name, *words, may_fail=False):
+        costs[name] = run(*words, "--store", store, folder=folder, may_fail=may_fail)
 
-    middle = bare_store.name_of(bare_store.count_of(store) // 2)
-    group = bare_store.group_of(bare_store.count_of(store) // 2)
+    middle = count // 2
+    group = f"g-{middle // bare_store.GROUP:07d}"
     command("episodes --limit 100", "episodes", "--limit", 100)
-    command("show", "show", middle)
-    command("prune --dry-run --episode", "prune", "--dry-run", "--episode", middle)
-    command("export --episode", "export", "--episode", middle, "--out", folder / "one")
-    command("export --group", "export", "--group", group, "--out", folder / "group")
-    shard = ("--shard", "0/65536", "--out", folder / "shard")
-    command("export --shard 0/65536", "export", *shard)
+    command("show", "show", name_of(middle))
+    command("prune --dry-run --episode", "prune", "--dry-run", "--episode", name_of(middle))
+    # Bare episodes make no row, which is an error of an export that is no part.
+    out = ("--out", folder / "rows")
+    command("export --episode", "export", "--episode", name_of(middle), *out, may_fail=True)
+    command("export --group", "export", "--group", group, *out, may_fail=True)
+    command("export --shard 0/65536", "export", "--shard", "0/65536", "--out", folder / "shard")
 
     with served(store) as server:
         costs["serve, until it listens"] = server.start
-        costs["GET /episodes?limit=100"] = server.ask("/episodes?limit=100")
-        costs["GET /groups?limit=100"] = server.ask("/groups?limit=100")
-        costs["GET /episodes/ID/tree"] = server.ask(f"/episodes/{middle}/tree")
-        feed = "/feed?consumer=pinned&unit=group&limit=1&from=start&dry_run=1"
-        costs["GET /metrics"] = server.ask("/metrics")
+        for path in ("/episodes?limit=100", "/groups?limit=100", "/metrics"):
+            costs[f"GET {path}"] = server.ask(path)
+        costs["GET /search, a part"] = server.ask("/search?q=quetzalcoatlus")
     return costs
+
+
+def grow(sizes, scratch):
+    """The costs of stores of some sizes, by name and size."""
+    rows = {}
+    for size in sizes:
+        folder = scratch / str(size)
+        folder.mkdir()
+        store = folder / "rolltape.db"
+        bare_store.make(store, size, binary=harness.binary())
+        for name, cost in measure_store(store, size).items():
+            rows.setdefault(name, {})[size] = cost
+        shutil.rmtree(folder)
+    return rows
+
+
+def talk(proxy, name, turns):
+    """A conversation of so many turns, each of which sends all before it."""
+    connection, messages = HTTPConnection(*proxy.data), []
+    for turn in range(turns):
+        messages.append({"role": "user", "content": f"{name} {turn}: " + RESULT})
+        body = json.dumps({"model": "m", "messages": messages})
+        path = f"/e/{name}/v1/chat/completions"
+        connection.request("POST", path, body, {"content-type": "application/json"})
+        messages.append(json.load(connection.getresponse())["choices"][0]["message"])
+
+
+def converse(scratch):
+    """The costs of conversations of some lengths, by name and turns."""
+    upstream = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=upstream.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{upstream.server_address[1]}"
+    with harness.serve(scratch, "--upstream", url) as proxy:
+        for turns in TURNS:
+            talk(proxy, f"turns-{turns}", turns)
+        store = proxy.store
+    upstream.shutdown()
+
+    rows = {}
+    for turns in TURNS:
+        episode = f"turns-{turns}"
+        question = f"SELECT count(*) FROM messages WHERE episode_id = '{episode}'"
+        commands = {
+            "show, by turns": ("show", episode, "--full"),
+            "export --episode, by turns": ("export", "--episode", episode, "--out", scratch / "e"),
+            "sql with messages, by turns": ("sql", question, "--episode", episode),
+        }
+        for name, words in commands.items():
+            cost = run(*words, "--store", store, folder=scratch, may_fail=True)
+            rows.setdefault(name, {})[turns] = cost
+    return rows
+
+
+def line(name, costs, wanted):
+    """A line of the table, and whether it is beyond what is wanted."""
+    sizes = sorted(costs)
+    first, last = (max(costs[size].seconds, LEAST_S) for size in (sizes[0], sizes[-1]))
+    exponent = math.log(last / first) / math.log(sizes[-1] / sizes[0])
+    is_beyond = exponent > wanted + TOLERANCE
+    seconds = "  ".join(f"{costs[size].seconds * 1000:9.1f}" for size in sizes)
+    mark = "*" if is_beyond else " "
+    peak = costs[sizes[-1]].mib
+    return f"{name:32}{seconds}  {peak:8.0f}  {exponent:6.2f} {mark} (wanted {wanted})", is_beyond
+
+
+def table(rows, wanted):
+    sizes = sorted(next(iter(rows.values())))
+    head = "  ".join(f"{size:>9}" for size in sizes)
+    print(f"{'processor ms at':32}{head}  {'peak MiB':>8}  exponent")
+    beyond = False
+    for name, costs in rows.items():
+        text, is_beyond = line(name, costs, wanted)
+        beyond |= is_beyond
+        print(text)
+    return beyond
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", default="4000,40000,400000", help="episodes of the stores")
+    sizes = [int(size) for size in parser.parse_args().sizes.split(",")]
+    with tempfile.TemporaryDirectory() as scratch:
+        beyond = table(grow(sizes, Path(scratch)), ONE)
+        talks = Path(scratch) / "talks"
+        talks.mkdir()
+        beyond |= table(converse(talks), ALL)
+    return 1 if beyond else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
