@@ -39,6 +39,9 @@ const QUEUE_RECORDS_MAX: usize = 1024;
 /// in size by a factor of 10^6.
 const QUEUE_KIB_MAX: u32 = 256 * 1024;
 
+/// Connections to a server for what the recorder itself reads.
+const OWN_READERS_MAX: usize = 4;
+
 /// The name of the thread that writes to a file.
 const THREAD: &str = "rolltape-writer";
 
@@ -46,6 +49,8 @@ const THREAD: &str = "rolltape-writer";
 #[derive(Debug, Clone)]
 pub struct Store {
     at: Arc<Location>,
+    /// The same, with connections of its own for what the recorder itself reads.
+    own: Arc<Location>,
     queue: mpsc::Sender<QueuedRecord>,
     budget: Arc<Semaphore>,
     /// Set with [`Durability::Relaxed`]: then records that may be lost are not waited for.
@@ -92,7 +97,8 @@ impl Store {
         let writer_loop = WriterLoop::new(durability, connection, session, losses, counts);
         let writer = start(&at, writer_loop.run(records, pending))?;
         let losses = (durability == Durability::Relaxed).then_some(tracker);
-        Ok((Self { at: Arc::new(at), queue, budget, losses, counters, held }, writer))
+        let own = Arc::new(at.clone().with_readers(OWN_READERS_MAX));
+        Ok((Self { at: Arc::new(at), own, queue, budget, losses, counters, held }, writer))
     }
 
     /// Queues the begun record of a call. Waits only for room in the queue.
@@ -124,11 +130,21 @@ impl Store {
         }
     }
 
-    /// Opens a view of what is on disk now.
+    /// Opens a view of what is on disk now, for the recorder itself: no other reader keeps it
+    /// waiting.
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
     pub async fn snapshot(&self) -> Result<Snapshot, SnapshotError> {
+        Snapshot::open(&*self.own).await
+    }
+
+    /// Opens a view of what is on disk now, for a reader beside the recorder. It may have to wait
+    /// for others: see [`Location::with_readers`].
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn reading(&self) -> Result<Snapshot, SnapshotError> {
         Snapshot::open(&*self.at).await
     }
 
@@ -258,6 +274,15 @@ impl Store {
     /// [`CommitError`] when it cannot be written.
     pub async fn begin_consumer(&self, consumer: &str, floor: i64) -> Result<(), CommitError> {
         self.write(Record::Feed(FeedRecord::Begin(consumer.to_owned(), floor))).await
+    }
+
+    /// Makes a consumer know finished attempts that it does not know yet, some thousand at most:
+    /// see [`Snapshot::is_behind`].
+    ///
+    /// # Errors
+    /// [`CommitError`] when it cannot be written.
+    pub async fn fill_consumer(&self, consumer: &str) -> Result<(), CommitError> {
+        self.write(Record::Feed(FeedRecord::Fill(consumer.to_owned()))).await
     }
 
     /// Gives positions to closed attempts that waited for their calls, with the times at which they

@@ -15,6 +15,7 @@ use crate::database::offloaded::OffloadedConnection;
 use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::{OpenError, SnapshotError};
+use crate::feed::unsettled::forget;
 use crate::location::Location;
 use crate::snapshot::Snapshot;
 use crate::sqlite::space::{FreeSpace, file_bytes, give_back};
@@ -258,6 +259,7 @@ async fn delete(connection: &mut StoreConnection, plan: &PrunePlan) -> Result<()
     for batch in plan.candidates.chunks(BATCH_EPISODES) {
         connection.begin().await?;
         for candidate in batch {
+            forget(connection, candidate.key).await?;
             for deletion in DELETIONS {
                 query(deletion).bind(candidate.key).execute(connection).await?;
             }
