@@ -196,6 +196,9 @@ async fn load_engine(model: &Path, options: &ServerOptions) -> Result<LoadedEngi
     LoadedEngine::load(model, settings, options.engine_listen).await
 }
 
+/// Connections to a PostgreSQL server that the readers of the feed and of the page share.
+const READER_CONNECTIONS_MAX: usize = 8;
+
 /// A running server.
 #[derive(Debug)]
 pub(crate) struct RunningServer {
@@ -250,6 +253,7 @@ impl RunningServer {
         };
 
         // After the engine: a model that does not load must not leave an empty store behind.
+        options.store = options.store.with_readers(READER_CONNECTIONS_MAX);
         let (store, writer) = Store::open(&options.store, options.durability.into()).await?;
         // After the store: whoever holds it is the only one to make the token beside it.
         let token = options.token()?;

@@ -24,7 +24,7 @@ type StreamsOf = BTreeMap<AttemptId, Vec<TrajectoryStreams>>;
 /// Appends the streams of a body, all of them or none.
 pub(crate) async fn add(recorder: &Recorder, body: &[u8]) -> Result<JsonReply, JsonReply> {
     let sent = streams_of(body)?;
-    let snapshot = recorder.store().snapshot().await.map_err(snapshot_error)?;
+    let snapshot = recorder.store().reading().await.map_err(snapshot_error)?;
     let mut snapshot = snapshot.in_room(recorder.reading_room());
     // Reading a file keeps a thread busy, and so does putting turns together.
     let placing =

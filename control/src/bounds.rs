@@ -37,6 +37,10 @@ pub(crate) const ANNOTATION_TEXT_BYTES_MAX: usize = 256;
 
 /// Readers that are served at once.
 pub(crate) const FEED_READERS_MAX: usize = 128;
+/// Looks of one reader for items that no other process takes first.
+pub(crate) const FEED_LOOKS_MAX: u32 = 16;
+/// Longest wait for the store in the middle of a reply.
+pub(crate) const FEED_STORE_WAIT: Duration = Duration::from_secs(60);
 /// Consumers whose last query is remembered.
 pub(crate) const FEED_ASKED_MAX: usize = 1024;
 /// Items of one reply.

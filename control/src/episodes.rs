@@ -106,7 +106,7 @@ pub(crate) async fn add_reward(
 ) -> Result<JsonReply, JsonReply> {
     let reward = reward(parse(body)?)?;
     if let RewardScope::Tokens { .. } = reward.scope {
-        let mut snapshot = recorder.store().snapshot().await.map_err(snapshot_error)?;
+        let mut snapshot = recorder.store().reading().await.map_err(snapshot_error)?;
         let sampled = snapshot.sampled(reward.scope).await.map_err(snapshot_error)?;
         reward.scope.within(sampled).map_err(|error| bad_request(&error))?;
     }
@@ -133,7 +133,7 @@ fn reward(body: RewardBody) -> Result<Reward, JsonReply> {
 
 /// Returns counts of what was recorded of an attempt.
 pub(crate) async fn show(recorder: &Recorder, shown: AttemptId) -> Result<JsonReply, JsonReply> {
-    let mut snapshot = recorder.store().snapshot().await.map_err(snapshot_error)?;
+    let mut snapshot = recorder.store().reading().await.map_err(snapshot_error)?;
     let selection = Selection { episode: Some(shown.episode.clone()), ..Selection::default() };
     let summaries = snapshot.summaries(&selection).await.map_err(snapshot_error)?;
     let summary = summaries

@@ -134,7 +134,7 @@ async fn start_position(
     wanted: &FeedQuery,
     cursor: Option<Cursor>,
 ) -> Result<i64, JsonReply> {
-    let mut snapshot = recorder.store().snapshot().await.map_err(snapshot_error)?;
+    let mut snapshot = recorder.store().reading().await.map_err(snapshot_error)?;
     let position = match cursor {
         None => 0,
         Some(Cursor::End) => snapshot.last_position().await.map_err(snapshot_error)?,

@@ -14,6 +14,7 @@ use hyper::header::{
     X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{HeaderMap, Response, StatusCode};
+use store::{OpenError, SnapshotError};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::spawn_blocking;
@@ -191,6 +192,10 @@ impl EventStream {
             self.changes = changes;
             next = match found {
                 Ok(found) => events(&found, sent_at.elapsed()),
+                // The next look finds what this one would have found.
+                Err(ViewError::Store(SnapshotError::Open(OpenError::Busy(..)))) => {
+                    events(&[], sent_at.elapsed())
+                }
                 Err(why) => {
                     let _ = sender.send(Err(BoxError::from(why))).await;
                     return;

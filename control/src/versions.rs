@@ -47,7 +47,7 @@ fn wrong_length(field: &str) -> JsonReply {
 
 /// Lists the known versions and the current one.
 pub(crate) async fn list(recorder: &Recorder) -> Result<JsonReply, JsonReply> {
-    let mut snapshot = recorder.store().snapshot().await.map_err(snapshot_error)?;
+    let mut snapshot = recorder.store().reading().await.map_err(snapshot_error)?;
     let versions = snapshot.versions().await.map_err(snapshot_error)?;
     let current = recorder
         .newest_version()

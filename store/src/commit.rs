@@ -26,6 +26,7 @@ use crate::commit::whole::{WholeCall, write_whole};
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::error::{CommitError, CommitResult};
+use crate::feed::unsettled::note_size;
 use crate::feed::write::{number_closed, write_feed};
 use crate::types::Announcement;
 use crate::versions::write_version;
@@ -222,8 +223,11 @@ async fn open(
     // The first announcement decides the size of a group.
     if let (Some(group), Some(size)) = (&tag.group, *group_size) {
         let insert = "INSERT INTO group_size (group_id, size) VALUES ($1, $2) \
-                      ON CONFLICT DO NOTHING";
-        query(insert).bind(group.as_str()).bind(size).execute(connection).await?;
+                      ON CONFLICT DO NOTHING RETURNING group_id";
+        let insert = query(insert).bind(group.as_str()).bind(size);
+        if insert.fetch_optional(connection).await?.is_some() {
+            note_size(connection, group.as_str()).await?;
+        }
     }
     Ok(())
 }

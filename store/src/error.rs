@@ -53,6 +53,9 @@ pub enum OpenError {
     /// The server's database cannot hold a store.
     #[error("`{0}` cannot hold a store: {1}")]
     Unfit(String, String),
+    /// All connections that readers of this process share were in use for some seconds.
+    #[error("all {1} connections of readers to `{0}` are in use; ask again")]
+    Busy(String, usize),
     /// The database refused.
     #[error("cannot open the store at `{0}`")]
     Database(String, #[source] sqlx::Error),

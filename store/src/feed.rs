@@ -5,6 +5,7 @@
 //!
 //! - `types`: items, leases, settlements, and the query of a reader.
 //! - `write`: positions, leases and settlements, one transaction each.
+//! - `unsettled`: the attempts that a consumer has not settled, which all others read.
 //! - `ready`: the items that could be handed out now; `candidates`: the attempts that they are made
 //!   of; `backlog`: how many there are, and how many wait.
 //! - `places`: which attempts of a group's name are one set.
@@ -16,7 +17,10 @@ mod candidates;
 pub(crate) mod places;
 mod ready;
 pub(crate) mod types;
+pub(crate) mod unsettled;
 pub(crate) mod write;
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

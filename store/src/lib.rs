@@ -62,7 +62,7 @@ pub use feed::types::{
     Backlog, ConsumerCounts, Disposition, FeedItem, FeedQuery, FeedUnit, GroupLimits, Lease,
     LeasePart, Settlement, WaitingGroup,
 };
-pub use location::{Location, LocationError};
+pub use location::{Location, LocationError, ServerLocation};
 pub use maintenance::backup::{BackupError, backup};
 pub use maintenance::extract::{ExtractFilter, ExtractReport, extract};
 pub use maintenance::prune::{

@@ -1,11 +1,15 @@
 //! The location of a store: a file, or a database of a PostgreSQL server.
 
 use std::fmt;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use sqlx::postgres::PgConnectOptions;
 use thiserror::Error;
+
+use crate::postgres::readers::ReaderConnections;
 
 /// Prefixes of a PostgreSQL URL.
 const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
@@ -16,7 +20,48 @@ pub enum Location {
     /// A SQLite file.
     File(PathBuf),
     /// A PostgreSQL database, in which the store has the schema `rolltape`.
-    Server(Box<PgConnectOptions>),
+    Server(ServerLocation),
+}
+
+/// A PostgreSQL database, and the connections that its readers in this process share.
+#[derive(Clone)]
+pub struct ServerLocation {
+    options: Box<PgConnectOptions>,
+    /// `None` where every reader has a connection of its own.
+    readers: Option<Arc<ReaderConnections>>,
+}
+
+impl Location {
+    /// The same location. All who read a server by it, and by copies of it, share so many
+    /// connections at most; who finds none free in some seconds gets [`crate::OpenError::Busy`].
+    #[must_use]
+    pub fn with_readers(self, connections_max: usize) -> Self {
+        match self {
+            Self::Server(server) => {
+                let readers = Some(ReaderConnections::new(connections_max));
+                Self::Server(ServerLocation { readers, ..server })
+            }
+            file @ Self::File(_) => file,
+        }
+    }
+}
+
+impl ServerLocation {
+    pub(crate) fn new(options: PgConnectOptions) -> Self {
+        Self { options: Box::new(options), readers: None }
+    }
+
+    pub(crate) fn readers(&self) -> Option<&Arc<ReaderConnections>> {
+        self.readers.as_ref()
+    }
+}
+
+impl Deref for ServerLocation {
+    type Target = PgConnectOptions;
+
+    fn deref(&self) -> &PgConnectOptions {
+        &self.options
+    }
 }
 
 /// The reasons for which a name is not the location of a store.
@@ -36,7 +81,7 @@ impl FromStr for Location {
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         if SCHEMES.iter().any(|scheme| name.starts_with(scheme)) {
             let options = name.parse().map_err(LocationError::Url)?;
-            return Ok(Self::Server(Box::new(options)));
+            return Ok(Self::Server(ServerLocation::new(options)));
         }
         match name.split_once("://") {
             Some((scheme, _)) => Err(LocationError::Scheme(format!("{scheme}://"))),

@@ -13,7 +13,7 @@ use crate::{postgres, sqlite};
 pub(crate) async fn for_editing(at: &Location) -> Result<StoreConnection, OpenError> {
     match at {
         Location::File(path) => open_file(path, sqlite::open::for_editing).await,
-        Location::Server(options) => postgres::for_reading(options).await,
+        Location::Server(server) => postgres::for_editing(server).await,
     }
 }
 
@@ -21,7 +21,7 @@ pub(crate) async fn for_editing(at: &Location) -> Result<StoreConnection, OpenEr
 pub(crate) async fn for_reading(at: &Location) -> Result<StoreConnection, OpenError> {
     match at {
         Location::File(path) => open_file(path, sqlite::open::for_reading).await,
-        Location::Server(options) => postgres::for_reading(options).await,
+        Location::Server(server) => postgres::for_reading(server).await,
     }
 }
 

@@ -13,11 +13,14 @@ use sqlx::{ConnectOptions, Connection, Executor, PgConnection};
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::error::OpenError;
-use crate::location::Location;
+use crate::location::{Location, ServerLocation};
 use crate::migrations::{
     FORMAT, FormatState, POSTGRES as MIGRATIONS, convert_server, migrate_server,
 };
+use crate::postgres::readers::ServerConnection;
 use crate::types::Durability;
+
+pub(crate) mod readers;
 
 /// The oldest server that makes random keys by itself, as `server_version_num`.
 const VERSION_MIN: i64 = 130_000;
@@ -88,8 +91,25 @@ pub(crate) async fn for_recording(
     Ok((connection, session))
 }
 
-/// Opens the store for reading. One of an older format is migrated first.
-pub(crate) async fn for_reading(options: &PgConnectOptions) -> Result<StoreConnection, OpenError> {
+/// Opens the store for reading, on a connection that readers share if the location has some. A
+/// store of an older format is migrated first.
+pub(crate) async fn for_reading(at: &ServerLocation) -> Result<StoreConnection, OpenError> {
+    let Some(readers) = at.readers() else { return for_editing(at).await };
+    let Some(turn) = readers.turn().await else {
+        return Err(OpenError::Busy(name(at), readers.connections_max()));
+    };
+    let mut connection = match turn.used().await {
+        Some(used) => StoreConnection::Postgres(Box::new(ServerConnection::alone(used))),
+        None => for_editing(at).await?,
+    };
+    if let StoreConnection::Postgres(connection) = &mut connection {
+        connection.share(turn);
+    }
+    Ok(connection)
+}
+
+/// Opens the store on a connection of its own. One of an older format is migrated first.
+pub(crate) async fn for_editing(options: &PgConnectOptions) -> Result<StoreConnection, OpenError> {
     let name = name(options);
     let mut connection = connect(options).await.map_err(database_error(&name))?;
     match format(&mut connection).await.map_err(database_error(&name))? {
@@ -129,7 +149,7 @@ async fn connect(options: &PgConnectOptions) -> Result<StoreConnection, sqlx::Er
         .await
         .map_err(|_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))??;
     connection.execute(SESSION).await?;
-    Ok(StoreConnection::Postgres(Box::new(connection)))
+    Ok(StoreConnection::Postgres(Box::new(ServerConnection::alone(connection))))
 }
 
 /// Refuses a server that cannot hold a store, and warns of one that does not sync.
@@ -210,7 +230,7 @@ async fn format(connection: &mut StoreConnection) -> Result<Option<i64>, sqlx::E
 
 /// The location without its password, for errors.
 fn name(options: &PgConnectOptions) -> String {
-    Location::Server(Box::new(options.clone())).to_string()
+    Location::Server(ServerLocation::new(options.clone())).to_string()
 }
 
 fn database_error(name: &str) -> impl FnOnce(sqlx::Error) -> OpenError {

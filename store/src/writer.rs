@@ -42,6 +42,9 @@ const QUEUE_RECORDS_MAX: usize = 1024;
 /// in size by a factor of 10^6.
 const QUEUE_KIB_MAX: u32 = 256 * 1024;
 
+/// Connections to a server for what the recorder itself reads.
+const OWN_READERS_MAX: usize = 4;
+
 /// The name of the thread that writes to a file.
 const THREAD: &str = "rolltape-writer";
 
@@ -49,6 +52,8 @@ const THREAD: &str = "rolltape-writer";
 #[derive(Debug, Clone)]
 pub struct Store {
     at: Arc<Location>,
+    /// The same, with connections of its own for what the recorder itself reads.
+    own: Arc<Location>,
     queue: mpsc::Sender<QueuedRecord>,
     budget: Arc<Semaphore>,
     /// Set with [`Durability::Relaxed`]: then records that may be lost are not waited for.
@@ -98,7 +103,9 @@ impl Store {
         let (pieces, due_pieces) = mpsc::channel(PIECES_MAX);
         let writer = start(&at, writer_loop.run(records, pending, due_pieces))?;
         let losses = (durability == Durability::Relaxed).then_some(tracker);
-        Ok((Self { at: Arc::new(at), queue, budget, losses, counters, held, pieces }, writer))
+        let own = Arc::new(at.clone().with_readers(OWN_READERS_MAX));
+        let at = Arc::new(at);
+        Ok((Self { at, own, queue, budget, losses, counters, held, pieces }, writer))
     }
 
     /// Queues the begun record of a call. Waits only for room in the queue.
@@ -130,11 +137,21 @@ impl Store {
         }
     }
 
-    /// Opens a view of what is on disk now.
+    /// Opens a view of what is on disk now, for the recorder itself: no other reader keeps it
+    /// waiting.
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
     pub async fn snapshot(&self) -> Result<Snapshot, SnapshotError> {
+        Snapshot::open(&*self.own).await
+    }
+
+    /// Opens a view of what is on disk now, for a reader beside the recorder. It may have to wait
+    /// for others: see [`Location::with_readers`].
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn reading(&self) -> Result<Snapshot, SnapshotError> {
         Snapshot::open(&*self.at).await
     }
 
@@ -264,6 +281,15 @@ impl Store {
     /// [`CommitError`] when it cannot be written.
     pub async fn begin_consumer(&self, consumer: &str, floor: i64) -> Result<(), CommitError> {
         self.write(Record::Feed(FeedRecord::Begin(consumer.to_owned(), floor))).await
+    }
+
+    /// Makes a consumer know finished attempts that it does not know yet, some thousand at most:
+    /// see [`Snapshot::is_behind`].
+    ///
+    /// # Errors
+    /// [`CommitError`] when it cannot be written.
+    pub async fn fill_consumer(&self, consumer: &str) -> Result<(), CommitError> {
+        self.write(Record::Feed(FeedRecord::Fill(consumer.to_owned()))).await
     }
 
     /// Gives positions to closed attempts that waited for their calls, with the times at which they

@@ -1,4 +1,7 @@
-//! Versions of several proxies that record into one database: what one learns, all learn.
+//! Several proxies that record into one database: what one learns of versions all learn, and the
+//! readers of a consumer share its items, whichever proxy they ask.
+
+use std::collections::BTreeSet;
 
 use episode::{Call, EpisodeId};
 use kit::{Step, Upstream, exchange, post};
@@ -70,4 +73,46 @@ async fn what_one_proxy_is_told_of_versions_the_others_learn() {
     // A trainer may go back.
     learned(&told, 3).await;
     [told, other].into_iter().for_each(Recorder::stop);
+}
+
+/// Closed episodes, each of one call, more than the readers take.
+async fn finish(recorder: &Recorder, episodes: usize) {
+    for number in 0..episodes {
+        let path = format!("/e/shared-{number}/v1/chat/completions");
+        let body = r#"{"messages":[{"role":"user","content":"hi"}]}"#;
+        assert_eq!(post(recorder.data, &path, body).await.status, 200);
+        let close = format!("/episodes/shared-{number}/close");
+        assert_eq!(post(recorder.control, &close, "").await.status, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_at_several_proxies_get_rows_while_there_are_any() {
+    const READERS: usize = 8;
+    const TAKES: usize = 10;
+
+    let Some(server) = Server::shared() else { return };
+    let silent = |_: &kit::Seen| vec![Step::reply("200 OK", "application/json", SILENT.as_bytes())];
+    let upstream = Upstream::start("vllm", silent).await;
+    let url = server.database();
+    let proxies = [(), ()].map(|()| Recorder::start(&url, "process", upstream.address));
+    finish(&proxies[0], READERS * TAKES + 20).await;
+
+    let reader = |control| async move {
+        let mut taken = Vec::new();
+        for _ in 0..TAKES {
+            let reply = post(control, "/feed?consumer=t&limit=1", "").await;
+            assert_eq!(reply.status, 200, "there are items: {}", reply.text());
+            taken.push(reply.json()["episode_id"].as_str().unwrap().to_owned());
+        }
+        taken
+    };
+    let readers = (0..READERS).map(|at| tokio::spawn(reader(proxies[at % 2].control)));
+    let mut taken = Vec::new();
+    for reader in Vec::from_iter(readers) {
+        taken.extend(reader.await.unwrap());
+    }
+    assert_eq!(taken.len(), READERS * TAKES);
+    assert_eq!(BTreeSet::from_iter(taken).len(), READERS * TAKES, "none was handed out twice");
+    proxies.into_iter().for_each(Recorder::stop);
 }

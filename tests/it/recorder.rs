@@ -138,7 +138,7 @@ async fn process() {
         _ => Durability::Power,
     };
     let at: Location = store.parse().unwrap();
-    let (store, writer) = Store::open(at, mode).await.unwrap();
+    let (store, writer) = Store::open(at.with_readers(4), mode).await.unwrap();
 
     let config = Config::new(format!("http://{upstream}").parse().unwrap());
     let settings = kit::settings(&config, &store);

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use episode::{Micros, version_number};
@@ -13,15 +14,20 @@ use http::clock::now;
 use proxy::Recorder;
 use store::{
     CommitError, Disposition, FeedItem, LeasePart, Location, ReadingRoom, Settlement, Snapshot,
+    SnapshotError,
 };
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
 
+use crate::bounds::FEED_STORE_WAIT;
 use crate::feed::error::FeedError;
 
 /// Size of a piece of rows, in bytes. A larger item makes a piece of its own.
 const PIECE_BYTES: usize = 256 * 1024;
+/// Pause before the store is opened again in the middle of a reply.
+const STORE_RETRY_WAIT: Duration = Duration::from_millis(500);
 /// Pieces that wait to be sent, beside the one that is being made.
 const WAITING_PIECES: usize = 1;
 
@@ -69,6 +75,8 @@ pub(crate) struct Delivery {
     drop_late: bool,
     /// Keys of the attempts whose rows were made and not sent yet.
     unsent: Vec<i64>,
+    /// True once the reader has been sent rows: then it is better to wait than to break off.
+    has_begun: bool,
     /// The last position of the items.
     pub(crate) cursor: i64,
 }
@@ -89,7 +97,8 @@ impl Delivery {
     pub(crate) fn new(recorder: Recorder, ready: ReadyItems, rows: RowStream) -> Self {
         let ReadyItems { items: pending, lease, drop_late, cursor } = ready;
         let (rows, unsent) = (Some(rows), Vec::new());
-        Self { recorder, lease, pending, rows, drop_late, unsent, cursor }
+        let has_begun = false;
+        Self { recorder, lease, pending, rows, drop_late, unsent, has_begun, cursor }
     }
 
     pub(crate) fn lease(&self) -> Option<&LeaseTerm> {
@@ -126,6 +135,7 @@ impl Delivery {
             rows,
             drop_late: self.drop_late,
             newest: self.recorder.newest_version().as_deref().and_then(version_number),
+            patience: if self.has_begun { FEED_STORE_WAIT } else { Duration::ZERO },
         };
         let job = spawn_blocking(move || {
             let mut maker = maker;
@@ -172,8 +182,9 @@ impl Delivery {
     }
 
     /// Sends all items. `first` is their first piece.
-    pub(crate) fn send(self, first: Bytes) -> ChannelBody {
+    pub(crate) fn send(mut self, first: Bytes) -> ChannelBody {
         let (sender, receiver) = mpsc::channel(WAITING_PIECES);
+        self.has_begun = true;
         tokio::spawn(self.send_all(first, sender));
         ChannelBody(receiver)
     }
@@ -236,14 +247,29 @@ struct PieceMaker {
     drop_late: bool,
     /// The newest policy version that is known.
     newest: Option<i64>,
+    /// Time to wait for a store that cannot be opened.
+    patience: Duration,
 }
 
 impl PieceMaker {
+    /// Opens the store. Others may have all the connections of readers, or the server none.
+    async fn open(&self) -> Result<Snapshot, SnapshotError> {
+        let deadline = Instant::now() + self.patience;
+        loop {
+            match Snapshot::open_here(&self.location).await {
+                Err(error) if Instant::now() < deadline => {
+                    tracing::debug!(%error, "the feed waits for the store");
+                    sleep(STORE_RETRY_WAIT).await;
+                }
+                opened => return opened,
+            }
+        }
+    }
+
     /// Takes items until their rows are a piece. An item that fails stays pending; the items before
     /// it are sent first.
     fn make(&mut self) -> Result<Piece, FeedError> {
-        let opened = Handle::current().block_on(Snapshot::open_here(&self.location))?;
-        let mut snapshot = opened.in_room(Arc::clone(&self.room));
+        let mut snapshot = Handle::current().block_on(self.open())?.in_room(Arc::clone(&self.room));
         let mut piece = Piece::default();
 
         while piece.bytes.len() < PIECE_BYTES

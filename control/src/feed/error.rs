@@ -12,6 +12,8 @@ pub(crate) enum FeedError {
     Write(#[from] CommitError),
     #[error("no rows could be made: {0}")]
     Rows(String),
+    #[error("other readers of the consumer took the items first, {0} times; ask again")]
+    Outrun(u32),
     #[error("the feed serves at most {0} readers at a time")]
     TooManyReaders(usize),
 }

@@ -3,12 +3,15 @@
 use std::fmt::Display;
 
 use bytes::Bytes;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::api::BadRequest;
 use crate::body::{ReplyBody, full};
+
+/// Time after which a request that was refused for the moment may be sent again, in seconds.
+const RETRY_AFTER_S: u16 = 1;
 
 /// A status with a JSON body.
 #[derive(Debug)]
@@ -28,6 +31,9 @@ impl JsonReply {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(RETRY_AFTER, RETRY_AFTER_S.into());
+        }
         if let Some(methods) = self.allow.and_then(|methods| HeaderValue::try_from(methods).ok()) {
             headers.insert(ALLOW, methods);
         }

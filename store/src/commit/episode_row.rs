@@ -7,6 +7,7 @@ use crate::database::connection::StoreConnection;
 use crate::database::query::{Query, query};
 use crate::database::row::Row;
 use crate::error::CommitError;
+use crate::feed::unsettled::ungroup;
 use crate::types::Budget;
 
 /// Labels of one attempt.
@@ -141,8 +142,11 @@ pub(crate) async fn evict(
     group: &GroupId,
 ) -> Result<Vec<AttemptId>, CommitError> {
     let evict = "UPDATE episode SET group_id = NULL WHERE group_id = $1 AND announced = 0 \
-                 RETURNING episode_id, attempt";
+                 RETURNING episode_key, episode_id, attempt";
     let rows = query(evict).bind(group.as_str()).fetch_all(connection).await?;
+    for row in &rows {
+        ungroup(connection, row.try_get("episode_key")?).await?;
+    }
     Ok(rows.iter().map(attempt_of).collect::<Result<_, _>>()?)
 }
 

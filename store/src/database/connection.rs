@@ -1,9 +1,10 @@
 //! A connection to a store, whichever database holds it.
 
-use sqlx::{Connection, Executor, PgConnection};
+use sqlx::Executor;
 
 use crate::database::local::LocalConnection;
 use crate::database::offloaded::OffloadedConnection;
+use crate::postgres::readers::ServerConnection;
 
 /// A read that costs little. It fixes the moment of a transaction.
 const FIRST_READ: &str = "SELECT 1 FROM episode LIMIT 1";
@@ -16,7 +17,7 @@ pub(crate) enum StoreConnection {
     /// To a file; statements run on threads for work that blocks.
     Offloaded(OffloadedConnection),
     /// To a server.
-    Postgres(Box<PgConnection>),
+    Postgres(Box<ServerConnection>),
 }
 
 impl StoreConnection {
@@ -57,7 +58,7 @@ impl StoreConnection {
         match self {
             Self::Local(local) => local.run(sql),
             Self::Offloaded(file) => file.run(move |local| local.run(sql)).await,
-            Self::Postgres(postgres) => postgres.execute(sql).await.map(drop),
+            Self::Postgres(postgres) => (&mut ***postgres).execute(sql).await.map(drop),
         }
     }
 
@@ -78,7 +79,7 @@ impl StoreConnection {
         match self {
             Self::Local(_) | Self::Offloaded(_) => None,
             Self::Postgres(mut postgres) => {
-                let rollback = postgres.execute("ROLLBACK").await;
+                let rollback = (&mut **postgres).execute("ROLLBACK").await;
                 rollback.is_ok().then_some(Self::Postgres(postgres))
             }
         }

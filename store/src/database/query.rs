@@ -41,7 +41,7 @@ impl Query {
         match on {
             StoreConnection::Postgres(postgres) => {
                 let (sql, values) = self.for_postgres()?;
-                let done = sqlx::query_with::<Postgres, _>(sql, values).execute(&mut **postgres);
+                let done = sqlx::query_with::<Postgres, _>(sql, values).execute(&mut ***postgres);
                 done.await.map(drop)
             }
             file => self.fetch_from_file(file, usize::MAX).await.map(drop),
@@ -53,7 +53,7 @@ impl Query {
         match on {
             StoreConnection::Postgres(postgres) => {
                 let (sql, values) = self.for_postgres()?;
-                let rows = sqlx::query_with::<Postgres, _>(sql, values).fetch_all(&mut **postgres);
+                let rows = sqlx::query_with::<Postgres, _>(sql, values).fetch_all(&mut ***postgres);
                 Ok(rows.await?.into_iter().map(Row::Postgres).collect())
             }
             file => {
@@ -72,7 +72,7 @@ impl Query {
             StoreConnection::Postgres(postgres) => {
                 let (sql, values) = self.for_postgres()?;
                 let row = sqlx::query_with::<Postgres, _>(sql, values);
-                Ok(row.fetch_optional(&mut **postgres).await?.map(Row::Postgres))
+                Ok(row.fetch_optional(&mut ***postgres).await?.map(Row::Postgres))
             }
             file => Ok(self.fetch_from_file(file, 1).await?.pop().map(Row::Local)),
         }

@@ -105,12 +105,15 @@ impl Places {
     }
 }
 
-/// The condition that a consumer, `$1`, has settled the attempt of a row of `admitted`, `a`.
+/// The condition that a consumer, `$1`, has settled the attempt of a row of `admitted`, `a`, or
+/// began after it.
 const SETTLED: &str = "EXISTS (SELECT 1 FROM finished f \
     LEFT JOIN delivery d ON d.consumer = $1 AND d.episode_key = f.episode_key \
     WHERE f.episode_key = e.episode_key \
-    AND (f.position <= coalesce((SELECT floor FROM consumer WHERE consumer = $1), 0) \
-        OR (d.episode_key IS NOT NULL AND d.free_at IS NULL)))";
+    AND ((d.episode_key IS NOT NULL AND d.free_at IS NULL) \
+        OR (f.position <= coalesce((SELECT floor FROM consumer WHERE consumer = $1), 0) \
+            AND NOT EXISTS (SELECT 1 FROM unsettled u \
+                WHERE u.consumer = $1 AND u.episode_key = f.episode_key))))";
 
 /// An attempt that began.
 struct Admitted {
@@ -438,6 +441,7 @@ mod tests {
         let items = vec![FeedItem::new(position, vec![found[0].key])];
         let (consumer, id) = ("t".to_owned(), episode.to_owned());
         store.begin_consumer("t", 0).await.unwrap();
+        store.fill_consumer("t").await.unwrap();
         store.lease(Lease { id: id.clone(), consumer, items, until: 100, at: 1 }).await.unwrap();
         let disposition = Disposition::Acked;
         let done = Settlement { lease: id, part: LeasePart::All, disposition, at: 2 };

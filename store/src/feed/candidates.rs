@@ -18,15 +18,29 @@ const CALLS_MAX: usize = 1000;
 /// Attempts that get their positions in one transaction.
 const FINISHED_MAX: usize = 1000;
 
-/// Attempts that are free. The values are those of [`CandidateQuery::bind`].
-const FREE: &str = "FROM finished f JOIN episode e ON e.episode_key = f.episode_key \
-    LEFT JOIN delivery d ON d.consumer = $1 AND d.episode_key = f.episode_key \
-    LEFT JOIN group_size s ON s.group_id = e.group_id \
-    WHERE f.position > $2 AND (d.episode_key IS NULL OR d.free_at <= $3) \
-    AND ($4 IS NULL OR e.episode_id = $4) AND ($5 IS NULL OR e.group_id = $5) \
-    AND ($6 IS NULL OR e.task_id = $6) \
-    AND ($7 = 0 OR EXISTS (SELECT 1 FROM reward r WHERE r.episode_key = f.episode_key \
-        AND r.call_id IS NULL AND r.name = 'reward'))";
+/// Attempts that a consumer, `$1`, has not settled, and that nobody holds.
+const UNSETTLED: &str = "FROM unsettled f JOIN episode e ON e.episode_key = f.episode_key \
+    LEFT JOIN group_size s ON s.group_id = f.group_id \
+    WHERE f.consumer = $1 AND f.free_at <= $3";
+
+/// Attempts for a reader that keeps its own place, after the position `$2`.
+const FINISHED: &str = "FROM finished f JOIN episode e ON e.episode_key = f.episode_key \
+    LEFT JOIN group_size s ON s.group_id = e.group_id WHERE f.position > $2";
+
+/// The condition that an attempt was given a reward.
+const REWARDED: &str = "EXISTS (SELECT 1 FROM reward r WHERE r.episode_key = f.episode_key \
+    AND r.call_id IS NULL AND r.name = 'reward')";
+
+/// Groups of which a consumer, `$1`, may be handed something: parts that were handed out before,
+/// and groups whose attempts are as many as their size, `$7` where it was not announced, or of
+/// which one was finished by `$8`. Whether enough take a place is another question.
+pub(crate) const OPEN_GROUPS: &str = "SELECT u.group_id FROM unsettled u WHERE u.consumer = $1 \
+        AND u.item > 0 AND u.free_at <= $3 AND u.group_id IS NOT NULL \
+    UNION SELECT g.group_id FROM gathering g WHERE g.consumer = $1 AND g.size IS NOT NULL \
+        AND (g.size - g.members) <= 0 \
+    UNION SELECT g.group_id FROM gathering g WHERE g.consumer = $1 AND g.size IS NULL \
+        AND g.members >= $7 \
+    UNION SELECT g.group_id FROM gathering g WHERE g.consumer = $1 AND g.since <= $8";
 
 /// Attempts that were closed while calls of theirs were under way, in the order of closing.
 const WAITING: &str = "SELECT w.episode_key, e.closed_at, \
@@ -46,16 +60,50 @@ pub(crate) struct CandidateQuery<'a> {
 }
 
 impl CandidateQuery<'_> {
-    /// The `FROM` and `WHERE` of the statement. Its values are `$1` to `$7`.
+    /// The `FROM` and `WHERE` of the statement. Its values are `$1` to `$6`. Only what is asked for
+    /// is a condition, so that an index serves it.
     pub(crate) fn sql(&self) -> String {
-        // A reader with a cursor does not come back for those that it leaves out.
-        if self.query.consumer.is_none() {
-            return FREE.to_owned();
+        let FeedQuery { consumer, rewarded, selection, .. } = self.query;
+        let (mut sql, names) = match consumer {
+            Some(_) => (UNSETTLED.to_owned(), "f"),
+            None => (FINISHED.to_owned(), "e"),
+        };
+        if selection.episode.is_some() {
+            sql += " AND e.episode_id = $4";
         }
-        // No attempt has the key 0.
-        let open =
-            self.with_open_calls.iter().fold("0".to_owned(), |list, key| format!("{list}, {key}"));
-        format!("{FREE} AND f.episode_key NOT IN ({open})")
+        if selection.group.is_some() {
+            sql += &format!(" AND {names}.group_id = $5");
+        }
+        if selection.task.is_some() {
+            sql += &format!(" AND {names}.task_id = $6");
+        }
+        if *rewarded {
+            sql += &format!(" AND {REWARDED}");
+        }
+        // A reader with a cursor does not come back for those that it leaves out.
+        if consumer.is_some() && !self.with_open_calls.is_empty() {
+            let open: Vec<String> = self.with_open_calls.iter().map(i64::to_string).collect();
+            sql += &format!(" AND f.episode_key NOT IN ({})", open.join(", "));
+        }
+        sql
+    }
+
+    /// The same, of attempts in groups that may be handed out. The values are `$1` to `$8`.
+    pub(crate) fn grouped_sql(&self) -> String {
+        match self.has_sums() {
+            true => format!("{} AND f.group_id IN ({OPEN_GROUPS})", self.sql()),
+            false => format!("{} AND e.group_id IS NOT NULL", self.sql()),
+        }
+    }
+
+    /// True where the sums of a consumer are about all that the reader selects.
+    pub(crate) fn has_sums(&self) -> bool {
+        self.query.consumer.is_some() && self.query.selection == Selection::default()
+    }
+
+    /// The item as which a candidate was handed out before; 0 if never.
+    pub(crate) fn item(&self) -> &'static str {
+        if self.query.consumer.is_some() { "f.item" } else { "CAST(0 AS BIGINT)" }
     }
 
     /// The column `placed`: 1 where a candidate takes a place in its group, else 0. A reader with a
@@ -69,7 +117,7 @@ impl CandidateQuery<'_> {
 
     /// Binds the values.
     pub(crate) fn bind(&self, statement: Query) -> Query {
-        let FeedQuery { consumer, now, rewarded, selection, .. } = self.query;
+        let FeedQuery { consumer, now, selection, .. } = self.query;
         let Selection { episode, group, task } = selection;
         statement
             .bind(consumer.as_deref())
@@ -78,7 +126,6 @@ impl CandidateQuery<'_> {
             .bind(episode.as_ref().map(EpisodeId::as_str))
             .bind(group.as_ref().map(GroupId::as_str))
             .bind(task.as_ref().map(TaskId::as_str))
-            .bind(i64::from(*rewarded))
     }
 }
 
@@ -130,7 +177,7 @@ impl Snapshot {
         Ok(CandidateQuery { query, floor, with_open_calls })
     }
 
-    /// The position below which a consumer has settled everything; `None` if it is unknown.
+    /// The position up to which a consumer knows all attempts; `None` if it is unknown.
     pub(crate) async fn floor(&mut self, consumer: &str) -> Result<Option<i64>, sqlx::Error> {
         let row = query("SELECT floor FROM consumer WHERE consumer = $1")
             .bind(consumer)

@@ -73,7 +73,7 @@ impl Snapshot {
         candidates: &CandidateQuery<'_>,
     ) -> Result<Vec<FeedItem>, SnapshotError> {
         let select = format!(
-            "SELECT f.position, f.episode_key {} ORDER BY f.position LIMIT $8",
+            "SELECT f.position, f.episode_key {} ORDER BY f.position LIMIT $7",
             candidates.sql()
         );
         let rows = candidates
@@ -98,12 +98,13 @@ impl Snapshot {
         let overdue_at = limits.wait.map_or(Micros::MIN, |wait| wanted.now.saturating_sub(wait));
         let select = format!(
             "SELECT x.group_id, x.item, min(x.size) AS size, min(x.finished_at) AS since \
-             FROM (SELECT e.group_id, coalesce(d.item, 0) AS item, coalesce(s.size, $8) AS size, \
-             f.finished_at, f.position, {} {} AND e.group_id IS NOT NULL) AS x \
+             FROM (SELECT e.group_id, {} AS item, coalesce(s.size, $7) AS size, \
+             f.finished_at, f.position, {} {}) AS x \
              GROUP BY x.group_id, x.item HAVING x.item > 0 OR sum(x.placed) >= min(x.size) \
-             OR min(x.finished_at) <= $9 ORDER BY max(x.position) LIMIT $10",
+             OR min(x.finished_at) <= $8 ORDER BY max(x.position) LIMIT $9",
+            candidates.item(),
             candidates.placed(),
-            candidates.sql()
+            candidates.grouped_sql()
         );
         let parts = candidates
             .bind(query(select))
@@ -135,8 +136,8 @@ impl Snapshot {
         part: &GroupPart,
     ) -> Result<Vec<Member>, sqlx::Error> {
         let select = format!(
-            "SELECT f.position, f.episode_key, {} {} AND e.group_id = $8 \
-             AND coalesce(d.item, 0) = $9 ORDER BY f.position",
+            "SELECT f.position, f.episode_key, {} {} AND f.group_id = $7 \
+             AND f.item = $8 ORDER BY f.position",
             candidates.placed(),
             candidates.sql()
         );
@@ -193,9 +194,9 @@ impl Snapshot {
     ) -> Result<Vec<FeedItem>, SnapshotError> {
         // Members are numbered within their group; `number` is the item of the group they are in.
         let members = format!(
-            "SELECT e.group_id, f.position, f.episode_key, coalesce(s.size, $8) AS size, {} \
+            "SELECT e.group_id, f.position, f.episode_key, coalesce(s.size, $7) AS size, {} \
              {} AND e.group_id IN (SELECT g.group_id FROM finished y \
-             JOIN episode g ON g.episode_key = y.episode_key WHERE y.position > $9)",
+             JOIN episode g ON g.episode_key = y.episode_key WHERE y.position > $8)",
             candidates.placed(),
             candidates.sql()
         );
@@ -207,7 +208,7 @@ impl Snapshot {
         let complete = format!(
             "SELECT m.group_id, m.number, max(m.position) AS last FROM ({numbered}) AS m \
              GROUP BY m.group_id, m.number HAVING sum(m.placed) = min(m.size) \
-             AND max(m.position) > $9 ORDER BY last LIMIT $10"
+             AND max(m.position) > $8 ORDER BY last LIMIT $9"
         );
         let select = format!(
             "SELECT n.episode_key, w.last FROM ({numbered}) AS n JOIN ({complete}) AS w \

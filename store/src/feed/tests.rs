@@ -12,9 +12,9 @@ use crate::tests::{announced, begun, ended};
 use crate::{Announcement, PruneFilter, Selection, Store, prune, verify};
 
 /// Long after every call: none is waited for.
-const LATE: Micros = 1_000_000_000;
+pub(super) const LATE: Micros = 1_000_000_000;
 
-fn named(episode: &str, group: Option<&str>) -> Tag {
+pub(super) fn named(episode: &str, group: Option<&str>) -> Tag {
     Tag {
         episode: episode.parse().unwrap(),
         attempt: 0,
@@ -34,14 +34,20 @@ async fn finish_at(store: &Store, episode: &str, group: Option<&str>, at: Micros
         .unwrap();
 }
 
-fn wanted(consumer: &str, unit: FeedUnit, now: Micros) -> FeedQuery {
+pub(super) fn wanted(consumer: &str, unit: FeedUnit, now: Micros) -> FeedQuery {
     FeedQuery { consumer: Some(consumer.to_owned()), unit, limit: 100, now, ..FeedQuery::default() }
 }
 
 /// What is ready, once attempts that wait no longer have their positions.
-async fn ready(store: &Store, wanted: &FeedQuery) -> Vec<FeedItem> {
+pub(super) async fn ready(store: &Store, wanted: &FeedQuery) -> Vec<FeedItem> {
     let finished = store.snapshot().await.unwrap().finished_since(&wanted.open, wanted.now).await;
     store.finish(finished.unwrap()).await.unwrap();
+    if let Some(consumer) = &wanted.consumer {
+        store.begin_consumer(consumer, wanted.after).await.unwrap();
+        while store.snapshot().await.unwrap().is_behind(consumer).await.unwrap() {
+            store.fill_consumer(consumer).await.unwrap();
+        }
+    }
     let mut snapshot = store.snapshot().await.unwrap();
     let items = snapshot.ready(wanted).await.unwrap();
     if wanted.consumer.is_some() && items.len() < wanted.limit as usize {
@@ -461,6 +467,30 @@ async fn rewards_and_selections_are_waited_for() {
         let group = Selection { group: Some("g".parse().unwrap()), ..Selection::default() };
         let of_group = FeedQuery { selection: group, rewarded: false, ..rewarded };
         assert_eq!(names(&store, &ready(&store, &of_group).await).await, ["a"]);
+        drop(store);
+        writer.finish().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_loses_its_group_is_handed_out_alone() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        // A call says that it is of a group.
+        let mut claimed = begun("a", 1);
+        claimed.tag.group = Some("g".parse().unwrap());
+        store.begin(claimed.clone()).await.done().await.unwrap();
+        store.end(ended(claimed.call_id)).await.done().await.unwrap();
+        store.close("a/0".parse().unwrap(), 10, None).await.unwrap();
+        let pairs = FeedUnit::Group(GroupLimits { size: Some(1), wait: None });
+        let of = |unit| wanted("t", unit, LATE);
+        assert_eq!(names(&store, &ready(&store, &of(pairs)).await).await, ["a"]);
+        finish_at(&store, "b", Some("g"), 20).await;
+        assert_eq!(names(&store, &ready(&store, &of(pairs)).await).await, ["b"]);
+        let waits = store.snapshot().await.unwrap().backlog(&of(pairs)).await.unwrap();
+        assert_eq!((waits.ready, waits.ungrouped), (1, 1));
+        assert_eq!(names(&store, &ready(&store, &of(FeedUnit::Episode)).await).await, ["a", "b"]);
         drop(store);
         writer.finish().await;
     })

@@ -91,6 +91,8 @@ pub struct Settlement {
 pub(crate) enum FeedRecord {
     /// Registers a consumer that starts after this position, if it is new.
     Begin(String, i64),
+    /// Takes over the next finished attempts for a consumer.
+    Fill(String),
     /// Leases items.
     Lease(Lease),
     /// Settles leased attempts.

@@ -3,6 +3,8 @@
 //! Several processes may hand out of one database. Each transaction here holds a lock of the
 //! database until it ends, so that positions appear in their order and nothing is handed out twice.
 
+use std::collections::BTreeMap;
+
 use episode::Micros;
 
 use crate::attempts::find_attempt;
@@ -12,6 +14,7 @@ use crate::database::row::Row;
 use crate::error::{CommitError, CommitResult};
 use crate::feed::admission::{admit, set_rule};
 use crate::feed::types::{Disposition, FeedRecord, Lease, LeasePart, Settlement};
+use crate::feed::unsettled::{fill, follow, take_out};
 
 /// The lock of the feed. Numbers above -1 are those of writers and of the schema.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(1383034988, -1)";
@@ -28,6 +31,7 @@ pub(crate) async fn write_feed(
                           ON CONFLICT DO NOTHING";
             Ok(query(insert).bind(consumer).bind(*floor).execute(connection).await?)
         }
+        FeedRecord::Fill(consumer) => Ok(fill(connection, consumer).await?),
         FeedRecord::Lease(lease) => write_lease(connection, lease).await,
         FeedRecord::Settle(settlement) => settle(connection, settlement).await,
         FeedRecord::Finish(attempts) => Ok(finish_waiting(connection, attempts).await?),
@@ -36,7 +40,8 @@ pub(crate) async fn write_feed(
     }
 }
 
-async fn lock(connection: &mut StoreConnection) -> Result<(), sqlx::Error> {
+/// Waits for the changes of the feed by other processes, until the end of the transaction.
+pub(crate) async fn lock(connection: &mut StoreConnection) -> Result<(), sqlx::Error> {
     match connection {
         StoreConnection::Postgres(_) => query(LOCK).execute(connection).await,
         // A file has one writer, and one transaction at a time.
@@ -89,11 +94,10 @@ async fn number(
 /// Leases all of the items or none: one that another reader leased meanwhile refuses the whole.
 async fn write_lease(connection: &mut StoreConnection, lease: &Lease) -> CommitResult {
     // All items are checked before any is written.
-    let mut redelivered = 0;
+    let (mut redelivered, mut fresh) = (0, BTreeMap::new());
     for key in lease.items.iter().flat_map(|item| &item.keys) {
-        let free = "SELECT d.episode_key IS NOT NULL AS again FROM finished f \
-            LEFT JOIN delivery d ON d.consumer = $1 AND d.episode_key = f.episode_key \
-            WHERE f.episode_key = $2 AND (d.episode_key IS NULL OR d.free_at <= $3)";
+        let free = "SELECT u.item, u.group_id FROM unsettled u WHERE u.consumer = $1 \
+            AND u.episode_key = $2 AND u.free_at <= $3";
         let row = query(free)
             .bind(&lease.consumer)
             .bind(*key)
@@ -101,7 +105,10 @@ async fn write_lease(connection: &mut StoreConnection, lease: &Lease) -> CommitR
             .fetch_optional(connection)
             .await?
             .ok_or(CommitError::Taken)?;
-        redelivered += i64::from(row.first::<bool>()?);
+        match row.try_get::<i64>("item")? {
+            0 => *fresh.entry(row.try_get("group_id")?).or_default() += 1,
+            _ => redelivered += 1,
+        }
     }
 
     let mut delivered = 0;
@@ -127,6 +134,8 @@ async fn write_lease(connection: &mut StoreConnection, lease: &Lease) -> CommitR
         }
     }
 
+    take_out(connection, &lease.consumer, &fresh).await?;
+    follow(connection, &lease.consumer, &lease.id).await?;
     count(connection, &lease.consumer, "delivered", delivered).await?;
     Ok(count(connection, &lease.consumer, "redelivered", redelivered).await?)
 }
@@ -158,10 +167,7 @@ async fn settle(connection: &mut StoreConnection, settlement: &Settlement) -> Co
     if let Some(event) = disposition.event() {
         count(connection, &consumer, &event, unsettled.len() as i64).await?;
     }
-    if free_at.is_none() {
-        raise_floor(connection, &consumer).await?;
-    }
-    Ok(())
+    Ok(follow(connection, &consumer, &holder).await?)
 }
 
 /// The holder of attempts that a lease took and never sent. Their reader cannot settle them: no
@@ -274,21 +280,6 @@ async fn count(
     let add = "INSERT INTO tally (consumer, what, attempts) VALUES ($1, $2, $3) \
         ON CONFLICT (consumer, what) DO UPDATE SET attempts = tally.attempts + excluded.attempts";
     query(add).bind(consumer).bind(event).bind(attempts).execute(connection).await
-}
-
-/// Moves a consumer's floor up to the first attempt that is not settled. Attempts below the floor
-/// are not looked at again.
-async fn raise_floor(connection: &mut StoreConnection, consumer: &str) -> Result<(), sqlx::Error> {
-    let first_unsettled = "SELECT f.position FROM finished f LEFT JOIN delivery d \
-        ON d.consumer = $1 AND d.episode_key = f.episode_key \
-        WHERE f.position > (SELECT floor FROM consumer WHERE consumer = $1) \
-        AND (d.episode_key IS NULL OR d.free_at IS NOT NULL) ORDER BY f.position LIMIT 1";
-    let floor = match query(first_unsettled).bind(consumer).fetch_optional(connection).await? {
-        Some(row) => row.first::<i64>()? - 1,
-        None => last_position(connection).await?,
-    };
-    let raise = "UPDATE consumer SET floor = $2 WHERE consumer = $1 AND floor < $2";
-    query(raise).bind(consumer).bind(floor).execute(connection).await
 }
 
 /// The last position that was given; 0 if there is none.

@@ -202,7 +202,10 @@ async fn a_store_of_the_former_format_is_converted_when_it_is_opened() {
     assert_eq!((call.begun, call.ended), (begun, Some(ended)));
     let mut connection = open::for_editing(&site.at).await.unwrap();
     let applied = query("SELECT version FROM _sqlx_migrations");
-    assert_eq!(applied.scalars::<i64>(&mut connection).await.unwrap(), [15, 16, 17, 19]);
+    assert_eq!(
+        applied.scalars::<i64>(&mut connection).await.unwrap(),
+        [15, 16, 17, 18, 19, 20, 21]
+    );
     stop(site.open().await).await;
 
     set_former(&site, 9).await;
@@ -247,4 +250,43 @@ async fn work_goes_on_when_a_crashed_server_is_back() {
     let report = verify(&site.at).await.unwrap();
     assert_eq!((report.damage, report.calls, report.holes_found), (Vec::new(), 4, 0));
     assert_eq!(numbers(&site).await, [1]);
+}
+
+/// The number of the session that a reader reads in.
+async fn session_of(snapshot: &mut Snapshot) -> i64 {
+    let number = query("SELECT CAST(pg_backend_pid() AS BIGINT)");
+    number.scalar(snapshot.connection()).await.unwrap()
+}
+
+#[tokio::test]
+async fn readers_share_connections_and_each_reads_its_own_moment() {
+    let Some(site) = site() else { return };
+    let (store, writer) = site.open().await;
+    let at = site.at.clone().with_readers(2);
+    let mut first = Snapshot::open(&at).await.unwrap();
+    let old = session_of(&mut first).await;
+    store.begin_consumer("t", 0).await.unwrap();
+    assert!(!first.has_consumer("t").await.unwrap());
+    drop(first);
+
+    let reader = |at: Location| async move {
+        let mut snapshot = Snapshot::open(&at).await.unwrap();
+        assert!(snapshot.has_consumer("t").await.unwrap());
+        session_of(&mut snapshot).await
+    };
+    let readers: Vec<_> = (0..20).map(|_| tokio::spawn(reader(at.clone()))).collect();
+    let mut sessions = std::collections::BTreeSet::from([old]);
+    for reader in readers {
+        sessions.insert(reader.await.unwrap());
+    }
+    assert!(sessions.len() <= 2, "{sessions:?}");
+
+    // The server may end sessions that wait.
+    let mut other = open::for_editing(&site.at).await.unwrap();
+    for session in &sessions {
+        let end = "SELECT pg_terminate_backend(CAST($1 AS INTEGER), 5000)";
+        query(end).bind(*session).execute(&mut other).await.unwrap();
+    }
+    assert!(!sessions.contains(&reader(at).await));
+    stop((store, writer)).await;
 }

@@ -2,6 +2,7 @@
 
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
+use crate::feed::unsettled::forget;
 use crate::maintenance::prune::plan::{Fate, fate_now};
 use crate::maintenance::prune::{KeepReason, PruneCandidate, PruneFilter};
 
@@ -60,6 +61,7 @@ pub(crate) async fn remove(
         Some(Fate::Kept(reason)) => return Ok(Removal::Kept(reason)),
         Some(Fate::NotMeant) | None => return Ok(Removal::NotMeant),
     }
+    forget(connection, candidate.key).await?;
     for deletion in DELETIONS {
         query(deletion).bind(candidate.key).execute(connection).await?;
     }

@@ -1,0 +1,39 @@
+-- What a consumer has not settled, of the attempts up to its floor: no poll reads what it has.
+-- `item` and `free_at` are those of `delivery`, 0 where the attempt was never handed out. Rows are
+-- made when the consumer is next asked for; a store of an earlier version has none at first.
+CREATE TABLE unsettled (
+  consumer    TEXT COLLATE "C" NOT NULL,
+  position    BIGINT NOT NULL,
+  episode_key BIGINT NOT NULL REFERENCES episode,
+  finished_at BIGINT NOT NULL,
+  group_id    TEXT COLLATE "C",
+  task_id     TEXT COLLATE "C",
+  item        BIGINT NOT NULL,
+  free_at     BIGINT NOT NULL,
+  PRIMARY KEY (consumer, position)
+);
+CREATE UNIQUE INDEX unsettled_by_episode ON unsettled (episode_key, consumer);
+CREATE INDEX unsettled_by_group ON unsettled (consumer, group_id, item, position);
+CREATE INDEX unsettled_by_task ON unsettled (consumer, task_id, position)
+  WHERE task_id IS NOT NULL;
+CREATE INDEX unsettled_handed ON unsettled (consumer, free_at) WHERE item > 0;
+
+-- Groups with attempts that a consumer was never handed: how many there are, and when the first of
+-- them was finished, or earlier. `size` is that of `group_size`.
+CREATE TABLE gathering (
+  group_id TEXT COLLATE "C" NOT NULL,
+  consumer TEXT COLLATE "C" NOT NULL,
+  size     BIGINT,
+  members  BIGINT NOT NULL,
+  since    BIGINT NOT NULL,
+  PRIMARY KEY (group_id, consumer)
+);
+CREATE INDEX gathering_by_lack ON gathering (consumer, (size - members), group_id)
+  WHERE size IS NOT NULL;
+CREATE INDEX gathering_by_members ON gathering (consumer, members, group_id) WHERE size IS NULL;
+CREATE INDEX gathering_by_since ON gathering (consumer, since);
+
+-- Sums of both: attempts that were never handed out, without a group and with one, and the groups.
+ALTER TABLE consumer ADD COLUMN alone BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE consumer ADD COLUMN grouped BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE consumer ADD COLUMN group_count BIGINT NOT NULL DEFAULT 0;
