@@ -9,6 +9,9 @@ pub(crate) mod groups;
 pub(crate) mod spoken;
 pub(crate) mod sql;
 pub(crate) mod text_index;
+pub(crate) mod total;
 
+#[cfg(test)]
+mod plans;
 #[cfg(test)]
 mod tests;

@@ -65,6 +65,7 @@ pub(crate) static SQLITE: Migrations = Migrations {
         migration!("sqlite", 15, "store"),
         migration!("sqlite", 16, "annotations"),
         migration!("sqlite", 17, "continued"),
+        migration!("sqlite", 20, "lists"),
     ],
     former: 14,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \
@@ -78,6 +79,7 @@ pub(crate) static POSTGRES: Migrations = Migrations {
         migration!("postgres", 15, "store"),
         migration!("postgres", 16, "annotations"),
         migration!("postgres", 17, "continued"),
+        migration!("postgres", 20, "lists"),
     ],
     former: 10,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \

@@ -7,7 +7,7 @@ use episode::{Micros, Outcome};
 use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::SnapshotError;
-use crate::snapshot::{SELECTED, Snapshot, bind};
+use crate::snapshot::{Snapshot, bind, selected};
 use crate::types::{AttemptRecord, Selection};
 
 /// One attempt at an episode, counted.
@@ -72,7 +72,7 @@ impl Snapshot {
         selection: &Selection,
     ) -> Result<Vec<EpisodeSummary>, SnapshotError> {
         let episodes = self.episodes(selection).await?;
-        let select = query(format!("{COUNTS} {SELECTED} {BY_ATTEMPT}"));
+        let select = query(format!("{COUNTS} {} {BY_ATTEMPT}", selected(selection)));
         let rows = bind(select, selection).fetch_all(self.connection()).await?;
         let mut counts = HashMap::with_capacity(rows.len());
         for row in &rows {
