@@ -81,6 +81,7 @@ const OWN_GROUP: &str = "rolltape";
 const ATTEMPT: &[Field] = &[Field::any("attempt")];
 /// Parameters that select attempts.
 const LIST: &[Field] = &Field::any_of([
+    "episode",
     "name",
     "group",
     "task",
@@ -93,9 +94,11 @@ const LIST: &[Field] = &Field::any_of([
     "sort",
     "limit",
     "offset",
+    "cursor",
     "text",
 ]);
 const STATS: &[Field] = &Field::any_of([
+    "episode",
     "name",
     "group",
     "task",
@@ -111,6 +114,7 @@ const STATS: &[Field] = &Field::any_of([
 ]);
 const SEARCH: &[Field] = &Field::any_of([
     "q",
+    "episode",
     "name",
     "group",
     "task",
@@ -171,9 +175,9 @@ static OWN: [ControlRoute; 41] = [
         .reply("`{read_token}`; null if no token is required"),
 
     get("/episodes", Read(View::Episodes), "Lists attempts at episodes.")
-        .query(LIST).reply("`{total, episodes}`"),
+        .query(LIST).reply("`{total, total_is_least, sorted, episodes, next}`"),
     get("/episodes/{id}/tree", Read(View::Tree), "Returns an attempt as turns.")
-        .query(ATTEMPT).reply("the turns, with verdict, forks and rewards"),
+        .query(&Field::any_of(["attempt", "messages"])).reply("the turns, with verdict, forks and rewards"),
     get("/calls/{id}", Read(View::Call), "Returns what was said in a call.")
         .query(&[Field::any("arrays")]).reply("the call, with its messages"),
     get("/calls/{id}/tokens", Read(View::Tokens),
@@ -184,7 +188,7 @@ static OWN: [ControlRoute; 41] = [
     get("/calls/{id}/reply", Read(View::Reply), "Returns the body that the agent received.")
         .reply("the body, as text"),
     get("/groups", Read(View::Groups), "Lists groups in numbers.")
-        .query(&Field::any_of(["name", "since", "until", "sort", "limit", "offset"]))
+        .query(&Field::any_of(["name", "group", "since", "until", "sort", "limit", "offset"]))
         .reply("`{total, groups}`"),
     get("/tasks", Read(View::Tasks), "Lists tasks in numbers, for a sampler of tasks.")
         .query(&Field::any_of(["name", "since", "until", "solved_at", "limit", "offset"]))

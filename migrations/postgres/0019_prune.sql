@@ -1,6 +1,3 @@
--- By age: a prune of what is old reads what is old.
-CREATE INDEX IF NOT EXISTS episode_by_opened ON episode (opened_at);
-
 -- `self_contained` is there once it is known that no episode's rows are based on another's: of a
 -- new store at once, of an older one once a prune has looked.
 INSERT INTO setting (name, value)

@@ -9,7 +9,7 @@ use http::memory::MemoryAccount;
 use http::server::activity::CallPermit;
 use hyper::Request;
 use hyper::http::request::Parts;
-use store::{Budget, CommitError, Limits, Selection, Snapshot, SnapshotError, Store};
+use store::{Budget, CommitError, Limits, Snapshot, SnapshotError, Store};
 use thiserror::Error;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
@@ -330,8 +330,7 @@ struct StoredWishes {
 
 async fn stored_wishes(snapshot: &mut Snapshot) -> Result<StoredWishes, StartError> {
     let mut stored = StoredWishes::default();
-    let records = snapshot.episodes(&Selection::default()).await?;
-    for record in records.into_iter().filter(|record| record.closed_at.is_none()) {
+    for record in snapshot.wishing_attempts().await? {
         let id = AttemptId { episode: record.id, attempt: record.attempt };
         if let Some(force) = record.force_sampling {
             stored.force.insert(id.clone(), Arc::new(force.parse()?));

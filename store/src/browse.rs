@@ -10,6 +10,9 @@ pub(crate) mod past_calls;
 pub(crate) mod spoken;
 pub(crate) mod sql;
 pub(crate) mod text_index;
+pub(crate) mod total;
 
+#[cfg(test)]
+mod plans;
 #[cfg(test)]
 mod tests;

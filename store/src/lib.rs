@@ -48,13 +48,14 @@ mod versions;
 mod writer;
 
 pub use browse::calls::{CallRow, LastKeys, RewardRow};
-pub use browse::episodes::{EpisodeOrder, EpisodePage};
+pub use browse::episodes::{EpisodeOrder, EpisodePage, ListedEpisodes};
 pub use browse::filter::{EpisodeFilter, EpisodeState};
 pub use browse::groups::{GroupCounts, Score};
 pub use browse::past_calls::PastCalls;
 pub use browse::spoken::SpokenBody;
 pub use browse::sql::{MessageRow, SqlAnswer, SqlCell};
 pub use browse::text_index::{AttemptState, TextIndex};
+pub use browse::total::ListTotal;
 pub use error::{CommitError, DecodeError, OpenError, SnapshotError};
 pub use feed::admission::{AdmissionCandidate, AdmissionCounts, AdmissionRule};
 pub use feed::places::GroupPlace;
@@ -75,7 +76,9 @@ pub use maintenance::segments::seal::{SealOptions, SealReport, seal};
 pub use snapshot::Snapshot;
 pub use snapshot::room::{Loan, ReadingRoom};
 pub use snapshot::summary::EpisodeSummary;
-pub use types::{Announcement, ApiKeyRecord, AttemptRecord, Budget, Durability, Limits, Selection};
+pub use types::{
+    Announcement, ApiKeyRecord, AttemptRecord, Budget, Durability, Limits, OpenedKey, Selection,
+};
 pub use unavailable::{StoreUnavailable, database_cause};
 pub use verify::report::{Damage, RecordRef, VerifyReport};
 pub use verify::verify;

@@ -10,6 +10,7 @@ use episode::{
     Annotation, AttemptId, CallId, EpisodeId, GroupId, Micros, Reward, RewardScope, TaskId,
 };
 
+use crate::attempts::attempt_of;
 use crate::database::connection::StoreConnection;
 use crate::database::query::{Query, query};
 use crate::database::row::Row;
@@ -27,20 +28,44 @@ pub(crate) mod rows;
 pub(crate) mod sealed;
 pub(crate) mod summary;
 
-/// The condition on an episode `e`; null takes all. The values are those of [`bind`].
-const SELECTED: &str = "($1 IS NULL OR e.episode_id = $1) AND ($2 IS NULL OR e.group_id = $2) \
-    AND ($3 IS NULL OR e.task_id = $3)";
+/// The condition on an open attempt `e` that has terms of its own. It is that of an index: a start
+/// reads these attempts and no others.
+const WITH_TERMS: &str = "e.closed_at IS NULL AND (e.force_sampling IS NOT NULL \
+    OR e.continues IS NOT NULL OR e.calls_max IS NOT NULL OR e.tokens_max IS NOT NULL \
+    OR e.seconds_max IS NOT NULL OR e.keyed = 1)";
+
+/// The rows of episodes `e`, as `episode_of` reads them. A condition follows.
+pub(crate) const EPISODE: &str = "SELECT e.*, EXISTS (SELECT 1 FROM mark m \
+    WHERE m.episode_key = e.episode_key) AS marked FROM episode e";
 
 /// Annotations with the ids of their calls.
 pub(crate) const ANNOTATIONS: &str =
     "SELECT c.call_id, a.* FROM annotation a JOIN call c USING (call_key)";
 
-/// Binds the values of [`SELECTED`].
-fn bind(statement: Query, selection: &Selection) -> Query {
-    statement
-        .bind(selection.episode.as_ref().map(EpisodeId::as_str))
-        .bind(selection.group.as_ref().map(GroupId::as_str))
-        .bind(selection.task.as_ref().map(TaskId::as_str))
+/// The condition on a selected episode `e`. It names only what is selected by, so that an index
+/// finds it.
+pub(crate) fn selected(selection: &Selection) -> String {
+    let names = ["e.episode_id", "e.group_id", "e.task_id"];
+    let given = names.into_iter().zip(words(selection)).filter(|(_, word)| word.is_some());
+    let conditions: Vec<String> =
+        given.zip(1..).map(|((name, _), number)| format!("{name} = ${number}")).collect();
+    match conditions.is_empty() {
+        true => "1 = 1".to_owned(),
+        false => conditions.join(" AND "),
+    }
+}
+
+/// Binds the values of [`selected`].
+pub(crate) fn bind(statement: Query, selection: &Selection) -> Query {
+    words(selection).into_iter().flatten().fold(statement, Query::bind)
+}
+
+fn words(selection: &Selection) -> [Option<&str>; 3] {
+    [
+        selection.episode.as_ref().map(EpisodeId::as_str),
+        selection.group.as_ref().map(GroupId::as_str),
+        selection.task.as_ref().map(TaskId::as_str),
+    ]
 }
 
 /// A view of one moment of a store: later commits do not show.
@@ -97,17 +122,16 @@ impl Snapshot {
         &mut self,
         selection: &Selection,
     ) -> Result<Vec<AttemptRecord>, SnapshotError> {
+        let condition = selected(selection);
         let select = format!(
-            "SELECT e.*, EXISTS (SELECT 1 FROM mark m WHERE m.episode_key = e.episode_key) \
-             AS marked FROM episode e WHERE {SELECTED} \
-             ORDER BY group_id IS NULL, group_id, episode_id, attempt"
+            "{EPISODE} WHERE {condition} ORDER BY group_id IS NULL, group_id, episode_id, attempt"
         );
         let rows = bind(query(select), selection).fetch_all(self.connection()).await?;
 
         // All labels in one statement, however many episodes there are.
         let select = format!(
             "SELECT l.episode_key, l.name, l.value FROM label l JOIN episode e \
-             USING (episode_key) WHERE {SELECTED} ORDER BY l.label_key"
+             USING (episode_key) WHERE {condition} ORDER BY l.label_key"
         );
         let label_rows = bind(query(select), selection).fetch_all(self.connection()).await?;
         let mut labels: HashMap<i64, Vec<(String, String)>> = HashMap::new();
@@ -139,10 +163,7 @@ impl Snapshot {
 
         // The part may be a segment: what is said of the attempt is in the store.
         let (id, attempt): (String, i64) = (row.try_get("episode_id")?, row.try_get("attempt")?);
-        let row = query(
-            "SELECT e.*, EXISTS (SELECT 1 FROM mark m WHERE m.episode_key = e.episode_key) \
-             AS marked FROM episode e WHERE e.episode_id = $1 AND e.attempt = $2",
-        );
+        let row = query(format!("{EPISODE} WHERE e.episode_id = $1 AND e.attempt = $2"));
         let row = row.bind(id).bind(attempt).fetch_optional(self.connection()).await?;
         match row {
             None => Ok(None),
@@ -161,25 +182,23 @@ impl Snapshot {
         Ok(record)
     }
 
+    /// The open attempts with a wish of their own: forced sampling, or a mode in which their prompts
+    /// are sent as ids. Their labels are not read.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn wishing_attempts(&mut self) -> Result<Vec<AttemptRecord>, SnapshotError> {
+        let rows = query(wishing()).fetch_all(self.connection()).await?;
+        rows.iter().map(episode_of).collect()
+    }
+
     /// The open attempts of which something has a budget: they, or a key of theirs.
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
     pub async fn budgeted_attempts(&mut self) -> Result<Vec<AttemptId>, SnapshotError> {
-        let select = "SELECT e.episode_id, e.attempt FROM episode e WHERE e.closed_at IS NULL \
-                      AND (e.calls_max IS NOT NULL OR e.tokens_max IS NOT NULL \
-                      OR e.seconds_max IS NOT NULL OR EXISTS (SELECT 1 FROM api_key k \
-                      WHERE k.episode_key = e.episode_key \
-                      AND (k.calls_max IS NOT NULL OR k.tokens_max IS NOT NULL)))";
-        let rows = query(select).fetch_all(self.connection()).await?;
-        rows.iter()
-            .map(|row| {
-                let episode: String = row.try_get("episode_id")?;
-                let known = episode.parse();
-                let episode = known.map_err(|_| SnapshotError::Word(episode, "episode id"))?;
-                Ok(AttemptId { episode, attempt: row.try_get("attempt")? })
-            })
-            .collect()
+        let rows = query(budgeted()).fetch_all(self.connection()).await?;
+        Ok(rows.iter().map(attempt_of).collect::<Result<_, _>>()?)
     }
 
     /// The value under `name` in the store's settings.
@@ -279,6 +298,24 @@ impl Snapshot {
         let rows = query(of_call).bind(call.to_string()).fetch_all(&mut part.connection).await?;
         rows.iter().map(annotation_of).collect()
     }
+}
+
+/// The statement of [`Snapshot::wishing_attempts`].
+pub(crate) fn wishing() -> String {
+    format!(
+        "{EPISODE} WHERE {WITH_TERMS} \
+         AND (e.force_sampling IS NOT NULL OR e.continues IS NOT NULL)"
+    )
+}
+
+/// The statement of [`Snapshot::budgeted_attempts`].
+pub(crate) fn budgeted() -> String {
+    format!(
+        "SELECT e.episode_id, e.attempt FROM episode e WHERE {WITH_TERMS} \
+         AND (e.calls_max IS NOT NULL OR e.tokens_max IS NOT NULL OR e.seconds_max IS NOT NULL \
+         OR EXISTS (SELECT 1 FROM api_key k WHERE k.episode_key = e.episode_key \
+         AND (k.calls_max IS NOT NULL OR k.tokens_max IS NOT NULL)))"
+    )
 }
 
 fn label_of(row: &Row) -> Result<(String, String), sqlx::Error> {

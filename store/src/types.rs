@@ -101,7 +101,21 @@ pub struct AttemptRecord {
     pub may_lack_calls: bool,
 }
 
+/// The place of an attempt in the order in which attempts began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenedKey {
+    /// The start of its first call.
+    pub opened_at: Micros,
+    /// The store's own key.
+    pub key: i64,
+}
+
 impl AttemptRecord {
+    /// Its place among all attempts.
+    pub fn place(&self) -> OpenedKey {
+        OpenedKey { opened_at: self.opened_at, key: self.key }
+    }
+
     /// The tag of its calls: they do not differ in group, task and labels.
     pub fn tag(&self) -> Tag {
         Tag {

@@ -95,6 +95,68 @@ async fn an_episode_is_read_as_turns_messages_and_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_tree_with_messages_has_each_of_them_once() {
+    let world = World::start(start_engine().await).await;
+    let messages = talk(&world, "run", &["One", "Two", "Three"]).await;
+    let forked = [messages[0].clone(), messages[1].clone(), json!({"role":"user","content":"No"})];
+    let body = json!({ "model": "tiny", "messages": forked, "max_tokens": 4 });
+    post(world.data, "/e/run/v1/chat/completions", &body.to_string()).await;
+    let viewer = viewer(&world);
+
+    let tree = ask(&viewer, View::Tree, "run", &[("messages", "1")]).await.unwrap();
+    let short = ask(&viewer, View::Tree, "run", &[]).await.unwrap();
+    assert_eq!((&short["turns"], &short["calls"]), (&tree["turns"], &Value::Null));
+    let calls = tree["calls"].as_array().unwrap();
+    let turns = tree["turns"].as_array().unwrap();
+    assert_eq!((calls.len(), turns.len()), (4, 4));
+    for (call, turn) in calls.iter().zip(turns) {
+        let id = turn["call_id"].as_str().unwrap();
+        let alone = ask(&viewer, View::Call, id, &[]).await.unwrap();
+        let new =
+            &alone["messages"].as_array().unwrap()[turn["new_from"].as_u64().unwrap() as usize..];
+        assert_eq!(call["messages"].as_array().unwrap()[..], *new);
+        assert_eq!(call["messages"].as_array().unwrap().len(), 1, "what the user said");
+        assert_eq!((&call["choices"], &call["call_id"]), (&alone["choices"], &turn["call_id"]));
+    }
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_goes_on_where_a_page_ended() {
+    let world = World::start(start_engine().await).await;
+    for name in ["a", "b", "c"] {
+        let announced = format!(r#"{{"episode_id":"{name}","group_id":"g-{name}"}}"#);
+        post(world.control, "/episodes", &announced).await;
+    }
+    let viewer = viewer(&world);
+    let (mut names, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let part = [("limit", "2"), ("cursor", cursor.as_str())];
+        let page = ask(&viewer, View::Episodes, "", &part).await.unwrap();
+        assert_eq!((&page["total"], &page["total_is_least"]), (&json!(3), &json!(false)));
+        let found = page["episodes"].as_array().unwrap().iter();
+        names.extend(found.map(|one| one["episode_id"].as_str().unwrap().to_owned()));
+        match page["next"].as_str() {
+            Some(next) => cursor = next.to_owned(),
+            None => break,
+        }
+    }
+    assert_eq!(names, ["c", "b", "a"]);
+
+    for wrong in [[("cursor", "7.1"), ("sort", "name")], [("cursor", "x"), ("sort", "opened")]] {
+        let refused = ask(&viewer, View::Episodes, "", &wrong).await;
+        assert!(matches!(refused, Err(ViewError::Parameter(_))), "{refused:?}");
+    }
+    let one = ask(&viewer, View::Groups, "", &[("group", "g-b")]).await.unwrap();
+    assert_eq!((&one["total"], &one["groups"][0]["group_id"]), (&json!(1), &json!("g-b")));
+    let by_name = ask(&viewer, View::Groups, "", &[("sort", "name")]).await.unwrap();
+    assert_eq!(by_name["groups"][0]["group_id"], "g-a");
+    let one = ask(&viewer, View::Episodes, "", &[("episode", "b")]).await.unwrap();
+    assert_eq!((&one["total"], &one["episodes"][0]["episode_id"]), (&json!(1), &json!("b")));
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn many_episodes_are_listed_counted_and_searched() {
     let world = World::start(start_engine().await).await;
     for (name, reward) in [("a", "1"), ("b", "0"), ("c", "null")] {

@@ -6,6 +6,10 @@ use std::time::Duration;
 pub(crate) const PAGE: u32 = 100;
 /// Most entries on a page.
 pub(crate) const PAGE_MAX: u32 = 1000;
+/// Groups that are put into an order other than that of the newest: the newest ones.
+pub(crate) const GROUPS_SORTED_MAX: usize = 5000;
+/// Attempts that a search has in view at a time.
+pub(crate) const SEARCH_ROWS: u32 = 1000;
 /// Labels of an attempt in a list.
 pub(crate) const LIST_LABELS_MAX: usize = 16;
 /// Bytes of these labels, names and values together.
@@ -19,6 +23,9 @@ pub(crate) const BEGINNING_BYTES_MAX: u64 = 8 << 20;
 pub(crate) const BEGINNING_COPIES: u64 = 8;
 /// Beginnings that are kept for lists that are shown again.
 pub(crate) const BEGINNINGS_KEPT: usize = 10_000;
+/// Memory that a message takes in a document, in its lengths: its values, the document, and what
+/// these grow by.
+pub(crate) const MESSAGE_COPIES: u64 = 4;
 /// Hits of a search, unless another number is asked for.
 pub(crate) const HITS: u32 = 50;
 /// Longest text that is searched for, in bytes.

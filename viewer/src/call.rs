@@ -6,6 +6,7 @@ use exporter::{choice_mask, whole_requests};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use store::{Selection, Snapshot};
+use wire::Conversation;
 
 use crate::error::ViewError;
 use crate::parameters::Parameters;
@@ -114,7 +115,8 @@ pub(crate) async fn call(
     let call = find(snapshot, id).await?;
     let weights = VersionTable(snapshot.versions().await?);
     let request = whole_request(snapshot, &call).await?;
-    let mut view = view(&call, &request, &weights);
+    let conversation = wire::conversation(call.begun.route, &request).unwrap_or_default();
+    let mut view = CallView::of(&call, conversation, &weights);
     if let Some(ended) = call.ended.as_ref().filter(|_| has_arrays) {
         view.prompts = Some(ended.prompts.clone());
         for choice in &mut view.choices {
@@ -149,49 +151,53 @@ async fn whole_request(snapshot: &mut Snapshot, call: &Call) -> Result<Bytes, Vi
     Ok(whole.unwrap_or_else(|| begun.request.clone()).read())
 }
 
-fn view(call: &Call, request: &[u8], weights: &VersionTable) -> CallView {
-    let (begun, ended) = (&call.begun, call.ended.as_ref());
-    let conversation = wire::conversation(begun.route, request).unwrap_or_default();
-    let parsed = |text: Option<&String>| text.and_then(|text| serde_json::from_str(text).ok());
-    CallView {
-        call_id: begun.call_id.to_string(),
-        episode_id: begun.tag.episode.to_string(),
-        attempt: begun.tag.attempt,
-        method: begun.method.clone(),
-        path: begun.path.clone(),
-        route: begun.route.as_str().to_owned(),
-        translated: ended.and_then(|ended| ended.translated).map(|route| route.as_str().to_owned()),
-        model: model(call),
-        requested_model: begun.model.clone(),
+impl CallView {
+    /// The document of a call that sent these messages and tools.
+    pub(crate) fn of(call: &Call, sent: Conversation, weights: &VersionTable) -> Self {
+        let (begun, ended) = (&call.begun, call.ended.as_ref());
+        let parsed = |text: Option<&String>| text.and_then(|text| serde_json::from_str(text).ok());
+        Self {
+            call_id: begun.call_id.to_string(),
+            episode_id: begun.tag.episode.to_string(),
+            attempt: begun.tag.attempt,
+            method: begun.method.clone(),
+            path: begun.path.clone(),
+            route: begun.route.as_str().to_owned(),
+            translated: ended
+                .and_then(|ended| ended.translated)
+                .map(|route| route.as_str().to_owned()),
+            model: model(call),
+            requested_model: begun.model.clone(),
 
-        status: ended.and_then(|ended| ended.status),
-        outcome: ended.map(|ended| ended.outcome.as_str().to_owned()),
-        error: ended.and_then(|ended| ended.error.clone()),
-        unasked: ended.and_then(|ended| ended.unasked.clone()),
-        continued: ContinuedView::of(ended),
-        started_at: seconds(begun.started_at),
-        first_byte_ms: ended
-            .and_then(|ended| ended.first_byte_at)
-            .map(|at| milliseconds(begun.started_at, at)),
-        duration_ms: ended.map(|ended| milliseconds(begun.started_at, ended.ended_at)),
+            status: ended.and_then(|ended| ended.status),
+            outcome: ended.map(|ended| ended.outcome.as_str().to_owned()),
+            error: ended.and_then(|ended| ended.error.clone()),
+            unasked: ended.and_then(|ended| ended.unasked.clone()),
+            continued: ContinuedView::of(ended),
+            started_at: seconds(begun.started_at),
+            first_byte_ms: ended
+                .and_then(|ended| ended.first_byte_at)
+                .map(|at| milliseconds(begun.started_at, at)),
+            duration_ms: ended.map(|ended| milliseconds(begun.started_at, ended.ended_at)),
 
-        lineage: LineageView::of(call),
-        sampling: parsed(begun.sampling.as_ref()).unwrap_or_default(),
-        sampled_with: parsed(ended.and_then(|ended| ended.sampled_with.as_ref()))
-            .unwrap_or_default(),
-        logprob_kind: ended.map(|ended| ended.logprob_kind.clone()),
-        stamps: stamps(call),
+            lineage: LineageView::of(call),
+            sampling: parsed(begun.sampling.as_ref()).unwrap_or_default(),
+            sampled_with: parsed(ended.and_then(|ended| ended.sampled_with.as_ref()))
+                .unwrap_or_default(),
+            logprob_kind: ended.map(|ended| ended.logprob_kind.clone()),
+            stamps: stamps(call),
 
-        messages: conversation.messages,
-        tools: conversation.tools,
-        choices: ended.map_or(Vec::new(), |ended| choices(call, ended, weights)),
-        usage: UsageView {
-            prompt_tokens: ended.and_then(|ended| ended.usage.prompt),
-            completion_tokens: ended.and_then(|ended| ended.usage.completion),
-        },
-        request_bytes: begun.request.len() as u64,
-        reply_bytes: ended.map_or(0, |ended| ended.reply.len() as u64),
-        prompts: None,
+            messages: sent.messages,
+            tools: sent.tools,
+            choices: ended.map_or(Vec::new(), |ended| choices(call, ended, weights)),
+            usage: UsageView {
+                prompt_tokens: ended.and_then(|ended| ended.usage.prompt),
+                completion_tokens: ended.and_then(|ended| ended.usage.completion),
+            },
+            request_bytes: begun.request.len() as u64,
+            reply_bytes: ended.map_or(0, |ended| ended.reply.len() as u64),
+            prompts: None,
+        }
     }
 }
 

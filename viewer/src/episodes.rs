@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use episode::{GroupId, TaskId};
 use serde::{Deserialize, Serialize};
-use store::{EpisodeOrder, EpisodePage, EpisodeSummary, Snapshot};
+use store::{EpisodeOrder, EpisodePage, EpisodeSummary, ListedEpisodes, OpenedKey, Snapshot};
 
 use crate::beginnings::{BeginningReader, Beginnings, KeptBeginnings};
 use crate::bounds::{LIST_LABEL_BYTES_MAX, LIST_LABELS_MAX};
@@ -17,8 +17,18 @@ use crate::time::seconds;
 pub struct EpisodeList {
     /// Attempts that the filters take, on all pages.
     pub total: u64,
+    /// True if there are more than these.
+    #[serde(default)]
+    pub total_is_least: bool,
+    /// The attempts that were put into the order, the newest ones; `None` for all.
+    #[serde(default)]
+    pub sorted: Option<u64>,
     /// The attempts of the page.
     pub episodes: Vec<EpisodeView>,
+    /// The `cursor` of the next page; `None` at the end, and where the order is not that in which
+    /// attempts began.
+    #[serde(default)]
+    pub next: Option<String>,
 }
 
 /// An attempt in numbers.
@@ -75,13 +85,24 @@ pub(crate) async fn episodes(
     let order = parameters.order(&ORDERS)?;
     let (limit, offset) = parameters.part()?;
     let has_text = parameters.flag("text")?;
-    let mut page = newest_first(limit, offset);
+    let after = parameters.place()?;
+    let mut page = EpisodePage { after, ..newest_first(limit, offset) };
     if let Some((order, descending)) = order {
         page = EpisodePage { order, descending, ..page };
     }
     parameters.end()?;
+    let is_by_time = page.order == EpisodeOrder::Opened;
+    if after.is_some() && !is_by_time {
+        let message = "`cursor` goes on with the order in which attempts began alone";
+        return Err(ViewError::Parameter(message.to_owned()));
+    }
 
-    let (found, total) = snapshot.page(&filter, page).await?;
+    let ListedEpisodes { episodes: found, total, sorted } = snapshot.page(&filter, page).await?;
+    let last = found.last().filter(|_| is_by_time && found.len() == limit as usize);
+    let next = last.map(|last| {
+        let OpenedKey { opened_at, key } = last.episode.place();
+        format!("{opened_at}.{key}")
+    });
     let mut reader = match has_text {
         true => BeginningReader::start(snapshot, kept).await,
         false => None,
@@ -96,7 +117,7 @@ pub(crate) async fn episodes(
         let view = EpisodeView::in_list(summary);
         episodes.push(EpisodeView { first_prompt, last_answer, last_error, ..view });
     }
-    Ok(EpisodeList { total, episodes })
+    Ok(EpisodeList { total: total.count, total_is_least: total.is_least, sorted, episodes, next })
 }
 
 impl EpisodeView {

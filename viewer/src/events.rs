@@ -156,7 +156,7 @@ impl EventReader {
             && let Some(call) = snapshot.call(row.call_id).await?
         {
             let sent = wire::conversation(call.begun.route, &call.begun.request.read());
-            heard = sent.map(|sent| excerpt::heard(&sent.messages));
+            heard = sent.map(|sent| excerpt::heard(sent.messages.iter()));
             let ended = call.ended.iter();
             let mut answers =
                 ended.flat_map(|ended| wire::answers(call.begun.route, &ended.reply.read()));

@@ -37,12 +37,13 @@ pub(crate) fn excerpt(message: &Value, is_answer: bool) -> String {
 /// What a call was about: an excerpt of its last message. Agents add to what a user or a tool said:
 /// messages of the system behind it, and reminders beside it. Those are passed over, unless
 /// there is nothing else.
-pub(crate) fn heard(messages: &[Value]) -> String {
+pub(crate) fn heard<'a>(messages: impl DoubleEndedIterator<Item = &'a Value> + Clone) -> String {
     let is_system =
         |message: &&Value| matches!(message["role"].as_str(), Some("system" | "developer"));
-    let told =
-        messages.iter().rev().filter(|message| !is_system(message)).find_map(without_reminders);
-    match (told, messages.last()) {
+    let mut backwards = messages.rev();
+    let last = backwards.clone().next();
+    let told = backwards.by_ref().filter(|message| !is_system(message)).find_map(without_reminders);
+    match (told, last) {
         (Some(message), _) => excerpt(&message, false),
         (None, Some(last)) => excerpt(last, false),
         (None, None) => String::new(),
@@ -154,12 +155,12 @@ mod tests {
         let rules = json!({ "role": "system", "content": "Agents: claude" });
         let aside = json!({ "role": "user", "content": reminder });
         let both = [asked, rules.clone()];
-        assert_eq!(heard(&both), "user: Write notes.txt");
+        assert_eq!(heard(both.iter()), "user: Write notes.txt");
         let result = json!({ "role": "tool", "tool_call_id": "1", "content": "42" });
-        assert_eq!(heard(&[both[0].clone(), result, aside.clone()]), "tool: 42");
-        assert_eq!(heard(&[aside.clone(), rules]), "system: Agents: claude");
-        assert!(heard(&[aside]).starts_with("user: <system-reminder> Today"));
-        assert_eq!(heard(&[]), "");
+        assert_eq!(heard([both[0].clone(), result, aside.clone()].iter()), "tool: 42");
+        assert_eq!(heard([aside.clone(), rules].iter()), "system: Agents: claude");
+        assert!(heard([aside].iter()).starts_with("user: <system-reminder> Today"));
+        assert_eq!(heard([].iter()), "");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use exporter::{mean, std};
 use serde::{Deserialize, Serialize};
 use store::{EpisodeFilter, GroupCounts, Score, Snapshot};
 
+use crate::bounds::GROUPS_SORTED_MAX;
 use crate::error::ViewError;
 use crate::parameters::Parameters;
 use crate::time::seconds;
@@ -16,6 +17,12 @@ use crate::time::seconds;
 pub struct GroupList {
     /// Groups on all pages.
     pub total: u64,
+    /// True if there are more than these.
+    #[serde(default)]
+    pub total_is_least: bool,
+    /// The groups that were put into the order, the newest ones; `None` for all.
+    #[serde(default)]
+    pub sorted: Option<u64>,
     /// The groups of the page.
     pub groups: Vec<GroupView>,
 }
@@ -64,6 +71,7 @@ pub(crate) async fn groups(
     mut parameters: Parameters,
 ) -> Result<GroupList, ViewError> {
     let filter = EpisodeFilter {
+        group: parameters.parsed("group", "an id")?,
         group_name: parameters.text("name"),
         since: parameters.time("since")?,
         until: parameters.time("until")?,
@@ -72,35 +80,51 @@ pub(crate) async fn groups(
     let (order, descending) = parameters.order(&ORDERS)?.unwrap_or((GroupOrder::Opened, true));
     let (limit, offset) = parameters.part()?;
     parameters.end()?;
+    let (limit, offset) = (limit as usize, usize::try_from(offset).unwrap_or(usize::MAX));
 
-    let scores = snapshot.scores(&filter).await?;
-    let of_groups = scores.chunk_by(|one, other| one.group == other.group);
-    let mut groups: Vec<(GroupId, GroupView)> = of_groups
-        .filter_map(|members| {
-            let group = members[0].group.clone()?;
-            let view = GroupView::of(&group, members);
-            Some((group, view))
-        })
-        .collect();
-    groups.sort_by(|(_, one), (_, other)| order.compare(one, other));
-    if descending {
-        groups.reverse();
-        // A group without the number is last in both ways.
-        groups.sort_by_key(|(_, group)| order.number(group).is_none());
+    // The store has the groups in one order. For another one their numbers are needed.
+    let is_newest_first = (order, descending) == (GroupOrder::Opened, true);
+    let wanted = if is_newest_first { offset.saturating_add(limit) } else { GROUPS_SORTED_MAX };
+    let (mut ids, total) = snapshot.newest_groups(&filter, wanted).await?;
+    let is_part = !is_newest_first && (total.is_least || total.count > ids.len() as u64);
+    let sorted = is_part.then_some(ids.len() as u64);
+    if is_newest_first {
+        ids.drain(..offset.min(ids.len()));
+    }
+    let mut groups = numbers(snapshot, &filter, ids).await?;
+    if !is_newest_first {
+        order.sort(&mut groups, descending);
+        groups = groups.into_iter().skip(offset).take(limit).collect();
     }
 
-    let total = groups.len() as u64;
-    let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-    let page: Vec<_> = groups.into_iter().skip(offset).take(limit as usize).collect();
-    let ids: Vec<GroupId> = page.iter().map(|(id, _)| id.clone()).collect();
+    let ids: Vec<GroupId> = groups.iter().map(|(id, _)| id.clone()).collect();
     let counts = snapshot.group_counts(&ids).await?;
-    let groups = page.into_iter().map(|(id, group)| match counts.get(&id) {
+    let groups = groups.into_iter().map(|(id, group)| match counts.get(&id) {
         Some(GroupCounts { size, calls, completion_tokens }) => {
             GroupView { size: *size, calls: *calls, completion_tokens: *completion_tokens, ..group }
         }
         None => group,
     });
-    Ok(GroupList { total, groups: groups.collect() })
+    let groups = groups.collect();
+    Ok(GroupList { total: total.count, total_is_least: total.is_least, sorted, groups })
+}
+
+/// The numbers of groups' attempts that a filter takes.
+async fn numbers(
+    snapshot: &mut Snapshot,
+    filter: &EpisodeFilter,
+    ids: Vec<GroupId>,
+) -> Result<Vec<(GroupId, GroupView)>, ViewError> {
+    let mut groups = Vec::with_capacity(ids.len());
+    for id in ids {
+        let members = EpisodeFilter { group: Some(id.clone()), ..filter.clone() };
+        let scores = snapshot.scores(&members).await?;
+        if !scores.is_empty() {
+            let view = GroupView::of(&id, &scores);
+            groups.push((id, view));
+        }
+    }
+    Ok(groups)
 }
 
 impl GroupOrder {
@@ -112,6 +136,15 @@ impl GroupOrder {
             Self::Mean => group.mean,
             Self::Std => group.std,
             Self::Episodes => Some(group.episodes as f64),
+        }
+    }
+
+    /// Sorts groups. One without the number is last in both ways.
+    fn sort(self, groups: &mut [(GroupId, GroupView)], descending: bool) {
+        groups.sort_by(|(_, one), (_, other)| self.compare(one, other));
+        if descending {
+            groups.reverse();
+            groups.sort_by_key(|(_, group)| self.number(group).is_none());
         }
     }
 

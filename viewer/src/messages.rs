@@ -1,8 +1,12 @@
 //! The messages of an attempt, each where it was said first.
 
-use exporter::{choice_links, whole_requests};
+use std::collections::HashMap;
+
+use episode::CallId;
+use exporter::{ChoiceLink, choice_links, whole_requests};
 use serde_json::Value;
 use store::{AttemptRecord, MessageRow, Snapshot};
+use wire::ConversationReader;
 
 use crate::error::ViewError;
 use crate::turn::TurnMaker;
@@ -23,12 +27,14 @@ pub async fn messages(
     let weights = VersionTable(Vec::new());
     let maker = TurnMaker::new(&calls, &whole, &weights);
 
+    let first_links = first_links(&links);
+    let mut reader = ConversationReader::default();
     let mut rows = Vec::new();
     for call in &calls {
         let begun = &call.begun;
-        let Some(link) = links.iter().find(|link| link.call_id == begun.call_id) else { continue };
+        let Some(link) = first_links.get(&begun.call_id) else { continue };
         let request = whole.get(&begun.call_id).unwrap_or(&begun.request).read();
-        let sent = wire::conversation(begun.route, &request).unwrap_or_default().messages;
+        let sent = reader.messages(begun.route, &request);
         let count = sent.len();
         let numbered = sent.iter().enumerate().skip(maker.known_messages(link));
         let row = |choice: Option<u32>, position: usize, message: &Value| MessageRow {
@@ -39,13 +45,19 @@ pub async fn messages(
             position: u32::try_from(position).unwrap_or(u32::MAX),
             ..row_of(message)
         };
-        rows.extend(numbered.map(|(position, message)| row(None, position, message)));
+        rows.extend(numbered.map(|(position, message)| row(None, position, &message.value)));
 
         let ended = call.ended.iter();
         let answers = ended.flat_map(|ended| wire::answers(begun.route, &ended.reply.read()));
         rows.extend(answers.map(|answer| row(Some(answer.index), count, &answer.message)));
     }
     Ok(rows)
+}
+
+/// The first choice of each call that has a turn.
+pub(crate) fn first_links(links: &[ChoiceLink]) -> HashMap<CallId, &ChoiceLink> {
+    // The first one of a call is put in last.
+    links.iter().rev().map(|link| (link.call_id, link)).collect()
 }
 
 fn row_of(message: &Value) -> MessageRow {

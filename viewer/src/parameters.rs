@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use episode::Micros;
-use store::{EpisodeFilter, EpisodePage, EpisodeState};
+use store::{EpisodeFilter, EpisodePage, EpisodeState, OpenedKey};
 
 use crate::bounds::{PAGE, PAGE_MAX};
 use crate::error::ViewError;
@@ -112,6 +112,14 @@ impl Parameters {
         Ok((limit, self.parsed("offset", "a whole number")?.unwrap_or(0)))
     }
 
+    /// Takes the place behind which a list goes on.
+    pub(crate) fn place(&mut self) -> Result<Option<OpenedKey>, ViewError> {
+        let Some(cursor) = self.text("cursor") else { return Ok(None) };
+        let place = place_of(&cursor);
+        let wrong = || ViewError::Parameter(format!("`cursor` is not that of a page: {cursor}"));
+        place.map(Some).ok_or_else(wrong)
+    }
+
     /// Takes the filter of attempts.
     pub(crate) fn filter(&mut self) -> Result<EpisodeFilter, ViewError> {
         let label = self.text("label").map(|label| match label.split_once('=') {
@@ -132,6 +140,7 @@ impl Parameters {
         });
 
         Ok(EpisodeFilter {
+            episode: self.parsed("episode", "an id")?,
             name: self.text("name"),
             group_name: None,
             group: self.parsed("group", "an id")?,
@@ -156,7 +165,13 @@ impl Parameters {
     }
 }
 
+/// The place of an attempt in a cursor.
+pub(crate) fn place_of(cursor: &str) -> Option<OpenedKey> {
+    let (opened_at, key) = cursor.split_once('.')?;
+    Some(OpenedKey { opened_at: opened_at.parse().ok()?, key: key.parse().ok()? })
+}
+
 /// The newest first.
 pub(crate) fn newest_first(limit: u32, offset: u64) -> EpisodePage {
-    EpisodePage { order: store::EpisodeOrder::Opened, descending: true, limit, offset }
+    EpisodePage { order: store::EpisodeOrder::Opened, descending: true, limit, offset, after: None }
 }

@@ -9,11 +9,13 @@ use std::time::Instant;
 use episode::Call;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use store::{AttemptRecord, AttemptState, EpisodeFilter, Snapshot, SnapshotError, TextIndex};
+use store::{
+    AttemptRecord, AttemptState, EpisodeFilter, OpenedKey, Snapshot, SnapshotError, TextIndex,
+};
 
-use crate::bounds::{HIT_CHARS, HITS, PAGE_MAX, SEARCH_BYTES_MAX, SEARCH_WAIT};
+use crate::bounds::{HIT_CHARS, HITS, PAGE_MAX, SEARCH_BYTES_MAX, SEARCH_ROWS, SEARCH_WAIT};
 use crate::error::ViewError;
-use crate::parameters::Parameters;
+use crate::parameters::{Parameters, place_of};
 use crate::time::seconds;
 
 /// A part of a search.
@@ -28,6 +30,9 @@ pub struct SearchResult {
     pub unread: u64,
     /// Attempts that the filters take.
     pub total: u64,
+    /// True if there are more than these.
+    #[serde(default)]
+    pub total_is_least: bool,
     /// The `cursor` of the next part; `None` at the end.
     pub next: Option<String>,
 }
@@ -70,33 +75,66 @@ pub(crate) async fn search(
         return Err(ViewError::Parameter(message));
     };
     let limit = parameters.number("limit", 1, PAGE_MAX)?.unwrap_or(HITS) as usize;
-    let mut searched: u64 = parameters.parsed("cursor", "that of an earlier part")?.unwrap_or(0);
+    let cursor = parameters.text("cursor");
     let filter = parameters.filter()?;
     parameters.end()?;
+    let mut place = match &cursor {
+        None => SearchPlace::default(),
+        Some(cursor) => SearchPlace::of(cursor).ok_or_else(|| {
+            ViewError::Parameter(format!("`cursor` is not that of an earlier part: {cursor}"))
+        })?,
+    };
 
     let needle = wanted.to_lowercase();
     let until = Instant::now() + SEARCH_WAIT;
-    let attempts = snapshot.states(&filter).await?;
-    let total = attempts.len() as u64;
-    let without = without_text(index, &attempts, &needle)?;
-    let (mut hits, mut unread) = (Vec::new(), 0);
-    for state in attempts.iter().skip(usize::try_from(searched).unwrap_or(usize::MAX)) {
-        if hits.len() >= limit || Instant::now() >= until {
-            break;
+    let total = snapshot.count(&filter).await?;
+    let (mut hits, mut unread, mut is_over) = (Vec::new(), 0, false);
+    'search: while !is_over {
+        let attempts = snapshot.states(&filter, place.after, SEARCH_ROWS).await?;
+        is_over = attempts.len() < SEARCH_ROWS as usize;
+        let without = without_text(index, &attempts, &needle)?;
+        for state in &attempts {
+            if hits.len() >= limit || Instant::now() >= until {
+                is_over = false;
+                break 'search;
+            }
+            place = SearchPlace { searched: place.searched + 1, after: Some(state.place()) };
+            if without.contains(&state.key) {
+                continue;
+            }
+            match read(snapshot, state, index).await {
+                Ok((attempt, calls)) => hits.extend(hits_of(&attempt, &calls, &needle)),
+                Err(SnapshotError::TooLarge { .. }) => unread += 1,
+                Err(error) => return Err(error.into()),
+            }
+            snapshot.give_back();
         }
-        searched += 1;
-        if without.contains(&state.key) {
-            continue;
-        }
-        match read(snapshot, state, index).await {
-            Ok((attempt, calls)) => hits.extend(hits_of(&attempt, &calls, &needle)),
-            Err(SnapshotError::TooLarge { .. }) => unread += 1,
-            Err(error) => return Err(error.into()),
-        }
-        snapshot.give_back();
     }
-    let next = (searched < total).then(|| searched.to_string());
-    Ok(SearchResult { hits, searched, unread, total, next })
+    let next = (!is_over).then(|| place.cursor());
+    let SearchPlace { searched, .. } = place;
+    let (total, total_is_least) = (total.count, total.is_least);
+    Ok(SearchResult { hits, searched, unread, total, total_is_least, next })
+}
+
+/// How far a search is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct SearchPlace {
+    /// Attempts that were searched.
+    searched: u64,
+    /// The last one of them.
+    after: Option<OpenedKey>,
+}
+
+impl SearchPlace {
+    fn of(cursor: &str) -> Option<Self> {
+        let (searched, after) = cursor.split_once('.')?;
+        Some(Self { searched: searched.parse().ok()?, after: Some(place_of(after)?) })
+    }
+
+    fn cursor(self) -> String {
+        let after = self.after.map(|OpenedKey { opened_at, key }| format!("{opened_at}.{key}"));
+        format!("{}.{}", self.searched, after.unwrap_or_default())
+    }
 }
 
 /// The attempts that do not hold a text, as far as an index says so.
@@ -106,7 +144,7 @@ fn without_text(
     needle: &str,
 ) -> Result<HashSet<i64>, SnapshotError> {
     let Some(index) = index else { return Ok(HashSet::new()) };
-    let Some(holders) = index.holders(needle)? else { return Ok(HashSet::new()) };
+    let Some(holders) = index.holders(needle, attempts)? else { return Ok(HashSet::new()) };
     Ok(index.known(attempts)?.difference(&holders).copied().collect())
 }
 
@@ -135,14 +173,23 @@ pub async fn index_texts(
     index: &TextIndex,
     mut step: impl FnMut(u64, u64),
 ) -> Result<u64, ViewError> {
-    let attempts = snapshot.states(&EpisodeFilter::default()).await?;
-    let known = index.known(&attempts)?;
-    let is_new = |state: &&AttemptState| !state.is_running && !known.contains(&state.key);
-    let new: Vec<&AttemptState> = attempts.iter().filter(is_new).collect();
+    let all = EpisodeFilter::default();
+    let (mut new, mut after) = (Vec::new(), None);
+    loop {
+        let attempts = snapshot.states(&all, after, SEARCH_ROWS).await?;
+        let known = index.known(&attempts)?;
+        let is_new = |state: &&AttemptState| !state.is_running && !known.contains(&state.key);
+        new.extend(attempts.iter().filter(is_new).copied());
+        after = match attempts.last() {
+            Some(last) => Some(last.place()),
+            None => break,
+        };
+    }
+
     for (state, done) in new.iter().zip(1..) {
         let attempt = snapshot.attempt_of_key(state.key).await?;
         let calls = snapshot.calls(&attempt).await?;
-        index.put(**state, &text_of_all(&calls))?;
+        index.put(*state, &text_of_all(&calls))?;
         step(done, new.len() as u64);
     }
     Ok(new.len() as u64)

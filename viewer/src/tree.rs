@@ -1,15 +1,19 @@
 //! One attempt as turns, threaded as an export would thread it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use episode::{Call, EpisodeId, Reward, RewardScope};
-use exporter::{Finding, diagnose_tree, whole_requests};
+use episode::{Body, Call, CallId, EpisodeId, Reward, RewardScope};
+use exporter::{ChoiceLink, Finding, diagnose_tree, whole_requests};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use store::{EpisodeSummary, Selection, Snapshot};
+use store::{EpisodeSummary, Selection, Snapshot, SnapshotError};
+use wire::{Conversation, ConversationReader};
 
+use crate::bounds::MESSAGE_COPIES;
+use crate::call::CallView;
 use crate::episodes::EpisodeView;
 use crate::error::ViewError;
+use crate::messages::first_links;
 use crate::parameters::Parameters;
 use crate::time::{milliseconds, seconds};
 use crate::turn::{TurnMaker, TurnView, model};
@@ -40,9 +44,19 @@ pub struct EpisodeTree {
     pub forks: Vec<Value>,
     /// The rewards, in the order in which they were given.
     pub rewards: Vec<RewardView>,
+    /// Only if messages are asked for: the calls with a turn, each with the messages that are new
+    /// in its first one, and without tools.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calls: Option<Vec<CallView>>,
 }
 
 impl EpisodeTree {
+    /// The calls that were read with their messages, by their ids.
+    pub fn calls_by_id(&self) -> HashMap<&str, &CallView> {
+        let calls = self.calls.iter().flatten();
+        calls.map(|call| (call.call_id.as_str(), call)).collect()
+    }
+
     /// True for a recording of what was said alone: the server told no ids.
     pub fn is_text_only(&self) -> bool {
         let is_counted = self.turns.iter().any(|turn| turn.counted_tokens.is_some());
@@ -104,6 +118,7 @@ pub(crate) async fn tree(
     mut parameters: Parameters,
 ) -> Result<EpisodeTree, ViewError> {
     let attempt = parameters.parsed("attempt", "a number from 0")?;
+    let has_messages = parameters.flag("messages")?;
     parameters.end()?;
     let (attempts, summary) = find(snapshot, id, attempt).await?;
 
@@ -113,7 +128,15 @@ pub(crate) async fn tree(
     let calls = snapshot.calls(&record).await?;
 
     let (diagnosis, links, calls) = diagnose_tree(record, calls);
-    let maker = TurnMaker::new(&calls, &whole_requests(&calls), &weights);
+    let whole = whole_requests(&calls);
+    let maker = TurnMaker::new(&calls, &whole, &weights);
+    let said = match has_messages {
+        true => {
+            borrow(snapshot, &calls, &links).await?;
+            Some(new_messages(&calls, &whole, &links, &maker, &weights))
+        }
+        false => None,
+    };
     let with_turn: BTreeSet<_> = links.iter().map(|link| link.call_id).collect();
     let numbered = calls.iter().zip(1..);
     let others = numbered.filter(|(call, _)| !with_turn.contains(&call.begun.call_id));
@@ -134,7 +157,52 @@ pub(crate) async fn tree(
             .map(|fork| serde_json::to_value(fork).unwrap_or_default())
             .collect(),
         rewards: rewards.iter().map(RewardView::of).collect(),
+        calls: said,
     })
+}
+
+/// The calls with a turn, each with the messages that are new in its first one.
+fn new_messages(
+    calls: &[Call],
+    whole: &BTreeMap<CallId, Body>,
+    links: &[ChoiceLink],
+    maker: &TurnMaker<'_>,
+    weights: &VersionTable,
+) -> Vec<CallView> {
+    let first_links = first_links(links);
+    let mut reader = ConversationReader::default();
+    let mut views = Vec::with_capacity(calls.len());
+    for call in calls {
+        let begun = &call.begun;
+        let Some(link) = first_links.get(&begun.call_id) else { continue };
+        let request = whole.get(&begun.call_id).unwrap_or(&begun.request).read();
+        let sent = reader.messages(begun.route, &request);
+        let new = sent.iter().skip(maker.known_messages(link));
+        let messages = new.map(|message| message.value.clone()).collect();
+        let sent = Conversation { messages, ..Conversation::default() };
+        views.push(CallView::of(call, sent, weights));
+    }
+    views
+}
+
+/// Borrows the memory of a document with all messages of an attempt.
+async fn borrow(
+    snapshot: &mut Snapshot,
+    calls: &[Call],
+    links: &[ChoiceLink],
+) -> Result<(), ViewError> {
+    let lengths: HashMap<CallId, usize> =
+        calls.iter().map(|call| (call.begun.call_id, call.begun.request.len())).collect();
+    let new = first_links(links).into_values().map(|link| {
+        let before = link.parent.map_or(0, |(parent, _)| lengths[&parent]);
+        lengths[&link.call_id].saturating_sub(before)
+    });
+    let replies = calls.iter().filter_map(|call| Some(call.ended.as_ref()?.reply.len()));
+    let bytes = new.chain(replies).sum::<usize>() as u64 * MESSAGE_COPIES;
+    match snapshot.borrow_bytes(bytes).await {
+        true => Ok(()),
+        false => Err(SnapshotError::TooLarge { bytes, bytes_max: snapshot.bytes_max() }.into()),
+    }
 }
 
 /// Finds an attempt; the newest one if no number is given. Returns the numbers of all attempts.

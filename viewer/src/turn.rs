@@ -1,13 +1,12 @@
 //! A turn: one choice of a call, and what it adds to the conversation.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use episode::{Body, Call, CallEnd, CallId, Choice};
 use exporter::ChoiceLink;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use wire::ReplyAnswer;
+use wire::{ConversationReader, ReadMessage, ReplyAnswer};
 
 use crate::excerpt::{excerpt, heard};
 use crate::time::{milliseconds, seconds};
@@ -81,12 +80,12 @@ impl ContinuedView {
     }
 }
 
-/// The words of a call, as far as turns need them. Hashes stand for messages: the bodies of a long
-/// episode are large.
+/// The words of a call, as far as turns need them. Likenesses stand for messages: the bodies of
+/// a long episode are large.
 struct CallWords {
-    /// Hashes of the messages that were sent.
+    /// The likenesses of the messages that were sent.
     sent: Vec<u64>,
-    /// The hash of the answer of each choice, and an excerpt of it.
+    /// The likeness of the answer of each choice, and an excerpt of it.
     answers: HashMap<u32, (u64, String)>,
     /// An excerpt of what a user or a tool said last.
     heard: String,
@@ -109,9 +108,11 @@ impl<'a> TurnMaker<'a> {
     ) -> Self {
         let numbered = calls.iter().zip(1..);
         let by_id = numbered.map(|(call, number)| (call.begun.call_id, (number, call))).collect();
+        let mut reader = ConversationReader::default();
         let said = calls.iter().filter(|call| call.begun.route.generates()).map(|call| {
             let request = whole.get(&call.begun.call_id).unwrap_or(&call.begun.request).read();
-            (call.begun.call_id, CallWords::of(call, &request))
+            let sent = reader.messages(call.begun.route, &request);
+            (call.begun.call_id, CallWords::of(call, &sent))
         });
         Self { said: said.collect(), calls: by_id, weights }
     }
@@ -180,24 +181,19 @@ impl<'a> TurnMaker<'a> {
 }
 
 impl CallWords {
-    fn of(call: &Call, request: &[u8]) -> Self {
-        let conversation = wire::conversation(call.begun.route, request).unwrap_or_default();
+    fn of(call: &Call, sent: &[Arc<ReadMessage>]) -> Self {
         let ended = call.ended.iter();
         let answers = ended.flat_map(|ended| wire::answers(call.begun.route, &ended.reply.read()));
-        let of =
-            |ReplyAnswer { index, message }| (index, (hash(&message), excerpt(&message, true)));
+        let of = |ReplyAnswer { index, message }| {
+            let said = excerpt(&message, true);
+            (index, (ReadMessage::of(message).likeness, said))
+        };
         Self {
-            sent: conversation.messages.iter().map(hash).collect(),
-            heard: heard(&conversation.messages),
+            sent: sent.iter().map(|message| message.likeness).collect(),
+            heard: heard(sent.iter().map(|message| &message.value)),
             answers: answers.map(of).collect(),
         }
     }
-}
-
-fn hash(message: &Value) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    wire::canonical(message).hash(&mut hasher);
-    hasher.finish()
 }
 
 /// The tokens of the only reply of a call, as the server counted them.

@@ -3,6 +3,7 @@
 //! - [`conversation`]: the history and the tools of a request.
 //! - [`answers`]: the assistant's messages of a reply.
 //! - `canonical`: one text for all spellings of a message.
+//! - `reader`: the histories of requests that follow each other, each message read once.
 //! - `chain`: requests that go on from a response that the server keeps. `state`: the ids of what
 //!   it keeps.
 //! - [`thread_root`]: the beginning of a conversation, which all of its turns share.
@@ -10,6 +11,7 @@
 
 mod canonical;
 mod chain;
+mod reader;
 mod state;
 mod template_fields;
 mod thread_root;
@@ -30,6 +32,7 @@ use crate::sse::events;
 use crate::translate::{messages, responses};
 pub use canonical::{canonical, content_text, parsed_arguments, reasoning};
 pub use chain::{prepend_turn, prepend_turns, previous_response, response_id, stores_reply};
+pub use reader::{ConversationReader, ReadMessage};
 pub use state::{
     NamedState, StatePlace, named_state, names_state, tells_state, told_ids, unknown_state_body,
 };

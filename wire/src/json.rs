@@ -260,7 +260,7 @@ fn list(
     }
 }
 
-fn skip_space(doc: &[u8], mut at: usize) -> usize {
+pub(crate) fn skip_space(doc: &[u8], mut at: usize) -> usize {
     while matches!(doc.get(at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
         at += 1;
     }

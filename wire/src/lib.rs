@@ -62,11 +62,12 @@ pub use ask::{
 };
 pub use chat::{Untranslatable, plain_message, sealed_texts, unread_counts};
 pub use conversation::{
-    BEGUN_MARKS, Conversation, ListedToken, NamedState, RawConversation, ReplyAnswer, StatePlace,
-    answer, answers, bytes_of_ids, canonical, content_text, conversation, is_answer,
-    is_begun_answer, listed_tokens, named_state, names_state, parsed_arguments, prepend_turn,
-    prepend_turns, previous_response, raw_conversation, reasoning, response_id, stores_reply,
-    tells_state, template_fields, thread_root, told_ids, unknown_state_body,
+    BEGUN_MARKS, Conversation, ConversationReader, ListedToken, NamedState, RawConversation,
+    ReadMessage, ReplyAnswer, StatePlace, answer, answers, bytes_of_ids, canonical, content_text,
+    conversation, is_answer, is_begun_answer, listed_tokens, named_state, names_state,
+    parsed_arguments, prepend_turn, prepend_turns, previous_response, raw_conversation, reasoning,
+    response_id, stores_reply, tells_state, template_fields, thread_root, told_ids,
+    unknown_state_body,
 };
 pub use dialect::{Dialect, dialect_of_models};
 pub use document::ReplyDocument;

@@ -13,6 +13,7 @@ use self::aligned::{Said, Stretch, aligned};
 use self::conversation::{MESSAGES_MAX, SaidMessage, conversation};
 use super::episodes::state_cell;
 use super::message::TextRoom;
+use super::named::Depth;
 use super::numbers::{grouped, milliseconds};
 use super::source::SourceArgs;
 use crate::exit::{CommandResult, Failure};
@@ -99,13 +100,13 @@ struct EpisodeNumbers {
 pub(crate) async fn run(mut args: Args) -> CommandResult {
     let source = args.source.open().await?;
     let work = async {
-        let a = source.named(args.a.as_ref(), 1).await?;
-        let mut b = source.named(args.b.as_ref(), 0).await?;
+        let a = source.named(args.a.as_ref(), 1, Depth::Messages).await?;
+        let mut b = source.named(args.b.as_ref(), 0, Depth::Messages).await?;
         // The newest is compared with the one before it.
         if args.b.is_none() && is_same_attempt(&a, &b) {
-            b = source.named(None, 1).await?;
+            b = source.named(None, 1, Depth::Messages).await?;
         }
-        let said = (conversation(&source, &a).await?, conversation(&source, &b).await?);
+        let said = (conversation(&a), conversation(&b));
         Ok::<_, Failure>(AttemptComparison::of((&a, said.0), (&b, said.1)))
     };
     let found = terminal::waiting("comparing", work).await?;

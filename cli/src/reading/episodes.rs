@@ -161,51 +161,54 @@ pub(crate) async fn run(mut args: Args) -> CommandResult {
     }
     let shown = list.episodes.len() as u64;
     if shown < list.total {
-        terminal::remark(&format!(
-            "{} of {} episodes; --limit 0 lists all",
-            grouped(shown),
-            grouped(list.total)
-        ));
+        let (shown, all) = (grouped(shown), total(&list));
+        terminal::remark(&format!("{shown} of {all} episodes; --limit 0 lists all"));
+    }
+    if let Some(sorted) = list.sorted {
+        terminal::remark(&format!("sorted are the newest {} alone", grouped(sorted)));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The number of all episodes of a list.
+fn total(list: &EpisodeList) -> String {
+    let more = if list.total_is_least { "more than " } else { "" };
+    format!("{more}{}", grouped(list.total))
 }
 
 /// Reads the first `limit` episodes; all if it is 0.
 async fn read(args: &Args, source: &Source, limit: u32) -> Result<EpisodeList, Failure> {
     let mut parameters = args.filter.parameters();
     parameters.extend(args.sort.as_ref().map(|order| pair("sort", order)));
-    // The view finds ids that contain a text.
-    parameters.extend(args.episode.as_ref().map(|episode| pair("name", episode)));
+    parameters.extend(args.episode.as_ref().map(|episode| pair("episode", episode)));
     let has_text = args.wide || (!args.json && has_room_for_text());
     parameters.extend(has_text.then(|| pair("text", 1)));
 
     let wanted = if limit == 0 { usize::MAX } else { limit as usize };
     let mut found: Vec<EpisodeView> = Vec::new();
-    // While a recorder writes, an episode may move to the next page.
+    // While a recorder writes, an episode may move to the next page of an order.
     let mut seen = HashSet::new();
-    let mut offset = 0_u64;
+    let (mut offset, mut cursor) = (0_u64, None);
 
     loop {
         let mut parameters = parameters.clone();
         let left = u32::try_from(wanted - found.len()).unwrap_or(PAGE).min(PAGE);
-        let size = if args.episode.is_some() { PAGE } else { left };
-        parameters.push(pair("limit", size));
-        parameters.push(pair("offset", offset));
-
-        let page = source.episodes(&parameters).await?;
-        let read = page.episodes.len() as u64;
-        let named = page.episodes.into_iter().filter(|episode| {
-            args.episode.as_ref().is_none_or(|id| id.as_str() == episode.episode_id)
+        parameters.push(pair("limit", left));
+        parameters.push(match &cursor {
+            Some(cursor) => pair("cursor", cursor),
+            None => pair("offset", offset),
         });
-        let new = named.filter(|one| seen.insert((one.episode_id.clone(), one.attempt)));
-        found.extend(new);
-        offset += read;
 
-        let is_end = read < u64::from(size);
-        if is_end || found.len() >= wanted {
-            let all = if args.episode.is_some() { found.len() as u64 } else { page.total };
+        let mut page = source.episodes(&parameters).await?;
+        let read = page.episodes.len() as u64;
+        let new = page.episodes.drain(..);
+        found.extend(new.filter(|one| seen.insert((one.episode_id.clone(), one.attempt))));
+        offset += read;
+        cursor = page.next.take();
+
+        if read < u64::from(left) || found.len() >= wanted {
             found.truncate(wanted);
-            return Ok(EpisodeList { total: all, episodes: found });
+            return Ok(EpisodeList { episodes: found, ..page });
         }
     }
 }
@@ -219,7 +222,7 @@ async fn read_costs(
     let mut parameters = args.filter.parameters();
     // There it is about calls: those of an attempt that went on later belong to it as well.
     parameters.retain(|(name, _)| name != "until");
-    parameters.extend(args.episode.as_ref().map(|episode| pair("name", episode)));
+    parameters.extend(args.episode.as_ref().map(|episode| pair("episode", episode)));
     parameters.push(pair("usage", 1));
     let stats = terminal::waiting("counting tokens", source.stats(&parameters)).await?;
     if stats.truncated {
@@ -255,7 +258,7 @@ async fn watch(args: &Args, source: &Source) -> CommandResult {
         let limit = args.limit.filter(|limit| *limit > 0).map_or(room, |limit| limit.min(room));
         let list = read(args, source, limit).await?;
         let at = crate::time::clock(now() as f64 / 1e6);
-        let heading = format!("{} episodes at {at}; Ctrl-C ends this", grouped(list.total));
+        let heading = format!("{} episodes at {at}; Ctrl-C ends this", total(&list));
         let mut lines = vec![Line::styled(Style::Dim, heading)];
         lines.extend(page(&list.episodes, args.wide, None));
         terminal::redraw(&lines)?;

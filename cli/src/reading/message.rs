@@ -74,22 +74,37 @@ pub(super) struct ReadableMessage {
     unread: Vec<String>,
 }
 
+/// The tools of a conversation, by the ids of the calls: a result names the call alone.
+#[derive(Debug, Default)]
+pub(super) struct ToolNames(HashMap<String, String>);
+
+impl ToolNames {
+    /// Reads the next messages of a conversation in OpenAI's form.
+    pub(super) fn read(&mut self, messages: &[Value]) -> Vec<ReadableMessage> {
+        messages.iter().map(|message| self.read_one(message)).collect()
+    }
+
+    /// Reads the next message.
+    pub(super) fn read_one(&mut self, message: &Value) -> ReadableMessage {
+        self.learn([message]);
+        let tool = message["tool_call_id"].as_str().and_then(|id| self.0.get(id).cloned());
+        ReadableMessage { tool, ..ReadableMessage::of(message) }
+    }
+
+    /// Takes the tools that messages call.
+    pub(super) fn learn<'a>(&mut self, messages: impl IntoIterator<Item = &'a Value>) {
+        for call in messages.into_iter().flat_map(tool_calls) {
+            if let (Some(id), Some(name)) = (call["id"].as_str(), tool_name(call)) {
+                self.0.insert(id.to_owned(), name);
+            }
+        }
+    }
+}
+
 impl ReadableMessage {
     /// Reads the messages of a conversation in OpenAI's form.
     pub(super) fn all(messages: &[Value]) -> Vec<Self> {
-        let mut names = HashMap::new();
-        messages
-            .iter()
-            .map(|message| {
-                for call in tool_calls(message) {
-                    if let (Some(id), Some(name)) = (call["id"].as_str(), tool_name(call)) {
-                        names.insert(id, name);
-                    }
-                }
-                let tool = message["tool_call_id"].as_str().and_then(|id| names.get(id).cloned());
-                Self { tool, ..Self::of(message) }
-            })
-            .collect()
+        ToolNames::default().read(messages)
     }
 
     /// Reads one message.

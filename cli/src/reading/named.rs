@@ -8,6 +8,15 @@ use super::source::{Source, pair};
 use crate::exit::Failure;
 use crate::options::parse::AttemptName;
 
+/// What is read of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Depth {
+    /// Its turns.
+    Turns,
+    /// Its turns, with what was said in each.
+    Messages,
+}
+
 /// Episodes among which a name is looked for that begins or sounds as one that was given.
 const LOOKED_AT: u32 = 1000;
 /// Names that are told where none, or more than one, is meant.
@@ -21,9 +30,12 @@ impl Source {
         &self,
         name: Option<&AttemptName>,
         behind: u32,
+        depth: Depth,
     ) -> Result<EpisodeTree, Failure> {
-        let Some(AttemptName { id, attempt }) = name else { return self.newest(behind).await };
-        let failure = match self.tree(id, *attempt).await {
+        let Some(AttemptName { id, attempt }) = name else {
+            return self.newest(behind, depth).await;
+        };
+        let failure = match self.at_depth(depth, id, *attempt).await {
             Ok(tree) => return Ok(tree),
             Err(failure) => failure,
         };
@@ -31,7 +43,7 @@ impl Source {
         let (longer, is_whole) = self.names(Some(id)).await.unwrap_or_default();
         let longer: Vec<&String> = longer.iter().filter(|name| name.starts_with(id)).collect();
         match longer.as_slice() {
-            [only] if *only != id && is_whole => self.tree(only, *attempt).await,
+            [only] if *only != id && is_whole => self.at_depth(depth, only, *attempt).await,
             [_, _, ..] if !longer.contains(&id) => {
                 let told = told(longer.into_iter());
                 Err(Failure::new(format!("several episodes begin with `{id}`")).hint(told))
@@ -44,10 +56,22 @@ impl Source {
         }
     }
 
-    async fn newest(&self, behind: u32) -> Result<EpisodeTree, Failure> {
+    async fn at_depth(
+        &self,
+        depth: Depth,
+        id: &str,
+        attempt: Option<u32>,
+    ) -> Result<EpisodeTree, Failure> {
+        match depth {
+            Depth::Turns => self.tree(id, attempt).await,
+            Depth::Messages => self.told_tree(id, attempt).await,
+        }
+    }
+
+    async fn newest(&self, behind: u32, depth: Depth) -> Result<EpisodeTree, Failure> {
         let list = self.episodes(&vec![pair("limit", 1), pair("offset", behind)]).await?;
         match list.episodes.first() {
-            Some(newest) => self.tree(&newest.episode_id, Some(newest.attempt)).await,
+            Some(newest) => self.at_depth(depth, &newest.episode_id, Some(newest.attempt)).await,
             None if list.total == 0 => Err(Failure::new("the recording has no episodes yet")),
             None => Err(Failure::new("the recording has no other episode to compare with")),
         }

@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use viewer::EpisodeTree;
 
 use self::select::CallName;
+use super::named::Depth;
 use super::source::{Source, SourceArgs};
 use crate::exit::{CommandResult, Failure};
 use crate::options::parse::{AttemptName, attempt_name};
@@ -81,12 +82,14 @@ pub(crate) async fn run(mut args: Args) -> CommandResult {
     let attempt =
         |name: AttemptName| AttemptName { attempt: args.attempt.or(name.attempt), ..name };
     let name = args.episode.clone().map(attempt);
-    let reading = source.named(name.as_ref(), 0);
-    let tree = terminal::waiting("reading the episode", reading).await?;
     let named = match (args.turn, &args.call) {
         (Some(number), _) => Some(CallName::Number(number)),
         (None, named) => named.clone(),
     };
+    let is_page = !(args.tokens || args.raw || args.json || args.tree || named.is_some());
+    let depth = if is_page { Depth::Messages } else { Depth::Turns };
+    let reading = source.named(name.as_ref(), 0, depth);
+    let tree = terminal::waiting("reading the episode", reading).await?;
 
     match (args.tokens || args.raw, named) {
         (true, named) => parts(&args, &source, &tree, named).await?,
@@ -101,7 +104,7 @@ pub(crate) async fn run(mut args: Args) -> CommandResult {
         (false, None) if args.json => print_turns(&tree)?,
         (false, None) if args.tree => tree::print(&tree)?,
         (false, None) => {
-            page::print(&source, &tree, args.full).await?;
+            page::print(&tree, args.full)?;
             let episode = &tree.episode;
             let place = args.source.in_browser(&episode.episode_id, episode.attempt);
             if terminal::messages_are_read() {

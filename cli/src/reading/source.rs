@@ -110,6 +110,17 @@ impl Source {
         self.document(View::Tree, episode, &attempt.into_iter().collect()).await
     }
 
+    /// An attempt as turns, with what was said in each.
+    pub(super) async fn told_tree(
+        &self,
+        episode: &str,
+        attempt: Option<u32>,
+    ) -> Result<EpisodeTree, Failure> {
+        let mut parameters = vec![pair("messages", 1)];
+        parameters.extend(attempt.map(|number| pair("attempt", number)));
+        self.document(View::Tree, episode, &parameters).await
+    }
+
     /// A call as messages.
     pub(super) async fn call(&self, id: &str) -> Result<CallView, Failure> {
         self.document(View::Call, id, &Vec::new()).await

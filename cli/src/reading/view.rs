@@ -12,6 +12,7 @@ use store::Snapshot;
 use tokio::sync::watch;
 use viewer::Viewer;
 
+use super::named::Depth;
 use super::source::{Source, SourceArgs, conversation, token_texts};
 use crate::exit::{CommandResult, Failure};
 use crate::http::base_url;
@@ -89,7 +90,7 @@ async fn place(source: &Source, episode: Option<&AttemptName>) -> Result<String,
     if episode.is_none() {
         return Ok(String::new());
     }
-    let found = source.named(episode, 0).await?.episode;
+    let found = source.named(episode, 0, Depth::Turns).await?.episode;
     Ok(conversation(&found.episode_id, found.attempt))
 }
 

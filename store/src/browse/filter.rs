@@ -1,9 +1,10 @@
 //! The filter of lists: which attempts they hold.
 
-use episode::{GroupId, Micros, TaskId};
+use episode::{EpisodeId, GroupId, Micros, TaskId};
 
 use crate::database::query::{Query, query};
 use crate::database::value::Value;
+use crate::types::OpenedKey;
 
 /// The newest reward of a whole attempt `e`; null if there is none, or it is null.
 pub(crate) const REWARD: &str = "(SELECT r.value FROM reward r WHERE r.episode_key = e.episode_key \
@@ -12,6 +13,8 @@ pub(crate) const REWARD: &str = "(SELECT r.value FROM reward r WHERE r.episode_k
 /// A filter of attempts. An empty one takes all.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EpisodeFilter {
+    /// Only this episode (all its attempts).
+    pub episode: Option<EpisodeId>,
     /// Text that the id of the episode contains, regardless of case.
     pub name: Option<String>,
     /// Text that the id of the group contains, regardless of case.
@@ -65,6 +68,9 @@ impl Conditions {
             all.add("lower(e.group_id) LIKE $ ESCAPE '\\'", containing(name));
         }
 
+        if let Some(episode) = &filter.episode {
+            all.add("e.episode_id = $", episode.as_str());
+        }
         if let Some(group) = &filter.group {
             all.add("e.group_id = $", group.as_str());
         }
@@ -113,6 +119,13 @@ impl Conditions {
         self.sql.push(condition.replacen('$', &format!("${}", self.values.len()), 1));
     }
 
+    /// Adds that an attempt is beyond a place in the order in which attempts began.
+    pub(crate) fn add_beyond(&mut self, after: OpenedKey, descending: bool) {
+        let sign = if descending { "<" } else { ">" };
+        self.add(&format!("(e.opened_at, e.episode_key) {sign} ($"), after.opened_at);
+        self.extend_last(", $)", after.key);
+    }
+
     /// Adds text with a value to the last condition.
     fn extend_last(&mut self, text: &str, value: impl Into<Value>) {
         self.values.push(value.into());
@@ -128,6 +141,11 @@ impl Conditions {
             true => "1 = 1".to_owned(),
             false => self.sql.join(" AND "),
         }
+    }
+
+    /// True if all are taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sql.is_empty()
     }
 
     /// The number of values, which are `$1` and so on.

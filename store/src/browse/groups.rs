@@ -1,16 +1,21 @@
 //! The scores of attempts, and what their groups cost.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use episode::{GroupId, Micros, TaskId};
 
 use crate::browse::filter::{Conditions, EpisodeFilter, REWARD};
-use crate::database::query::query;
+use crate::browse::total::ListTotal;
+use crate::database::query::{Query, query};
 use crate::database::row::Row;
 use crate::error::SnapshotError;
 use crate::feed::places::FAILED;
 use crate::snapshot::Snapshot;
 use crate::snapshot::rows::parse;
+use crate::types::OpenedKey;
+
+/// Attempts in which groups are looked for at a time.
+const MEMBERS: u32 = 1000;
 
 /// One attempt, as far as numbers about many need it.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,6 +48,39 @@ pub struct GroupCounts {
 }
 
 impl Snapshot {
+    /// The groups of the attempts that a filter takes, that of the newest attempt first: at most
+    /// `limit`, and the number of all.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn newest_groups(
+        &mut self,
+        filter: &EpisodeFilter,
+        limit: usize,
+    ) -> Result<(Vec<GroupId>, ListTotal), SnapshotError> {
+        let total = self.groups_total(&Conditions::of(filter)).await?;
+        let wanted = match total.is_least {
+            true => limit,
+            false => limit.min(usize::try_from(total.count).unwrap_or(usize::MAX)),
+        };
+
+        let (mut groups, mut seen, mut after) = (Vec::new(), HashSet::new(), None);
+        while groups.len() < wanted {
+            let rows = newest_members(filter, after).fetch_all(self.connection()).await?;
+            let Some(last) = rows.last() else { break };
+            let (opened_at, key) = (last.try_get("opened_at")?, last.try_get("episode_key")?);
+            after = Some(OpenedKey { opened_at, key });
+            for row in &rows {
+                let Some(group) = row.try_get::<Option<String>>("group_id")? else { continue };
+                if seen.insert(group.clone()) {
+                    groups.push(parse(group, "group id")?);
+                }
+            }
+        }
+        groups.truncate(wanted);
+        Ok((groups, total))
+    }
+
     /// The scores of the attempts that a filter takes, by group and time.
     ///
     /// # Errors
@@ -87,6 +125,20 @@ impl Snapshot {
         }
         Ok(counts)
     }
+}
+
+/// The statement of the next attempts behind `after` in which groups are looked for.
+pub(super) fn newest_members(filter: &EpisodeFilter, after: Option<OpenedKey>) -> Query {
+    let mut conditions = Conditions::of(filter);
+    if let Some(after) = after {
+        conditions.add_beyond(after, true);
+    }
+    let select = format!(
+        "SELECT e.episode_key, e.opened_at, e.group_id FROM episode e WHERE {} \
+         ORDER BY e.opened_at DESC, e.episode_key DESC LIMIT {MEMBERS}",
+        conditions.sql()
+    );
+    conditions.query(select)
 }
 
 fn score_of(row: &Row) -> Result<Score, SnapshotError> {

@@ -10,8 +10,13 @@ use crate::site::{Site, on_both};
 use crate::tests::{begun, ended};
 use crate::{MessageRow, PastCalls, Snapshot, SqlCell, Store};
 
-const NEWEST: EpisodePage =
-    EpisodePage { order: EpisodeOrder::Opened, descending: true, limit: 100, offset: 0 };
+const NEWEST: EpisodePage = EpisodePage {
+    order: EpisodeOrder::Opened,
+    descending: true,
+    limit: 100,
+    offset: 0,
+    after: None,
+};
 
 fn reward(value: f64) -> Reward {
     let (name, source) = ("reward".to_owned(), "test".to_owned());
@@ -41,7 +46,8 @@ async fn recorded(site: &Site) {
 }
 
 async fn names(snapshot: &mut Snapshot, filter: EpisodeFilter, page: EpisodePage) -> Vec<String> {
-    let (found, total) = snapshot.page(&filter, page).await.unwrap();
+    let listed = snapshot.page(&filter, page).await.unwrap();
+    let (found, total) = (listed.episodes, listed.total.count);
     let shown = found.len() as u64 + page.offset;
     assert!(total >= shown && (shown == total || found.len() == page.limit as usize));
     found.into_iter().map(|summary| summary.episode.id.to_string()).collect()
@@ -91,7 +97,7 @@ async fn a_page_holds_what_its_filter_takes_in_its_order() {
             (EpisodeOrder::Closed, false, ["d", "a"]),
             (EpisodeOrder::Name, false, ["a", "b_b"]),
         ] {
-            let page = EpisodePage { order, descending, limit: 2, offset: 0 };
+            let page = EpisodePage { order, descending, limit: 2, ..NEWEST };
             assert_eq!(names(&mut snapshot, all(), page).await, expected, "{order:?}");
         }
         let second = EpisodePage { limit: 2, offset: 2, ..NEWEST };
@@ -221,7 +227,7 @@ async fn the_first_and_the_last_body_of_an_attempt_are_read() {
     on_both(async |site: Site| {
         long_episode(&site).await;
         let mut snapshot = site.snapshot().await;
-        let (found, _) = snapshot.page(&EpisodeFilter::default(), NEWEST).await.unwrap();
+        let found = snapshot.page(&EpisodeFilter::default(), NEWEST).await.unwrap().episodes;
         let key = found[0].episode.key;
         let first = snapshot.first_request(key).await.unwrap().unwrap();
         assert!(snapshot.body_alone(&first, 1 << 20).await.unwrap().unwrap() == noise(1, 2000));
@@ -250,7 +256,7 @@ async fn the_last_body_is_read_without_the_log_before_it() {
     drop(file);
 
     let mut snapshot = site.snapshot().await;
-    let (found, _) = snapshot.page(&EpisodeFilter::default(), NEWEST).await.unwrap();
+    let found = snapshot.page(&EpisodeFilter::default(), NEWEST).await.unwrap().episodes;
     let episode = &found[0].episode;
     assert!(snapshot.calls(episode).await.is_err(), "the log as a whole is broken");
     let last = snapshot.last_reply(episode.key).await.unwrap().unwrap();

@@ -11,13 +11,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::browse::filter::{Conditions, EpisodeFilter};
+use crate::browse::total::ListTotal;
 use crate::database::local::LocalConnection;
-use crate::database::query::query;
+use crate::database::query::{Query, query};
 use crate::database::row::Row;
 use crate::error::SnapshotError;
-use crate::snapshot::Snapshot;
 use crate::snapshot::rows::episode_of;
-use crate::types::AttemptRecord;
+use crate::snapshot::{EPISODE, Snapshot};
+use crate::types::{AttemptRecord, OpenedKey};
 
 /// Characters that are looked up at once.
 const GRAM_CHARS: usize = 3;
@@ -45,6 +46,13 @@ pub struct AttemptState {
     pub is_running: bool,
 }
 
+impl AttemptState {
+    /// Its place among all attempts.
+    pub fn place(&self) -> OpenedKey {
+        OpenedKey { opened_at: self.opened_at, key: self.key }
+    }
+}
+
 /// An index of texts.
 #[derive(Debug)]
 pub struct TextIndex(LocalConnection);
@@ -67,12 +75,17 @@ impl TextIndex {
         path.is_file().then(|| Self::create(path).ok()).flatten()
     }
 
-    /// The attempts that are indexed as they are now.
+    /// Those of these attempts that are indexed as they are now.
     ///
     /// # Errors
     /// [`SnapshotError`] when the index cannot be read.
     pub fn known(&self, attempts: &[AttemptState]) -> Result<HashSet<i64>, SnapshotError> {
-        let rows = self.0.fetch("SELECT * FROM indexed", &[], usize::MAX)?;
+        let Some((first, last)) = ends(attempts) else { return Ok(HashSet::new()) };
+        let rows = self.0.fetch(
+            "SELECT * FROM indexed WHERE episode_key BETWEEN $1 AND $2",
+            &[first.into(), last.into()],
+            usize::MAX,
+        )?;
         let mut indexed: HashMap<i64, (i64, i64)> = HashMap::with_capacity(rows.len());
         for row in &rows {
             let state = (row.named("opened_at")?, row.named("calls")?);
@@ -85,24 +98,29 @@ impl TextIndex {
         Ok(attempts.iter().filter(same).map(|attempt| attempt.key).collect())
     }
 
-    /// Of the attempts that are indexed those that may hold a text, which is in lower case. `None`
-    /// where it is too short to be looked up.
+    /// Of the attempts that are indexed those that may hold a text, which is in lower case: at
+    /// least those of `attempts`. `None` where it is too short to be looked up.
     ///
     /// # Errors
     /// [`SnapshotError`] when the index cannot be read.
-    pub fn holders(&self, text: &str) -> Result<Option<HashSet<i64>>, SnapshotError> {
+    pub fn holders(
+        &self,
+        text: &str,
+        attempts: &[AttemptState],
+    ) -> Result<Option<HashSet<i64>>, SnapshotError> {
         let chars: Vec<char> = text.chars().collect();
         let grams: BTreeSet<String> =
             chars.windows(GRAM_CHARS).map(|gram| gram.iter().collect()).collect();
         if grams.is_empty() || text.contains('\0') {
             return Ok(None);
         }
+        let Some((first, last)) = ends(attempts) else { return Ok(Some(HashSet::new())) };
         let quoted =
             grams.iter().take(GRAMS_MAX).map(|gram| format!("\"{}\"", gram.replace('"', "\"\"")));
         let all = quoted.collect::<Vec<_>>().join(" AND ");
         let rows = self.0.fetch(
-            "SELECT rowid FROM grams WHERE grams MATCH $1",
-            &[all.into()],
+            "SELECT rowid FROM grams WHERE grams MATCH $1 AND rowid BETWEEN $2 AND $3",
+            &[all.into(), first.into(), last.into()],
             usize::MAX,
         )?;
         let keys: Result<HashSet<i64>, sqlx::Error> =
@@ -130,28 +148,25 @@ impl TextIndex {
     }
 }
 
+/// The least and the largest key of attempts, if there are any.
+fn ends(attempts: &[AttemptState]) -> Option<(i64, i64)> {
+    let keys = attempts.iter().map(|attempt| attempt.key);
+    Some((keys.clone().min()?, keys.max()?))
+}
+
 impl Snapshot {
-    /// The attempts that a filter takes, the newest first.
+    /// The attempts that a filter takes, the newest first: at most `limit`, from behind `after`.
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
     pub async fn states(
         &mut self,
         filter: &EpisodeFilter,
+        after: Option<OpenedKey>,
+        limit: u32,
     ) -> Result<Vec<AttemptState>, SnapshotError> {
-        let conditions = Conditions::of(filter);
-        let select = format!(
-            "SELECT e.episode_key, e.opened_at, \
-             coalesce((SELECT s.calls FROM sealed s WHERE s.episode_key = e.episode_key), \
-             (SELECT count(*) FROM call c WHERE c.episode_key = e.episode_key)) AS calls, \
-             EXISTS (SELECT 1 FROM call c WHERE c.episode_key = e.episode_key \
-             AND c.ended_at IS NULL) AS running \
-             FROM episode e WHERE {} \
-             ORDER BY e.opened_at DESC, e.episode_id DESC, e.attempt DESC",
-            conditions.sql()
-        );
-
-        let rows = conditions.query(select).fetch_all(self.connection()).await?;
+        let states = next_states(filter, after, limit);
+        let rows = states.fetch_all(self.connection()).await?;
         let state = |row: &Row| {
             Ok(AttemptState {
                 key: row.try_get("episode_key")?,
@@ -163,17 +178,42 @@ impl Snapshot {
         rows.iter().map(state).collect()
     }
 
+    /// The number of the attempts that a filter takes.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn count(&mut self, filter: &EpisodeFilter) -> Result<ListTotal, SnapshotError> {
+        self.attempts_total(&Conditions::of(filter)).await
+    }
+
     /// The attempt of a key.
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read, or has no such attempt.
     pub async fn attempt_of_key(&mut self, key: i64) -> Result<AttemptRecord, SnapshotError> {
-        let select = "SELECT e.*, EXISTS (SELECT 1 FROM mark m \
-                      WHERE m.episode_key = e.episode_key) AS marked \
-                      FROM episode e WHERE e.episode_key = $1";
+        let select = format!("{EPISODE} WHERE e.episode_key = $1");
         let row = query(select).bind(key).fetch_one(self.connection()).await?;
         Ok(self.with_labels(episode_of(&row)?).await?)
     }
+}
+
+/// The statement of the next attempts behind `after` that a filter takes.
+pub(super) fn next_states(filter: &EpisodeFilter, after: Option<OpenedKey>, limit: u32) -> Query {
+    let mut conditions = Conditions::of(filter);
+    if let Some(after) = after {
+        conditions.add_beyond(after, true);
+    }
+    let select = format!(
+        "SELECT e.episode_key, e.opened_at, \
+         coalesce((SELECT s.calls FROM sealed s WHERE s.episode_key = e.episode_key), \
+         (SELECT count(*) FROM call c WHERE c.episode_key = e.episode_key)) AS calls, \
+         EXISTS (SELECT 1 FROM call c WHERE c.episode_key = e.episode_key \
+         AND c.ended_at IS NULL) AS running \
+         FROM episode e WHERE {} ORDER BY e.opened_at DESC, e.episode_key DESC LIMIT ${}",
+        conditions.sql(),
+        conditions.len() + 1
+    );
+    conditions.query(select).bind(limit)
 }
 
 #[cfg(test)]
@@ -190,12 +230,13 @@ mod tests {
         let index = TextIndex::create(&folder.path().join("text")).unwrap();
         index.put(state(1), "the quick brown fox \"jumps\"").unwrap();
         index.put(state(2), "größe über alles\nand more").unwrap();
-        let holders = |text: &str| index.holders(text).unwrap().unwrap();
+        let both = [state(1), state(2)];
+        let holders = |text: &str| index.holders(text, &both).unwrap().unwrap();
         assert_eq!(holders("quick b"), [1].into());
         assert_eq!(holders("\"jumps\""), [1].into());
         assert_eq!(holders("größe"), [2].into());
         assert_eq!(holders("nothing"), [].into());
-        assert_eq!(index.holders("qu").unwrap(), None);
+        assert_eq!(index.holders("qu", &both).unwrap(), None);
     }
 
     #[test]
@@ -213,7 +254,7 @@ mod tests {
 
         index.put(longer, "afterwards").unwrap();
         assert_eq!(index.known(&[longer]).unwrap(), [1].into());
-        assert_eq!(index.holders("before").unwrap(), Some([].into()));
+        assert_eq!(index.holders("before", &[longer]).unwrap(), Some([].into()));
     }
 
     #[test]

@@ -118,6 +118,15 @@ impl Query {
         self.fetch_all(on).await?.iter().map(Row::first).collect()
     }
 
+    /// The steps in which a file runs the statement.
+    #[cfg(test)]
+    pub(crate) async fn plan(mut self, on: &mut StoreConnection) -> String {
+        self.sql = format!("EXPLAIN QUERY PLAN {}", self.sql).into();
+        let steps = self.fetch_all(on).await.unwrap();
+        let steps = steps.iter().map(|step| step.try_get::<String>("detail").unwrap());
+        steps.collect::<Vec<_>>().join("; ")
+    }
+
     fn for_postgres(self) -> Result<(SqlStr, PgArguments), sqlx::Error> {
         let mut arguments = PgArguments::default();
         for value in self.values {

@@ -8,7 +8,7 @@ use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::SnapshotError;
 use crate::snapshot::sealed::Holder;
-use crate::snapshot::{SELECTED, Snapshot, bind};
+use crate::snapshot::{Snapshot, bind, selected};
 use crate::types::{AttemptRecord, Selection};
 
 /// One attempt at an episode, counted.
@@ -76,10 +76,10 @@ impl Snapshot {
         selection: &Selection,
     ) -> Result<Vec<EpisodeSummary>, SnapshotError> {
         let episodes = self.episodes(selection).await?;
-        let select = query(format!("{COUNTS} {SELECTED} {BY_ATTEMPT}"));
+        let select = query(format!("{COUNTS} {} {BY_ATTEMPT}", selected(selection)));
         let rows = bind(select, selection).fetch_all(self.connection()).await?;
         let mut counts = by_episode(&rows)?;
-        let select = query(format!("{SEALED} {SELECTED}"));
+        let select = query(format!("{SEALED} {}", selected(selection)));
         let sealed_rows = match self.has_sealed().await? {
             true => bind(select, selection).fetch_all(self.connection()).await?,
             false => Vec::new(),

@@ -14,7 +14,6 @@ use crate::error::ViewError;
 use crate::file::FileError;
 use crate::file::elements::PageElements;
 use crate::file::parts::{SharedParts, taken_out};
-use crate::groups::GroupList;
 use crate::tokens::TokensView;
 use crate::tree::EpisodeTree;
 use crate::turn::TurnView;
@@ -23,8 +22,6 @@ use crate::turn::TurnView;
 const WINDOW_TOKENS: u64 = 10_000;
 /// Attempts of a group that the page asks for: `ATTEMPTS_MAX` there.
 const ATTEMPTS_MAX: u32 = 512;
-/// Groups among which the page looks for one.
-const GROUPS_MAX: u32 = 1000;
 
 /// Names and values, as in a query.
 type AskedPairs = Vec<(String, String)>;
@@ -52,14 +49,8 @@ impl<'a, W: Write> Answers<'a, W> {
             vec![pair("group", group), pair("sort", "opened"), pair("limit", ATTEMPTS_MAX)];
         self.document(View::Episodes, "", of_group).await?;
 
-        let of_name = vec![pair("name", group), pair("limit", GROUPS_MAX)];
-        let text = self.asked(View::Groups, "", &of_name).await?;
-        let mut list: GroupList = read(&text)?;
-        // Groups whose names only contain this one are no part of what is shared.
-        list.groups.retain(|found| found.group_id == group.as_str());
-        list.total = list.groups.len() as u64;
-        let text = serde_json::to_string(&list).unwrap_or_default();
-        self.write(&key(View::Groups, "", &of_name), &text, &[])
+        let of_name = vec![pair("group", group)];
+        self.document(View::Groups, "", of_name).await.map(drop)
     }
 
     /// Answers what is asked about an attempt.
@@ -193,7 +184,7 @@ mod tests {
         assert!(windows.contains("WINDOW_TOKENS = 10_000;"));
         let group = include_str!("../../page/src/views/group.tsx");
         assert!(group.contains(&format!("ATTEMPTS_MAX = {ATTEMPTS_MAX};")));
-        assert!(group.contains(&format!("name: id, limit: {GROUPS_MAX} }}")));
+        assert!(group.contains("\"groups\", { group: id }"));
     }
 
     #[test]

@@ -4,9 +4,7 @@ use serde::Serialize;
 use viewer::{CallView, EpisodeTree, TurnView};
 
 use super::aligned::Said;
-use crate::exit::Failure;
-use crate::reading::message::ReadableMessage;
-use crate::reading::source::Source;
+use crate::reading::message::{ReadableMessage, ToolNames};
 
 /// Messages of an attempt that are compared; more take too long to align.
 pub(super) const MESSAGES_MAX: usize = 10_000;
@@ -31,29 +29,30 @@ impl SaidMessage {
 }
 
 /// The messages of an attempt: of each turn what was new in it, then the answer.
-pub(super) async fn conversation(
-    source: &Source,
-    tree: &EpisodeTree,
-) -> Result<Vec<SaidMessage>, Failure> {
-    let mut all = Vec::new();
-    let mut call: Option<CallView> = None;
+pub(super) fn conversation(tree: &EpisodeTree) -> Vec<SaidMessage> {
+    let (mut all, mut names) = (Vec::new(), ToolNames::default());
+    let mut before: Option<&TurnView> = None;
+    let calls = tree.calls_by_id();
     for turn in &tree.turns {
-        let is_first = call.as_ref().is_none_or(|call| call.call_id != turn.call_id);
-        if is_first {
-            call = Some(source.call(&turn.call_id).await?);
+        let is_first = before.is_none_or(|before| before.call_id != turn.call_id);
+        if let Some(call) = calls.get(turn.call_id.as_str()) {
+            all.extend(said(turn, call, is_first, &mut names));
         }
-        if let Some(call) = &call {
-            all.extend(said(turn, call, is_first));
-        }
+        before = Some(turn);
         if all.len() >= MESSAGES_MAX {
             break;
         }
     }
-    Ok(all)
+    all
 }
 
 /// The messages that a turn adds to a conversation.
-fn said(turn: &TurnView, call: &CallView, is_first: bool) -> Vec<SaidMessage> {
+fn said(
+    turn: &TurnView,
+    call: &CallView,
+    is_first: bool,
+    names: &mut ToolNames,
+) -> Vec<SaidMessage> {
     let of = |message: ReadableMessage, is_answer| SaidMessage {
         turn: turn.number,
         call_id: turn.call_id.clone(),
@@ -61,11 +60,11 @@ fn said(turn: &TurnView, call: &CallView, is_first: bool) -> Vec<SaidMessage> {
         text: message.plain(),
         message,
     };
-    let new = ReadableMessage::all(&call.messages).into_iter().skip(turn.new_from as usize);
+    let new = if is_first { call.messages.as_slice() } else { &[] };
     let mut found: Vec<SaidMessage> =
-        new.filter(|_| is_first).map(|message| of(message, false)).collect();
+        names.read(new).into_iter().map(|message| of(message, false)).collect();
     let choice = call.choices.iter().find(|choice| choice.index == turn.choice);
     let answer = choice.filter(|choice| !choice.message.is_null());
-    found.extend(answer.map(|choice| of(ReadableMessage::of(&choice.message), true)));
+    found.extend(answer.map(|choice| of(names.read_one(&choice.message), true)));
     found
 }

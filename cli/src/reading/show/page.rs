@@ -1,15 +1,14 @@
 //! An episode as a conversation.
 
-use viewer::{CallView, EpisodeTree, FindingView, OtherCall, TurnView};
+use viewer::{EpisodeTree, FindingView, OtherCall, TurnView};
 
 use super::super::episodes::state_cell;
-use super::super::message::TextRoom;
+use super::super::message::{TextRoom, ToolNames};
 use super::super::numbers::{grouped, reward};
-use super::super::source::Source;
-use super::turn::{self, answer, heading, new_messages};
+use super::turn::{self, answer, heading};
 use crate::exit::Failure;
 use crate::print;
-use crate::terminal::{self, Line, Style};
+use crate::terminal::{Line, Style};
 use crate::time::{date, rough};
 
 /// Calls that are named with a reason.
@@ -33,17 +32,13 @@ impl PagePart<'_> {
     }
 }
 
-/// Prints the conversation. Each turn is printed when it is read, and reading ends when nobody
+/// Prints the conversation of an attempt that was read with its messages. Printing ends when nobody
 /// listens any more.
-pub(super) async fn print(
-    source: &Source,
-    tree: &EpisodeTree,
-    is_full: bool,
-) -> Result<(), Failure> {
+pub(super) fn print(tree: &EpisodeTree, is_full: bool) -> Result<(), Failure> {
     let whole = TextRoom::whole();
     let shared = turn::shared_reasons(tree);
+    let (calls, mut names) = (tree.calls_by_id(), ToolNames::default());
     let mut goes_on = print::styled_lines(&about(tree, &whole))?;
-    let mut call: Option<CallView> = None;
     let mut before: Option<&TurnView> = None;
     for part in parts(tree) {
         if !goes_on {
@@ -57,21 +52,18 @@ pub(super) async fn print(
             }
             PagePart::Turn(turn) => turn,
         };
-        let is_first = call.as_ref().is_none_or(|call| call.call_id != turn.call_id);
-        let read = match call.take().filter(|_| !is_first) {
-            Some(read) => read,
-            None => terminal::waiting("reading a turn", source.call(&turn.call_id)).await?,
-        };
+        let is_first = before.is_none_or(|before| before.call_id != turn.call_id);
         let room = if is_full { TextRoom::whole() } else { TextRoom::short(command(tree, turn)) };
 
         let mut lines = vec![Line::default()];
         lines.extend(heading(tree, turn, before, &shared, &whole));
-        if is_first {
-            lines.extend(new_messages(turn, &read, &room));
+        if let Some(call) = calls.get(turn.call_id.as_str()) {
+            let new = names.read(if is_first { &call.messages } else { &[] });
+            lines.extend(new.iter().flat_map(|message| message.lines(&room)));
+            names.learn(call.choices.iter().map(|choice| &choice.message));
+            lines.extend(answer(turn, call, &room));
         }
-        lines.extend(answer(turn, &read, &room));
         goes_on = print::styled_lines(&lines)?;
-        call = Some(read);
         before = Some(turn);
     }
     Ok(())

@@ -146,8 +146,8 @@ fn trouble(turn: &TurnView, shared: &[&str]) -> Vec<String> {
     }
 }
 
-/// The messages that are new in a turn.
-pub(super) fn new_messages(turn: &TurnView, call: &CallView, room: &TextRoom) -> Vec<Line> {
+/// The messages that are new in a turn, of a call with all of its messages.
+fn new_messages(turn: &TurnView, call: &CallView, room: &TextRoom) -> Vec<Line> {
     let messages = ReadableMessage::all(&call.messages);
     let new = messages.iter().skip(turn.new_from as usize);
     new.flat_map(|message| message.lines(room)).collect()

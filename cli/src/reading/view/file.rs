@@ -10,6 +10,7 @@ use viewer::{FileContent, FileError, Viewer, attempts_of, write_page};
 
 use super::Args;
 use crate::exit::{CommandResult, Failure};
+use crate::reading::named::Depth;
 use crate::reading::source::{Source, failure};
 use crate::terminal;
 use crate::time::now;
@@ -25,7 +26,7 @@ pub(super) async fn write(viewer: &Viewer, args: &Args, to: &Path) -> CommandRes
     let attempts = match (&args.file.group, &args.episode) {
         (Some(group), _) => attempts_of(viewer, group).await.map_err(failure)?,
         (None, name) => {
-            let tree = Source::Store(viewer.clone()).named(name.as_ref(), 0).await?;
+            let tree = Source::Store(viewer.clone()).named(name.as_ref(), 0, Depth::Turns).await?;
             let episode = tree.episode.episode_id.parse().map_err(|e| Failure::of(&e))?;
             vec![AttemptId { episode, attempt: tree.episode.attempt }]
         }

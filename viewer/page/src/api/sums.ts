@@ -69,6 +69,7 @@ export interface Found {
   /** Attempts that were searched so far, those of earlier questions included. */
   searched: number;
   total: number;
+  total_is_least?: boolean;
   next: string | null;
 }
 

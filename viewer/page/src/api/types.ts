@@ -29,6 +29,8 @@ export interface Episode {
 
 export interface EpisodePage {
   total: number;
+  /** True if there are more than these. */
+  total_is_least?: boolean;
   episodes: Episode[];
 }
 
@@ -51,6 +53,7 @@ export interface Group {
 
 export interface GroupPage {
   total: number;
+  total_is_least?: boolean;
   groups: Group[];
 }
 

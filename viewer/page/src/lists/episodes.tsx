@@ -9,7 +9,7 @@ import { useKeys } from "../parts/keys";
 import { usePaged } from "../parts/paged";
 import { Text } from "../parts/text";
 import { episodeHref, href, replace } from "../route";
-import { ago, duration, number, plural, short, time } from "../words/format";
+import { ago, counted, duration, number, plural, short, time } from "../words/format";
 import { safe } from "../words/safe";
 import { ColumnMenu, useColumns } from "./columns";
 import { FilterField } from "./field";
@@ -243,7 +243,7 @@ export function Episodes({ query }: { query: Record<string, string> }) {
     const params = { ...paramsOf(FILTERS, query), sort, offset, limit, text };
     const page = await askJson<EpisodePage>("episodes", params, signal);
     learn(page.episodes);
-    return { total: page.total, rows: page.episodes };
+    return { total: page.total, isLeast: page.total_is_least ?? false, rows: page.episodes };
   });
   const refresh = useThrottled(paged.refresh, REFRESH_MS);
   useEvents({ group: query["group"], task: query["task"] }, refresh, refresh);
@@ -256,7 +256,7 @@ export function Episodes({ query }: { query: Record<string, string> }) {
       <div class="bar">
         <FilterField label="filter episodes" filters={FILTERS} values={query} onChange={set} />
         <span class="count" role="status">
-          {paged.total !== null && plural(paged.total, "episode")}
+          {paged.total !== null && counted(paged.total, paged.isLeast, "episode")}
         </span>
         <ColumnMenu columns={COLUMNS.filter(({ head }) => head !== GIST)} chosen={columns} />
       </div>

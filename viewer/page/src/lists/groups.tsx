@@ -9,7 +9,7 @@ import { useKeys } from "../parts/keys";
 import { usePaged } from "../parts/paged";
 import { Text } from "../parts/text";
 import { href, replace } from "../route";
-import { ago, decimal, number, plural, short, time } from "../words/format";
+import { ago, counted, decimal, number, plural, short, time } from "../words/format";
 import { FilterField } from "./field";
 import { paramsOf, type Filter } from "./filter";
 import { Table, type Column } from "./table";
@@ -111,7 +111,7 @@ export function Groups({ query }: { query: Record<string, string> }) {
   const paged = usePaged<Group>(key, async (offset, limit, signal) => {
     const params = { ...paramsOf(FILTERS, query), sort, offset, limit };
     const page = await askJson<GroupPage>("groups", params, signal);
-    return { total: page.total, rows: page.groups };
+    return { total: page.total, isLeast: page.total_is_least ?? false, rows: page.groups };
   });
   const refresh = useThrottled(paged.refresh, REFRESH_MS);
   useEvents({}, refresh, refresh);
@@ -124,7 +124,7 @@ export function Groups({ query }: { query: Record<string, string> }) {
       <div class="bar">
         <FilterField label="filter groups" filters={FILTERS} values={query} onChange={set} />
         <span class="count" role="status">
-          {paged.total !== null && plural(paged.total, "group")}
+          {paged.total !== null && counted(paged.total, paged.isLeast, "group")}
         </span>
       </div>
       <Table

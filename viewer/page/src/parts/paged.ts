@@ -6,12 +6,16 @@ export const PAGE_ROWS = 100;
 
 export interface Page<T> {
   total: number;
+  /** True if there are more than these. */
+  isLeast: boolean;
   rows: T[];
 }
 
 export interface Paged<T> {
   /** Rows that the filters select; null before the first answer. */
   total: number | null;
+  /** True if there are more than these: the count has ended at its bound. */
+  isLeast: boolean;
   error: Error | null;
   row(index: number): T | undefined;
   /** Loads the pages of these rows, if they are not there. */
@@ -26,6 +30,7 @@ interface State<T> {
   pages: Map<number, T[]>;
   asked: Set<number>;
   total: number | null;
+  isLeast: boolean;
   error: Error | null;
   range: [number, number];
   stop: AbortController;
@@ -33,7 +38,15 @@ interface State<T> {
 
 function empty<T>(): State<T> {
   const stop = new AbortController();
-  return { pages: new Map(), asked: new Set(), total: null, error: null, range: [0, 0], stop };
+  return {
+    pages: new Map(),
+    asked: new Set(),
+    total: null,
+    isLeast: false,
+    error: null,
+    range: [0, 0],
+    stop,
+  };
 }
 
 /** Loads pages with `ask`; another `key` starts anew. */
@@ -54,6 +67,7 @@ export function usePaged<T>(
       const answer = await latest.current(page * PAGE_ROWS, PAGE_ROWS, mine.stop.signal);
       mine.pages.set(page, answer.rows);
       mine.total = answer.total;
+      mine.isLeast = answer.isLeast;
       mine.error = null;
     } catch (error) {
       if (mine.stop.signal.aborted) return;
@@ -96,5 +110,6 @@ export function usePaged<T>(
 
   const row = (index: number) =>
     state.current.pages.get(Math.floor(index / PAGE_ROWS))?.[index % PAGE_ROWS];
-  return { total: state.current.total, error: state.current.error, row, need, refresh, update };
+  const { total, isLeast, error } = state.current;
+  return { total, isLeast, error, row, need, refresh, update };
 }

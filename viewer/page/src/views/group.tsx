@@ -42,7 +42,7 @@ export function GroupView({ id, query }: { id: string; query: Record<string, str
   const { data, error, reload } = useLoad(id, async (signal) => {
     const [page, groups] = await Promise.all([
       askJson<EpisodePage>("episodes", { group: id, sort: "opened", limit: ATTEMPTS_MAX }, signal),
-      askJson<GroupPage>("groups", { name: id, limit: 1000 }, signal),
+      askJson<GroupPage>("groups", { group: id }, signal),
     ]);
     const group = groups.groups.find((each) => each.group_id === id) ?? null;
     return { page, group };

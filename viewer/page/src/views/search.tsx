@@ -9,7 +9,7 @@ import { useKeys } from "../parts/keys";
 import { Failure } from "../parts/marks";
 import { Text } from "../parts/text";
 import { callHref, go, href, replace } from "../route";
-import { ago, number, plural, time } from "../words/format";
+import { ago, counted, number, plural, time } from "../words/format";
 
 const FILTERS: Filter[] = [
   { name: "name", hint: "episodes whose name contains this", isPlain: true },
@@ -26,6 +26,7 @@ interface State {
   hits: Hit[];
   searched: number;
   total: number;
+  isLeast: boolean;
   next: string | null;
   isRunning: boolean;
   error: Error | null;
@@ -35,6 +36,7 @@ const NOTHING: State = {
   hits: [],
   searched: 0,
   total: 0,
+  isLeast: false,
   next: null,
   isRunning: false,
   error: null,
@@ -62,7 +64,8 @@ export function SearchView({ query }: { query: Record<string, string> }) {
         const found = await askJson<Found>("search", params, mine.signal);
         next = found.next;
         const { searched, total } = found;
-        state = { ...state, hits: [...state.hits, ...found.hits], searched, total, next };
+        const isLeast = found.total_is_least ?? false;
+        state = { ...state, hits: [...state.hits, ...found.hits], searched, total, isLeast, next };
         setState(state);
       } while (next !== null && state.hits.length < enough && !mine.signal.aborted);
       setState({ ...state, isRunning: false });
@@ -166,7 +169,7 @@ function Progress({ text, state, onMore }: { text: string; state: State; onMore(
         Searches answers, and messages that were new when they were sent, regardless of case.
       </div>
     );
-  const words = `${plural(state.hits.length, "hit")}, searched ${number(state.searched)} of ${plural(state.total, "episode")}`;
+  const words = `${plural(state.hits.length, "hit")}, searched ${number(state.searched)} of ${counted(state.total, state.isLeast, "episode")}`;
   return (
     <div class="note">
       {state.isRunning ? `searching: ${words}` : words}

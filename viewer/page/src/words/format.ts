@@ -76,6 +76,11 @@ export function clock(at: number): string {
   return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
 }
 
+/** A number of which there may be more. */
+export function counted(value: number, isLeast: boolean, one: string): string {
+  return `${isLeast ? "more than " : ""}${plural(value, one)}`;
+}
+
 export function plural(value: number, one: string, many = `${one}s`): string {
   return `${number(value)} ${value === 1 ? one : many}`;
 }
