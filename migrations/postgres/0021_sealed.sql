@@ -38,7 +38,7 @@ CREATE TABLE sealed (
 );
 CREATE INDEX sealed_by_segment_file ON sealed (segment_file_key);
 
-DROP VIEW episodes;
+DROP VIEW IF EXISTS episodes;
 CREATE VIEW episodes AS
 SELECT
   e.episode_id,

@@ -177,7 +177,11 @@ async fn set_former(site: &Site, newest: i64) {
         "DROP VIEW annotations",
         "DROP TABLE annotation",
         "ALTER TABLE call DROP COLUMN continued CASCADE",
+        "DROP INDEX episode_by_opened, episode_with_terms",
         "ALTER TABLE episode DROP COLUMN continues",
+        "DROP TABLE unsettled, gathering",
+        "ALTER TABLE consumer DROP COLUMN alone, DROP COLUMN grouped, DROP COLUMN group_count",
+        "DROP TABLE sealed, segment_file CASCADE",
     ] {
         query(undone).execute(&mut connection).await.unwrap();
     }

@@ -314,7 +314,8 @@ async fn a_damaged_page_is_told_and_the_rest_is_checked() {
     let mut bytes = std::fs::read(&path).unwrap();
     let root = "SELECT rootpage FROM sqlite_schema WHERE name = 'choice'";
     let root: i64 = behind_its_back(&path).query_row(root, (), |row| row.get(0)).unwrap();
-    let page = (root as usize - 1) * 16 * 1024;
+    let size: i64 = behind_its_back(&path).query_row("PRAGMA page_size", (), |r| r.get(0)).unwrap();
+    let page = (root as usize - 1) * size as usize;
     bytes[page..page + 200].fill(0x55);
     std::fs::write(&path, bytes).unwrap();
     let report = verify(&path).await.unwrap();

@@ -297,6 +297,9 @@ mod tests {
     async fn lease(store: &Store, nth: usize, until: Micros) {
         let consumer = "trainer".to_owned();
         store.begin_consumer(&consumer, 0).await.unwrap();
+        while store.snapshot().await.unwrap().is_behind(&consumer).await.unwrap() {
+            store.fill_consumer(&consumer).await.unwrap();
+        }
         let (now, limit) = (9 * HOUR, 10);
         let query =
             FeedQuery { consumer: Some(consumer.clone()), now, limit, ..FeedQuery::default() };
