@@ -79,6 +79,8 @@ pub struct Snapshot {
     room: Option<Arc<dyn ReadingRoom>>,
     /// The memory of the attempts that were read.
     loans: Vec<Loan>,
+    /// Copies of what is new in an attempt for which memory is borrowed with its calls.
+    log_copies: u64,
 }
 
 impl Snapshot {
@@ -103,7 +105,7 @@ impl Snapshot {
         // The transaction stays open as long as the snapshot: it is what fixes the moment.
         connection.begin_snapshot().await?;
         let (own, segments) = (Part::new(connection), OpenSegments::default());
-        Ok(Self { own, segments, room: None, loans: Vec::new() })
+        Ok(Self { own, segments, room: None, loans: Vec::new(), log_copies: 0 })
     }
 
     pub(crate) fn connection(&mut self) -> &mut StoreConnection {

@@ -6,7 +6,7 @@ use episode::{Body, Call, CallId, EpisodeId, Reward, RewardScope};
 use exporter::{ChoiceLink, Finding, diagnose_tree, whole_requests};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use store::{EpisodeSummary, Selection, Snapshot, SnapshotError};
+use store::{EpisodeSummary, Selection, Snapshot};
 use wire::{Conversation, ConversationReader};
 
 use crate::bounds::MESSAGE_COPIES;
@@ -125,18 +125,15 @@ pub(crate) async fn tree(
     let record = summary.episode.clone();
     let weights = VersionTable(snapshot.versions().await?);
     let rewards = snapshot.rewards(&record).await?;
+    if has_messages {
+        snapshot.copy_logs(MESSAGE_COPIES);
+    }
     let calls = snapshot.calls(&record).await?;
 
     let (diagnosis, links, calls) = diagnose_tree(record, calls);
     let whole = whole_requests(&calls);
     let maker = TurnMaker::new(&calls, &whole, &weights);
-    let said = match has_messages {
-        true => {
-            borrow(snapshot, &calls, &links).await?;
-            Some(new_messages(&calls, &whole, &links, &maker, &weights))
-        }
-        false => None,
-    };
+    let said = has_messages.then(|| new_messages(&calls, &whole, &links, &maker, &weights));
     let with_turn: BTreeSet<_> = links.iter().map(|link| link.call_id).collect();
     let numbered = calls.iter().zip(1..);
     let others = numbered.filter(|(call, _)| !with_turn.contains(&call.begun.call_id));
@@ -183,26 +180,6 @@ fn new_messages(
         views.push(CallView::of(call, sent, weights));
     }
     views
-}
-
-/// Borrows the memory of a document with all messages of an attempt.
-async fn borrow(
-    snapshot: &mut Snapshot,
-    calls: &[Call],
-    links: &[ChoiceLink],
-) -> Result<(), ViewError> {
-    let lengths: HashMap<CallId, usize> =
-        calls.iter().map(|call| (call.begun.call_id, call.begun.request.len())).collect();
-    let new = first_links(links).into_values().map(|link| {
-        let before = link.parent.map_or(0, |(parent, _)| lengths[&parent]);
-        lengths[&link.call_id].saturating_sub(before)
-    });
-    let replies = calls.iter().filter_map(|call| Some(call.ended.as_ref()?.reply.len()));
-    let bytes = new.chain(replies).sum::<usize>() as u64 * MESSAGE_COPIES;
-    match snapshot.borrow_bytes(bytes).await {
-        true => Ok(()),
-        false => Err(SnapshotError::TooLarge { bytes, bytes_max: snapshot.bytes_max() }.into()),
-    }
 }
 
 /// Finds an attempt; the newest one if no number is given. Returns the numbers of all attempts.

@@ -67,6 +67,13 @@ impl Snapshot {
         self.loans.clear();
     }
 
+    /// Borrows memory for so many copies of what is new in an attempt whenever its calls are read,
+    /// for a document that has all of it. It is one loan: a reader that waits for a second one may
+    /// wait for itself.
+    pub fn copy_logs(&mut self, copies: u64) {
+        self.log_copies = copies;
+    }
+
     /// Borrows so many bytes; false if they are more than this reader may have.
     pub async fn borrow_bytes(&mut self, bytes: u64) -> bool {
         let Some(room) = self.room.clone() else { return true };
@@ -98,6 +105,7 @@ impl Snapshot {
         let numbers = (bytes / NUMBERS_PART).min(NUMBERS_BYTES_MAX);
         let tokens = size("prompts")? * 8 + size("choices")? * 32 + size("sides")? * 2;
         let bodies = size("bodies")? * BODY_BYTES + bytes.min(HELD_BYTES_MAX as u64);
-        Ok(logs + logs / 4 + bodies + tokens + numbers + size("longest")? * COPIES)
+        let copies = logs * self.log_copies;
+        Ok(logs + logs / 4 + copies + bodies + tokens + numbers + size("longest")? * COPIES)
     }
 }
