@@ -10,8 +10,9 @@
 //! - `browse`: lists for people who read: [`EpisodePage`]s, groups, calls without bodies.
 //! - `feed`: finished episodes that are handed out to trainers, in [`Lease`]s, and how they are
 //!   settled. [`VersionRecord`]: versions of the weights.
-//! - [`verify()`] checks a store, [`prune()`] deletes episodes, [`backup()`] copies a file,
-//!   and [`extract()`] some of its episodes; [`seal()`] moves finished ones to segments.
+//! - [`verify()`] checks a store, [`prune()`] deletes episodes and [`Store::prune`] does while calls
+//!   are recorded, [`backup()`] copies a file, and [`extract()`] some of its episodes; [`seal()`]
+//!   moves finished ones to segments.
 //! - `sqlite`, `postgres`: opening either database, by its `migrations`; `database`: one interface
 //!   to both.
 //!
