@@ -66,6 +66,7 @@ pub(crate) static SQLITE: Migrations = Migrations {
         migration!("sqlite", 16, "annotations"),
         migration!("sqlite", 17, "continued"),
         migration!("sqlite", 21, "sealed"),
+        migration!("sqlite", 22, "parts"),
     ],
     former: 14,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \
@@ -80,6 +81,7 @@ pub(crate) static POSTGRES: Migrations = Migrations {
         migration!("postgres", 16, "annotations"),
         migration!("postgres", 17, "continued"),
         migration!("postgres", 21, "sealed"),
+        migration!("postgres", 22, "parts"),
     ],
     former: 10,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \

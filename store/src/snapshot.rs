@@ -1,47 +1,36 @@
 //! A read-only view of the store at one moment.
 //!
-//! `calls` reads calls back whole, `summary` counts them, `rows` decodes rows. `sealed` finds the
-//! calls of attempts that are in segments.
+//! `calls` reads calls back whole, `summary` counts them, `rows` decodes rows. `condition` and
+//! `portion` say which attempts. `sealed` finds the calls of attempts that are in segments.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use episode::{
-    Annotation, AttemptId, CallId, EpisodeId, GroupId, Micros, Reward, RewardScope, TaskId,
-};
+use episode::{Annotation, AttemptId, CallId, Micros, Reward, RewardScope};
 
 use crate::database::connection::StoreConnection;
-use crate::database::query::{Query, query};
+use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::SnapshotError;
 use crate::location::Location;
 use crate::open;
+use crate::snapshot::condition::Condition;
 use crate::snapshot::room::{Loan, ReadingRoom};
 use crate::snapshot::rows::{annotation_of, episode_of, reward_of};
 use crate::snapshot::sealed::{Holder, OpenSegments, Part};
 use crate::types::{AttemptRecord, Selection};
 
 pub(crate) mod calls;
+pub(crate) mod condition;
+pub(crate) mod portion;
 pub(crate) mod room;
 pub(crate) mod rows;
 pub(crate) mod sealed;
 pub(crate) mod summary;
 
-/// The condition on an episode `e`; null takes all. The values are those of [`bind`].
-const SELECTED: &str = "($1 IS NULL OR e.episode_id = $1) AND ($2 IS NULL OR e.group_id = $2) \
-    AND ($3 IS NULL OR e.task_id = $3)";
-
 /// Annotations with the ids of their calls.
 pub(crate) const ANNOTATIONS: &str =
     "SELECT c.call_id, a.* FROM annotation a JOIN call c USING (call_key)";
-
-/// Binds the values of [`SELECTED`].
-fn bind(statement: Query, selection: &Selection) -> Query {
-    statement
-        .bind(selection.episode.as_ref().map(EpisodeId::as_str))
-        .bind(selection.group.as_ref().map(GroupId::as_str))
-        .bind(selection.task.as_ref().map(TaskId::as_str))
-}
 
 /// A view of one moment of a store: later commits do not show.
 #[derive(Debug)]
@@ -97,19 +86,29 @@ impl Snapshot {
         &mut self,
         selection: &Selection,
     ) -> Result<Vec<AttemptRecord>, SnapshotError> {
+        self.episodes_where(&Condition::of(selection)).await
+    }
+
+    /// The same of those that satisfy a condition.
+    pub(crate) async fn episodes_where(
+        &mut self,
+        chosen: &Condition,
+    ) -> Result<Vec<AttemptRecord>, SnapshotError> {
         let select = format!(
             "SELECT e.*, EXISTS (SELECT 1 FROM mark m WHERE m.episode_key = e.episode_key) \
-             AS marked FROM episode e WHERE {SELECTED} \
-             ORDER BY group_id IS NULL, group_id, episode_id, attempt"
+             AS marked FROM episode e WHERE {} \
+             ORDER BY group_id IS NULL, group_id, episode_id, attempt",
+            chosen.sql
         );
-        let rows = bind(query(select), selection).fetch_all(self.connection()).await?;
+        let rows = chosen.query(select).fetch_all(self.connection()).await?;
 
         // All labels in one statement, however many episodes there are.
         let select = format!(
             "SELECT l.episode_key, l.name, l.value FROM label l JOIN episode e \
-             USING (episode_key) WHERE {SELECTED} ORDER BY l.label_key"
+             USING (episode_key) WHERE {} ORDER BY l.label_key",
+            chosen.sql
         );
-        let label_rows = bind(query(select), selection).fetch_all(self.connection()).await?;
+        let label_rows = chosen.query(select).fetch_all(self.connection()).await?;
         let mut labels: HashMap<i64, Vec<(String, String)>> = HashMap::new();
         for row in &label_rows {
             labels.entry(row.try_get("episode_key")?).or_default().push(label_of(row)?);
@@ -192,7 +191,8 @@ impl Snapshot {
     }
 
     /// The last reward of a name that each attempt was given as a whole, up to the time `until`, by
-    /// the attempt's key; null where the attempt could not be scored.
+    /// the attempt's key; null where the attempt could not be scored. Those of `keys` are read, or
+    /// all.
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
@@ -200,17 +200,26 @@ impl Snapshot {
         &mut self,
         name: &str,
         until: Micros,
+        keys: Option<&[i64]>,
     ) -> Result<BTreeMap<i64, Option<f64>>, SnapshotError> {
-        let rows = query(
-            "SELECT episode_key, value FROM reward \
-             WHERE call_id IS NULL AND name = $1 AND given_at <= $2 ORDER BY reward_key",
-        )
-        .bind(name)
-        .bind(until)
-        .fetch_all(self.connection())
-        .await?;
-        // A later reward of an attempt replaces an earlier one in the map.
-        rows.iter().map(|row| Ok((row.try_get("episode_key")?, row.try_get("value")?))).collect()
+        let conditions = match keys {
+            Some(keys) => Condition::of_keys(keys).collect(),
+            None => vec![Condition::of(&Selection::default())],
+        };
+        let mut rewards = BTreeMap::new();
+        for mut chosen in conditions {
+            let (name, until) = (chosen.value(name), chosen.value(until));
+            let select = format!(
+                "SELECT e.episode_key, e.value FROM reward e WHERE e.call_id IS NULL \
+                 AND e.name = {name} AND e.given_at <= {until} AND {} ORDER BY e.reward_key",
+                chosen.sql
+            );
+            for row in chosen.query(select).fetch_all(self.connection()).await? {
+                // A later reward of an attempt replaces an earlier one.
+                rewards.insert(row.try_get("episode_key")?, row.try_get("value")?);
+            }
+        }
+        Ok(rewards)
     }
 
     /// The number of tokens that the choice of a span sampled; `None` where the scope is no span,
