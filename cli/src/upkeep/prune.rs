@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use episode::{AttemptId, EpisodeId, Micros};
 use serde_json::{Value, json};
-use store::{KeepReason, PruneCandidate, PruneError, PruneFilter, PrunePlan, PruneReport};
+use store::{
+    KeepReason, PruneCandidate, PruneError, PruneFilter, PrunePlan, PruneReport, Snapshot,
+};
 
 use crate::exit::{CommandResult, Failure};
 use crate::options::store::StoreArgs;
@@ -49,7 +51,9 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> CommandResult {
     let mut keep = BTreeSet::new();
     for path in &args.keep_exported {
-        keep.extend(exporter::exported_attempts(path).map_err(|error| {
+        let mut snapshot = Snapshot::open_here(&args.store.location).await?;
+        let exported = exporter::exported_attempts(path, &mut snapshot).await;
+        keep.extend(exported.map_err(|error| {
             Failure::of(&error).hint("--keep-exported takes what `rolltape export` wrote")
         })?);
     }
