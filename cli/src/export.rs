@@ -141,6 +141,9 @@ pub(crate) fn failure(error: &ExportError) -> Failure {
         ExportError::Write(WriteError::OtherOptions { .. }) => {
             failure.hint("give the options of the earlier export, or leave out --new to replace it")
         }
+        ExportError::Write(WriteError::OtherStore { .. }) => {
+            failure.hint("give another --out, or leave out --new to replace it")
+        }
         ExportError::Write(WriteError::Pairs { .. }) => {
             failure.hint("leave out --new: then all pairs are made again from all attempts")
         }
@@ -180,6 +183,18 @@ fn left_out_lines(report: &Report) -> Vec<String> {
     lines
 }
 
+/// The line on shards that do not go together.
+fn other_lists_line(report: &Report) -> Option<String> {
+    let others = &report.shards_of_other_lists;
+    let numbers = others.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+    (!others.is_empty()).then(|| {
+        format!(
+            "  shard {numbers} beside it is of another list of groups: they may lack groups, or \
+             have some twice; export all shards with one `--until`"
+        )
+    })
+}
+
 fn as_text(report: &Report) -> Vec<String> {
     let mut lines = vec![format!(
         "{} from {}, {} tokens of which {} train",
@@ -195,6 +210,7 @@ fn as_text(report: &Report) -> Vec<String> {
     let reasons = report.notes.reasons.iter();
     lines.extend(reasons.map(|(reason, count)| format!("  {count} x {}", reason.as_str())));
     lines.extend(left_out_lines(report));
+    lines.extend(other_lists_line(report));
     lines.extend(report.files.iter().map(|file| file.display().to_string()));
     lines
 }
@@ -223,6 +239,7 @@ fn report_json(report: &Report) -> Value {
         "other_models": report.notes.other_models,
         "left_out": left_out,
         "left_out_tokens": left_out_tokens,
+        "shards_of_other_lists": report.shards_of_other_lists,
         "files": report.files,
     })
 }
@@ -230,6 +247,15 @@ fn report_json(report: &Report) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shards_of_other_lists_are_named() {
+        let mut report = Report::default();
+        assert_eq!(other_lists_line(&report), None);
+        report.shards_of_other_lists = vec![1, 3];
+        let line = other_lists_line(&report).unwrap();
+        assert!(line.starts_with("  shard 1 and 3 beside it is of another list"), "{line}");
+    }
 
     #[test]
     fn what_is_left_out_is_reported_with_what_it_costs() {

@@ -1,12 +1,14 @@
 //! The walk of an export.
 
 pub(crate) mod report;
+mod select;
 
 use episode::CallId;
 use store::{Snapshot, SnapshotError};
 use thiserror::Error;
 
 use crate::export::report::Report;
+use crate::export::select::select;
 use crate::forks::builder::forks;
 use crate::forks::token_texts::ForkTexts;
 use crate::graph::derive::{Derived, derive};
@@ -17,7 +19,6 @@ use crate::options::Options;
 use crate::output::sink::ExportSink;
 use crate::output::target::WriteError;
 use crate::rewards::groups::RewardGroups;
-use crate::rewards::scored_attempt::{ScoredAttempt, with_places, with_rewards};
 use crate::rows::builder::rows;
 use crate::rows::retokenize::retokenize;
 use crate::rows::verdict::Verdicts;
@@ -69,13 +70,14 @@ pub async fn export_with_progress(
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Report, ExportError> {
     let mut report = Report::default();
-    let attempts = select(&mut snapshot, options).await?;
-    let groups = RewardGroups::new(options.rewards.advantage, &attempts);
-
     let mut sink = ExportSink::create(options).await?;
-    let rules = options.selection_rules(&mut snapshot, sink.exported_before()).await?;
-    let (planned, omissions) = plan(attempts, &rules, sink.numbering());
+    let selected = select(&mut snapshot, options, &sink).await?;
+    let groups = RewardGroups::new(options.rewards.advantage, &selected.attempts);
+
+    let (planned, omissions) = plan(selected.attempts, &selected.rules, sink.numbering());
     add_omissions(&mut report.left_out, &omissions);
+    selected.unread.add_to(&mut report.left_out);
+    sink.expect(&planned, selected.looked_at, selected.list);
 
     let texts = options.retokenizer.as_ref().map(|by| ForkTexts::All(by.tokenizer()));
     let records = planned.iter().map(|next| next.record.clone()).collect();
@@ -106,20 +108,6 @@ pub async fn export_with_progress(
     }
     progress(planned.len(), planned.len());
     report.finish(sink, groups, options, planned.len() as u64).await
-}
-
-/// Reads the attempts that are selected, with their rewards.
-async fn select(
-    snapshot: &mut Snapshot,
-    options: &Options,
-) -> Result<Vec<ScoredAttempt>, ExportError> {
-    let records = snapshot.episodes(&options.selection).await?;
-    // There may be fewer segments than shards.
-    if records.is_empty() && !options.is_shard_already {
-        return Err(Report::default().empty(0));
-    }
-    let scored = with_rewards(snapshot, records, options.rewards.as_of).await?;
-    Ok(with_places(snapshot, scored, options.no_infrastructure_failed).await?)
 }
 
 impl Options {
@@ -159,7 +147,9 @@ impl Report {
             return if options.new { Ok(self) } else { Err(self.empty(read)) };
         }
 
-        self.files = sink.publish(self.in_manifest()).await?;
+        let published = sink.publish(self.in_manifest()).await?;
+        self.files = published.files;
+        self.shards_of_other_lists = published.shards_of_other_lists;
         Ok(self)
     }
 
@@ -214,10 +204,11 @@ mod tests {
         assert_eq!(fs::read(&report.files[0]).unwrap(), bytes);
         let held = ["a/0", "b/0", "c/0"].map(|name| name.parse().unwrap()).into();
         for path in [&out, &report.files[2]] {
-            assert_eq!(crate::exported_attempts(path).unwrap(), held);
+            let found = crate::exported_attempts(path, &mut store.snapshot().await).await;
+            assert_eq!(found.unwrap(), held);
         }
         fs::write(&report.files[0], "cut").unwrap();
-        let changed = crate::exported_attempts(&out);
+        let changed = crate::exported_attempts(&out, &mut store.snapshot().await).await;
         assert!(matches!(changed, Err(crate::ReadExportError::Changed(_))));
     }
 

@@ -85,7 +85,7 @@ impl Feed {
     /// [`EncodeError`] when it cannot begin.
     pub fn new(options: FeedOptions) -> Result<Self, EncodeError> {
         let feed_schema = feed_schema();
-        let encoder = Encoder::new(options.encoding, Format::Trajectories, &feed_schema)?;
+        let encoder = Encoder::new(options.encoding, Format::Trajectories, &feed_schema, &[])?;
         Ok(Self { options, row_schema: schema(), feed_schema, encoder })
     }
 

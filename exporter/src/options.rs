@@ -14,9 +14,10 @@ use std::sync::Arc;
 use episode::{Micros, TrajectoryKind};
 use serde::Serialize;
 use serde_json::{Value, json};
-use store::{AttemptRecord, Selection, Snapshot, SnapshotError};
+use store::{AttemptRecord, Scope, Selection};
 
-use crate::input::plan::{Partition, SelectionRules, Shard};
+use crate::input::exported::ExportedBefore;
+use crate::input::plan::{Partition, SelectionRules, Shard, ShardRule};
 use crate::options::destination::Destination;
 use crate::options::encoding::Encoding;
 use crate::options::file_mode::FileMode;
@@ -73,6 +74,9 @@ pub struct Options {
     pub is_shard_already: bool,
     /// Takes only attempts that ended, or, while they are open, began at this time or later.
     pub since: Option<Micros>,
+    /// Takes only attempts that were finished up to this position of the store. What they are does
+    /// not change when more is recorded.
+    pub until: Option<i64>,
     /// Adds the closed attempts that the export there does not hold yet.
     pub new: bool,
     /// The time, which decides what is settled where only new attempts are asked for: see
@@ -161,27 +165,31 @@ impl<'a> ManifestOptions<'a> {
 }
 
 impl Options {
-    /// Returns the rules of the selection. `exported` are the attempts that the export holds
-    /// already, where only new ones are asked for.
-    pub(crate) async fn selection_rules(
-        &self,
-        snapshot: &mut Snapshot,
-        exported: Option<BTreeSet<String>>,
-    ) -> Result<SelectionRules, SnapshotError> {
+    /// Returns the attempts that may be exported.
+    pub(crate) fn scope(&self) -> Scope {
+        Scope { selection: self.selection.clone(), until: self.until }
+    }
+
+    /// Returns the rules of the selection. `before` is what the export holds already, where only
+    /// new attempts are asked for.
+    pub(crate) fn rules(&self, before: Option<ExportedBefore>) -> SelectionRules {
         let Self { partition, shard, since, min_reward, no_infrastructure_failed, .. } = *self;
-        let unsettled = match exported {
-            Some(_) => snapshot.closed_with_open_calls(self.now - SETTLE_US).await?,
-            None => BTreeSet::new(),
-        };
-        Ok(SelectionRules {
+        let by_hash = self.new && !self.is_shard_already;
+        SelectionRules {
             partition,
-            shard: shard.filter(|_| !self.is_shard_already),
+            shard,
+            shard_rule: if by_hash { ShardRule::Hash } else { ShardRule::Selected },
             since,
             min_reward,
             no_infrastructure_failed,
-            not_in: exported,
-            unsettled,
-        })
+            not_in: before,
+            ..SelectionRules::default()
+        }
+    }
+
+    /// Returns the shard, where its part is by weight.
+    pub(crate) fn weighed_shard(&self) -> Option<Shard> {
+        self.shard.filter(|_| !self.new && !self.is_shard_already)
     }
 
     /// Returns the kinds asked for, else those that the format is for.
@@ -220,6 +228,11 @@ impl Options {
         }
         if let Some(Shard { index, count }) = self.shard {
             options["shard"] = json!(format!("{index}/{count}"));
+            // Shards by hash, to which attempts can be added, are as they were before there were
+            // others.
+            if self.weighed_shard().is_some() {
+                options["shard_by"] = json!("weight");
+            }
         }
         options
     }

@@ -1,7 +1,8 @@
 //! Output: rows in, files out.
 //!
 //! - [`sink`] makes records of rows, has them encoded, and puts the files in place.
-//! - [`encode`] encodes records (`parquet`, `jsonl`); `open_file` does so in a thread of its own.
+//! - [`encode`] encodes records (`parquet` with its `footer`, `jsonl`); `open_file` does so in a
+//!   thread of its own.
 //! - [`target`] is the place of the files, which become visible only when they are whole.
 //!   [`objects`] is an object store, reached through `object_http`.
 //! - `layout` names the files, `manifest` lists their content, `card` describes them to `datasets`,
@@ -10,6 +11,7 @@
 mod annotations;
 mod card;
 pub(crate) mod encode;
+mod footer;
 pub(crate) mod jsonl;
 mod layout;
 mod manifest;

@@ -3,6 +3,7 @@
 mod conformance;
 pub(crate) mod fixture;
 mod foreign;
+mod parts;
 pub(crate) mod properties;
 mod rewarded;
 pub(crate) mod stored;

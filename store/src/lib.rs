@@ -75,6 +75,7 @@ pub use maintenance::segments::catalog::{CatalogEntry, EntryKind, SegmentFolder}
 pub use maintenance::segments::gather::{GatheredStore, SegmentAtHand};
 pub use maintenance::segments::seal::{SealOptions, SealReport, seal};
 pub use snapshot::Snapshot;
+pub use snapshot::portion::{Portion, Scope, WeighedPart};
 pub use snapshot::room::{Loan, ReadingRoom};
 pub use snapshot::summary::EpisodeSummary;
 pub use types::{

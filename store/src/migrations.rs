@@ -69,6 +69,7 @@ pub(crate) static SQLITE: Migrations = Migrations {
         migration!("sqlite", 19, "prune"),
         migration!("sqlite", 20, "lists"),
         migration!("sqlite", 21, "sealed"),
+        migration!("sqlite", 22, "parts"),
     ],
     former: 14,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \
@@ -86,6 +87,7 @@ pub(crate) static POSTGRES: Migrations = Migrations {
         migration!("postgres", 19, "prune"),
         migration!("postgres", 20, "lists"),
         migration!("postgres", 21, "sealed"),
+        migration!("postgres", 22, "parts"),
     ],
     former: 10,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \

@@ -1,28 +1,29 @@
 //! A read-only view of the store at one moment.
 //!
-//! `calls` reads calls back whole, `summary` counts them, `rows` decodes rows. `sealed` finds the
-//! calls of attempts that are in segments.
+//! `calls` reads calls back whole, `summary` counts them, `rows` decodes rows. `condition` and
+//! `portion` say which attempts. `sealed` finds the calls of attempts that are in segments.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use episode::{
-    Annotation, AttemptId, CallId, EpisodeId, GroupId, Micros, Reward, RewardScope, TaskId,
-};
+use episode::{Annotation, AttemptId, CallId, Micros, Reward, RewardScope};
 
 use crate::attempts::attempt_of;
 use crate::database::connection::StoreConnection;
-use crate::database::query::{Query, query};
+use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::SnapshotError;
 use crate::location::Location;
 use crate::open;
+use crate::snapshot::condition::Condition;
 use crate::snapshot::room::{Loan, ReadingRoom};
 use crate::snapshot::rows::{annotation_of, episode_of, reward_of};
 use crate::snapshot::sealed::{Holder, OpenSegments, Part};
 use crate::types::{AttemptRecord, Selection};
 
 pub(crate) mod calls;
+pub(crate) mod condition;
+pub(crate) mod portion;
 pub(crate) mod room;
 pub(crate) mod rows;
 pub(crate) mod sealed;
@@ -41,32 +42,6 @@ pub(crate) const EPISODE: &str = "SELECT e.*, EXISTS (SELECT 1 FROM mark m \
 /// Annotations with the ids of their calls.
 pub(crate) const ANNOTATIONS: &str =
     "SELECT c.call_id, a.* FROM annotation a JOIN call c USING (call_key)";
-
-/// The condition on a selected episode `e`. It names only what is selected by, so that an index
-/// finds it.
-pub(crate) fn selected(selection: &Selection) -> String {
-    let names = ["e.episode_id", "e.group_id", "e.task_id"];
-    let given = names.into_iter().zip(words(selection)).filter(|(_, word)| word.is_some());
-    let conditions: Vec<String> =
-        given.zip(1..).map(|((name, _), number)| format!("{name} = ${number}")).collect();
-    match conditions.is_empty() {
-        true => "1 = 1".to_owned(),
-        false => conditions.join(" AND "),
-    }
-}
-
-/// Binds the values of [`selected`].
-pub(crate) fn bind(statement: Query, selection: &Selection) -> Query {
-    words(selection).into_iter().flatten().fold(statement, Query::bind)
-}
-
-fn words(selection: &Selection) -> [Option<&str>; 3] {
-    [
-        selection.episode.as_ref().map(EpisodeId::as_str),
-        selection.group.as_ref().map(GroupId::as_str),
-        selection.task.as_ref().map(TaskId::as_str),
-    ]
-}
 
 /// A view of one moment of a store: later commits do not show.
 #[derive(Debug)]
@@ -124,18 +99,27 @@ impl Snapshot {
         &mut self,
         selection: &Selection,
     ) -> Result<Vec<AttemptRecord>, SnapshotError> {
-        let condition = selected(selection);
+        self.episodes_where(&Condition::of(selection)).await
+    }
+
+    /// The same of those that satisfy a condition.
+    pub(crate) async fn episodes_where(
+        &mut self,
+        chosen: &Condition,
+    ) -> Result<Vec<AttemptRecord>, SnapshotError> {
         let select = format!(
-            "{EPISODE} WHERE {condition} ORDER BY group_id IS NULL, group_id, episode_id, attempt"
+            "{EPISODE} WHERE {} ORDER BY group_id IS NULL, group_id, episode_id, attempt",
+            chosen.sql
         );
-        let rows = bind(query(select), selection).fetch_all(self.connection()).await?;
+        let rows = chosen.query(select).fetch_all(self.connection()).await?;
 
         // All labels in one statement, however many episodes there are.
         let select = format!(
             "SELECT l.episode_key, l.name, l.value FROM label l JOIN episode e \
-             USING (episode_key) WHERE {condition} ORDER BY l.label_key"
+             USING (episode_key) WHERE {} ORDER BY l.label_key",
+            chosen.sql
         );
-        let label_rows = bind(query(select), selection).fetch_all(self.connection()).await?;
+        let label_rows = chosen.query(select).fetch_all(self.connection()).await?;
         let mut labels: HashMap<i64, Vec<(String, String)>> = HashMap::new();
         for row in &label_rows {
             labels.entry(row.try_get("episode_key")?).or_default().push(label_of(row)?);
@@ -213,7 +197,8 @@ impl Snapshot {
     }
 
     /// The last reward of a name that each attempt was given as a whole, up to the time `until`, by
-    /// the attempt's key; null where the attempt could not be scored.
+    /// the attempt's key; null where the attempt could not be scored. Those of `keys` are read, or
+    /// all.
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.
@@ -221,17 +206,26 @@ impl Snapshot {
         &mut self,
         name: &str,
         until: Micros,
+        keys: Option<&[i64]>,
     ) -> Result<BTreeMap<i64, Option<f64>>, SnapshotError> {
-        let rows = query(
-            "SELECT episode_key, value FROM reward \
-             WHERE call_id IS NULL AND name = $1 AND given_at <= $2 ORDER BY reward_key",
-        )
-        .bind(name)
-        .bind(until)
-        .fetch_all(self.connection())
-        .await?;
-        // A later reward of an attempt replaces an earlier one in the map.
-        rows.iter().map(|row| Ok((row.try_get("episode_key")?, row.try_get("value")?))).collect()
+        let conditions = match keys {
+            Some(keys) => Condition::of_keys(keys).collect(),
+            None => vec![Condition::of(&Selection::default())],
+        };
+        let mut rewards = BTreeMap::new();
+        for mut chosen in conditions {
+            let (name, until) = (chosen.value(name), chosen.value(until));
+            let select = format!(
+                "SELECT e.episode_key, e.value FROM reward e WHERE e.call_id IS NULL \
+                 AND e.name = {name} AND e.given_at <= {until} AND {} ORDER BY e.reward_key",
+                chosen.sql
+            );
+            for row in chosen.query(select).fetch_all(self.connection()).await? {
+                // A later reward of an attempt replaces an earlier one.
+                rewards.insert(row.try_get("episode_key")?, row.try_get("value")?);
+            }
+        }
+        Ok(rewards)
     }
 
     /// The number of tokens that the choice of a span sampled; `None` where the scope is no span,

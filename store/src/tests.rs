@@ -336,9 +336,9 @@ async fn a_reward_keeps_what_it_is_about() {
         store.reward("a/0".parse().unwrap(), later).await.unwrap();
         let mut snapshot = store.snapshot().await.unwrap();
         for (until, expected) in [(5, None), (6, Some(Some(0.5))), (7, Some(None))] {
-            let found = snapshot.episode_rewards("reward", until).await.unwrap();
+            let found = snapshot.episode_rewards("reward", until, None).await.unwrap();
             assert_eq!(found.get(&summary.episode.key).copied(), expected);
-            assert_eq!(snapshot.episode_rewards("style", until).await.unwrap(), [].into());
+            assert_eq!(snapshot.episode_rewards("style", until, None).await.unwrap(), [].into());
         }
     })
     .await;

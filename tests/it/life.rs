@@ -42,7 +42,9 @@ async fn a_store_in_use_is_verified_and_copied_then_pruned() {
     let before = world.calls().await;
     let _folder = world.stop().await;
 
-    let keep: BTreeSet<_> = exporter::exported_attempts(&out).unwrap();
+    let mut snapshot = store::Snapshot::open(&store).await.unwrap();
+    let keep: BTreeSet<_> = exporter::exported_attempts(&out, &mut snapshot).await.unwrap();
+    drop(snapshot);
     let now = before[0].begun.started_at + 2 * HOUR_US;
     let which = PruneFilter { keep, now, ..PruneFilter::default() };
     let plan = plan_prune(&store, &which).await.unwrap();

@@ -84,6 +84,21 @@ def test_stdout_is_a_stream_of_arrow_or_lines(store, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_row_groups_can_be_chosen_by_what_they_say(store, tmp_path):
+    export(store, "--out", "out", folder=tmp_path)
+    path = tmp_path / "out" / "trajectories.parquet"
+    file = pq.ParquetFile(path)
+    group = file.metadata.row_group(0)
+    columns = [group.column(at) for at in range(group.num_columns)]
+    weights = next(column for column in columns if column.path_in_schema == "row_weight")
+    assert weights.statistics.has_min_max and 0 <= weights.statistics.min <= 1
+    names = [columns[by.column_index].path_in_schema for by in group.sorting_columns]
+    assert names == ["group_id", "episode_id", "attempt", "trajectory_index"]
+    ids = pq.read_table(path)["episode_id"].to_pylist()
+    named = json.loads(file.metadata.metadata[b"rolltape_row_groups"])
+    assert named == [{"rows": len(ids), "episodes": list(dict.fromkeys(ids))}]
+
+
 @pytest.mark.parametrize("key", ["group", "task", "episode-hash:4"])
 def test_a_partitioned_export_is_one_data_set(key, store, tmp_path):
     whole = export(store, "--out", "whole", folder=tmp_path)

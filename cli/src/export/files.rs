@@ -35,7 +35,8 @@ pub(crate) struct ExportFiles {
     partition_by: Option<Partition>,
     /// Export only part I of N, counted from 0
     ///
-    /// A group is never split.
+    /// Parts have about as many calls, and a group is never split. Give all parts the same --until
+    /// while the store is recorded to.
     #[arg(long, value_name = "I/N", value_parser = shard)]
     pub(crate) shard: Option<Shard>,
     /// Add closed attempts that the export at --out lacks

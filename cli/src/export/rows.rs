@@ -26,6 +26,12 @@ pub(crate) struct ExportRows {
     /// 1970.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     since: Option<Micros>,
+    /// Export only attempts finished up to this position
+    ///
+    /// Positions are given in the order in which attempts are finished, so these stay the same when
+    /// more is recorded.
+    #[arg(long, value_name = "POSITION")]
+    until: Option<i64>,
     /// Export only trajectories of these kinds
     ///
     /// main, subagent, compaction, retry, sibling, auxiliary, fork, with commas between.
@@ -59,6 +65,7 @@ impl ExportRows {
             min_reward: self.min_reward,
             no_infrastructure_failed: self.no_infrastructure_failed,
             since: self.since,
+            until: self.until,
             kinds: self.kind.into_iter().collect(),
             models: self.model,
             shared: self.shared,

@@ -8,7 +8,7 @@ use control::{PruneDocument, PrunedAttempt};
 use episode::{AttemptId, EpisodeId, Micros};
 use hyper::Method;
 use serde_json::json;
-use store::{Location, PruneError, PruneFilter};
+use store::{Location, PruneError, PruneFilter, Snapshot};
 
 use crate::exit::{CommandResult, Failure};
 use crate::http::{self, Http};
@@ -66,7 +66,9 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> CommandResult {
     let mut keep = BTreeSet::new();
     for path in &args.keep_exported {
-        keep.extend(exporter::exported_attempts(path).map_err(|error| {
+        let mut snapshot = Snapshot::open_here(&args.store.location).await?;
+        let exported = exporter::exported_attempts(path, &mut snapshot).await;
+        keep.extend(exported.map_err(|error| {
             Failure::of(&error).hint("--keep-exported takes what `rolltape export` wrote")
         })?);
     }

@@ -26,10 +26,13 @@ pub struct Report {
     pub tokens: u64,
     /// Number of tokens that the files train.
     pub trained_tokens: u64,
-    /// Groups that were selected, in the order of the rows; episodes without a group are last.
+    /// Groups of which attempts were read, in the order of the rows; episodes without a group are last.
     pub groups: Vec<GroupSummary>,
     /// Files, the manifest last.
     pub files: Vec<PathBuf>,
+    /// Numbers of the shards beside this one that were cut from another list of groups: together
+    /// they lack groups, or have some twice.
+    pub shards_of_other_lists: Vec<u32>,
     /// Counts of what was kept and what was not, with the reasons.
     pub notes: Notes,
     /// Attempts, rows and turns that the options or the format leave out.

@@ -129,7 +129,7 @@ fn a_format_says_the_same_in_every_encoding() {
         let expected = lines(format, &batch);
         assert!(!expected.is_empty(), "{format:?} makes nothing");
         for encoding in Encoding::ALL {
-            let mut encoder = Encoder::new(encoding, format, &batch.schema()).unwrap();
+            let mut encoder = Encoder::new(encoding, format, &batch.schema(), &[]).unwrap();
             encoder.write(&batch, 1).unwrap();
             let mut bytes = encoder.take();
             bytes.extend(encoder.finish().unwrap());

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use store::{AttemptRecord, GroupPlace};
 
+use crate::input::exported::ExportedBefore;
 use crate::notes::Omissions;
 use crate::rewards::scored_attempt::ScoredAttempt;
 
@@ -121,19 +122,34 @@ pub struct Shard {
     pub count: u32,
 }
 
+/// The rule by which attempts belong to a shard.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum ShardRule {
+    /// They were selected for the shard.
+    #[default]
+    Selected,
+    /// The hash of their group, or of an episode without one. It stays the same when more is
+    /// recorded, so it is the rule of exports that are added to.
+    Hash,
+}
+
 /// Rules that leave attempts out of a selection, and that place the rest.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SelectionRules {
     pub(crate) partition: Option<Partition>,
     pub(crate) shard: Option<Shard>,
+    /// How the shard was chosen.
+    pub(crate) shard_rule: ShardRule,
     /// Takes only attempts that were closed, or, while open, began at this time or later.
     pub(crate) since: Option<Micros>,
     /// Takes only episodes with at least this reward.
     pub(crate) min_reward: Option<f64>,
     /// Leaves out attempts that the infrastructure failed.
     pub(crate) no_infrastructure_failed: bool,
-    /// Takes only closed attempts whose names are not in this set.
-    pub(crate) not_in: Option<BTreeSet<String>>,
+    /// Takes only closed attempts that are not there.
+    pub(crate) not_in: Option<ExportedBefore>,
+    /// Positions of attempts by their keys, where `not_in` may name positions.
+    pub(crate) positions: BTreeMap<i64, i64>,
     /// Keys of closed attempts whose calls may still end. They are left for the next export.
     pub(crate) unsettled: BTreeSet<i64>,
 }
@@ -152,7 +168,7 @@ pub(crate) fn plan(
     let mut planned = Vec::with_capacity(attempts.len());
     for attempt in attempts {
         let key = comparison_key_of(&attempt.record);
-        if let Some(reason) = rules.refuse(&attempt, &key) {
+        if let Some(reason) = rules.refuse(&attempt) {
             omissions.entry(reason).or_default().count += 1;
             continue;
         }
@@ -194,17 +210,22 @@ fn hash(text: &str) -> u64 {
 }
 
 impl SelectionRules {
+    /// Returns true where an attempt belongs to the shard.
+    pub(crate) fn is_of_shard(&self, record: &AttemptRecord) -> bool {
+        let by_hash = self.shard.filter(|_| self.shard_rule == ShardRule::Hash);
+        by_hash.is_none_or(|shard| shard.holds(&comparison_key_of(record)))
+    }
+
     /// Returns the reason why an attempt is left out; none for one that is taken.
-    fn refuse(&self, attempt: &ScoredAttempt, key: &str) -> Option<&'static str> {
+    fn refuse(&self, attempt: &ScoredAttempt) -> Option<&'static str> {
         let ScoredAttempt { record, reward, .. } = attempt;
         let ended = record.closed_at.unwrap_or(record.opened_at);
+        let position = self.positions.get(&record.key).copied();
         let is_exported =
-            self.not_in.as_ref().is_some_and(|names| names.contains(&attempt_name(record)));
+            self.not_in.as_ref().is_some_and(|held| held.holds(&attempt_name(record), position));
 
         // The first rule that applies is the reason.
-        if self.shard.is_some_and(|shard| !shard.holds(key)) {
-            Some("episodes_of_other_shards")
-        } else if self.since.is_some_and(|since| ended < since) {
+        if self.since.is_some_and(|since| ended < since) {
             Some("episodes_before_since")
         } else if self.min_reward.is_some_and(|least| reward.is_none_or(|r| r < least)) {
             Some("episodes_below_min_reward")
@@ -333,8 +354,11 @@ mod tests {
             let more = (0..index).map(|n| record(&format!("0-{n}"), Some(&format!("g0-{n}"))));
             let seen: Vec<_> = more.chain(all()).collect();
             let (shard, count) = (Some(Shard { index, count: 3 }), seen.len());
-            let (part, left) = plan(seen, &SelectionRules { shard, ..SelectionRules::default() });
-            assert_eq!(part.len() as u64 + left["episodes_of_other_shards"].count, count as u64);
+            let shard_rule = ShardRule::Hash;
+            let rules = SelectionRules { shard, shard_rule, ..SelectionRules::default() };
+            let own = seen.into_iter().filter(|record| rules.is_of_shard(record)).collect();
+            let (part, left) = plan(own, &rules);
+            assert!(left.is_empty() && part.len() < count);
             for group in groups {
                 let held = part.iter().filter(|p| p.record.id.as_str().starts_with(group)).count();
                 assert!(held == 0 || held == 3, "{group} is cut");
@@ -402,7 +426,8 @@ mod tests {
         let mut seen = closed.clone();
         seen.id = "b".parse().unwrap();
         let open = record("c", None);
-        let not_in = Some(["b/0".to_owned()].into());
+        let held = ["b/0".to_owned()].into();
+        let not_in = Some(ExportedBefore { names: held, ..ExportedBefore::default() });
         let (new, left) = plan(
             vec![closed.clone(), seen, open.clone()],
             &SelectionRules { not_in, ..SelectionRules::default() },

@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use crate::options::encoding::Encoding;
 use crate::options::format::Format;
+use crate::output::footer::{ROW_GROUPS_KEY, RowGroupEpisodes, use_type_order};
 use crate::output::{jsonl, parquet};
 
 /// Reason why records could not be encoded.
@@ -32,6 +33,7 @@ pub(crate) enum Encoder {
         writer: ArrowWriter<Vec<u8>>,
         /// Bytes of the records of the current row group, before compression.
         group_bytes: usize,
+        episodes: RowGroupEpisodes,
     },
     Arrow(StreamWriter<Vec<u8>>),
     Jsonl {
@@ -41,17 +43,19 @@ pub(crate) enum Encoder {
 }
 
 impl Encoder {
+    /// Starts a file of records that are in the order of the columns `sorted_by`.
     pub(crate) fn new(
         encoding: Encoding,
         format: Format,
         schema: &SchemaRef,
+        sorted_by: &[&str],
     ) -> Result<Self, EncodeError> {
         Ok(match encoding {
             Encoding::Parquet => {
-                let properties = parquet::properties(schema)?;
+                let properties = parquet::properties(schema, sorted_by)?;
                 let schema = Arc::clone(schema);
                 let writer = ArrowWriter::try_new(Vec::new(), schema, Some(properties))?;
-                Self::Parquet { writer, group_bytes: 0 }
+                Self::Parquet { writer, group_bytes: 0, episodes: RowGroupEpisodes::default() }
             }
             Encoding::Arrow => Self::Arrow(StreamWriter::try_new(Vec::new(), schema)?),
             Encoding::Jsonl => Self::Jsonl { bytes: Vec::new(), omit_null: format.is_document() },
@@ -61,11 +65,13 @@ impl Encoder {
     /// Adds a batch of records that take about this many bytes.
     pub(crate) fn write(&mut self, batch: &RecordBatch, bytes: usize) -> Result<(), EncodeError> {
         match self {
-            Self::Parquet { writer, group_bytes } => {
+            Self::Parquet { writer, group_bytes, episodes } => {
                 writer.write(batch)?;
+                episodes.add(batch);
                 *group_bytes += bytes;
                 if *group_bytes >= parquet::GROUP_BYTES {
                     writer.flush()?;
+                    episodes.end_group();
                     *group_bytes = 0;
                 }
             }
@@ -92,7 +98,14 @@ impl Encoder {
     /// Ends the file and returns its last bytes.
     pub(crate) fn finish(&mut self) -> Result<Vec<u8>, EncodeError> {
         match self {
-            Self::Parquet { writer, .. } => drop(writer.finish()?),
+            Self::Parquet { writer, episodes, .. } => {
+                episodes.end_group();
+                if let Some(groups) = std::mem::take(episodes).value() {
+                    writer.append_key_value_metadata(parquet::entry(ROW_GROUPS_KEY, &groups));
+                }
+                let columns = writer.finish()?.file_metadata().schema_descr().num_columns();
+                use_type_order(writer.inner_mut(), columns)?;
+            }
             Self::Arrow(writer) => writer.finish()?,
             Self::Jsonl { .. } => {}
         }

@@ -67,6 +67,11 @@ impl Layout {
         Self { stem, named: None, encoding, manifest }
     }
 
+    /// Returns the name of the manifest of a shard in a folder.
+    pub(crate) fn manifest_of(format: Format, shard: Shard) -> String {
+        Self::of_folder(format, None, Some(shard)).manifest
+    }
+
     pub(crate) fn is_one_file(&self) -> bool {
         self.named.is_some()
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::input::exported::{ShardList, StoreAttempts};
 use crate::input::plan::Numbering;
 use crate::notes::Omissions;
 use crate::options::encoding::Encoding;
@@ -12,7 +13,8 @@ use crate::options::format::Format;
 use crate::rows::schema::{SCHEMA_VERSION, created_by};
 
 /// Version of the manifest's own form.
-pub(crate) const FORMAT_VERSION: u32 = 1;
+/// Of the first version, all attempts are named.
+pub(crate) const FORMAT_VERSION: u32 = 2;
 /// Beginning of the field `format`, which tells our manifests from others.
 const PREFIX: &str = "rolltape-";
 /// Options that the first manifests did not have.
@@ -35,9 +37,15 @@ pub(crate) struct Manifest {
     /// Number of times that `--new` has added files.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) additions: u32,
-    /// Attempts with a row, as `EPISODE/ATTEMPT`.
+    /// Attempts with a row that have no position, as `EPISODE/ATTEMPT`.
     #[serde(default)]
     pub(crate) episodes: BTreeSet<String>,
+    /// Positions of the others, by the name of their store.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) positions: BTreeMap<String, StoreAttempts>,
+    /// The list of groups that this shard is a part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shard_list: Option<ShardList>,
     /// Numbers that were given, where the format has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) numbers: Option<Numbering>,

@@ -13,6 +13,7 @@ use arrow::datatypes::Int32Type;
 use arrow::error::ArrowError;
 use episode::AttemptId;
 use sha2::{Digest, Sha256};
+use store::{Snapshot, SnapshotError};
 use thiserror::Error;
 
 use crate::options::format::Format;
@@ -31,6 +32,12 @@ pub enum ReadExportError {
     /// The file is not the one that its manifest names.
     #[error("`{0}` is not what its manifest says: the export did not finish, or was changed")]
     Changed(PathBuf),
+    /// The export is of another store than the one at hand.
+    #[error("`{0}` holds attempts of another store, or of this one before it was restored")]
+    OtherStore(PathBuf),
+    /// The store could not be read.
+    #[error("cannot read the store")]
+    Store(#[from] SnapshotError),
     /// A file could not be read.
     #[error("cannot read `{path}`")]
     Io {
@@ -51,17 +58,28 @@ pub enum ReadExportError {
     },
 }
 
-/// Returns the attempts that have a row in an export.
+/// Returns the attempts that have a row in an export, of those that the store of the snapshot has.
 ///
-/// `path` is a folder, a manifest, or the one file that was named for an export. Of a folder all
-/// exports count: every format and every shard.
+/// Attempts of an export are named by their positions in the store, where they have one. `path` is
+/// a folder, a manifest, or the one file that was named for an export. Of a folder all exports
+/// count: every format and every shard.
 ///
 /// # Errors
 /// [`ReadExportError`] when it is not a whole export that this version can read.
-pub fn exported_attempts(path: &Path) -> Result<BTreeSet<AttemptId>, ReadExportError> {
+pub async fn exported_attempts(
+    path: &Path,
+    snapshot: &mut Snapshot,
+) -> Result<BTreeSet<AttemptId>, ReadExportError> {
     let mut attempts = BTreeSet::new();
-    for manifest in manifests(path)? {
-        add_attempts(&manifest, &mut attempts)?;
+    let store = snapshot.store_id().await?;
+    for path in manifests(path)? {
+        let mut manifest = add_named(&path, &mut attempts)?;
+        let of_store = store.as_ref().and_then(|store| manifest.positions.remove(store));
+        let Some(of_store) = of_store else { continue };
+        if !of_store.is_of(snapshot).await? {
+            return Err(ReadExportError::OtherStore(path));
+        }
+        attempts.extend(snapshot.names_at(of_store.held.ranges()).await?.into_values());
     }
     Ok(attempts)
 }
@@ -99,8 +117,8 @@ fn is_manifest(name: &str) -> bool {
         || (name.starts_with("manifest-") && name.ends_with(".json"))
 }
 
-/// Adds the attempts of one manifest, whose files must be as it says.
-fn add_attempts(path: &Path, attempts: &mut BTreeSet<AttemptId>) -> Result<(), ReadExportError> {
+/// Adds the attempts that one manifest names, whose files must be as it says.
+fn add_named(path: &Path, attempts: &mut BTreeSet<AttemptId>) -> Result<Manifest, ReadExportError> {
     let text = fs::read(path).map_err(io_error(path))?;
     let manifest =
         Manifest::read(&text).ok_or_else(|| ReadExportError::NotAnExport(path.to_owned()))?;
@@ -115,14 +133,15 @@ fn add_attempts(path: &Path, attempts: &mut BTreeSet<AttemptId>) -> Result<(), R
             return Err(ReadExportError::Changed(path));
         }
         // The first manifests did not name the episodes, so their rows are read.
-        if manifest.episodes.is_empty() && path.extension().is_some_and(|e| e == "parquet") {
+        let names_none = manifest.episodes.is_empty() && manifest.format_version == 1;
+        if names_none && path.extension().is_some_and(|e| e == "parquet") {
             let file = File::open(&path).map_err(io_error(&path))?;
             add_rows(file, attempts).map_err(|source| ReadExportError::Rows { path, source })?;
         }
     }
 
     attempts.extend(manifest.episodes.iter().filter_map(|name| name.parse().ok()));
-    Ok(())
+    Ok(manifest)
 }
 
 /// Returns the SHA-256 of a file, in hexadecimal.

@@ -3,7 +3,7 @@
 //! It makes records of rows, has them encoded, and publishes the files and their manifest when all
 //! is written.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use arrow::datatypes::SchemaRef;
@@ -13,7 +13,8 @@ use crate::forks::Fork;
 use crate::forks::table::{self, forks_schema};
 use crate::formats::records::{RecordBuilder, record_builder};
 use crate::graph::scan::RecordedAttempt;
-use crate::input::plan::{AttemptNumbers, Numbering, PlannedAttempt, attempt_name};
+use crate::input::exported::{LookedAt, ShardList, StoreAttempts};
+use crate::input::plan::{AttemptNumbers, Numbering, PlannedAttempt, Shard, attempt_name};
 use crate::notes::Omissions;
 use crate::options::Options;
 use crate::options::destination::Destination;
@@ -32,6 +33,8 @@ use crate::weigh::model_filter::ModelFilter;
 
 /// Bytes of the records of a batch.
 const BATCH_BYTES: usize = 4 << 20;
+/// Columns in whose order the rows of the contract are.
+static SORTED_BY: [&str; 4] = ["group_id", "episode_id", "attempt", "trajectory_index"];
 /// Number of forks of a batch.
 const BATCH_FORKS: usize = 4096;
 
@@ -69,8 +72,45 @@ pub(crate) struct ExportSink {
     rows: u64,
     episodes: BTreeSet<String>,
     numbering: Numbering,
+    /// Columns in whose order rows are.
+    sorted_by: &'static [&'static str],
+    shard: Option<Shard>,
+    /// The list that the shard is a part of.
+    list: Option<ShardList>,
+    looked_at: LookedAt,
     /// True where the attempt that is being written has a record.
     has_record: bool,
+    /// True where it has a row, of which a format may make no record.
+    has_row: bool,
+}
+
+/// The rows of a file.
+struct FileRows<'a> {
+    schema: &'a SchemaRef,
+    sorted_by: &'static [&'static str],
+}
+
+impl<'a> FileRows<'a> {
+    fn unsorted(schema: &'a SchemaRef) -> Self {
+        Self { schema, sorted_by: &[] }
+    }
+}
+
+/// The attempts that an export holds, as its manifest says.
+#[derive(Debug, Default)]
+pub(crate) struct HeldAttempts {
+    pub(crate) names: BTreeSet<String>,
+    /// By the name of the store.
+    pub(crate) positions: BTreeMap<String, StoreAttempts>,
+}
+
+/// What was published.
+#[derive(Debug, Default)]
+pub(crate) struct PublishedFiles {
+    /// Paths of the files, the manifest last.
+    pub(crate) files: Vec<PathBuf>,
+    /// See [`crate::Report::shards_of_other_lists`].
+    pub(crate) shards_of_other_lists: Vec<u32>,
 }
 
 /// Parts of the manifest that come from the report.
@@ -103,7 +143,12 @@ impl ExportSink {
             rows: 0,
             episodes: BTreeSet::new(),
             numbering: Numbering::default(),
+            sorted_by: &[],
+            shard: options.shard,
+            list: None,
+            looked_at: LookedAt::default(),
             has_record: false,
+            has_row: false,
             target,
             layout,
         };
@@ -113,7 +158,7 @@ impl ExportSink {
         sink.continue_numbers(options)?;
         if sink.format == Format::Trajectories && !matches!(sink.target, FileTarget::Stream(_)) {
             let name = sink.layout.side_table("forks", sink.addition());
-            sink.forks = Some(sink.new_file(name, "", &forks_schema()).await?);
+            sink.forks = Some(sink.new_file(name, "", FileRows::unsorted(&forks_schema())).await?);
         }
         Ok(sink)
     }
@@ -158,10 +203,38 @@ impl ExportSink {
         &mut self.numbering
     }
 
+    /// Takes note of the attempts that come, of those that were looked at for them, and of the list
+    /// that they are a part of.
+    pub(crate) fn expect(
+        &mut self,
+        planned: &[PlannedAttempt],
+        looked_at: LookedAt,
+        list: Option<ShardList>,
+    ) {
+        (self.looked_at, self.list) = (looked_at, list);
+        // Those of a group whose name was used again are in the order of their sets, which no
+        // column shows.
+        let has_sets = planned.iter().any(|attempt| attempt.numbers.set != 0);
+        self.sorted_by = match (self.format, has_sets) {
+            (Format::Trajectories, true) => &SORTED_BY[..1],
+            (Format::Trajectories, false) => &SORTED_BY,
+            _ => &[],
+        };
+    }
+
     /// Returns the attempts that are in the export already, where only new ones are asked for.
-    pub(crate) fn exported_before(&self) -> Option<BTreeSet<String>> {
+    pub(crate) fn exported_before(&self) -> Option<HeldAttempts> {
+        let held = |before: &Manifest| HeldAttempts {
+            names: before.episodes.clone(),
+            positions: before.positions.clone(),
+        };
         let before = self.before.as_ref().filter(|_| self.adds);
-        self.new.then(|| before.map(|before| before.episodes.clone()).unwrap_or_default())
+        self.new.then(|| before.map(held).unwrap_or_default())
+    }
+
+    /// Returns the error of an export that is of another store.
+    pub(crate) fn other_store(&self) -> WriteError {
+        WriteError::OtherStore { path: self.target.path(&self.layout.manifest) }
     }
 
     /// Starts an attempt, and the file for it. Takes its forks.
@@ -186,6 +259,7 @@ impl ExportSink {
             self.flush_forks().await?;
         }
         self.has_record = self.format == Format::Calls && !episode.calls.is_empty();
+        self.has_row = false;
         Ok(())
     }
 
@@ -210,6 +284,7 @@ impl ExportSink {
         row: Row,
         numbers: AttemptNumbers,
     ) -> Result<(), WriteError> {
+        self.has_row = true;
         self.has_record |= self.builder.add_row(row, numbers);
         self.flush_if_full().await
     }
@@ -217,8 +292,11 @@ impl ExportSink {
     /// Ends an attempt.
     pub(crate) async fn end_attempt(&mut self, attempt: &PlannedAttempt) -> Result<(), WriteError> {
         self.builder.end_attempt();
+        let name = attempt_name(&attempt.record);
         if self.has_record {
-            self.episodes.insert(attempt_name(&attempt.record));
+            self.episodes.insert(name);
+        } else if !self.has_row {
+            self.looked_at.without_row.insert(name);
         }
         self.flush_if_full().await
     }
@@ -246,11 +324,11 @@ impl ExportSink {
         self.builder.omissions()
     }
 
-    /// Publishes all files, the manifest last. Returns their paths.
+    /// Publishes all files, the manifest last.
     pub(crate) async fn publish(
         mut self,
         notes: ManifestNotes,
-    ) -> Result<Vec<PathBuf>, WriteError> {
+    ) -> Result<PublishedFiles, WriteError> {
         let manifest = self.manifest(notes);
         // What can fail is done for all files before the first one is visible.
         self.finished.iter().try_for_each(|file| self.target.prepare(&file.entry.path))?;
@@ -259,7 +337,7 @@ impl ExportSink {
             paths.push(self.target.publish(file, &entry.path).await?);
         }
         if matches!(self.target, FileTarget::Stream(_)) {
-            return Ok(Vec::new());
+            return Ok(PublishedFiles::default());
         }
 
         self.write_card().await?;
@@ -274,7 +352,25 @@ impl ExportSink {
                 self.target.remove(&old.path).await?;
             }
         }
-        Ok(paths)
+        // Of two shards that end at once, at least one finds the other's manifest.
+        let shards_of_other_lists = self.shards_of_other_lists().await?;
+        Ok(PublishedFiles { files: paths, shards_of_other_lists })
+    }
+
+    /// Returns the numbers of the shards before and after this one that are parts of another list.
+    async fn shards_of_other_lists(&self) -> Result<Vec<u32>, WriteError> {
+        let mut found = Vec::new();
+        let shard = self.shard.filter(|_| self.list.is_some() && !self.layout.is_one_file());
+        let Some(Shard { index, count }) = shard else { return Ok(found) };
+        for beside in [index.checked_sub(1), index.checked_add(1)].into_iter().flatten() {
+            let name = Layout::manifest_of(self.format, Shard { index: beside, count });
+            let bytes = self.target.read(&name).await?;
+            let other = bytes.as_deref().and_then(Manifest::read);
+            if other.is_some_and(|other| other.shard_list != self.list) {
+                found.push(beside);
+            }
+        }
+        Ok(found)
     }
 
     /// Writes the dataset card of a folder, unless somebody else wrote one.
@@ -310,7 +406,10 @@ impl ExportSink {
         };
         manifest.files.extend(self.finished.iter().map(|file| file.entry.clone()));
         manifest.rows += self.rows;
+        manifest.format_version = FORMAT_VERSION;
         manifest.episodes.extend(self.episodes.iter().cloned());
+        self.looked_at.settle(&mut manifest.episodes, &mut manifest.positions);
+        manifest.shard_list = self.list;
         manifest.numbers = self.format.is_numbered().then(|| self.numbering.clone());
         manifest.options = self.options.clone();
         manifest.notes = notes.notes;
@@ -329,7 +428,8 @@ impl ExportSink {
     async fn begin_file(&mut self, partition: &str) -> Result<(), WriteError> {
         let name = self.layout.file(partition, self.addition());
         let schema = self.builder.pending().schema();
-        self.open = Some(self.new_file(name, partition, &schema).await?);
+        let rows = FileRows { schema: &schema, sorted_by: self.sorted_by };
+        self.open = Some(self.new_file(name, partition, rows).await?);
         Ok(())
     }
 
@@ -337,7 +437,7 @@ impl ExportSink {
         &self,
         name: String,
         partition: &str,
-        schema: &SchemaRef,
+        rows: FileRows<'_>,
     ) -> Result<OpenFile, WriteError> {
         let path = self.target.path(&name);
         let mut files_before = self.before.iter().flat_map(|before| &before.files);
@@ -345,8 +445,9 @@ impl ExportSink {
         if !is_ours && !self.overwrite && self.target.holds(&name).await? {
             return Err(WriteError::Foreign { path });
         }
-        let encoder = Encoder::new(self.layout.encoding(), self.format, schema)
-            .map_err(|source| WriteError::Encode { path: path.clone(), source })?;
+        let encoder =
+            Encoder::new(self.layout.encoding(), self.format, rows.schema, rows.sorted_by)
+                .map_err(|source| WriteError::Encode { path: path.clone(), source })?;
         let body = self.target.begin(&name).await?;
         Ok(OpenFile::begin(partition, FileWriter { name, path, encoder, body }))
     }
@@ -359,7 +460,8 @@ impl ExportSink {
         }
         if self.annotations.is_none() {
             let name = self.layout.side_table("annotations", self.addition());
-            self.annotations = Some(self.new_file(name, "", &annotations_schema()).await?);
+            let schema = annotations_schema();
+            self.annotations = Some(self.new_file(name, "", FileRows::unsorted(&schema)).await?);
         }
         let Some(file) = &mut self.annotations else { return Ok(()) };
         let batch = annotations::batch(episode).map_err(|error| file.batch_error(error))?;

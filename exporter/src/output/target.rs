@@ -46,6 +46,12 @@ pub enum WriteError {
         /// The manifest.
         path: PathBuf,
     },
+    /// Rows were to be added to an export of attempts of another store.
+    #[error("`{path}` holds attempts of another store, or of this one before it was restored")]
+    OtherStore {
+        /// The manifest.
+        path: PathBuf,
+    },
     /// Pairs were to be added to those that are there.
     #[error("`{format}` compares the attempts of a group, and what is new is not all of them")]
     Pairs {

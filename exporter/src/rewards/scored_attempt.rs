@@ -27,13 +27,17 @@ impl ScoredAttempt {
     }
 }
 
-/// Adds to each attempt the reward of its episode as of a time. Keeps number and order.
+/// Adds to each attempt the reward of its episode as of a time. Keeps number and order. `are_all`
+/// says that they are all of the store, so that nothing needs to be looked for.
 pub(crate) async fn with_rewards(
     snapshot: &mut Snapshot,
     records: Vec<AttemptRecord>,
     as_of: Option<Micros>,
+    are_all: bool,
 ) -> Result<Vec<ScoredAttempt>, SnapshotError> {
-    let rewards = snapshot.episode_rewards(REWARD, as_of.unwrap_or(Micros::MAX)).await?;
+    let keys: Vec<i64> = records.iter().map(|record| record.key).collect();
+    let only = Some(keys.as_slice()).filter(|_| !are_all);
+    let rewards = snapshot.episode_rewards(REWARD, as_of.unwrap_or(Micros::MAX), only).await?;
     let mut scored = Vec::with_capacity(records.len());
     for record in records {
         let reward = rewards.get(&record.key).copied().flatten();
@@ -43,14 +47,16 @@ pub(crate) async fn with_rewards(
 }
 
 /// Adds to each attempt its place in its group, and sorts them as their rows will be: by group
-/// (none last), set, episode, attempt.
+/// (none last), set, episode, attempt. `are_all` is that of [`with_rewards`].
 pub(crate) async fn with_places(
     snapshot: &mut Snapshot,
     mut attempts: Vec<ScoredAttempt>,
     failed_take_no_place: bool,
+    are_all: bool,
 ) -> Result<Vec<ScoredAttempt>, SnapshotError> {
     let groups: BTreeSet<_> = attempts.iter().filter_map(|a| a.record.group.clone()).collect();
-    let only = groups.first().filter(|_| groups.len() == 1);
+    let names: Vec<&str> = groups.iter().map(|group| group.as_str()).collect();
+    let only = Some(names.as_slice()).filter(|_| !are_all);
     if !groups.is_empty() {
         let places = snapshot.group_places(only, failed_take_no_place).await?;
         for attempt in &mut attempts {
@@ -154,7 +160,7 @@ mod tests {
         writer.finish().await;
         let mut snapshot = at.snapshot().await;
         let records = snapshot.episodes(&Selection::default()).await.unwrap();
-        let scored = with_rewards(&mut snapshot, records, None).await.unwrap();
+        let scored = with_rewards(&mut snapshot, records, None, true).await.unwrap();
         let of_store = snapshot.scores(&EpisodeFilter::default()).await.unwrap();
         assert_eq!(of_store.len(), scored.len());
         for score in of_store {

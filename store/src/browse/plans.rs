@@ -10,7 +10,8 @@ use super::text_index::next_states;
 use super::total::ALL_GROUPS;
 use crate::database::query::query;
 use crate::site::{Site, on_both};
-use crate::snapshot::{EPISODE, bind, budgeted, selected, wishing};
+use crate::snapshot::condition::Condition;
+use crate::snapshot::{EPISODE, budgeted, wishing};
 use crate::tests::begun;
 use crate::types::OpenedKey;
 use crate::{Announcement, Budget, Selection, Snapshot};
@@ -41,7 +42,10 @@ async fn a_page_is_found_by_an_index() {
     let by_opened = "INDEX episode_by_opened";
     let episode = Selection { episode: Some("e-0".parse().unwrap()), ..Selection::default() };
     let group = Selection { group: Some("g-0".parse().unwrap()), ..Selection::default() };
-    let of = |selection| bind(query(format!("{EPISODE} WHERE {}", selected(selection))), selection);
+    let of = |selection| {
+        let chosen = Condition::of(selection);
+        chosen.query(format!("{EPISODE} WHERE {}", chosen.sql))
+    };
 
     for (statement, index) in [
         (ordered(EpisodeOrder::Opened, true, None), by_opened),

@@ -36,6 +36,12 @@ impl Query {
         self
     }
 
+    /// The statement that tells how a file's database finds the rows of this one.
+    #[cfg(test)]
+    pub(crate) fn explained(self) -> Self {
+        Self { sql: format!("EXPLAIN QUERY PLAN {}", self.sql).into(), values: self.values }
+    }
+
     /// Runs the statement.
     pub(crate) async fn execute(self, on: &mut StoreConnection) -> Result<(), sqlx::Error> {
         match on {

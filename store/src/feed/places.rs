@@ -6,12 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use episode::GroupId;
-
-use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::SnapshotError;
 use crate::snapshot::Snapshot;
+use crate::snapshot::condition::Condition;
+use crate::types::Selection;
 
 /// True where the infrastructure failed the attempt `e`: the rule of `failed_by_infrastructure` in
 /// the exporter, for attempts that are closed.
@@ -58,7 +57,7 @@ pub(crate) fn counted(part: &str, order: &str) -> String {
 }
 
 impl Snapshot {
-    /// Places of the attempts in `group`, or in all groups, by the store's key: of those groups
+    /// Places of the attempts in `groups`, or in all groups, by the store's key: of those groups
     /// whose sizes were announced. Attempts that are not finished come last.
     /// `failed_take_no_place` is that of [`crate::FeedQuery`].
     ///
@@ -66,25 +65,35 @@ impl Snapshot {
     /// [`SnapshotError`] when the store cannot be read.
     pub async fn group_places(
         &mut self,
-        group: Option<&GroupId>,
+        groups: Option<&[&str]>,
         failed_take_no_place: bool,
     ) -> Result<BTreeMap<i64, GroupPlace>, SnapshotError> {
-        let select = format!(
-            "SELECT x.episode_key, x.size, x.placed, {} FROM (SELECT e.episode_key, e.group_id, \
-             f.position, s.size, {} AS placed FROM episode e \
-             JOIN group_size s ON s.group_id = e.group_id \
-             LEFT JOIN finished f ON f.episode_key = e.episode_key \
-             WHERE $1 IS NULL OR e.group_id = $1) AS x",
-            counted("x.group_id", "x.position IS NULL, x.position, x.episode_key"),
-            placed(failed_take_no_place),
-        );
-
-        let one = group.map(GroupId::as_str);
-        let rows = query(select).bind(one).fetch_all(self.connection()).await?;
-
-        let places = rows.iter().map(|row| Ok((row.try_get("episode_key")?, GroupPlace::of(row)?)));
-        Ok(places.collect::<Result<_, sqlx::Error>>()?)
+        let conditions = match groups {
+            Some(groups) => Condition::of_groups(groups).collect(),
+            None => vec![Condition::of(&Selection::default())],
+        };
+        let mut places = BTreeMap::new();
+        for chosen in conditions {
+            let select = placed_sql(&chosen, failed_take_no_place);
+            for row in chosen.query(select).fetch_all(self.connection()).await? {
+                places.insert(row.try_get("episode_key")?, GroupPlace::of(&row)?);
+            }
+        }
+        Ok(places)
     }
+}
+
+/// The statement that counts the attempts of groups of announced sizes.
+fn placed_sql(chosen: &Condition, failed_take_no_place: bool) -> String {
+    format!(
+        "SELECT x.episode_key, x.size, x.placed, {} FROM (SELECT e.episode_key, e.group_id, \
+         f.position, s.size, {} AS placed FROM episode e \
+         JOIN group_size s ON s.group_id = e.group_id \
+         LEFT JOIN finished f ON f.episode_key = e.episode_key WHERE {}) AS x",
+        counted("x.group_id", "x.position IS NULL, x.position, x.episode_key"),
+        placed(failed_take_no_place),
+        chosen.sql
+    )
 }
 
 impl GroupPlace {

@@ -1,8 +1,8 @@
 //! Reading calls back, whole.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
-use episode::{Call, CallId, Choice, Micros};
+use episode::{Call, CallId, Choice};
 
 use crate::database::query::query;
 use crate::database::row::Row;
@@ -52,10 +52,6 @@ const SIDES_OF_EPISODE: &str = "SELECT s.* FROM side s JOIN call c USING (call_k
 const ENDED_CALLS: &str = "SELECT call_id, path FROM call \
     WHERE episode_key = $1 AND outcome IS NOT NULL ORDER BY started_at";
 
-const CLOSED_WITH_OPEN_CALLS: &str = "SELECT e.episode_key FROM episode e \
-    WHERE e.closed_at > $1 AND EXISTS (SELECT 1 FROM call c \
-        WHERE c.episode_key = e.episode_key AND c.outcome IS NULL)";
-
 /// The rows of one call.
 #[derive(Clone, Copy)]
 struct CallRows<'a> {
@@ -73,20 +69,6 @@ struct Readers {
 }
 
 impl Snapshot {
-    /// The keys of the attempts that were closed after a time and have calls without an end: calls
-    /// that are under way, or whose recorder died.
-    ///
-    /// # Errors
-    /// [`SnapshotError`] when the store cannot be read.
-    pub async fn closed_with_open_calls(
-        &mut self,
-        after: Micros,
-    ) -> Result<BTreeSet<i64>, SnapshotError> {
-        let select = query(CLOSED_WITH_OPEN_CALLS).bind(after);
-        let keys: Vec<i64> = select.scalars(self.connection()).await?;
-        Ok(keys.into_iter().collect())
-    }
-
     /// All calls of one attempt, in the order in which they began. Takes a few statements, however
     /// many calls there are.
     ///

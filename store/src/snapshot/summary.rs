@@ -7,8 +7,9 @@ use episode::{Micros, Outcome};
 use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::SnapshotError;
+use crate::snapshot::Snapshot;
+use crate::snapshot::condition::Condition;
 use crate::snapshot::sealed::Holder;
-use crate::snapshot::{Snapshot, bind, selected};
 use crate::types::{AttemptRecord, Selection};
 
 /// One attempt at an episode, counted.
@@ -75,13 +76,14 @@ impl Snapshot {
         &mut self,
         selection: &Selection,
     ) -> Result<Vec<EpisodeSummary>, SnapshotError> {
-        let episodes = self.episodes(selection).await?;
-        let select = query(format!("{COUNTS} {} {BY_ATTEMPT}", selected(selection)));
-        let rows = bind(select, selection).fetch_all(self.connection()).await?;
+        let chosen = Condition::of(selection);
+        let episodes = self.episodes_where(&chosen).await?;
+        let select = chosen.query(format!("{COUNTS} {} {BY_ATTEMPT}", chosen.sql));
+        let rows = select.fetch_all(self.connection()).await?;
         let mut counts = by_episode(&rows)?;
-        let select = query(format!("{SEALED} {}", selected(selection)));
+        let select = chosen.query(format!("{SEALED} {}", chosen.sql));
         let sealed_rows = match self.has_sealed().await? {
-            true => bind(select, selection).fetch_all(self.connection()).await?,
+            true => select.fetch_all(self.connection()).await?,
             false => Vec::new(),
         };
         let mut sealed = by_episode(&sealed_rows)?;

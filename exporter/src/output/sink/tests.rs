@@ -74,6 +74,11 @@ fn manifest(path: PathBuf) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
+/// The attempts that an export holds.
+async fn held(store: &Stored, out: &Path) -> BTreeSet<AttemptId> {
+    crate::exported_attempts(out, &mut store.snapshot().await).await.unwrap()
+}
+
 async fn done(store: &Stored, options: &Options) -> Report {
     store.export(options).await.unwrap()
 }
@@ -95,7 +100,7 @@ async fn partitions_are_folders_and_the_same_every_time() {
     assert_eq!(first.len(), 7);
     done(&store, &options).await;
     assert_eq!(files(&out), first);
-    assert_eq!(crate::exported_attempts(&out).unwrap().len(), 6);
+    assert_eq!(held(&store, &out).await.len(), 6);
     // What the export before had and the next one has not is gone.
     let whole = done(&store, &to(&out)).await;
     let expected = [".huggingface.yaml", "_forks.pq", "manifest.json", "trajectories.parquet"];
@@ -143,7 +148,7 @@ async fn shards_stand_side_by_side_and_an_empty_one_has_a_file() {
     let names = names(&out);
     assert_eq!(names.len(), 22, "three files a shard, and a card");
     assert!(names.contains(&"trajectories-00006-of-00007.parquet".to_owned()), "{names:?}");
-    assert_eq!(crate::exported_attempts(&out).unwrap().len(), 6);
+    assert_eq!(held(&store, &out).await.len(), 6);
 }
 
 #[tokio::test]
@@ -155,21 +160,21 @@ async fn a_folder_holds_what_all_its_exports_hold() {
         episode: Some(id.parse().unwrap()),
         ..store::Selection::default()
     };
-    let held = || {
-        let held = crate::exported_attempts(&out).unwrap();
+    let held = async || {
+        let held = held(&store, &out).await;
         held.into_iter().map(|held| held.episode.to_string()).collect::<Vec<_>>()
     };
     done(&store, &Options { selection: one("a"), ..to(&out) }).await;
-    assert_eq!(held(), ["a"]);
+    assert_eq!(held().await, ["a"]);
     done(&store, &Options { selection: one("b"), format: Format::Sft, ..to(&out) }).await;
-    assert_eq!(held(), ["a", "b"], "another format stands beside");
+    assert_eq!(held().await, ["a", "b"], "another format stands beside");
     for index in 0..2 {
         let shard = Some(Shard { index, count: 2 });
         done(&store, &Options { shard, ..to(&out) }).await;
     }
-    assert_eq!(held(), ["a", "b", "c", "d", "e", "f"], "shards stand beside");
+    assert_eq!(held().await, ["a", "b", "c", "d", "e", "f"], "shards stand beside");
     fs::write(out.join("sft.manifest.json"), "{}").unwrap();
-    let unknown = crate::exported_attempts(&out);
+    let unknown = crate::exported_attempts(&out, &mut store.snapshot().await).await;
     assert!(matches!(unknown, Err(crate::ReadExportError::NotAnExport(_))), "{unknown:?}");
 }
 
@@ -197,8 +202,10 @@ async fn what_is_new_is_added_beside_what_is_there() {
     assert_eq!(second["trajectories.parquet"], first["trajectories.parquet"]);
     assert!(second.contains_key("trajectories.1.parquet"), "{:?}", second.keys());
     let read = manifest(out.join("manifest.json"));
-    assert_eq!((&read["rows"], &read["episodes"]), (&json!(2), &json!(["a/0", "c/0"])));
-    assert_eq!(crate::exported_attempts(&out).unwrap().len(), 2);
+    assert_eq!((&read["rows"], &read["episodes"]), (&json!(2), &json!([])));
+    let positions = read["positions"].as_object().unwrap().values().next().unwrap();
+    assert_eq!(positions, &json!({ "held": [[1, 2]], "through": 2, "last": "c/0" }));
+    assert_eq!(held(&store, &out).await.len(), 2);
     assert_eq!(done(&store, &new).await.files.len(), 0);
     assert_eq!(files(&out), second, "nothing new changes nothing");
     let other = Options { selection: one("a"), ..new.clone() };
@@ -237,7 +244,7 @@ async fn what_is_new_waits_for_the_ends_of_its_calls() {
     assert_eq!((report.rows, report.trained_tokens, counts(&report.left_out)), (1, 2, waiting(1)));
     // Of a recorder that died nobody waits for more.
     assert_eq!(done(&store, &at(99 + crate::SETTLE_US)).await.rows, 1);
-    assert_eq!(crate::exported_attempts(&out).unwrap().len(), 2);
+    assert_eq!(held(&store, &out).await.len(), 2);
 }
 
 /// Adds closed episodes of these names and groups to a store, each with a reward.
@@ -488,11 +495,7 @@ async fn formats_stand_in_one_folder_and_a_name_says_the_encoding() {
     assert_eq!(report.files[1..], written);
     assert_eq!(fs::read_to_string(&named).unwrap().lines().count(), 6);
     done(&store, &to(&folder.path().join("some.parquet"))).await;
-    assert_eq!(
-        crate::exported_attempts(&named).unwrap().len(),
-        6,
-        "each has a manifest of its own"
-    );
+    assert_eq!(held(&store, &named).await.len(), 6, "each has a manifest of its own");
     let refused = [
         Options { encoding: Some(Encoding::Arrow), ..to(&named) },
         Options { partition: Some(Partition::Task), ..to(&named) },
@@ -573,9 +576,9 @@ async fn what_stands_beside_an_export_is_not_ours_for_that() {
     for name in ["trajectories.jsonl", "trajectories.1.parquet"] {
         assert_eq!(fs::read(out.join(name)).unwrap(), b"mine", "{name}");
     }
-    assert_eq!(crate::exported_attempts(&out).unwrap().len(), 1);
+    assert_eq!(held(&store, &out).await.len(), 1);
     done(&store, &Options { overwrite: true, ..in_lines }).await;
-    assert_eq!(crate::exported_attempts(&out).unwrap().len(), 2);
+    assert_eq!(held(&store, &out).await.len(), 2);
 }
 
 #[tokio::test]

@@ -39,6 +39,10 @@ pub struct GatheredStore {
 const TIMES: [&str; 3] = ["completion_tokens", "last_call_at", "last_call_failed"];
 /// Tables of what is said of an attempt.
 const OF_ATTEMPT: [&str; 2] = ["label", "reward"];
+/// What is sealed later may have lower positions.
+const SET_GATHERED: &str = "INSERT INTO setting (name, value) VALUES ('gathered', $1)";
+const FORGET_ID: &str = "DELETE FROM setting WHERE name = 'store_id'";
+const SET_ID: &str = "INSERT INTO setting (name, value) VALUES ('store_id', $1)";
 const FORGET: [&str; 5] = [
     "DELETE FROM sealed WHERE episode_key = $1",
     "DELETE FROM reward WHERE episode_key = $1",
@@ -68,6 +72,7 @@ impl GatheredStore {
             keeps_positions: stores.len() <= 1,
         };
         gathering.target.begin().await?;
+        gathering.keep_id(stores.iter().next().filter(|_| stores.len() == 1)).await?;
         for file in files.iter().filter(|file| file.entry.kind == EntryKind::Attempts) {
             gathering.add_segment(file).await?;
         }
@@ -103,6 +108,16 @@ struct Gathering {
 }
 
 impl Gathering {
+    /// Keeps the id of the one store whose positions stay, if there is one.
+    async fn keep_id(&mut self, store: Option<&&str>) -> Result<(), SegmentError> {
+        query(SET_GATHERED).bind(vec![1_u8]).execute(&mut self.target).await?;
+        query(FORGET_ID).execute(&mut self.target).await?;
+        if let Some(store) = store {
+            query(SET_ID).bind(store.as_bytes().to_vec()).execute(&mut self.target).await?;
+        }
+        Ok(())
+    }
+
     async fn add_segment(&mut self, file: &SegmentAtHand) -> Result<(), SegmentError> {
         let path = file.path();
         let times = call_times(&path).await?;

@@ -314,13 +314,6 @@ async fn a_sealing_that_died_after_its_entry_is_taken_up() {
         writer.finish().await;
         // Both are one store from here on, which had its id before it died.
         segments.seal(&copy).await;
-        let id = "SELECT value FROM setting WHERE name = 'store_id'";
-        let mut of_copy = copy.snapshot().await;
-        let id: Vec<u8> = query(id).scalar(of_copy.connection()).await.unwrap();
-        let mut editing = crate::open::for_editing(&site.at).await.unwrap();
-        let insert = query("INSERT INTO setting (name, value) VALUES ('store_id', $1)").bind(id);
-        insert.execute(&mut editing).await.unwrap();
-        drop(editing);
 
         let report = segments.seal(&site).await;
         assert_eq!((report.attempts, report.entries.len()), (3, 0));
