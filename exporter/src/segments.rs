@@ -82,10 +82,10 @@ pub async fn segments_at_hand(
 /// The entries of a shard: its share of the segments, and all rewards that came late.
 fn of_shard(entries: Vec<CatalogEntry>, shard: Option<Shard>) -> Vec<CatalogEntry> {
     let Some(shard) = shard else { return entries };
-    let units = Units::of(&entries);
+    let joined = JoinedSegments::of(&entries);
     let is_own = |entry: &CatalogEntry| match entry.kind {
         EntryKind::Attempts => {
-            units.ordinal(entry.number) % u64::from(shard.count.max(1)) == u64::from(shard.index)
+            joined.ordinal(entry.number) % u64::from(shard.count.max(1)) == u64::from(shard.index)
         }
         EntryKind::Rewards => true,
     };
@@ -93,26 +93,26 @@ fn of_shard(entries: Vec<CatalogEntry>, shard: Option<Shard>) -> Vec<CatalogEntr
 }
 
 /// Segments that have attempts of one group, under the first of them.
-struct Units {
+struct JoinedSegments {
     /// How many segments are before each.
     ordinals: BTreeMap<u64, u64>,
     /// For each segment an earlier one of its unit, or itself.
     earlier: BTreeMap<u64, u64>,
 }
 
-impl Units {
+impl JoinedSegments {
     fn of(entries: &[CatalogEntry]) -> Self {
-        let mut units = Self { ordinals: BTreeMap::new(), earlier: BTreeMap::new() };
+        let mut joined = Self { ordinals: BTreeMap::new(), earlier: BTreeMap::new() };
         for entry in entries.iter().filter(|entry| entry.kind == EntryKind::Attempts) {
-            units.ordinals.insert(entry.number, units.ordinals.len() as u64);
-            units.earlier.insert(entry.number, entry.number);
+            joined.ordinals.insert(entry.number, joined.ordinals.len() as u64);
+            joined.earlier.insert(entry.number, entry.number);
             // One that is no longer there joins nothing.
-            for joined in entry.joins.iter().filter(|joined| units.ordinals.contains_key(joined)) {
-                let (one, other) = (units.first(*joined), units.first(entry.number));
-                units.earlier.insert(one.max(other), one.min(other));
+            for joined in entry.joins.iter().filter(|joined| joined.ordinals.contains_key(joined)) {
+                let (one, other) = (joined.first(*joined), joined.first(entry.number));
+                joined.earlier.insert(one.max(other), one.min(other));
             }
         }
-        units
+        joined
     }
 
     /// The first segment of a unit.

@@ -98,7 +98,7 @@ async fn write_group(
             _ => write(connection, state, record).await,
         };
         match written {
-            // Part of the record may be written, so the transaction cannot be committed.
+            // StorePart of the record may be written, so the transaction cannot be committed.
             Err(CommitError::Database(error)) => return Err(error),
             result => results[place] = Some(result),
         }

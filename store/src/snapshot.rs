@@ -18,7 +18,7 @@ use crate::open;
 use crate::snapshot::condition::Condition;
 use crate::snapshot::room::{Loan, ReadingRoom};
 use crate::snapshot::rows::{annotation_of, episode_of, reward_of};
-use crate::snapshot::sealed::{Holder, OpenSegments, Part};
+use crate::snapshot::sealed::{Holder, OpenSegments, StorePart};
 use crate::types::{AttemptRecord, Selection};
 
 pub(crate) mod calls;
@@ -47,7 +47,7 @@ pub(crate) const ANNOTATIONS: &str =
 #[derive(Debug)]
 pub struct Snapshot {
     /// The store itself.
-    own: Part,
+    own: StorePart,
     /// The segments that were opened for attempts that are not in the store itself.
     segments: OpenSegments,
     /// Where the memory for calls comes from; `None` for a process that only reads.
@@ -79,7 +79,7 @@ impl Snapshot {
     async fn of(mut connection: StoreConnection) -> Result<Self, SnapshotError> {
         // The transaction stays open as long as the snapshot: it is what fixes the moment.
         connection.begin_snapshot().await?;
-        let (own, segments) = (Part::new(connection), OpenSegments::default());
+        let (own, segments) = (StorePart::new(connection), OpenSegments::default());
         Ok(Self { own, segments, room: None, loans: Vec::new(), log_copies: 0 })
     }
 

@@ -72,6 +72,12 @@ impl Layout {
         Self::of_folder(format, None, Some(shard)).manifest
     }
 
+    /// Returns the name of the list of files that are being published. It is gone once the manifest
+    /// is there.
+    pub(crate) fn begun(&self) -> String {
+        format!(".{}.begun", self.manifest)
+    }
+
     pub(crate) fn is_one_file(&self) -> bool {
         self.named.is_some()
     }

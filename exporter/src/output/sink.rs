@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use arrow::datatypes::SchemaRef;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::forks::Fork;
 use crate::forks::table::{self, forks_schema};
@@ -78,6 +78,8 @@ pub(crate) struct ExportSink {
     /// The list that the shard is a part of.
     list: Option<ShardList>,
     looked_at: LookedAt,
+    /// Files of a run that died before its manifest.
+    unfinished: BTreeSet<String>,
     /// True where the attempt that is being written has a record.
     has_record: bool,
     /// True where it has a row, of which a format may make no record.
@@ -144,6 +146,7 @@ impl ExportSink {
             episodes: BTreeSet::new(),
             numbering: Numbering::default(),
             sorted_by: &[],
+            unfinished: BTreeSet::new(),
             shard: options.shard,
             list: None,
             looked_at: LookedAt::default(),
@@ -163,8 +166,12 @@ impl ExportSink {
         Ok(sink)
     }
 
-    /// Reads the manifest that is there, and checks that this run may replace it or add to it.
+    /// Reads the manifest that is there, and checks that this run may replace it or add to it. The
+    /// files of a run that died before its manifest may be replaced, too.
     async fn read_previous(&mut self) -> Result<(), WriteError> {
+        let begun = self.target.read(&self.layout.begun()).await?;
+        let names = begun.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        self.unfinished = names.unwrap_or_default();
         let path = || self.target.path(&self.layout.manifest);
         let bytes = self.target.read(&self.layout.manifest).await?;
         let Some(before) = bytes.as_deref().and_then(Manifest::read) else {
@@ -332,11 +339,17 @@ impl ExportSink {
         let manifest = self.manifest(notes);
         // What can fail is done for all files before the first one is visible.
         self.finished.iter().try_for_each(|file| self.target.prepare(&file.entry.path))?;
+        // A process that dies below leaves files that the next one may replace.
+        let is_stream = matches!(self.target, FileTarget::Stream(_));
+        let begun = self.layout.begun();
+        if !is_stream {
+            self.target.put(&begun, &self.begun_files()).await?;
+        }
         let mut paths = Vec::new();
         for FinishedFile { entry, file } in std::mem::take(&mut self.finished) {
             paths.push(self.target.publish(file, &entry.path).await?);
         }
-        if matches!(self.target, FileTarget::Stream(_)) {
+        if is_stream {
             return Ok(PublishedFiles::default());
         }
 
@@ -347,14 +360,23 @@ impl ExportSink {
         paths.push(self.target.put(name, &bytes).await?);
 
         // Files of the export before that this one does not replace would be read along with it.
-        for old in self.before.iter().flat_map(|before| &before.files) {
-            if manifest.files.iter().all(|new| new.path != old.path) && is_below(&old.path) {
-                self.target.remove(&old.path).await?;
+        let before = self.before.iter().flat_map(|before| &before.files).map(|file| &file.path);
+        for old in before.chain(&self.unfinished) {
+            if manifest.files.iter().all(|new| new.path != *old) && is_below(old) {
+                self.target.remove(old).await?;
             }
         }
+        self.target.remove(&begun).await?;
         // Of two shards that end at once, at least one finds the other's manifest.
         let shards_of_other_lists = self.shards_of_other_lists().await?;
         Ok(PublishedFiles { files: paths, shards_of_other_lists })
+    }
+
+    /// Returns the names of the files that are published, and of those that a run before this left.
+    fn begun_files(&self) -> Vec<u8> {
+        let own = self.finished.iter().map(|file| &file.entry.path);
+        let names: BTreeSet<&String> = own.chain(&self.unfinished).collect();
+        json!(names).to_string().into_bytes()
     }
 
     /// Returns the numbers of the shards before and after this one that are parts of another list.
@@ -441,7 +463,7 @@ impl ExportSink {
     ) -> Result<OpenFile, WriteError> {
         let path = self.target.path(&name);
         let mut files_before = self.before.iter().flat_map(|before| &before.files);
-        let is_ours = files_before.any(|file| file.path == name);
+        let is_ours = files_before.any(|file| file.path == name) || self.unfinished.contains(&name);
         if !is_ours && !self.overwrite && self.target.holds(&name).await? {
             return Err(WriteError::Foreign { path });
         }

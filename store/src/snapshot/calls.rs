@@ -11,7 +11,7 @@ use crate::log::reader::{BodyColumns, LogReader};
 use crate::log::tokens::{CallIndex, LogSource, TokenReader};
 use crate::snapshot::Snapshot;
 use crate::snapshot::rows::{begun_of, choice_of, ended_of, parse, side_of};
-use crate::snapshot::sealed::{Holder, Part};
+use crate::snapshot::sealed::{Holder, StorePart};
 use crate::types::AttemptRecord;
 
 /// A call with the rows of its bodies: `q` is the request, `p` the reply.
@@ -157,7 +157,7 @@ impl Snapshot {
     }
 }
 
-impl Part {
+impl StorePart {
     async fn call_of(
         &mut self,
         rows: CallRows<'_>,

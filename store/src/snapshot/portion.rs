@@ -31,7 +31,7 @@ pub struct Scope {
     pub until: Option<i64>,
 }
 
-/// Part of a scope.
+/// StorePart of a scope.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Portion {
     /// Attempts that were closed, or, while open, began at this time or later.

@@ -30,7 +30,7 @@ const CLOCKS_DIFFER_US: i64 = 60_000_000;
 
 /// A store or a segment that is read.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct StorePart {
     pub(crate) connection: StoreConnection,
     /// True where any choice has arrays beside its ids; `None` until it is asked.
     has_sides: Option<bool>,
@@ -41,7 +41,7 @@ pub(crate) struct Part {
 /// The part that has the calls of an attempt, and the key of the attempt there.
 #[derive(Debug)]
 pub(crate) struct Holder<'a> {
-    pub(crate) part: &'a mut Part,
+    pub(crate) part: &'a mut StorePart,
     pub(crate) key: i64,
     /// True if it is a segment, and not the store itself.
     pub(crate) is_segment: bool,
@@ -52,7 +52,7 @@ pub(crate) struct Holder<'a> {
 pub(crate) struct OpenSegments {
     /// True where any attempt is sealed; `None` until the store is asked.
     any: Option<bool>,
-    open: Vec<(i64, Part)>,
+    open: Vec<(i64, StorePart)>,
 }
 
 /// A segment by its key and its path.
@@ -62,7 +62,7 @@ pub(crate) struct SegmentPath {
     path: PathBuf,
 }
 
-impl Part {
+impl StorePart {
     pub(crate) fn new(connection: StoreConnection) -> Self {
         Self { connection, has_sides: None, has_annotations: None }
     }
@@ -114,7 +114,10 @@ impl Snapshot {
     ///
     /// # Errors
     /// As [`Snapshot::holder`].
-    pub(crate) async fn part_with(&mut self, call: CallId) -> Result<&mut Part, SnapshotError> {
+    pub(crate) async fn part_with(
+        &mut self,
+        call: CallId,
+    ) -> Result<&mut StorePart, SnapshotError> {
         if !self.has_sealed().await? || has_call(&mut self.own, call).await? {
             return Ok(&mut self.own);
         }
@@ -151,14 +154,14 @@ impl Snapshot {
     pub(crate) async fn segment(
         &mut self,
         segment: &SegmentPath,
-    ) -> Result<&mut Part, SnapshotError> {
+    ) -> Result<&mut StorePart, SnapshotError> {
         if self.segments.used(segment.key).is_none() {
             let is_local = matches!(self.own.connection, StoreConnection::Local(_));
             let connection = open::for_segment(&segment.path, is_local).await?;
             if self.segments.open.len() == OPEN_MAX {
                 self.segments.open.remove(0);
             }
-            self.segments.open.push((segment.key, Part::new(connection)));
+            self.segments.open.push((segment.key, StorePart::new(connection)));
         }
         Ok(self.segments.used(segment.key).expect("it was opened above"))
     }
@@ -166,7 +169,7 @@ impl Snapshot {
 
 impl OpenSegments {
     /// An open segment, which becomes the last used.
-    fn used(&mut self, key: i64) -> Option<&mut Part> {
+    fn used(&mut self, key: i64) -> Option<&mut StorePart> {
         let at = self.open.iter().position(|(open, _)| *open == key)?;
         let used = self.open.remove(at);
         self.open.push(used);
@@ -181,7 +184,7 @@ impl SegmentPath {
     }
 }
 
-async fn has_call(part: &mut Part, call: CallId) -> Result<bool, sqlx::Error> {
+async fn has_call(part: &mut StorePart, call: CallId) -> Result<bool, sqlx::Error> {
     let select: Query = query("SELECT 1 FROM call WHERE call_id = $1").bind(call.to_string());
     Ok(select.fetch_optional(&mut part.connection).await?.is_some())
 }

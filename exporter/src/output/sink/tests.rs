@@ -582,6 +582,25 @@ async fn what_stands_beside_an_export_is_not_ours_for_that() {
 }
 
 #[tokio::test]
+async fn what_a_run_left_that_died_while_it_published_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = add_closed(folder.path(), &[("a", None)]).await;
+    let out = folder.path().join("out");
+    done(&store, &to(&out)).await;
+    let whole = files(&out);
+    fs::remove_file(out.join("manifest.json")).unwrap();
+    fs::write(out.join("trajectories.7.parquet"), "left").unwrap();
+    assert!(store.export(&to(&out)).await.is_err(), "nobody says whose these files are");
+
+    let left = json!(["trajectories.parquet", "_forks.pq", "trajectories.7.parquet", "../mine"]);
+    fs::write(out.join(".manifest.json.begun"), left.to_string()).unwrap();
+    fs::write(folder.path().join("mine"), "mine").unwrap();
+    done(&store, &to(&out)).await;
+    assert_eq!(files(&out), whole);
+    assert!(folder.path().join("mine").exists());
+}
+
+#[tokio::test]
 async fn a_target_that_cannot_be_written_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let store = six(folder.path()).await;
