@@ -63,6 +63,7 @@ pub async fn segments_at_hand(
             }
             let folder = std::path::absolute(path)
                 .map_err(|error| FetchError::Cache(path.clone(), error))?;
+
             let entries = SegmentFolder::at(path).entries()?;
             let of_shard = of_shard(entries, shard).into_iter();
             Ok(of_shard.map(|entry| SegmentAtHand { entry, folder: folder.clone() }).collect())
@@ -102,17 +103,17 @@ struct JoinedSegments {
 
 impl JoinedSegments {
     fn of(entries: &[CatalogEntry]) -> Self {
-        let mut joined = Self { ordinals: BTreeMap::new(), earlier: BTreeMap::new() };
+        let mut all = Self { ordinals: BTreeMap::new(), earlier: BTreeMap::new() };
         for entry in entries.iter().filter(|entry| entry.kind == EntryKind::Attempts) {
-            joined.ordinals.insert(entry.number, joined.ordinals.len() as u64);
-            joined.earlier.insert(entry.number, entry.number);
+            all.ordinals.insert(entry.number, all.ordinals.len() as u64);
+            all.earlier.insert(entry.number, entry.number);
             // One that is no longer there joins nothing.
-            for joined in entry.joins.iter().filter(|joined| joined.ordinals.contains_key(joined)) {
-                let (one, other) = (joined.first(*joined), joined.first(entry.number));
-                joined.earlier.insert(one.max(other), one.min(other));
+            for number in entry.joins.iter().filter(|number| all.ordinals.contains_key(number)) {
+                let (one, other) = (all.first(*number), all.first(entry.number));
+                all.earlier.insert(one.max(other), one.min(other));
             }
         }
-        joined
+        all
     }
 
     /// The first segment of a unit.

@@ -18,7 +18,7 @@ use crate::open;
 use crate::snapshot::condition::Condition;
 use crate::snapshot::room::{Loan, ReadingRoom};
 use crate::snapshot::rows::{annotation_of, episode_of, reward_of};
-use crate::snapshot::sealed::{Holder, OpenSegments, StorePart};
+use crate::snapshot::sealed::{CallsHolder, OpenSegments, StorePart};
 use crate::types::{AttemptRecord, Selection};
 
 pub(crate) mod calls;
@@ -271,7 +271,7 @@ impl Snapshot {
         &mut self,
         record: &AttemptRecord,
     ) -> Result<Vec<Annotation>, SnapshotError> {
-        let Holder { part, key, .. } = self.holder(record.key).await?;
+        let CallsHolder { part, key, .. } = self.holder(record.key).await?;
         if !part.has_annotations().await? {
             return Ok(Vec::new());
         }

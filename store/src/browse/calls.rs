@@ -7,7 +7,7 @@ use crate::database::row::Row;
 use crate::error::SnapshotError;
 use crate::snapshot::Snapshot;
 use crate::snapshot::rows::{parse, reward_of, spans_of};
-use crate::snapshot::sealed::Holder;
+use crate::snapshot::sealed::CallsHolder;
 
 /// A call without what was said.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl Snapshot {
         &mut self,
         episode_key: i64,
     ) -> Result<Option<String>, SnapshotError> {
-        let Holder { part, key, .. } = self.holder(episode_key).await?;
+        let CallsHolder { part, key, .. } = self.holder(episode_key).await?;
         let last = query(format!("{ROW} {LAST_VERSIONED}")).bind(key);
         match last.fetch_optional(&mut part.connection).await? {
             Some(row) => Ok(row_of(&row)?.version),

@@ -9,7 +9,7 @@ use crate::error::SnapshotError;
 use crate::log::reader::LogReader;
 use crate::snapshot::Snapshot;
 use crate::snapshot::rows::parse;
-use crate::snapshot::sealed::Holder;
+use crate::snapshot::sealed::CallsHolder;
 
 /// A body of a call, not read yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Snapshot {
         body: &SpokenBody,
         bytes_max: u64,
     ) -> Result<Option<Bytes>, SnapshotError> {
-        let Holder { part, .. } = self.holder(body.episode_key).await?;
+        let CallsHolder { part, .. } = self.holder(body.episode_key).await?;
         let read =
             LogReader::default().bytes_alone(&mut part.connection, body.key, bytes_max).await;
         read.map_err(|error| error.of_call(body.call_id))
@@ -126,7 +126,7 @@ impl Snapshot {
         select: String,
         episode_key: i64,
     ) -> Result<Option<CallRow>, SnapshotError> {
-        let Holder { part, key, .. } = self.holder(episode_key).await?;
+        let CallsHolder { part, key, .. } = self.holder(episode_key).await?;
         let row = query(select).bind(key).fetch_optional(&mut part.connection).await?;
         let row = row.as_ref().map(row_of).transpose()?;
         Ok(row.map(|row| CallRow { episode_key, ..row }))
@@ -152,7 +152,7 @@ impl Snapshot {
         select: Query,
         episode_key: i64,
     ) -> Result<Option<SpokenBody>, SnapshotError> {
-        let Holder { part, .. } = self.holder(episode_key).await?;
+        let CallsHolder { part, .. } = self.holder(episode_key).await?;
         let Some(row) = select.fetch_optional(&mut part.connection).await? else { return Ok(None) };
         Ok(Some(SpokenBody {
             episode_key,

@@ -42,7 +42,7 @@ const SUMS: &str = "SELECT c.alone, c.grouped, c.group_count, \
 
 /// The finished attempts of a consumer that nobody holds.
 #[derive(Debug, Default)]
-struct Sums {
+struct BacklogSums {
     alone: u64,
     grouped: u64,
     /// Groups with attempts that were never handed out.
@@ -208,12 +208,12 @@ impl Snapshot {
         Ok((count(&row, "leased")?, count(&row, "delayed")?))
     }
 
-    async fn sums(&mut self, wanted: &FeedQuery) -> Result<Sums, sqlx::Error> {
+    async fn sums(&mut self, wanted: &FeedQuery) -> Result<BacklogSums, sqlx::Error> {
         let sums = query(SUMS).bind(wanted.consumer.as_deref()).bind(wanted.now);
         let Some(row) = sums.fetch_optional(self.connection()).await? else {
-            return Ok(Sums::default());
+            return Ok(BacklogSums::default());
         };
-        Ok(Sums {
+        Ok(BacklogSums {
             alone: count(&row, "alone")? + count(&row, "alone_again")?,
             grouped: count(&row, "grouped")? + count(&row, "grouped_again")?,
             groups: count(&row, "group_count")?,

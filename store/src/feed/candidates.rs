@@ -68,6 +68,7 @@ impl CandidateQuery<'_> {
             Some(_) => (UNSETTLED.to_owned(), "f"),
             None => (FINISHED.to_owned(), "e"),
         };
+
         if selection.episode.is_some() {
             sql += " AND e.episode_id = $4";
         }

@@ -41,6 +41,7 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
         Disposition::Unsent,
         Disposition::Renewed(LEASE),
     ];
+
     let settle = (0..9_usize, any::<bool>(), prop::sample::select(fates));
     let one = prop_oneof![
         8 => (group, 0..2_u8, prop::option::weighted(0.2, 2..4_u32))
@@ -98,7 +99,7 @@ struct Handed {
 }
 
 #[derive(Default)]
-struct Model {
+struct FeedModel {
     attempts: Vec<Finished>,
     sizes: BTreeMap<String, u32>,
     handed: [BTreeMap<i64, Handed>; 2],
@@ -109,7 +110,7 @@ struct Model {
 /// A part of a group, or an attempt alone: the item, and the keys of those that are ready.
 type Ready = BTreeSet<(i64, Vec<i64>)>;
 
-impl Model {
+impl FeedModel {
     /// The attempts that a question selects and nobody holds.
     fn selected(&self, consumer: usize, asked: &FeedQuery) -> Vec<&Finished> {
         let is_free = |one: &&Finished| {
@@ -170,6 +171,7 @@ impl Model {
             handed.is_returned && handed.free_at.is_some_and(|at| at > asked.now)
         };
         let delayed = self.handed[consumer].values().filter(is_delayed).count() as u64;
+
         let (found, mut waiting) = self.look(consumer, asked);
         let ready = found.iter().map(|(_, keys)| keys.len() as u64).sum();
         waiting.sort_by_key(|one| {
@@ -210,14 +212,8 @@ impl Model {
     }
 
     /// Looks as a reader does, and leases some of the items.
-    async fn take(
-        &mut self,
-        store: &Store,
-        number: usize,
-        consumer: usize,
-        some: usize,
-        now: Micros,
-    ) {
+    async fn take(&mut self, store: &Store, reader: (usize, usize, usize), now: Micros) {
+        let (number, consumer, some) = reader;
         let asked = question(number, CONSUMERS[consumer], now);
         let mut items = ready(store, &asked).await;
         let found: Ready = items.iter().map(|item| (item.position, item.keys.clone())).collect();
@@ -242,14 +238,8 @@ impl Model {
     }
 
     /// Settles what a lease still holds, or the first of it.
-    async fn settle(
-        &mut self,
-        store: &Store,
-        lease: usize,
-        is_one: bool,
-        fate: Disposition,
-        now: Micros,
-    ) {
+    async fn settle(&mut self, store: &Store, settled: (usize, bool, Disposition), now: Micros) {
+        let (lease, is_one, fate) = settled;
         let Some(consumer) = self.leases.get(lease).copied() else { return };
         let is_held = |handed: &Handed| {
             handed.lease == lease && !handed.is_returned && handed.free_at.is_some()
@@ -309,7 +299,7 @@ async fn check_sums(store: &Store) {
 /// Whatever happens, the store says of every question what the model says.
 async fn compare(site: &Site, changes: Vec<Change>) {
     let (mut store, mut writer) = site.open_as(Durability::Process).await;
-    let (mut model, mut now) = (Model::default(), LATE);
+    let (mut model, mut now) = (FeedModel::default(), LATE);
     for change in changes {
         match change {
             Change::Finish(group, task, size) => model.finish(&store, group, task, size).await,
@@ -323,10 +313,10 @@ async fn compare(site: &Site, changes: Vec<Change>) {
                 store.reward(id, reward).await.unwrap();
             }
             Change::Take(number, consumer, some) => {
-                model.take(&store, number, consumer, some, now).await;
+                model.take(&store, (number, consumer, some), now).await;
             }
             Change::Settle(lease, is_one, fate) => {
-                model.settle(&store, lease, is_one, fate, now).await;
+                model.settle(&store, (lease, is_one, fate), now).await;
             }
             Change::Prune(at) => {
                 let Some(at) = at.checked_rem(model.attempts.len()) else { continue };

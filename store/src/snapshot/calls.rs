@@ -11,7 +11,7 @@ use crate::log::reader::{BodyColumns, LogReader};
 use crate::log::tokens::{CallIndex, LogSource, TokenReader};
 use crate::snapshot::Snapshot;
 use crate::snapshot::rows::{begun_of, choice_of, ended_of, parse, side_of};
-use crate::snapshot::sealed::{Holder, StorePart};
+use crate::snapshot::sealed::{CallsHolder, StorePart};
 use crate::types::AttemptRecord;
 
 /// A call with the rows of its bodies: `q` is the request, `p` the reply.
@@ -76,7 +76,7 @@ impl Snapshot {
     /// [`SnapshotError`] when the store cannot be read or a body does not decode.
     pub async fn calls(&mut self, record: &AttemptRecord) -> Result<Vec<Call>, SnapshotError> {
         self.borrow_room(record.key).await?;
-        let Holder { part, key: episode_key, .. } = self.holder(record.key).await?;
+        let CallsHolder { part, key: episode_key, .. } = self.holder(record.key).await?;
         // In the order of an index. What begins at once is put in order below, since a sorter would
         // copy all rows.
         let select = format!("{CALL} WHERE c.episode_key = $1 ORDER BY c.started_at");
@@ -120,7 +120,7 @@ impl Snapshot {
         &mut self,
         record: &AttemptRecord,
     ) -> Result<Vec<(CallId, String)>, SnapshotError> {
-        let Holder { part, key, .. } = self.holder(record.key).await?;
+        let CallsHolder { part, key, .. } = self.holder(record.key).await?;
         let rows = query(ENDED_CALLS).bind(key).fetch_all(&mut part.connection).await?;
         let id_and_path =
             |row: &Row| Ok((parse(row.try_get("call_id")?, "call id")?, row.try_get("path")?));

@@ -10,7 +10,7 @@ use crate::database::query::query;
 use crate::error::SnapshotError;
 use crate::log::reader::HELD_BYTES_MAX;
 use crate::snapshot::Snapshot;
-use crate::snapshot::sealed::Holder;
+use crate::snapshot::sealed::CallsHolder;
 
 /// Memory that is borrowed. It is given back when this is dropped.
 pub type Loan = Box<dyn Any + Send>;
@@ -95,7 +95,7 @@ impl Snapshot {
     /// The memory that the calls of an attempt, and rows of them, take at most, estimated from what
     /// the store says of their lengths.
     async fn reading_bytes(&mut self, episode_key: i64) -> Result<u64, SnapshotError> {
-        let Holder { part, key, .. } = self.holder(episode_key).await?;
+        let CallsHolder { part, key, .. } = self.holder(episode_key).await?;
         let row = query(SIZES).bind(key).fetch_one(&mut part.connection).await?;
         let size = |name| Ok::<_, SnapshotError>(row.try_get::<i64>(name)?.unsigned_abs());
 

@@ -40,7 +40,7 @@ pub(crate) struct StorePart {
 
 /// The part that has the calls of an attempt, and the key of the attempt there.
 #[derive(Debug)]
-pub(crate) struct Holder<'a> {
+pub(crate) struct CallsHolder<'a> {
     pub(crate) part: &'a mut StorePart,
     pub(crate) key: i64,
     /// True if it is a segment, and not the store itself.
@@ -94,20 +94,20 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read, or the segment is not there.
-    pub(crate) async fn holder(&mut self, key: i64) -> Result<Holder<'_>, SnapshotError> {
+    pub(crate) async fn holder(&mut self, key: i64) -> Result<CallsHolder<'_>, SnapshotError> {
         if !self.has_sealed().await? {
-            return Ok(Holder { part: &mut self.own, key, is_segment: false });
+            return Ok(CallsHolder { part: &mut self.own, key, is_segment: false });
         }
         let found = query(OF_ATTEMPT).bind(key).fetch_optional(self.connection()).await?;
         let Some(row) = found else {
-            return Ok(Holder { part: &mut self.own, key, is_segment: false });
+            return Ok(CallsHolder { part: &mut self.own, key, is_segment: false });
         };
 
         let (id, attempt): (String, i64) = (row.try_get("episode_id")?, row.try_get("attempt")?);
         let part = self.segment(&SegmentPath::of(&row)?).await?;
         let there = query(KEY_THERE).bind(id).bind(attempt);
         let key = there.scalar::<i64>(&mut part.connection).await?;
-        Ok(Holder { part, key, is_segment: true })
+        Ok(CallsHolder { part, key, is_segment: true })
     }
 
     /// The part that has a call; the store itself where none has it.

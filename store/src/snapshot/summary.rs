@@ -9,7 +9,7 @@ use crate::database::row::Row;
 use crate::error::SnapshotError;
 use crate::snapshot::Snapshot;
 use crate::snapshot::condition::Condition;
-use crate::snapshot::sealed::Holder;
+use crate::snapshot::sealed::CallsHolder;
 use crate::types::{AttemptRecord, Selection};
 
 /// One attempt at an episode, counted.
@@ -106,7 +106,7 @@ impl Snapshot {
         &mut self,
         episode: &AttemptRecord,
     ) -> Result<Option<Option<Outcome>>, SnapshotError> {
-        let Holder { part, key, .. } = self.holder(episode.key).await?;
+        let CallsHolder { part, key, .. } = self.holder(episode.key).await?;
         let row = query(LAST_OUTCOME).bind(key).fetch_optional(&mut part.connection).await?;
         let Some(row) = row else { return Ok(None) };
         let Some(word) = row.try_get::<Option<String>>("outcome")? else { return Ok(Some(None)) };

@@ -48,7 +48,7 @@ struct ReadRequest {
 
 /// The stretches that a request shares with an earlier one.
 #[derive(Debug, Clone, Copy)]
-struct SharedPart<'a> {
+struct SharedStretches<'a> {
     with: &'a ReadRequest,
     stretches: usize,
 }
@@ -102,7 +102,7 @@ impl ConversationReader {
             Route::Chat => Vec::new(),
             _ => read(route, &[&document[..=list.start], &document[list.end - 1..]])?,
         };
-        let (mut ends, mut messages) = shared.map(SharedPart::known).unwrap_or_default();
+        let (mut ends, mut messages) = shared.map(SharedStretches::known).unwrap_or_default();
         let mut rest = elements.as_slice();
         while let Some(first) = rest.first() {
             let length = stretch(route, rest.iter().map(|place| &document[place.clone()]))?;
@@ -130,9 +130,10 @@ impl ConversationReader {
     }
 
     /// The remembered request that shares most with another.
-    fn shared(&self, route: Route, request: &[u8]) -> Option<SharedPart<'_>> {
+    fn shared(&self, route: Route, request: &[u8]) -> Option<SharedStretches<'_>> {
         let known = self.known.iter().filter(|known| known.route == route);
-        let shared = known.map(|with| SharedPart { with, stretches: with.shared_with(request) });
+        let shared =
+            known.map(|with| SharedStretches { with, stretches: with.shared_with(request) });
         shared.filter(|shared| shared.stretches > 0).max_by_key(|shared| shared.stretches)
     }
 }
@@ -145,7 +146,7 @@ impl ReadRequest {
     }
 }
 
-impl SharedPart<'_> {
+impl SharedStretches<'_> {
     /// The end of the part, and the number of its messages.
     fn end(&self) -> (usize, usize) {
         self.with.ends[self.stretches - 1]

@@ -99,6 +99,7 @@ fn grouped(rows: &[Row]) -> Result<Vec<Together>, sqlx::Error> {
             position: row.try_get("position")?,
             finished_at: row.try_get("finished_at")?,
         };
+
         let group: Option<String> = row.try_get("group_id")?;
         let known = group.as_ref().and_then(|group| places.get(group).copied());
         match known {
