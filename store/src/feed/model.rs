@@ -98,6 +98,20 @@ struct Handed {
     is_returned: bool,
 }
 
+/// A reader's question, and how many of the items it leases.
+struct Taking {
+    number: usize,
+    consumer: usize,
+    some: usize,
+}
+
+/// The fate of what a lease holds, or of the first of it.
+struct Settling {
+    lease: usize,
+    is_one: bool,
+    fate: Disposition,
+}
+
 #[derive(Default)]
 struct FeedModel {
     attempts: Vec<Finished>,
@@ -212,8 +226,8 @@ impl FeedModel {
     }
 
     /// Looks as a reader does, and leases some of the items.
-    async fn take(&mut self, store: &Store, reader: (usize, usize, usize), now: Micros) {
-        let (number, consumer, some) = reader;
+    async fn take(&mut self, store: &Store, reader: Taking, now: Micros) {
+        let Taking { number, consumer, some } = reader;
         let asked = question(number, CONSUMERS[consumer], now);
         let mut items = ready(store, &asked).await;
         let found: Ready = items.iter().map(|item| (item.position, item.keys.clone())).collect();
@@ -238,8 +252,8 @@ impl FeedModel {
     }
 
     /// Settles what a lease still holds, or the first of it.
-    async fn settle(&mut self, store: &Store, settled: (usize, bool, Disposition), now: Micros) {
-        let (lease, is_one, fate) = settled;
+    async fn settle(&mut self, store: &Store, settled: Settling, now: Micros) {
+        let Settling { lease, is_one, fate } = settled;
         let Some(consumer) = self.leases.get(lease).copied() else { return };
         let is_held = |handed: &Handed| {
             handed.lease == lease && !handed.is_returned && handed.free_at.is_some()
@@ -313,10 +327,10 @@ async fn compare(site: &Site, changes: Vec<Change>) {
                 store.reward(id, reward).await.unwrap();
             }
             Change::Take(number, consumer, some) => {
-                model.take(&store, (number, consumer, some), now).await;
+                model.take(&store, Taking { number, consumer, some }, now).await;
             }
             Change::Settle(lease, is_one, fate) => {
-                model.settle(&store, (lease, is_one, fate), now).await;
+                model.settle(&store, Settling { lease, is_one, fate }, now).await;
             }
             Change::Prune(at) => {
                 let Some(at) = at.checked_rem(model.attempts.len()) else { continue };
