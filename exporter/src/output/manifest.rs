@@ -51,8 +51,8 @@ pub(crate) struct Manifest {
     pub(crate) numbers: Option<Numbering>,
     #[serde(default)]
     pub(crate) options: Value,
-    /// Notes of the last run.
-    #[serde(default)]
+    /// Notes of the last run. They are long where it read many groups, and the next has its own.
+    #[serde(default, skip_deserializing)]
     pub(crate) notes: Value,
     /// Counts of what the last run made no record of, by reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -431,9 +431,9 @@ mod tests {
                 let count = query(format!("SELECT count(*) FROM {table}"));
                 assert_eq!(count.scalar::<i64>(&mut copy).await.unwrap(), 0, "{table}");
             }
-            let settings = query("SELECT name FROM setting");
+            let settings = query("SELECT name FROM setting ORDER BY name");
             let settings = settings.scalars::<String>(&mut copy).await.unwrap();
-            assert_eq!(settings, ["self_contained"], "which every new store has");
+            assert_eq!(settings, ["self_contained", "store_id"], "which every new store has");
         })
         .await;
     }

@@ -177,7 +177,7 @@ async fn set_former(site: &Site, newest: i64) {
         "DROP VIEW annotations",
         "DROP TABLE annotation",
         "ALTER TABLE call DROP COLUMN continued CASCADE",
-        "DROP INDEX episode_by_opened, episode_with_terms",
+        "DROP INDEX episode_by_opened, episode_with_terms, episode_by_closing",
         "ALTER TABLE episode DROP COLUMN continues",
         "DROP TABLE unsettled, gathering",
         "ALTER TABLE consumer DROP COLUMN alone, DROP COLUMN grouped, DROP COLUMN group_count",
@@ -208,7 +208,7 @@ async fn a_store_of_the_former_format_is_converted_when_it_is_opened() {
     let applied = query("SELECT version FROM _sqlx_migrations");
     assert_eq!(
         applied.scalars::<i64>(&mut connection).await.unwrap(),
-        [15, 16, 17, 18, 19, 20, 21]
+        [15, 16, 17, 18, 19, 20, 21, 22]
     );
     stop(site.open().await).await;
 
