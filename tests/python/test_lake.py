@@ -22,6 +22,7 @@ from test_segments import GROUPS, by_name, export, recorded, rows, seal  # noqa:
 
 import rolltape.ray  # noqa: E402
 import rolltape.spark  # noqa: E402
+from rolltape.columns import add_column  # noqa: E402
 from rolltape.segments import ExportError  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)
@@ -38,6 +39,7 @@ class Lake:
     """Segments in a bucket, and the rows of one export of all of them."""
 
     url: str
+    export: Path
     rows: dict
     order: Path
     """While this file is there, the next command kills the worker that started it."""
@@ -48,7 +50,7 @@ def lake(recorded, tmp_path_factory):  # noqa: F811
     folder = tmp_path_factory.mktemp("lake")
     store = Path(shutil.copy(recorded, folder / "rolltape.db"))
     seal(store, "--segment-size", "1")
-    everything = rows(export(folder / "one", "--segments", folder / "segments"))
+    whole = export(folder / "one", "--segments", folder / "segments")
     order, command = folder / "kill", folder / "rolltape"
     command.write_text(COMMAND.format(order=order, binary=harness.binary()))
     command.chmod(0o755)
@@ -61,7 +63,7 @@ def lake(recorded, tmp_path_factory):  # noqa: F811
         env |= {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "RAY_USAGE_STATS_ENABLED": "0"}
         for name, value in (variables | env).items():
             patch.setenv(name, value)
-        yield Lake("s3://runs/lab/segments", everything, order)
+        yield Lake("s3://runs/lab/segments", whole, rows(whole), order)
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +139,13 @@ def test_spark_hands_on_options_and_what_the_command_says(lake, spark):
     assert [row.group_size for row in found.select("group_size").distinct().collect()] == [2]
     with pytest.raises(Exception, match="holds no segments"):
         frame(spark, "s3://runs/other", 2).collect()
+
+
+def test_spark_joins_a_derived_column_in_one_line(lake, spark):
+    told = {id: float(len(id)) for id in lake.rows}
+    add_column(lake.export, "judge", told)
+    whole, beside = f"{lake.export}/*.parquet", f"{lake.export}/_columns/judge/*.pq"
+    found = spark.read.parquet(whole).join(spark.read.parquet(beside), "trajectory_id")
+    judged = of_spark(found)
+    assert {id: row.pop("judge") for id, row in judged.items()} == told
+    assert judged == lake.rows
