@@ -59,6 +59,18 @@ def takes_ids(real):
     return real
 
 
+@pytest.fixture
+def bucket(monkeypatch):
+    """A bucket of an emulated S3, to which the environment leads."""
+    # Importing it takes long, and few tests want it.
+    import buckets
+
+    with buckets.emulated() as (client, variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        yield client
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """With `-n`, tests that share what is slow to start run in one process."""

@@ -9,11 +9,10 @@ import subprocess
 import time
 from pathlib import Path
 
-import boto3
 import pyarrow.parquet as pq
 import pytest
-from moto.server import ThreadedMotoServer
 
+import buckets
 import control
 import harness
 from harness import done
@@ -66,16 +65,19 @@ def export(out, *arguments):
 
 def rows(*folders):
     """Rows of exports by their names, without their numbers in the export."""
+    files = [file for folder in folders for file in sorted(folder.rglob("*.parquet"))]
+    tables = (pq.read_table(file) for file in files if not file.name.startswith("_"))
+    return by_name(row for table in tables for row in table.to_pylist())
+
+
+def by_name(rows):
+    """Rows by their names, each of them once, without their numbers in the export."""
+    numbers = ("group_index", "trajectory_index", "rollout_index", "row_index")
     found = {}
-    for folder in folders:
-        for file in sorted(folder.rglob("*.parquet")):
-            if file.name.startswith("_"):
-                continue
-            for row in pq.read_table(file).to_pylist():
-                numbers = ("group_index", "trajectory_index", "rollout_index", "row_index")
-                told = {key: value for key, value in row.items() if key not in numbers}
-                assert told["trajectory_id"] not in found
-                found[told["trajectory_id"]] = told
+    for row in rows:
+        assert row["trajectory_id"] not in found
+        told = {key: value for key, value in row.items() if key not in numbers}
+        found[row["trajectory_id"]] = told
     return found
 
 
@@ -186,34 +188,11 @@ def test_a_late_reward_counts_with_and_without_the_store(store, tmp_path):
     assert {row["reward"] for row in alone.values()} == {0.75, 1.0}
 
 
-@pytest.fixture
-def bucket(monkeypatch):
-    """A bucket of an emulated S3, and the variables that lead to it."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    variables = {
-        "AWS_ENDPOINT": f"http://{host}:{port}",
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": "k",
-        "AWS_SECRET_ACCESS_KEY": "s",
-        "AWS_REGION": "us-east-1",
-    }
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3", endpoint_url=variables["AWS_ENDPOINT"], region_name="us-east-1")
-    client.create_bucket(Bucket="runs")
-    yield client
-    server.stop()
-
-
 def test_segments_of_a_bucket_are_read_without_a_store(store, tmp_path, bucket):
     seal(store, "--segment-size", "1")
     folder = tmp_path / "segments"
     everything = rows(export(tmp_path / "one", "--segments", folder))
-    for path in folder.rglob("*"):
-        if path.is_file():
-            bucket.upload_file(str(path), "runs", f"lab/segments/{path.relative_to(folder)}")
+    buckets.upload(bucket, folder, "lab/segments")
 
     parts, cache = [], tmp_path / "cache"
     for index in range(2):
