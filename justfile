@@ -173,6 +173,10 @@ bench *options:
     cargo build --release -p benches
     ROLLTAPE_BIN={{binary}} target/release/benches {{options}}
 
+# Ray, Spark, Delta Lake and Iceberg on segments and exports
+lake:
+    .ci/run lake
+
 # what costs more because the store is old: `just growth --sizes 4000,40000`
 growth *options:
     ROLLTAPE_BIN={{binary}} python3 benches/growth.py {{options}}

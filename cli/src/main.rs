@@ -36,7 +36,7 @@ use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::log::LogFormat;
 use crate::options::defaults::ServersHere;
 use crate::options::help;
-use crate::reading::{diff, episodes, show, sql, stats, tail, view};
+use crate::reading::{diff, episodes, health, show, sql, stats, tail, view};
 use crate::terminal::ColorMode;
 use crate::upkeep::{backup, index, prune, publish, redact, scan, seal, verify};
 
@@ -106,6 +106,7 @@ enum Command {
     Redact(redact::Args),
     Publish(publish::Args),
     Sql(sql::Args),
+    Health(health::Args),
     View(view::Args),
     Doctor(doctor::Args),
     Engine(engine::Args),
@@ -206,6 +207,7 @@ fn main() -> ExitCode {
             Command::Redact(args) => redact::run(args).await,
             Command::Publish(args) => publish::run(args).await,
             Command::Sql(args) => sql::run(args).await,
+            Command::Health(args) => health::run(args).await,
             Command::View(args) => view::run(args).await,
             Command::Doctor(args) => doctor::run(args).await,
             Command::Engine(args) => engine::run(args).await,

@@ -7,6 +7,7 @@ pub(crate) mod call_line;
 mod costs;
 pub(crate) mod diff;
 pub(crate) mod episodes;
+pub(crate) mod health;
 mod message;
 mod named;
 mod numbers;

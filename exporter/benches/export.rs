@@ -4,7 +4,7 @@
 //! An episode is three agents of ten turns each, whose prompts begin with what they sent before:
 //! 30 calls, four tokens in five sent again. The store is recorded first (a few minutes for 10,000
 //! episodes, `ROLLTAPE_BENCH_EPISODES` for fewer); `ROLLTAPE_BENCH_FOLDER` is a folder that keeps
-//! it for the next run. The last part exports episodes with the same new tokens in more and in
+//! it for the next run. The health of the store is asked for. The last part exports episodes with the same new tokens in more and in
 //! fewer calls: time is to follow the new tokens.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
@@ -16,7 +16,7 @@ use episode::{
     AttemptId, CallEnd, CallId, CallKind, CallStart, Choice, Fidelity, Lineage, Outcome, Reward,
     RewardScope, Route, Tag, TagSource, TokenCounts, VersionSpan,
 };
-use exporter::{Options, Report, export};
+use exporter::{HealthOptions, Options, Report, export, health};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -48,6 +48,7 @@ async fn main() {
     for share in [episodes / 10, episodes] {
         measure(folder, &store, share).await;
     }
+    judge(&store, episodes).await;
     println!("the same new tokens, sent again more and less often:");
     for turns in [2, 10, 30, 60] {
         follow(folder, turns, episodes / 20).await;
@@ -109,6 +110,24 @@ async fn measure(folder: &Path, store: &Path, share: usize) {
         rate(plain_size, plain),
         plain_size,
         rate(size, took) / rate(plain_size, plain),
+    );
+}
+
+/// Asks for the health of all episodes: seconds a million new tokens, sampled and said.
+async fn judge(store: &Path, episodes: usize) {
+    reset_peak();
+    let snapshot = Snapshot::open_here(store).await.unwrap();
+    let (started, before) = (Instant::now(), processor_time());
+    let report = health(snapshot, &HealthOptions::default(), |_, _| {}).await.unwrap();
+    let (took, busy) = (started.elapsed().as_secs_f64(), processor_time() - before);
+    let millions = (episodes * Shape::of(AGENTS, TURNS).new_tokens()) as f64 / 1e6;
+    println!(
+        "  health of {} attempts, {millions:.1} M new tokens ({:.1} M sampled): {took:.2} s \
+         ({busy:.2} s of processors), {:.3} s a million, peak {} MiB",
+        report.attempts,
+        report.sampled_tokens as f64 / 1e6,
+        took / millions,
+        peak_mib(),
     );
 }
 

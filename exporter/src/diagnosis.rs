@@ -1,4 +1,7 @@
-//! Diagnosis of one episode: its verdict, the calls behind each reason, and its forks.
+//! Diagnosis of one episode: its verdict, the calls behind each reason, and its forks. [`health`]
+//! is that of a run.
+
+pub(crate) mod health;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -36,6 +36,7 @@
 //!   why.
 //! - [`diagnose()`], [`diagnose_tree()`], [`Diagnosis`], [`Fork`], [`Cause`]: what is wrong with
 //!   one episode, and why. [`trainer_gaps()`]: how far a trainer's logprobs are from its own.
+//! - [`health()`], [`HealthReport`], [`Thresholds`]: verdicts on a run, check by check.
 //! - [`KindReason`]: why a trajectory is of its kind; [`SharedTokens`]: where tokens are trained.
 //! - [`RewardOptions`], [`Advantage`], [`GroupSummary`], [`VersionFilter`], [`VersionMismatch`]:
 //!   what rewards and policy versions add or leave out; [`mean()`], [`std()`]: their formulas.
@@ -62,6 +63,10 @@ mod trainer_gaps;
 mod weigh;
 
 pub use annotate::{NumberStream, PlaceError, PlacedStreams, TrajectoryStreams, place_streams};
+pub use diagnosis::health::{
+    CheckVerdict, HealthExample, HealthOptions, HealthReport, HealthWord, Thresholds,
+    ThresholdsError, health,
+};
 pub use diagnosis::{Diagnosis, Finding, diagnose, diagnose_tree, diagnose_with_tokenizer};
 pub use export::report::Report;
 pub use export::{ExportError, export, export_with_progress};

@@ -52,6 +52,7 @@ pub use browse::calls::{CallRow, LastKeys, RewardRow};
 pub use browse::episodes::{EpisodeOrder, EpisodePage, ListedEpisodes};
 pub use browse::filter::{EpisodeFilter, EpisodeState};
 pub use browse::groups::{GroupCounts, Score};
+pub use browse::health::health_question;
 pub use browse::past_calls::PastCalls;
 pub use browse::spoken::SpokenBody;
 pub use browse::sql::{MessageRow, SqlAnswer, SqlCell};

@@ -6,7 +6,7 @@ use clap::builder::{StyledStr, Styles};
 /// The commands in the groups of `rolltape --help`.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Record", &["serve", "run", "engine", "demo"]),
-    ("Read", &["episodes", "show", "tail", "stats", "diff", "sql", "view"]),
+    ("Read", &["episodes", "show", "tail", "stats", "diff", "sql", "health", "view"]),
     ("Train", &["reward", "close", "export", "feed"]),
     (
         "Look after",
@@ -130,7 +130,7 @@ pub(crate) const USUAL: [(&str, &[&str]); 7] = [
 ];
 
 /// Two or three lines that a person would type, for each command that has options to choose.
-const EXAMPLES: [(&str, &str); 21] = [
+const EXAMPLES: [(&str, &str); 22] = [
     (
         "serve",
         "rolltape serve --upstream http://127.0.0.1:8000
@@ -160,6 +160,11 @@ const EXAMPLES: [(&str, &str); 21] = [
     ("stats", "rolltape stats --since 7d --solved-at 0.5"),
     ("diff", "rolltape diff aider-amber aider-lynx"),
     ("sql", "rolltape sql \"SELECT role, content FROM messages WHERE content LIKE '%error%'\""),
+    (
+        "health",
+        "rolltape health --since 24h
+  rolltape health --group issue-7 --json --thresholds ci.json",
+    ),
     (
         "view",
         "rolltape view

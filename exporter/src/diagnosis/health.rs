@@ -1,0 +1,158 @@
+//! The health of a run: verdicts of thirty checks, from one pass over the attempts.
+//!
+//! Each attempt is read once and forgotten; the checks keep numbers, hashes and small sketches of
+//! one group. So memory is bounded by the largest attempt, the largest group and the number of
+//! tasks. A check that saw nothing, or too little, says so: it is not fine.
+//!
+//! [`seen`] reads an attempt for all checks, [`checks`] are they, [`verdict`] is what they say, and
+//! [`thresholds`] is where they begin to speak.
+
+mod checks;
+mod grader_paths;
+mod names;
+mod seen;
+mod shingles;
+mod sums;
+mod thresholds;
+mod tool_results;
+mod verdict;
+
+use std::collections::HashMap;
+
+use episode::Micros;
+use serde::Serialize;
+use store::{AttemptRecord, Selection, Snapshot, SnapshotError};
+
+pub use self::thresholds::{Thresholds, ThresholdsError};
+pub use self::verdict::{CheckVerdict, HealthExample, HealthWord};
+
+use self::checks::rules::{ShareRule, one};
+use self::checks::{HealthCheck, all};
+use self::names::CHECKS;
+use self::seen::SeenAttempt;
+use self::verdict::Tally;
+use crate::graph::derive::derive;
+use crate::graph::scan::{RecordedAttempt, scan};
+use crate::rewards::scored_attempt::{ScoredAttempt, with_places, with_rewards};
+
+/// The attempts whose health is asked for, and the thresholds.
+#[derive(Debug, Clone, Default)]
+pub struct HealthOptions {
+    /// The attempts.
+    pub selection: Selection,
+    /// Only attempts that began then or later.
+    pub since: Option<Micros>,
+    /// The thresholds of the checks.
+    pub thresholds: Thresholds,
+}
+
+/// The verdicts on a run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HealthReport {
+    /// `finding` where any check has one; `fine` where none has and some had evidence.
+    pub verdict: HealthWord,
+    /// Number of attempts.
+    pub attempts: u64,
+    /// Number of calls that were read.
+    pub calls: u64,
+    /// Number of sampled tokens with an id.
+    pub sampled_tokens: u64,
+    /// One verdict a check: findings first, then those without evidence.
+    pub checks: Vec<CheckVerdict>,
+}
+
+const UNREADABLE: ShareRule = ShareRule {
+    check: "unreadable_attempts",
+    units: "attempts",
+    fault: "cannot be read back as they were recorded",
+    share_max: 0.0,
+    at_least: one,
+    look: |_, _, _| {},
+    all_is_none: false,
+};
+
+/// Reads the selected attempts once, and returns the verdicts of all checks. Tells `progress` how
+/// many attempts are done, and of how many.
+///
+/// # Errors
+/// [`SnapshotError`] when the store cannot be read. An attempt that does not decode is a finding.
+pub async fn health(
+    mut snapshot: Snapshot,
+    options: &HealthOptions,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<HealthReport, SnapshotError> {
+    let mut records = snapshot.episodes(&options.selection).await?;
+    records.retain(|record| options.since.is_none_or(|since| record.opened_at >= since));
+    let scored = with_rewards(&mut snapshot, records, None).await?;
+    let attempts = with_places(&mut snapshot, scored, false).await?;
+
+    let mut run = HealthRun::new(options.thresholds.clone());
+    for (done, scored) in attempts.iter().enumerate() {
+        progress(done, attempts.len());
+        match scan(&mut snapshot, scored.record.clone(), None).await {
+            Ok((attempt, _)) => run.see(&attempt, scored),
+            Err(error @ (SnapshotError::Decode { .. } | SnapshotError::Word(..))) => {
+                run.see_unreadable(&scored.record, &error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    progress(attempts.len(), attempts.len());
+    Ok(run.finish())
+}
+
+/// A run whose attempts are being looked at.
+struct HealthRun {
+    thresholds: Thresholds,
+    checks: Vec<Box<dyn HealthCheck>>,
+    read: Tally,
+    calls: u64,
+    sampled_tokens: u64,
+}
+
+impl HealthRun {
+    fn new(thresholds: Thresholds) -> Self {
+        Self { thresholds, checks: all(), read: Tally::default(), calls: 0, sampled_tokens: 0 }
+    }
+
+    /// Looks at an attempt. Those of a group come one after the other.
+    fn see(&mut self, attempt: &RecordedAttempt, scored: &ScoredAttempt) {
+        let derived = derive(&attempt.calls);
+        let mut seen = SeenAttempt::of(attempt, &derived, &self.thresholds);
+        seen.reward = scored.reward;
+        seen.set = scored.set();
+        seen.is_infrastructure_failed = scored.is_infrastructure_failed;
+
+        self.read.add(false, || HealthExample::of_record(&attempt.record, ""));
+        self.calls += attempt.calls.len() as u64;
+        self.sampled_tokens += seen.sampled() as u64;
+        for check in &mut self.checks {
+            check.see(&seen, &self.thresholds);
+        }
+    }
+
+    fn see_unreadable(&mut self, record: &AttemptRecord, error: &SnapshotError) {
+        self.read.add(true, || HealthExample::of_record(record, error.to_string()));
+    }
+
+    fn finish(mut self) -> HealthReport {
+        let attempts = self.read.looked_at;
+        let mut verdicts = vec![UNREADABLE.verdict(self.read, &self.thresholds)];
+        for check in &mut self.checks {
+            verdicts.extend(check.finish(&self.thresholds));
+        }
+        verdicts.retain(|verdict| !self.thresholds.off.contains(verdict.check));
+
+        let places: HashMap<&str, usize> = CHECKS.iter().copied().zip(0..).collect();
+        verdicts.sort_by_key(|verdict| (verdict.verdict, places.get(verdict.check).copied()));
+        let has = |word| verdicts.iter().any(|verdict| verdict.verdict == word);
+        let words = [HealthWord::Finding, HealthWord::Fine];
+        let verdict = words.into_iter().find(|word| has(*word)).unwrap_or(HealthWord::NoEvidence);
+
+        let (calls, sampled_tokens) = (self.calls, self.sampled_tokens);
+        HealthReport { verdict, attempts, calls, sampled_tokens, checks: verdicts }
+    }
+}
+
+#[cfg(test)]
+mod tests;
