@@ -67,6 +67,7 @@ impl Sketch {
     pub(crate) fn overlap(&self, other: &Self) -> f64 {
         let (mut one, mut two) = (self.0.iter().peekable(), other.0.iter().peekable());
         let (mut seen, mut both) = (0, 0);
+
         while seen < SKETCH {
             match (one.peek(), two.peek()) {
                 (Some(a), Some(b)) if a == b => {
@@ -87,6 +88,7 @@ impl Sketch {
             }
             seen += 1;
         }
+
         f64::from(both) / seen.max(1) as f64
     }
 }
