@@ -46,7 +46,7 @@ pub(crate) async fn run(mut args: Args) -> CommandResult {
     let segments = args.segments.gather(args.files.shard).await?;
     let location = match &segments {
         Some(segments) => segments.store.location(),
-        None => args.filter.store.to_read().await?,
+        None => args.filter.store.read_from().await?,
     };
     let snapshot = Snapshot::open_here(&location).await?;
     let to_stdout = args.files.to_stdout();

@@ -239,6 +239,7 @@ pub(crate) struct RunningServer {
 impl RunningServer {
     /// Checks everything, then starts.
     pub(crate) async fn start(mut options: ServerOptions) -> Result<Self, Failure> {
+        options.store = options.store.with_readers(READER_CONNECTIONS_MAX);
         // An address that is taken is reported before a model is loaded.
         let PassedSockets { data, control } = std::mem::take(&mut options.passed);
         let (mode, own) = (options.socket_mode, OWN_SOCKET_MODE);
@@ -253,7 +254,6 @@ impl RunningServer {
         };
 
         // After the engine: a model that does not load must not leave an empty store behind.
-        options.store = options.store.with_readers(READER_CONNECTIONS_MAX);
         let (store, writer) = Store::open(&options.store, options.durability.into()).await?;
         // After the store: whoever holds it is the only one to make the token beside it.
         let token = options.token()?;
@@ -281,9 +281,8 @@ impl RunningServer {
 
         // The ports open last: until here nothing could have been served.
         let (data, control) = (data_socket.open()?, control_socket.open()?);
-        let mut data_tasks = JoinSet::new();
         let agents = proxy::serve_data(Arc::clone(&proxy), data.endpoint, stopped(data_stop));
-        data_tasks.spawn(agents);
+        let data_tasks = JoinSet::from_iter([agents]);
         let mut control_tasks = serve_control(&proxy, settings, control.endpoint, &others_stop);
         upstreams.serve(&proxy, &mut control_tasks, stopped(others_stop)).await?;
 

@@ -24,7 +24,7 @@ const CALLS_MAX: usize = 8;
 
 /// Reads the episode, diagnoses it, and prints the report.
 pub(super) async fn run(id: &EpisodeId, args: &Args) -> CommandResult {
-    let mut snapshot = Snapshot::open(args.store.clone().to_read().await?).await?;
+    let mut snapshot = Snapshot::open(args.store.clone().read_from().await?).await?;
     let filter = Selection { episode: Some(id.clone()), ..Selection::default() };
     let attempts = snapshot.summaries(&filter).await?;
     // Attempts are in order: the last one that fits is the newest.

@@ -54,7 +54,7 @@ pub(crate) struct SegmentStore {
 impl StoreArgs {
     /// The location of what is read: the store, or one of the segments in the folder of its name.
     /// That one lasts as long as these options.
-    pub(crate) async fn to_read(&mut self) -> Result<Location, Failure> {
+    pub(crate) async fn read_from(&mut self) -> Result<Location, Failure> {
         let Location::File(path) = &self.location else { return Ok(self.location.clone()) };
         if !SegmentFolder::is_at(path) {
             return Ok(self.location.clone());

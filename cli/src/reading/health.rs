@@ -48,7 +48,7 @@ pub(crate) async fn run(mut args: Args) -> CommandResult {
         since: args.since.map(|seconds| (seconds * 1e6) as episode::Micros),
         thresholds,
     };
-    let snapshot = Snapshot::open_here(args.filter.store.to_read().await?).await?;
+    let snapshot = Snapshot::open_here(args.filter.store.read_from().await?).await?;
     let work = health(snapshot, &options, |_, _| {});
     let report = terminal::waiting("reading attempts", work).await?;
 

@@ -81,7 +81,7 @@ impl SourceArgs {
             return Ok(Source::Server(Box::new(server)));
         }
         let texts = token_texts(tokenizer, &self.store.location)?;
-        let viewer = Viewer::new(self.store.to_read().await?, texts);
+        let viewer = Viewer::new(self.store.read_from().await?, texts);
         Ok(Source::Store(viewer.with_index(text_index(&self.store.location))))
     }
 }

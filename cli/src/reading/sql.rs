@@ -41,7 +41,7 @@ pub(crate) struct Args {
 
 /// Prints the answer.
 pub(crate) async fn run(mut args: Args) -> CommandResult {
-    let mut snapshot = Snapshot::open_here(args.filter.store.to_read().await?).await?;
+    let mut snapshot = Snapshot::open_here(args.filter.store.read_from().await?).await?;
     if !snapshot.takes_sql() {
         return Err(Failure::new("`rolltape sql` asks a store that is a file")
             .hint("ask a PostgreSQL store with psql; its views are in docs/schema.md"));

@@ -115,7 +115,7 @@ struct FileArgs {
 async fn serve(mut args: Args) -> CommandResult {
     let texts = token_texts(args.tokenizer.as_deref(), &args.source.store.location)?;
     // A store or an episode that cannot be read is told here, not on the page.
-    let location = args.source.store.to_read().await?;
+    let location = args.source.store.read_from().await?;
     drop(Snapshot::open(&location).await?);
     let index = text_index(&args.source.store.location);
     let viewer = Viewer::new(location, texts).with_index(index);

@@ -44,8 +44,9 @@ pub(crate) async fn run(mut args: Args) -> CommandResult {
         (format!("{to}: {bytes} bytes"), json!({ "file": to, "bytes": bytes }))
     } else {
         let which = ExtractFilter { episodes: episodes(&args.episode)?, groups: args.group };
-        let report =
-            store::extract(args.store.to_read().await?, &which, &args.to).await.map_err(failure)?;
+        let report = store::extract(args.store.read_from().await?, &which, &args.to)
+            .await
+            .map_err(failure)?;
         let counts = [(report.attempts, "attempt"), (report.calls, "call"), (report.bytes, "byte")];
         let counts = counts.map(|(number, noun)| print::count(number, noun)).join(", ");
         let object = json!({

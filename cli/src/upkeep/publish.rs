@@ -60,7 +60,7 @@ pub(crate) async fn run(mut args: Args) -> CommandResult {
     let folder = staging.path().join("dataset");
     DirBuilder::new().mode(0o700).create(&folder)?;
 
-    let mut snapshot = Snapshot::open_here(args.filter.store.to_read().await?).await?;
+    let mut snapshot = Snapshot::open_here(args.filter.store.read_from().await?).await?;
     let clean = staging.path().join("clean.db");
     let selection = args.filter.selection();
     let work = redact(&mut snapshot, &selection, &args.how, &clean);

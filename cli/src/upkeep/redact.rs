@@ -109,7 +109,7 @@ fn span(text: &str) -> Result<NamedSpan, String> {
 
 /// Copies.
 pub(crate) async fn run(mut args: Args) -> CommandResult {
-    let mut snapshot = Snapshot::open_here(args.filter.store.to_read().await?).await?;
+    let mut snapshot = Snapshot::open_here(args.filter.store.read_from().await?).await?;
     let selection = args.filter.selection();
     let work = redact(&mut snapshot, &selection, &args.how, &args.to);
     let report = terminal::waiting("looking for secrets", work).await?;

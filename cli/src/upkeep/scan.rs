@@ -63,7 +63,7 @@ pub(crate) async fn run(mut args: Args) -> CommandResult {
         Some(path) => Some(TokenTexts::read(path).map_err(|error| Failure::of(&error))?),
         None => None,
     };
-    let mut snapshot = Snapshot::open_here(args.filter.store.to_read().await?).await?;
+    let mut snapshot = Snapshot::open_here(args.filter.store.read_from().await?).await?;
     let attempts = snapshot.episodes(&args.filter.selection()).await?;
 
     let finder = args.rules.finder()?;

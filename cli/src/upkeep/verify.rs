@@ -22,7 +22,7 @@ pub(crate) struct Args {
 
 /// Checks the store.
 pub(crate) async fn run(mut args: Args) -> CommandResult {
-    let report = store::verify(args.store.to_read().await?).await?;
+    let report = store::verify(args.store.read_from().await?).await?;
     if args.json {
         print::line(&as_json(&report).to_string())?;
     } else {

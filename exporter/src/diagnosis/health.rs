@@ -83,8 +83,9 @@ pub async fn health(
 ) -> Result<HealthReport, SnapshotError> {
     let mut records = snapshot.episodes(&options.selection).await?;
     records.retain(|record| options.since.is_none_or(|since| record.opened_at >= since));
-    let scored = with_rewards(&mut snapshot, records, None).await?;
-    let attempts = with_places(&mut snapshot, scored, false).await?;
+    let are_all = options.selection == Selection::default() && options.since.is_none();
+    let scored = with_rewards(&mut snapshot, records, None, are_all).await?;
+    let attempts = with_places(&mut snapshot, scored, false, are_all).await?;
 
     let mut run = HealthRun::new(options.thresholds.clone());
     for (done, scored) in attempts.iter().enumerate() {

@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn a_message_is_read_once() {
         let message = |at: usize| {
-            let role = if at % 2 == 0 { "user" } else { "assistant" };
+            let role = if at.is_multiple_of(2) { "user" } else { "assistant" };
             json!({ "role": role, "content": format!("words {at} {}", "é\n\"".repeat(at * 300)) })
         };
         let list: Vec<Value> = (0..9).map(message).collect();

@@ -43,7 +43,7 @@ fn fields_tell_failure(fields: &Value) -> bool {
     error
         || fields.get("is_error") == Some(&Value::Bool(true))
         || fields.get("success") == Some(&Value::Bool(false))
-        || EXIT_FIELDS.iter().any(|key| code(&key))
+        || EXIT_FIELDS.iter().any(code)
 }
 
 /// Returns true where an exit code other than 0 stands in a text.
