@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Folder of the segments; it is made if it is not there
     #[arg(long, value_name = "FOLDER")]
     segments: PathBuf,
-    /// Only episodes that were finished at least this long ago
+    /// Only episodes finished this long ago
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5m")]
     finished_for: Micros,
     /// Length at which a segment ends
@@ -37,10 +37,10 @@ pub(crate) struct Args {
     /// A group is never split.
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "256MiB")]
     segment_size: u64,
-    /// Leave what would make a shorter segment than this in the store
+    /// Leave what would make a shorter segment
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "1")]
     segment_size_min: u64,
-    /// Longest wait of a finished episode for others of its group
+    /// Longest wait for others of a group
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1d")]
     group_wait: Micros,
     /// Print one JSON object
