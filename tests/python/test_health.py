@@ -16,7 +16,7 @@ def recorded(tmp_path_factory):
     with harness.serve(folder, "--model", harness.MODEL) as proxy:
         for number in range(4):
             options = {"api_key": "k", "max_retries": 0}
-            options["default_headers"] = {"X-Rolltape-Group": "g"}
+            options["default_headers"] = {"x-group-id": "g"}
             agent = openai.OpenAI(base_url=proxy.base_url(f"e{number}"), **options)
             messages = [{"role": "user", "content": "Go."}]
             agent.chat.completions.create(

@@ -154,7 +154,9 @@ mod tests {
         let mut all = PairSums::default();
         for level in [0.0, 100.0] {
             let mut group = PairSums::default();
-            [(0.0, 3.0), (1.0, 2.0), (2.0, 1.0)].map(|(x, y)| group.add(x + level, y + level));
+            for (x, y) in [(0.0, 3.0), (1.0, 2.0), (2.0, 1.0)] {
+                group.add(x + level, y + level);
+            }
             assert!((group.correlation().unwrap() + 1.0).abs() < 1e-12);
             all.join_centered(&group);
         }
