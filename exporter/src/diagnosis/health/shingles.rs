@@ -87,6 +87,7 @@ impl Sketch {
             }
             seen += 1;
         }
+
         f64::from(both) / seen.max(1) as f64
     }
 }
