@@ -3,7 +3,8 @@
 //! | code | meaning |
 //! | --- | --- |
 //! | 0 | done |
-//! | 1 | failed; one sentence on stderr says why. Of `verify`, `doctor` and `health`: a fault was found |
+//! | 1 | failed; one sentence on stderr says why. Of `verify`, `doctor`, `health`: a fault is
+//! |       | found |
 //! | 2 | wrong usage |
 //! | other | `run`: the command's own code; 128 + N if signal N ended it; as in shells, 127 if the
 //! |       | command is not found, 126 if it cannot be run |

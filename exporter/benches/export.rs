@@ -4,8 +4,8 @@
 //! An episode is three agents of ten turns each, whose prompts begin with what they sent before:
 //! 30 calls, four tokens in five sent again. The store is recorded first (a few minutes for 10,000
 //! episodes, `ROLLTAPE_BENCH_EPISODES` for fewer); `ROLLTAPE_BENCH_FOLDER` is a folder that keeps
-//! it for the next run. The health of the store is asked for. The last part exports episodes with the same new tokens in more and in
-//! fewer calls: time is to follow the new tokens.
+//! it for the next run. Then the health of all episodes is asked for. The last part exports
+//! episodes with the same new tokens in more and in fewer calls: time is to follow the new tokens.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
 use std::path::{Path, PathBuf};

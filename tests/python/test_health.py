@@ -11,12 +11,12 @@ import harness
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """A store of four episodes of one group, which say the same and are cut."""
+    """A store of four episodes of one group, which say the same."""
     folder = tmp_path_factory.mktemp("health")
     with harness.serve(folder, "--model", harness.MODEL) as proxy:
         for number in range(4):
             options = {"api_key": "k", "max_retries": 0}
-            options["default_headers"] = {"X-Rolltape-Group": "g"}
+            options["default_headers"] = {"x-group-id": "g"}
             agent = openai.OpenAI(base_url=proxy.base_url(f"e{number}"), **options)
             messages = [{"role": "user", "content": "Go."}]
             agent.chat.completions.create(
@@ -32,8 +32,10 @@ def health(store, *words):
     return ended.returncode, report, {check["check"]: check for check in report["checks"]}
 
 
-def test_equal_rollouts_are_a_finding_with_a_place(recorded):
-    code, report, checks = health(recorded)
+def test_equal_rollouts_are_a_finding_with_a_place(recorded, tmp_path):
+    short = tmp_path / "short.json"
+    short.write_text(json.dumps({"tokens_min": 4}))
+    code, report, checks = health(recorded, "--thresholds", short)
     assert code == 1 and report["verdict"] == "finding"
     assert (report["attempts"], report["calls"], len(checks)) == (4, 4, 30)
     same = checks["duplicate_rollouts"]
@@ -43,17 +45,21 @@ def test_equal_rollouts_are_a_finding_with_a_place(recorded):
     assert checks["hollow_episodes"]["verdict"] == "no evidence", "no episode is closed"
     assert report["checks"][0]["verdict"] == "finding"
 
-    shown = harness.command("health", "--store", recorded, folder=recorded.parent)
+    words = ("health", "--thresholds", short, "--store", recorded)
+    shown = harness.command(*words, folder=tmp_path)
     assert shown.returncode == 1 and "e1/0: as e0/0" in shown.stdout
     assert "without evidence, of 30 checks" in shown.stdout
 
 
 def test_thresholds_and_selection_decide(recorded, tmp_path):
-    found = [name for name, check in health(recorded)[2].items() if check["verdict"] == "finding"]
     file = tmp_path / "thresholds.json"
-    file.write_text(json.dumps({"off": found}))
+    file.write_text(json.dumps({"tokens_min": 4, "shares": {"duplicate_rollouts": 1.0}}))
     code, report, checks = health(recorded, "--thresholds", file)
-    assert code == 0 and report["verdict"] == "fine" and len(checks) == 30 - len(found)
+    assert code == 0 and report["verdict"] == "fine" and len(checks) == 30
+    assert checks["duplicate_rollouts"]["verdict"] == "fine"
+    file.write_text(json.dumps({"tokens_min": 4, "off": ["duplicate_rollouts"]}))
+    code, report, checks = health(recorded, "--thresholds", file)
+    assert code == 0 and "duplicate_rollouts" not in checks
     code, report, _ = health(recorded, "--episode", "nobody")
     assert (code, report["verdict"], report["attempts"]) == (0, "no evidence", 0)
     assert health(recorded, "--since", "2036-01-01T00:00:00Z")[1]["attempts"] == 0

@@ -143,12 +143,17 @@ fn ids_missing(seen: &SeenAttempt<'_>, _: &Thresholds, tally: &mut Tally) {
     }
 }
 
-/// Returns true where the words went on and the ids did not.
+/// Returns true where the words went on and the ids did not. Without texts of tokens, other ids for
+/// a tool call have no cause that is known.
 fn is_drift(fork: &Fork) -> bool {
-    matches!(
-        fork.cause,
-        Cause::Retokenized | Cause::Seam | Cause::WhitespaceChanged | Cause::ArgumentsReserialized
-    )
+    match fork.cause {
+        Cause::Retokenized
+        | Cause::Seam
+        | Cause::WhitespaceChanged
+        | Cause::ArgumentsReserialized => true,
+        Cause::Unknown => fork.in_sampled == Some(true),
+        _ => false,
+    }
 }
 
 fn retokenized(seen: &SeenAttempt<'_>, _: &Thresholds, tally: &mut Tally) {

@@ -16,7 +16,7 @@ const COMPARED_MAX: usize = 256;
 
 const DUPLICATES: ShareRule = ShareRule {
     check: "duplicate_rollouts",
-    units: "attempts behind another of their group",
+    units: "attempts of `tokens_min` tokens behind another of their group",
     fault: "sampled the same ids as one before",
     share_max: 0.05,
     at_least: one,
