@@ -222,12 +222,7 @@ async fn open(
 
     // The first announcement decides the size of a group.
     if let (Some(group), Some(size)) = (&tag.group, *group_size) {
-        let insert = "INSERT INTO group_size (group_id, size) VALUES ($1, $2) \
-                      ON CONFLICT DO NOTHING RETURNING group_id";
-        let insert = query(insert).bind(group.as_str()).bind(size);
-        if insert.fetch_optional(connection).await?.is_some() {
-            note_size(connection, group.as_str()).await?;
-        }
+        note_size(connection, group.as_str(), size).await?;
     }
     Ok(())
 }

@@ -8,12 +8,14 @@
 //! - `unsettled`: the attempts that a consumer has not settled, which all others read.
 //! - `ready`: the items that could be handed out now; `candidates`: the attempts that they are made
 //!   of; `backlog`: how many there are, and how many wait.
+//! - `lock`: what all processes that change the feed wait for.
 //! - `places`: which attempts of a group's name are one set.
 //! - `admission`: how many attempts may be under way before a consumer has trained on them.
 
 pub(crate) mod admission;
 mod backlog;
 mod candidates;
+mod lock;
 pub(crate) mod places;
 mod ready;
 pub(crate) mod types;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use sqlx::postgres::PgConnectOptions;
 use thiserror::Error;
 
-use crate::postgres::readers::ReaderConnections;
+use crate::database::readers::ReaderConnections;
 
 /// Prefixes of a PostgreSQL URL.
 const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];

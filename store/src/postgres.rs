@@ -12,15 +12,13 @@ use sqlx::{ConnectOptions, Connection, Executor, PgConnection};
 
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
+use crate::database::readers::ServerConnection;
 use crate::error::OpenError;
 use crate::location::{Location, ServerLocation};
 use crate::migrations::{
     FORMAT, FormatState, POSTGRES as MIGRATIONS, convert_server, migrate_server,
 };
-use crate::postgres::readers::ServerConnection;
 use crate::types::Durability;
-
-pub(crate) mod readers;
 
 /// The oldest server that makes random keys by itself, as `server_version_num`.
 const VERSION_MIN: i64 = 130_000;

@@ -4,7 +4,7 @@ use sqlx::Executor;
 
 use crate::database::local::LocalConnection;
 use crate::database::offloaded::OffloadedConnection;
-use crate::postgres::readers::ServerConnection;
+use crate::database::readers::ServerConnection;
 
 /// A read that costs little. It fixes the moment of a transaction.
 const FIRST_READ: &str = "SELECT 1 FROM episode LIMIT 1";

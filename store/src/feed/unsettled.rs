@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::error::SnapshotError;
-use crate::feed::write::lock;
+use crate::feed::lock::lock;
 use crate::snapshot::Snapshot;
 
 /// Attempts that are taken over in one transaction: calls wait for it.
@@ -174,13 +174,19 @@ async fn leave_groups(
     Ok(consumers)
 }
 
-/// Notes the size of a group that was announced.
+/// Notes the size that a group was announced with, unless it has one.
 pub(crate) async fn note_size(
     connection: &mut StoreConnection,
     group: &str,
+    size: u32,
 ) -> Result<(), sqlx::Error> {
+    let insert = "INSERT INTO group_size (group_id, size) VALUES ($1, $2) \
+                  ON CONFLICT DO NOTHING RETURNING group_id";
+    let new = query(insert).bind(group).bind(size).fetch_optional(connection).await?;
+    if new.is_none() {
+        return Ok(());
+    }
     lock(connection).await?;
-    let size = "UPDATE gathering SET size = (SELECT s.size FROM group_size s \
-        WHERE s.group_id = $1) WHERE group_id = $1 AND size IS NULL";
-    query(size).bind(group).execute(connection).await
+    let gathering = "UPDATE gathering SET size = $2 WHERE group_id = $1 AND size IS NULL";
+    query(gathering).bind(group).bind(size).execute(connection).await
 }

@@ -13,11 +13,9 @@ use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::{CommitError, CommitResult};
 use crate::feed::admission::{admit, set_rule};
+use crate::feed::lock::lock;
 use crate::feed::types::{Disposition, FeedRecord, Lease, LeasePart, Settlement};
 use crate::feed::unsettled::{fill, follow, take_out};
-
-/// The lock of the feed. Numbers above -1 are those of writers and of the schema.
-const LOCK: &str = "SELECT pg_advisory_xact_lock(1383034988, -1)";
 
 /// Writes a change of the feed.
 pub(crate) async fn write_feed(
@@ -37,15 +35,6 @@ pub(crate) async fn write_feed(
         FeedRecord::Finish(attempts) => Ok(finish_waiting(connection, attempts).await?),
         FeedRecord::Rule(rule) => Ok(set_rule(connection, rule.as_ref()).await?),
         FeedRecord::Admit(candidates, at) => Ok(admit(connection, candidates, *at).await?),
-    }
-}
-
-/// Waits for the changes of the feed by other processes, until the end of the transaction.
-pub(crate) async fn lock(connection: &mut StoreConnection) -> Result<(), sqlx::Error> {
-    match connection {
-        StoreConnection::Postgres(_) => query(LOCK).execute(connection).await,
-        // A file has one writer, and one transaction at a time.
-        StoreConnection::Local(_) | StoreConnection::Offloaded(_) => Ok(()),
     }
 }
 
