@@ -178,6 +178,8 @@ async fn set_former(site: &Site, newest: i64) {
         "DROP TABLE annotation",
         "ALTER TABLE call DROP COLUMN continued CASCADE",
         "ALTER TABLE episode DROP COLUMN continues",
+        "DROP TABLE unsettled, gathering",
+        "ALTER TABLE consumer DROP COLUMN alone, DROP COLUMN grouped, DROP COLUMN group_count",
     ] {
         query(undone).execute(&mut connection).await.unwrap();
     }
