@@ -1,6 +1,6 @@
 //! `rolltape export`: writes training data from a store.
 
-pub(crate) mod files;
+mod files;
 mod rewards;
 mod rows;
 

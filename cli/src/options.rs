@@ -1,9 +1,10 @@
 //! Options that several subcommands share, and the parsers of their values.
 //!
 //! A struct of options is a topic of `--help`, and has its heading. [`store`] and [`episodes`] say
-//! what a command reads, [`segments`] where it reads files of sealed episodes. [`proxy`] has what `serve` and `run` share: [`upstream`], [`fleet`],
-//! [`agents`], [`limits`], [`control`], [`tls`] and [`telemetry`]. [`engine`] and [`device`] say
-//! how the engine computes, [`token`] who may call it. [`tokenizer`] takes a file or its folder.
+//! what a command reads, [`segments`] where it reads files of sealed episodes. [`proxy`] has what
+//! `serve` and `run` share: [`upstream`], [`fleet`], [`agents`], [`limits`], [`control`], [`tls`]
+//! and [`telemetry`]. [`engine`] and [`device`] say how the engine computes, [`token`] who may call
+//! it. [`tokenizer`] takes a file or its folder.
 //! [`defaults`] are those of a server that runs here, which left a [`mod@pointer`].
 //! [`help`] arranges what `--help` and `-h` print.
 

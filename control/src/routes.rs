@@ -177,7 +177,8 @@ static OWN: [ControlRoute; 41] = [
     get("/episodes", Read(View::Episodes), "Lists attempts at episodes.")
         .query(LIST).reply("`{total, total_is_least, sorted, episodes, next}`"),
     get("/episodes/{id}/tree", Read(View::Tree), "Returns an attempt as turns.")
-        .query(&Field::any_of(["attempt", "messages"])).reply("the turns, with verdict, forks and rewards"),
+        .query(&Field::any_of(["attempt", "messages"]))
+        .reply("the turns, with verdict, forks and rewards"),
     get("/calls/{id}", Read(View::Call), "Returns what was said in a call.")
         .query(&[Field::any("arrays")]).reply("the call, with its messages"),
     get("/calls/{id}/tokens", Read(View::Tokens),

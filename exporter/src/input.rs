@@ -1,5 +1,5 @@
-//! The attempts that an export reads: in which order ([`plan`]), some ahead ([`prefetch`]), and which
-//! it holds already ([`exported`]).
+//! The attempts that an export reads: in which order ([`plan`]), some ahead ([`prefetch`]), and
+//! which it holds already ([`exported`]).
 
 pub(crate) mod exported;
 pub(crate) mod plan;

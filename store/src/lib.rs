@@ -10,9 +10,9 @@
 //! - `browse`: lists for people who read: [`EpisodePage`]s, groups, calls without bodies.
 //! - `feed`: finished episodes that are handed out to trainers, in [`Lease`]s, and how they are
 //!   settled. [`VersionRecord`]: versions of the weights.
-//! - [`verify()`] checks a store, [`prune()`] deletes episodes and [`Store::prune`] does while calls
-//!   are recorded, [`backup()`] copies a file, and [`extract()`] some of its episodes; [`seal()`]
-//!   moves finished ones to segments.
+//! - [`verify()`] checks a store, [`prune()`] deletes episodes and [`Store::prune`] does while
+//!   calls are recorded, [`backup()`] copies a file, and [`extract()`] some of its episodes;
+//!   [`seal()`] moves finished ones to segments.
 //! - `sqlite`, `postgres`: opening either database, by its `migrations`; `database`: one interface
 //!   to both.
 //!
@@ -71,10 +71,10 @@ pub use maintenance::extract::{ExtractFilter, ExtractReport, extract};
 pub use maintenance::prune::{
     KeepReason, PruneCandidate, PruneError, PruneFilter, PrunePlan, PruneReport, plan_prune, prune,
 };
-pub use maintenance::segments::SegmentError;
 pub use maintenance::segments::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 pub use maintenance::segments::gather::{GatheredStore, SegmentAtHand};
-pub use maintenance::segments::seal::{SealOptions, SealReport, seal};
+pub use maintenance::segments::seal::{SealReport, seal};
+pub use maintenance::segments::{SealOptions, SegmentError};
 pub use snapshot::Snapshot;
 pub use snapshot::portion::{Portion, Scope, WeighedPart};
 pub use snapshot::room::{Loan, ReadingRoom};

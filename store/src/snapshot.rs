@@ -168,8 +168,8 @@ impl Snapshot {
         Ok(record)
     }
 
-    /// The open attempts with a wish of their own: forced sampling, or a mode in which their prompts
-    /// are sent as ids. Their labels are not read.
+    /// The open attempts with a wish of their own: forced sampling, or a mode in which their
+    /// prompts are sent as ids. Their labels are not read.
     ///
     /// # Errors
     /// [`SnapshotError`] when the store cannot be read.

@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue};
-use exporter::{
-    Bucket, Destination, Encoding, FileMode, Format, Options, OutputStream, Partition, Shard,
-};
+use exporter::{Destination, Encoding, FileMode, Format, Options, OutputStream, Partition, Shard};
 
 use crate::exit::Failure;
+use crate::options::segments::bucket;
 use crate::terminal;
 use crate::time::now;
 
@@ -94,19 +93,6 @@ impl ExportFiles {
         }
         Ok(Destination::Stream(OutputStream::new(terminal::rows())))
     }
-}
-
-/// A bucket, with its credentials and settings from the environment, as its vendor's tools do.
-pub(crate) fn bucket(url: &str) -> Bucket {
-    let options = std::env::vars_os().filter_map(|(name, value)| {
-        let name = name.into_string().ok().filter(|name| is_bucket_variable(name))?;
-        Some((name.to_ascii_lowercase(), value.into_string().ok()?))
-    });
-    Bucket { url: url.to_owned(), options: options.collect() }
-}
-
-fn is_bucket_variable(name: &str) -> bool {
-    ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// A parser whose values `--help` lists, each with its own line.

@@ -2,13 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use exporter::{FetchError, SegmentSource, Shard, segments_at_hand};
+use exporter::{Bucket, FetchError, SegmentSource, Shard, segments_at_hand};
 use store::{GatheredStore, Location, SegmentFolder};
 use tempfile::TempDir;
 
 use super::store::StoreArgs;
 use crate::exit::Failure;
-use crate::export::files::bucket;
 
 /// Segments to read in place of a store.
 #[derive(Debug, clap::Args)]
@@ -77,4 +76,17 @@ fn fetch_failure(error: FetchError) -> Failure {
         }
         _ => failure,
     }
+}
+
+/// A bucket, with its credentials and settings from the environment, as its vendor's tools do.
+pub(crate) fn bucket(url: &str) -> Bucket {
+    let options = std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.into_string().ok().filter(|name| is_bucket_variable(name))?;
+        Some((name.to_ascii_lowercase(), value.into_string().ok()?))
+    });
+    Bucket { url: url.to_owned(), options: options.collect() }
+}
+
+fn is_bucket_variable(name: &str) -> bool {
+    ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix))
 }

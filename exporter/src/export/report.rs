@@ -26,7 +26,7 @@ pub struct Report {
     pub tokens: u64,
     /// Number of tokens that the files train.
     pub trained_tokens: u64,
-    /// Groups of which attempts were read, in the order of the rows; episodes without a group are last.
+    /// Groups of which attempts were read, in the order of the rows; episodes without one are last.
     pub groups: Vec<GroupSummary>,
     /// Files, the manifest last.
     pub files: Vec<PathBuf>,

@@ -13,6 +13,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use episode::Micros;
 use thiserror::Error;
 
 use crate::error::{OpenError, SnapshotError};
@@ -23,8 +24,26 @@ pub(crate) mod gather;
 mod late;
 mod plan;
 pub(crate) mod seal;
-#[cfg(test)]
-mod tests;
+
+/// Rules of sealing.
+#[derive(Debug, Clone)]
+pub struct SealOptions {
+    /// The folder of the segments.
+    pub folder: PathBuf,
+    /// Only attempts that were finished before this time.
+    pub finished_before: Micros,
+    /// A segment ends with the group that brings it to this length, in bytes.
+    pub segment_bytes: u64,
+    /// A segment that would be shorter than this is left for later, unless an attempt of it was
+    /// finished before `short_before`.
+    pub segment_bytes_min: u64,
+    /// See `segment_bytes_min`.
+    pub short_before: Micros,
+    /// The longest that a finished attempt waits for others of its group, in microseconds.
+    pub group_wait: Micros,
+    /// The present time.
+    pub now: Micros,
+}
 
 /// The reasons for which attempts were not sealed, or segments not read. What was sealed before
 /// stays so; an attempt is in the store or in a segment of the catalog at each moment.
@@ -76,3 +95,6 @@ impl SegmentError {
         |source| Self::Io { path, source }
     }
 }
+
+#[cfg(test)]
+mod tests;

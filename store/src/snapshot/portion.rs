@@ -248,7 +248,7 @@ impl Scope {
     }
 }
 
-/// The statement that gives the keys which another gives, within a scope, and those of their groups.
+/// The statement of the keys which another gives, within a scope, and those of their groups.
 fn with_groups(scope: &Condition, found: &str) -> String {
     let own = format!("{} AND e.episode_key IN ({found})", scope.sql);
     format!(

@@ -8,7 +8,7 @@ use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::database::row::Row;
 use crate::maintenance::prune::plan::BYTES;
-use crate::maintenance::segments::seal::SealOptions;
+use crate::maintenance::segments::SealOptions;
 
 /// Attempts that have a position and calls in the store. The attempt of the newest call stays: the
 /// keys of later calls must be larger than all that were given out.

@@ -24,10 +24,10 @@ use crate::database::row::Row;
 use crate::error::OpenError;
 use crate::location::Location;
 use crate::maintenance::extract::copy_attempts;
-use crate::maintenance::segments::SegmentError;
 use crate::maintenance::segments::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 use crate::maintenance::segments::late::seal_rewards;
 use crate::maintenance::segments::plan::{PlannedSegment, plan};
+use crate::maintenance::segments::{SealOptions, SegmentError};
 use crate::snapshot::Snapshot;
 use crate::snapshot::summary::{BY_ATTEMPT, COUNTS};
 use crate::sqlite::checkpoint::PASSIVE;
@@ -41,26 +41,6 @@ const BATCH_ATTEMPTS: usize = 4;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Pages of a file that are given back at once.
 const PAGES: i64 = 256;
-
-/// Rules of sealing.
-#[derive(Debug, Clone)]
-pub struct SealOptions {
-    /// The folder of the segments.
-    pub folder: PathBuf,
-    /// Only attempts that were finished before this time.
-    pub finished_before: Micros,
-    /// A segment ends with the group that brings it to this length, in bytes.
-    pub segment_bytes: u64,
-    /// A segment that would be shorter than this is left for later, unless an attempt of it was
-    /// finished before `short_before`.
-    pub segment_bytes_min: u64,
-    /// See `segment_bytes_min`.
-    pub short_before: Micros,
-    /// The longest that a finished attempt waits for others of its group, in microseconds.
-    pub group_wait: Micros,
-    /// The present time.
-    pub now: Micros,
-}
 
 /// 1 where the last sampling call of the attempt `counted` was ended by the infrastructure, or not
 /// at all.
@@ -363,12 +343,12 @@ impl Sealing<'_> {
         reward_key: i64,
     ) -> Result<(), sqlx::Error> {
         let insert = format!(
-            "INSERT INTO sealed (episode_key, segment_file_key, reward_key, calls, generations, with_ids, \
-             incomplete, refused, prompt_tokens, completion_tokens, last_call_at, model, \
-             last_call_failed) \
-             SELECT counted.episode_key, CAST($2 AS BIGINT), CAST($3 AS BIGINT), calls, generations, \
+            "INSERT INTO sealed (episode_key, segment_file_key, reward_key, calls, generations, \
              with_ids, incomplete, refused, prompt_tokens, completion_tokens, last_call_at, model, \
-             {LAST_CALL_FAILED} FROM ({COUNTS} e.episode_key = $1 {BY_ATTEMPT}) AS counted"
+             last_call_failed) \
+             SELECT counted.episode_key, CAST($2 AS BIGINT), CAST($3 AS BIGINT), calls, \
+             generations, with_ids, incomplete, refused, prompt_tokens, completion_tokens, \
+             last_call_at, model, {LAST_CALL_FAILED} FROM ({COUNTS} e.episode_key = $1 {BY_ATTEMPT}) AS counted"
         );
         query(insert)
             .bind(key)

@@ -8,9 +8,10 @@ use tempfile::TempDir;
 
 use crate::database::query::query;
 use crate::location::Location;
+use crate::maintenance::segments::SealOptions;
 use crate::maintenance::segments::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 use crate::maintenance::segments::gather::{GatheredStore, SegmentAtHand};
-use crate::maintenance::segments::seal::{SealOptions, SealReport, seal};
+use crate::maintenance::segments::seal::{SealReport, seal};
 use crate::site::{Site, on_both};
 use crate::tests::{announced, begun, ended};
 use crate::{
