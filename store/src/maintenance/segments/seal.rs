@@ -348,7 +348,8 @@ impl Sealing<'_> {
              last_call_failed) \
              SELECT counted.episode_key, CAST($2 AS BIGINT), CAST($3 AS BIGINT), calls, \
              generations, with_ids, incomplete, refused, prompt_tokens, completion_tokens, \
-             last_call_at, model, {LAST_CALL_FAILED} FROM ({COUNTS} e.episode_key = $1 {BY_ATTEMPT}) AS counted"
+             last_call_at, model, {LAST_CALL_FAILED} \
+             FROM ({COUNTS} e.episode_key = $1 {BY_ATTEMPT}) AS counted"
         );
         query(insert)
             .bind(key)
