@@ -20,7 +20,6 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,6 +27,7 @@ sys.path[:0] = [str(ROOT / "tests" / name) for name in ("python", "attacks")]
 
 import harness  # noqa: E402
 import relay  # noqa: E402
+from one_answer import answering  # noqa: E402
 
 AT_ONCE = 8
 REPLY = json.dumps(
@@ -49,26 +49,6 @@ REPLY = json.dumps(
         ],
     }
 ).encode()
-
-
-class Model(BaseHTTPRequestHandler):
-    """A server that has one answer."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(REPLY)))
-        self.end_headers()
-        self.wfile.write(REPLY)
-
-    def do_GET(self):
-        self.send_error(404)
-
-    def log_message(self, *_):
-        pass
 
 
 def asked(connection, path, token, body=None):
@@ -161,9 +141,8 @@ class Upstream:
     """The model behind every proxy."""
 
     def __init__(self):
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
+        self.server = answering(REPLY)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def stop(self):
         """It is there for the proxies that come after."""

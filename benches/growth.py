@@ -15,13 +15,11 @@ import os
 import shutil
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,6 +28,7 @@ sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT / "benches")]
 import bare_store  # noqa: E402
 import control  # noqa: E402
 import harness  # noqa: E402
+from one_answer import answering  # noqa: E402
 
 ONE, ALL = 0.1, 1.0
 LEAST_S = 0.001
@@ -135,26 +134,6 @@ class Server:
         return Cost((cpu_of(self.pid) - before) / count, peak_of(self.pid))
 
 
-class Answers(BaseHTTPRequestHandler):
-    """A server that has one answer."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(REPLY)))
-        self.end_headers()
-        self.wfile.write(REPLY)
-
-    def do_GET(self):
-        self.send_error(404)
-
-    def log_message(self, *_):
-        pass
-
-
 def name_of(number):
     return f"bare-{number:08d}"
 
@@ -213,8 +192,7 @@ def talk(proxy, name, turns):
 
 def converse(scratch):
     """The costs of conversations of some lengths, by name and turns."""
-    upstream = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    threading.Thread(target=upstream.serve_forever, daemon=True).start()
+    upstream = answering(REPLY)
     url = f"http://127.0.0.1:{upstream.server_address[1]}"
     with harness.serve(scratch, "--upstream", url) as proxy:
         for turns in TURNS:

@@ -12,12 +12,10 @@ import os
 import random
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,6 +23,7 @@ sys.path.insert(0, str(ROOT / "tests" / "python"))
 
 import control  # noqa: E402
 import harness  # noqa: E402
+from one_answer import answering  # noqa: E402
 
 AT_ONCE = 8
 NONE, ONE = "quetzalcoatlus", "archaeopteryx"
@@ -42,26 +41,6 @@ REPLY = json.dumps(
         "usage": {"prompt_tokens": 1, "completion_tokens": 1},
     }
 ).encode()
-
-
-class Words(BaseHTTPRequestHandler):
-    """A server that has one answer."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(REPLY)))
-        self.end_headers()
-        self.wfile.write(REPLY)
-
-    def do_GET(self):
-        self.send_error(404)
-
-    def log_message(self, *_):
-        pass
 
 
 def play(proxy, number, calls, words):
@@ -131,8 +110,7 @@ if __name__ == "__main__":
     parser.add_argument("--calls", type=int, default=5)
     parser.add_argument("--words", type=int, default=2000)
     options = parser.parse_args()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Words)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    server = answering(REPLY)
     with tempfile.TemporaryDirectory() as folder:
         upstream = f"http://127.0.0.1:{server.server_address[1]}"
         words = ("--upstream", upstream, "--durability", "process", "-q")

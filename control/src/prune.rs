@@ -21,7 +21,7 @@ use crate::requests::PruneBody;
 /// Microseconds of a second.
 const SECOND: i64 = 1_000_000;
 
-/// What a prune removed, or would remove, as a document.
+/// The attempts that a prune removed, or would remove, as a document.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PruneDocument {
     /// Attempts that are removed.

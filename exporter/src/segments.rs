@@ -95,9 +95,9 @@ fn of_shard(entries: Vec<CatalogEntry>, shard: Option<Shard>) -> Vec<CatalogEntr
 
 /// Segments that have attempts of one group, under the first of them.
 struct JoinedSegments {
-    /// How many segments are before each.
+    /// The number of segments before each.
     ordinals: BTreeMap<u64, u64>,
-    /// For each segment an earlier one of its unit, or itself.
+    /// For each segment an earlier one that it is joined with, or itself.
     earlier: BTreeMap<u64, u64>,
 }
 
@@ -116,7 +116,7 @@ impl JoinedSegments {
         all
     }
 
-    /// The first segment of a unit.
+    /// The first of the segments that are joined.
     fn first(&self, mut number: u64) -> u64 {
         while let Some(earlier) = self.earlier.get(&number).filter(|earlier| **earlier != number) {
             number = *earlier;
@@ -124,7 +124,7 @@ impl JoinedSegments {
         number
     }
 
-    /// How many segments are before the first of a unit.
+    /// The number of segments before the first of those that are joined.
     fn ordinal(&self, number: u64) -> u64 {
         self.ordinals.get(&self.first(number)).copied().unwrap_or(0)
     }

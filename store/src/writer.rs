@@ -61,7 +61,7 @@ pub struct Store {
     counters: Arc<RecordCounters>,
     /// Starts of calls that are kept back until their ends come.
     held: Arc<HeldStarts>,
-    /// What the writer of a file is to delete between its groups.
+    /// Pieces that the writer of a file is to delete between its groups.
     pieces: mpsc::Sender<PrunePiece>,
 }
 

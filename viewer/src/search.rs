@@ -116,7 +116,7 @@ pub(crate) async fn search(
     Ok(SearchResult { hits, searched, unread, total, total_is_least, next })
 }
 
-/// How far a search is.
+/// The place that a search has come to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct SearchPlace {
     /// Attempts that were searched.

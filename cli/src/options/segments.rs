@@ -15,7 +15,7 @@ use crate::exit::Failure;
 pub(crate) struct SegmentsArgs {
     /// Read segments in place of a store: a folder, or a bucket's URL
     ///
-    /// What `rolltape seal` made. With --shard each part reads only its own segments.
+    /// They are made by `rolltape seal`. With --shard each part reads only its own segments.
     #[arg(long, value_name = "PATH")]
     segments: Option<String>,
     /// Folder to keep the segments of a bucket in [default: one that is removed]

@@ -8,7 +8,7 @@ use super::source::{Source, pair};
 use crate::exit::Failure;
 use crate::options::parse::AttemptName;
 
-/// What is read of an attempt.
+/// The parts of an attempt that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Depth {
     /// Its turns.

@@ -1,4 +1,4 @@
-//! What an export holds already, and which attempts its next increment looks at.
+//! The attempts that an export holds already, and those that its next increment looks at.
 //!
 //! An attempt gets a position in its store when it is finished, and no later one gets a lower one.
 //! So ranges of positions name what is held, however much that is.
@@ -83,7 +83,7 @@ impl StoreAttempts {
     }
 }
 
-/// What an export holds, as against one store.
+/// The attempts of one store that an export holds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExportedBefore {
     /// Names of attempts that had no position.

@@ -138,7 +138,7 @@ pub(crate) enum ShardRule {
 pub(crate) struct SelectionRules {
     pub(crate) partition: Option<Partition>,
     pub(crate) shard: Option<Shard>,
-    /// How the shard was chosen.
+    /// The rule by which the shard was chosen.
     pub(crate) shard_rule: ShardRule,
     /// Takes only attempts that were closed, or, while open, began at this time or later.
     pub(crate) since: Option<Micros>,

@@ -1,4 +1,4 @@
-//! What the end of a Parquet file says of its rows: the episodes of each row group, and an order of
+//! Notes on rows at the end of a Parquet file: the episodes of each row group, and an order of
 //! floats that readers know.
 
 use ::parquet::errors::ParquetError;

@@ -106,7 +106,7 @@ pub(crate) struct HeldAttempts {
     pub(crate) positions: BTreeMap<String, StoreAttempts>,
 }
 
-/// What was published.
+/// The files that were published.
 #[derive(Debug, Default)]
 pub(crate) struct PublishedFiles {
     /// Paths of the files, the manifest last.

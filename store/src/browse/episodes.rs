@@ -34,7 +34,7 @@ pub struct ListedEpisodes {
     pub episodes: Vec<EpisodeSummary>,
     /// The number of all that the filter takes.
     pub total: ListTotal,
-    /// How many of them, the newest, were put into the order; `None` where it is one of all.
+    /// The number of them, the newest, that were put into the order; `None` where it is one of all.
     pub sorted: Option<u64>,
 }
 

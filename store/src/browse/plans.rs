@@ -1,4 +1,4 @@
-//! What a page costs, however many attempts there are: a file finds it by an index. A plan says so
+//! The cost of a page, however many attempts there are: a file finds it by an index. A plan says so
 //! without a clock.
 
 use episode::AttemptId;

@@ -1,4 +1,4 @@
-//! How many entries a list has. A count costs no more than a bound, however many there are.
+//! The number of entries of a list. A count costs no more than a bound, however many there are.
 
 use crate::browse::filter::Conditions;
 use crate::database::query::query;

@@ -88,7 +88,7 @@ struct Finished {
     is_rewarded: bool,
 }
 
-/// What a consumer did with an attempt.
+/// The fate of an attempt at a consumer.
 #[derive(Debug, Clone)]
 struct Handed {
     item: i64,
@@ -310,7 +310,7 @@ async fn check_sums(store: &Store) {
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
-/// Whatever happens, the store says of every question what the model says.
+/// The store says of every question what the model says, whatever happens.
 async fn compare(site: &Site, changes: Vec<Change>) {
     let (mut store, mut writer) = site.open_as(Durability::Process).await;
     let (mut model, mut now) = (FeedModel::default(), LATE);

@@ -1,4 +1,5 @@
-//! What a consumer has not settled: the rows that polls and counts read, however much is settled.
+//! Attempts that a consumer has not settled: the rows that polls and counts read, however much is
+//! settled.
 //!
 //! The table `unsettled` has a row for each finished attempt up to a consumer's floor that it has
 //! not settled. `gathering` counts those of a group that were never handed out, and the row of the

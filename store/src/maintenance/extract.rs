@@ -143,7 +143,7 @@ struct Rows {
     table: &'static str,
     which: &'static str,
     key: i64,
-    /// What the rows of a segment become: its keys are its own.
+    /// The keys that rows of a segment get, where they are of one: its keys are its own.
     moved: Option<Moved>,
 }
 

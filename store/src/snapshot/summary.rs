@@ -60,7 +60,7 @@ pub(crate) const COUNTS: &str = "SELECT e.episode_key, count(c.call_key) AS call
     FROM episode e LEFT JOIN call c ON c.episode_key = e.episode_key WHERE";
 pub(crate) const BY_ATTEMPT: &str = "GROUP BY e.episode_key";
 
-/// What is counted of the calls of sealed attempts.
+/// Counts of the calls of sealed attempts.
 const SEALED: &str = "SELECT s.* FROM sealed s JOIN episode e USING (episode_key) WHERE";
 
 const LAST_OUTCOME: &str = "SELECT outcome FROM call WHERE episode_key = $1 \

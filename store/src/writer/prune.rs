@@ -71,7 +71,7 @@ enum PieceWork {
 #[derive(Debug)]
 struct PieceResult {
     file: LocalConnection,
-    /// What came of the attempts, in their order.
+    /// The fates of the attempts, in their order.
     removals: Vec<Removal>,
     /// Time that the piece took.
     took: Duration,

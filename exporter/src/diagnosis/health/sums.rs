@@ -52,7 +52,7 @@ pub(crate) fn sigmas(one: &Moments, other: &Moments) -> f64 {
     ratio((one.mean - other.mean).abs(), one.error().hypot(other.error()))
 }
 
-/// How often something happened in how many cases.
+/// The number of cases, and of those in which something happened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Rate {
     pub(crate) cases: u64,

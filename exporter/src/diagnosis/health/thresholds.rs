@@ -120,7 +120,7 @@ impl Default for Thresholds {
     }
 }
 
-/// How the results of failed tools begin.
+/// Beginnings of the results of failed tools.
 const ERROR_WORDS: [&str; 8] = [
     "error",
     "traceback (most recent call last)",

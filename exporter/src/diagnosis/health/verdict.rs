@@ -32,7 +32,7 @@ pub struct CheckVerdict {
     pub looked_at: u64,
     /// Kind of these things, in the plural.
     pub units: &'static str,
-    /// What was found, with numbers.
+    /// The finding, with numbers.
     pub sentence: String,
     /// The thresholds that decided, by name.
     pub thresholds: BTreeMap<&'static str, f64>,
@@ -53,7 +53,7 @@ pub struct HealthExample {
     pub call_id: Option<String>,
     /// Number of that call in its attempt, from 1.
     pub turn: Option<u32>,
-    /// What is there; empty where the sentence says it.
+    /// A note on the place; empty where the sentence says it.
     pub note: String,
 }
 
@@ -100,7 +100,7 @@ impl HealthExample {
     }
 }
 
-/// What was looked at, how much of it is faulty, and where.
+/// A count of cases, of the faulty ones among them, and their places.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Tally {
     pub(crate) looked_at: u64,

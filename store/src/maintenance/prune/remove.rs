@@ -6,10 +6,10 @@ use crate::feed::unsettled::forget;
 use crate::maintenance::prune::plan::{Fate, fate_now};
 use crate::maintenance::prune::{KeepReason, PruneCandidate, PruneFilter};
 
-/// Deletions of one episode's rows, children first. References are not checked row by row: for each
-/// deleted row, SQLite would read whole tables whose references have no index. The connection to a
-/// file must have `foreign_keys` off.
-const DELETIONS: [&str; 18] = [
+/// Deletions of the calls of one episode, children first. References are not checked row by row:
+/// for each deleted row, SQLite would read whole tables whose references have no index. The
+/// connection to a file must have `foreign_keys` off.
+const CALLS: [&str; 8] = [
     "DELETE FROM annotation WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
     "DELETE FROM side WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
     "DELETE FROM choice WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
@@ -19,6 +19,10 @@ const DELETIONS: [&str; 18] = [
     "DELETE FROM call WHERE episode_key = $1",
     "DELETE FROM segment WHERE reel_key IN (SELECT reel_key FROM reel WHERE episode_key = $1)",
     "DELETE FROM reel WHERE episode_key = $1",
+];
+
+/// Deletions of the rest of the episode, likewise.
+const REST: [&str; 10] = [
     "DELETE FROM reward WHERE episode_key = $1",
     "DELETE FROM label WHERE episode_key = $1",
     "DELETE FROM mark WHERE episode_key = $1",
@@ -62,8 +66,21 @@ pub(crate) async fn remove(
         Some(Fate::NotMeant) | None => return Ok(Removal::NotMeant),
     }
     forget(connection, candidate.key).await?;
-    for deletion in DELETIONS {
+    remove_calls(connection, candidate.key).await?;
+    for deletion in REST {
         query(deletion).bind(candidate.key).execute(connection).await?;
     }
     Ok(Removal::Removed)
+}
+
+/// Removes the calls of an episode, with all that belongs to them, in the transaction that has
+/// begun on `connection`.
+pub(crate) async fn remove_calls(
+    connection: &mut StoreConnection,
+    key: i64,
+) -> Result<(), sqlx::Error> {
+    for deletion in CALLS {
+        query(deletion).bind(key).execute(connection).await?;
+    }
+    Ok(())
 }

@@ -15,7 +15,7 @@ const ENTRIES: &str = "catalog";
 /// The version of an entry.
 const ENTRY_FORMAT: u64 = 1;
 
-/// What a file of the folder holds.
+/// The kind of a file of the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
     /// Attempts with their calls.
@@ -29,7 +29,7 @@ pub enum EntryKind {
 pub struct CatalogEntry {
     /// Its number, from 1; no two entries of a folder have one.
     pub number: u64,
-    /// What the file holds.
+    /// The kind of the file.
     pub kind: EntryKind,
     /// The store of which it was sealed.
     pub store: String,

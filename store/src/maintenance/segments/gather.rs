@@ -39,7 +39,7 @@ pub struct GatheredStore {
 const TIMES: [&str; 3] = ["completion_tokens", "last_call_at", "last_call_failed"];
 /// Tables of what is said of an attempt.
 const OF_ATTEMPT: [&str; 2] = ["label", "reward"];
-/// What is sealed later may have lower positions.
+/// Attempts that are sealed later may have lower positions.
 const SET_GATHERED: &str = "INSERT INTO setting (name, value) VALUES ('gathered', $1)";
 const FORGET_ID: &str = "DELETE FROM setting WHERE name = 'store_id'";
 const SET_ID: &str = "INSERT INTO setting (name, value) VALUES ('store_id', $1)";

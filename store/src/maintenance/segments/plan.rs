@@ -34,7 +34,7 @@ pub(super) struct SealCandidate {
     finished_at: Micros,
 }
 
-/// What is compared with each other: the attempts of a group, or one without a group.
+/// Attempts that are compared with each other: those of a group, or one without a group.
 #[derive(Debug)]
 struct Together {
     group: Option<String>,

@@ -5,8 +5,8 @@
 //! 3. It is entered in the catalog.
 //! 4. The calls leave the store, a few attempts in one transaction.
 //!
-//! What died after step 3 is taken up by the next sealing, which looks for entries of the store
-//! that the store does not know.
+//! A sealing that died after step 3 is taken up by the next one, which looks for entries of the
+//! store that the store does not know.
 
 use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
@@ -24,6 +24,7 @@ use crate::database::row::Row;
 use crate::error::OpenError;
 use crate::location::Location;
 use crate::maintenance::extract::copy_attempts;
+use crate::maintenance::prune::remove::remove_calls;
 use crate::maintenance::segments::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 use crate::maintenance::segments::late::seal_rewards;
 use crate::maintenance::segments::plan::{PlannedSegment, plan};
@@ -99,19 +100,6 @@ const IN_STORE: &str = "SELECT e.episode_key, \
 const CALL_TIMES: &str = "SELECT coalesce(min(started_at), 0) AS first, \
     coalesce(max(started_at), 0) AS last, \
     CAST(coalesce(sum(completion_tokens), 0) AS BIGINT) AS tokens FROM call";
-
-/// What leaves the store with the calls of an attempt, children first.
-const DEPARTURES: [&str; 8] = [
-    "DELETE FROM annotation WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
-    "DELETE FROM side WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
-    "DELETE FROM choice WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
-    "DELETE FROM prompt WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
-    "DELETE FROM body WHERE body_key IN (SELECT request_body FROM call WHERE episode_key = $1 \
-     UNION ALL SELECT reply_body FROM call WHERE episode_key = $1 AND reply_body IS NOT NULL)",
-    "DELETE FROM call WHERE episode_key = $1",
-    "DELETE FROM segment WHERE reel_key IN (SELECT reel_key FROM reel WHERE episode_key = $1)",
-    "DELETE FROM reel WHERE episode_key = $1",
-];
 
 /// Seals finished attempts of the store at a location.
 ///
@@ -357,10 +345,7 @@ impl Sealing<'_> {
             .bind(reward_key)
             .execute(&mut self.connection)
             .await?;
-        for departure in DEPARTURES {
-            query(departure).bind(key).execute(&mut self.connection).await?;
-        }
-        Ok(())
+        remove_calls(&mut self.connection, key).await
     }
 
     async fn add_file(

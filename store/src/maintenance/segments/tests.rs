@@ -394,3 +394,23 @@ async fn a_sealed_attempt_is_pruned_like_another() {
     assert!(!recorded(&site.at).await.contains_key("a/0"));
     assert!(verify(&site.at).await.unwrap().is_clean());
 }
+
+#[tokio::test]
+async fn the_attempt_of_the_newest_call_stays() {
+    on_both(async |site| {
+        let (store, writer) = site.open().await;
+        for name in ["a/0", "b/0"] {
+            record(&store, name, None).await;
+            finish(&store, name).await;
+        }
+        drop(store);
+        writer.finish().await;
+        let last = "SELECT max(call_key) FROM call";
+        let before: i64 = query(last).scalar(site.snapshot().await.connection()).await.unwrap();
+
+        assert_eq!(Segments::new().seal(&site).await.attempts, 1);
+        let after: i64 = query(last).scalar(site.snapshot().await.connection()).await.unwrap();
+        assert_eq!(after, before, "keys of later calls are larger");
+    })
+    .await;
+}

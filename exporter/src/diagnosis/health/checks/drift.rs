@@ -1,4 +1,4 @@
-//! What changes from policy version to policy version: cut replies, logprobs, their mean.
+//! Changes from policy version to policy version: cut replies, logprobs, their mean.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What the model said: nothing, too much, the same again; weights that changed meanwhile.
+//! Replies of the model: nothing, too much, the same again; weights that changed meanwhile.
 
 use crate::diagnosis::health::checks::rules::{ShareRule, one};
 use crate::diagnosis::health::seen::{SeenAttempt, SeenReply};
