@@ -55,6 +55,10 @@ impl Double {
                 let tag = "CompleteMultipartUploadResult";
                 (200, format!("<{tag}><Key>{path}</Key><ETag>e</ETag></{tag}>"))
             }
+            ("PUT", None) => {
+                self.objects.insert(path.to_owned(), body.to_vec());
+                (200, String::new())
+            }
             ("DELETE", Some(id)) => {
                 self.uploads.remove(&id);
                 (204, String::new())
@@ -63,7 +67,7 @@ impl Double {
                 self.objects.remove(path);
                 (204, String::new())
             }
-            // Only manifests are read back, which are text.
+            // Only manifests and lists of files are read back, which are text.
             (_, _) => match self.objects.get(path) {
                 Some(bytes) => (200, String::from_utf8_lossy(bytes).into_owned()),
                 None => (404, String::new()),
