@@ -25,6 +25,7 @@
 //! - [`named_state`] and [`told_ids`]: what a request names of the state that a server keeps, and
 //!   what a reply gives of it.
 //! - [`engine_route`]: the control routes of engines.
+//! - [`ScoreQuestion`] and [`TokenScore`]: the logprobs of ids under a server's model.
 //! - [`ServerInfo`], [`Probe`] and [`compare`]: what an upstream is and reports, for the doctor.
 #![forbid(unsafe_code)]
 
@@ -47,6 +48,7 @@ mod request;
 mod routes;
 mod sampling;
 mod scheduling;
+mod score;
 mod server;
 mod shape;
 mod sse;
@@ -91,6 +93,7 @@ pub use sampling::{
     EffectiveSampling, ForcedSampling, ForcedSamplingError, LogprobFit, ServerSampling,
 };
 pub use scheduling::{is_scheduling_header, without_scheduling};
+pub use score::{ScoreError, ScoreQuestion, TokenScore};
 pub use server::{Comparison, Difference, Probe, ServerInfo, compare};
 pub use shape::shape;
 pub use sse::{Event, EventTooLong, ReadEvent, Splitter, events};
