@@ -36,7 +36,7 @@ use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::log::LogFormat;
 use crate::options::defaults::ServersHere;
 use crate::options::help;
-use crate::reading::{diff, episodes, health, show, sql, stats, tail, view};
+use crate::reading::{audit, diff, episodes, health, show, sql, stats, tail, view};
 use crate::terminal::ColorMode;
 use crate::upkeep::{backup, index, prune, publish, redact, scan, seal, verify};
 
@@ -107,6 +107,7 @@ enum Command {
     Publish(publish::Args),
     Sql(sql::Args),
     Health(health::Args),
+    Audit(Box<audit::Args>),
     View(view::Args),
     Doctor(doctor::Args),
     Engine(engine::Args),
@@ -208,6 +209,7 @@ fn main() -> ExitCode {
             Command::Publish(args) => publish::run(args).await,
             Command::Sql(args) => sql::run(args).await,
             Command::Health(args) => health::run(args).await,
+            Command::Audit(args) => audit::run(*args).await,
             Command::View(args) => view::run(args).await,
             Command::Doctor(args) => doctor::run(args).await,
             Command::Engine(args) => engine::run(args).await,

@@ -3,6 +3,7 @@
 //! [`source`] reads a store or asks a server, in the same documents. [`message`], [`call_line`] and
 //! [`numbers`] turn parts of them into lines; [`prices`] and [`costs`] put prices on them.
 
+pub(crate) mod audit;
 pub(crate) mod call_line;
 mod costs;
 pub(crate) mod diff;

@@ -1,6 +1,7 @@
 //! Diagnosis of one episode: its verdict, the calls behind each reason, and its forks. [`health`]
-//! is that of a run.
+//! is that of a run, [`audit`] whether its logprobs are those of its policy.
 
+pub(crate) mod audit;
 pub(crate) mod health;
 
 use std::collections::{BTreeMap, BTreeSet};

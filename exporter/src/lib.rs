@@ -36,6 +36,8 @@
 //!   why.
 //! - [`diagnose()`], [`diagnose_tree()`], [`Diagnosis`], [`Fork`], [`Cause`]: what is wrong with
 //!   one episode, and why. [`trainer_gaps()`]: how far a trainer's logprobs are from its own.
+//! - [`audit()`], [`AuditReport`], [`ScoringServer`]: whether recorded logprobs are those of the
+//!   policy, and why not.
 //! - [`health()`], [`HealthReport`], [`Thresholds`]: verdicts on a run, check by check.
 //! - [`KindReason`]: why a trajectory is of its kind; [`SharedTokens`]: where tokens are trained.
 //! - [`RewardOptions`], [`Advantage`], [`GroupSummary`], [`VersionFilter`], [`VersionMismatch`]:
@@ -63,6 +65,10 @@ mod trainer_gaps;
 mod weigh;
 
 pub use annotate::{NumberStream, PlaceError, PlacedStreams, TrajectoryStreams, place_streams};
+pub use diagnosis::audit::{
+    AuditCause, AuditFinding, AuditReport, AuditSample, AuditWord, Gaps, HistogramBar, SampledSpan,
+    ScorePath, Scored, ScoringServer, StatedSampling, audit, sample_paths,
+};
 pub use diagnosis::health::{
     CheckVerdict, HealthExample, HealthOptions, HealthReport, HealthWord, Thresholds,
     ThresholdsError, health,

@@ -93,7 +93,9 @@ pub use sampling::{
     EffectiveSampling, ForcedSampling, ForcedSamplingError, LogprobFit, ServerSampling,
 };
 pub use scheduling::{is_scheduling_header, without_scheduling};
-pub use score::{ScoreError, ScoreQuestion, TokenScore};
+pub use score::{
+    ScoreError, ScoreQuestion, TokenScore, adapter_request, around_questions, weights_request,
+};
 pub use server::{Comparison, Difference, Probe, ServerInfo, compare};
 pub use shape::shape;
 pub use sse::{Event, EventTooLong, ReadEvent, Splitter, events};

@@ -14,7 +14,8 @@ use thiserror::Error;
 use crate::ask::ServerQuestion;
 use crate::dialect::Dialect;
 
-/// The question for the scores of ids.
+/// The question for the scores of ids: their logprobs under the whole distribution of the model.
+/// Some servers let a temperature reach them and some do not, so it is 1.
 #[derive(Debug, Clone, Copy)]
 pub struct ScoreQuestion<'a> {
     /// The ids, of which the first gets no score.
@@ -23,8 +24,6 @@ pub struct ScoreQuestion<'a> {
     pub top: usize,
     /// The model or adapter to ask.
     pub model: Option<&'a str>,
-    /// The temperature. Whether it reaches the scores is the server's affair.
-    pub temperature: f64,
 }
 
 /// The score of one token.
@@ -79,7 +78,9 @@ impl ScoreQuestion<'_> {
         json!({
             "prompt": self.ids,
             "max_tokens": 1,
-            "temperature": self.temperature,
+            "temperature": 1,
+            "top_p": 1,
+            "top_k": -1,
             "prompt_logprobs": self.top,
         })
     }
@@ -87,7 +88,7 @@ impl ScoreQuestion<'_> {
     fn of_generate(&self) -> Value {
         json!({
             "input_ids": self.ids,
-            "sampling_params": {"max_new_tokens": 1, "temperature": self.temperature},
+            "sampling_params": {"max_new_tokens": 1, "temperature": 1, "top_p": 1, "top_k": -1},
             "return_logprob": true,
             "logprob_start_len": 0,
             "top_logprobs_num": self.top,
@@ -121,6 +122,26 @@ impl ScoreQuestion<'_> {
         }
         Ok(scores)
     }
+}
+
+/// The request that makes rolltape's engine or SGLang serve the weights of a folder.
+pub fn weights_request(folder: &str) -> ServerQuestion {
+    ("/update_weights_from_disk", Bytes::from(json!({"model_path": folder}).to_string()))
+}
+
+/// The request that makes rolltape's engine or vLLM serve an adapter.
+pub fn adapter_request(name: &str, folder: &str) -> ServerQuestion {
+    let body = json!({"lora_name": name, "lora_path": folder});
+    ("/v1/load_lora_adapter", Bytes::from(body.to_string()))
+}
+
+/// The questions for the ids of a text with the ids that the tokenizer puts around every text, and
+/// without them. [`crate::ids_answer`] reads both answers.
+pub fn around_questions(model: Option<&str>, text: &str) -> [ServerQuestion; 2] {
+    [true, false].map(|special| {
+        let body = json!({"model": model, "prompt": text, "add_special_tokens": special});
+        ("/tokenize", Bytes::from(body.to_string()))
+    })
 }
 
 /// One position of vLLM's list: ids as texts, each with its logprob.
@@ -183,8 +204,7 @@ fn of_generated(reply: &[u8]) -> Option<Vec<Option<TokenScore>>> {
 mod tests {
     use super::*;
 
-    const QUESTION: ScoreQuestion<'_> =
-        ScoreQuestion { ids: &[5, 6, 7], top: 1, model: Some("m"), temperature: 1.0 };
+    const QUESTION: ScoreQuestion<'_> = ScoreQuestion { ids: &[5, 6, 7], top: 1, model: Some("m") };
 
     fn score(logprob: f32, top: (u32, f32)) -> Option<TokenScore> {
         Some(TokenScore { logprob, top: vec![top] })

@@ -1,0 +1,150 @@
+//! `rolltape audit`: whether recorded logprobs are those of the policy, and if not, why.
+//!
+//! [`scorer`] is the server that scores the ids again, [`weights`] the folders of its weights, and
+//! [`page`] what is printed.
+
+mod page;
+mod scorer;
+mod weights;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::builder::ValueParser;
+use episode::version_number;
+use exporter::{AuditSample, AuditWord, SampledSpan, ScorePath, audit, sample_paths};
+use store::Snapshot;
+
+use self::scorer::{Scorer, ScorerWeights};
+use self::weights::WeightsPattern;
+use crate::exit::{CommandResult, Failure};
+use crate::options::device::DeviceArgs;
+use crate::options::episodes::SelectionArgs;
+use crate::{print, terminal};
+
+/// Score recorded tokens again, and name the cause where their logprobs are not the policy's
+///
+/// A sample of whole episodes is scored by a server (vLLM, SGLang, rolltape) or with a model
+/// folder. Exits with 1 if it differs: docs/audit.md lists the causes.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Scores")]
+pub(crate) struct Args {
+    /// A server to score with, or a model folder
+    #[arg(long, value_name = "URL|DIR")]
+    with: String,
+    /// Folders of weights by version: 'runs/w/v{version}'
+    ///
+    /// Each version's tokens are scored with its own weights, and with those beside it where they
+    /// differ. Not with a server of others.
+    #[arg(long, value_name = "PATTERN", value_parser = ValueParser::new(str::parse::<WeightsPattern>))]
+    weights: Option<WeightsPattern>,
+    /// Label of the weights of --with [default: the newest that is recorded]
+    #[arg(long, value_name = "LABEL", conflicts_with = "weights")]
+    version: Option<String>,
+    /// An adapter of a model folder; repeatable
+    #[arg(long, value_name = "NAME=DIR", value_parser = adapter)]
+    adapter: Vec<(String, PathBuf)>,
+    /// Variable that holds the server's API key
+    #[arg(long, value_name = "NAME")]
+    with_key_env: Option<String>,
+    /// Part of the episodes to score
+    ///
+    /// At least 16 episodes are scored, as far as there are.
+    #[arg(long, value_name = "PART", default_value_t = 0.01, value_parser = part)]
+    sample: f64,
+    /// Most tokens to score, prompts included
+    #[arg(long, value_name = "N", default_value_t = 2_000_000)]
+    tokens_max: usize,
+    /// Print one JSON object
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+    #[command(flatten)]
+    filter: SelectionArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+/// Audits the sample, and prints the verdict.
+pub(crate) async fn run(mut args: Args) -> CommandResult {
+    let sample = AuditSample {
+        selection: args.filter.selection(),
+        share: args.sample,
+        tokens_max: args.tokens_max,
+    };
+    let mut snapshot = Snapshot::open_here(args.filter.store.read_from().await?).await?;
+    let paths = terminal::waiting("reading", sample_paths(&mut snapshot, &sample)).await?;
+    drop(snapshot);
+    if paths.is_empty() {
+        return Err(Failure::new("no sampled token with an id is recorded")
+            .hint("`rolltape doctor --upstream URL` says what the server reports"));
+    }
+
+    let mut scorer = scorer(&args, &paths).await?;
+    let work = audit(&paths, &mut scorer, |_, _| {});
+    let report = terminal::waiting("scoring", work).await?;
+
+    match args.json {
+        true => print::line(&serde_json::to_string(&report).map_err(|e| Failure::of(&e))?)?,
+        false => drop(print::styled_lines(&page::lines(&report))?),
+    }
+    Ok(match report.verdict {
+        AuditWord::Differs => ExitCode::FAILURE,
+        AuditWord::NoEvidence | AuditWord::Clean => ExitCode::SUCCESS,
+    })
+}
+
+/// The server, or an engine with the folder, that `--with` names.
+async fn scorer(args: &Args, paths: &[ScorePath]) -> Result<Scorer, Failure> {
+    let own = match (&args.weights, &args.version) {
+        (Some(_), _) => None,
+        (None, Some(label)) => Some(Some(label.clone())),
+        (None, None) => newest(paths),
+    };
+    let weights = ScorerWeights { own, pattern: args.weights.clone(), ..ScorerWeights::default() };
+    let folder = Path::new(&args.with);
+    let is_folder = folder.exists() || !(args.with.contains("://") || args.with.contains(':'));
+    if !is_folder {
+        let key = args.with_key_env.as_deref().map(key).transpose()?;
+        return Scorer::of_url(&args.with, key, weights).await;
+    }
+
+    let options = args.device.apply(::engine::EngineOptions::default());
+    let mut scorer = Scorer::of_folder(folder, options, weights).await?;
+    for (name, folder) in &args.adapter {
+        scorer.add_adapter(name, folder).await?;
+    }
+    Ok(scorer)
+}
+
+/// The newest label of the weights that sampled: the one with the largest number, else the last.
+/// None where there is one label only, or none.
+fn newest(paths: &[ScorePath]) -> Option<Option<String>> {
+    let spans = || paths.iter().flat_map(|path| &path.spans);
+    let first = spans().next()?.version.clone();
+    if spans().all(|span| span.version == first) {
+        return None;
+    }
+    let number = |span: &&SampledSpan| span.version.as_deref().and_then(version_number);
+    let numbered = spans().filter(|span| number(span).is_some()).max_by_key(number);
+    Some(numbered.or_else(|| spans().last())?.version.clone())
+}
+
+fn key(variable: &str) -> Result<String, Failure> {
+    std::env::var(variable).map_err(|_| {
+        Failure::new(format!("the variable `{variable}` is not set"))
+            .hint("--with-key-env names the variable that holds the server's key")
+    })
+}
+
+fn adapter(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, folder) = text.split_once('=').ok_or("is not NAME=DIR")?;
+    Ok((name.to_owned(), folder.into()))
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    let part: f64 = text.parse().map_err(|_| "is no number".to_owned())?;
+    match part > 0.0 && part <= 1.0 {
+        true => Ok(part),
+        false => Err("is not between 0 and 1".to_owned()),
+    }
+}
