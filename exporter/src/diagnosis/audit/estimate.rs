@@ -59,19 +59,34 @@ pub(super) fn truncated(
     let normalizer = log_normalizer(score, temperature).logprob;
     let told = score.top.iter().map(|(_, l)| (f64::from(*l) / temperature - normalizer).exp());
     let told: Vec<f64> = told.collect();
-    let kept = kept(&told, cut)?;
-    let last = *kept.last()?;
+    let Kept { least, most } = kept(&told, cut)?;
+    let own = full.logprob.exp() * (1.0 + 1e-6);
+    let is_among = |count: usize| count.checked_sub(1).is_some_and(|last| own >= told[last]);
+    if !is_among(least) {
+        // At the edge it may have been kept or not.
+        let impossible = Estimate { logprob: f64::NEG_INFINITY, slack: 0.0 };
+        return (!is_among(most)).then_some(impossible);
+    }
 
-    let is_kept = full.logprob.exp() >= last * (1.0 - 1e-6);
-    let mass: f64 = kept.iter().sum();
-    let logprob = if is_kept { full.logprob - mass.ln() } else { f64::NEG_INFINITY };
-    Some(Estimate { logprob, slack: full.slack })
+    let mass = |count: usize| told[..count].iter().sum::<f64>();
+    let (low, high) = (mass(least).ln(), mass(most).ln());
+    let slack = full.slack + (high - low) / 2.0;
+    Some(Estimate { logprob: full.logprob - f64::midpoint(low, high), slack })
 }
+
+/// The numbers of ids that a truncation keeps at least and at most.
+struct Kept {
+    least: usize,
+    most: usize,
+}
+
+/// The distance to the mass of a nucleus within which ids at its edge are in doubt.
+const EDGE: f64 = 0.01;
 
 /// Returns those of the falling probabilities that a truncation keeps: first by the least
 /// probability and by the number, then by the mass of what is left, as vLLM does. None where more
 /// may be kept than is told.
-fn kept<'a>(told: &'a [f64], cut: &Truncation) -> Option<&'a [f64]> {
+fn kept(told: &[f64], cut: &Truncation) -> Option<Kept> {
     let least = cut.min_p.map_or(0.0, |share| share * told.first().copied().unwrap_or_default());
     let by_size = told.iter().position(|p| *p < least);
     let by_number = cut.top_k.filter(|k| *k <= told.len());
@@ -79,38 +94,50 @@ fn kept<'a>(told: &'a [f64], cut: &Truncation) -> Option<&'a [f64]> {
     if count.is_none() && (cut.min_p.is_some() || cut.top_k.is_some()) {
         return None;
     }
-    let Some(share) = cut.top_p else { return told.get(..count?) };
+    let Some(share) = cut.top_p else {
+        return count.map(|count| Kept { least: count, most: count });
+    };
 
     let left = &told[..count.unwrap_or(told.len())];
-    let mass = if count.is_some() { left.iter().sum() } else { 1.0 };
-    let mut sum = 0.0;
-    let nucleus = left.iter().position(|p| {
-        sum += p;
-        sum >= share * mass
-    });
-    left.get(..=nucleus?)
+    let whole = if count.is_some() { left.iter().sum() } else { 1.0 };
+    let nucleus = |wanted: f64| {
+        let mut sum = 0.0;
+        let last = left.iter().position(|p| {
+            sum += p;
+            sum >= wanted * whole
+        });
+        last.map(|last| last + 1).or(count)
+    };
+    Some(Kept { least: nucleus(share - EDGE)?, most: nucleus(share + EDGE)? })
 }
 
-/// Returns the logarithm of the sum of p^(1/T) over all ids. What the ids told do not show lies
-/// between two bounds: the rest of the mass in ids as probable as the last one told, and the same
-/// mass spread over a whole vocabulary.
+/// The part of the difference between two models of the tail within which the truth is.
+const TAIL_DOUBT: f64 = 0.4;
+
+/// Returns the logarithm of the sum of p^(1/T) over all ids. The ids that are not told are taken to
+/// fall by a power of their rank, from the last one told and to the mass that is left.
 fn log_normalizer(score: &TokenScore, temperature: f64) -> Estimate {
-    if (temperature - 1.0).abs() < 1e-9 {
+    let power = 1.0 / temperature;
+    if (power - 1.0).abs() < 1e-9 {
         return Estimate { logprob: 0.0, slack: 0.0 };
     }
-    let power = 1.0 / temperature;
     let told = || score.top.iter().map(|(_, logprob)| f64::from(*logprob));
+    let count = score.top.len().max(1) as f64;
     let mass: f64 = told().map(f64::exp).sum();
     let sum: f64 = told().map(|logprob| (logprob * power).exp()).sum();
 
-    let rest = (1.0 - mass).max(0.0);
-    // Without any id told, the token itself is all that is known.
-    let last = told().next_back().map_or(1.0, f64::exp).min(rest.max(f64::MIN_POSITIVE));
+    let rest = (1.0 - mass).max(1e-12);
+    let last = told().next_back().map_or(1.0, f64::exp).min(rest).max(1e-30);
+    // What is left is at least as long as the last id told fits into it.
+    let exponent = 1.0 + count * last / rest;
+    let falls = power * exponent - 1.0;
+    let longest = (TAIL_IDS / count).powf(-falls);
+    let tail = last.powf(power) * count * (1.0 - longest) / falls;
+    // All ids that are left are as probable as the last one told.
     let dense = rest * last.powf(power - 1.0);
-    let sparse = TAIL_IDS * (rest / TAIL_IDS).powf(power);
-    let (low, high) = (sum + dense.min(sparse), sum + dense.max(sparse));
-    let (low, high) = (low.max(f64::MIN_POSITIVE).ln(), high.max(f64::MIN_POSITIVE).ln());
-    Estimate { logprob: f64::midpoint(low, high), slack: (high - low) / 2.0 }
+
+    let (middle, other) = ((sum + tail).ln(), (sum + dense).ln());
+    Estimate { logprob: middle, slack: TAIL_DOUBT * (middle - other).abs() }
 }
 
 #[cfg(test)]
@@ -164,10 +191,11 @@ mod tests {
         };
         let top_k = Truncation { top_k: Some(3), ..Truncation::default() };
         near(of(1, &top_k), all[1].ln() - kept(3));
-        assert!(of(3, &top_k).unwrap().logprob.is_infinite());
+        assert!(of(4, &top_k).unwrap().logprob.is_infinite());
         let top_p = Truncation { top_p: Some(0.8), ..Truncation::default() };
         let count = (1..).find(|count| all[..*count].iter().sum::<f64>() >= 0.8).unwrap();
-        near(of(0, &top_p), all[0].ln() - kept(count));
+        let found = of(0, &top_p).unwrap();
+        assert!((found.logprob - all[0].ln() + kept(count)).abs() <= found.slack + 1e-3);
         let min_p = Truncation { min_p: Some(0.2), ..Truncation::default() };
         let count = all.iter().filter(|p| **p >= 0.2 * all[0]).count();
         near(of(0, &min_p), all[0].ln() - kept(count));

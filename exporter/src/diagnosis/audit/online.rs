@@ -194,19 +194,19 @@ impl AuditRun<'_> {
         let place = span.start + from;
         let likely: Vec<u32> =
             scored.score(from, 0).iter().flat_map(|score| &score.top).map(|(id, _)| *id).collect();
-        let mut tried: Vec<(String, Vec<u32>)> = Vec::new();
+        let mut tried: Vec<(&str, Vec<u32>)> = Vec::new();
         if let Some(first) = server.first_id().await
             && path.ids.first() != Some(&first)
         {
             let prompt = [&[first], &path.ids[..place]].concat();
-            tried.push((format!("id {first} is missing at the begin of the prompt"), prompt));
+            tried.push(("the first id of the prompt is missing", prompt));
         }
         for id in likely.iter().take(MISSING_MAX) {
             let prompt = [&path.ids[..place], &[*id]].concat();
-            tried.push((format!("id {id} is missing in the reply, or in front of it"), prompt));
+            tried.push(("an id is missing in the reply, or in front of it", prompt));
         }
         let shorter = path.ids[..place.saturating_sub(1)].to_vec();
-        tried.push(("one id too many is in the reply, or in front of it".to_owned(), shorter));
+        tried.push(("an id too many is in the reply, or in front of it", shorter));
 
         for (sentence, prompt) in tried.into_iter().filter(|(_, prompt)| !prompt.is_empty()) {
             let contest = self.contest_behind(group, at, &Moved { prompt, from }, server).await?;
@@ -214,7 +214,7 @@ impl AuditRun<'_> {
                 self.assign(Blame {
                     cause: AuditCause::DroppedIds,
                     proven: true,
-                    sentence,
+                    sentence: sentence.to_owned(),
                     spans: &[at],
                     contest: Some(contest),
                 });
@@ -256,7 +256,7 @@ impl AuditRun<'_> {
         Ok(contest)
     }
 
-    /// Gives the cause that most of the probed spans have to the rest of the group.
+    /// Gives the cause of at least half of the probed spans to the rest of the group.
     fn spread(&mut self, group: usize, probed: &[usize]) {
         let causes: Vec<usize> =
             probed.iter().filter_map(|at| self.found.get(at)).copied().collect();
@@ -266,7 +266,7 @@ impl AuditRun<'_> {
             return;
         };
         let of_most = causes.iter().filter(|cause| *cause == most).count();
-        if of_most * 2 > probed.len() {
+        if of_most * 2 >= probed.len() {
             for at in self.unexplained(group) {
                 self.found.insert(at, *most);
             }
