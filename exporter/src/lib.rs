@@ -66,8 +66,9 @@ mod weigh;
 
 pub use annotate::{NumberStream, PlaceError, PlacedStreams, TrajectoryStreams, place_streams};
 pub use diagnosis::audit::{
-    AuditCause, AuditFinding, AuditReport, AuditSample, AuditWord, Gaps, HistogramBar, SampledSpan,
-    ScorePath, Scored, ScoringServer, StatedSampling, audit, sample_paths,
+    AuditCause, AuditFinding, AuditReport, AuditSample, AuditWord, Gaps, HistogramBar,
+    ReadRowsError, SampledSpan, ScorePath, Scored, ScoringServer, StatedSampling, audit,
+    exported_paths, sample_paths,
 };
 pub use diagnosis::health::{
     CheckVerdict, HealthExample, HealthOptions, HealthReport, HealthWord, Thresholds,

@@ -12,7 +12,9 @@ use std::process::ExitCode;
 
 use clap::builder::ValueParser;
 use episode::version_number;
-use exporter::{AuditSample, AuditWord, SampledSpan, ScorePath, audit, sample_paths};
+use exporter::{
+    AuditSample, AuditWord, SampledSpan, ScorePath, audit, exported_paths, sample_paths,
+};
 use store::Snapshot;
 
 use self::scorer::{Scorer, ScorerWeights};
@@ -47,6 +49,12 @@ pub(crate) struct Args {
     /// Variable that holds the server's API key
     #[arg(long, value_name = "NAME")]
     with_key_env: Option<String>,
+    /// Audit the rows of an exported Parquet file, and not the store
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["episode", "group", "task"])]
+    export: Option<PathBuf>,
+    /// Audit what a trainer computed (`trainer_logprobs` of its annotations)
+    #[arg(long, conflicts_with = "export")]
+    of_trainer: bool,
     /// Part of the episodes to score
     ///
     /// At least 16 episodes are scored, as far as there are.
@@ -66,17 +74,17 @@ pub(crate) struct Args {
 
 /// Audits the sample, and prints the verdict.
 pub(crate) async fn run(mut args: Args) -> CommandResult {
-    let sample = AuditSample {
-        selection: args.filter.selection(),
-        share: args.sample,
-        tokens_max: args.tokens_max,
+    let paths = match &args.export {
+        Some(file) => exported_paths(file, args.sample).map_err(|e| Failure::of(&e))?,
+        None => recorded_paths(&mut args).await?,
     };
-    let mut snapshot = Snapshot::open_here(args.filter.store.read_from().await?).await?;
-    let paths = terminal::waiting("reading", sample_paths(&mut snapshot, &sample)).await?;
-    drop(snapshot);
     if paths.is_empty() {
-        return Err(Failure::new("no sampled token with an id is recorded")
-            .hint("`rolltape doctor --upstream URL` says what the server reports"));
+        return Err(match args.of_trainer {
+            true => Failure::new("no annotation `trainer_logprobs` is recorded")
+                .hint("a trainer gives them by POST /annotations (docs/annotations.md)"),
+            false => Failure::new("no sampled token with an id is recorded")
+                .hint("`rolltape doctor --upstream URL` says what the server reports"),
+        });
     }
 
     let mut scorer = scorer(&args, &paths).await?;
@@ -91,6 +99,18 @@ pub(crate) async fn run(mut args: Args) -> CommandResult {
         AuditWord::Differs => ExitCode::FAILURE,
         AuditWord::NoEvidence | AuditWord::Clean => ExitCode::SUCCESS,
     })
+}
+
+/// The paths of the sample in the store.
+async fn recorded_paths(args: &mut Args) -> Result<Vec<ScorePath>, Failure> {
+    let sample = AuditSample {
+        selection: args.filter.selection(),
+        share: args.sample,
+        tokens_max: args.tokens_max,
+        of_trainer: args.of_trainer,
+    };
+    let mut snapshot = Snapshot::open_here(args.filter.store.read_from().await?).await?;
+    Ok(terminal::waiting("reading", sample_paths(&mut snapshot, &sample)).await?)
 }
 
 /// The server, or an engine with the folder, that `--with` names.

@@ -9,6 +9,7 @@
 
 mod causes;
 mod estimate;
+mod exported;
 mod leftover;
 mod offline;
 mod online;
@@ -17,14 +18,13 @@ mod readings;
 mod report;
 mod sample;
 mod server;
-#[cfg(test)]
-mod tests;
-
+mod trainer;
 use std::collections::{BTreeMap, BTreeSet};
 
 use wire::TokenScore;
 
 pub use self::causes::AuditCause;
+pub use self::exported::{ReadRowsError, exported_paths};
 pub use self::paths::{SampledSpan, ScorePath, StatedSampling};
 pub use self::report::{AuditFinding, AuditReport, AuditWord, Gaps, HistogramBar};
 pub use self::sample::{AuditSample, sample_paths};
@@ -362,3 +362,6 @@ fn tolerance(tokens: u64) -> f64 {
 fn tokens(span: &SampledSpan) -> u64 {
     span.recorded.len() as u64
 }
+
+#[cfg(test)]
+mod tests;

@@ -46,8 +46,10 @@ fn unstated(sampling: &StatedSampling) -> Vec<Reading> {
         Some(temperature) => readings.push(Reading::Temperature(temperature)),
         None => readings.extend(temperatures().map(Reading::Temperature)),
     }
-    if !cut.is_none() {
-        readings.push(Reading::Truncated(sampling.temperature.unwrap_or(1.0), cut));
+    let temperature = sampling.temperature.unwrap_or(1.0);
+    match cut.is_none() {
+        true => readings.extend(truncations().map(|cut| Reading::Truncated(temperature, cut))),
+        false => readings.push(Reading::Truncated(temperature, cut)),
     }
     readings
 }
