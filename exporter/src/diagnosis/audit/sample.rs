@@ -3,8 +3,8 @@
 
 use store::{AttemptRecord, Selection, Snapshot, SnapshotError};
 
-use super::paths::{ScorePath, score_paths};
 use crate::graph::scan::scan;
+use crate::scoring::paths::{ScorePath, score_paths};
 
 /// Attempts that are read at least, as far as there are.
 const ATTEMPTS_MIN: usize = 16;

@@ -10,7 +10,7 @@ const MARK: &str = "{version}";
 
 /// A pattern of folders, one a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct WeightsPattern {
+pub(crate) struct WeightsPattern {
     before: String,
     after: String,
 }
@@ -19,15 +19,16 @@ impl FromStr for WeightsPattern {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (before, after) =
-            text.split_once(MARK).ok_or_else(|| format!("has no {MARK}, such as runs/w/v{MARK}"))?;
+        let (before, after) = text
+            .split_once(MARK)
+            .ok_or_else(|| format!("has no {MARK}, such as runs/w/v{MARK}"))?;
         Ok(Self { before: before.to_owned(), after: after.to_owned() })
     }
 }
 
 impl WeightsPattern {
     /// The folder of a label: with the label itself in place of the mark, or with its number.
-    pub(super) fn folder(&self, label: &str) -> Option<PathBuf> {
+    pub(crate) fn folder(&self, label: &str) -> Option<PathBuf> {
         let number = version_number(label).map(|number| number.to_string());
         let names = [Some(label.to_owned()), number].into_iter().flatten();
         names.map(|name| self.path(&name)).find(|folder| folder.is_dir())
@@ -39,7 +40,7 @@ impl WeightsPattern {
 
     /// The labels of the folders that are there, those first whose number is nearest to that of
     /// `label`.
-    pub(super) fn labels_beside(&self, label: Option<&str>) -> Vec<String> {
+    pub(crate) fn labels_beside(&self, label: Option<&str>) -> Vec<String> {
         let own = label.and_then(|label| self.folder(label));
         let mut labels = self.labels();
         labels.retain(|other| self.folder(other) != own);
