@@ -20,6 +20,7 @@ mod print;
 mod reading;
 mod reward;
 mod run;
+mod scoring;
 mod secret_file;
 mod serve;
 mod server;

@@ -60,6 +60,7 @@ mod options;
 mod output;
 mod rewards;
 mod rows;
+mod scoring;
 mod segments;
 mod trainer_gaps;
 mod weigh;
@@ -67,8 +68,7 @@ mod weigh;
 pub use annotate::{NumberStream, PlaceError, PlacedStreams, TrajectoryStreams, place_streams};
 pub use diagnosis::audit::{
     AuditCause, AuditFinding, AuditReport, AuditSample, AuditWord, Gaps, HistogramBar,
-    ReadRowsError, SampledSpan, ScorePath, Scored, ScoringServer, StatedSampling, audit,
-    exported_paths, sample_paths,
+    ReadRowsError, audit, exported_paths, sample_paths,
 };
 pub use diagnosis::health::{
     CheckVerdict, HealthExample, HealthOptions, HealthReport, HealthWord, Thresholds,
@@ -98,6 +98,8 @@ pub use rewards::advantage::{Advantage, EPSILON, STD_DDOF, mean, std};
 pub use rewards::groups::GroupSummary;
 pub use rows::retokenize::{RetokenizeError, Retokenizer};
 pub use rows::schema::{COLUMNS, SCHEMA_VERSION, SchemaColumn, schema};
+pub use scoring::paths::{SampledSpan, ScorePath, StatedSampling};
+pub use scoring::server::{Scored, ScoringServer};
 pub use segments::{FetchError, SegmentSource, segments_at_hand};
 pub use trainer_gaps::{TrainerGap, trainer_gaps};
 pub use weigh::SharedTokens;

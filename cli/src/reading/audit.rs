@@ -4,8 +4,6 @@
 //! [`page`] what is printed.
 
 mod page;
-mod scorer;
-mod weights;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,11 +15,12 @@ use exporter::{
 };
 use store::Snapshot;
 
-use self::scorer::{Scorer, ScorerWeights};
-use self::weights::WeightsPattern;
 use crate::exit::{CommandResult, Failure};
 use crate::options::device::DeviceArgs;
 use crate::options::episodes::SelectionArgs;
+use crate::scoring::key;
+use crate::scoring::scorer::{Scorer, ScorerWeights};
+use crate::scoring::weights::WeightsPattern;
 use crate::{print, terminal};
 
 /// Score recorded tokens again, and name the cause where their logprobs are not the policy's
@@ -147,13 +146,6 @@ fn newest(paths: &[ScorePath]) -> Option<Option<String>> {
     let number = |span: &&SampledSpan| span.version.as_deref().and_then(version_number);
     let numbered = spans().filter(|span| number(span).is_some()).max_by_key(number);
     Some(numbered.or_else(|| spans().last())?.version.clone())
-}
-
-fn key(variable: &str) -> Result<String, Failure> {
-    std::env::var(variable).map_err(|_| {
-        Failure::new(format!("the variable `{variable}` is not set"))
-            .hint("--with-key-env names the variable that holds the server's key")
-    })
 }
 
 fn adapter(text: &str) -> Result<(String, PathBuf), String> {

@@ -1,11 +1,11 @@
 //! An audit: whether recorded logprobs are those of the policy that is said to have sampled, and if
 //! not, why.
 //!
-//! Recorded ids are scored again, one request a path ([`server`]). What a call states of its
-//! sampling says what its logprobs should be ([`readings`]), within what a server's scores show
-//! ([`estimate`]). Where they are something else, other readings of the same numbers compete
-//! ([`offline`]), then other questions to the server ([`online`]), then other weights; at last it
-//! counts where the difference is, and where not ([`leftover`]).
+//! Recorded ids are scored again, one request a path. What a call states of its sampling says what
+//! its logprobs should be ([`readings`]), within what a server's scores show ([`estimate`]). Where
+//! they are something else, other readings of the same numbers compete ([`offline`]), then other
+//! questions to the server ([`online`]), then other weights; at last it counts where the difference
+//! is, and where not ([`leftover`]).
 
 mod causes;
 mod estimate;
@@ -13,25 +13,24 @@ mod exported;
 mod leftover;
 mod offline;
 mod online;
-mod paths;
 mod readings;
 mod report;
 mod sample;
-mod server;
 mod trainer;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use wire::TokenScore;
 
 pub use self::causes::AuditCause;
 pub use self::exported::{ReadRowsError, exported_paths};
-pub use self::paths::{SampledSpan, ScorePath, StatedSampling};
 pub use self::report::{AuditFinding, AuditReport, AuditWord, Gaps, HistogramBar};
 pub use self::sample::{AuditSample, sample_paths};
-pub use self::server::{Scored, ScoringServer};
 
 use self::offline::{Explanation, FLOOR, explain, stated_reading};
 use self::readings::{Contest, Reading, ScoredSpan};
+use crate::scoring::paths::{SampledSpan, ScorePath, StatedSampling};
+use crate::scoring::server::{Scored, ScoringServer};
 
 /// Audits the recorded logprobs of paths. Tells `progress` how many are scored, and of how many.
 ///

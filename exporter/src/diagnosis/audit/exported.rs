@@ -11,7 +11,7 @@ use arrow::datatypes::{Float32Type, Float64Type, Int32Type};
 use arrow::error::ArrowError;
 use thiserror::Error;
 
-use super::paths::{SampledSpan, ScorePath, StatedSampling};
+use crate::scoring::paths::{SampledSpan, ScorePath, StatedSampling};
 
 /// The columns that are read.
 const COLUMNS: [&str; 9] = [

@@ -2,8 +2,8 @@
 
 use super::causes::AuditCause;
 use super::estimate::Truncation;
-use super::paths::StatedSampling;
 use super::readings::{Contest, Reading, ScoredSpan, truncation};
+use crate::scoring::paths::StatedSampling;
 
 /// Gaps below, in nats, are nobody's fault: they are those of arithmetic.
 pub(super) const FLOOR: f64 = 1e-3;

@@ -3,10 +3,10 @@
 
 use super::causes::AuditCause;
 use super::offline::FLOOR;
-use super::paths::SampledSpan;
 use super::readings::{Contest, ScoredSpan};
-use super::server::{Scored, ScoringServer};
 use super::{AuditRun, Blame};
+use crate::scoring::paths::SampledSpan;
+use crate::scoring::server::{Scored, ScoringServer, says};
 
 /// Spans of a group about which more is asked.
 const PROBED_MAX: usize = 6;
@@ -328,22 +328,4 @@ struct Moved {
     prompt: Vec<u32>,
     /// The first token of the span that stands behind it.
     from: usize,
-}
-
-/// Returns true where the text of ids holds a text that the agent received. White space is not
-/// compared, since servers strip it.
-fn says(decoded: &str, received: &str) -> bool {
-    let plain = |text: &str| text.split_whitespace().collect::<String>();
-    plain(decoded).contains(&plain(received))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn texts_are_compared_without_white_space() {
-        assert!(says("<|im_start|> a b\n\nc<|im_end|>", "a b\nc "));
-        assert!(!says("abd", "a c"));
-    }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use wire::TokenScore;
 
 use super::estimate::{Estimate, Truncation, at_temperature, truncated};
-use super::paths::{SampledSpan, StatedSampling};
+use crate::scoring::paths::{SampledSpan, StatedSampling};
 
 /// The largest difference of one token that counts, in nats: an outlier is one outlier.
 const GAP_MAX: f64 = 3.0;

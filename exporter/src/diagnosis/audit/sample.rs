@@ -3,9 +3,9 @@
 
 use store::{AttemptRecord, Selection, Snapshot, SnapshotError};
 
-use super::paths::{ScorePath, score_paths};
 use super::trainer::of_trainer;
 use crate::graph::scan::scan;
+use crate::scoring::paths::{ScorePath, score_paths};
 
 /// Attempts that are read at least, as far as there are.
 pub(super) const ATTEMPTS_MIN: usize = 16;
@@ -72,8 +72,8 @@ fn chosen(records: Vec<AttemptRecord>, share: f64) -> Vec<AttemptRecord> {
 pub(super) mod tests {
     use episode::Call;
 
-    use super::super::paths::StatedSampling;
     use super::*;
+    use crate::scoring::paths::StatedSampling;
     use crate::tests::fixture::{call, episode, reply};
 
     /// The only path of an episode.

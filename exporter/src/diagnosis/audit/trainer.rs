@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use episode::Annotation;
 
-use super::paths::{SampledSpan, ScorePath, StatedSampling};
+use crate::scoring::paths::{SampledSpan, ScorePath, StatedSampling};
 
 /// The stream of annotations with a trainer's logprobs.
 const TRAINER_LOGPROBS: &str = "trainer_logprobs";

@@ -45,3 +45,21 @@ pub trait ScoringServer {
     /// Returns the id that its tokenizer puts in front of every text, if any.
     async fn first_id(&mut self) -> Option<u32>;
 }
+
+/// Returns true where the text of ids holds a text that the agent received. White space is not
+/// compared, since servers strip it.
+pub(crate) fn says(decoded: &str, received: &str) -> bool {
+    let plain = |text: &str| text.split_whitespace().collect::<String>();
+    plain(decoded).contains(&plain(received))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_compared_without_white_space() {
+        assert!(says("<|im_start|> a b\n\nc<|im_end|>", "a b\nc "));
+        assert!(!says("abd", "a c"));
+    }
+}

@@ -10,7 +10,7 @@ const MARK: &str = "{version}";
 
 /// A pattern of folders, one a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct WeightsPattern {
+pub(crate) struct WeightsPattern {
     before: String,
     after: String,
 }
@@ -28,7 +28,7 @@ impl FromStr for WeightsPattern {
 
 impl WeightsPattern {
     /// The folder of a label: with the label itself in place of the mark, or with its number.
-    pub(super) fn folder(&self, label: &str) -> Option<PathBuf> {
+    pub(crate) fn folder(&self, label: &str) -> Option<PathBuf> {
         let number = version_number(label).map(|number| number.to_string());
         let names = [Some(label.to_owned()), number].into_iter().flatten();
         names.map(|name| self.path(&name)).find(|folder| folder.is_dir())
@@ -40,7 +40,7 @@ impl WeightsPattern {
 
     /// The labels of the folders that are there, those first whose number is nearest to that of
     /// `label`.
-    pub(super) fn labels_beside(&self, label: Option<&str>) -> Vec<String> {
+    pub(crate) fn labels_beside(&self, label: Option<&str>) -> Vec<String> {
         let own = label.and_then(|label| self.folder(label));
         let mut labels = self.labels();
         labels.retain(|other| self.folder(other) != own);

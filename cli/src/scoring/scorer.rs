@@ -24,7 +24,7 @@ const TOP: usize = 20;
 const TOP_OF_ENGINE: usize = 100;
 
 /// A server to score with.
-pub(super) struct Scorer {
+pub(crate) struct Scorer {
     http: Http,
     base: String,
     key: Option<String>,
@@ -38,15 +38,15 @@ pub(super) struct Scorer {
 
 /// The weights that the server has, and those that it could have.
 #[derive(Debug, Default)]
-pub(super) struct ScorerWeights {
+pub(crate) struct ScorerWeights {
     /// Label of the server's own weights; none where every label may be theirs.
-    pub(super) own: Option<Option<String>>,
+    pub(crate) own: Option<Option<String>>,
     /// Folders of other weights.
-    pub(super) pattern: Option<WeightsPattern>,
+    pub(crate) pattern: Option<WeightsPattern>,
     /// Folder of the server's own weights, if it is an engine of this process.
-    pub(super) folder: Option<PathBuf>,
+    pub(crate) folder: Option<PathBuf>,
     /// Folder that the engine serves.
-    pub(super) served: Option<PathBuf>,
+    pub(crate) served: Option<PathBuf>,
 }
 
 impl Drop for Scorer {
@@ -57,7 +57,7 @@ impl Drop for Scorer {
 
 impl Scorer {
     /// Asks the server at `url` what it is.
-    pub(super) async fn of_url(
+    pub(crate) async fn of_url(
         url: &str,
         key: Option<String>,
         weights: ScorerWeights,
@@ -80,7 +80,7 @@ impl Scorer {
 
     /// Starts an engine with a model folder on a port of this machine that only this process can
     /// use.
-    pub(super) async fn of_folder(
+    pub(crate) async fn of_folder(
         folder: &Path,
         options: EngineOptions,
         weights: ScorerWeights,
@@ -107,7 +107,7 @@ impl Scorer {
     }
 
     /// Makes the engine serve an adapter.
-    pub(super) async fn add_adapter(&mut self, name: &str, folder: &Path) -> Result<(), Failure> {
+    pub(crate) async fn add_adapter(&mut self, name: &str, folder: &Path) -> Result<(), Failure> {
         let (path, body) = wire::adapter_request(name, &folder.to_string_lossy());
         let (status, reply) = self.post(path, &body).await?;
         if status != 200 {
