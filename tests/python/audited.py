@@ -80,8 +80,7 @@ def ask(url, body=None):
 
 
 def other_weights(model, folder, seed=1):
-    """A copy of a model folder whose weights in bfloat16 differ by up to three of their last
-    bits, as those of a few steps of training do."""
+    """A copy of a model folder whose weights in bfloat16 differ in up to four of their last bits."""
     folder.mkdir(parents=True)
     for file in model.iterdir():
         if file.suffix != ".safetensors":
@@ -89,7 +88,7 @@ def other_weights(model, folder, seed=1):
     weights = bytearray((model / "model.safetensors").read_bytes())
     start = 8 + int.from_bytes(weights[:8], "little")
     values = numpy.frombuffer(weights, dtype=numpy.uint16, offset=start)
-    changes = numpy.random.default_rng(seed).integers(0, 8, len(values), dtype=numpy.uint16)
+    changes = numpy.random.default_rng(seed).integers(0, 16, len(values), dtype=numpy.uint16)
     values ^= changes
     (folder / "model.safetensors").write_bytes(weights)
     return folder

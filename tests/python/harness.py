@@ -154,7 +154,7 @@ def command(*arguments, folder, **options):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=COMMAND_WAIT_S,
+        timeout=options.pop("timeout", COMMAND_WAIT_S),
         **options,
     )
 

@@ -82,7 +82,7 @@ def record(folder, engines, fault, model="policy", serve=(), **sampling):
 def audit(folder, store, *arguments):
     """The exit status and the report."""
     command = ("audit", "--store", store, "--json", "--sample", 1, *arguments)
-    ended = harness.command(*command, folder=folder)
+    ended = harness.command(*command, folder=folder, timeout=120)
     assert ended.stdout, ended.stderr
     return ended.returncode, json.loads(ended.stdout)
 

@@ -48,7 +48,6 @@ mod request;
 mod routes;
 mod sampling;
 mod scheduling;
-mod score;
 mod server;
 mod shape;
 mod sse;
@@ -93,10 +92,10 @@ pub use sampling::{
     EffectiveSampling, ForcedSampling, ForcedSamplingError, LogprobFit, ServerSampling,
 };
 pub use scheduling::{is_scheduling_header, without_scheduling};
-pub use score::{
-    ScoreError, ScoreQuestion, TokenScore, adapter_request, around_questions, weights_request,
+pub use server::{
+    Comparison, Difference, Probe, ScoreError, ScoreQuestion, ServerInfo, TokenScore,
+    adapter_request, around_questions, compare, weights_request,
 };
-pub use server::{Comparison, Difference, Probe, ServerInfo, compare};
 pub use shape::shape;
 pub use sse::{Event, EventTooLong, ReadEvent, Splitter, events};
 

@@ -1,11 +1,13 @@
-//! An upstream as the doctor sees it.
+//! An upstream as the doctor and the audit see it.
 //!
 //! - [`ServerInfo`]: the server's description of itself.
 //! - [`Probe`]: small requests that show what it reports.
 //! - [`compare`]: a reply with our fields beside one without.
+//! - [`ScoreQuestion`]: the logprobs of ids under its model.
 
 mod compare;
 mod probe;
+mod score;
 
 use serde_json::Value;
 
@@ -14,6 +16,9 @@ use crate::json::tree;
 use crate::sse::documents;
 pub use compare::{Comparison, Difference, compare};
 pub use probe::Probe;
+pub use score::{
+    ScoreError, ScoreQuestion, TokenScore, adapter_request, around_questions, weights_request,
+};
 
 /// A server's description of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! What scores recorded ids: a server, or a model folder behind one.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use wire::TokenScore;
 
@@ -46,11 +48,20 @@ pub trait ScoringServer {
     async fn first_id(&mut self) -> Option<u32>;
 }
 
-/// Returns true where the text of ids holds a text that the agent received. White space is not
+/// Characters of the pieces by which texts are compared.
+const PIECE: usize = 3;
+/// Share of the pieces of a text below which it is another text. A lost token costs a few.
+const SAME_MIN: f64 = 0.4;
+
+/// Returns true where the text of ids is about a text that the agent received. White space is not
 /// compared, since servers strip it.
 pub(crate) fn says(decoded: &str, received: &str) -> bool {
-    let plain = |text: &str| text.split_whitespace().collect::<String>();
-    plain(decoded).contains(&plain(received))
+    let plain = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<Vec<_>>();
+    let (decoded, received) = (plain(decoded), plain(received));
+    let size = PIECE.min(received.len()).max(1);
+    let there: HashSet<&[char]> = decoded.windows(size).collect();
+    let found = received.windows(size).filter(|piece| there.contains(piece)).count();
+    found as f64 >= SAME_MIN * received.windows(size).count() as f64
 }
 
 #[cfg(test)]
@@ -60,6 +71,8 @@ mod tests {
     #[test]
     fn texts_are_compared_without_white_space() {
         assert!(says("<|im_start|> a b\n\nc<|im_end|>", "a b\nc "));
-        assert!(!says("abd", "a c"));
+        assert!(says("The cities of Italy Rome, Milan", "The cities of Italy are Rome, Milan"));
+        assert!(!says("zyx 12 unter", "The cities of Italy are Rome, Milan"));
+        assert!(says("b", "b") && !says("b", "c") && says("b", ""));
     }
 }

@@ -13,7 +13,7 @@ pub(super) struct Estimate {
 
 /// A truncation of the distribution after temperature. What does nothing is none.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Truncation {
+pub(super) struct Cutoff {
     pub(super) top_p: Option<f64>,
     pub(super) top_k: Option<usize>,
     pub(super) min_p: Option<f64>,
@@ -25,7 +25,7 @@ const TAIL_IDS: f64 = 262_144.0;
 /// The lowest temperature that is not greedy.
 const GREEDY_BELOW: f64 = 1e-5;
 
-impl Truncation {
+impl Cutoff {
     /// Returns true where nothing is cut off.
     pub(super) fn is_none(&self) -> bool {
         *self == Self::default()
@@ -47,11 +47,7 @@ pub(super) fn at_temperature(score: &TokenScore, temperature: f64) -> Estimate {
 
 /// Returns the logprob of the token at a temperature, after a truncation; none where the ids that
 /// are kept are not all told. What the truncation cuts off has minus infinity.
-pub(super) fn truncated(
-    score: &TokenScore,
-    temperature: f64,
-    cut: &Truncation,
-) -> Option<Estimate> {
+pub(super) fn truncated(score: &TokenScore, temperature: f64, cut: &Cutoff) -> Option<Estimate> {
     let full = at_temperature(score, temperature);
     if cut.is_none() || temperature < GREEDY_BELOW {
         return Some(full);
@@ -59,7 +55,7 @@ pub(super) fn truncated(
     let normalizer = log_normalizer(score, temperature).logprob;
     let told = score.top.iter().map(|(_, l)| (f64::from(*l) / temperature - normalizer).exp());
     let told: Vec<f64> = told.collect();
-    let Kept { least, most } = kept(&told, cut)?;
+    let KeptCounts { least, most } = kept(&told, cut)?;
     let own = full.logprob.exp() * (1.0 + 1e-6);
     let is_among = |count: usize| count.checked_sub(1).is_some_and(|last| own >= told[last]);
     if !is_among(least) {
@@ -75,7 +71,7 @@ pub(super) fn truncated(
 }
 
 /// The numbers of ids that a truncation keeps at least and at most.
-struct Kept {
+struct KeptCounts {
     least: usize,
     most: usize,
 }
@@ -86,7 +82,7 @@ const EDGE: f64 = 0.01;
 /// Returns those of the falling probabilities that a truncation keeps: first by the least
 /// probability and by the number, then by the mass of what is left, as vLLM does. None where more
 /// may be kept than is told.
-fn kept(told: &[f64], cut: &Truncation) -> Option<Kept> {
+fn kept(told: &[f64], cut: &Cutoff) -> Option<KeptCounts> {
     let least = cut.min_p.map_or(0.0, |share| share * told.first().copied().unwrap_or_default());
     let by_size = told.iter().position(|p| *p < least);
     let by_number = cut.top_k.filter(|k| *k <= told.len());
@@ -95,7 +91,7 @@ fn kept(told: &[f64], cut: &Truncation) -> Option<Kept> {
         return None;
     }
     let Some(share) = cut.top_p else {
-        return count.map(|count| Kept { least: count, most: count });
+        return count.map(|count| KeptCounts { least: count, most: count });
     };
 
     let left = &told[..count.unwrap_or(told.len())];
@@ -108,7 +104,25 @@ fn kept(told: &[f64], cut: &Truncation) -> Option<Kept> {
         });
         last.map(|last| last + 1).or(count)
     };
-    Some(Kept { least: nucleus(share - EDGE)?, most: nucleus(share + EDGE)? })
+    Some(KeptCounts { least: nucleus(share - EDGE)?, most: nucleus(share + EDGE)? })
+}
+
+/// Returns the mean and the variance that the raw logprob of a token has when it is sampled at a
+/// temperature.
+pub(super) fn raw_moments(score: &TokenScore, temperature: f64) -> (f64, f64) {
+    let normalizer = log_normalizer(score, temperature).logprob;
+    let told = score.top.iter().map(|(_, logprob)| f64::from(*logprob));
+    let mut weighed: Vec<(f64, f64)> =
+        told.map(|raw| ((raw / temperature - normalizer).exp(), raw)).collect();
+    // The ids that are not told are a little less probable than the last one.
+    let left = 1.0 - weighed.iter().map(|(weight, _)| weight).sum::<f64>();
+    if let Some((_, last)) = weighed.last().copied() {
+        weighed.push((left.max(0.0), last - 1.0));
+    }
+
+    let mean: f64 = weighed.iter().map(|(weight, raw)| weight * raw).sum();
+    let square: f64 = weighed.iter().map(|(weight, raw)| weight * raw * raw).sum();
+    (mean, (square - mean * mean).max(0.0))
 }
 
 /// The part of the difference between two models of the tail within which the truth is.
@@ -184,23 +198,23 @@ mod tests {
     fn truncations_keep_what_servers_keep() {
         let all = softmax(&logits(), 0.7);
         let kept = |count: usize| all[..count].iter().sum::<f64>().ln();
-        let of = |id, cut: &Truncation| truncated(&score(&logits(), id, 20), 0.7, cut);
+        let of = |id, cut: &Cutoff| truncated(&score(&logits(), id, 20), 0.7, cut);
         let near = |found: Option<Estimate>, exact: f64| {
             let found = found.unwrap().logprob;
             assert!((found - exact).abs() < 0.02, "{found} {exact}");
         };
-        let top_k = Truncation { top_k: Some(3), ..Truncation::default() };
+        let top_k = Cutoff { top_k: Some(3), ..Cutoff::default() };
         near(of(1, &top_k), all[1].ln() - kept(3));
         assert!(of(4, &top_k).unwrap().logprob.is_infinite());
-        let top_p = Truncation { top_p: Some(0.8), ..Truncation::default() };
+        let top_p = Cutoff { top_p: Some(0.8), ..Cutoff::default() };
         let count = (1..).find(|count| all[..*count].iter().sum::<f64>() >= 0.8).unwrap();
         let found = of(0, &top_p).unwrap();
         assert!((found.logprob - all[0].ln() + kept(count)).abs() <= found.slack + 1e-3);
-        let min_p = Truncation { min_p: Some(0.2), ..Truncation::default() };
+        let min_p = Cutoff { min_p: Some(0.2), ..Cutoff::default() };
         let count = all.iter().filter(|p| **p >= 0.2 * all[0]).count();
         near(of(0, &min_p), all[0].ln() - kept(count));
         // Not all of the ids that are kept are told.
-        let wide = Truncation { top_k: Some(30), ..Truncation::default() };
+        let wide = Cutoff { top_k: Some(30), ..Cutoff::default() };
         assert_eq!(of(0, &wide), None);
     }
 }

@@ -50,7 +50,7 @@ pub fn exported_paths(path: &Path, share: f64) -> Result<Vec<ScorePath>, ReadRow
     let mut paths = Vec::new();
     for batch in batches {
         let batch = batch.map_err(|source: ArrowError| error(source.into()))?;
-        let rows = Rows::of(&batch).ok_or_else(|| {
+        let rows = ExportedRows::of(&batch).ok_or_else(|| {
             error(ParquetError::General("columns of trajectories are missing".to_owned()))
         })?;
         paths.extend((0..batch.num_rows()).filter_map(|row| rows.path(row)));
@@ -62,7 +62,7 @@ pub fn exported_paths(path: &Path, share: f64) -> Result<Vec<ScorePath>, ReadRow
 }
 
 /// The columns of some rows.
-struct Rows<'a> {
+struct ExportedRows<'a> {
     batch: &'a RecordBatch,
     ids: &'a ListArray,
     logprobs: &'a ListArray,
@@ -70,7 +70,7 @@ struct Rows<'a> {
     turns: &'a ListArray,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> ExportedRows<'a> {
     fn of(batch: &'a RecordBatch) -> Option<Self> {
         let list = |name: &str| batch.column_by_name(name)?.as_list_opt();
         let texts = ["trajectory_id", "episode_id", "model", "logprob_kind"];
@@ -125,7 +125,7 @@ impl<'a> Rows<'a> {
 
         let temperature = turns.column_by_name("temperature")?.as_primitive_opt::<Float64Type>()?;
         let calls = turns.column_by_name("call_id")?.as_string_opt::<i32>()?;
-        // Rows do not say how the distribution was truncated, so that this is found out.
+        // ExportedRows do not say how the distribution was truncated, so that this is found out.
         let kind = match self.text("logprob_kind", row) {
             kind if kind == "processed" => "unknown".to_owned(),
             kind => kind,

@@ -6,8 +6,9 @@ use super::{AuditRun, Blame};
 
 /// Tokens without a difference that show that the rest of a group is right.
 const RIGHT_TOKENS_MIN: u64 = 16;
-/// Share of the calls that go on from another call and are off, above which a cache is suspected.
-const CACHE_SHARE: f64 = 0.6;
+/// Factor by which calls that go on from another call are further off than first calls, from which
+/// a cache is suspected.
+const CACHE_FACTOR: f64 = 5.0;
 /// The gap of a token whose experts differ, in nats, and that of one whose experts do not.
 const EXPERTS_GAPS: (f64, f64) = (0.3, 0.05);
 
@@ -55,9 +56,9 @@ impl AuditRun<'_> {
         let all = self.groups[group].spans.iter().copied();
         let (continued, first): (Vec<usize>, Vec<usize>) =
             all.partition(|at| self.spans[*at].span.continues);
-        let right = self.stated(group, &first);
-        let share = open.len() as f64 / continued.len().max(1) as f64;
-        right.tokens >= RIGHT_TOKENS_MIN && !self.is_off(group, &first) && share >= CACHE_SHARE
+        let (right, wrong) = (self.stated(group, &first), self.stated(group, &continued));
+        let is_further = wrong.stated() >= CACHE_FACTOR * right.stated().max(FLOOR);
+        right.tokens >= RIGHT_TOKENS_MIN && !self.is_off(group, &first) && is_further
     }
 
     /// Returns true where most tokens of calls with recorded experts are right, and some far off.

@@ -1,7 +1,7 @@
 //! Causes that the scores at hand prove: another reading of the same numbers fits them.
 
 use super::causes::AuditCause;
-use super::estimate::Truncation;
+use super::estimate::{Cutoff, raw_moments};
 use super::readings::{Contest, Reading, ScoredSpan, truncation};
 use crate::scoring::paths::StatedSampling;
 
@@ -82,8 +82,33 @@ pub(super) fn explain(
 
     let all: Vec<_> = plain.chain(fitted).collect();
     let least = all.iter().map(|found| found.contest.other()).min_by(f64::total_cmp)?;
-    all.into_iter().find(|found| found.contest.other() <= PLAINER * least + FLOOR / 5.0)
+    let found =
+        all.into_iter().find(|found| found.contest.other() <= PLAINER * least + FLOOR / 5.0)?;
+    let is_hotter = found.reading == Reading::RAW && was_sampled_raw(spans, sampling);
+    let cause = if is_hotter { AuditCause::Temperature } else { found.cause };
+    Some(Explanation { cause, ..found })
 }
+
+/// Returns true where tokens that are said to be sampled at a temperature were sampled at 1: then
+/// raw logprobs are those of the distribution. The mean of the sampled tokens' raw logprobs tells.
+fn was_sampled_raw(spans: &[&ScoredSpan<'_>], sampling: &StatedSampling) -> bool {
+    let Some(stated) = sampling.temperature.filter(|temperature| *temperature > 0.02) else {
+        return false;
+    };
+    let distance = |temperature: f64| {
+        let (mut sum, mut variance) = (0.0, 1e-9);
+        for score in spans.iter().flat_map(|s| (0..s.len()).filter_map(|at| s.score(at, 0))) {
+            let (mean, spread) = raw_moments(score, temperature);
+            sum += f64::from(score.logprob) - mean;
+            variance += spread;
+        }
+        sum.abs() / variance.sqrt()
+    };
+    distance(1.0) + SIGMAS < distance(stated)
+}
+
+/// Standard errors by which one temperature must be nearer than another.
+const SIGMAS: f64 = 1.0;
 
 /// Returns other readings without a fitted number, the plainest first.
 fn plain_readings(sampling: &StatedSampling, stated: Reading) -> Vec<(AuditCause, Reading)> {
@@ -129,7 +154,7 @@ fn fitted_readings(
     let thinned = thinned(spans);
     let cut = match stated {
         Reading::Truncated(_, cut) => cut,
-        _ => Truncation::default(),
+        _ => Cutoff::default(),
     };
     let reading = |temperature: f64| match cut.is_none() {
         true => Reading::Temperature(temperature),
@@ -171,11 +196,11 @@ fn temperatures() -> impl Iterator<Item = f64> {
 }
 
 /// The truncations that are tried.
-fn truncations() -> impl Iterator<Item = Truncation> {
+fn truncations() -> impl Iterator<Item = Cutoff> {
     let top_p = [0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.95, 0.98];
     let top_k = [1, 2, 3, 4, 5, 8, 10, 15, 20];
-    let of_mass = top_p.map(|p| Truncation { top_p: Some(p), ..Truncation::default() });
-    let of_number = top_k.map(|k| Truncation { top_k: Some(k), ..Truncation::default() });
+    let of_mass = top_p.map(|p| Cutoff { top_p: Some(p), ..Cutoff::default() });
+    let of_number = top_k.map(|k| Cutoff { top_k: Some(k), ..Cutoff::default() });
     of_mass.into_iter().chain(of_number)
 }
 

@@ -159,7 +159,7 @@ impl AuditRun<'_> {
             return Ok(false);
         }
         let same = prompt.iter().zip(&path.ids).take_while(|(a, b)| a == b).count();
-        let moved = Moved { prompt, from: 0 };
+        let moved = OtherBeginning { prompt, from: 0 };
         let contest = self.contest_behind(group, at, &moved, server).await?;
         if !contest.explains(TOKENS_MIN, FLOOR) {
             return Ok(false);
@@ -209,7 +209,8 @@ impl AuditRun<'_> {
         tried.push(("an id too many is in the reply, or in front of it", shorter));
 
         for (sentence, prompt) in tried.into_iter().filter(|(_, prompt)| !prompt.is_empty()) {
-            let contest = self.contest_behind(group, at, &Moved { prompt, from }, server).await?;
+            let contest =
+                self.contest_behind(group, at, &OtherBeginning { prompt, from }, server).await?;
             if contest.explains(TOKENS_MIN, FLOOR) {
                 self.assign(Blame {
                     cause: AuditCause::DroppedIds,
@@ -230,7 +231,7 @@ impl AuditRun<'_> {
         &self,
         group: usize,
         at: usize,
-        moved: &Moved,
+        moved: &OtherBeginning,
         server: &mut S,
     ) -> Result<Contest, S::Error> {
         let scored = &self.spans[at];
@@ -324,7 +325,7 @@ impl AuditRun<'_> {
 }
 
 /// Another beginning for a span.
-struct Moved {
+struct OtherBeginning {
     prompt: Vec<u32>,
     /// The first token of the span that stands behind it.
     from: usize,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use wire::TokenScore;
 
-use super::estimate::{Estimate, Truncation, at_temperature, truncated};
+use super::estimate::{Cutoff, Estimate, at_temperature, truncated};
 use crate::scoring::paths::{SampledSpan, StatedSampling};
 
 /// The largest difference of one token that counts, in nats: an outlier is one outlier.
@@ -20,7 +20,7 @@ pub(super) enum Reading {
     /// The model's own distribution at a temperature; at 1 it is the raw one.
     Temperature(f64),
     /// That after a truncation.
-    Truncated(f64, Truncation),
+    Truncated(f64, Cutoff),
     /// The logprobs at a temperature of the tokens some places on.
     Shifted(f64, isize),
 }
@@ -83,9 +83,9 @@ impl fmt::Display for Reading {
 }
 
 /// Returns the truncation that a call states.
-pub(super) fn truncation(sampling: &StatedSampling) -> Truncation {
+pub(super) fn truncation(sampling: &StatedSampling) -> Cutoff {
     let StatedSampling { top_p, top_k, min_p, .. } = *sampling;
-    Truncation { top_p, top_k, min_p }
+    Cutoff { top_p, top_k, min_p }
 }
 
 /// A span with the scores of its tokens.

@@ -152,6 +152,11 @@ impl AuditFinding {
         }
     }
 
+    fn sort_names(&mut self) {
+        let Self { versions, engines, attempts, calls, .. } = self;
+        [versions, engines, attempts, calls].into_iter().for_each(|list| list.sort());
+    }
+
     /// Adds a name to a list of some names.
     pub(super) fn name(list: &mut Vec<String>, name: &str) {
         if list.len() < NAMED_MAX && !list.iter().any(|known| known == name) {
@@ -185,6 +190,7 @@ impl AuditReport {
         self.by_attempt.values_mut().for_each(finish);
         keep_worst(&mut self.by_attempt);
 
+        self.causes.iter_mut().for_each(AuditFinding::sort_names);
         self.causes.sort_by(|a, b| b.tokens.cmp(&a.tokens).then(a.cause.cmp(&b.cause)));
         let differs = self.causes.iter().any(|found| found.cause.is_fault());
         self.verdict = match (differs, self.compared) {

@@ -132,7 +132,7 @@ struct Making {
     label: Option<String>,
     /// The temperature and the truncation that were in fact used, and the kind of the logprobs.
     temperature: f64,
-    cut: estimate::Truncation,
+    cut: estimate::Cutoff,
     kind: &'static str,
     /// Deviation of the arithmetic.
     noise: f64,
@@ -144,7 +144,7 @@ impl Making {
         let temperature = [1.0, 0.7, 0.9, 0.6][seed as usize % 4];
         let kind = ["processed", "raw", "temperature"][seed as usize % 3];
         let top_p = (seed.is_multiple_of(5) && kind == "processed").then_some(0.9);
-        let cut = estimate::Truncation { top_p, ..estimate::Truncation::default() };
+        let cut = estimate::Cutoff { top_p, ..estimate::Cutoff::default() };
         let stated = StatedSampling {
             kind: kind.to_owned(),
             temperature: Some(temperature),
@@ -169,7 +169,7 @@ impl Making {
             }
             "truncation" => {
                 making.stated.top_p = None;
-                making.cut = estimate::Truncation { top_p: Some(0.8), ..Default::default() };
+                making.cut = estimate::Cutoff { top_p: Some(0.8), ..Default::default() };
             }
             "version" => making.model.weights = 6,
             "adapter" => making.model.adapter = 1,

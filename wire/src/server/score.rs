@@ -181,15 +181,15 @@ type Triple = (Option<f32>, u32, Option<String>);
 fn of_generated(reply: &[u8]) -> Option<Vec<Option<TokenScore>>> {
     #[derive(Deserialize)]
     struct Generated {
-        meta_info: Scored,
+        meta_info: SglangScores,
     }
     #[derive(Deserialize)]
-    struct Scored {
+    struct SglangScores {
         input_token_logprobs: Vec<Triple>,
         #[serde(default)]
         input_top_logprobs: Vec<Option<Vec<Triple>>>,
     }
-    let Scored { input_token_logprobs: tokens, input_top_logprobs: tops } =
+    let SglangScores { input_token_logprobs: tokens, input_top_logprobs: tops } =
         serde_json::from_slice::<Generated>(reply).ok()?.meta_info;
 
     let tops = tops.into_iter().chain(std::iter::repeat_with(|| None));
