@@ -83,6 +83,7 @@ impl AuditRun<'_> {
         if told == 0 || other * 2 <= told {
             return false;
         }
+
         let sentence = "the ids say another text by the server's tokenizer than the agent received";
         self.assign(Blame {
             cause: AuditCause::Tokenizer,
@@ -302,6 +303,7 @@ impl AuditRun<'_> {
     ) -> Result<(), S::Error> {
         let kind = self.groups[group].kind.clone();
         let probed = self.worst(group, suspects);
+
         for label in server.weights_beside(kind.version.as_deref()).iter().take(OTHERS_MAX) {
             if !server.use_weights(Some(label)).await? {
                 continue;
