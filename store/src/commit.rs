@@ -11,9 +11,10 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use episode::{AttemptId, CallId, Micros, Reward};
+use episode::{AttemptId, CallId, Giver, Micros, Reward};
 
 use crate::attempts::find_attempt;
+use crate::chain;
 use crate::commit::annotate::annotate;
 use crate::commit::begun::write_begun;
 use crate::commit::cut::cut;
@@ -264,10 +265,13 @@ async fn write_reward(
         check_call(connection, key, call).await?;
     }
 
+    let over = chain::extend(connection, key).await?;
+    let given = &reward.provenance;
     let (token_start, token_end) = scope.tokens().unzip();
     query(
         "INSERT INTO reward (episode_key, scope, call_id, choice_index, token_start, token_end, \
-         name, value, source, given_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+         name, value, source, given_at, given_by, given_from, key_name, over_calls, over_chain) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
     )
     .bind(key)
     .bind(scope.as_str())
@@ -279,6 +283,11 @@ async fn write_reward(
     .bind(reward.value)
     .bind(&reward.source)
     .bind(reward.at)
+    .bind(given.by.map(Giver::as_str))
+    .bind(given.from.as_deref())
+    .bind(given.key.as_deref())
+    .bind(over.map(|over| over.calls as i64))
+    .bind(over.map(|over| over.digest.to_vec()))
     .execute(connection)
     .await?;
     Ok(())

@@ -181,6 +181,7 @@ mod tests {
             value: *value,
             source: "judge".to_owned(),
             at: 5,
+            provenance: episode::Provenance::default(),
         };
         LatestRewards::new(&said.iter().map(reward).collect::<Vec<_>>())
     }
@@ -259,6 +260,7 @@ mod tests {
             value: Some(f64::NAN),
             source: "judge".to_owned(),
             at: 5,
+            provenance: episode::Provenance::default(),
         };
         assert_eq!(LatestRewards::new(std::slice::from_ref(&style)).token_rewards(&TURNS, 9), None);
         let shown: serde_json::Value = serde_json::from_str(&history(&[style])).unwrap();

@@ -555,6 +555,7 @@ mod tests {
             value,
             source: "judge".to_owned(),
             at: 5,
+            provenance: episode::Provenance::default(),
         };
         let this = RewardScope::Call(episode.calls[0].begun.call_id);
         episode.rewards = vec![say(Some(1.0), RewardScope::Episode), say(Some(0.5), this)];
@@ -573,6 +574,7 @@ mod tests {
             value: *value,
             source: "judge".to_owned(),
             at: 5,
+            provenance: episode::Provenance::default(),
         };
         episode.rewards = said.iter().map(reward).collect();
     }

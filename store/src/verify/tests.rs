@@ -51,6 +51,7 @@ async fn fill(site: &Site) {
         value: Some(1.0),
         source: "test".into(),
         at: 6,
+        provenance: episode::Provenance::default(),
     };
     for scope in [last, None] {
         store.reward("a/0".parse().unwrap(), reward(scope)).await.unwrap();

@@ -38,6 +38,7 @@ fn reward(value: f64, at: Micros) -> Reward {
         value: Some(value),
         source: "test".into(),
         at,
+        provenance: episode::Provenance::default(),
     }
 }
 
