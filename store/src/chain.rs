@@ -231,3 +231,110 @@ pub(crate) async fn extend(
     }
     Ok(Some(value))
 }
+
+#[cfg(test)]
+mod tests {
+    use episode::{AttemptId, CallStart, Giver, Provenance, Reward, RewardScope};
+
+    use super::*;
+    use crate::site::on_both;
+    use crate::tests::{begun, ended};
+    use crate::{Selection, Snapshot, Store, verify};
+
+    async fn end(store: &Store, call: &CallStart) {
+        store.end(ended(call.call_id)).await.done().await.unwrap();
+    }
+
+    async fn reward(store: &Store, attempt: &AttemptId) {
+        let provenance = Provenance {
+            by: Some(Giver::ControlToken),
+            from: Some("10.0.0.7".into()),
+            key: Some("control-1234abcd".into()),
+            // The writer says what it is over, whatever comes.
+            over: Some(ChainHead { calls: 9, digest: [9; 16] }),
+        };
+        let reward = Reward {
+            scope: RewardScope::Episode,
+            name: "reward".into(),
+            value: Some(1.0),
+            source: "judge".into(),
+            at: 1,
+            provenance,
+        };
+        store.reward(attempt.clone(), reward).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_reward_is_over_the_calls_that_had_ended() {
+        on_both(async |site| {
+            let (store, writer) = site.open().await;
+            let calls = [begun("a", 1), begun("a", 2), begun("a", 3)];
+            let attempt = AttemptId::from(&calls[0].tag);
+            for call in &calls {
+                store.begin(call.clone()).await.done().await.unwrap();
+            }
+            reward(&store, &attempt).await;
+            end(&store, &calls[1]).await;
+            reward(&store, &attempt).await;
+            // The first call ends last: it is the last of the chain.
+            end(&store, &calls[2]).await;
+            end(&store, &calls[0]).await;
+            reward(&store, &attempt).await;
+            reward(&store, &attempt).await;
+            drop(store);
+            writer.finish().await;
+
+            let mut snapshot = Snapshot::open(&site.at).await.unwrap();
+            let record = snapshot.episodes(&Selection::default()).await.unwrap().remove(0);
+            let rewards = snapshot.rewards(&record).await.unwrap();
+            let over: Vec<_> = rewards.iter().map(|r| r.provenance.over.unwrap()).collect();
+            let calls: Vec<u64> = over.iter().map(|over| over.calls).collect();
+            assert_eq!((calls, over[0]), (vec![0, 1, 3, 3], start()));
+            assert_eq!(over[2], over[3], "nothing ended between");
+            assert_eq!(snapshot.chain(&record).await.unwrap(), over[3]);
+            let given = &rewards[1].provenance;
+            assert_eq!(
+                (given.by, given.from.as_deref()),
+                (Some(Giver::ControlToken), Some("10.0.0.7"))
+            );
+            assert_eq!(given.key.as_deref(), Some("control-1234abcd"));
+            let report = verify(&site.at).await.unwrap();
+            assert_eq!(report.damage, []);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_chain_has_one_value_with_places_or_without() {
+        on_both(async |site| {
+            let (store, writer) = site.open().await;
+            let calls: Vec<_> = (0..3).map(|at| begun("a", at)).collect();
+            for call in &calls {
+                store.begin(call.clone()).await.done().await.unwrap();
+                end(&store, call).await;
+            }
+            let chain = async || {
+                let mut snapshot = Snapshot::open(&site.at).await.unwrap();
+                let record = snapshot.episodes(&Selection::default()).await.unwrap().remove(0);
+                snapshot.chain(&record).await.unwrap()
+            };
+            let before = chain().await;
+            reward(&store, &AttemptId::from(&calls[0].tag)).await;
+            assert_eq!((before, before.calls), (chain().await, 3));
+            drop(store);
+            writer.finish().await;
+        })
+        .await;
+    }
+
+    #[test]
+    fn what_is_absent_is_not_what_is_empty_and_values_do_not_run_together() {
+        let bytes = |values: &[Option<&[u8]>]| {
+            let mut bytes = Vec::new();
+            values.iter().for_each(|value| push(&mut bytes, *value));
+            bytes
+        };
+        assert_ne!(bytes(&[None]), bytes(&[Some(b"")]));
+        assert_ne!(bytes(&[Some(b"a"), Some(b"b")]), bytes(&[Some(b"ab"), Some(b"")]));
+    }
+}

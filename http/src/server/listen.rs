@@ -22,6 +22,7 @@ use crate::bounds::{
     PING_WAIT, REFUSED_PAUSE, ROOM_CHECK, STREAMS_MAX,
 };
 use crate::server::activity::{Activity, OpenBody, OpenRequest};
+use crate::server::caller::Caller;
 use crate::server::connections::Connections;
 pub use crate::server::connections::{ConnectionBounds, descriptors_kept};
 use crate::server::endpoint::{AgentStream, Endpoint};
@@ -87,7 +88,8 @@ where
             Ok((socket, peer)) if connections.make_room(peer) => {
                 let activity = Arc::new(Activity::new());
                 let (service, kept) = (service.clone(), Arc::clone(&activity));
-                let served = Served { service, activity: kept, rules };
+                let caller = socket.caller();
+                let served = Served { service, activity: kept, rules, caller };
                 let served = serve_socket(socket, tls.clone(), served, graceful.watcher());
                 connections.add(peer, activity, served);
             }
@@ -138,6 +140,7 @@ struct Served<S> {
     service: S,
     activity: Arc<Activity>,
     rules: ClientRules,
+    caller: Caller,
 }
 
 impl<S> Served<S> {
@@ -152,6 +155,7 @@ impl<S> Served<S> {
         B: Answer,
     {
         let open = OpenRequest::begin(&self.activity, &mut request);
+        request.extensions_mut().insert(self.caller);
         let reply = self.service.clone().oneshot(request);
         async move {
             let reply = reply.await?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use episode::{Annotation, AttemptId, Call, CallId, Micros, Reward, RewardScope};
+use episode::{Annotation, AttemptId, Call, CallId, ChainHead, Micros, Reward, RewardScope};
 use tempfile::TempDir;
 
 use crate::database::query::query;
@@ -99,6 +99,7 @@ struct Recorded {
     summary: EpisodeSummary,
     version: Option<String>,
     last_call: Option<CallId>,
+    chain: ChainHead,
 }
 
 /// All that is recorded, by the names of the attempts, without the store's own keys.
@@ -118,6 +119,7 @@ async fn recorded(at: &Location) -> BTreeMap<String, Recorded> {
             summary,
             version: snapshot.last_version_of(record.key).await.unwrap(),
             last_call: last_call.map(|row| row.call_id),
+            chain: snapshot.chain(&record).await.unwrap(),
         };
         all.insert(format!("{}/{}", record.id, record.attempt), recorded);
     }
