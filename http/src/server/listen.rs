@@ -267,6 +267,40 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_request_knows_who_is_at_the_other_end() {
+        let told = |request: Request<Incoming>| async move {
+            let caller = request.extensions().get::<Caller>().copied();
+            Ok(Response::new(full(Bytes::from(caller.map_or("none".into(), |c| c.to_string())))))
+        };
+        let request = b"GET / HTTP/1.1\r\nhost: h\r\nx-forwarded-for: 1.2.3.4\r\n\r\n";
+        let last_line = |reply: &str| reply.lines().last().unwrap_or_default().to_owned();
+
+        let (tcp, address) = listener(LONG).await;
+        tokio::spawn(serve(tcp, edge::service(told, failed), std::future::pending()));
+        let mut reply = String::new();
+        let mut agent = TcpStream::connect(address).await.unwrap();
+        agent.write_all(request).await.unwrap();
+        agent.shutdown().await.unwrap();
+        agent.read_to_string(&mut reply).await.unwrap();
+        assert_eq!(last_line(&reply), "127.0.0.1");
+
+        let path = format!("rolltape-caller-{}.sock", std::process::id());
+        let path = std::env::temp_dir().join(path);
+        let (unix, _) = listener(LONG).await;
+        let socket = tokio::net::UnixListener::bind(&path).unwrap();
+        let unix = Listener { socket: socket.into(), ..unix };
+        tokio::spawn(serve(unix, edge::service(told, failed), std::future::pending()));
+        let mut reply = String::new();
+        let mut agent = tokio::net::UnixStream::connect(&path).await.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        agent.write_all(request).await.unwrap();
+        agent.shutdown().await.unwrap();
+        agent.read_to_string(&mut reply).await.unwrap();
+        let user = rustix::process::getuid().as_raw();
+        assert_eq!(last_line(&reply), format!("uid {user}"));
+    }
+
+    #[tokio::test]
     async fn who_shuts_its_writing_side_is_answered_where_that_is_allowed() {
         for (may_half_close, expected) in [(true, "HTTP/1.1 200 OK"), (false, "")] {
             let (mut listener, address) = listener(LONG).await;
