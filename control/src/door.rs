@@ -103,7 +103,7 @@ impl Door {
         ok(json!({ "read_token": self.read_token }))
     }
 
-    /// The provenance of a reward that a request gives, which was let in: the read token gives none.
+    /// The provenance of a reward that a request gives. It was let in: the read token gives none.
     pub(crate) fn provenance(&self, extensions: &Extensions) -> Provenance {
         let caller = extensions.get::<Caller>().copied().unwrap_or(Caller::Unknown);
         let by = match self.key_name {

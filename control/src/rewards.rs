@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_that_is_no_number_within_its_range_is_refused_with_the_range() {
+    fn a_value_out_of_its_range_is_refused_with_the_range() {
         let ranges = ["reward=0..1", "style=-1..1"].map(|text| text.parse().unwrap());
         let refused = |body: &str| {
             let read = read(body.as_bytes(), &ranges, Provenance::default());

@@ -17,8 +17,8 @@ CREATE TABLE link (
   chain    BYTEA   NOT NULL
 );
 
--- The chain of an attempt when its calls left for a segment: what later rewards are over. Null where
--- an earlier version sealed it.
+-- The chain of an attempt when its calls left for a segment: what later rewards are over. Null
+-- where an earlier version sealed it.
 ALTER TABLE sealed ADD COLUMN chain_calls BIGINT;
 ALTER TABLE sealed ADD COLUMN chain BYTEA;
 

@@ -1,9 +1,9 @@
 //! The chain of an attempt: a digest over its calls, each over the one before.
 //!
 //! A call is in the chain by its row and by the hashes that the store keeps of the rest: those of
-//! its bodies and prompts, and its seal. Bodies are not read. A call gets its place when a reward is
-//! given: first come those that were there before, then those that have ended since, by their keys.
-//! So the calls that a reward is over are always the first of the chain, whatever ends later.
+//! its bodies and prompts, and its seal. Bodies are not read. A call gets its place when a reward
+//! is given: first come those that were there before, then those that have ended since, by their
+//! keys. So the calls that a reward is over are always the first of the chain, whatever ends later.
 //!
 //! [`extend`] gives places, in a write transaction. [`head`] is the value over all calls that have
 //! ended, with or without a place.
@@ -327,46 +327,8 @@ mod tests {
         .await;
     }
 
-    #[tokio::test]
-    #[ignore = "TEMP"]
-    async fn temp_cost() {
-        for n in [1usize, 10, 100, 1000, 10000] {
-            let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().join("a.db");
-            let (store, _writer) = Store::open(&path, crate::Durability::Process).await.unwrap();
-            let first = begun("a", 0);
-            let attempt = AttemptId::from(&first.tag);
-            let mut acks = Vec::new();
-            for at in 0..n {
-                let call = begun("a", at as i64);
-                let e = ended(call.call_id);
-                acks.push(store.begin(call).await);
-                acks.push(store.end(e).await);
-            }
-            for ack in acks { ack.done().await.unwrap(); }
-            let mut snapshot = Snapshot::open_here(&path).await.unwrap();
-            let record = snapshot.episodes(&Selection::default()).await.unwrap().remove(0);
-            let t = std::time::Instant::now();
-            let calls = snapshot.calls(&record).await.unwrap().len();
-            let read = t.elapsed();
-            let t = std::time::Instant::now();
-            snapshot.chain(&record).await.unwrap();
-            let head = t.elapsed();
-            drop(snapshot);
-            let mut times = Vec::new();
-            for _ in 0..11 {
-                let t = std::time::Instant::now();
-                reward(&store, &attempt).await;
-                times.push(t.elapsed());
-            }
-            let first = times.remove(0);
-            times.sort();
-            println!("{n} ({calls}): read {read:?} head {head:?} first reward {first:?} later median {:?}", times[5]);
-        }
-    }
-
     #[test]
-    fn what_is_absent_is_not_what_is_empty_and_values_do_not_run_together() {
+    fn absent_is_not_empty_and_values_do_not_run_together() {
         let bytes = |values: &[Option<&[u8]>]| {
             let mut bytes = Vec::new();
             values.iter().for_each(|value| push(&mut bytes, *value));

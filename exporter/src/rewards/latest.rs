@@ -158,6 +158,7 @@ pub(crate) fn history(rewards: &[Reward]) -> String {
     let entries = rewards.iter().map(|reward| {
         let Reward { scope, name, value, source, at, provenance } = reward;
         let (start, end) = scope.tokens().unzip();
+
         json!(RewardEntry {
             name,
             value: value.filter(|value| value.is_finite()),

@@ -23,6 +23,8 @@ pub(crate) struct CheckedChain {
     values: HashMap<u64, [u8; 16]>,
     /// Fewer calls are in a segment, where the values are checked.
     known_from: u64,
+    /// True where all calls are in a segment.
+    pub(crate) is_sealed: bool,
 }
 
 /// A call in the chain.
@@ -94,8 +96,14 @@ impl Link {
 
 impl CheckedChain {
     fn of_sealed(kept: Option<ChainHead>) -> Self {
-        let Some(kept) = kept else { return Self { known_from: u64::MAX, ..Self::default() } };
-        Self { values: HashMap::from([(kept.calls, kept.digest)]), known_from: kept.calls }
+        match kept {
+            None => Self { values: HashMap::new(), known_from: u64::MAX, is_sealed: true },
+            Some(ChainHead { calls, digest }) => Self {
+                values: HashMap::from([(calls, digest)]),
+                known_from: calls,
+                is_sealed: true,
+            },
+        }
     }
 
     /// The defect of a reward that says it is over `over`.

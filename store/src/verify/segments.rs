@@ -76,6 +76,7 @@ async fn lacking(
         let (id, attempt): (String, i64) = (row.try_get("episode_id")?, row.try_get("attempt")?);
         let (wanted, calls) = (row.try_get::<i64>("calls")?, query(CALLS).bind(&id).bind(attempt));
         let found: i64 = calls.scalar(segment).await?;
+
         let kept = chain::sealed(connection, row.try_get("episode_key")?).await?.flatten();
         let there = query(KEY_THERE).bind(&id).bind(attempt).fetch_optional(segment).await?;
         if let (Some(kept), Some(there)) = (kept, there)

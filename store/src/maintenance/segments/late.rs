@@ -86,6 +86,7 @@ fn write(
 fn line(row: &Row) -> Result<Json, sqlx::Error> {
     let text = |name: &str| row.try_get::<Option<String>>(name);
     let number = |name: &str| row.try_get::<Option<i64>>(name);
+
     Ok(json!({
         "episode_id": text("episode_id")?,
         "attempt": number("attempt")?,
@@ -124,6 +125,7 @@ impl LateReward {
         let object: Json = serde_json::from_str(line).map_err(|error| error.to_string())?;
         let text = |name: &str| Value::Text(object[name].as_str().map(str::to_owned));
         let number = |name: &str| Value::Integer(object[name].as_i64());
+
         Ok(Self {
             key: object["reward_key"].as_i64().ok_or("`reward_key` is no number")?,
             values: vec![
