@@ -2,13 +2,19 @@
 
 use std::process::ExitCode;
 
-use episode::{AttemptId, CallId, EpisodeId, Reward, RewardScope, ScopeError, ScopeParts};
+use episode::{
+    AttemptId, CallId, EpisodeId, Giver, Provenance, Reward, RewardScope, ScopeError, ScopeParts,
+};
 use store::{Snapshot, StoreEditor};
 
 use crate::exit::{CommandResult, Failure};
+use crate::options::control::RewardRanges;
 use crate::options::parse::call_id;
 use crate::options::store::StoreArgs;
 use crate::time::now;
+
+/// The origin of rewards that the command writes to the store itself.
+const FROM_FILE: &str = "file";
 
 /// Append a reward to an episode
 #[derive(Debug, clap::Args)]
@@ -47,6 +53,8 @@ pub(crate) struct Args {
     /// It is needed if the call has several.
     #[arg(long, value_name = "N")]
     choice: Option<u32>,
+    #[command(flatten)]
+    ranges: RewardRanges,
     #[command(flatten)]
     store: StoreArgs,
 }
@@ -89,9 +97,21 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         scope.within(sampled).map_err(|e| Failure::of(&e))?;
     }
 
+    let provenance = Provenance {
+        by: Some(Giver::Command),
+        from: Some(FROM_FILE.to_owned()),
+        ..Provenance::default()
+    };
+    let reward = Reward {
+        scope,
+        name: args.name,
+        value: args.value.0,
+        source: args.source,
+        at: now(),
+        provenance,
+    };
+    reward.check(&args.ranges.all).map_err(|e| Failure::of(&e))?;
     let store = StoreEditor::open(&args.store.location).await?;
-    let reward =
-        Reward { scope, name: args.name, value: args.value.0, source: args.source, at: now() };
     store.reward(AttemptId { episode: args.episode, attempt: args.attempt }, reward).await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -133,6 +133,7 @@ impl ServerOptions {
         let mut settings = Settings {
             token,
             hosts: self.proxy.control.hosts(),
+            reward_ranges: self.proxy.control.ranges.all.clone(),
             head_wait: proxy.head_wait,
             body_wait: proxy.body_wait,
             idle_wait: proxy.idle_wait,

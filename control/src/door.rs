@@ -7,12 +7,15 @@ use std::net::Ipv4Addr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use episode::{Giver, Provenance};
 use hmac::{Hmac, KeyInit, Mac};
 use http::api::auth::{Gate, Tokens};
 use http::api::reply::{JsonReply, error, ok};
 use http::api::route::{Lookup, similar_path};
 use http::body::ReplyBody;
+use http::server::caller::Caller;
 use http::server::endpoint::Endpoint;
+use hyper::http::Extensions;
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
 use serde_json::json;
@@ -25,6 +28,13 @@ use crate::settings::Settings;
 
 /// The text that is signed with the control listener's token. A change of it ends all read tokens.
 const READ_TOKEN_TEXT: &[u8] = b"rolltape read token 1";
+/// The text that is signed to name the token.
+const KEY_NAME_TEXT: &[u8] = b"rolltape key name 1";
+/// The start of the name.
+const KEY_NAME_START: &str = "control-";
+/// Bytes of the signature in the name: enough to tell tokens apart, too few to test guesses of one
+/// well.
+const KEY_NAME_BYTES: usize = 4;
 /// The start of a read token, by which people tell it from the other.
 const READ_TOKEN_START: &str = "read-";
 
@@ -35,6 +45,8 @@ pub(crate) struct Door {
     /// The token that only reads; `None` if no token is required.
     read_token: Option<String>,
     readers: Tokens,
+    /// The name of the listener's own token in what is given under it; `None` without a token.
+    key_name: Option<String>,
 }
 
 impl Door {
@@ -44,8 +56,9 @@ impl Door {
         let read_token = settings.token.as_deref().map(read_token);
         let tokens = Tokens::new(settings.token.iter().chain(&read_token));
         let readers = Tokens::new(&read_token);
+        let key_name = settings.token.as_deref().map(key_name);
         let gate = Gate::new("control", local, settings.hosts.clone(), tokens);
-        Self { gate, read_token, readers }
+        Self { gate, read_token, readers, key_name }
     }
 
     /// A file of the page, if the request asks for one. Files have no secret, and a browser sends
@@ -90,6 +103,17 @@ impl Door {
         ok(json!({ "read_token": self.read_token }))
     }
 
+    /// The provenance of a reward that a request gives. It was let in: the read token gives none.
+    pub(crate) fn provenance(&self, extensions: &Extensions) -> Provenance {
+        let caller = extensions.get::<Caller>().copied().unwrap_or(Caller::Unknown);
+        let by = match self.key_name {
+            Some(_) => Giver::ControlToken,
+            None => Giver::ControlOpen,
+        };
+        let (from, key) = (Some(caller.to_string()), self.key_name.clone());
+        Provenance { by: Some(by), from, key, over: None }
+    }
+
     /// True if a request carries the read token.
     fn only_reads(&self, head: &Parts) -> bool {
         !self.readers.is_empty() && self.readers.check(&head.headers).is_ok()
@@ -98,11 +122,22 @@ impl Door {
 
 /// The token that only reads, at a listener with this token.
 fn read_token(token: &str) -> String {
+    format!("{READ_TOKEN_START}{}", URL_SAFE_NO_PAD.encode(signed(token, READ_TOKEN_TEXT)))
+}
+
+/// The name of a token: it tells one token from another, and not what either is.
+fn key_name(token: &str) -> String {
+    let signed = signed(token, KEY_NAME_TEXT);
+    let digits = signed.iter().take(KEY_NAME_BYTES).map(|byte| format!("{byte:02x}"));
+    format!("{KEY_NAME_START}{}", digits.collect::<String>())
+}
+
+/// A text, signed with a token.
+fn signed(token: &str, text: &[u8]) -> Vec<u8> {
     let mut signature = Hmac::<Sha256>::new_from_slice(token.as_bytes())
         .expect("HMAC takes a secret of any length");
-    signature.update(READ_TOKEN_TEXT);
-    let signed = URL_SAFE_NO_PAD.encode(signature.finalize().into_bytes());
-    format!("{READ_TOKEN_START}{signed}")
+    signature.update(text);
+    signature.finalize().into_bytes().to_vec()
 }
 
 /// True for a route that the read token opens: it changes nothing, asks no upstream and tells no
@@ -218,5 +253,14 @@ mod tests {
         assert_ne!(token, read_token("the-token-of-this-listeneR"));
         assert!(token.starts_with("read-") && token.len() == 48, "{token}");
         assert_ne!(token, read_token(&token), "and it makes no further one");
+    }
+
+    #[test]
+    fn the_name_of_a_token_is_of_it_alone_and_does_not_tell_it() {
+        let name = key_name("the-token-of-this-listener");
+        assert_eq!(name, key_name("the-token-of-this-listener"));
+        assert_ne!(name, key_name("the-token-of-this-listeneR"));
+        assert!(name.starts_with("control-") && name.len() == 16, "{name}");
+        assert!(!read_token("the-token-of-this-listener").contains(&name[8..]));
     }
 }

@@ -1,9 +1,6 @@
-//! Episodes: announced, shown, rewarded and closed.
+//! Episodes: announced, shown and closed.
 
-use episode::{
-    AttemptId, CLOSE_STATUSES, EpisodeId, GroupId, Reward, RewardScope, ScopeParts, Tag, TagSource,
-    TaskId,
-};
+use episode::{AttemptId, CLOSE_STATUSES, EpisodeId, GroupId, Tag, TagSource, TaskId};
 use http::api::json::parse;
 use http::api::reply::{JsonReply, bad_request, done, ok};
 use http::clock::now;
@@ -15,7 +12,7 @@ use wire::ForcedSampling;
 
 use crate::bounds::GROUP_SIZE_MAX;
 use crate::error::{commit_error, snapshot_error};
-use crate::requests::{AnnounceBody, CloseBody, RewardBody};
+use crate::requests::{AnnounceBody, CloseBody};
 
 /// Announces an episode, with the sampling parameters for its calls.
 pub(crate) async fn announce(recorder: &Recorder, body: &[u8]) -> Result<JsonReply, JsonReply> {
@@ -96,39 +93,6 @@ pub(crate) async fn close(
 
     recorder.close(attempt, status).await.map_err(commit_error)?;
     Ok(done())
-}
-
-/// Appends a reward.
-pub(crate) async fn add_reward(
-    recorder: &Recorder,
-    attempt: AttemptId,
-    body: &[u8],
-) -> Result<JsonReply, JsonReply> {
-    let reward = reward(parse(body)?)?;
-    if let RewardScope::Tokens { .. } = reward.scope {
-        let mut snapshot = recorder.store().reading().await.map_err(snapshot_error)?;
-        let sampled = snapshot.sampled(reward.scope).await.map_err(snapshot_error)?;
-        reward.scope.within(sampled).map_err(|error| bad_request(&error))?;
-    }
-    recorder.reward(attempt, reward).await.map_err(commit_error)?;
-    Ok(done())
-}
-
-fn reward(body: RewardBody) -> Result<Reward, JsonReply> {
-    let call = body.call_id.map(|call| call.parse()).transpose();
-    let parts = ScopeParts {
-        word: body.scope.as_deref(),
-        call: call.map_err(|error| bad_request(&format!("`call_id`: {error}")))?,
-        choice: body.choice,
-        tokens: (body.start, body.end),
-    };
-    Ok(Reward {
-        scope: RewardScope::new(&parts).map_err(|error| bad_request(&error))?,
-        name: body.name.unwrap_or_else(|| "reward".to_owned()),
-        value: body.value,
-        source: body.source.unwrap_or_else(|| "api".to_owned()),
-        at: now(),
-    })
 }
 
 /// Returns counts of what was recorded of an attempt.

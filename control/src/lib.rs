@@ -28,6 +28,7 @@ mod openapi;
 mod prune;
 mod reading;
 mod requests;
+mod rewards;
 mod routes;
 mod serve;
 mod settings;

@@ -41,8 +41,8 @@ use crate::reading::Reading;
 use crate::routes::{ControlRoute, Handler, JsonHandler};
 use crate::settings::Settings;
 use crate::{
-    admission, annotations, engines, episodes, feed, keys, metrics, openapi, prune, upstreams,
-    versions,
+    admission, annotations, engines, episodes, feed, keys, metrics, openapi, prune, rewards,
+    upstreams, versions,
 };
 
 /// Serves the control listener of a recorder until `shutdown`.
@@ -195,7 +195,14 @@ async fn respond(
             let (head, body) = control.read_json(Request::from_parts(head, body), most).await?;
             let _permit = control.requests.acquire().await;
             let query = head.uri.query();
-            let request = JsonRequest { route, handler, parameter: &parameter, query, body: &body };
+            let request = JsonRequest {
+                route,
+                handler,
+                parameter: &parameter,
+                query,
+                body: &body,
+                head: &head,
+            };
             request.answer(control).await.map(JsonReply::into_response)
         }
     }
@@ -260,6 +267,7 @@ struct JsonRequest<'a> {
     parameter: &'a str,
     query: Option<&'a str>,
     body: &'a [u8],
+    head: &'a Parts,
 }
 
 impl JsonRequest<'_> {
@@ -276,7 +284,9 @@ impl JsonRequest<'_> {
             JsonHandler::RevokeKeys => keys::revoke(recorder, self.attempt(recorder)?, body).await,
             JsonHandler::RotateSecrets => keys::rotate(recorder, body),
             JsonHandler::AddReward => {
-                episodes::add_reward(recorder, self.attempt(recorder)?, body).await
+                let provenance = control.door.provenance(&self.head.extensions);
+                let reward = rewards::read(body, &control.settings.reward_ranges, provenance)?;
+                rewards::add(recorder, self.attempt(recorder)?, reward).await
             }
             JsonHandler::CloseEpisode => {
                 episodes::close(recorder, self.attempt(recorder)?, body).await

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use episode::RewardRange;
 use http::bounds::{BODY_WAIT, HEAD_WAIT, IDLE_WAIT, PEER_PART};
 use http::server::activity::AgentWaits;
 use http::server::listen::{ConnectionBounds, descriptors_kept};
@@ -22,6 +23,8 @@ pub struct Settings {
     pub token: Option<String>,
     /// Certificate and key of the listener, if it speaks TLS.
     pub tls: Option<Arc<ServerConfig>>,
+    /// Ranges of rewards by their names; the value of another name may be any number.
+    pub reward_ranges: Vec<RewardRange>,
     /// Names by which the listener may be addressed, besides loopback and its own address.
     pub hosts: Vec<String>,
     /// Longest time of a head.
@@ -43,6 +46,7 @@ impl Settings {
             viewer,
             token: None,
             tls: None,
+            reward_ranges: Vec::new(),
             hosts: Vec::new(),
             head_wait: HEAD_WAIT,
             body_wait: BODY_WAIT,

@@ -11,6 +11,8 @@
 //! - [`Choice`]: the tokens that one call sampled, with their logprobs and policy versions.
 //! - [`version_number`], [`VersionStamps`]: labels of policy versions.
 //! - [`Reward`]: one statement about an episode or a part of it.
+//! - [`RewardRange`]: the values that rewards of a name may have.
+//! - [`Provenance`]: who gave a reward, and over which records ([`ChainHead`]).
 //! - [`Annotation`]: what a trainer says of the tokens of a choice.
 //! - [`Turn`]: the tokens that one call added to a conversation: new prompt, then sampled.
 //! - [`Trajectory`]: one root-to-leaf path of turns; the loss mask is derived here.
@@ -20,7 +22,9 @@ mod annotation;
 mod call;
 mod id;
 mod lineage;
+mod provenance;
 mod reward;
+mod reward_range;
 mod route;
 mod tag;
 mod trajectory;
@@ -35,7 +39,9 @@ pub use call::{
 };
 pub use id::{AttemptId, CallId, EpisodeId, GroupId, InvalidId, Micros, TaskId};
 pub use lineage::{CallKind, Lineage};
+pub use provenance::{ChainHead, Giver, Provenance};
 pub use reward::{Reward, RewardScope, ScopeError, ScopeParts};
+pub use reward_range::{InvalidRange, RefusedReward, RewardRange};
 pub use route::Route;
 pub use tag::{CLOSE_STATUSES, INFRASTRUCTURE_FAILED, Tag, TagSource};
 pub use trajectory::{Branch, Trajectory, TrajectoryKind};

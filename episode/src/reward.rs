@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::{CallId, Micros};
+use crate::{CallId, Micros, Provenance};
 
 /// One score of an episode or of a part of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +17,8 @@ pub struct Reward {
     pub source: String,
     /// Time at which it was given.
     pub at: Micros,
+    /// Who gave it, from where, and over which records.
+    pub provenance: Provenance,
 }
 
 /// The part of an episode that a reward scores.

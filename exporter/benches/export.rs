@@ -256,6 +256,7 @@ async fn play(store: &Store, number: usize, shape: Shape) {
         value: Some((number % 2) as f64),
         source: "bench".into(),
         at,
+        provenance: episode::Provenance::default(),
     };
     store.reward(AttemptId { episode, attempt: 0 }, reward).await.unwrap();
 }

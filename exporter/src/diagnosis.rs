@@ -55,7 +55,13 @@ pub struct Finding {
 /// Diagnoses one attempt. Text around forks is shown as far as it is recorded.
 pub fn diagnose(record: AttemptRecord, calls: Vec<Call>) -> Diagnosis {
     diagnosis(
-        &RecordedAttempt { record, calls, rewards: Vec::new(), annotations: Vec::new() },
+        &RecordedAttempt {
+            record,
+            calls,
+            rewards: Vec::new(),
+            annotations: Vec::new(),
+            chain: None,
+        },
         None,
     )
     .0
@@ -67,7 +73,13 @@ pub fn diagnose_tree(
     record: AttemptRecord,
     calls: Vec<Call>,
 ) -> (Diagnosis, Vec<ChoiceLink>, Vec<Call>) {
-    let attempt = RecordedAttempt { record, calls, rewards: Vec::new(), annotations: Vec::new() };
+    let attempt = RecordedAttempt {
+        record,
+        calls,
+        rewards: Vec::new(),
+        annotations: Vec::new(),
+        chain: None,
+    };
     let (found, links) = diagnosis(&attempt, None);
     (found, links, attempt.calls)
 }
@@ -83,7 +95,13 @@ pub fn diagnose_with_tokenizer(
 ) -> Result<Diagnosis, TokenizerError> {
     let texts = ForkTexts::read(tokenizer)?;
     Ok(diagnosis(
-        &RecordedAttempt { record, calls, rewards: Vec::new(), annotations: Vec::new() },
+        &RecordedAttempt {
+            record,
+            calls,
+            rewards: Vec::new(),
+            annotations: Vec::new(),
+            chain: None,
+        },
         Some(&texts),
     )
     .0)

@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use episode::{AttemptId, CallId, Micros, Reward};
+use episode::{AttemptId, CallId, Micros};
 
 use crate::attempts::find_attempt;
 use crate::commit::annotate::annotate;
@@ -21,6 +21,7 @@ use crate::commit::ended::write_ended;
 use crate::commit::episode_row::{NamedBy, evict, upsert_episode};
 use crate::commit::keys::{add_key, erase_signing_key, revoke_keys};
 use crate::commit::marks::{mark, set_may_lack_calls, unmark};
+use crate::commit::reward::write_reward;
 use crate::commit::state::CommitState;
 use crate::commit::whole::{WholeCall, write_whole};
 use crate::database::connection::StoreConnection;
@@ -43,6 +44,7 @@ mod keys;
 pub(crate) mod marks;
 mod open_calls;
 mod record;
+mod reward;
 pub(crate) mod seal;
 pub(crate) mod state;
 mod whole;
@@ -250,58 +252,6 @@ async fn close(
     .execute(connection)
     .await?;
     Ok(number_closed(connection, key).await?)
-}
-
-async fn write_reward(
-    connection: &mut StoreConnection,
-    attempt: &AttemptId,
-    reward: &Reward,
-) -> CommitResult {
-    let key = find_attempt(connection, attempt).await?;
-    let scope = reward.scope;
-    // `call_id` is no reference in the table, so the database would not refuse it.
-    if let Some(call) = scope.call() {
-        check_call(connection, key, call).await?;
-    }
-
-    let (token_start, token_end) = scope.tokens().unzip();
-    query(
-        "INSERT INTO reward (episode_key, scope, call_id, choice_index, token_start, token_end, \
-         name, value, source, given_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-    )
-    .bind(key)
-    .bind(scope.as_str())
-    .bind(scope.call().map(|call| call.to_string()))
-    .bind(scope.choice().map(i64::from))
-    .bind(token_start.map(i64::from))
-    .bind(token_end.map(i64::from))
-    .bind(&reward.name)
-    .bind(reward.value)
-    .bind(&reward.source)
-    .bind(reward.at)
-    .execute(connection)
-    .await?;
-    Ok(())
-}
-
-async fn check_call(
-    connection: &mut StoreConnection,
-    episode_key: i64,
-    call: CallId,
-) -> CommitResult {
-    let found = query("SELECT call_key FROM call WHERE call_id = $1 AND episode_key = $2")
-        .bind(call.to_string())
-        .bind(episode_key)
-        .fetch_optional(connection)
-        .await?;
-    if found.is_some() {
-        return Ok(());
-    }
-    let sealed = query("SELECT 1 FROM sealed WHERE episode_key = $1").bind(episode_key);
-    match sealed.fetch_optional(connection).await? {
-        Some(_) => Err(CommitError::Sealed(call)),
-        None => Err(CommitError::UnknownCall(call)),
-    }
 }
 
 /// Writes another value each time: SQLite writes no page that did not change.

@@ -7,6 +7,7 @@
 //! - `log`: the log of an episode. It stores only the bytes and token ids that are new in a call,
 //!   and reads the rest back (`encoding` packs them).
 //! - [`Snapshot`]: a read-only view of one moment; [`EpisodeSummary`]: an episode in numbers.
+//! - `chain`: the digest over the calls of an attempt, which rewards are over.
 //! - `browse`: lists for people who read: [`EpisodePage`]s, groups, calls without bodies.
 //! - `feed`: finished episodes that are handed out to trainers, in [`Lease`]s, and how they are
 //!   settled. [`VersionRecord`]: versions of the weights.
@@ -25,6 +26,7 @@
 
 mod attempts;
 mod browse;
+mod chain;
 mod commit;
 mod database;
 mod encoding;

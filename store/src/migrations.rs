@@ -70,6 +70,7 @@ pub(crate) static SQLITE: Migrations = Migrations {
         migration!("sqlite", 20, "lists"),
         migration!("sqlite", 21, "sealed"),
         migration!("sqlite", 22, "parts"),
+        migration!("sqlite", 23, "provenance"),
     ],
     former: 14,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \
@@ -88,6 +89,7 @@ pub(crate) static POSTGRES: Migrations = Migrations {
         migration!("postgres", 20, "lists"),
         migration!("postgres", 21, "sealed"),
         migration!("postgres", 22, "parts"),
+        migration!("postgres", 23, "provenance"),
     ],
     former: 10,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \

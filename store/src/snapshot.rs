@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use episode::{Annotation, AttemptId, CallId, Micros, Reward, RewardScope};
+use episode::{Annotation, AttemptId, CallId, ChainHead, Micros, Reward, RewardScope};
 
 use crate::attempts::attempt_of;
+use crate::chain;
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::database::row::Row;
@@ -255,12 +256,22 @@ impl Snapshot {
     pub async fn rewards(&mut self, record: &AttemptRecord) -> Result<Vec<Reward>, SnapshotError> {
         let rows = query(
             "SELECT scope, call_id, choice_index, token_start, token_end, name, value, source, \
-             given_at FROM reward WHERE episode_key = $1 ORDER BY reward_key",
+             given_at, given_by, given_from, key_name, over_calls, over_chain \
+             FROM reward WHERE episode_key = $1 ORDER BY reward_key",
         )
         .bind(record.key)
         .fetch_all(self.connection())
         .await?;
         rows.iter().map(reward_of).collect()
+    }
+
+    /// The chain of one attempt, over all calls that have ended.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn chain(&mut self, record: &AttemptRecord) -> Result<ChainHead, SnapshotError> {
+        let CallsHolder { part, key, .. } = self.holder(record.key).await?;
+        Ok(chain::head(&mut part.connection, key).await?)
     }
 
     /// All annotations of the calls of one attempt, in the order in which they were given.

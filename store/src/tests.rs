@@ -274,6 +274,7 @@ async fn closed_episodes_refuse_and_rewards_keep_their_history() {
             value,
             source: "test".into(),
             at: 6,
+            provenance: episode::Provenance::default(),
         };
         for value in [Some(1.0), None] {
             store.reward("a/1".parse().unwrap(), reward(value)).await.unwrap();
@@ -314,6 +315,7 @@ async fn a_reward_keeps_what_it_is_about() {
             value: Some(0.5),
             source: "test".into(),
             at: 6,
+            provenance: episode::Provenance::default(),
         };
         let scopes = [
             RewardScope::Episode,
@@ -475,6 +477,7 @@ async fn two_recorders_are_refused_and_statements_beside_one_are_not() {
         value: Some(1.0),
         source: "test".into(),
         at: 6,
+        provenance: episode::Provenance::default(),
     };
     StoreEditor::open(&path).await.unwrap().reward("a/0".parse().unwrap(), reward).await.unwrap();
     StoreEditor::open(&path).await.unwrap().close("a/0".parse().unwrap(), 9, None).await.unwrap();
@@ -619,7 +622,14 @@ async fn a_reward_that_was_stored_without_a_scope_has_one() {
         store.begin(call).await.done().await.unwrap();
         for scope in scopes {
             let (name, source) = ("reward".into(), "test".into());
-            let reward = Reward { scope, name, value: Some(0.5), source, at: 2 };
+            let reward = Reward {
+                scope,
+                name,
+                value: Some(0.5),
+                source,
+                at: 2,
+                provenance: episode::Provenance::default(),
+            };
             store.reward(AttemptId { episode: id("a"), attempt: 0 }, reward).await.unwrap();
         }
         drop(store);

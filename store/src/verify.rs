@@ -5,7 +5,7 @@
 //!
 //! - `report`: the findings.
 //! - `check`: one episode under check; `episode` walks through it: `logs`, then its calls, then
-//!   `chains`.
+//!   the `chains` of its bodies and prompts, then `links`, the chain that rewards are over.
 //! - `segments`: the files of sealed attempts.
 
 use crate::database::connection::StoreConnection;
@@ -20,6 +20,7 @@ use crate::verify::segments::check_segments;
 mod chains;
 mod check;
 mod episode;
+mod links;
 mod logs;
 pub(crate) mod report;
 mod segments;
@@ -97,7 +98,7 @@ const fn reference(
 }
 
 /// All references. The databases check most of them themselves when they are written.
-const REFERENCES: [Reference; 17] = [
+const REFERENCES: [Reference; 18] = [
     reference("label", "label_key", "episode_key", "episode"),
     reference("api_key", "api_key_key", "episode_key", "episode"),
     reference("mark", "writer", "episode_key", "episode"),
@@ -115,6 +116,7 @@ const REFERENCES: [Reference; 17] = [
     reference("choice", "choice_key", "call_key", "call"),
     reference("side", "call_key", "call_key", "call"),
     reference("annotation", "annotation_key", "call_key", "call"),
+    reference("link", "call_key", "call_key", "call"),
 ];
 
 /// Looks for references to rows that do not exist.

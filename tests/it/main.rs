@@ -38,6 +38,7 @@ mod llamacpp;
 mod natively;
 mod postgres;
 mod power;
+mod provenance;
 mod reading;
 mod recorder;
 mod sampling;

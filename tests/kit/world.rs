@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use control::Settings;
 use engine::{Engine, EngineOptions};
-use episode::{Call, Reward};
+use episode::{Call, Reward, RewardRange};
 use proxy::{Config, Proxy, Recorder};
 use rusqlite::Connection;
 use store::{AttemptRecord, Durability, Selection, Snapshot, Store, Writer};
@@ -57,12 +57,30 @@ impl World {
 
     /// The same with a token that the control listener requires, where there is one.
     pub async fn start_guarded(folder: TempDir, config: Config, token: Option<String>) -> Self {
+        Self::start_controlled(folder, config, |settings| Settings { token, ..settings }).await
+    }
+
+    /// The same with ranges that rewards must be in.
+    pub async fn start_ranged(
+        folder: TempDir,
+        config: Config,
+        reward_ranges: Vec<RewardRange>,
+    ) -> Self {
+        let with = |settings| Settings { reward_ranges, ..settings };
+        Self::start_controlled(folder, config, with).await
+    }
+
+    async fn start_controlled(
+        folder: TempDir,
+        config: Config,
+        change: impl FnOnce(Settings) -> Settings,
+    ) -> Self {
         let (store, writer) = Store::open(&folder.path().join("test.db"), Durability::Power)
             .await
             .expect("a new store opens");
         let items = Arc::new(AtomicUsize::new(0));
-        let settings =
-            Settings { token, feed_items: Arc::clone(&items), ..settings(&config, &store) };
+        let settings = change(settings(&config, &store));
+        let settings = Settings { feed_items: Arc::clone(&items), ..settings };
         let is_fleet = !config.fleet.engines.is_empty();
         let proxy = Proxy::start(config, store).await.expect("a good configuration");
         let proxy = Arc::new(proxy);

@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
+use episode::RewardRange;
 use store::Location;
 
 use super::address::ListenAddress;
@@ -113,6 +114,19 @@ pub(crate) struct ControlArgs {
     /// The listener must be on loopback.
     #[arg(long, env = "ROLLTAPE_CONTROL_OPEN")]
     control_open: bool,
+    #[command(flatten)]
+    pub(crate) ranges: RewardRanges,
+}
+
+/// Ranges of rewards.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct RewardRanges {
+    /// Range of the rewards of a name; repeatable
+    ///
+    /// A reward with another value is refused. Both ends are in the range, such as reward=0..1.
+    #[arg(long = "reward-range", value_name = "NAME=LEAST..MOST", value_delimiter = ',')]
+    #[arg(env = "ROLLTAPE_REWARD_RANGE")]
+    pub(crate) all: Vec<RewardRange>,
 }
 
 /// The place of a token.

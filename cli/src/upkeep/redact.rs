@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use episode::{Call, CallId, GroupId};
+use episode::{Call, CallId, GroupId, Provenance, Reward};
 use serde_json::json;
 use store::{AttemptRecord, Selection, Snapshot};
 
@@ -240,8 +240,12 @@ async fn redacted(
     report.changed_calls += changed;
     report.changed_episodes += u64::from(changed > 0);
 
-    let (rewards, annotations) =
+    let (mut rewards, annotations) =
         (snapshot.rewards(&record).await?, snapshot.annotations(&record).await?);
+    // A copy is handed on; addresses of graders and names of tokens are nobody else's.
+    for Reward { provenance, .. } in &mut rewards {
+        *provenance = Provenance { by: provenance.by, ..Provenance::default() };
+    }
     let group_size = match &record.group {
         Some(group) => group_size(snapshot, group).await?,
         None => None,

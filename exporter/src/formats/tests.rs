@@ -58,6 +58,7 @@ fn attempt(number: u32, reward: Option<f64>, answer: &str) -> RecordedAttempt {
         value: Some(value),
         source: "judge".to_owned(),
         at: 5,
+        provenance: episode::Provenance::default(),
     };
     found.rewards = reward.map(value).into_iter().collect();
     found

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use episode::{Annotation, Call, CallEnd, Choice, Micros, Reward};
+use episode::{Annotation, Call, CallEnd, ChainHead, Choice, Micros, Reward};
 use store::{AttemptRecord, Snapshot, SnapshotError};
 
 use crate::graph::node::{Node, PerNode, model_of};
@@ -20,6 +20,8 @@ pub(crate) struct RecordedAttempt {
     pub(crate) rewards: Vec<Reward>,
     /// Numbers of trainers for sampled tokens, in the order in which they were given.
     pub(crate) annotations: Vec<Annotation>,
+    /// The chain over the calls that have ended; none where it was not read.
+    pub(crate) chain: Option<ChainHead>,
 }
 
 impl RecordedAttempt {
@@ -63,7 +65,8 @@ pub(crate) async fn scan(
     annotations.retain(|annotation| as_of.is_none_or(|time| annotation.at <= time));
 
     let notes = Notes { rewards_later, rewards_not_finite, ..Notes::default() };
-    Ok((RecordedAttempt { record, calls, rewards, annotations }, notes))
+    let chain = Some(snapshot.chain(&record).await?);
+    Ok((RecordedAttempt { record, calls, rewards, annotations, chain }, notes))
 }
 
 /// Makes a node of each choice, in the order in which the calls began. The order of `calls` does

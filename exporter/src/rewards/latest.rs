@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use episode::{CallId, Micros, Reward, RewardScope};
+use episode::{CallId, Giver, Micros, Reward, RewardScope};
 use serde::Serialize;
 use serde_json::json;
 
@@ -145,13 +145,20 @@ struct RewardEntry<'a> {
     choice: Option<u32>,
     start: Option<u32>,
     end: Option<u32>,
+    given_by: Option<&'static str>,
+    given_from: Option<&'a str>,
+    key_name: Option<&'a str>,
+    /// Calls that had ended, and the value of the chain after them.
+    over_calls: Option<u64>,
+    over_chain: Option<String>,
 }
 
 /// Writes all rewards as the JSON text of the column `rewards`.
 pub(crate) fn history(rewards: &[Reward]) -> String {
     let entries = rewards.iter().map(|reward| {
-        let Reward { scope, name, value, source, at } = reward;
+        let Reward { scope, name, value, source, at, provenance } = reward;
         let (start, end) = scope.tokens().unzip();
+
         json!(RewardEntry {
             name,
             value: value.filter(|value| value.is_finite()),
@@ -162,6 +169,11 @@ pub(crate) fn history(rewards: &[Reward]) -> String {
             choice: scope.choice(),
             start,
             end,
+            given_by: provenance.by.map(Giver::as_str),
+            given_from: provenance.from.as_deref(),
+            key_name: provenance.key.as_deref(),
+            over_calls: provenance.over.map(|over| over.calls),
+            over_chain: provenance.over.map(|over| over.to_string()),
         })
     });
     entries.collect::<serde_json::Value>().to_string()
@@ -169,6 +181,8 @@ pub(crate) fn history(rewards: &[Reward]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use episode::{ChainHead, Provenance};
+
     use super::*;
 
     const CALL: CallId = CallId(uuid::Uuid::from_u128(1));
@@ -181,6 +195,7 @@ mod tests {
             value: *value,
             source: "judge".to_owned(),
             at: 5,
+            provenance: episode::Provenance::default(),
         };
         LatestRewards::new(&said.iter().map(reward).collect::<Vec<_>>())
     }
@@ -259,11 +274,19 @@ mod tests {
             value: Some(f64::NAN),
             source: "judge".to_owned(),
             at: 5,
+            provenance: Provenance {
+                by: Some(Giver::Command),
+                from: Some("file".to_owned()),
+                key: None,
+                over: Some(ChainHead { calls: 2, digest: [0xab; 16] }),
+            },
         };
         assert_eq!(LatestRewards::new(std::slice::from_ref(&style)).token_rewards(&TURNS, 9), None);
         let shown: serde_json::Value = serde_json::from_str(&history(&[style])).unwrap();
         let expected = json!([{ "name": "style", "value": null, "source": "judge", "at": 5,
-            "scope": "tokens", "call_id": CALL.to_string(), "choice": 0, "start": 1, "end": 2 }]);
+            "scope": "tokens", "call_id": CALL.to_string(), "choice": 0, "start": 1, "end": 2,
+            "given_by": "command", "given_from": "file", "key_name": null, "over_calls": 2,
+            "over_chain": "ab".repeat(16) }]);
         assert_eq!(shown, expected);
     }
 }

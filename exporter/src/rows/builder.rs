@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use episode::{Fidelity, INFRASTRUCTURE_FAILED, Outcome, RewardScope, Trajectory, Turn};
 use serde_json::json;
-use store::AttemptRecord;
 
 use crate::graph::derive::Derived;
 use crate::graph::message_ids::{MessageIds, sent_message_ids};
@@ -58,7 +57,7 @@ pub(crate) fn rows<'a>(
         sent: OnceCell::new(),
         latest: LatestRewards::new(&attempt.rewards),
         rewards: history(&attempt.rewards),
-        metadata: metadata(&attempt.record),
+        metadata: metadata(attempt),
         episode_verdict: verdicts.of_episode().0,
         verdicts,
     };
@@ -327,10 +326,15 @@ fn turn_spans(trajectory: &Trajectory) -> Vec<TurnSpan> {
     spans
 }
 
-fn metadata(record: &AttemptRecord) -> String {
+fn metadata(attempt: &RecordedAttempt) -> String {
+    let record = &attempt.record;
     let labels: serde_json::Map<_, _> =
         record.labels.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
-    json!({ "labels": labels, "source": record.source.as_str() }).to_string()
+    let mut metadata = json!({ "labels": labels, "source": record.source.as_str() });
+    if let Some(chain) = attempt.chain {
+        metadata["chain"] = json!({ "calls": chain.calls, "digest": chain.to_string() });
+    }
+    metadata.to_string()
 }
 
 /// Returns the lowest fidelity of the nodes' ids.
@@ -555,6 +559,7 @@ mod tests {
             value,
             source: "judge".to_owned(),
             at: 5,
+            provenance: episode::Provenance::default(),
         };
         let this = RewardScope::Call(episode.calls[0].begun.call_id);
         episode.rewards = vec![say(Some(1.0), RewardScope::Episode), say(Some(0.5), this)];
@@ -573,6 +578,7 @@ mod tests {
             value: *value,
             source: "judge".to_owned(),
             at: 5,
+            provenance: episode::Provenance::default(),
         };
         episode.rewards = said.iter().map(reward).collect();
     }

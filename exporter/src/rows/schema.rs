@@ -189,7 +189,8 @@ pub const COLUMNS: [SchemaColumn; 53] = [
     SchemaColumn::required(
         "rewards",
         ColumnType::Json,
-        "all statements: a list of {name, value, source, at, scope, call_id, choice, start, end}",
+        "all statements: a list of {name, value, source, at, scope, call_id, choice, start, end, \
+         given_by, given_from, key_name, over_calls, over_chain}",
     ),
     SchemaColumn::required(
         "row_weight",
@@ -224,7 +225,11 @@ pub const COLUMNS: [SchemaColumn; 53] = [
         "the messages that followed, the last answer included",
     ),
     SchemaColumn::required("tools", ColumnType::Jsons, "the tools that the first call offered"),
-    SchemaColumn::required("metadata", ColumnType::Json, "{labels, source} of the episode"),
+    SchemaColumn::required(
+        "metadata",
+        ColumnType::Json,
+        "{labels, source, chain: {calls, digest}} of the episode",
+    ),
     SchemaColumn::required(
         "unread_parts",
         ColumnType::Json,

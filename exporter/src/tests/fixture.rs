@@ -102,7 +102,7 @@ pub(crate) fn episode(calls: Vec<Call>) -> RecordedAttempt {
         continues: None,
         may_lack_calls: false,
     };
-    RecordedAttempt { record, calls, rewards: Vec::new(), annotations: Vec::new() }
+    RecordedAttempt { record, calls, rewards: Vec::new(), annotations: Vec::new(), chain: None }
 }
 
 /// The rows of an episode.

@@ -198,6 +198,7 @@ async fn what_made_no_row_is_looked_at_again() {
         value: Some(0.0),
         source: "judge".to_owned(),
         at: 50,
+        provenance: episode::Provenance::default(),
     };
     store.reward("a/0".parse().unwrap(), reward).await.unwrap();
     drop(store);

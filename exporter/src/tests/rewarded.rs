@@ -38,7 +38,14 @@ async fn stored(folder: &Path, episodes: &[StoredEpisode<'_>]) -> Stored {
         }
         for (value, at) in *said {
             let (scope, name, source) = (RewardScope::Episode, "reward".into(), "judge".into());
-            let reward = Reward { scope, name, value: *value, source, at: *at };
+            let reward = Reward {
+                scope,
+                name,
+                value: *value,
+                source,
+                at: *at,
+                provenance: episode::Provenance::default(),
+            };
             store.reward(AttemptId { episode: episode.clone(), attempt: 0 }, reward).await.unwrap();
         }
     }

@@ -50,6 +50,7 @@ pub(crate) async fn stored(folder: &Path, episodes: &[StoredEpisode<'_>]) -> Sto
             value: *reward,
             source: "judge".to_owned(),
             at: 1,
+            provenance: episode::Provenance::default(),
         };
         store.reward(AttemptId { episode, attempt: 0 }, reward).await.unwrap();
     }

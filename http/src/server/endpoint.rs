@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::bounds::AGENT_SEND_BYTES_MAX;
+use crate::server::caller::Caller;
 use crate::server::socket::Peer;
 
 /// The address that stands for whoever connects through a socket of the file system.
@@ -71,6 +72,18 @@ pub(super) enum AgentStream {
 }
 
 impl AgentStream {
+    /// Who is at the other end.
+    pub(super) fn caller(&self) -> Caller {
+        match self {
+            Self::Tcp(stream) => stream
+                .peer_addr()
+                .map_or(Caller::Unknown, |peer| Caller::Address(peer.ip().to_canonical())),
+            Self::Unix(stream) => {
+                stream.peer_cred().map_or(Caller::Unknown, |peer| Caller::User(peer.uid()))
+            }
+        }
+    }
+
     /// Sets the options of a fresh connection.
     pub(super) fn prepare(&self) {
         let bounded = match self {

@@ -22,6 +22,7 @@ use crate::bounds::{
     PING_WAIT, REFUSED_PAUSE, ROOM_CHECK, STREAMS_MAX,
 };
 use crate::server::activity::{Activity, OpenBody, OpenRequest};
+use crate::server::caller::Caller;
 use crate::server::connections::Connections;
 pub use crate::server::connections::{ConnectionBounds, descriptors_kept};
 use crate::server::endpoint::{AgentStream, Endpoint};
@@ -87,7 +88,8 @@ where
             Ok((socket, peer)) if connections.make_room(peer) => {
                 let activity = Arc::new(Activity::new());
                 let (service, kept) = (service.clone(), Arc::clone(&activity));
-                let served = Served { service, activity: kept, rules };
+                let caller = socket.caller();
+                let served = Served { service, activity: kept, rules, caller };
                 let served = serve_socket(socket, tls.clone(), served, graceful.watcher());
                 connections.add(peer, activity, served);
             }
@@ -138,6 +140,7 @@ struct Served<S> {
     service: S,
     activity: Arc<Activity>,
     rules: ClientRules,
+    caller: Caller,
 }
 
 impl<S> Served<S> {
@@ -152,6 +155,7 @@ impl<S> Served<S> {
         B: Answer,
     {
         let open = OpenRequest::begin(&self.activity, &mut request);
+        request.extensions_mut().insert(self.caller);
         let reply = self.service.clone().oneshot(request);
         async move {
             let reply = reply.await?;
@@ -260,6 +264,40 @@ mod tests {
             assert_eq!(reply.status(), status, "{path}");
             assert_eq!(reply.into_body().collect().await.unwrap().to_bytes(), text);
         }
+    }
+
+    #[tokio::test]
+    async fn a_request_knows_who_is_at_the_other_end() {
+        let told = |request: Request<Incoming>| async move {
+            let caller = request.extensions().get::<Caller>().copied();
+            Ok(Response::new(full(Bytes::from(caller.map_or("none".into(), |c| c.to_string())))))
+        };
+        let request = b"GET / HTTP/1.1\r\nhost: h\r\nx-forwarded-for: 1.2.3.4\r\n\r\n";
+        let last_line = |reply: &str| reply.lines().last().unwrap_or_default().to_owned();
+
+        let (tcp, address) = listener(LONG).await;
+        tokio::spawn(serve(tcp, edge::service(told, failed), std::future::pending()));
+        let mut reply = String::new();
+        let mut agent = TcpStream::connect(address).await.unwrap();
+        agent.write_all(request).await.unwrap();
+        agent.shutdown().await.unwrap();
+        agent.read_to_string(&mut reply).await.unwrap();
+        assert_eq!(last_line(&reply), "127.0.0.1");
+
+        let path = format!("rolltape-caller-{}.sock", std::process::id());
+        let path = std::env::temp_dir().join(path);
+        let (unix, _) = listener(LONG).await;
+        let socket = tokio::net::UnixListener::bind(&path).unwrap();
+        let unix = Listener { socket: socket.into(), ..unix };
+        tokio::spawn(serve(unix, edge::service(told, failed), std::future::pending()));
+        let mut reply = String::new();
+        let mut agent = tokio::net::UnixStream::connect(&path).await.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        agent.write_all(request).await.unwrap();
+        agent.shutdown().await.unwrap();
+        agent.read_to_string(&mut reply).await.unwrap();
+        let user = rustix::process::getuid().as_raw();
+        assert_eq!(last_line(&reply), format!("uid {user}"));
     }
 
     #[tokio::test]

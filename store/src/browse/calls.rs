@@ -172,7 +172,8 @@ impl Snapshot {
     ) -> Result<Vec<RewardRow>, SnapshotError> {
         let select = "SELECT r.reward_key, e.episode_id, e.attempt, e.group_id, e.task_id, \
             r.scope, r.call_id, r.choice_index, r.token_start, r.token_end, r.name, r.value, \
-            r.source, r.given_at \
+            r.source, r.given_at, r.given_by, r.given_from, r.key_name, r.over_calls, \
+            r.over_chain \
             FROM reward r JOIN episode e ON e.episode_key = r.episode_key \
             WHERE r.reward_key > $1 ORDER BY r.reward_key LIMIT $2";
         let rows = query(select).bind(after).bind(limit).fetch_all(self.connection()).await?;

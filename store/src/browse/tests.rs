@@ -20,7 +20,14 @@ const NEWEST: EpisodePage = EpisodePage {
 
 fn reward(value: f64) -> Reward {
     let (name, source) = ("reward".to_owned(), "test".to_owned());
-    Reward { scope: RewardScope::Episode, name, value: Some(value), source, at: 30 }
+    Reward {
+        scope: RewardScope::Episode,
+        name,
+        value: Some(value),
+        source,
+        at: 30,
+        provenance: episode::Provenance::default(),
+    }
 }
 
 async fn call(store: &Store, episode: &str, at: i64) {

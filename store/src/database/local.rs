@@ -359,6 +359,7 @@ mod tests {
             value: Some(0.25),
             source: "test".into(),
             at: 1,
+            provenance: episode::Provenance::default(),
         };
         store.reward("a/0".parse().unwrap(), reward).await.unwrap();
         drop(store);

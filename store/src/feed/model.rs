@@ -321,7 +321,14 @@ async fn compare(site: &Site, changes: Vec<Change>) {
                 let Some(at) = at.checked_rem(model.attempts.len()) else { continue };
                 model.attempts[at].is_rewarded = true;
                 let (name, value, source) = ("reward".to_owned(), None, "test".to_owned());
-                let reward = Reward { scope: RewardScope::Episode, name, value, source, at: 1 };
+                let reward = Reward {
+                    scope: RewardScope::Episode,
+                    name,
+                    value,
+                    source,
+                    at: 1,
+                    provenance: episode::Provenance::default(),
+                };
                 let id =
                     AttemptId { episode: model.attempts[at].name.parse().unwrap(), attempt: 0 };
                 store.reward(id, reward).await.unwrap();

@@ -459,6 +459,7 @@ async fn rewards_and_selections_are_waited_for() {
             value: None,
             source: "test".to_owned(),
             at: 1,
+            provenance: episode::Provenance::default(),
         };
         store.reward("a/0".parse().unwrap(), reward("style")).await.unwrap();
         assert!(ready(&store, &rewarded).await.is_empty());

@@ -44,7 +44,7 @@ const OF_EPISODE: [&str; 6] = ["episode", "label", "reward", "mark", "finished",
 /// Keys of a sealed attempt are moved beyond those of all others by this power of two.
 const SHIFT_BITS: u32 = 40;
 /// Tables with the key of a call in each row; `call` is the first.
-const OF_CALL: [&str; 5] = ["call", "prompt", "choice", "side", "annotation"];
+const OF_CALL: [&str; 6] = ["call", "prompt", "choice", "side", "annotation", "link"];
 
 const ATTEMPTS: &str = "SELECT episode_key FROM episode \
     WHERE episode_id = $1 AND ($2 IS NULL OR attempt = $2)";
@@ -351,6 +351,7 @@ mod tests {
                 value: Some(0.25),
                 source: "test".into(),
                 at: 6,
+                provenance: episode::Provenance::default(),
             };
             store.reward(id.clone(), reward).await.unwrap();
             let annotation = Annotation {

@@ -3,11 +3,12 @@
 use std::str::FromStr;
 
 use episode::{
-    Annotation, Body, CallEnd, CallId, CallKind, CallStart, Choice, Continued, Fidelity, Lineage,
-    Outcome, Reward, RewardScope, Route, ScopeError, ScopeParts, TagSource, TokenColumn,
-    TokenCounts, VersionSpan, VersionStamps,
+    Annotation, Body, CallEnd, CallId, CallKind, CallStart, ChainHead, Choice, Continued, Fidelity,
+    Giver, Lineage, Outcome, Provenance, Reward, RewardScope, Route, ScopeError, ScopeParts,
+    TagSource, TokenColumn, TokenCounts, VersionSpan, VersionStamps,
 };
 
+use crate::chain::digest_of;
 use crate::database::row::Row;
 use crate::encoding::pack::{Packed, unpack, unpack_floats, unpack_planes};
 use crate::error::{ReadError, SnapshotError};
@@ -188,5 +189,25 @@ pub(crate) fn reward_of(row: &Row) -> Result<Reward, SnapshotError> {
         value: row.try_get("value")?,
         source: row.try_get("source")?,
         at: row.try_get("given_at")?,
+        provenance: provenance_of(row)?,
+    })
+}
+
+fn provenance_of(row: &Row) -> Result<Provenance, SnapshotError> {
+    let by: Option<String> = row.try_get("given_by")?;
+    let by = by.map(|word| {
+        Giver::from_word(&word)
+            .ok_or_else(|| SnapshotError::Word(word.clone(), "giver of a reward"))
+    });
+    let calls: Option<i64> = row.try_get("over_calls")?;
+    let digest: Option<&[u8]> = row.try_get("over_chain")?;
+    Ok(Provenance {
+        by: by.transpose()?,
+        from: row.try_get("given_from")?,
+        key: row.try_get("key_name")?,
+        over: calls.zip(digest).map(|(calls, digest)| ChainHead {
+            calls: calls.unsigned_abs(),
+            digest: digest_of(digest),
+        }),
     })
 }

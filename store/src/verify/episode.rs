@@ -1,5 +1,5 @@
-//! Checking one episode: its logs, then its calls with all that belongs to them, then its chains,
-//! then whether any byte of the logs belongs to nothing.
+//! Checking one episode: its logs, then its calls with all that belongs to them, then its chains
+//! and rewards, then whether any byte of the logs belongs to nothing.
 
 use episode::{CallId, Choice};
 
@@ -16,6 +16,7 @@ use crate::snapshot::rows::{
 use crate::types::AttemptRecord;
 use crate::verify::chains::check_chains;
 use crate::verify::check::EpisodeCheck;
+use crate::verify::links::{CheckedChain, check_links};
 use crate::verify::logs::CheckedLog;
 
 /// A call that is being checked.
@@ -67,7 +68,8 @@ impl EpisodeCheck<'_> {
         self.check_logs().await?;
         self.check_calls(record.as_ref()).await?;
         check_chains(self).await?;
-        self.check_rewards().await?;
+        let chain = check_links(self).await?;
+        self.check_rewards(&chain).await?;
         self.check_annotations().await
     }
 
@@ -357,7 +359,7 @@ impl EpisodeCheck<'_> {
         Ok(())
     }
 
-    async fn check_rewards(&mut self) -> Result<(), sqlx::Error> {
+    async fn check_rewards(&mut self, chain: &CheckedChain) -> Result<(), sqlx::Error> {
         let rows = query(
             "SELECT r.*, c.call_key FROM reward r LEFT JOIN call c \
              ON c.call_id = r.call_id AND c.episode_key = r.episode_key \
@@ -369,9 +371,21 @@ impl EpisodeCheck<'_> {
         for row in &rows {
             let key: i64 = row.try_get("reward_key")?;
             let call: Option<String> = row.try_get("call_id")?;
-            if let Err(error) = reward_of(row) {
-                self.damaged(call.as_deref(), format!("`reward` {key}: {}", with_causes(&error)));
-            } else if call.is_some() && row.try_get::<Option<i64>>("call_key")?.is_none() {
+            let reward = match reward_of(row) {
+                Ok(reward) => reward,
+                Err(error) => {
+                    let what = format!("`reward` {key}: {}", with_causes(&error));
+                    self.damaged(call.as_deref(), what);
+                    continue;
+                }
+            };
+
+            if let Some(defect) = reward.provenance.over.and_then(|over| chain.defect(over)) {
+                self.damaged(call.as_deref(), format!("`reward` {key}: {defect}"));
+            }
+            // Rewards of sealed calls are checked in their segment.
+            let has_call = chain.is_sealed || row.try_get::<Option<i64>>("call_key")?.is_some();
+            if call.is_some() && !has_call {
                 let what = format!("`reward` {key} is about this call, which is lost");
                 self.damaged(call.as_deref(), what);
             }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::chain;
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::database::row::Row;
@@ -13,8 +14,9 @@ use crate::verify::report::VerifyReport;
 const FILES: &str = "SELECT * FROM segment_file f WHERE EXISTS \
     (SELECT 1 FROM sealed s WHERE s.segment_file_key = f.segment_file_key) \
     ORDER BY segment_file_key";
-const HELD: &str = "SELECT e.episode_id, e.attempt, s.calls FROM sealed s \
+const HELD: &str = "SELECT e.episode_key, e.episode_id, e.attempt, s.calls FROM sealed s \
     JOIN episode e USING (episode_key) WHERE s.segment_file_key = $1";
+const KEY_THERE: &str = "SELECT episode_key FROM episode WHERE episode_id = $1 AND attempt = $2";
 const CALLS: &str = "SELECT count(*) FROM call c JOIN episode e USING (episode_key) \
     WHERE e.episode_id = $1 AND e.attempt = $2";
 
@@ -74,6 +76,16 @@ async fn lacking(
         let (id, attempt): (String, i64) = (row.try_get("episode_id")?, row.try_get("attempt")?);
         let (wanted, calls) = (row.try_get::<i64>("calls")?, query(CALLS).bind(&id).bind(attempt));
         let found: i64 = calls.scalar(segment).await?;
+
+        let kept = chain::sealed(connection, row.try_get("episode_key")?).await?.flatten();
+        let there = query(KEY_THERE).bind(&id).bind(attempt).fetch_optional(segment).await?;
+        if let (Some(kept), Some(there)) = (kept, there)
+            && chain::head(segment, there.first()?).await? != kept
+        {
+            lacking.push(format!(
+                "episode `{id}` attempt {attempt} has another chain there than it had"
+            ));
+        }
         if found != wanted {
             lacking.push(format!(
                 "episode `{id}` attempt {attempt} has {found} calls there, and had {wanted}"

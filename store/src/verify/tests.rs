@@ -51,6 +51,7 @@ async fn fill(site: &Site) {
         value: Some(1.0),
         source: "test".into(),
         at: 6,
+        provenance: episode::Provenance::default(),
     };
     for scope in [last, None] {
         store.reward("a/0".parse().unwrap(), reward(scope)).await.unwrap();
@@ -177,6 +178,17 @@ const BROKEN: &[(&str, &str)] = &[
     ("UPDATE reward SET episode_key = 2 WHERE call_id IS NOT NULL", "which is lost"),
     ("UPDATE reward SET scope = 'x'", "`x` is none of episode, trajectory, call, tokens"),
     ("UPDATE reward SET scope = 'tokens' WHERE scope = 'call'", "needs `start`"),
+    ("UPDATE reward SET given_by = 'x' WHERE call_id IS NULL", "`x` is not a known giver"),
+    ("UPDATE reward SET over_calls = 9 WHERE call_id IS NULL", "9 calls, which the chain"),
+    ("UPDATE reward SET over_calls = 3 WHERE call_id IS NULL", "given over other records"),
+    ("UPDATE reward SET over_chain = zeroblob(16) WHERE call_id IS NULL", "over other records"),
+    ("UPDATE link SET chain = zeroblob(16) WHERE number = 2", "the chain breaks at this call"),
+    ("UPDATE link SET number = 7 WHERE number = 3", "it is number 7"),
+    ("DELETE FROM link WHERE number = 2", "it is number 3"),
+    ("UPDATE link SET call_key = 99 WHERE number = 2", "`link` 99 refers to a `call`"),
+    ("UPDATE call SET path = '/x' WHERE call_key = 2", "the chain breaks at this call"),
+    ("UPDATE call SET seal = NULL WHERE call_key = 2", "the chain breaks at this call"),
+    ("UPDATE body SET hash = zeroblob(16) WHERE body_key = 3", "the chain breaks at this call"),
     ("UPDATE reward SET episode_key = 9", "`reward` 1 refers to a `episode`"),
     ("UPDATE label SET episode_key = 9 WHERE label_key = 1", "`label` 1 refers to a `episode`"),
     ("DELETE FROM episode WHERE episode_key = 1", "refers to a `episode` that does not exist"),
@@ -279,6 +291,8 @@ const COVERED: &[(&str, &str, &str)] = &[
     ("side", "data", "call_key < 6"),
     ("choice", "logprobs", "call_key < 6 AND logprob_count > 0"),
     ("call", "seal", "call_key < 6 AND ended_at IS NOT NULL"),
+    ("link", "chain", "call_key < 6"),
+    ("reward", "over_chain", "reward_key < 6"),
 ];
 
 #[tokio::test]

@@ -86,7 +86,14 @@ fn tool_result(text: &str) -> Value {
 
 fn reward(name: &str, value: f64) -> Reward {
     let (scope, source) = (RewardScope::Episode, "judge".to_owned());
-    Reward { scope, name: name.to_owned(), value: Some(value), source, at: 1 }
+    Reward {
+        scope,
+        name: name.to_owned(),
+        value: Some(value),
+        source,
+        at: 1,
+        provenance: episode::Provenance::default(),
+    }
 }
 
 /// A clean attempt: an agent that calls a tool twice and answers.

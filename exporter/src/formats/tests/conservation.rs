@@ -36,6 +36,7 @@ fn attempts(both: [&[Plan]; 2]) -> [RecordedAttempt; 2] {
             value: Some(f64::from(attempt)),
             source: "judge".to_owned(),
             at: 5,
+            provenance: episode::Provenance::default(),
         }];
         made
     })

@@ -847,6 +847,7 @@ fn row_47_what_a_judge_did_not_score_is_null_wherever_it_counts() {
         value,
         source: "judge".to_owned(),
         at,
+        provenance: episode::Provenance::default(),
     };
     let scopes = [RewardScope::Episode, leaf, RewardScope::Call(call), span];
     // Each was scored, and the judge failed when it was asked again.

@@ -9,7 +9,8 @@ use crate::maintenance::prune::{KeepReason, PruneCandidate, PruneFilter};
 /// Deletions of the calls of one episode, children first. References are not checked row by row:
 /// for each deleted row, SQLite would read whole tables whose references have no index. The
 /// connection to a file must have `foreign_keys` off.
-const CALLS: [&str; 8] = [
+const CALLS: [&str; 9] = [
+    "DELETE FROM link WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
     "DELETE FROM annotation WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
     "DELETE FROM side WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",
     "DELETE FROM choice WHERE call_key IN (SELECT call_key FROM call WHERE episode_key = $1)",

@@ -3,8 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use episode::ChainHead;
 use tempfile::NamedTempFile;
 
+use crate::chain;
 use crate::database::connection::StoreConnection;
 use crate::database::offloaded::{OffloadedConnection, offload};
 use crate::database::query::query;
@@ -95,6 +97,12 @@ impl GatheredStore {
 struct KnownAttempt {
     key: i64,
     store: String,
+}
+
+/// The keys of an attempt and of the segment that holds its calls.
+struct SealedKeys {
+    key: i64,
+    file_key: i64,
 }
 
 /// A gathering under way.
@@ -188,25 +196,28 @@ impl Gathering {
         ));
         let counts = counts.bind(there);
         let counts = counts.fetch_one(segment).await?;
-        self.add_sealed(key, file_key, &counts).await
+        let chain = chain::head(segment, there).await?;
+        self.add_sealed(SealedKeys { key, file_key }, &counts, chain).await
     }
 
     async fn add_sealed(
         &mut self,
-        key: i64,
-        file_key: i64,
+        keys: SealedKeys,
         counts: &Row,
+        chain: ChainHead,
     ) -> Result<(), SegmentError> {
         let insert = "INSERT INTO sealed (episode_key, segment_file_key, reward_key, calls, \
             generations, with_ids, incomplete, refused, prompt_tokens, completion_tokens, \
-            last_call_at, last_call_failed, model) \
-            VALUES ($1, $2, 0, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
-        let mut values = vec![Value::from(key), Value::from(file_key)];
+            last_call_at, last_call_failed, model, chain_calls, chain) \
+            VALUES ($1, $2, 0, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
+        let mut values = vec![Value::from(keys.key), Value::from(keys.file_key)];
         let names = ["calls", "generations", "with_ids", "incomplete", "refused", "prompt_tokens"];
         for name in names.into_iter().chain(TIMES) {
             values.push(Value::Integer(counts.try_get(name)?));
         }
         values.push(Value::Text(counts.try_get("model")?));
+        values.push(Value::from(chain.calls as i64));
+        values.push(Value::from(chain.digest.to_vec()));
         Ok(query(insert).bind_all(values).execute(&mut self.target).await?)
     }
 

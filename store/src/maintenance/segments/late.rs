@@ -22,8 +22,9 @@ const LAST: &str = "SELECT coalesce(max(reward_key), 0) FROM reward";
 const SET_SEEN: &str = "INSERT INTO setting (name, value) VALUES ($1, $2) \
     ON CONFLICT (name) DO UPDATE SET value = excluded.value";
 const INSERT: &str = "INSERT INTO reward (episode_key, scope, call_id, choice_index, token_start, \
-    token_end, name, value, source, given_at) \
-    SELECT episode_key, $3, $4, $5, $6, $7, $8, $9, $10, $11 FROM episode \
+    token_end, name, value, source, given_at, given_by, given_from, key_name, over_calls, \
+    over_chain) \
+    SELECT episode_key, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16 FROM episode \
     WHERE episode_id = $1 AND attempt = $2";
 
 /// Writes the rewards that came late to a file beside the segments. `None` where there are none.
@@ -85,6 +86,7 @@ fn write(
 fn line(row: &Row) -> Result<Json, sqlx::Error> {
     let text = |name: &str| row.try_get::<Option<String>>(name);
     let number = |name: &str| row.try_get::<Option<i64>>(name);
+
     Ok(json!({
         "episode_id": text("episode_id")?,
         "attempt": number("attempt")?,
@@ -98,6 +100,11 @@ fn line(row: &Row) -> Result<Json, sqlx::Error> {
         "value": row.try_get::<Option<f64>>("value")?,
         "source": text("source")?,
         "given_at": number("given_at")?,
+        "given_by": text("given_by")?,
+        "given_from": text("given_from")?,
+        "key_name": text("key_name")?,
+        "over_calls": number("over_calls")?,
+        "over_chain": row.try_get::<Option<Vec<u8>>>("over_chain")?,
     }))
 }
 
@@ -118,6 +125,7 @@ impl LateReward {
         let object: Json = serde_json::from_str(line).map_err(|error| error.to_string())?;
         let text = |name: &str| Value::Text(object[name].as_str().map(str::to_owned));
         let number = |name: &str| Value::Integer(object[name].as_i64());
+
         Ok(Self {
             key: object["reward_key"].as_i64().ok_or("`reward_key` is no number")?,
             values: vec![
@@ -132,6 +140,11 @@ impl LateReward {
                 Value::Real(object["value"].as_f64()),
                 text("source"),
                 number("given_at"),
+                text("given_by"),
+                text("given_from"),
+                text("key_name"),
+                number("over_calls"),
+                Value::Bytes(serde_json::from_value(object["over_chain"].clone()).unwrap_or(None)),
             ],
         })
     }

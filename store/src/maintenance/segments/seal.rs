@@ -17,6 +17,7 @@ use episode::Micros;
 use tokio::time::sleep;
 use uuid::Uuid;
 
+use crate::chain;
 use crate::database::connection::StoreConnection;
 use crate::database::offloaded::OffloadedConnection;
 use crate::database::query::query;
@@ -330,19 +331,22 @@ impl Sealing<'_> {
         file_key: i64,
         reward_key: i64,
     ) -> Result<(), sqlx::Error> {
+        let chain = chain::head(&mut self.connection, key).await?;
         let insert = format!(
             "INSERT INTO sealed (episode_key, segment_file_key, reward_key, calls, generations, \
              with_ids, incomplete, refused, prompt_tokens, completion_tokens, last_call_at, model, \
-             last_call_failed) \
+             last_call_failed, chain_calls, chain) \
              SELECT counted.episode_key, CAST($2 AS BIGINT), CAST($3 AS BIGINT), calls, \
              generations, with_ids, incomplete, refused, prompt_tokens, completion_tokens, \
-             last_call_at, model, {LAST_CALL_FAILED} \
+             last_call_at, model, {LAST_CALL_FAILED}, CAST($4 AS BIGINT), $5 \
              FROM ({COUNTS} e.episode_key = $1 {BY_ATTEMPT}) AS counted"
         );
         query(insert)
             .bind(key)
             .bind(file_key)
             .bind(reward_key)
+            .bind(chain.calls as i64)
+            .bind(chain.digest.to_vec())
             .execute(&mut self.connection)
             .await?;
         remove_calls(&mut self.connection, key).await

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use episode::{Annotation, AttemptId, Call, CallId, Micros, Reward, RewardScope};
+use episode::{Annotation, AttemptId, Call, CallId, ChainHead, Micros, Reward, RewardScope};
 use tempfile::TempDir;
 
 use crate::database::query::query;
@@ -38,6 +38,7 @@ fn reward(value: f64, at: Micros) -> Reward {
         value: Some(value),
         source: "test".into(),
         at,
+        provenance: episode::Provenance::default(),
     }
 }
 
@@ -98,6 +99,7 @@ struct Recorded {
     summary: EpisodeSummary,
     version: Option<String>,
     last_call: Option<CallId>,
+    chain: ChainHead,
 }
 
 /// All that is recorded, by the names of the attempts, without the store's own keys.
@@ -117,6 +119,7 @@ async fn recorded(at: &Location) -> BTreeMap<String, Recorded> {
             summary,
             version: snapshot.last_version_of(record.key).await.unwrap(),
             last_call: last_call.map(|row| row.call_id),
+            chain: snapshot.chain(&record).await.unwrap(),
         };
         all.insert(format!("{}/{}", record.id, record.attempt), recorded);
     }
@@ -263,6 +266,42 @@ async fn rewards_that_come_late_are_beside_the_segments() {
         let gathered = recorded(&segments.gathered().await.location()).await;
         assert_eq!(gathered["a/0"], now["a/0"]);
         assert_eq!(gathered["b/1"], now["b/1"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_late_reward_is_over_the_chain_that_was_sealed() {
+    on_both(async |site| {
+        let calls = filled(&site).await;
+        let (store, writer) = site.open().await;
+        let of_call = Reward { scope: RewardScope::Call(calls[1]), ..reward(0.5, 7) };
+        store.reward(attempt("a/0"), of_call).await.unwrap();
+        let segments = Segments::new();
+        segments.seal(&site).await;
+        store.reward(attempt("a/0"), reward(0.75, 8)).await.unwrap();
+        drop(store);
+        writer.finish().await;
+        segments.seal(&site).await;
+
+        let report = verify(&site.at).await.unwrap();
+        assert_eq!(report.damage, []);
+        let gathered = segments.gathered().await;
+        for at in [site.at.clone(), gathered.location()] {
+            let attempt = recorded(&at).await.remove("a/0").unwrap();
+            let over: Vec<_> = attempt.rewards.iter().map(|r| r.provenance.over.unwrap()).collect();
+            assert_eq!(over, [attempt.chain; 3]);
+            assert_eq!(attempt.chain.calls, 3);
+        }
+
+        let mut connection = crate::open::for_editing(&site.at).await.unwrap();
+        let other = "UPDATE reward SET over_chain = given.over_chain FROM \
+             (SELECT over_chain FROM reward WHERE episode_key = 2) AS given WHERE given_at = 8";
+        query(other).execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+        let found = verify(&site.at).await.unwrap().damage;
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].to_string().contains("given over other records"), "{found:?}");
     })
     .await;
 }
