@@ -19,8 +19,9 @@ impl FromStr for WeightsPattern {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (before, after) =
-            text.split_once(MARK).ok_or_else(|| format!("has no {MARK}, such as runs/w/v{MARK}"))?;
+        let (before, after) = text
+            .split_once(MARK)
+            .ok_or_else(|| format!("has no {MARK}, such as runs/w/v{MARK}"))?;
         Ok(Self { before: before.to_owned(), after: after.to_owned() })
     }
 }
