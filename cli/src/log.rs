@@ -2,13 +2,20 @@
 //!
 //! An event can quote a model, an agent or an upstream. Control characters in it are escaped, so
 //! that it can neither drive a terminal nor look like another line.
+//!
+//! - `events`: the same events, for whoever else wants them.
+
+pub(crate) mod events;
 
 use std::env::VarError;
 use std::io::{self, IsTerminal, Stderr, Write};
 
 use clap::ValueEnum;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, fmt};
 
+use self::events::EventLayer;
 use crate::exit::Failure;
 
 /// A value of `--log-format`.
@@ -36,16 +43,19 @@ pub(crate) fn start(format: LogFormat, default: &str) -> Result<(), Failure> {
 
     let has_colors = format == LogFormat::Text && io::stderr().is_terminal();
     let writer = move || LogWriter { out: io::stderr(), has_colors };
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
-    match format {
-        LogFormat::Text => log.with_ansi(has_colors).with_target(false).init(),
-        LogFormat::Json => log.json().flatten_event(true).with_ansi(false).init(),
-    }
+    let lines = fmt::layer().with_writer(writer).with_ansi(has_colors);
+    let lines = match format {
+        LogFormat::Text => lines.with_target(false).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry().with(filter).with(lines).with(EventLayer).init();
     Ok(())
 }
 
 /// Levels of a filter.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+/// How many of the parts that log are crates of rolltape.
+const OWN_PARTS: usize = 5;
 /// Parts that log: crates of rolltape, then libraries.
 const PARTS: [&str; 11] = [
     "rolltape",
@@ -87,6 +97,11 @@ fn is_level(word: &str) -> bool {
 /// True for a part, or a module of one.
 fn is_part(path: &str) -> bool {
     path.split("::").next().is_some_and(|part| PARTS.contains(&part))
+}
+
+/// True for a crate of rolltape, or a module of one.
+fn is_own(path: &str) -> bool {
+    path.split("::").next().is_some_and(|part| PARTS[..OWN_PARTS].contains(&part))
 }
 
 fn not_a_filter(why: &str) -> Failure {

@@ -4,9 +4,9 @@
 pub(crate) mod changes;
 pub(crate) mod engine;
 pub(crate) mod listen;
+mod otlp;
 pub(crate) mod passed;
 pub(crate) mod signals;
-mod spans;
 mod upstreams;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,8 +27,8 @@ use viewer::{TokenTexts, Viewer};
 use self::engine::{LoadedEngine, StartedBackend};
 use self::listen::BoundSocket;
 use self::listen::socket_file::SocketFile;
+use self::otlp::OtlpExport;
 use self::passed::PassedSockets;
-use self::spans::SpanExport;
 use self::upstreams::Upstreams;
 use crate::exit::Failure;
 use crate::options::address::ListenAddress;
@@ -223,8 +223,8 @@ pub(crate) struct RunningServer {
     proxy: Weak<Proxy>,
     /// Reads the recording for people.
     pub(crate) viewer: Viewer,
-    /// Sends spans of what is recorded, if there is a collector.
-    spans: Option<SpanExport>,
+    /// Sends spans, metrics and log records, if there is a collector.
+    otlp: Option<OtlpExport>,
     /// Stops the data listener.
     stop_data: watch::Sender<bool>,
     /// Stops the others, which calls in flight and whoever watches them still need.
@@ -273,12 +273,12 @@ impl RunningServer {
         let viewer = options.viewer();
         let mut config = options.proxy_config(upstream, engine.is_some())?;
         upstreams.set(&mut config)?;
-        let settings = options.control_settings(&config, viewer.clone(), control_token)?;
+        let mut settings = options.control_settings(&config, viewer.clone(), control_token)?;
         config.upstream_key = key.or(config.upstream_key);
         let scheme = if config.tls.is_some() { "https" } else { "http" };
         let drain_wait = config.drain_wait;
         let proxy = Arc::new(Proxy::start(config, store).await.map_err(|e| Failure::of(&e))?);
-        let spans = SpanExport::start(&options.proxy.telemetry, &viewer, &options.store).await?;
+        let otlp = OtlpExport::start(&options, &mut settings).await?;
 
         // The ports open last: until here nothing could have been served.
         let (data, control) = (data_socket.open()?, control_socket.open()?);
@@ -298,7 +298,7 @@ impl RunningServer {
             drain_wait,
             proxy: Arc::downgrade(&proxy),
             viewer,
-            spans,
+            otlp,
             stop_data,
             stop_others,
             data_tasks,
@@ -336,6 +336,9 @@ impl RunningServer {
         // Meanwhile the engine answers calls in flight, and `/ready` says that they are awaited.
         let drained = async {
             while self.data_tasks.join_next().await.is_some() {}
+            if let Some(otlp) = &mut self.otlp {
+                otlp.finish_metrics().await;
+            }
             self.stop_others.send_replace(true);
             while self.control_tasks.join_next().await.is_some() {}
         };
@@ -352,8 +355,8 @@ impl RunningServer {
             self.stop_others.send_replace(true);
         }
         self.writer.finish().await;
-        if let Some(spans) = self.spans {
-            spans.finish().await;
+        if let Some(otlp) = self.otlp {
+            otlp.finish().await;
         }
         while let Some(ended) = self.engine_tasks.join_next().await {
             ended.map_err(|e| Failure::of(&e))??;

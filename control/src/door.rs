@@ -4,6 +4,7 @@
 //! one of these ends both.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -41,7 +42,7 @@ const READ_TOKEN_START: &str = "read-";
 /// The door of a listener.
 #[derive(Debug)]
 pub(crate) struct Door {
-    pub(crate) gate: Gate,
+    pub(crate) gate: Arc<Gate>,
     /// The token that only reads; `None` if no token is required.
     read_token: Option<String>,
     readers: Tokens,
@@ -57,7 +58,7 @@ impl Door {
         let tokens = Tokens::new(settings.token.iter().chain(&read_token));
         let readers = Tokens::new(&read_token);
         let key_name = settings.token.as_deref().map(key_name);
-        let gate = Gate::new("control", local, settings.hosts.clone(), tokens);
+        let gate = Arc::new(Gate::new("control", local, settings.hosts.clone(), tokens));
         Self { gate, read_token, readers, key_name }
     }
 

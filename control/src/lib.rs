@@ -11,7 +11,7 @@
 //! - `annotations`: numbers that a trainer computed for the tokens that it trained on.
 //! - `feed`: finished attempts for trainers, as rows of the exporter.
 //! - `reading`: what people read of a recording, as documents of the viewer.
-//! - `metrics`: numbers for Prometheus.
+//! - `metrics`: numbers for Prometheus, and as values for what is sent by OTLP.
 #![forbid(unsafe_code)]
 
 mod admission;
@@ -35,6 +35,8 @@ mod settings;
 mod upstreams;
 mod versions;
 
+pub use metrics::values::{Metric, MetricKind, MetricPoint, MetricsReader};
+pub use metrics::{ExportCounts, MetricsError};
 pub use prune::{KeptAttempt, PruneDocument, PrunedAttempt, PrunedSpace};
 pub use serve::{serve_control, serve_reading};
 pub use settings::Settings;

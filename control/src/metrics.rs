@@ -1,4 +1,11 @@
 //! Metrics, in the text format of Prometheus.
+//!
+//! - `values`: the same as values, for whoever sends them elsewhere.
+
+pub(crate) mod values;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use http::api::auth::Gate;
@@ -7,9 +14,10 @@ use http::body::{ReplyBody, full};
 use http::clock::now;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
+use prometheus::proto::MetricFamily;
 use prometheus::{Encoder, GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
 use proxy::{AdmissionStatus, EngineState, Recorder, UpstreamStatus};
-use store::ConsumerCounts;
+use store::{ConsumerCounts, SnapshotError};
 
 use crate::error::snapshot_error;
 use crate::feed::readers::FeedReaders;
@@ -17,23 +25,83 @@ use crate::feed::{dropped, oldest_age_s, total};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Returns all metrics.
-pub(crate) async fn page(
-    recorder: &Recorder,
-    readers: &FeedReaders,
-    gate: &Gate,
-) -> Result<Response<ReplyBody>, JsonReply> {
-    let consumers = readers.consumers(recorder).await;
-    let (consumers, at) = (consumers.map_err(snapshot_error)?, now());
-    let admission = recorder.admission().await.map_err(snapshot_error)?;
+/// The reason for which there are no metrics.
+#[derive(Debug, thiserror::Error)]
+pub enum MetricsError {
+    /// The backlog of the feed cannot be read.
+    #[error(transparent)]
+    Store(#[from] SnapshotError),
+    /// A metric is malformed.
+    #[error("metrics cannot be encoded: {0}")]
+    Encoding(#[from] prometheus::Error),
+}
 
-    let feed = FeedCounts { consumers, at, admission };
-    let page = encoded(recorder, gate, &feed).map_err(|why| {
-        error(StatusCode::INTERNAL_SERVER_ERROR, &format!("metrics cannot be encoded: {why}"))
-    })?;
-    let mut reply = Response::new(full(page));
-    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT));
-    Ok(reply)
+/// Counts of what a collector of OpenTelemetry should have got, and did not: it was slow, away, or
+/// refused it.
+#[derive(Debug, Default)]
+pub struct ExportCounts {
+    /// Spans.
+    pub traces: AtomicU64,
+    /// Points of metrics.
+    pub metrics: AtomicU64,
+    /// Log records.
+    pub logs: AtomicU64,
+}
+
+/// What the metrics of a control listener are read from.
+#[derive(Debug)]
+pub(crate) struct MetricSources {
+    pub(crate) recorder: Recorder,
+    pub(crate) readers: Arc<FeedReaders>,
+    pub(crate) gate: Arc<Gate>,
+    /// `None` without a collector.
+    pub(crate) exports: Option<Arc<ExportCounts>>,
+}
+
+impl MetricSources {
+    /// Returns all metrics.
+    pub(crate) async fn page(&self) -> Result<Response<ReplyBody>, JsonReply> {
+        let page = self.gathered().await.and_then(|families| {
+            let mut text = Vec::new();
+            TextEncoder::new().encode(&families, &mut text)?;
+            Ok(Bytes::from(text))
+        });
+        let page = page.map_err(|why| match why {
+            MetricsError::Store(why) => snapshot_error(why),
+            why @ MetricsError::Encoding(_) => {
+                error(StatusCode::INTERNAL_SERVER_ERROR, &why.to_string())
+            }
+        })?;
+        let mut reply = Response::new(full(page));
+        reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT));
+        Ok(reply)
+    }
+
+    /// All metrics, as they are now.
+    async fn gathered(&self) -> Result<Vec<MetricFamily>, MetricsError> {
+        let consumers = self.readers.consumers(&self.recorder).await?;
+        let (at, admission) = (now(), self.recorder.admission().await?);
+        Ok(self.families(&FeedCounts { consumers, at, admission })?)
+    }
+
+    fn families(&self, feed: &FeedCounts) -> Result<Vec<MetricFamily>, prometheus::Error> {
+        let (page, recorder) = (Page(Registry::new()), &self.recorder);
+        let upstreams = recorder.upstreams().all();
+        add_calls(&page, recorder)?;
+        add_reach(&page, &upstreams)?;
+        add_memory(&page, recorder)?;
+        add_store(&page, recorder)?;
+        add_upstreams(&page, &upstreams, recorder.upstreams().waiting())?;
+        add_feed(&page, &feed.consumers, feed.at)?;
+        if let Some(status) = &feed.admission {
+            add_admission(&page, status)?;
+        }
+        add_refused(&page, &self.gate)?;
+        if let Some(counts) = &self.exports {
+            add_exports(&page, counts)?;
+        }
+        Ok(page.0.gather())
+    }
 }
 
 /// Counts for a page that are read off the store.
@@ -43,28 +111,6 @@ struct FeedCounts {
     at: i64,
     /// `None` without a rule of admission.
     admission: Option<AdmissionStatus>,
-}
-
-fn encoded(
-    recorder: &Recorder,
-    gate: &Gate,
-    feed: &FeedCounts,
-) -> Result<Bytes, prometheus::Error> {
-    let page = Page(Registry::new());
-    let upstreams = recorder.upstreams().all();
-    add_calls(&page, recorder)?;
-    add_reach(&page, &upstreams)?;
-    add_memory(&page, recorder)?;
-    add_store(&page, recorder)?;
-    add_upstreams(&page, &upstreams, recorder.upstreams().waiting())?;
-    add_feed(&page, &feed.consumers, feed.at)?;
-    if let Some(status) = &feed.admission {
-        add_admission(&page, status)?;
-    }
-    add_refused(&page, gate)?;
-    let mut text = Vec::new();
-    TextEncoder::new().encode(&page.0.gather(), &mut text)?;
-    Ok(Bytes::from(text))
 }
 
 /// The metrics of one page. The values are read from their sources for each page.
@@ -232,6 +278,16 @@ fn add_refused(page: &Page, gate: &Gate) -> Result<(), prometheus::Error> {
     let refused = page.counter("rolltape_control_refused_total", help, &["reason"])?;
     for (refusal, count) in gate.refused() {
         refused.with_label_values(&[refusal.name()]).inc_by(count);
+    }
+    Ok(())
+}
+
+fn add_exports(page: &Page, counts: &ExportCounts) -> Result<(), prometheus::Error> {
+    let help = "What the collector of OpenTelemetry did not get, by the signal.";
+    let dropped = page.counter("rolltape_otlp_dropped_total", help, &["signal"])?;
+    let ExportCounts { traces, metrics, logs } = counts;
+    for (signal, count) in [("traces", traces), ("metrics", metrics), ("logs", logs)] {
+        dropped.with_label_values(&[signal]).inc_by(count.load(Ordering::Relaxed));
     }
     Ok(())
 }

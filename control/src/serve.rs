@@ -37,12 +37,13 @@ use crate::bounds::{
 use crate::door::Door;
 use crate::error::{body_error, commit_error};
 use crate::feed::readers::FeedReaders;
+use crate::metrics::MetricSources;
 use crate::reading::Reading;
 use crate::routes::{ControlRoute, Handler, JsonHandler};
 use crate::settings::Settings;
 use crate::{
-    admission, annotations, engines, episodes, feed, keys, metrics, openapi, prune, rewards,
-    upstreams, versions,
+    admission, annotations, engines, episodes, feed, keys, openapi, prune, rewards, upstreams,
+    versions,
 };
 
 /// Serves the control listener of a recorder until `shutdown`.
@@ -58,10 +59,20 @@ pub async fn serve_control(
     tasks.spawn(async move { followed.follow_versions().await });
 
     let listener = listener_of(&settings, listener.into());
+    let door = Door::new(&settings, &listener.socket);
+    let readers = Arc::new(FeedReaders::new(Arc::clone(&settings.feed_items)));
+    let metrics = Arc::new(MetricSources {
+        recorder: recorder.clone(),
+        readers: Arc::clone(&readers),
+        gate: Arc::clone(&door.gate),
+        exports: settings.exports.clone(),
+    });
+    settings.metrics.point_to(&metrics);
     let control = Arc::new(Control {
-        door: Door::new(&settings, &listener.socket),
+        door,
         reading: Reading::new(settings.viewer.clone().in_room(recorder.reading_room())),
-        readers: Arc::new(FeedReaders::new(Arc::clone(&settings.feed_items))),
+        readers,
+        metrics,
         requests: Semaphore::new(CONTROL_REQUESTS_MAX),
         recorder: recorder.clone(),
         settings,
@@ -144,6 +155,7 @@ struct Control {
     door: Door,
     reading: Reading,
     readers: Arc<FeedReaders>,
+    metrics: Arc<MetricSources>,
     /// Bounds the requests that are served at once. Those that the gate refuses take no permit, nor
     /// do bodies of JSON that are still being read. A request to the upstream's control routes has
     /// one while its body passes.
@@ -174,7 +186,7 @@ async fn respond(
         Handler::Changes => control.reading.changes(route, query).await,
         Handler::Metrics => {
             let _permit = control.requests.acquire().await;
-            metrics::page(&control.recorder, &control.readers, &control.door.gate).await
+            control.metrics.page().await
         }
         Handler::Engine(of_engine) => {
             control.forward(Some(of_engine), Request::from_parts(head, body)).await

@@ -13,6 +13,8 @@ use tokio_rustls::rustls::ServerConfig;
 use viewer::Viewer;
 
 use crate::bounds::{CONTROL_CONNECTIONS_MAX, CONTROL_STALL_WAIT};
+use crate::metrics::ExportCounts;
+use crate::metrics::values::MetricsReader;
 
 /// Settings of a control listener.
 #[derive(Debug, Clone)]
@@ -37,6 +39,10 @@ pub struct Settings {
     pub descriptors_max: Option<usize>,
     /// Counts the items of the feed whose rows were made.
     pub feed_items: Arc<AtomicUsize>,
+    /// Reads the metrics of the recorder whose listener has these settings.
+    pub metrics: MetricsReader,
+    /// Counts of what a collector of OpenTelemetry did not get, if there is one.
+    pub exports: Option<Arc<ExportCounts>>,
 }
 
 impl Settings {
@@ -53,6 +59,8 @@ impl Settings {
             idle_wait: IDLE_WAIT,
             descriptors_max: None,
             feed_items: Arc::default(),
+            metrics: MetricsReader::default(),
+            exports: None,
         }
     }
 

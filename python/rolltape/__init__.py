@@ -1,7 +1,7 @@
 """rolltape from Python: the control API, episodes, the feed, and adapters for trainers.
 
 Importing this needs only the standard library. `rolltape.trl` needs TRL and torch,
-`rolltape.openenv` wants OpenEnv.
+`rolltape.openenv` wants OpenEnv, `rolltape.track` the library of a tracker.
 """
 
 from rolltape._binary import binary

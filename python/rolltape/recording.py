@@ -44,9 +44,15 @@ class Recording:
         """
         return self._pages("/tasks", "tasks", limit, filters)
 
-    def tree(self, episode_id: str, attempt: int | None = None) -> Json:
-        """An attempt as turns, with verdict, forks and rewards; the newest attempt by default."""
-        return self._http.get(f"/episodes/{segment(episode_id)}/tree", {"attempt": attempt})
+    def tree(
+        self, episode_id: str, attempt: int | None = None, *, messages: bool = False
+    ) -> Json:
+        """An attempt as turns, with verdict, forks and rewards; the newest attempt by default.
+
+        With `messages` it has `calls` as well, each with the messages that are new in it.
+        """
+        query = {"attempt": attempt, "messages": 1 if messages else None}
+        return self._http.get(f"/episodes/{segment(episode_id)}/tree", query)
 
     def call(self, call_id: str) -> Json:
         """What was said in a call."""

@@ -24,7 +24,7 @@ VERSION = r"rolltape \S+ \([^;]+; features: cpu, sqlite, postgres(, cuda, nccl)?
 LOOK = """
 import sys
 before = set(sys.modules)
-import rolltape, rolltape.trl, rolltape.openenv, rolltape.sessions
+import rolltape, rolltape.trl, rolltape.openenv, rolltape.sessions, rolltape.track
 new = {name.split(".")[0] for name in set(sys.modules) - before}
 print(*sorted(new - set(sys.stdlib_module_names)))
 """

@@ -422,6 +422,9 @@ def test_what_users_install_is_what_was_tested():
     extras = project["optional-dependencies"]
     bounds = [bound.split(">=") for bound in extras["trl"] + extras["openenv"] if ">=" in bound]
     assert len(bounds) == 6 and dict(bounds).items() <= tested.items()
+    bounds = [bound.split(">=") for name in ("wandb", "mlflow", "trackio") for bound in extras[name]]
+    assert len(bounds) == 3
+    assert dict(bounds).items() <= pins("tests/python/requirements.txt").items()
 
 
 def test_examples_import_without_their_trainers():

@@ -1,97 +1,14 @@
 """Spans that `rolltape serve --otlp-endpoint` sends, as a collector decodes them."""
 
-import threading
 import time
 from collections import defaultdict
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import openai
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 import harness
+from collector import attributes, chat, collecting, serving
 from package import rolltape
-
-GENERATION = {"max_tokens": 6, "seed": 1}
-
-
-class Collector:
-    """A collector of OTLP over HTTP. It answers with the codes of `codes`, then with 200."""
-
-    def __init__(self, codes=()):
-        self.codes, self.answered, self.requests, self.headers = list(codes), [], [], []
-        collector = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["content-length"]))
-                code = collector.codes.pop(0) if collector.codes else 200
-                collector.answered.append((self.path, code))
-                collector.headers.append(dict(self.headers))
-                if code == 200:
-                    collector.requests.append(ExportTraceServiceRequest.FromString(body))
-                self.send_response(code)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def spans(self):
-        """All spans that were taken, each with its attributes as a dictionary."""
-        scopes = [scope for request in self.requests for part in request.resource_spans
-                  for scope in part.scope_spans]
-        return [(span, attributes(span)) for scope in scopes for span in scope.spans]
-
-    def await_spans(self, count):
-        """Waits for a number of spans."""
-        end = time.monotonic() + 20
-        while len(self.spans()) < count:
-            assert time.monotonic() < end, [span.name for span, _ in self.spans()]
-            time.sleep(0.05)
-        return self.spans()
-
-
-def attributes(part):
-    """The attributes of a span or a resource."""
-
-    def value(found):
-        kind = found.WhichOneof("value")
-        plain = getattr(found, kind)
-        return [value(item) for item in plain.values] if kind == "array_value" else plain
-
-    return {pair.key: value(pair.value) for pair in part.attributes}
-
-
-@contextmanager
-def collecting(*codes):
-    collector = Collector(codes)
-    try:
-        yield collector
-    finally:
-        collector.server.shutdown()
-
-
-@contextmanager
-def serving(folder, collector, **variables):
-    """A recorder in front of the tiny model, with a collector."""
-    env = harness.environment(**variables)
-    options = ("--model", harness.MODEL, "--otlp-endpoint", collector.url)
-    with harness.serve(folder, *options, env=env) as proxy:
-        yield proxy, rolltape.Client(
-            f"http://{harness.text(proxy.control)}", f"http://{harness.text(proxy.data)}",
-            token=proxy.token)
-
-
-def chat(base_url, **more):
-    agent = openai.OpenAI(base_url=base_url, api_key="unused", max_retries=0)
-    messages = [{"role": "user", "content": "Hello"}]
-    return agent.chat.completions.create(model="tiny", messages=messages, **GENERATION, **more)
 
 
 def test_an_attempt_is_a_trace_of_its_calls_and_rewards(tmp_path):
@@ -138,19 +55,19 @@ def test_an_attempt_is_a_trace_of_its_calls_and_rewards(tmp_path):
     assert (attempt[1]["rolltape.calls"], attempt[1]["rolltape.state"]) == (2, "completed")
     assert reward[1]["gen_ai.evaluation.score.value"] == 0.5
 
-    resource = attributes(collector.requests[0].resource_spans[0].resource)
+    resource = attributes(collector.requests["traces"][0].resource_spans[0].resource)
     assert resource["service.name"] == "recorder"
     assert resource["deployment.environment.name"] == "test"
-    sent = {name.lower(): value for name, value in collector.headers[0].items()}
+    sent = {name.lower(): value for name, value in collector.headers["traces"][0].items()}
     assert (sent["authorization"], sent["x-tenant"]) == ("Bearer key", "one")
-    assert collector.answered[0] == ("/v1/traces", 200)
+    assert collector.answered["traces"][0] == ("/v1/traces", 200)
 
 
 def test_nothing_that_was_said_is_in_a_span(tmp_path):
     with collecting() as collector, serving(tmp_path, collector) as (proxy, _):
         said = chat(proxy.base_url("secret")).choices[0].message.content
         collector.await_spans(1)
-    raw = b"".join(request.SerializeToString() for request in collector.requests)
+    raw = b"".join(request.SerializeToString() for request in collector.requests["traces"])
     assert b"Hello" not in raw and said.encode() not in raw
 
 
@@ -167,14 +84,14 @@ def test_spans_wait_for_a_collector_that_is_away(tmp_path):
     with collecting(503, 429) as collector, serving(tmp_path, collector) as (proxy, _):
         replies = [chat(proxy.base_url(f"wait-{number}")) for number in range(3)]
         spans = collector.await_spans(3)
-    assert [code for _, code in collector.answered[:3]] == [503, 429, 200]
+    assert [code for _, code in collector.answered["traces"][:3]] == [503, 429, 200]
     assert len(replies) == len({found["rolltape.call_id"] for _, found in spans}) == len(spans)
 
 
 def test_a_refusal_ends_the_tries_and_no_call(tmp_path):
     with collecting(401) as collector, serving(tmp_path, collector) as (proxy, _):
         chat(proxy.base_url("lost"))
-        while not collector.answered:
+        while not collector.answered["traces"]:
             time.sleep(0.05)
         chat(proxy.base_url("sent"))
         ((_, found),) = collector.await_spans(1)
