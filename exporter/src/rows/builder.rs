@@ -133,6 +133,7 @@ impl RowBuilder<'_> {
             staleness: self.extras.at_version.zip(trained_from).map(|(at, from)| at - from),
             token_data: self.token_data(&nodes, &tokens.input_ids),
             annotations: self.streams(&spans, tokens.input_ids.len()),
+            scores: Vec::new(),
 
             // Its rewards.
             reward: self.latest.value(RewardScope::Episode),

@@ -48,7 +48,7 @@ pub trait ScoringServer {
 
 /// Returns true where the text of ids holds a text that the agent received. White space is not
 /// compared, since servers strip it.
-pub(crate) fn says(decoded: &str, received: &str) -> bool {
+pub fn says(decoded: &str, received: &str) -> bool {
     let plain = |text: &str| text.split_whitespace().collect::<String>();
     plain(decoded).contains(&plain(received))
 }

@@ -3,8 +3,7 @@
 
 use store::{AttemptRecord, Selection, Snapshot, SnapshotError};
 
-use crate::graph::scan::scan;
-use crate::scoring::paths::{ScorePath, score_paths};
+use crate::scoring::paths::{ScorePath, read_paths};
 
 /// Attempts that are read at least, as far as there are.
 const ATTEMPTS_MIN: usize = 16;
@@ -33,12 +32,7 @@ pub async fn sample_paths(
     let mut tokens = 0;
 
     for record in chosen(records, sample.share) {
-        let attempt = match scan(snapshot, record, None).await {
-            Ok((attempt, _)) => attempt,
-            Err(SnapshotError::Decode { .. } | SnapshotError::Word(..)) => continue,
-            Err(error) => return Err(error),
-        };
-        let found = score_paths(&attempt);
+        let Some(found) = read_paths(snapshot, record).await? else { continue };
         tokens += found.iter().map(|path| path.ids.len()).sum::<usize>();
         paths.extend(found);
         if tokens >= sample.tokens_max {
