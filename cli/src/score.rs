@@ -52,8 +52,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// Label of its weights, to be kept with the scores
-    #[arg(long, value_name = "LABEL", default_value = "")]
-    version: String,
+    #[arg(long, value_name = "LABEL")]
+    version: Option<String>,
     /// Variable that holds the server's API key
     #[arg(long, value_name = "NAME")]
     with_key_env: Option<String>,
@@ -76,8 +76,12 @@ pub(crate) async fn run(mut args: Args) -> CommandResult {
     let mut snapshot = Snapshot::open_here(location).await?;
     let (scorer, model) = scorer(&args).await?;
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("scores").join(&args.name));
-    let set =
-        ScoreSet { name: args.name.clone(), model, version: args.version.clone(), top: args.top };
+    let set = ScoreSet {
+        name: args.name.clone(),
+        model,
+        version: args.version.clone().unwrap_or_default(),
+        top: args.top,
+    };
     let folder = ScoreFolder::begin(&out, set).map_err(|error| {
         Failure::of(&error).hint("give another --out, or the options of the scores that are there")
     })?;
