@@ -150,7 +150,7 @@ struct ScoreCounts {
 }
 
 /// What a server says of a path.
-enum Outcome {
+enum ScoreOutcome {
     Row(Box<ScoredRow>, usize),
     Foreign,
     Refused(String),
@@ -161,7 +161,7 @@ struct ScoreRun {
     scorer: Arc<Scorer>,
     folder: ScoreFolder,
     /// Rows that are asked for, in order.
-    waiting: VecDeque<JoinHandle<Result<Outcome, Failure>>>,
+    waiting: VecDeque<JoinHandle<Result<ScoreOutcome, Failure>>>,
     at_once: usize,
     /// The last time at which scores were written.
     written: Instant,
@@ -200,13 +200,13 @@ impl ScoreRun {
         let outcome = next.await.map_err(|error| Failure::of(&error))?;
         self.waiting.pop_front();
         match outcome? {
-            Outcome::Row(row, tokens) => {
+            ScoreOutcome::Row(row, tokens) => {
                 self.counts.scored += 1;
                 self.counts.tokens += tokens as u64;
                 self.folder.add(*row).map_err(|error| Failure::of(&error))?;
             }
-            Outcome::Foreign => self.counts.foreign += 1,
-            Outcome::Refused(why) => {
+            ScoreOutcome::Foreign => self.counts.foreign += 1,
+            ScoreOutcome::Refused(why) => {
                 self.counts.refused += 1;
                 self.counts.why.get_or_insert(why);
             }
@@ -230,7 +230,11 @@ fn other_tokenizer() -> Failure {
 }
 
 /// Has a path scored, unless its ids are those of another tokenizer.
-async fn outcome(scorer: &Scorer, set: &ScoreSet, path: &ScorePath) -> Result<Outcome, Failure> {
+async fn outcome(
+    scorer: &Scorer,
+    set: &ScoreSet,
+    path: &ScorePath,
+) -> Result<ScoreOutcome, Failure> {
     let (mut told, mut same) = (0, 0);
     for (ids, texts) in path.told().take(TOLD_MAX) {
         let Some(text) = scorer.text(ids).await else { continue };
@@ -238,14 +242,14 @@ async fn outcome(scorer: &Scorer, set: &ScoreSet, path: &ScorePath) -> Result<Ou
         same += usize::from(texts.iter().any(|received| says(&text, received)));
     }
     if told > 0 && same == 0 {
-        return Ok(Outcome::Foreign);
+        return Ok(ScoreOutcome::Foreign);
     }
 
     Ok(match scorer.scores(&set.model, &path.ids).await? {
-        Scored::Refused(why) => Outcome::Refused(why),
+        Scored::Refused(why) => ScoreOutcome::Refused(why),
         Scored::Scores(scores) => match ScoredRow::new(set, path, &scores) {
-            Some(row) => Outcome::Row(Box::new(row), path.ids.len()),
-            None => Outcome::Refused("a token has no score".to_owned()),
+            Some(row) => ScoreOutcome::Row(Box::new(row), path.ids.len()),
+            None => ScoreOutcome::Refused("a token has no score".to_owned()),
         },
     })
 }

@@ -7,7 +7,7 @@ use clap::builder::{StyledStr, Styles};
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Record", &["serve", "run", "engine", "demo"]),
     ("Read", &["episodes", "show", "tail", "stats", "diff", "sql", "health", "view"]),
-    ("Train", &["reward", "close", "export", "feed"]),
+    ("Train", &["reward", "close", "score", "export", "feed"]),
     (
         "Look after",
         &[
@@ -27,7 +27,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
 ];
 
 /// The options that `-h` shows of commands with more than a screen of them.
-pub(crate) const USUAL: [(&str, &[&str]); 7] = [
+pub(crate) const USUAL: [(&str, &[&str]); 8] = [
     (
         "serve",
         &[
@@ -92,6 +92,13 @@ pub(crate) const USUAL: [(&str, &[&str]); 7] = [
         ],
     ),
     (
+        "score",
+        &[
+            "with", "name", "top", "out", "model", "at_once", "episode", "group", "location",
+            "device",
+        ],
+    ),
+    (
         "feed",
         &[
             "follow",
@@ -130,7 +137,7 @@ pub(crate) const USUAL: [(&str, &[&str]); 7] = [
 ];
 
 /// Two or three lines that a person would type, for each command that has options to choose.
-const EXAMPLES: [(&str, &str); 22] = [
+const EXAMPLES: [(&str, &str); 23] = [
     (
         "serve",
         "rolltape serve --upstream http://127.0.0.1:8000
@@ -173,6 +180,11 @@ const EXAMPLES: [(&str, &str); 22] = [
   rolltape view aider-amber --html session.html",
     ),
     ("reward", "rolltape reward aider-amber 1.0"),
+    (
+        "score",
+        "rolltape score --with http://localhost:8000 --as big --top 8
+  rolltape export --out data --scores scores/big",
+    ),
     (
         "export",
         "rolltape export --out data

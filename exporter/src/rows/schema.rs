@@ -306,7 +306,7 @@ pub(crate) fn score_column(name: &str) -> Option<(&str, &str)> {
 /// Returns the Arrow schema of rows with scores of these names.
 pub(crate) fn scored_schema(names: &[String]) -> SchemaRef {
     let of_name = |name| SCORE_COLUMNS.iter().map(move |column| column.field_of(name));
-    let scores = names.iter().flat_map(of_name);
+    let scores = names.iter().map(String::as_str).flat_map(of_name);
     Arc::new(Schema::new(COLUMNS.iter().map(SchemaColumn::field).chain(scores).collect::<Fields>()))
 }
 
@@ -369,7 +369,7 @@ impl SchemaColumn {
     }
 
     /// Returns the field with the name of scores in its own.
-    fn field_of(&self, scores: &String) -> Field {
+    fn field_of(&self, scores: &str) -> Field {
         self.field().with_name(self.name.replace("NAME", scores))
     }
 

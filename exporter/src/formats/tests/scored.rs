@@ -39,7 +39,7 @@ fn rows_of_the_contract_have_columns_of_the_name() {
 }
 
 #[test]
-fn trl_gets_candidates_of_what_is_trained_with_the_token_among_them() {
+fn trl_gets_candidates_of_what_is_trained() {
     let row = &scored(Format::TrlDistillation, |_| {})[0];
     assert_eq!(row["completion_mask"], json!([0, 0, 1, 0, 1, 1]));
     let none = [-1, -1, -1];
@@ -60,7 +60,7 @@ fn trl_gets_no_row_that_no_teacher_scored() {
 }
 
 #[test]
-fn verl_gets_the_next_token_at_each_place_as_its_teachers_answer() {
+fn verl_gets_what_its_teachers_answer() {
     let extra = &scored(Format::Verl, |_| {})[0]["extra_fields"];
     let ids = [[9, 2], [8, 9], [8, 9], [8, 9], [8, 9], [0, 0]];
     assert_eq!(extra["teacher_ids"], json!(ids));
@@ -78,7 +78,7 @@ fn verl_gets_the_next_token_at_each_place_as_its_teachers_answer() {
 }
 
 #[test]
-fn prime_rl_trains_towards_the_reference_and_by_rewards_where_it_has_advantages() {
+fn prime_rl_trains_towards_the_reference() {
     let row = &scored(Format::PrimeRl, |_| {})[0];
     assert_eq!(row["ref_logprobs"], json!([0.0, -1.5, -3.5, -3.5, -3.5, -3.5]));
     assert_eq!(row["ref_kl_weights"], json!([0.0, 0.0, 1.0, 0.0, 1.0, 1.0]));

@@ -36,10 +36,7 @@ pub(crate) const SCORED: &[RecordColumn<Sample>] = &[
         "teacher_logprobs",
         Getter::Float32s(|s| s.teacher().map(|scores| targets(scores.logprobs.clone()))),
     ),
-    RecordColumn::optional(
-        "teacher_loss_fn_inputs",
-        Getter::StructIf(|s| has_tops(s), SOFT_TARGETS),
-    ),
+    RecordColumn::optional("teacher_loss_fn_inputs", Getter::StructIf(has_tops, SOFT_TARGETS)),
 ];
 
 /// Columns of targets that are distributions: ids, and their probabilities where the loss trains.

@@ -35,10 +35,10 @@ fn teacher_rows(sample: &Sample, scores: &RowScores) -> (Vec<Vec<i32>>, Vec<Vec<
     let ids = &sample.row.tokens.input_ids;
     let width = scores.top.as_ref().map_or(1, |top| top.width - 1);
     let mut rows = (Vec::with_capacity(ids.len()), Vec::with_capacity(ids.len()));
-    for place in 1..ids.len() {
+    for (place, id) in ids.iter().enumerate().skip(1) {
         let mut here: Vec<(i32, f32)> = match scores.top {
             Some(_) => scores.at(place).take(width).collect(),
-            None => vec![(ids[place], scores.logprobs[place])],
+            None => vec![(*id, scores.logprobs[place])],
         };
         here.resize(width, (0, NO_LOGPROB));
         rows.0.push(here.iter().map(|(id, _)| *id).collect());
