@@ -29,10 +29,10 @@ const TOLD_MAX: usize = 3;
 /// Longest name of scores, in bytes.
 const NAME_MAX: usize = 64;
 
-/// Score recorded tokens under another model, and keep its logprobs in files beside exports
+/// Score recorded tokens under another model, such as a teacher
 ///
-/// A server (vLLM, SGLang, rolltape) or a model folder scores each trajectory once. Called again, it
-/// goes on where it stopped. `rolltape export --scores DIR` joins the scores with rows.
+/// A server (vLLM, SGLang, rolltape) or a model folder is asked for the logprobs of each trajectory,
+/// which files beside exports keep. Called again, it goes on where it stopped. `rolltape export --scores DIR` joins the scores with rows.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Scores")]
 pub(crate) struct Args {

@@ -183,13 +183,14 @@ const EXAMPLES: [(&str, &str); 23] = [
     (
         "score",
         "rolltape score --with http://localhost:8000 --as big --top 8
-  rolltape export --out data --scores scores/big",
+  rolltape score --with ~/models/Qwen3-8B --as big --group issue-7",
     ),
     (
         "export",
         "rolltape export --out data
   rolltape export --format trl --group issue-7 --out steps.parquet
-  rolltape export --out data --new",
+  rolltape export --out data --new
+  rolltape export --format trl-distillation --scores scores/big --out student",
     ),
     ("feed", "rolltape feed --consumer trainer --unit group --follow --ack --out -"),
     (
