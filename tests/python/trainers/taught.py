@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "engine" / "models" / "tiny")
 import make  # noqa: E402
 
 SEED = 0
-STEPS = 120
+STEPS = 80
 BATCH = 16
 RATE = 5e-4
-EPISODES = 700
+EPISODES = 350
 
 
 def teacher(out):
@@ -50,6 +50,11 @@ def loss_of(model, batch):
         _metrics={"train": defaultdict(list)},
         _teacher_ids=[],
         _last_forward_time_s=0.0,
+        _step_forward_tokens=0.0,
+        _step_trained_tokens=0.0,
+        _step_seq_len_weighted=0.0,
+        _step_samples=0.0,
+        _step_forward_s=0.0,
     )
     return AsyncDistillationTrainer._compute_loss(trainer, model, batch)
 
