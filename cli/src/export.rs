@@ -9,7 +9,7 @@ use std::error::Error;
 use std::io::{self, ErrorKind, IsTerminal};
 use std::process::ExitCode;
 
-use exporter::{ExportError, Omission, Options, Report, WriteError};
+use exporter::{ExportError, Omission, Options, Report, ScoreCount, ScoreFolderError, WriteError};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use store::Snapshot;
@@ -135,6 +135,9 @@ pub(crate) fn failure(error: &ExportError) -> Failure {
             failure.hint("give --tokenizer the folder of the model that answered it")
         }
 
+        ExportError::Scores(ScoreFolderError::NotScores(_)) => {
+            failure.hint("--scores names a folder that `rolltape score` has made")
+        }
         ExportError::Write(WriteError::Foreign { .. }) => {
             failure.hint("give another --out, or --overwrite to replace it")
         }
@@ -207,12 +210,26 @@ fn as_text(report: &Report) -> Vec<String> {
     let kinds = report.notes.kinds.iter().filter(|(kind, _)| **kind != "main");
     lines.extend(kinds.map(|(kind, count)| format!("  {count} x {kind}")));
     lines.extend(rewards::report_lines(report));
+    lines.extend(score_lines(report));
     let reasons = report.notes.reasons.iter();
     lines.extend(reasons.map(|(reason, count)| format!("  {count} x {}", reason.as_str())));
     lines.extend(left_out_lines(report));
     lines.extend(other_lists_line(report));
     lines.extend(report.files.iter().map(|file| file.display().to_string()));
     lines
+}
+
+/// The lines on scores: `  big: 9 rows scored, 1 not, 2 of other ids`.
+fn score_lines(report: &Report) -> impl Iterator<Item = String> {
+    report.scores.iter().map(|count| {
+        let mut line = format!("  {}: {} scored", count.name, print::count(count.rows, "row"));
+        for (number, what) in [(count.without, "not"), (count.other_ids, "of other ids")] {
+            if number > 0 {
+                line = format!("{line}, {number} {what}");
+            }
+        }
+        line
+    })
 }
 
 fn report_json(report: &Report) -> Value {
@@ -222,6 +239,13 @@ fn report_json(report: &Report) -> Value {
         report.left_out.iter().map(|(why, left)| (why, left.count)).collect();
     let left_out_tokens: BTreeMap<_, _> =
         report.left_out.iter().map(|(why, left)| (why, left.trained_tokens)).collect();
+
+    let counts = |count: &ScoreCount| {
+        let ScoreCount { rows, without, other_ids, .. } = count;
+        json!({"rows": rows, "without": without, "other_ids": other_ids})
+    };
+    let scores: BTreeMap<_, _> =
+        report.scores.iter().map(|count| (count.name.as_str(), counts(count))).collect();
 
     json!({
         "rows": report.rows,
@@ -235,6 +259,7 @@ fn report_json(report: &Report) -> Value {
         // The last entry is of the episodes without a group, and is none itself.
         "groups": report.groups.iter().filter(|group| group.group.is_some()).count(),
         "flat_groups": rewards::flat_groups(report),
+        "scores": scores,
         "models": report.notes.models,
         "other_models": report.notes.other_models,
         "left_out": left_out,
@@ -255,6 +280,15 @@ mod tests {
         report.shards_of_other_lists = vec![1, 3];
         let line = other_lists_line(&report).unwrap();
         assert!(line.starts_with("  shard 1 and 3 beside it is of another list"), "{line}");
+    }
+
+    #[test]
+    fn rows_that_got_no_scores_are_told() {
+        let mut report = Report::default();
+        let name = "big".to_owned();
+        report.scores = vec![ScoreCount { name, rows: 9, without: 0, other_ids: 2 }];
+        assert!(score_lines(&report).eq(["  big: 9 rows scored, 2 of other ids"]));
+        assert_eq!(report_json(&report)["scores"]["big"]["other_ids"], 2);
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod print;
 mod reading;
 mod reward;
 mod run;
+mod score;
 mod scoring;
 mod secret_file;
 mod serve;
@@ -88,7 +89,8 @@ An option that shows [env: NAME] can also be set by that environment variable.";
 enum Command {
     Serve(Box<serve::Args>),
     Run(Box<run::Args>),
-    Export(export::Args),
+    Export(Box<export::Args>),
+    Score(Box<score::Args>),
     Feed(feed::Args),
     Episodes(episodes::Args),
     Show(show::Args),
@@ -190,7 +192,8 @@ fn main() -> ExitCode {
         match cli.command {
             Command::Serve(args) => serve::run(*args, cli.global.log_format).await,
             Command::Run(args) => run::run(*args).await,
-            Command::Export(args) => export::run(args).await,
+            Command::Export(args) => export::run(*args).await,
+            Command::Score(args) => score::run(*args).await,
             Command::Feed(args) => feed::run(args).await,
             Command::Episodes(args) => episodes::run(args).await,
             Command::Show(args) => show::run(args).await,

@@ -22,6 +22,8 @@ use crate::rewards::groups::RewardGroups;
 use crate::rows::builder::rows;
 use crate::rows::retokenize::retokenize;
 use crate::rows::verdict::Verdicts;
+use crate::scoring::folder::ScoreFolderError;
+use crate::scoring::join::ScoreFolders;
 use crate::weigh::weigh;
 
 /// Reason why nothing was exported. No file is left behind.
@@ -43,6 +45,9 @@ pub enum ExportError {
     /// The store could not be read.
     #[error("cannot read the store")]
     Read(#[from] SnapshotError),
+    /// A folder of scores could not be used.
+    #[error("cannot join scores")]
+    Scores(#[from] ScoreFolderError),
     /// The files could not be written.
     #[error("cannot write the export")]
     Write(#[from] WriteError),
@@ -70,7 +75,8 @@ pub async fn export_with_progress(
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Report, ExportError> {
     let mut report = Report::default();
-    let mut sink = ExportSink::create(options).await?;
+    let mut scores = ScoreFolders::open(&options.scores)?;
+    let mut sink = ExportSink::create(options, &scores.names()).await?;
     let selected = select(&mut snapshot, options, &sink).await?;
     let groups = RewardGroups::new(options.rewards.advantage, &selected.attempts);
 
@@ -100,13 +106,15 @@ pub async fn export_with_progress(
         // What is written of it.
         sink.start_attempt(&attempt, left, next).await?;
         let extras = options.row_extras(&groups, &attempt.record);
-        for row in rows(&attempt, &derived, &shares, extras) {
+        for mut row in rows(&attempt, &derived, &shares, extras) {
+            scores.join(&mut row)?;
             report.add_row(&row);
             sink.add_row(row, next.numbers).await?;
         }
         sink.end_attempt(next).await?;
     }
     progress(planned.len(), planned.len());
+    report.scores = scores.counts();
     report.finish(sink, groups, options, planned.len() as u64).await
 }
 

@@ -16,12 +16,14 @@
 //! - `notes`: what was kept, what was left out, and why. Every step adds to them.
 //!
 //! `export`, `feed`, `diagnosis`, `annotate` and `links` stand above these and call `derive`;
-//! `segments` brings files of sealed attempts to where they are read. Each
-//! module uses only modules below it: `notes`, `graph`, `weigh` and `rewards`, `rows` and `input`,
-//! `forks` and `options`, `formats`, `output`.
+//! `segments` brings files of sealed attempts to where they are read. `scoring` stands below
+//! `diagnosis` and `export`: what is scored, and what rows get of it. Each module uses only modules
+//! below it: `notes`, `graph`, `weigh` and `rewards`, `rows` and `input`, `forks` and `options`,
+//! `formats`, `output`.
 //!
 //! `input`, `graph::scan` and `rewards::scored_attempt` read the store. `output` writes files, and
-//! objects over the network. Nothing else does I/O.
+//! objects over the network; `scoring::folder` reads and writes files of scores. Nothing else does
+//! I/O.
 //!
 //! In reading order:
 //! - [`export()`], [`Options`], [`Report`]: the whole walk.
@@ -38,6 +40,7 @@
 //!   one episode, and why. [`trainer_gaps()`]: how far a trainer's logprobs are from its own.
 //! - [`audit()`], [`AuditReport`], [`ScoringServer`]: whether recorded logprobs are those of the
 //!   policy, and why not.
+//! - [`read_paths()`], [`ScoreFolder`]: scores of recorded ids under another model.
 //! - [`health()`], [`HealthReport`], [`Thresholds`]: verdicts on a run, check by check.
 //! - [`KindReason`]: why a trajectory is of its kind; [`SharedTokens`]: where tokens are trained.
 //! - [`RewardOptions`], [`Advantage`], [`GroupSummary`], [`VersionFilter`], [`VersionMismatch`]:
@@ -98,8 +101,11 @@ pub use rewards::advantage::{Advantage, EPSILON, STD_DDOF, mean, std};
 pub use rewards::groups::GroupSummary;
 pub use rows::retokenize::{RetokenizeError, Retokenizer};
 pub use rows::schema::{COLUMNS, SCHEMA_VERSION, SchemaColumn, schema};
-pub use scoring::paths::{SampledSpan, ScorePath, StatedSampling};
-pub use scoring::server::{Scored, ScoringServer};
+pub use scoring::folder::{ScoreFolder, ScoreFolderError};
+pub use scoring::join::ScoreCount;
+pub use scoring::paths::{SampledSpan, ScorePath, StatedSampling, read_paths};
+pub use scoring::server::{Scored, ScoringServer, says};
+pub use scoring::sidecar::{ScoreSet, ScoredRow};
 pub use segments::{FetchError, SegmentSource, segments_at_hand};
 pub use trainer_gaps::{TrainerGap, trainer_gaps};
 pub use weigh::SharedTokens;

@@ -9,6 +9,7 @@ pub(crate) mod file_mode;
 pub(crate) mod format;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use episode::{Micros, TrajectoryKind};
@@ -60,6 +61,8 @@ pub struct Options {
     pub versions: VersionFilter,
     /// Makes ids for conversations of which no server reported any.
     pub retokenizer: Option<Arc<Retokenizer>>,
+    /// Folders of scores that rows get.
+    pub scores: Vec<PathBuf>,
     /// Takes only episodes with at least this reward.
     pub min_reward: Option<f64>,
     /// Leaves out attempts that the infrastructure failed.
@@ -205,12 +208,15 @@ impl Options {
         self.models.as_ref().unwrap_or(self.format.models())
     }
 
-    /// Returns the options as a manifest shows them. Options that only decide which episodes this
+    /// Returns the options as a manifest shows them, with the names of scores. Options that only decide which episodes this
     /// run takes are not among them.
-    pub(crate) fn in_manifest(&self, encoding: Encoding) -> Value {
+    pub(crate) fn in_manifest(&self, encoding: Encoding, scores: &[String]) -> Value {
         let mut options = json!(ManifestOptions::new(self, encoding));
         if let Some(least) = self.min_reward {
             options["min_reward"] = json!(least);
+        }
+        if !scores.is_empty() {
+            options["scores"] = json!(scores);
         }
         if self.no_infrastructure_failed {
             options["no_infrastructure_failed"] = json!(true);

@@ -51,6 +51,8 @@ TRAINED = {
     "gkd": "sft",
 }
 """The trainers of TRL, each with the format that it takes a step on."""
+TAUGHT = ("tinker", "trl-distillation", "verl")
+"""Formats with fields of a teacher, of trainers that are in a package registry."""
 SCORED = ("art", "nemo-gym", "skyrl", "verifiers")
 
 pytestmark = [
@@ -101,7 +103,17 @@ def all_read(played, odd_files, tmp_path_factory):
     files = {format: export(proxy, format, folder, *kinds)[0] for format in READ}
     files["verl-sessions"] = export(proxy, "verl", folder / "all", "--min-reward", "-1e9")[0]
     files |= {f"{format}/odd": file for format, file in odd_files.items() if format in READ}
+    files |= taught_files(proxy, folder, kinds)
     return read_all(files, folder)
+
+
+def taught_files(proxy, folder, kinds):
+    """Exports with the scores of a teacher, which is the model itself."""
+    scores = folder / "scores"
+    proxy.command("score", "--with", harness.MODEL, "--as", "self", "--top", "4", "--out", scores)
+    words = (*kinds, "--scores", scores)
+    made = {f"{f}/taught": export(proxy, f, folder / "taught", *words)[0] for f in TAUGHT}
+    return made | {"trl-distillation": made.pop("trl-distillation/taught")}
 
 
 def read_all(files, folder):
@@ -193,6 +205,17 @@ def test_the_trainers_own_types_read_the_rows(format, read, played, record_prope
     assert read[format]["ids"] == sum(sum(row["loss_mask"]) for row in kept)
 
 
+@pytest.mark.parametrize("format", ("tinker/taught", "trl-distillation", "verl/taught"))
+def test_trainers_read_the_scores_of_a_teacher(format, all_read, played):
+    """As many tokens as without, each with what its trainer reads of a teacher."""
+    found = all_read[format]
+    assert "error" not in found, found["error"]
+    rows = [row for row in played.rows() if (row["kind"], row["group_id"]) == ("main", "games")]
+    assert (found["rows"], found["ids"]) == (len(rows), sum(sum(row["loss_mask"]) for row in rows))
+    if format == "verl/taught":
+        assert found["taught"] == len(rows) and found["divergence"] > 0
+
+
 @pytest.mark.parametrize("format", READ)
 def test_the_trainers_own_types_read_odd_messages_and_tools(format, odd):
     rows, read = odd
@@ -250,7 +273,7 @@ def test_dpo_takes_a_step_on_pairs(logged):
 
 
 def test_the_page_tells_what_read_each_format(read, logged):
-    named = [*((format, read[format]) for format in READ)]
+    named = [*((format, read[format]) for format in (*READ, "trl-distillation"))]
     named += [(format, logged[trainer]) for trainer, format in TRAINED.items()]
     lines = sorted(f"| `{format}` | `{by['loader']}` | {by['version']} |" for format, by in named)
     table = "\n".join(["| format | read by | of |", "| --- | --- | --- |", *lines, ""])

@@ -48,6 +48,11 @@ pub(crate) struct ExportRows {
     /// once: the first row. keep: all of them.
     #[arg(long, value_name = "RULE", default_value = "once", value_parser = shared)]
     shared: SharedTokens,
+    /// A folder of scores to join; repeatable
+    ///
+    /// `rolltape score` makes it. Formats of trainers take the first that has scores of a row.
+    #[arg(long, value_name = "DIR")]
+    scores: Vec<PathBuf>,
     /// Model folder, or its tokenizer.json, that makes missing ids
     ///
     /// Its chat template and tokenizer make ids where no server reported any.
@@ -69,6 +74,7 @@ impl ExportRows {
             kinds: self.kind.into_iter().collect(),
             models: self.model,
             shared: self.shared,
+            scores: self.scores,
             retokenizer: retokenizer(self.tokenizer.as_deref())?,
             ..options
         })

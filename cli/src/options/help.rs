@@ -7,7 +7,7 @@ use clap::builder::{StyledStr, Styles};
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Record", &["serve", "run", "engine", "demo"]),
     ("Read", &["episodes", "show", "tail", "stats", "diff", "sql", "health", "view"]),
-    ("Train", &["reward", "close", "export", "feed"]),
+    ("Train", &["reward", "close", "score", "export", "feed"]),
     (
         "Look after",
         &[
@@ -27,7 +27,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
 ];
 
 /// The options that `-h` shows of commands with more than a screen of them.
-pub(crate) const USUAL: [(&str, &[&str]); 7] = [
+pub(crate) const USUAL: [(&str, &[&str]); 8] = [
     (
         "serve",
         &[
@@ -92,6 +92,13 @@ pub(crate) const USUAL: [(&str, &[&str]); 7] = [
         ],
     ),
     (
+        "score",
+        &[
+            "with", "name", "top", "out", "model", "at_once", "episode", "group", "location",
+            "device",
+        ],
+    ),
+    (
         "feed",
         &[
             "follow",
@@ -130,7 +137,7 @@ pub(crate) const USUAL: [(&str, &[&str]); 7] = [
 ];
 
 /// Two or three lines that a person would type, for each command that has options to choose.
-const EXAMPLES: [(&str, &str); 22] = [
+const EXAMPLES: [(&str, &str); 23] = [
     (
         "serve",
         "rolltape serve --upstream http://127.0.0.1:8000
@@ -174,10 +181,16 @@ const EXAMPLES: [(&str, &str); 22] = [
     ),
     ("reward", "rolltape reward aider-amber 1.0"),
     (
+        "score",
+        "rolltape score --with http://localhost:8000 --as big --top 8
+  rolltape score --with ~/models/Qwen3-8B --as big --group issue-7",
+    ),
+    (
         "export",
         "rolltape export --out data
   rolltape export --format trl --group issue-7 --out steps.parquet
-  rolltape export --out data --new",
+  rolltape export --out data --new
+  rolltape export --format trl-distillation --scores scores/big --out student",
     ),
     ("feed", "rolltape feed --consumer trainer --unit group --follow --ack --out -"),
     (

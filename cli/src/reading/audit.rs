@@ -5,7 +5,7 @@
 
 mod page;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::ValueParser;
@@ -18,7 +18,7 @@ use store::Snapshot;
 use crate::exit::{CommandResult, Failure};
 use crate::options::device::DeviceArgs;
 use crate::options::episodes::SelectionArgs;
-use crate::scoring::key;
+use crate::scoring::ScoredWith;
 use crate::scoring::scorer::{Scorer, ScorerWeights};
 use crate::scoring::weights::WeightsPattern;
 use crate::{print, terminal};
@@ -120,15 +120,12 @@ async fn scorer(args: &Args, paths: &[ScorePath]) -> Result<Scorer, Failure> {
         (None, None) => newest(paths),
     };
     let weights = ScorerWeights { own, pattern: args.weights.clone(), ..ScorerWeights::default() };
-    let folder = Path::new(&args.with);
-    let is_folder = folder.exists() || !(args.with.contains("://") || args.with.contains(':'));
-    if !is_folder {
-        let key = args.with_key_env.as_deref().map(key).transpose()?;
-        return Scorer::of_url(&args.with, key, weights).await;
-    }
-
+    let with = ScoredWith::of(&args.with);
     let options = args.device.apply(::engine::EngineOptions::default());
-    let mut scorer = Scorer::of_folder(folder, options, weights).await?;
+    let mut scorer = with.scorer(args.with_key_env.as_deref(), options, weights).await?;
+    if let ScoredWith::Url(_) = with {
+        return Ok(scorer);
+    }
     for (name, folder) in &args.adapter {
         scorer.add_adapter(name, folder).await?;
     }

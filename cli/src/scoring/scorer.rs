@@ -86,7 +86,8 @@ impl Scorer {
         weights: ScorerWeights,
     ) -> Result<Self, Failure> {
         let socket = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), "--with")?;
-        let options = EngineOptions { max_logprobs: TOP_OF_ENGINE, ..options };
+        let max_logprobs = options.max_logprobs.max(TOP_OF_ENGINE);
+        let options = EngineOptions { max_logprobs, ..options };
         let engine = load(folder, options).await?;
         let listener = open(socket)?;
         let url = format!("http://{}", listener.local_addr()?);
@@ -115,6 +116,37 @@ impl Scorer {
         }
         self.models.push(name.to_owned());
         Ok(())
+    }
+
+    /// Asks for this many ids beside each token.
+    pub(crate) fn ask_for(&mut self, top: usize) {
+        self.top = top;
+    }
+
+    /// Asks for the scores of ids under a model of the server, or under its first.
+    pub(crate) async fn scores(&self, model: &str, ids: &[u32]) -> Result<Scored, Failure> {
+        let known = self.models.iter().find(|known| *known == model).or(self.models.first());
+        // SGLang takes names of adapters only; its base model is what it asks without one.
+        let is_asked = self.dialect != Dialect::Sglang || known != self.models.first();
+        let model = known.filter(|_| is_asked).map(String::as_str);
+        let question = ScoreQuestion { ids, top: self.top, model };
+        let (path, body) = question.request(self.dialect).map_err(|e| Failure::of(&e))?;
+        let (status, reply) = self.post(path, &body).await?;
+        match status {
+            200 => {
+                let scores = question.answer(self.dialect, &reply);
+                Ok(Scored::Scores(scores.map_err(|error| Failure::of(&error))?))
+            }
+            400 | 413 | 422 => Ok(Scored::Refused(refusal(&reply).to_string())),
+            _ => Err(refusal(&reply).context(&format!("{} answered {status}", self.base))),
+        }
+    }
+
+    /// Asks for the text of ids.
+    pub(crate) async fn text(&self, ids: &[u32]) -> Option<String> {
+        let model = self.models.first().map(String::as_str);
+        let reply = self.answer(wire::text_question(self.dialect, model, ids)).await?;
+        wire::text_answer(&reply)
     }
 
     async fn identify(&mut self) -> Result<(), Failure> {
@@ -191,18 +223,7 @@ impl ScoringServer for Scorer {
     }
 
     async fn score(&mut self, model: &str, ids: &[u32]) -> Result<Scored, Failure> {
-        let known = self.models.iter().find(|known| *known == model).or(self.models.first());
-        let question = ScoreQuestion { ids, top: self.top, model: known.map(String::as_str) };
-        let (path, body) = question.request(self.dialect).map_err(|e| Failure::of(&e))?;
-        let (status, reply) = self.post(path, &body).await?;
-        match status {
-            200 => {
-                let scores = question.answer(self.dialect, &reply);
-                Ok(Scored::Scores(scores.map_err(|error| Failure::of(&error))?))
-            }
-            400 | 413 | 422 => Ok(Scored::Refused(refusal(&reply).to_string())),
-            _ => Err(refusal(&reply).context(&format!("{} answered {status}", self.base))),
-        }
+        self.scores(model, ids).await
     }
 
     async fn encode(&mut self, chat: &Bytes) -> Option<Vec<u32>> {
@@ -220,9 +241,7 @@ impl ScoringServer for Scorer {
     }
 
     async fn decode(&mut self, ids: &[u32]) -> Option<String> {
-        let model = self.models.first().map(String::as_str);
-        let reply = self.answer(wire::text_question(self.dialect, model, ids)).await?;
-        wire::text_answer(&reply)
+        self.text(ids).await
     }
 
     async fn first_id(&mut self) -> Option<u32> {

@@ -13,6 +13,7 @@ use crate::rewards::groups::GroupSummary;
 use crate::rewards::latest::LatestRewards;
 use crate::rows::row::Row;
 use crate::rows::verdict::Verdicts;
+use crate::scoring::join::ScoreCount;
 use crate::weigh::TokenShares;
 
 /// Counts of what an export wrote.
@@ -35,6 +36,8 @@ pub struct Report {
     pub shards_of_other_lists: Vec<u32>,
     /// Counts of what was kept and what was not, with the reasons.
     pub notes: Notes,
+    /// What rows got of each set of scores.
+    pub scores: Vec<ScoreCount>,
     /// Attempts, rows and turns that the options or the format leave out.
     pub left_out: Omissions,
 }

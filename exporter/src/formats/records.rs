@@ -29,8 +29,8 @@ use crate::formats::records::samples::SampleRecords;
 use crate::formats::records::trajectories::TrajectoryRecords;
 use crate::formats::records::turns::TurnRecords;
 use crate::formats::refusals::{
-    RowRefusal, nothing, unanswered, unlabeled, unscored, untrained, untrained_or_unscored,
-    untrained_or_unscored_unless_aborted,
+    RowRefusal, nothing, unanswered, unlabeled, unscored, untaught, untrained,
+    untrained_or_unscored, untrained_or_unscored_unless_aborted,
 };
 use crate::formats::sample::Sample;
 use crate::formats::table::{RecordColumn, Table};
@@ -103,13 +103,32 @@ impl<T> PendingRecords for Table<T> {
     }
 }
 
+/// Returns the builder of a format whose rows have scores of these names. Rewards above
+/// `label_above` are good ones.
+pub(crate) fn scored_record_builder(
+    format: Format,
+    label_above: f64,
+    scores: &[String],
+) -> Box<dyn RecordBuilder> {
+    let samples = |columns, more| {
+        Box::new(SampleRecords::new(format, columns, untrained, label_above).and(more))
+    };
+    match format {
+        _ if scores.is_empty() => record_builder(format, label_above),
+        Format::Trajectories => Box::new(TrajectoryRecords::new(scores)),
+        Format::PrimeRl => samples(prime_rl::COLUMNS, prime_rl::SCORED),
+        Format::Tinker => samples(tinker::COLUMNS, tinker::SCORED),
+        _ => record_builder(format, label_above),
+    }
+}
+
 /// Returns the builder of a format. Rewards above `label_above` are good ones.
 pub(crate) fn record_builder(format: Format, label_above: f64) -> Box<dyn RecordBuilder> {
     let samples = |columns: &'static [RecordColumn<Sample>], refusal: RowRefusal| {
         Box::new(SampleRecords::new(format, columns, refusal, label_above))
     };
     match format {
-        Format::Trajectories => Box::new(TrajectoryRecords::new()),
+        Format::Trajectories => Box::new(TrajectoryRecords::new(&[])),
         Format::Calls => Box::new(CallRecords::new()),
         Format::Turns => Box::new(TurnRecords::new()),
 
@@ -126,6 +145,7 @@ pub(crate) fn record_builder(format: Format, label_above: f64) -> Box<dyn Record
         Format::Art => samples(art::COLUMNS, untrained_or_unscored),
         Format::Trl => Box::new(BlockRecords::new(trl::COLUMNS, untrained)),
         Format::TrlAsync => samples(trl::ASYNC, untrained_or_unscored),
+        Format::TrlDistillation => samples(trl::DISTILLATION, untaught),
         Format::Verl => samples(verl::COLUMNS, untrained),
         Format::PrimeRl => samples(prime_rl::COLUMNS, untrained),
         Format::SkyRl => samples(skyrl::COLUMNS, untrained_or_unscored),

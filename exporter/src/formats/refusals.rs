@@ -37,6 +37,11 @@ pub(crate) fn untrained_or_unscored_unless_aborted(row: &Row) -> Option<RefusalR
     if row.is_aborted() { unscored(row) } else { untrained_or_unscored(row) }
 }
 
+/// Refuses rows that no other model has scored.
+pub(crate) fn untaught(row: &Row) -> Option<RefusalReason> {
+    untrained(row).or_else(|| row.scores.is_empty().then_some("rows_without_scores"))
+}
+
 /// Refuses rows that would have no label.
 pub(crate) fn unlabeled(row: &Row) -> Option<RefusalReason> {
     (row.tokens.trained() == 0).then_some("rows_without_trained_tokens")

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::input::plan::{AttemptNumbers, comparison_key, key_of_set};
 use crate::rows::messages::RowMessage;
 use crate::rows::row::{Row, TurnRow};
+use crate::rows::scores::RowScores;
 
 /// One training sample: a row, or the part of a row that trains some of its messages.
 #[derive(Debug, Clone)]
@@ -76,6 +77,12 @@ impl Sample {
     /// Returns the messages from the first that it may train on.
     pub(crate) fn completion_messages(&self) -> Vec<RowMessage> {
         self.messages().drain(self.span.first_trained..).collect()
+    }
+
+    /// Returns the scores of the model that it is trained towards: those of the first folder that
+    /// has some.
+    pub(crate) fn teacher(&self) -> Option<&RowScores> {
+        self.row.scores.first()
     }
 
     /// Returns the number of tokens of the first prompt.

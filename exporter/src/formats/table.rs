@@ -12,7 +12,7 @@ use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use arrow::error::ArrowError;
 
 use crate::formats::trainers::replay::ExpertRouting;
-use crate::rows::columns::{list, messages, strings, texts};
+use crate::rows::columns::{list, messages, nested, strings, texts};
 use crate::rows::messages::RowMessage;
 use crate::rows::schema::{json_field, message_fields};
 
@@ -38,6 +38,8 @@ pub(crate) enum Getter<T: 'static> {
     /// Lists of integers.
     IntRows(fn(&T) -> Option<Vec<Vec<i32>>>),
     Float32s(fn(&T) -> Option<Vec<f32>>),
+    /// Lists of numbers.
+    FloatRows(fn(&T) -> Option<Vec<Vec<f32>>>),
     Texts(fn(&T) -> Option<Vec<String>>),
     /// One JSON document each.
     Jsons(fn(&T) -> Option<Vec<String>>),
@@ -83,6 +85,7 @@ impl<T> RecordColumn<T> {
             Getter::Float32s(get) => {
                 lists(field, records, get, |v| Arc::new(Float32Array::from(v)))?
             }
+            Getter::FloatRows(get) => float_rows(field, records, get)?,
             Getter::Texts(get) | Getter::Jsons(get) => text_lists(field, records, get)?,
             Getter::Messages(get) => message_lists(field, records, get)?,
             Getter::ExpertRouting(get) => routings(field, records, get)?,
@@ -111,12 +114,15 @@ impl<T> Getter<T> {
             Self::Ints(_) => list_of(DataType::Int32),
             Self::IntRows(_) => list_of(list_of(DataType::Int32)),
             Self::Float32s(_) => list_of(DataType::Float32),
+            Self::FloatRows(_) => list_of(list_of(DataType::Float32)),
             Self::Texts(_) => list_of(DataType::Utf8),
             Self::Jsons(_) => DataType::List(Arc::new(json_field("element"))),
             Self::Messages(_) => list_of(DataType::Struct(template_fields())),
             Self::ExpertRouting(_) => list_of(list_of(list_of(DataType::Int32))),
 
-            Self::Struct(columns) | Self::StructIf(_, columns) => DataType::Struct(fields(columns)),
+            Self::Struct(columns) | Self::StructIf(_, columns) => {
+                DataType::Struct(fields(*columns))
+            }
         }
     }
 }
@@ -146,11 +152,23 @@ fn int_rows<T>(
     get: fn(&T) -> Option<Vec<Vec<i32>>>,
 ) -> Result<ArrayRef, ArrowError> {
     let found: Vec<Option<Vec<Vec<i32>>>> = records.iter().map(get).collect();
-    let rows = || found.iter().flatten().flatten();
-    let of_row = Field::new("element", list_of(DataType::Int32), false);
-    let values = Int32Array::from_iter_values(rows().flatten().copied());
-    let lists = list(&of_row, rows().map(|row| Some(row.len())), Arc::new(values))?;
-    list(field, found.iter().map(|rows| rows.as_ref().map(Vec::len)), lists)
+    let values = found.iter().flatten().flatten().flatten().copied();
+    nested(field, lengths(&found), Arc::new(Int32Array::from_iter_values(values)))
+}
+
+fn float_rows<T>(
+    field: &Field,
+    records: &[T],
+    get: fn(&T) -> Option<Vec<Vec<f32>>>,
+) -> Result<ArrayRef, ArrowError> {
+    let found: Vec<Option<Vec<Vec<f32>>>> = records.iter().map(get).collect();
+    let values = found.iter().flatten().flatten().flatten().copied();
+    nested(field, lengths(&found), Arc::new(Float32Array::from_iter_values(values)))
+}
+
+/// Returns the lengths of the lists of each row.
+fn lengths<V>(found: &[Option<Vec<Vec<V>>>]) -> impl Iterator<Item = Option<Vec<usize>>> {
+    found.iter().map(|rows| rows.as_ref().map(|rows| rows.iter().map(Vec::len).collect()))
 }
 
 fn routings<T>(
@@ -205,7 +223,8 @@ fn struct_column<T>(
     validity: Option<NullBuffer>,
 ) -> Result<ArrayRef, ArrowError> {
     let fields = fields(columns);
-    let arrays = arrays(columns, &fields, records)?;
+    let columns: Vec<&RecordColumn<T>> = columns.iter().collect();
+    let arrays = arrays(&columns, &fields, records)?;
     Ok(Arc::new(StructArray::try_new(fields, arrays, validity)?))
 }
 
@@ -219,21 +238,29 @@ fn template_fields() -> Fields {
     renamed.collect()
 }
 
-fn fields<T>(columns: &[RecordColumn<T>]) -> Fields {
-    columns.iter().map(RecordColumn::field).collect()
+fn fields<'a, T>(columns: impl IntoIterator<Item = &'a RecordColumn<T>>) -> Fields
+where
+    T: 'static,
+{
+    columns.into_iter().map(RecordColumn::field).collect()
 }
 
 fn arrays<T>(
-    columns: &[RecordColumn<T>],
+    columns: &[&RecordColumn<T>],
     fields: &Fields,
     records: &[T],
 ) -> Result<Vec<ArrayRef>, ArrowError> {
     columns.iter().zip(fields).map(|(column, field)| column.array(field, records)).collect()
 }
 
+fn schema_of<T>(columns: &[&'static RecordColumn<T>]) -> SchemaRef {
+    let fields = fields(columns.iter().copied());
+    Arc::new(Schema::new_with_metadata(fields, HashMap::new()))
+}
+
 /// Records of one kind that wait to be made into a batch.
 pub(crate) struct Table<T: 'static> {
-    columns: &'static [RecordColumn<T>],
+    columns: Vec<&'static RecordColumn<T>>,
     schema: SchemaRef,
     pending: Vec<T>,
     bytes: usize,
@@ -241,8 +268,15 @@ pub(crate) struct Table<T: 'static> {
 
 impl<T> Table<T> {
     pub(crate) fn new(columns: &'static [RecordColumn<T>]) -> Self {
-        let schema = Arc::new(Schema::new_with_metadata(fields(columns), HashMap::new()));
+        let columns: Vec<_> = columns.iter().collect();
+        let schema = schema_of(&columns);
         Self { columns, schema, pending: Vec::new(), bytes: 0 }
+    }
+
+    /// Adds columns. No record may wait.
+    pub(crate) fn extend(&mut self, columns: &'static [RecordColumn<T>]) {
+        self.columns.extend(columns);
+        self.schema = schema_of(&self.columns);
     }
 
     pub(crate) fn schema(&self) -> SchemaRef {
@@ -261,7 +295,7 @@ impl<T> Table<T> {
 
     /// Makes a batch of the records since the last one.
     pub(crate) fn take_batch(&mut self) -> Result<RecordBatch, ArrowError> {
-        let arrays = arrays(self.columns, self.schema.fields(), &self.pending)?;
+        let arrays = arrays(&self.columns, self.schema.fields(), &self.pending)?;
         self.pending.clear();
         self.bytes = 0;
         RecordBatch::try_new(self.schema(), arrays)

@@ -20,11 +20,13 @@ use crate::options::format::Format;
 use crate::output::encode::Encoder;
 use crate::output::jsonl;
 use crate::rows::row::Row;
+use crate::rows::scores::{RowScores, TopScores};
 use crate::tests::fixture::{call, episode, reply, rows_of, text_call, with_bodies};
 
 mod conservation;
 mod conversations;
 mod fields;
+mod scored;
 mod tokens;
 
 /// An attempt whose first call has two choices and calls a tool, and whose second one answers.
@@ -68,6 +70,25 @@ fn both() -> [RecordedAttempt; 2] {
     [attempt(0, Some(1.0), "two"), attempt(1, Some(0.25), "2!")]
 }
 
+/// Scores of a row under a model, with the two likeliest ids of each token.
+fn scores_of(row: &Row) -> RowScores {
+    let ids = &row.tokens.input_ids;
+    let at = |place: usize| match place {
+        0 => ([-1; 3], [f32::NEG_INFINITY; 3]),
+        // The token itself is the second, or not among them.
+        1 => ([9, ids[1], -1], [-0.25, -1.5, f32::NEG_INFINITY]),
+        _ => ([8, 9, ids[place]], [-0.25, -2.5, -3.5]),
+    };
+    let places = 0..ids.len();
+    let of_ids = places.clone().flat_map(|place| at(place).0).collect();
+    let logprobs = places.clone().flat_map(|place| at(place).1).collect();
+    RowScores {
+        name: "big".to_owned(),
+        logprobs: places.map(|place| [0.0, -1.5].get(place).copied().unwrap_or(-3.5)).collect(),
+        top: Some(TopScores { width: 3, ids: of_ids, logprobs }),
+    }
+}
+
 /// The batch that a format makes of these attempts, and what it leaves out.
 fn made(
     format: Format,
@@ -82,6 +103,9 @@ fn made(
         attempt.calls.iter().for_each(|call| builder.add_call(&attempt.record, call));
         let kinds = format.kinds();
         for mut row in crate::tests::fixture::chosen(attempt, kinds, crate::SharedTokens::Once) {
+            if format == Format::TrlDistillation {
+                row.scores = vec![scores_of(&row)];
+            }
             change(&mut row);
             refused += u64::from(!builder.add_row(row, place));
         }
@@ -337,8 +361,22 @@ fn the_reward_of_a_call_does_not_tell_its_choices_apart() {
 
 #[test]
 fn a_trainer_of_ratios_gets_no_row_whose_logprobs_are_not_known() {
+    use Format::TrlDistillation;
     use Format::{AReaL, Art, NemoGym, PrimeRl, Rllm, SkyRl, Slime, Tinker, Trl, TrlAsync, Verl};
-    let of_ratios = [Trl, TrlAsync, Verl, PrimeRl, SkyRl, Slime, AReaL, Tinker, Rllm, NemoGym, Art];
+    let of_ratios = [
+        TrlDistillation,
+        Trl,
+        TrlAsync,
+        Verl,
+        PrimeRl,
+        SkyRl,
+        Slime,
+        AReaL,
+        Tinker,
+        Rllm,
+        NemoGym,
+        Art,
+    ];
     for format in Format::ALL {
         let retokenized = |row: &mut Row| {
             row.reasons.insert(Reason::Retokenized);

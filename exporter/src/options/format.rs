@@ -18,6 +18,7 @@ pub enum Format {
     Kto,
     Trl,
     TrlAsync,
+    TrlDistillation,
     Verl,
     PrimeRl,
     SkyRl,
@@ -57,7 +58,7 @@ const CONVERSATIONS: [TrajectoryKind; 3] =
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Trajectories,
         Self::Calls,
         Self::Turns,
@@ -67,6 +68,7 @@ impl Format {
         Self::Kto,
         Self::Trl,
         Self::TrlAsync,
+        Self::TrlDistillation,
         Self::Verl,
         Self::PrimeRl,
         Self::SkyRl,
@@ -106,6 +108,9 @@ impl Format {
 
             Self::Trl => ("trl", "TRL: what a `rollout_func` of GRPOTrainer gives back"),
             Self::TrlAsync => ("trl-async", "TRL: a RolloutSample of AsyncGRPOTrainer"),
+            Self::TrlDistillation => {
+                ("trl-distillation", "TRL: a RolloutSample of AsyncDistillationTrainer")
+            }
             Self::Verl => ("verl", "verl: an AgentLoopOutput"),
             Self::PrimeRl => ("prime-rl", "prime-rl: a TrainingSample"),
             Self::SkyRl => ("skyrl", "SkyRL: one element of each list of GeneratorOutput"),
@@ -145,7 +150,8 @@ impl Format {
     /// shards of an export may share.
     pub(crate) fn is_numbered(self) -> bool {
         self.is_of_attempts()
-            || matches!(self, Self::TrlAsync | Self::Verl | Self::SkyRl | Self::Slime)
+            || matches!(self, Self::TrlAsync | Self::TrlDistillation | Self::Verl)
+            || matches!(self, Self::SkyRl | Self::Slime)
     }
 
     /// Returns true where a record compares several attempts, which an increment does not hold all

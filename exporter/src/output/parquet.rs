@@ -8,7 +8,7 @@ use ::parquet::schema::types::ColumnPath;
 use arrow::datatypes::{DataType, Field, Schema};
 use serde_json::Value;
 
-use crate::rows::schema::{SCHEMA_VERSION, created_by, huggingface};
+use crate::rows::schema::{SCHEMA_VERSION, created_by, huggingface, score_column};
 
 /// Bytes of the records of a row group, before compression. Memory is bounded by this, one batch
 /// and one episode.
@@ -54,13 +54,14 @@ pub(crate) fn properties(
 /// Sets how the values of a column are encoded.
 fn encoded(builder: WriterPropertiesBuilder, leaf: ColumnLeaf<'_>) -> WriterPropertiesBuilder {
     let (is_ids, name) = (leaf.is_ids(), leaf.name);
+    let is_logprobs = name == "logprobs" || score_column(name).is_some();
     let path = ColumnPath::from(leaf.path);
-    match name {
-        "logprobs" => builder
+    match (is_ids, is_logprobs) {
+        (false, true) => builder
             .set_column_dictionary_enabled(path.clone(), false)
             .set_column_encoding(path, Encoding::BYTE_STREAM_SPLIT),
         // Numbers in a dictionary are packed into bits, where compression finds nothing again.
-        _ if is_ids => builder
+        (true, _) => builder
             .set_column_dictionary_enabled(path.clone(), false)
             .set_column_data_page_size_limit(path, IDS_PAGE_BYTES),
         _ => builder,
@@ -157,7 +158,7 @@ mod tests {
     #[tokio::main(flavor = "current_thread")]
     async fn write(out: &Path, overwrite: bool) -> Result<Vec<PathBuf>, WriteError> {
         let options = Options { out: out.to_owned().into(), overwrite, ..Options::default() };
-        let mut sink = ExportSink::create(&options).await?;
+        let mut sink = ExportSink::create(&options, &[]).await?;
         let attempt = episode(Vec::new());
         let planned = PlannedAttempt::new(attempt.record.clone());
         sink.expect(std::slice::from_ref(&planned), LookedAt::default(), None);

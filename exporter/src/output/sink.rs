@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::forks::Fork;
 use crate::forks::table::{self, forks_schema};
-use crate::formats::records::{RecordBuilder, record_builder};
+use crate::formats::records::{RecordBuilder, scored_record_builder};
 use crate::graph::scan::RecordedAttempt;
 use crate::input::exported::{LookedAt, ShardList, StoreAttempts};
 use crate::input::plan::{AttemptNumbers, Numbering, PlannedAttempt, Shard, attempt_name};
@@ -124,19 +124,20 @@ pub(crate) struct ManifestNotes {
 
 impl ExportSink {
     /// Reads what is at the target, and makes its folder. Changes no file.
-    pub(crate) async fn create(options: &Options) -> Result<Self, WriteError> {
+    /// Rows have scores of the names `scores`.
+    pub(crate) async fn create(options: &Options, scores: &[String]) -> Result<Self, WriteError> {
         let (target, layout) = open_target(options)?;
         check_supported(options, &target, &layout)?;
         let mut sink = Self {
             format: options.format,
             overwrite: options.overwrite,
             partitioned: options.partition.is_some(),
-            options: options.in_manifest(layout.encoding()),
+            options: options.in_manifest(layout.encoding(), scores),
             models: options.models.clone().unwrap_or_default(),
             before: None,
             new: options.new,
             adds: false,
-            builder: record_builder(options.format, options.label_above),
+            builder: scored_record_builder(options.format, options.label_above, scores),
             open: None,
             forks: None,
             pending_forks: Vec::new(),

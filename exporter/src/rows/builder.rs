@@ -105,9 +105,7 @@ impl RowBuilder<'_> {
         let mut turns = self.turns(id, &trajectory, &spans, trajectory_score);
         turns.iter_mut().zip(answers).for_each(|(turn, at)| turn.message = at);
         let mut reasons = self.verdicts.of_path(path);
-        if dialogue.lacks_parts() {
-            reasons.insert(Reason::UnreadParts);
-        }
+        reasons.extend(dialogue.lacks_parts().then_some(Reason::UnreadParts));
         Row {
             // Which path this is.
             episode_id: record.id.to_string(),
@@ -132,6 +130,7 @@ impl RowBuilder<'_> {
             staleness: self.extras.at_version.zip(trained_from).map(|(at, from)| at - from),
             token_data: self.token_data(&nodes, &tokens.input_ids),
             annotations: self.streams(&spans, tokens.input_ids.len()),
+            scores: Vec::new(),
 
             // Its rewards.
             reward: self.latest.value(RewardScope::Episode),

@@ -12,7 +12,10 @@ use arrow::error::ArrowError;
 
 use crate::rows::messages::RowMessage;
 use crate::rows::row::{Row, TurnRow};
-use crate::rows::schema::{SCHEMA_VERSION, annotation_fields, message_fields, turn_fields};
+use crate::rows::schema::{
+    SCHEMA_VERSION, annotation_fields, message_fields, score_column, turn_fields,
+};
+use crate::rows::scores::{RowScores, TopScores};
 use crate::rows::token_data::{Experts, Ragged};
 
 /// Makes one batch of the given rows, in the schema's order of columns.
@@ -66,6 +69,7 @@ fn column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
             ragged_column(field, rows)?
         }
         "annotations" => annotations(field, rows)?,
+        name if name.starts_with("score_") => scores_column(field, rows)?,
         // All others hold one text a row.
         name => strings(rows.iter().map(|r| text(name, r)))?,
     })
@@ -177,6 +181,29 @@ fn experts_column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
     }
 }
 
+/// Makes a column of the scores of one name.
+fn scores_column(field: &Field, rows: &[Row]) -> Result<ArrayRef, ArrowError> {
+    let (name, part) = score_column(field.name()).unwrap_or_default();
+    let scores: Vec<Option<&RowScores>> =
+        rows.iter().map(|row| row.scores.iter().find(|scores| scores.name == name)).collect();
+    if part == "_logprobs" {
+        let values = scores.iter().flatten().flat_map(|scores| scores.logprobs.iter().copied());
+        let lengths = scores.iter().map(|scores| scores.map(|scores| scores.logprobs.len()));
+        return list(field, lengths, Arc::new(Float32Array::from_iter_values(values)));
+    }
+
+    let tops = || scores.iter().map(|scores| scores.and_then(|scores| scores.top.as_ref()));
+    let values: ArrayRef = match part {
+        "_top_ids" => Arc::new(Int32Array::from_iter_values(
+            tops().flatten().flat_map(|top| top.ids.iter().copied()),
+        )),
+        _ => Arc::new(Float32Array::from_iter_values(
+            tops().flatten().flat_map(|top| top.logprobs.iter().copied()),
+        )),
+    };
+    nested(field, tops().map(|top| top.map(TopScores::lengths)), values)
+}
+
 /// Returns the number of tokens, then the shape of one token.
 fn shape(experts: &Experts) -> Vec<i32> {
     let sizes = std::iter::once(experts.known.len()).chain(experts.shape.iter().copied());
@@ -194,7 +221,10 @@ fn ragged<'a, T: 'a>(
 }
 
 /// Makes a list column of two levels. Each row gives the lengths of its inner lists.
-fn nested(
+///
+/// # Errors
+/// When the column is no list, or a batch has more elements than 32 bits count.
+pub(crate) fn nested(
     field: &Field,
     rows: impl Iterator<Item = Option<Vec<usize>>>,
     values: ArrayRef,

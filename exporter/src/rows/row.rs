@@ -10,6 +10,7 @@ use crate::rewards::groups::GroupSummary;
 use crate::rows::annotations::TokenStream;
 use crate::rows::dialogue::Dialogue;
 use crate::rows::messages::RowMessage;
+use crate::rows::scores::RowScores;
 use crate::rows::token_data::TokenData;
 
 /// Bytes of one token over all token columns.
@@ -64,6 +65,8 @@ pub(crate) struct Row {
     pub(crate) metadata: String,
     pub(crate) token_data: TokenData,
     pub(crate) annotations: Vec<TokenStream>,
+    /// Scores under other models, in the order in which their folders were named.
+    pub(crate) scores: Vec<RowScores>,
 }
 
 /// The token columns of a row. All have one length.
@@ -194,6 +197,7 @@ impl Row {
             + texts.map(String::len).sum::<usize>()
             + self.token_rewards.as_ref().map_or(0, |rewards| rewards.len() * REWARD_BYTES)
             + self.token_data.bytes()
+            + self.scores.iter().map(RowScores::bytes).sum::<usize>()
     }
 }
 

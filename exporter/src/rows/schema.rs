@@ -281,6 +281,40 @@ pub(crate) const FEED_ITEM: SchemaColumn = SchemaColumn::required(
     "the position of the item that the row belongs to",
 );
 
+/// Columns that rows have in addition for each set of scores, with its name in place of `NAME`; see
+/// docs/score.md.
+pub(crate) const SCORE_COLUMNS: [SchemaColumn; 3] = [
+    SchemaColumn::optional(
+        "score_NAME_logprobs",
+        ColumnType::Float32s,
+        "logprob of each token under the model; 0.0 for the first; null where there are no scores",
+    ),
+    SchemaColumn::optional(
+        "score_NAME_top_ids",
+        ColumnType::Ids,
+        "`--top` + 1 ids a token: the likeliest, and the token's own; -1 fills up; null without",
+    ),
+    SchemaColumn::optional(
+        "score_NAME_top_logprobs",
+        ColumnType::Floats,
+        "their logprobs; minus infinity fills up",
+    ),
+];
+
+/// The name of the scores and the part of the name of a column that says which of them it has.
+pub(crate) fn score_column(name: &str) -> Option<(&str, &str)> {
+    let rest = name.strip_prefix("score_")?;
+    let parts = ["_top_logprobs", "_top_ids", "_logprobs"];
+    parts.iter().find_map(|part| Some((rest.strip_suffix(part)?, *part)))
+}
+
+/// Returns the Arrow schema of rows with scores of these names.
+pub(crate) fn scored_schema(names: &[String]) -> SchemaRef {
+    let of_name = |name| SCORE_COLUMNS.iter().map(move |column| column.field_of(name));
+    let scores = names.iter().map(String::as_str).flat_map(of_name);
+    Arc::new(Schema::new(COLUMNS.iter().map(SchemaColumn::field).chain(scores).collect::<Fields>()))
+}
+
 /// Returns the Arrow schema of the feed: that of the file, and [`FEED_ITEM`].
 pub(crate) fn feed_schema() -> SchemaRef {
     Arc::new(Schema::new(
@@ -337,6 +371,11 @@ impl SchemaColumn {
             return json_field(self.name);
         }
         Field::new(self.name, self.data_type(), self.nullable)
+    }
+
+    /// Returns the field with the name of scores in its own.
+    fn field_of(&self, scores: &str) -> Field {
+        self.field().with_name(self.name.replace("NAME", scores))
     }
 
     fn data_type(&self) -> DataType {
@@ -494,6 +533,22 @@ mod tests {
             include_str!("../../../docs/feed.md").contains(&line),
             "docs/feed.md lacks\n{line}"
         );
+    }
+
+    #[test]
+    fn the_page_of_scores_shows_their_columns() {
+        let page = include_str!("../../../docs/score.md");
+        for column in SCORE_COLUMNS {
+            let SchemaColumn { name, doc, .. } = column;
+            let line = format!("| `{name}` | `{}` | {doc} |\n", column.type_name());
+            assert!(page.contains(&line), "docs/score.md lacks the line\n{line}");
+        }
+        assert_eq!(score_column("score_a_b_top_ids"), Some(("a_b", "_top_ids")));
+        assert_eq!(score_column("score_a_logprobs"), Some(("a", "_logprobs")));
+        assert!(COLUMNS.iter().all(|column| score_column(column.name).is_none()));
+        let fields = scored_schema(&["t".to_owned()]);
+        assert_eq!(fields.field(COLUMNS.len()).name(), "score_t_logprobs");
+        assert_eq!(scored_schema(&[]), schema());
     }
 
     #[test]

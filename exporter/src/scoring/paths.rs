@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use episode::{Call, CallEnd, Choice, Route};
 use serde_json::Value;
+use store::{AttemptRecord, Snapshot, SnapshotError};
 
 use crate::graph::assessment::{is_missing, temperature};
 use crate::graph::derive::{Derived, derive};
 use crate::graph::node::{Node, NodeId};
 use crate::graph::paths::PathId;
-use crate::graph::scan::RecordedAttempt;
+use crate::graph::scan::{RecordedAttempt, scan};
+use crate::scoring::hash::hash_of;
 
 /// One path of an attempt, from a root of its history to a leaf.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,6 +77,42 @@ impl SampledSpan {
     /// Returns one past the last token.
     pub fn end(&self) -> usize {
         self.start + self.recorded.len()
+    }
+}
+
+impl ScorePath {
+    /// Returns the hash of its ids, by which scores of them are known.
+    pub fn ids_hash(&self) -> String {
+        hash_of(self.ids.iter().copied())
+    }
+
+    /// Returns the sampled ids of the spans whose texts are known, each with these texts.
+    pub fn told(&self) -> impl Iterator<Item = (&[u32], &[String])> {
+        let known = self.spans.iter().filter(|span| !span.texts.is_empty());
+        known.map(|span| (&self.ids[span.start..span.end()], span.texts.as_slice()))
+    }
+}
+
+/// Reads the paths of an attempt. None where it cannot be read back.
+///
+/// # Errors
+/// [`SnapshotError`] when the store cannot be read.
+pub async fn read_paths(
+    snapshot: &mut Snapshot,
+    record: AttemptRecord,
+) -> Result<Option<Vec<ScorePath>>, SnapshotError> {
+    Ok(read_attempt(snapshot, record).await?.as_ref().map(score_paths))
+}
+
+/// Reads an attempt. None where it cannot be read back.
+pub(crate) async fn read_attempt(
+    snapshot: &mut Snapshot,
+    record: AttemptRecord,
+) -> Result<Option<RecordedAttempt>, SnapshotError> {
+    match scan(snapshot, record, None).await {
+        Ok((attempt, _)) => Ok(Some(attempt)),
+        Err(SnapshotError::Decode { .. } | SnapshotError::Word(..)) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -55,7 +55,7 @@ const SAME_MIN: f64 = 0.4;
 
 /// Returns true where the text of ids is about a text that the agent received. White space is not
 /// compared, since servers strip it.
-pub(crate) fn says(decoded: &str, received: &str) -> bool {
+pub fn says(decoded: &str, received: &str) -> bool {
     let plain = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<Vec<_>>();
     let (decoded, received) = (plain(decoded), plain(received));
     let size = PIECE.min(received.len()).max(1);

@@ -57,9 +57,38 @@ def verl(AgentLoopOutput, rows, _):
     fields = AgentLoopOutput.model_fields
     assert all(set(row) <= set(fields) for row in rows)
     read = [AgentLoopOutput(**row) for row in rows]
+    taught = [learns_as_verl(output) for output in read if "teacher_ids" in output.extra_fields]
     tensors = [output.as_dict() for output in read]
     assert all(len(t["responses"]) == len(t["rollout_log_probs"]) for t in tensors)
-    return {"ids": sum(int(t["response_mask"].sum()) for t in tensors)}
+    told = {"taught": len(taught), "divergence": sum(taught)} if taught else {}
+    return {"ids": sum(int(t["response_mask"].sum()) for t in tensors), **told}
+
+
+def learns_as_verl(output):
+    """The divergence, by verl's own loss, of a student that knows nothing from the teacher of an
+    output; and the output as verl's workers pad it."""
+    import torch
+    from verl.experimental.teacher_loop.teacher_manager import _pad_teacher_outputs
+    from verl.trainer.distillation.fsdp.losses import compute_forward_kl_topk
+    from verl.workers.config import DistillationConfig
+
+    ids = torch.tensor(output.extra_fields["teacher_ids"], dtype=torch.int32)
+    logprobs = torch.tensor(output.extra_fields["teacher_logprobs"])
+    length = len(output.prompt_ids) + len(output.response_ids)
+    assert ids.shape == logprobs.shape and ids.shape[0] == length
+    output.extra_fields |= {"teacher_ids": ids, "teacher_logprobs": logprobs}
+    widths = (length, length, len(output.prompt_ids), len(output.response_ids))
+    padded, _ = _pad_teacher_outputs(ids, logprobs, *widths, pad_token_id=0)
+    assert padded.shape == (1, 2 * length, ids.shape[1])
+
+    nested = [torch.nested.as_nested_tensor([t], layout=torch.jagged) for t in (logprobs, ids)]
+    logits = torch.zeros(1, length, 480)
+    found = compute_forward_kl_topk(
+        logits, nested[0], nested[1].long(), DistillationConfig(), "thd"
+    )
+    (losses,) = found["distillation_losses"]
+    mask = torch.tensor([0] * len(output.prompt_ids) + output.response_mask)[1:].bool()
+    return float(losses[:-1][mask].sum())
 
 
 @reads("verl-sessions", "verl", "verl.experimental.agent_loop.agent_loop.AgentLoopOutput")
@@ -205,6 +234,12 @@ def tinker(Datum, rows, _):
         shapes = {tuple(tensor.shape) for tensor in datum.loss_fn_inputs.values()}
         assert shapes == {(datum.model_input.length,)}
         trained += sum(datum.loss_fn_inputs["weights"].data)
+        if row.get("teacher_logprobs"):
+            soft = row["teacher_loss_fn_inputs"]
+            towards = Datum(ModelInput.from_ints(row["model_input"]), soft).loss_fn_inputs
+            shape = [datum.model_input.length, len(soft["weights"][0])]
+            assert towards["weights"].shape == towards["target_tokens"].shape == shape
+            assert len(row["teacher_logprobs"]) == datum.model_input.length
     return {"ids": trained}
 
 
@@ -275,6 +310,50 @@ def trl_async(RolloutSample, rows, _):
         assert len(sample.input_ids) == len(sample.completion_mask) == len(sample.old_log_probs)
         ids += int(sample.completion_mask.sum())
     return {"ids": ids}
+
+
+def distilled(rows):
+    """The rows as TRL's samples, and its collator of some of them."""
+    import dataclasses
+
+    import numpy as np
+    import trl.experimental.async_distillation.async_distillation_trainer as trainer
+    from trl.experimental.async_distillation.async_rollout_worker import RolloutSample
+
+    kinds = {"input_ids": "int64", "completion_mask": "int64", "teacher_topk_ids": "int64"}
+    kinds["teacher_topk_logprobs"] = "float32"
+    names = {field.name for field in dataclasses.fields(RolloutSample)}
+    samples = []
+    for row in rows:
+        assert set(row) == names
+        arrays = {name: np.array(row[name], dtype=kind) for name, kind in kinds.items()}
+        samples.append(RolloutSample(**{**row, **arrays}))
+    collator = trainer.DataCollatorForRollout(pad_token_id=0)
+    fields = [name for name in names if name not in ("prompt", "completion", "enqueued_at")]
+
+    def collate(some):
+        return collator([[[{name: getattr(one, name) for name in fields} for one in some]]])
+
+    return samples, collate
+
+
+@reads(
+    "trl-distillation", "trl", "trl.experimental.async_distillation.async_rollout_worker.RolloutSample"
+)
+def trl_distillation(RolloutSample, rows, _):
+    import numpy as np
+
+    samples, collate = distilled(rows)
+    for one in samples:
+        ids, logprobs, trained = one.teacher_topk_ids, one.teacher_topk_logprobs, one.completion_mask
+        assert ids.shape == logprobs.shape and len(ids) == len(one.input_ids)
+        assert ((ids == -1) == np.isneginf(logprobs)).all()
+        is_there = (ids == one.input_ids[:, None]).sum(axis=1)
+        assert (is_there == trained).all(), "the token itself, once, where it is trained"
+        assert (np.diff(logprobs[trained == 1][:, :-1], axis=1) <= 0).all()
+    batch = collate(samples)
+    assert batch["teacher_topk_ids"].shape[:2] == batch["input_ids"].shape
+    return {"ids": int(batch["completion_mask"].sum()), "width": ids.shape[1]}
 
 
 def read(format, path):

@@ -4,8 +4,7 @@
 use store::{AttemptRecord, Selection, Snapshot, SnapshotError};
 
 use super::trainer::of_trainer;
-use crate::graph::scan::scan;
-use crate::scoring::paths::{ScorePath, score_paths};
+use crate::scoring::paths::{ScorePath, read_attempt, score_paths};
 
 /// Attempts that are read at least, as far as there are.
 pub(super) const ATTEMPTS_MIN: usize = 16;
@@ -36,11 +35,7 @@ pub async fn sample_paths(
     let mut tokens = 0;
 
     for record in chosen(records, sample.share) {
-        let attempt = match scan(snapshot, record, None).await {
-            Ok((attempt, _)) => attempt,
-            Err(SnapshotError::Decode { .. } | SnapshotError::Word(..)) => continue,
-            Err(error) => return Err(error),
-        };
+        let Some(attempt) = read_attempt(snapshot, record).await? else { continue };
         let recorded = score_paths(&attempt);
         let found = match sample.of_trainer {
             true => of_trainer(recorded, &attempt.annotations),

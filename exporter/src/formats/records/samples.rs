@@ -48,6 +48,12 @@ impl SampleRecords {
         }
     }
 
+    /// Gives the records more columns.
+    pub(crate) fn and(mut self, columns: &'static [RecordColumn<Sample>]) -> Self {
+        self.table.extend(columns);
+        self
+    }
+
     /// Returns the messages of each sample of a row.
     fn spans(&self, row: &Row, trained: &[usize]) -> Vec<MessageSpan> {
         let whole = MessageSpan::whole(row);

@@ -10,7 +10,7 @@ use super::{PendingRecords, RecordBuilder};
 use crate::input::plan::AttemptNumbers;
 use crate::rows::columns;
 use crate::rows::row::Row;
-use crate::rows::schema::schema;
+use crate::rows::schema::scored_schema;
 
 /// Rows that wait to be written.
 pub(crate) struct TrajectoryRecords {
@@ -20,8 +20,9 @@ pub(crate) struct TrajectoryRecords {
 }
 
 impl TrajectoryRecords {
-    pub(crate) fn new() -> Self {
-        Self { schema: schema(), pending: Vec::new(), bytes: 0 }
+    /// Makes records of rows with scores of these names.
+    pub(crate) fn new(scores: &[String]) -> Self {
+        Self { schema: scored_schema(scores), pending: Vec::new(), bytes: 0 }
     }
 }
 

@@ -7,6 +7,7 @@ use episode::Call;
 use proptest::prelude::*;
 use serde_json::Value;
 
+use super::scores_of;
 use crate::formats::records::record_builder;
 use crate::graph::derive::derive;
 use crate::graph::scan::RecordedAttempt;
@@ -52,7 +53,10 @@ fn made(format: Format, attempts: &[RecordedAttempt]) -> (Vec<Value>, Vec<Row>, 
         let wanted = PathFilter { kinds, models: format.models().clone(), ..PathFilter::default() };
         let (shares, notes) = weigh(&derived, &wanted);
         add_omissions(&mut left, &notes.left_out);
-        for row in rows(attempt, &derived, &shares, RowExtras::default()) {
+        for mut row in rows(attempt, &derived, &shares, RowExtras::default()) {
+            if format == Format::TrlDistillation {
+                row.scores = vec![scores_of(&row)];
+            }
             let place = AttemptNumbers {
                 attempt: number as i64,
                 repetition: number as i64,
@@ -151,6 +155,11 @@ fn tokens(format: Format, d: &Value) -> Option<Vec<Token>> {
         Format::Trajectories | Format::AReaL => of(&["input_ids"], "loss_mask", "logprobs"),
         Format::Turns => of(&["prompt_ids", "completion_ids"], "loss_mask", "logprobs"),
         Format::Trl => of(&["prompt_ids", "completion_ids"], "env_mask", "logprobs"),
+        Format::TrlDistillation => {
+            // It has the logprobs of another model: the fixture's stand for them.
+            let logprobs = Value::from(vec![-0.5; d["input_ids"].as_array()?.len()]);
+            Some(masked(&[&d["input_ids"]], &d["completion_mask"], &logprobs))
+        }
         Format::TrlAsync => of(&["input_ids"], "completion_mask", "old_log_probs"),
         Format::Verl => of(&["prompt_ids", "response_ids"], "response_mask", "response_logprobs"),
         Format::PrimeRl => of(&["token_ids"], "mask", "logprobs"),

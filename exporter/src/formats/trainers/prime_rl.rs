@@ -22,6 +22,25 @@ pub(crate) const COLUMNS: &[RecordColumn<Sample>] = &[
     RecordColumn::optional("advantages", Getter::Float32s(Sample::token_advantages)),
 ];
 
+/// Columns of rows with scores: the logprobs of the reference, and the weights with which `opd`
+/// trains towards it. Where there are advantages, rewards are trained as well, as by null.
+pub(crate) const SCORED: &[RecordColumn<Sample>] = &[
+    RecordColumn::optional(
+        "ref_logprobs",
+        Getter::Float32s(|s| s.teacher().map(|scores| scores.logprobs.clone())),
+    ),
+    RecordColumn::optional(
+        "rl_weights",
+        Getter::Float32s(|s| {
+            s.teacher().filter(|_| s.row.advantage.is_none()).map(|_| s.by_mask(0.0, 0.0))
+        }),
+    ),
+    RecordColumn::optional(
+        "ref_kl_weights",
+        Getter::Float32s(|s| s.teacher().map(|_| s.by_mask(1.0, 0.0))),
+    ),
+];
+
 /// Columns of RoutedExperts: the experts of every token, as raw bytes.
 const EXPERTS: &[RecordColumn<Sample>] = &[
     RecordColumn::optional("data", Getter::Bytes(|s| s.routing_of_all().map(|r| bytes(&r)))),

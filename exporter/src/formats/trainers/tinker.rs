@@ -27,6 +27,48 @@ const LOSS_INPUTS: &[RecordColumn<Sample>] = &[
     RecordColumn::optional("advantages", Getter::Float32s(|s| s.token_advantages().map(targets))),
 ];
 
+/// Columns of rows with scores. They stand beside the inputs of the loss, since a loss takes no
+/// input that it does not know: a reverse KL is added to the advantages, and `cross_entropy` takes
+/// the likeliest ids of each place in place of its own inputs.
+pub(crate) const SCORED: &[RecordColumn<Sample>] = &[
+    RecordColumn::optional("teacher", Getter::Text(|s| Some(s.teacher()?.name.clone()))),
+    RecordColumn::optional(
+        "teacher_logprobs",
+        Getter::Float32s(|s| s.teacher().map(|scores| targets(scores.logprobs.clone()))),
+    ),
+    RecordColumn::optional("teacher_loss_fn_inputs", Getter::StructIf(has_tops, SOFT_TARGETS)),
+];
+
+/// Columns of targets that are distributions: ids, and their probabilities where the loss trains.
+/// An id that there is not is 0 with the weight 0.
+const SOFT_TARGETS: &[RecordColumn<Sample>] = &[
+    RecordColumn::optional(
+        "target_tokens",
+        Getter::IntRows(|s| has_tops(s).then(|| targets(soft_targets(s, |id, _| id.max(0))))),
+    ),
+    RecordColumn::optional(
+        "weights",
+        Getter::FloatRows(|s| has_tops(s).then(|| targets(soft_targets(s, |_, weight| weight)))),
+    ),
+];
+
+fn has_tops(sample: &Sample) -> bool {
+    sample.teacher().is_some_and(|scores| scores.top.is_some())
+}
+
+/// Returns a value for each of the likeliest ids of each token and its weight.
+fn soft_targets<T>(sample: &Sample, value: impl Fn(i32, f32) -> T) -> Vec<Vec<T>> {
+    let Some(top) = sample.teacher().and_then(|scores| scores.top.as_ref()) else {
+        return Vec::new();
+    };
+    let places = top.ids.chunks(top.width).zip(top.logprobs.chunks(top.width));
+    let masks = sample.row.tokens.loss_mask.iter().map(|mask| f32::from(*mask));
+    let row = |((ids, logprobs), mask): ((&[i32], &[f32]), f32)| {
+        ids.iter().zip(logprobs).map(|(id, logprob)| value(*id, mask * logprob.exp())).collect()
+    };
+    places.zip(masks).map(row).collect()
+}
+
 fn inputs(sample: &Sample) -> Vec<i32> {
     let mut ids = sample.row.tokens.input_ids.clone();
     ids.pop();
