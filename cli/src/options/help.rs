@@ -6,7 +6,7 @@ use clap::builder::{StyledStr, Styles};
 /// The commands in the groups of `rolltape --help`.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Record", &["serve", "run", "engine", "demo"]),
-    ("Read", &["episodes", "show", "tail", "stats", "diff", "sql", "health", "view"]),
+    ("Read", &["episodes", "show", "tail", "stats", "diff", "sql", "health", "audit", "view"]),
     ("Train", &["reward", "close", "score", "export", "feed"]),
     (
         "Look after",
@@ -137,7 +137,7 @@ pub(crate) const USUAL: [(&str, &[&str]); 8] = [
 ];
 
 /// Two or three lines that a person would type, for each command that has options to choose.
-const EXAMPLES: [(&str, &str); 23] = [
+const EXAMPLES: [(&str, &str); 24] = [
     (
         "serve",
         "rolltape serve --upstream http://127.0.0.1:8000
@@ -167,6 +167,12 @@ const EXAMPLES: [(&str, &str); 23] = [
     ("stats", "rolltape stats --since 7d --solved-at 0.5"),
     ("diff", "rolltape diff aider-amber aider-lynx"),
     ("sql", "rolltape sql \"SELECT role, content FROM messages WHERE content LIKE '%error%'\""),
+    (
+        "audit",
+        "rolltape audit --with runs/w/v12
+  rolltape audit --with http://127.0.0.1:8000 --sample 0.05
+  rolltape audit --with base --weights 'runs/w/v{version}' --json",
+    ),
     (
         "health",
         "rolltape health --since 24h

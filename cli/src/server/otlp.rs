@@ -30,7 +30,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use viewer::Viewer;
 
-use self::collector::Collector;
+use self::collector::OtlpCollector;
 use self::environment::Signals;
 use self::metrics::MetricsSender;
 use self::recorded::RecordedSender;
@@ -91,7 +91,7 @@ impl OtlpExport {
         let counts = settings.exports.insert(Arc::default());
         let (signals, every) = (Signals::read()?, environment::metrics_interval()?);
         let resource = attributes::resource()?;
-        let collector = |url: &hyper::Uri| Collector::new(url.clone());
+        let collector = |url: &hyper::Uri| OtlpCollector::new(url.clone());
 
         let (mut queue, mut logs) = (None, None);
         if signals.has_logs {

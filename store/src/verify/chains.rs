@@ -28,7 +28,7 @@ struct PromptLink {
 }
 
 /// A choice that a prompt may continue.
-struct ChoiceLink {
+struct ChainLink {
     prompt_index: i64,
     sampled: Option<i64>,
 }
@@ -36,7 +36,7 @@ struct ChoiceLink {
 /// The prompts and choices of an episode.
 struct EpisodeLinks {
     prompts: HashMap<CallIndex, PromptLink>,
-    choices: HashMap<CallIndex, ChoiceLink>,
+    choices: HashMap<CallIndex, ChainLink>,
 }
 
 /// Checks the chains of an episode.
@@ -101,7 +101,7 @@ impl EpisodeLinks {
 
         let mut choices = HashMap::new();
         for row in query(CHOICES).bind(key).fetch_all(connection).await? {
-            let choice = ChoiceLink {
+            let choice = ChainLink {
                 prompt_index: row.try_get("prompt_index")?,
                 sampled: row.try_get("tokens")?,
             };

@@ -155,10 +155,10 @@ struct ListedLogprob {
 fn of_completion(reply: &[u8], ids: &[u32]) -> Option<Vec<Option<TokenScore>>> {
     #[derive(Deserialize)]
     struct Completion {
-        choices: Vec<CompletionChoice>,
+        choices: Vec<ScoredChoice>,
     }
     #[derive(Deserialize)]
-    struct CompletionChoice {
+    struct ScoredChoice {
         prompt_logprobs: Option<Vec<Option<Listed>>>,
     }
     let reply: Completion = serde_json::from_slice(reply).ok()?;

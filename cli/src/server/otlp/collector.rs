@@ -25,7 +25,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(10);
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 /// The collector that one signal is sent to.
-pub(super) struct Collector {
+pub(super) struct OtlpCollector {
     client: HttpsClient<Full<Bytes>>,
     url: Uri,
     headers: HeaderMap,
@@ -69,7 +69,7 @@ impl ExportAnswer for ExportLogsServiceResponse {
     }
 }
 
-impl Collector {
+impl OtlpCollector {
     /// A collector at `url`, without connections yet.
     ///
     /// # Errors

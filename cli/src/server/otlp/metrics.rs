@@ -20,13 +20,13 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use super::attributes::{Attributes, SCHEMA_URL, scope};
-use super::collector::{Collector, Complaint, Sent};
+use super::collector::{Complaint, OtlpCollector, Sent};
 
 /// The parts that the task works with.
 pub(super) struct MetricsSender {
     reader: MetricsReader,
     every: Duration,
-    collector: Collector,
+    collector: OtlpCollector,
     resource: Resource,
     counts: Arc<ExportCounts>,
     complaint: Complaint,
@@ -45,7 +45,7 @@ impl MetricsSender {
     /// Sends what `reader` reads, `every` so often.
     pub(super) fn new(
         (reader, every): (MetricsReader, Duration),
-        collector: Collector,
+        collector: OtlpCollector,
         resource: Resource,
         counts: &Arc<ExportCounts>,
     ) -> Self {

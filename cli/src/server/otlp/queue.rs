@@ -12,7 +12,7 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::collector::{Collector, Complaint, RETRY_PAUSES, Sent};
+use super::collector::{Complaint, OtlpCollector, RETRY_PAUSES, Sent};
 use super::logs;
 use crate::log::events;
 
@@ -42,7 +42,7 @@ impl LogQueue {
 /// The parts that the task works with.
 pub(super) struct LogSender {
     waiting: mpsc::Receiver<LogRecord>,
-    collector: Collector,
+    collector: OtlpCollector,
     resource: Resource,
     counts: Arc<ExportCounts>,
     complaint: Complaint,
@@ -50,7 +50,7 @@ pub(super) struct LogSender {
 
 /// A queue, and the task that empties it.
 pub(super) fn records(
-    collector: Collector,
+    collector: OtlpCollector,
     resource: Resource,
     counts: &Arc<ExportCounts>,
 ) -> (LogQueue, LogSender) {
@@ -127,7 +127,7 @@ mod tests {
     #[tokio::test]
     async fn what_does_not_fit_is_dropped_and_counted() {
         let counts = Arc::new(ExportCounts::default());
-        let collector = Collector::new("http://127.0.0.1:1".parse().unwrap()).unwrap();
+        let collector = OtlpCollector::new("http://127.0.0.1:1".parse().unwrap()).unwrap();
         let (queue, sender) = records(collector, Resource::default(), &counts);
         for _ in 0..RECORDS_MAX + 3 {
             queue.offer(LogRecord::default());

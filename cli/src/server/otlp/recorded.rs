@@ -9,7 +9,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use super::collector::{Collector, RETRY_PAUSES, Sent};
+use super::collector::{OtlpCollector, RETRY_PAUSES, Sent};
 use super::logs::call_record;
 use super::queue::LogQueue;
 use super::spans::SpanMaker;
@@ -24,7 +24,7 @@ pub(super) struct RecordedSender {
     /// Name of the store.
     pub(super) store: String,
     /// `None` if no spans are sent.
-    pub(super) spans: Option<(SpanMaker, Collector)>,
+    pub(super) spans: Option<(SpanMaker, OtlpCollector)>,
     /// `None` if no log records are sent.
     pub(super) queue: Option<LogQueue>,
     pub(super) counts: Arc<ExportCounts>,

@@ -35,6 +35,14 @@ impl Double {
             query.split('&').filter_map(|pair| pair.split_once('=')).collect();
         let upload = asked.get("uploadId").map(|id| (*id).to_owned());
         match (method.as_str(), upload) {
+            ("POST", None) if query.starts_with("delete") => {
+                let text = String::from_utf8_lossy(&body).into_owned();
+                let keys = text.split("<Key>").skip(1).filter_map(|rest| rest.split('<').next());
+                for key in keys {
+                    self.objects.remove(&format!("{}/{key}", path.trim_end_matches('/')));
+                }
+                (200, "<DeleteResult></DeleteResult>".to_owned())
+            }
             ("POST", None) => {
                 self.begun += 1;
                 let id = format!("u{}", self.begun);
