@@ -236,6 +236,7 @@ def test_another_template(tmp_path, start, folders):
     status, report = audit(tmp_path, store, "--with", start(changed))
     (found,) = report["causes"]
     assert (status, found["cause"], found["proven"]) == (1, "template", True), report
+    assert found["mean_gap_left"] < 0.1 * found["mean_gap"]
 
 
 def test_a_stale_cache_is_told_by_where_it_is(tmp_path, start, folders):

@@ -94,10 +94,13 @@ impl AuditRun<'_> {
         names
     }
 
-    /// Notes the gaps of a group that are of the size of arithmetic.
+    /// Notes the gaps of a group that are of the size of arithmetic. Where a cause was found, the
+    /// small gaps of the other calls may be its own.
     fn note_numerics(&mut self, group: usize) {
-        let spans = self.groups[group].spans.iter().copied();
-        let open: Vec<usize> = spans.filter(|at| !self.found.contains_key(at)).collect();
+        let open = self.groups[group].spans.clone();
+        if open.iter().any(|at| self.found.contains_key(at)) {
+            return;
+        }
         let contest = self.stated(group, &open);
         if contest.tokens < RIGHT_TOKENS_MIN || contest.stated() < FLOOR {
             return;
