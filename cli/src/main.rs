@@ -20,9 +20,7 @@ mod print;
 mod reading;
 mod reward;
 mod run;
-mod score;
 mod scoring;
-mod secret_file;
 mod serve;
 mod server;
 mod terminal;
@@ -39,6 +37,7 @@ use crate::log::LogFormat;
 use crate::options::defaults::ServersHere;
 use crate::options::help;
 use crate::reading::{audit, diff, episodes, health, show, sql, stats, tail, view};
+use crate::scoring::score;
 use crate::terminal::ColorMode;
 use crate::upkeep::{backup, index, prune, publish, redact, scan, seal, verify};
 

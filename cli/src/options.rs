@@ -4,7 +4,7 @@
 //! what a command reads, [`segments`] where it reads files of sealed episodes. [`proxy`] has what
 //! `serve` and `run` share: [`upstream`], [`fleet`], [`agents`], [`limits`], [`control`], [`tls`]
 //! and [`telemetry`]. [`engine`] and [`device`] say how the engine computes, [`token`] who may call
-//! it. [`tokenizer`] takes a file or its folder.
+//! it. [`tokenizer`] takes a file or its folder, [`secret_file`] keeps tokens.
 //! [`defaults`] are those of a server that runs here, which left a [`mod@pointer`].
 //! [`help`] arranges what `--help` and `-h` print.
 
@@ -22,6 +22,7 @@ mod memory;
 pub(crate) mod parse;
 pub(crate) mod pointer;
 pub(crate) mod proxy;
+pub(crate) mod secret_file;
 pub(crate) mod segments;
 mod signing;
 pub(crate) mod store;

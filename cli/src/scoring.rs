@@ -1,7 +1,9 @@
 //! Servers that score recorded ids, for commands that ask one.
 //!
-//! [`scorer`] is a server, or an engine with a model folder; [`weights`] the folders of its weights.
+//! [`scorer`] is a server, or an engine with a model folder; [`weights`] the folders of its
+//! weights. [`score`] is `rolltape score`.
 
+pub(crate) mod score;
 pub(crate) mod scorer;
 pub(crate) mod weights;
 

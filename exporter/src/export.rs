@@ -4,7 +4,7 @@ pub(crate) mod report;
 mod select;
 
 use episode::CallId;
-use store::{Snapshot, SnapshotError};
+use store::{AttemptRecord, Snapshot, SnapshotError};
 use thiserror::Error;
 
 use crate::export::report::Report;
@@ -12,7 +12,7 @@ use crate::export::select::select;
 use crate::forks::builder::forks;
 use crate::forks::token_texts::ForkTexts;
 use crate::graph::derive::{Derived, derive};
-use crate::input::plan::plan;
+use crate::input::plan::{PlannedAttempt, plan};
 use crate::input::prefetch::Prefetch;
 use crate::notes::{Notes, Omissions, add_omissions};
 use crate::options::Options;
@@ -86,8 +86,7 @@ pub async fn export_with_progress(
     sink.expect(&planned, selected.looked_at, selected.list);
 
     let texts = options.retokenizer.as_ref().map(|by| ForkTexts::All(by.tokenizer()));
-    let records = planned.iter().map(|next| next.record.clone()).collect();
-    let mut prefetch = Prefetch::start(snapshot, records, options.rewards.as_of);
+    let mut prefetch = Prefetch::start(snapshot, records(&planned), options.rewards.as_of);
     for (done, next) in planned.iter().enumerate() {
         progress(done, planned.len());
         let (attempt, scanned) = prefetch.next().await?;
@@ -105,17 +104,19 @@ pub async fn export_with_progress(
 
         // What is written of it.
         sink.start_attempt(&attempt, left, next).await?;
-        let extras = options.row_extras(&groups, &attempt.record);
-        for mut row in rows(&attempt, &derived, &shares, extras) {
-            scores.join(&mut row)?;
+        for row in rows(&attempt, &derived, &shares, options.row_extras(&groups, &attempt.record)) {
             report.add_row(&row);
-            sink.add_row(row, next.numbers).await?;
+            sink.add_row(scores.join(row)?, next.numbers).await?;
         }
         sink.end_attempt(next).await?;
     }
     progress(planned.len(), planned.len());
     report.scores = scores.counts();
     report.finish(sink, groups, options, planned.len() as u64).await
+}
+
+fn records(planned: &[PlannedAttempt]) -> Vec<AttemptRecord> {
+    planned.iter().map(|next| next.record.clone()).collect()
 }
 
 impl Options {

@@ -208,8 +208,8 @@ impl Options {
         self.models.as_ref().unwrap_or(self.format.models())
     }
 
-    /// Returns the options as a manifest shows them, with the names of scores. Options that only decide which episodes this
-    /// run takes are not among them.
+    /// Returns the options as a manifest shows them, with the names of scores. Options that only
+    /// decide which episodes this run takes are not among them.
     pub(crate) fn in_manifest(&self, encoding: Encoding, scores: &[String]) -> Value {
         let mut options = json!(ManifestOptions::new(self, encoding));
         if let Some(least) = self.min_reward {

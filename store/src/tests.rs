@@ -258,6 +258,12 @@ async fn a_refused_call_is_not_an_incomplete_one() {
     .await;
 }
 
+/// Rewards without what they are over, which the tests of the chain look at.
+fn without_chains(mut rewards: Vec<Reward>) -> Vec<Reward> {
+    rewards.iter_mut().for_each(|reward| reward.provenance.over = None);
+    rewards
+}
+
 #[tokio::test]
 async fn closed_episodes_refuse_and_rewards_keep_their_history() {
     on_both(async |site| {
@@ -297,7 +303,7 @@ async fn closed_episodes_refuse_and_rewards_keep_their_history() {
         assert_eq!((summary.calls, summary.incomplete, summary.refused), (1, 0, 1));
         assert_eq!(summary.reward, None);
         let rewards = snapshot.rewards(&summary.episode).await.unwrap();
-        assert_eq!(rewards, [reward(Some(1.0)), reward(None)]);
+        assert_eq!(without_chains(rewards), [reward(Some(1.0)), reward(None)]);
     })
     .await;
 }
@@ -333,7 +339,7 @@ async fn a_reward_keeps_what_it_is_about() {
         let summary = snapshot.summaries(&Selection::default()).await.unwrap().remove(0);
         assert_eq!(summary.reward, Some(0.5));
         let found = snapshot.rewards(&summary.episode).await.unwrap();
-        assert_eq!(found, scopes.map(reward));
+        assert_eq!(without_chains(found), scopes.map(reward));
         let later = Reward { value: None, at: 7, ..reward(RewardScope::Episode) };
         store.reward("a/0".parse().unwrap(), later).await.unwrap();
         let mut snapshot = store.snapshot().await.unwrap();

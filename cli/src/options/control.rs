@@ -17,7 +17,7 @@ use super::pointer;
 use super::store::StoreArgs;
 use super::upstream::read_file;
 use crate::exit::Failure;
-use crate::secret_file;
+use crate::options::secret_file;
 
 /// The topic of these options in `--help`.
 pub(crate) const CONTROL_HEADING: &str = "Control listener";

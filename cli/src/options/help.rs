@@ -27,7 +27,25 @@ const GROUPS: [(&str, &[&str]); 4] = [
 ];
 
 /// The options that `-h` shows of commands with more than a screen of them.
-pub(crate) const USUAL: [(&str, &[&str]); 8] = [
+pub(crate) const USUAL: [(&str, &[&str]); 9] = [
+    (
+        "audit",
+        &[
+            "with",
+            "weights",
+            "of_version",
+            "adapter",
+            "with_key_env",
+            "export",
+            "of_trainer",
+            "sample",
+            "json",
+            "episode",
+            "group",
+            "location",
+            "device",
+        ],
+    ),
     (
         "serve",
         &[

@@ -16,7 +16,7 @@ use store::Location;
 use uuid::Uuid;
 
 use super::address::UNIX;
-use crate::secret_file;
+use crate::options::secret_file;
 
 /// The folder of the files, in the user's folder of states.
 const FOLDER: &str = "rolltape/servers";

@@ -8,7 +8,7 @@ use proxy::{SecretChange, SigningSecretPlace};
 use store::Location;
 
 use crate::exit::Failure;
-use crate::secret_file;
+use crate::options::secret_file;
 
 /// The end of the file's name, after that of the store.
 const FILE_END: &str = "-keys";

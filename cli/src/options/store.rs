@@ -6,7 +6,7 @@ use std::sync::Arc;
 use store::{GatheredStore, Location};
 
 use super::{defaults, parse};
-use crate::secret_file;
+use crate::options::secret_file;
 
 /// The store that a command reads or writes.
 #[derive(Debug, Clone, clap::Args)]

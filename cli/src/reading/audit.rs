@@ -37,10 +37,11 @@ pub(crate) struct Args {
     ///
     /// Each version's tokens are scored with its own weights, and with those beside it where they
     /// differ. Not with a server of others.
-    #[arg(long, value_name = "PATTERN", value_parser = ValueParser::new(str::parse::<WeightsPattern>))]
+    #[arg(long, value_name = "PATTERN")]
+    #[arg(value_parser = ValueParser::new(str::parse::<WeightsPattern>))]
     weights: Option<WeightsPattern>,
     /// Label of the weights of --with [default: the newest that is recorded]
-    #[arg(long, value_name = "LABEL", conflicts_with = "weights")]
+    #[arg(id = "of_version", long = "version", value_name = "LABEL", conflicts_with = "weights")]
     version: Option<String>,
     /// An adapter of a model folder; repeatable
     #[arg(long, value_name = "NAME=DIR", value_parser = adapter)]

@@ -14,7 +14,7 @@ use wire::{Dialect, PromptQuestion, ScoreQuestion, ServerInfo, dialect_of_models
 use super::weights::WeightsPattern;
 use crate::exit::Failure;
 use crate::http::{Http, base_url, read_body};
-use crate::secret_file;
+use crate::options::secret_file;
 use crate::server::engine::load;
 use crate::server::listen::{bind, open};
 

@@ -83,7 +83,7 @@ mod tests {
         let text = format!("{}/v{{version}}/hf", root.path().display());
         let pattern: WeightsPattern = text.parse().unwrap();
         assert_eq!(pattern.folder("10"), Some(root.path().join("v10/hf")));
-        assert_eq!(pattern.folder("policy@10"), Some(root.path().join("v10/hf")));
+        assert_eq!(pattern.folder("policy-v10"), Some(root.path().join("v10/hf")));
         assert_eq!(pattern.folder("7"), None);
         assert_eq!(pattern.labels_beside(Some("10")), ["9", "12"]);
         assert!("runs/w".parse::<WeightsPattern>().unwrap_err().contains("{version}"));

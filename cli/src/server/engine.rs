@@ -13,7 +13,8 @@ use super::listen::{bind, open};
 use super::stopped;
 use crate::exit::{Failure, MODEL_FOLDER};
 use crate::options::address::reachable;
-use crate::{secret_file, terminal};
+use crate::options::secret_file;
+use crate::terminal;
 
 /// The server that answers the proxy: an upstream of the user's, or an engine of this process.
 pub(super) struct StartedBackend {

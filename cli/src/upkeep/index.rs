@@ -6,9 +6,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use store::{Snapshot, TextIndex};
 
 use crate::exit::{CommandResult, Failure};
+use crate::options::secret_file;
 use crate::options::store::{StoreArgs, text_index};
 use crate::print;
-use crate::secret_file;
 use crate::terminal;
 
 /// Index what was said, so that searches of the page read only what holds the text

@@ -45,10 +45,10 @@ impl ScoreFolders {
         self.folders.iter().map(|(_, count)| count.name.clone()).collect()
     }
 
-    /// Gives a row its scores. Those of other ids than its own are not taken.
-    pub(crate) fn join(&mut self, row: &mut Row) -> Result<(), ScoreFolderError> {
+    /// Returns a row with its scores. Those of other ids than its own are not taken.
+    pub(crate) fn join(&mut self, mut row: Row) -> Result<Row, ScoreFolderError> {
         if self.folders.is_empty() {
-            return Ok(());
+            return Ok(row);
         }
         let ids = row.tokens.input_ids.iter().map(|id| id.cast_unsigned());
         let hash = hash_of(ids);
@@ -62,7 +62,7 @@ impl ScoreFolders {
                 FoundScores::None => count.without += 1,
             }
         }
-        Ok(())
+        Ok(row)
     }
 
     /// Returns what rows got.

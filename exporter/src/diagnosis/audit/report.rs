@@ -74,7 +74,8 @@ pub struct AuditReport {
 pub struct AuditFinding {
     /// The cause.
     pub cause: AuditCause,
-    /// True where the recorded logprobs were shown to fit the cause; false where it is what is left.
+    /// True where the recorded logprobs were shown to fit the cause; false where it is what is
+    /// left.
     pub proven: bool,
     /// A sentence for people.
     pub sentence: String,

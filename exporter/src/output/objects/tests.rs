@@ -37,11 +37,12 @@ impl Double {
         match (method.as_str(), upload) {
             ("POST", None) if query.starts_with("delete") => {
                 let text = String::from_utf8_lossy(&body).into_owned();
-                let keys = text.split("<Key>").skip(1).filter_map(|rest| rest.split('<').next());
-                for key in keys {
+                let mut deleted = String::new();
+                for key in text.split("<Key>").skip(1).filter_map(|rest| rest.split('<').next()) {
                     self.objects.remove(&format!("{}/{key}", path.trim_end_matches('/')));
+                    deleted += &format!("<Deleted><Key>{key}</Key></Deleted>");
                 }
-                (200, "<DeleteResult></DeleteResult>".to_owned())
+                (200, format!("<DeleteResult>{deleted}</DeleteResult>"))
             }
             ("POST", None) => {
                 self.begun += 1;

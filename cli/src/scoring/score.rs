@@ -31,8 +31,9 @@ const NAME_MAX: usize = 64;
 
 /// Score recorded tokens under another model, such as a teacher
 ///
-/// A server (vLLM, SGLang, rolltape) or a model folder is asked for the logprobs of each trajectory,
-/// which files beside exports keep. Called again, it goes on where it stopped. `rolltape export --scores DIR` joins the scores with rows.
+/// A server (vLLM, SGLang, rolltape) or a model folder is asked for the logprobs of each
+/// trajectory, which files beside exports keep. Called again, it goes on where it stopped.
+/// `rolltape export --scores DIR` joins the scores with rows.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Scores")]
 pub(crate) struct Args {
@@ -52,7 +53,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// Label of its weights, to be kept with the scores
-    #[arg(long, value_name = "LABEL")]
+    #[arg(id = "of_version", long = "version", value_name = "LABEL")]
     version: Option<String>,
     /// Variable that holds the server's API key
     #[arg(long, value_name = "NAME")]
