@@ -218,6 +218,7 @@ def test_a_stale_folder_is_named_with_its_version(tmp_path, start, folders):
     assert (status, found["cause"], found["versions"]) == (1, "version", ["2"]), report
     assert found["proven"] and "weights of 1 sampled" in found["sentence"]
     # The right weights of that label, in the folder's place.
+    (tmp_path / "right").mkdir()
     store = record(tmp_path / "right", engines[:1], Labelled(first=9))
     assert audit(tmp_path, store, "--with", MODEL, *weights)[1]["verdict"] == "clean"
 
