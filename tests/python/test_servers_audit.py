@@ -13,11 +13,12 @@ pytestmark = pytest.mark.timeout(900)
 TEMPERATURE = 0.6
 
 
-def record(folder, server, fault, *options):
+def record(folder, server, fault, *told):
     """Four episodes of two turns; gives the store."""
+    told = told or server.kind.told
     with (
         audited.between([server.url], fault) as url,
-        harness.serve(folder, "--upstream", url, *server.kind.told, *options) as proxy,
+        harness.serve(folder, "--upstream", url, *told) as proxy,
     ):
         for number in range(4):
             base_url = proxy.base_url(f"episode-{number}")
