@@ -1,7 +1,6 @@
 //! `rolltape audit`: whether recorded logprobs are those of the policy, and if not, why.
 //!
-//! [`scorer`] is the server that scores the ids again, [`weights`] the folders of its weights, and
-//! [`page`] what is printed.
+//! [`page`] is what is printed; [`crate::scoring`] has the server that scores the ids again.
 
 mod page;
 
