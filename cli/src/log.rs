@@ -54,7 +54,7 @@ pub(crate) fn start(format: LogFormat, default: &str) -> Result<(), Failure> {
 
 /// Levels of a filter.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-/// How many of the parts that log are crates of rolltape.
+/// Number of the parts that log which are crates of rolltape.
 const OWN_PARTS: usize = 5;
 /// Parts that log: crates of rolltape, then libraries.
 const PARTS: [&str; 11] = [

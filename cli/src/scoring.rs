@@ -14,7 +14,7 @@ use ::engine::EngineOptions;
 use self::scorer::{Scorer, ScorerWeights};
 use crate::exit::Failure;
 
-/// What `--with` names: a server, or a model folder.
+/// The value of `--with`: a server, or a model folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ScoredWith {
     Url(String),

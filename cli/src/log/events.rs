@@ -15,7 +15,7 @@ const TEXT_BYTES_MAX: usize = 8 << 10;
 /// An event of rolltape itself.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct LogEvent {
-    /// When it happened, in nanoseconds since 1970.
+    /// The time at which it happened, in nanoseconds since 1970.
     pub(crate) at_ns: u64,
     pub(crate) level: EventLevel,
     /// The module that says it.
@@ -24,7 +24,7 @@ pub(crate) struct LogEvent {
     pub(crate) fields: Vec<(&'static str, String)>,
 }
 
-/// How bad an event is.
+/// The severity of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventLevel {
     Error,

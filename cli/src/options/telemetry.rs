@@ -14,7 +14,7 @@ pub(crate) struct TelemetryArgs {
     pub(crate) otlp_endpoint: Option<OtlpEndpoint>,
 }
 
-/// Where a collector takes each signal.
+/// The URLs at which a collector takes each signal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OtlpEndpoint {
     pub(crate) traces: Uri,

@@ -138,7 +138,7 @@ async fn scorer(args: &Args) -> Result<(Scorer, String), Failure> {
     Ok((scorer, model))
 }
 
-/// What became of the rows.
+/// The numbers of rows, by what became of them.
 #[derive(Debug, Default)]
 struct ScoreCounts {
     scored: u64,
@@ -146,11 +146,11 @@ struct ScoreCounts {
     held: u64,
     foreign: u64,
     refused: u64,
-    /// What the server said of the first row that it refused.
+    /// The server's words on the first row that it refused.
     why: Option<String>,
 }
 
-/// What a server says of a path.
+/// A server's answer about a path.
 enum ScoreOutcome {
     Row(Box<ScoredRow>, usize),
     Foreign,

@@ -1,4 +1,4 @@
-//! What a collector of OpenTelemetry gets: spans and log records of what is recorded, the events of
+//! Signals for a collector of OpenTelemetry: spans and log records of what is recorded, events of
 //! the server's log, and its metrics.
 //!
 //! Spans and records of calls are made from the store, as a reader of the recording sees it, so

@@ -12,7 +12,7 @@ use crate::exit::Failure;
 /// Version of the conventions.
 pub(super) const SCHEMA_URL: &str = "https://opentelemetry.io/schemas/1.37.0";
 
-/// What everything that is sent is about.
+/// The resource that everything is sent about.
 ///
 /// # Errors
 /// [`Failure`] if a variable of OpenTelemetry is malformed.

@@ -53,7 +53,7 @@ pub(super) fn fault(call: &CallEvent, outcome: &str) -> Option<String> {
     }
 }
 
-/// What is known of a call, without what was said.
+/// A call as far as it is known, without what was said.
 pub(super) fn attributes(call: &CallEvent, outcome: &str) -> Attributes {
     let operation = operation(&call.route);
     let named = Attributes::default()

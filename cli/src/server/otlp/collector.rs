@@ -38,7 +38,7 @@ pub(super) enum Sent {
     /// It does not want all of it. Another try would be refused, too.
     Refused {
         why: String,
-        /// How much it refused; `None` if that is all.
+        /// The number that it refused; `None` if that is all.
         lost: Option<u64>,
     },
     /// It did not answer, or cannot take anything now.
@@ -47,7 +47,7 @@ pub(super) enum Sent {
 
 /// The answer to what was taken.
 pub(super) trait ExportAnswer: Message + Default {
-    /// How much was refused all the same, and why.
+    /// The number that was refused all the same, and the reason.
     fn rejected(self) -> Option<(i64, String)>;
 }
 

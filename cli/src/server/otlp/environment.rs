@@ -16,7 +16,7 @@ const INTERVAL_VARIABLE: &str = "OTEL_METRIC_EXPORT_INTERVAL";
 /// Time between two exports of metrics, if nothing else is said.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// What is sent: all of it, unless a variable says `none`.
+/// The signals that are sent: all of them, unless a variable says `none`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Signals {
     pub(super) has_traces: bool,
@@ -25,7 +25,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// What the variables say.
+    /// The settings in the variables.
     ///
     /// # Errors
     /// [`Failure`] if one names another exporter than OTLP's and no other.

@@ -34,7 +34,7 @@ pub(super) struct MetricsSender {
     started_ns: u64,
 }
 
-/// When points were read, and since when counters count, in nanoseconds since 1970.
+/// The times at which points were read and counters began, in nanoseconds since 1970.
 #[derive(Debug, Clone, Copy)]
 struct Times {
     started_ns: u64,
