@@ -37,6 +37,7 @@ use crate::log::LogFormat;
 use crate::options::defaults::ServersHere;
 use crate::options::help;
 use crate::reading::{audit, diff, episodes, health, show, sql, stats, tail, view};
+use crate::run::{fork, replay};
 use crate::scoring::score;
 use crate::terminal::ColorMode;
 use crate::upkeep::{backup, index, prune, publish, redact, scan, seal, verify};
@@ -88,6 +89,8 @@ An option that shows [env: NAME] can also be set by that environment variable.";
 enum Command {
     Serve(Box<serve::Args>),
     Run(Box<run::Args>),
+    Replay(Box<replay::Args>),
+    Fork(Box<fork::Args>),
     Export(Box<export::Args>),
     Score(Box<score::Args>),
     Feed(feed::Args),
@@ -191,6 +194,8 @@ fn main() -> ExitCode {
         match cli.command {
             Command::Serve(args) => serve::run(*args, cli.global.log_format).await,
             Command::Run(args) => run::run(*args).await,
+            Command::Replay(args) => replay::run(*args).await,
+            Command::Fork(args) => fork::run(*args).await,
             Command::Export(args) => export::run(*args).await,
             Command::Score(args) => score::run(*args).await,
             Command::Feed(args) => feed::run(args).await,

@@ -4,7 +4,9 @@ mod agents;
 mod bridge;
 mod client;
 mod environment;
+pub(crate) mod fork;
 mod names;
+pub(crate) mod replay;
 
 use std::io::IsTerminal;
 use std::os::unix::process::ExitStatusExt;
@@ -33,6 +35,9 @@ use crate::print::count;
 use crate::reading::page_address;
 use crate::server::{BackendArgs, RunningServer, ServerOptions};
 use crate::terminal;
+
+/// The control listener of a server that was told nothing.
+const CONTROL: &str = "http://127.0.0.1:8081";
 
 /// Run a command as one episode
 ///
@@ -100,7 +105,7 @@ struct ServerArgs {
     #[arg(
         long,
         value_name = "URL",
-        default_value = "http://127.0.0.1:8081",
+        default_value = CONTROL,
         env = "ROLLTAPE_CONTROL_URL"
     )]
     control: String,
@@ -127,20 +132,70 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         agents::print_list()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let agent = KnownAgent::of(&args.command)?;
+    prepare(&args)?;
+    let server = match args.server.upstream.is_some() || args.server.model.is_some() {
+        true => Some(start_own_server(&args).await?),
+        false => None,
+    };
+    let ran = run_once(&args, server.as_ref(), None).await;
+    let has_own_server = server.is_some();
+    if let Some(server) = server {
+        // The store is complete even if the episode could not be closed.
+        server.stop(std::future::pending()).await?;
+    }
+
+    let RanEpisode { episode, ended, recorded, .. } = ran?;
+    let recorded = recorded?;
+    let ended = match ended {
+        Ok(ended) => ended,
+        Err(error) => return Ok(not_run(&args, &error)),
+    };
+    let page = in_browser(&args, &episode, has_own_server);
+    print_summary(&episode.id, &recorded, &where_to_read(&args, has_own_server), &page);
+    if number(&recorded, "calls") > 0 {
+        return Ok(exit_code(ended));
+    }
+    let code = told_silent(KnownAgent::of(&args.command)?).report();
+    Ok(if ended.success() { code } else { exit_code(ended) })
+}
+
+/// Checks the command and its environment, before anything is started.
+fn prepare(args: &Args) -> Result<(), Failure> {
+    KnownAgent::of(&args.command)?;
     args.environment.check(&args.proxy.secret_variables())?;
     hide_memory();
-    let server = start_own_server(&args).await?;
-    let mut episode = EpisodeClient::new(&args, server.as_ref())?;
-    let bridge = match (&server, args.server.proxy.strip_prefix(UNIX)) {
+    Ok(())
+}
+
+/// An episode whose command has ended.
+struct RanEpisode {
+    episode: EpisodeClient,
+    /// The end of the command, or why it was not started.
+    ended: std::io::Result<ExitStatus>,
+    /// How far its replay came; null if no recording answered its calls.
+    replay: Value,
+    /// The counts of what was recorded.
+    recorded: Result<Value, Failure>,
+}
+
+/// Runs the command once, as one episode. `replay` is the recording that answers its calls, as the
+/// control listener takes it.
+async fn run_once(
+    args: &Args,
+    server: Option<&RunningServer>,
+    replay: Option<&Value>,
+) -> Result<RanEpisode, Failure> {
+    let agent = KnownAgent::of(&args.command)?;
+    let mut episode = EpisodeClient::new(args, server)?;
+    let bridge = match (server, args.server.proxy.strip_prefix(UNIX)) {
         (None, Some(path)) => Some(Bridge::start(path.as_ref()).await?),
         _ => None,
     };
     if let Some(bridge) = &bridge {
         episode.proxy.clone_from(&bridge.url);
     }
-    episode.take_free_name(&args).await?;
-    episode.announce(&args).await?;
+    episode.take_free_name(args).await?;
+    episode.announce(args, replay).await?;
     if args.proxy.agents.require_key {
         episode.mint_key().await?;
     }
@@ -150,51 +205,36 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 
     // Before the command starts, so that no signal is lost in between and leaves it an orphan.
     let signals = ForwardedSignals::new()?;
-    let ended = match episode.spawn(&args, passed, &setup) {
+    let ended = match episode.spawn(args, passed, &setup) {
         Ok(child) => Ok(signals.wait_for(child).await?),
         Err(error) => Err(error),
     };
 
     drop((bridge, setup));
-    let has_own_server = server.is_some();
+    let replay = match replay {
+        Some(_) => episode.replay_state().await.unwrap_or_default(),
+        None => Value::Null,
+    };
     let succeeded = ended.as_ref().is_ok_and(ExitStatus::success);
-    let summary = episode.close(if succeeded { "completed" } else { "failed" }).await;
-    if let Some(server) = server {
-        // The store is complete even if the episode could not be closed.
-        server.stop(std::future::pending()).await?;
-    }
-
-    let recorded = summary?;
-    match ended {
-        Ok(ended) => {
-            let page = in_browser(&args, &episode, has_own_server);
-            print_summary(&episode.id, &recorded, &where_to_read(&args, has_own_server), &page);
-            if number(&recorded, "calls") > 0 {
-                return Ok(exit_code(ended));
-            }
-            let code = told_silent(agent).report();
-            Ok(if ended.success() { code } else { exit_code(ended) })
-        }
-        Err(error) => {
-            let _ = Failure::new(format!("cannot run `{}`: {error}", args.command[0])).report();
-            Ok(exit::not_run(&error))
-        }
-    }
+    let recorded = episode.close(if succeeded { "completed" } else { "failed" }).await;
+    Ok(RanEpisode { episode, ended, replay, recorded })
 }
 
-/// Starts a server if `--upstream` or `--model` asks for one.
-async fn start_own_server(args: &Args) -> Result<Option<RunningServer>, Failure> {
-    if args.server.upstream.is_none() && args.server.model.is_none() {
-        return Ok(None);
-    }
+/// Starts a server for the command alone.
+async fn start_own_server(args: &Args) -> Result<RunningServer, Failure> {
     let backend = BackendArgs {
         upstream: args.server.upstream.clone().map(EngineSpec::from).into_iter().collect(),
         model: args.server.model.clone(),
         ..BackendArgs::default()
     };
     let store = args.store.location.clone();
-    let options = ServerOptions::private(backend, args.proxy.clone(), store);
-    RunningServer::start(options).await.map(Some)
+    RunningServer::start(ServerOptions::private(backend, args.proxy.clone(), store)).await
+}
+
+/// Tells that the command could not be started.
+fn not_run(args: &Args, error: &std::io::Error) -> ExitCode {
+    let _ = Failure::new(format!("cannot run `{}`: {error}", args.command[0])).report();
+    exit::not_run(error)
 }
 
 /// Keeps the environment and the memory of this process from its command, which could read both in

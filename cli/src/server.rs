@@ -17,12 +17,14 @@ use std::time::Duration;
 use ::engine::EngineOptions;
 use clap::ValueEnum;
 use control::Settings;
+use episode::{AttemptId, InvalidId, Replay, ReplayMode};
 use http::server::endpoint::Endpoint;
 use proxy::{Config, EngineSpec, Proxy, Recorder, Upstream};
 use store::{Durability, Location, Store, Writer};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use viewer::{TokenTexts, Viewer};
+use wire::IgnoreRules;
 
 use self::engine::{LoadedEngine, StartedBackend};
 use self::listen::BoundSocket;
@@ -34,7 +36,7 @@ use crate::exit::Failure;
 use crate::options::address::ListenAddress;
 use crate::options::control::FoundToken;
 use crate::options::engine::EngineArgs;
-use crate::options::parse::engine_spec;
+use crate::options::parse::{AttemptName, attempt_name, engine_spec};
 use crate::options::proxy::ProxyArgs;
 use crate::options::store::text_index;
 use crate::options::tls::ControlTlsArgs;
@@ -64,6 +66,42 @@ pub(crate) struct BackendArgs {
     /// It is read again when it changes.
     #[arg(long, value_name = "FILE", conflicts_with = "model", env = "ROLLTAPE_UPSTREAMS_FILE")]
     pub(crate) upstreams_file: Option<PathBuf>,
+    /// Recorded episode whose replies are given again: ID or ID/ATTEMPT
+    ///
+    /// To every episode that was not announced with a recording of its own. Without a server or a
+    /// model, no call goes anywhere else.
+    #[arg(long, value_name = "EPISODE", value_parser = attempt_name, env = "ROLLTAPE_REPLAY")]
+    pub(crate) replay: Option<AttemptName>,
+    /// Rules for what does not matter in a request under --replay; repeatable
+    ///
+    /// clocks, ids, paths, numbers, /FIELD/FIELD with * for any one, or re:PATTERN.
+    #[arg(long, value_name = "RULE", requires = "replay", env = "ROLLTAPE_REPLAY_IGNORE")]
+    #[arg(value_delimiter = ',')]
+    pub(crate) replay_ignore: Vec<String>,
+}
+
+impl BackendArgs {
+    /// True if nobody but a recording answers calls.
+    fn is_replay_alone(&self) -> bool {
+        self.upstream.is_empty() && self.model.is_none() && self.upstreams_file.is_none()
+    }
+
+    /// The recording that answers the calls of episodes without one of their own.
+    ///
+    /// # Errors
+    /// [`Failure`] if a rule cannot be read.
+    fn replay(&self) -> Result<Option<Replay>, Failure> {
+        let Some(AttemptName { id, attempt }) = &self.replay else { return Ok(None) };
+        IgnoreRules::read(&self.replay_ignore).map_err(|error| Failure::of(&error))?;
+        let episode = id.parse().map_err(|error: InvalidId| Failure::of(&error))?;
+        Ok(Some(Replay {
+            source: AttemptId { episode, attempt: attempt.unwrap_or(0) },
+            until: None,
+            mode: ReplayMode::Strict,
+            ignore: self.replay_ignore.clone(),
+            keeps_time: false,
+        }))
+    }
 }
 
 /// A value of `--durability`.

@@ -12,11 +12,12 @@ use wire::ForcedSampling;
 
 use crate::bounds::GROUP_SIZE_MAX;
 use crate::error::{commit_error, snapshot_error};
+use crate::replays::{named_replay, state_of};
 use crate::requests::{AnnounceBody, CloseBody};
 
 /// Announces an episode, with the sampling parameters for its calls.
 pub(crate) async fn announce(recorder: &Recorder, body: &[u8]) -> Result<JsonReply, JsonReply> {
-    let body: AnnounceBody = parse(body)?;
+    let mut body: AnnounceBody = parse(body)?;
     let group_size = body.group_size;
     let force = body
         .force_sampling
@@ -25,13 +26,28 @@ pub(crate) async fn announce(recorder: &Recorder, body: &[u8]) -> Result<JsonRep
         .transpose()
         .map_err(|error| bad_request(&error))?;
     let continues = body.continues.as_deref().map(str::parse::<ContinueMode>).transpose();
-    let continues = continues.map_err(|error| bad_request(&error))?;
+    let mut continues = continues.map_err(|error| bad_request(&error))?;
+    let replay = match body.replay.take() {
+        None => None,
+        Some(named) => {
+            let source = named_attempt(&named.episode_id, named.attempt)?;
+            let names = [source.clone(), with_prefix(recorder, source)?];
+            let (replay, source) = named_replay(recorder, named, names).await?;
+            body.task_id = body.task_id.or(source.task.map(|task| task.to_string()));
+            // What goes on from a recording goes on from its ids.
+            continues = continues.or(replay.until.map(|_| ContinueMode::Exact));
+            Some(replay)
+        }
+    };
     let budget = Budget {
         calls: body.calls_max.map(u64::from),
         tokens: body.tokens_max.map(u64::from),
         seconds: body.seconds_max.map(u64::from),
     };
     let tag = announced_tag(recorder, body)?;
+    if replay.as_ref().is_some_and(|replay| replay.source == AttemptId::from(&tag)) {
+        return Err(bad_request(&"an attempt cannot be a replay of itself"));
+    }
     let told = json!({ "status": "ok", "episode_id": tag.episode.as_str() });
     if group_size.is_some_and(|size| !(1..=GROUP_SIZE_MAX).contains(&size) || tag.group.is_none()) {
         let message = format!("`group_size` is 1 to {GROUP_SIZE_MAX}, beside a `group_id`");
@@ -43,6 +59,7 @@ pub(crate) async fn announce(recorder: &Recorder, body: &[u8]) -> Result<JsonRep
         at: now(),
         force: force.as_ref().map(ForcedSampling::to_string),
         continues: continues.map(|mode| mode.as_str().to_owned()),
+        replay,
         group_size,
         budget,
     };
@@ -121,6 +138,7 @@ pub(crate) async fn show(recorder: &Recorder, shown: AttemptId) -> Result<JsonRe
         "prompt_tokens": summary.prompt_tokens,
         "completion_tokens": summary.completion_tokens,
         "reward": summary.reward,
+        "replay": state_of(recorder, &shown),
     })))
 }
 

@@ -27,6 +27,7 @@ mod metrics;
 mod openapi;
 mod prune;
 mod reading;
+mod replays;
 mod requests;
 mod rewards;
 mod routes;

@@ -16,9 +16,22 @@ pub(crate) struct AnnounceBody {
     pub(crate) force_sampling: Option<String>,
     #[serde(rename = "continue")]
     pub(crate) continues: Option<String>,
+    pub(crate) replay: Option<ReplayBody>,
     pub(crate) calls_max: Option<u32>,
     pub(crate) tokens_max: Option<u32>,
     pub(crate) seconds_max: Option<u32>,
+}
+
+/// A recording that answers the calls of an episode.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReplayBody {
+    pub(crate) episode_id: String,
+    pub(crate) attempt: Option<u32>,
+    pub(crate) until: Option<u32>,
+    pub(crate) mode: Option<String>,
+    pub(crate) ignore: Option<Vec<String>>,
+    pub(crate) keeps_time: Option<bool>,
 }
 
 #[derive(Deserialize)]

@@ -209,7 +209,7 @@ static OWN: [ControlRoute; 41] = [
         "Returns counts of what was recorded of an episode.")
         .query(ATTEMPT)
         .reply("`{episode_id, attempt, group_id, task_id, closed, status, calls, generations, \
-            with_ids, incomplete, refused, prompt_tokens, completion_tokens, reward}`"),
+            with_ids, incomplete, refused, prompt_tokens, completion_tokens, reward, replay}`"),
     post("/episodes/{id}/key", J::SignKey,
         "Returns an API key that names the episode, which takes only calls with a key from then \
          on.")

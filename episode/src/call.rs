@@ -3,9 +3,11 @@
 mod body;
 mod continued;
 mod end;
+mod head;
 
 pub use body::{Body, KeptBody};
 pub use continued::{ContinueReason, Continued};
+pub use head::ReplyHead;
 
 use crate::words::words;
 use crate::{CallId, Lineage, Micros, Route, Tag, VersionStamps, version_number};
@@ -89,6 +91,10 @@ pub struct CallEnd {
     pub routed: Option<String>,
     /// The outcome of the wish to send the prompt as ids; `None` if there was none.
     pub continued: Option<Continued>,
+    /// The headers of the reply, as far as they are kept.
+    pub head: ReplyHead,
+    /// The recorded call whose reply this is, if it was given again and nothing was sampled.
+    pub replayed: Option<CallId>,
 }
 
 /// Tokens that one call sampled under one choice index.

@@ -9,6 +9,7 @@
 //! - [`Call`]: one request ([`CallStart`]) and its reply ([`CallEnd`]), as the proxy saw them.
 //! - [`Body`]: the bytes of a request or a reply.
 //! - [`Choice`]: the tokens that one call sampled, with their logprobs and policy versions.
+//! - [`Replay`]: the recording that answers the calls of an attempt.
 //! - [`version_number`], [`VersionStamps`]: labels of policy versions.
 //! - [`Reward`]: one statement about an episode or a part of it.
 //! - [`RewardRange`]: the values that rewards of a name may have.
@@ -23,6 +24,7 @@ mod call;
 mod id;
 mod lineage;
 mod provenance;
+mod replay;
 mod reward;
 mod reward_range;
 mod route;
@@ -35,11 +37,12 @@ mod words;
 pub use annotation::Annotation;
 pub use call::{
     Body, Call, CallEnd, CallStart, Choice, ContinueReason, Continued, Fidelity, KeptBody, Outcome,
-    TokenColumn, TokenCounts, VersionSpan,
+    ReplyHead, TokenColumn, TokenCounts, VersionSpan,
 };
 pub use id::{AttemptId, CallId, EpisodeId, GroupId, InvalidId, Micros, TaskId};
 pub use lineage::{CallKind, Lineage};
 pub use provenance::{ChainHead, Giver, Provenance};
+pub use replay::{Replay, ReplayMode};
 pub use reward::{Reward, RewardScope, ScopeError, ScopeParts};
 pub use reward_range::{InvalidRange, RefusedReward, RewardRange};
 pub use route::Route;

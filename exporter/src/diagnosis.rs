@@ -54,17 +54,7 @@ pub struct Finding {
 
 /// Diagnoses one attempt. Text around forks is shown as far as it is recorded.
 pub fn diagnose(record: AttemptRecord, calls: Vec<Call>) -> Diagnosis {
-    diagnosis(
-        &RecordedAttempt {
-            record,
-            calls,
-            rewards: Vec::new(),
-            annotations: Vec::new(),
-            chain: None,
-        },
-        None,
-    )
-    .0
+    diagnosis(&RecordedAttempt::of_calls(record, calls), None).0
 }
 
 /// Diagnoses one attempt, and returns with it every choice and what that continues, in the order in
@@ -73,13 +63,7 @@ pub fn diagnose_tree(
     record: AttemptRecord,
     calls: Vec<Call>,
 ) -> (Diagnosis, Vec<ChoiceLink>, Vec<Call>) {
-    let attempt = RecordedAttempt {
-        record,
-        calls,
-        rewards: Vec::new(),
-        annotations: Vec::new(),
-        chain: None,
-    };
+    let attempt = RecordedAttempt::of_calls(record, calls);
     let (found, links) = diagnosis(&attempt, None);
     (found, links, attempt.calls)
 }
@@ -94,17 +78,7 @@ pub fn diagnose_with_tokenizer(
     calls: Vec<Call>,
 ) -> Result<Diagnosis, TokenizerError> {
     let texts = ForkTexts::read(tokenizer)?;
-    Ok(diagnosis(
-        &RecordedAttempt {
-            record,
-            calls,
-            rewards: Vec::new(),
-            annotations: Vec::new(),
-            chain: None,
-        },
-        Some(&texts),
-    )
-    .0)
+    Ok(diagnosis(&RecordedAttempt::of_calls(record, calls), Some(&texts)).0)
 }
 
 fn diagnosis(attempt: &RecordedAttempt, texts: Option<&ForkTexts>) -> (Diagnosis, Vec<ChoiceLink>) {

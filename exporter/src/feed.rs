@@ -17,6 +17,7 @@ use thiserror::Error;
 use crate::feed::options::{FeedOptions, VERDICTS};
 use crate::graph::derive::{Derived, derive};
 use crate::graph::scan::{RecordedAttempt, scan};
+use crate::graph::trunk::trunk;
 use crate::notes::{Notes, VersionMismatch};
 use crate::options::format::Format;
 use crate::output::encode::{EncodeError, Encoder};
@@ -222,7 +223,10 @@ async fn read(
     record: AttemptRecord,
 ) -> Result<Option<RecordedAttempt>, FeedError> {
     match scan(snapshot, record, None).await {
-        Ok((attempt, _)) => Ok(Some(attempt)),
+        Ok((mut attempt, _)) => {
+            attempt.trunk = trunk(snapshot, &attempt.record).await?;
+            Ok(Some(attempt))
+        }
         Err(
             error @ (SnapshotError::Decode { .. }
             | SnapshotError::TooLarge { .. }

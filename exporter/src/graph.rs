@@ -31,3 +31,4 @@ pub(crate) mod resolve;
 pub(crate) mod scan;
 mod text_parents;
 pub(crate) mod thread;
+pub(crate) mod trunk;

@@ -161,6 +161,9 @@ pub(crate) const MASKED_KEY_BYTES_MIN: usize = 16;
 
 /// Attempts that are remembered. At the limit all are forgotten and learned again.
 pub(crate) const ATTEMPTS_MAX: usize = 100_000;
+/// Messages of the requests of a recording that is replayed, over all requests, of which a hash is
+/// kept. A longer one is not replayed.
+pub(crate) const DECK_MESSAGES_MAX: usize = 4_000_000;
 /// Labels of versions that are remembered. The upstream is not asked about further ones.
 pub(crate) const VERSION_LABELS_MAX: usize = 100_000;
 /// Bytes of the recorded paths that prompts can begin with; at most a quarter of the memory of

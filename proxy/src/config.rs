@@ -16,6 +16,7 @@ pub(crate) mod tag_segments;
 use std::sync::Arc;
 use std::time::Duration;
 
+use episode::Replay;
 use http::body::request_body::RequestLimits;
 use http::bounds::{BODY_WAIT, HEAD_WAIT, IDLE_WAIT, PEER_PART};
 use http::server::activity::AgentWaits;
@@ -57,6 +58,10 @@ pub struct Config {
     pub upstream: Upstream,
     /// Its dialect; probed if `None`.
     pub dialect: Option<Dialect>,
+    /// False if there is no upstream: a recording answers every call, or it is refused.
+    pub has_upstream: bool,
+    /// The recording that answers the calls of attempts that were announced without one.
+    pub replay: Option<Replay>,
     /// Several upstreams in place of that one, and what holds for all.
     pub fleet: FleetSettings,
     /// The kind of its logprobs (`processed`, `temperature`, `raw`), if the user knows it.
@@ -159,6 +164,8 @@ impl Config {
         Self {
             upstream,
             dialect: None,
+            has_upstream: true,
+            replay: None,
             fleet: FleetSettings::default(),
             logprob_kind: None,
             translate: TranslateMode::default(),

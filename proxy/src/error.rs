@@ -93,6 +93,9 @@ pub(crate) enum CallError {
     UpgradeOfSampling,
     #[error("rolltape relays no WebSockets: what passes on them cannot be recorded")]
     Upgrade,
+    /// Holds what is told of it.
+    #[error("{0}")]
+    Replayed(String),
     /// Agents read the reason only; the detail has the address.
     #[error("the upstream could not be reached: {reason}")]
     Unreachable {
@@ -191,7 +194,7 @@ impl CallError {
             Self::Overloaded | Self::NoEngine(_) | Self::NotAdmitted(_) | Self::StateUnread => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
-            Self::Cancelled => StatusCode::CONFLICT,
+            Self::Cancelled | Self::Replayed(_) => StatusCode::CONFLICT,
             Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Unrecorded(error) => status_of_unrecorded(error),
         }
@@ -230,6 +233,7 @@ impl CallError {
             Self::Cancelled | Self::Unrecorded(CommitError::Closed(..)) => "episode_closed",
             Self::Unrecorded(CommitError::Spent(..)) => "budget_spent",
             Self::Unrecorded(CommitError::Full(_)) => "attempt_full",
+            Self::Replayed(_) => "replay_differs",
             Self::Panicked | Self::StateUnread => "recorder_error",
             Self::Unrecorded(error) if status_of_unrecorded(error).is_server_error() => {
                 "recorder_error"
@@ -280,6 +284,7 @@ impl CallError {
             | Self::Body(BodyError::TooLong(_) | BodyError::TooSlow(_))
             | Self::ForeignState(_)
             | Self::StateUnread
+            | Self::Replayed(_)
             | Self::InBackground
             | Self::Unrecordable => Outcome::Refused,
             _ => Outcome::UpstreamFailed,

@@ -5,6 +5,7 @@
 //!   protocols.
 //! - `tag`: the episode of a call, from its path, headers, API key, session or conversation.
 //! - `record`: the recording of a call, which reaches the store however the call ends.
+//! - `replay`: a recorded reply in place of the upstream's, where the attempt is a replay.
 //! - `fleet`: which of several upstreams gets the call.
 //! - `upstream`: the plan of the request, its exchange, and what the upstream is asked besides.
 //! - `reply`: the reply on its way to the agent. Its end waits for the disk.
@@ -27,6 +28,7 @@ pub mod fuzzing;
 mod proxy;
 mod record;
 mod recorder;
+mod replay;
 mod reply;
 mod serve;
 mod tag;
@@ -48,4 +50,5 @@ pub use proxy::{Proxy, StartError, watch_upstream};
 pub use record::admission::AdmissionStatus;
 pub use record::tracker::CallCounts;
 pub use recorder::{EngineAnswer, Recorder, SignedKey, UpstreamStatus, Upstreams};
+pub use replay::decks::ReplayState;
 pub use serve::serve_data;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use episode::{AttemptId, Micros};
+use episode::{AttemptId, Micros, Replay};
 use http::clock::now;
 use http::memory::MemoryAccount;
 use http::server::activity::CallPermit;
@@ -30,6 +30,8 @@ use crate::record::paths::PathMemory;
 use crate::record::reading_room::AccountRoom;
 use crate::record::services::RecordingServices;
 use crate::record::tracker::CallTracker;
+use crate::replay::answer::ReplayServices;
+use crate::replay::decks::Decks;
 use crate::tag::api_key::KeySigner;
 use crate::tag::{self, RequestTag, TagContext};
 
@@ -49,6 +51,8 @@ pub struct Proxy {
     pub(crate) tracker: Arc<CallTracker>,
     pub(crate) expert_prompts: Arc<ExpertPrompts>,
     pub(crate) paths: PathMemory,
+    /// The recordings that answer calls.
+    pub(crate) decks: Decks,
     pub(crate) mask: KeyMask,
     /// Counts the events after which an item of the feed may be ready, or an attempt may begin.
     pub(crate) changes: watch::Sender<u64>,
@@ -130,6 +134,10 @@ impl Proxy {
         for (attempt, mode) in wishes.continues {
             paths.set_mode(attempt, mode);
         }
+        let decks = Decks::new(config.replay.clone());
+        for (attempt, replay) in wishes.replays {
+            decks.set(attempt, replay);
+        }
         Ok(Self {
             fleet: Arc::new(fleet),
             call_permits: Arc::new(Semaphore::new(config.calls_at_once())),
@@ -137,6 +145,7 @@ impl Proxy {
             reading_room,
             default_force: Arc::new(config.force.clone()),
             paths,
+            decks,
             mask: KeyMask::new(config.upstream_key.as_deref()),
             tags: Arc::new(TagContext::new(signer, config.episode_prefix.clone())),
             config,
@@ -271,6 +280,16 @@ impl Proxy {
         }
     }
 
+    /// The parts of this proxy that answer from a recording.
+    pub(crate) fn replaying(&self) -> ReplayServices<'_> {
+        ReplayServices {
+            decks: &self.decks,
+            store: &self.store,
+            room: &self.reading_room,
+            has_upstream: self.config.has_upstream,
+        }
+    }
+
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }
@@ -295,6 +314,7 @@ impl Proxy {
         self.admission.forget(attempt);
         self.expert_prompts.forget(attempt);
         self.paths.forget(attempt);
+        self.decks.forget(attempt);
         if let Ok(mut all) = self.attempt_force.lock() {
             all.remove(attempt);
         }
@@ -305,7 +325,10 @@ impl Proxy {
 /// its absence and its return are noted even if nobody calls. Several upstreams are all looked at,
 /// again and again, and their names are looked up again.
 pub async fn watch_upstream(proxy: Arc<Proxy>, shutdown: impl Future<Output = ()>) {
-    health::watch(&proxy.fleet, shutdown).await;
+    match proxy.config.has_upstream {
+        true => health::watch(&proxy.fleet, shutdown).await,
+        false => shutdown.await,
+    }
 }
 
 /// The signer of API keys. A secret that an earlier version kept in the store is moved out of it.
@@ -326,6 +349,7 @@ async fn open_signer(config: &Config, store: &Store) -> Result<KeySigner, StartE
 struct StoredWishes {
     force: HashMap<AttemptId, Arc<ForcedSampling>>,
     continues: HashMap<AttemptId, ContinueMode>,
+    replays: Vec<(AttemptId, Replay)>,
 }
 
 async fn stored_wishes(snapshot: &mut Snapshot) -> Result<StoredWishes, StartError> {
@@ -339,6 +363,10 @@ async fn stored_wishes(snapshot: &mut Snapshot) -> Result<StoredWishes, StartErr
         if let Some(mode) = record.continues.and_then(|word| word.parse().ok()) {
             stored.continues.insert(id, mode);
         }
+    }
+    for record in snapshot.replaying_attempts().await? {
+        let id = AttemptId { episode: record.id, attempt: record.attempt };
+        stored.replays.extend(record.replay.map(|replay| (id, replay)));
     }
     Ok(stored)
 }

@@ -26,6 +26,7 @@ use crate::config::continue_mode::ContinueMode;
 use crate::proxy::Proxy;
 use crate::record::admission::AdmissionStatus;
 use crate::record::tracker::CallCounts;
+use crate::replay::decks::ReplayState;
 
 pub use fan_out::EngineAnswer;
 pub use upstreams::{UpstreamStatus, Upstreams};
@@ -83,10 +84,14 @@ impl Recorder {
         continues: Option<ContinueMode>,
     ) -> Result<(), CommitError> {
         let (attempt, budget) = (AttemptId::from(&announcement.tag), announcement.budget);
+        let replay = announcement.replay.clone();
         self.0.store.announce(announcement).await?;
 
         if budget != Budget::default() {
             self.0.open_attempts.count(attempt.clone());
+        }
+        if let Some(replay) = replay {
+            self.0.decks.set(attempt.clone(), replay);
         }
         // Calls that say something else must not pass as those before.
         self.0.open_attempts.forget(&attempt.episode);
@@ -97,6 +102,11 @@ impl Recorder {
             self.0.set_force(attempt, force);
         }
         Ok(())
+    }
+
+    /// How far the replay of an attempt is, if a recording answers its calls.
+    pub fn replay_of(&self, attempt: &AttemptId) -> Option<ReplayState> {
+        self.0.decks.state(attempt)
     }
 
     /// Closes an attempt: its calls end, and later ones are refused.

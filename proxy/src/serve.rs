@@ -23,6 +23,7 @@ use crate::error::CallError;
 use crate::fleet::threads::Thread;
 use crate::proxy::Proxy;
 use crate::record::open_call::{Arrival, OpenCall};
+use crate::replay::answer::{self as replay, Answer};
 use crate::reply::late::late_reply;
 use crate::reply::masked::masked;
 use crate::reply::relay::{self, ReplyReceiver};
@@ -127,6 +128,13 @@ async fn call(
     if let Err(foreign) = proxy.check_named(&attempt, &path, request).await {
         return Err(call.fail(foreign).await);
     }
+
+    // A recording answers the calls of a replay.
+    let mut call = match replay::answer(proxy.replaying(), call, &attempt, (arrival, &path)).await?
+    {
+        Answer::Given(reply) => return Ok(reply),
+        Answer::Live(call) => *call,
+    };
     let history = proxy.tags.responses.history(proxy.store(), &attempt, route, request).await;
 
     // The engine that has the thread's prefix gets the call, rewritten for its dialect.

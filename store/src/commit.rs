@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use episode::{AttemptId, CallId, Micros};
+use episode::{AttemptId, CallId, Micros, Replay};
 
 use crate::attempts::find_attempt;
 use crate::commit::annotate::annotate;
@@ -196,7 +196,7 @@ async fn open(
     state: &mut CommitState,
     announcement: &Announcement,
 ) -> CommitResult {
-    let Announcement { tag, at, force, continues, group_size, budget } = announcement;
+    let Announcement { tag, at, force, continues, replay, group_size, budget } = announcement;
     let episode = upsert_episode(connection, tag, *at, NamedBy::Control).await?;
     if episode.is_closed {
         return Err(CommitError::Closed(tag.into()));
@@ -210,14 +210,15 @@ async fn open(
     let budget = budget.or(episode.budget);
     query(
         "UPDATE episode SET force_sampling = coalesce($1, force_sampling), calls_max = $2, \
-         tokens_max = $3, seconds_max = $4, continues = coalesce($5, continues) \
-         WHERE episode_key = $6",
+         tokens_max = $3, seconds_max = $4, continues = coalesce($5, continues), \
+         replay = coalesce($6, replay) WHERE episode_key = $7",
     )
     .bind(force.as_deref())
     .bind(limit(budget.calls))
     .bind(limit(budget.tokens))
     .bind(limit(budget.seconds))
     .bind(continues.as_deref())
+    .bind(replay.as_ref().map(Replay::to_text))
     .bind(episode.key)
     .execute(connection)
     .await?;

@@ -71,6 +71,7 @@ pub(crate) static SQLITE: Migrations = Migrations {
         migration!("sqlite", 21, "sealed"),
         migration!("sqlite", 22, "parts"),
         migration!("sqlite", 23, "provenance"),
+        migration!("sqlite", 24, "replay"),
     ],
     former: 14,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \
@@ -90,6 +91,7 @@ pub(crate) static POSTGRES: Migrations = Migrations {
         migration!("postgres", 21, "sealed"),
         migration!("postgres", 22, "parts"),
         migration!("postgres", 23, "provenance"),
+        migration!("postgres", 24, "replay"),
     ],
     former: 10,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \

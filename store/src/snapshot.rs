@@ -179,6 +179,16 @@ impl Snapshot {
         rows.iter().map(episode_of).collect()
     }
 
+    /// The open attempts whose calls a recording answers. Their labels are not read.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn replaying_attempts(&mut self) -> Result<Vec<AttemptRecord>, SnapshotError> {
+        let select = format!("{EPISODE} WHERE e.closed_at IS NULL AND e.replay IS NOT NULL");
+        let rows = query(select).fetch_all(self.connection()).await?;
+        rows.iter().map(episode_of).collect()
+    }
+
     /// The open attempts of which something has a budget: they, or a key of theirs.
     ///
     /// # Errors

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use episode::{
     Annotation, AttemptId, CallEnd, CallId, CallKind, CallStart, Choice, ContinueReason, Continued,
-    EpisodeId, Fidelity, Lineage, Outcome, Reward, RewardScope, Route, Tag, TagSource, TokenColumn,
-    TokenCounts, VersionSpan, VersionStamps,
+    EpisodeId, Fidelity, Lineage, Outcome, ReplyHead, Reward, RewardScope, Route, Tag, TagSource,
+    TokenColumn, TokenCounts, VersionSpan, VersionStamps,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -36,6 +36,7 @@ pub(crate) fn announced(tag: Tag) -> Announcement {
         at: 5,
         force: None,
         continues: None,
+        replay: None,
         group_size: None,
         budget: Budget::default(),
     }
@@ -102,6 +103,8 @@ pub(crate) fn ended(call_id: CallId) -> CallEnd {
         routed: Some("kept".into()),
         heartbeats: 2,
         continued: Some(Continued { tokens: 3, reason: Some(ContinueReason::StopCut) }),
+        head: ReplyHead(vec![("retry-after".into(), "1".into())]),
+        replayed: Some(CallId(uuid::Uuid::from_u128(9))),
     }
 }
 

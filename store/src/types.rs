@@ -1,6 +1,6 @@
 //! Types that the whole store shares.
 
-use episode::{AttemptId, EpisodeId, GroupId, Micros, Tag, TagSource, TaskId};
+use episode::{AttemptId, EpisodeId, GroupId, Micros, Replay, Tag, TagSource, TaskId};
 
 /// The events that a commit survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,6 +47,8 @@ pub struct Announcement {
     pub force: Option<String>,
     /// The mode in which its prompts are sent as ids: `off`, `exact`, `as_sampled`.
     pub continues: Option<String>,
+    /// The recording that answers its calls.
+    pub replay: Option<Replay>,
     /// Number of attempts in its group. The first one given stands.
     pub group_size: Option<u32>,
     /// The limits of the attempt. Those that are absent stay.
@@ -97,6 +99,8 @@ pub struct AttemptRecord {
     /// The mode in which its prompts are sent as ids, if it has one of its own: `off`, `exact`,
     /// `as_sampled`.
     pub continues: Option<String>,
+    /// The recording that answers its calls, if one does.
+    pub replay: Option<Replay>,
     /// True where calls of it may be missing: see [`Durability::Relaxed`].
     pub may_lack_calls: bool,
 }

@@ -4,6 +4,8 @@
 //! - [`access`], [`route`], [`Request`] and [`lineage`]: the routes that agents may use, the kind
 //!   of a call, its body, and the agent that made it. [`without_scheduling`] cuts the fields that
 //!   only the user decides.
+//! - [`RequestPrint`] and [`request_differences`]: a request held against a recorded one, under
+//!   [`IgnoreRules`].
 //! - [`BasePath`]: where the routes are on a server.
 //! - [`ForcedSampling`] overrides the agent's sampling parameters. [`ServerSampling`] and
 //!   [`EffectiveSampling`] tell what a call was sampled with, and [`LogprobFit`] whether its
@@ -82,7 +84,9 @@ pub use reply::{
     Collector, Facts, MissingIds, PromptLookup, Vocabulary, VocabularyError, rendered_text,
     token_counts,
 };
-pub use request::Request;
+pub use request::{
+    IgnoreRules, InvalidIgnoreRule, Request, RequestDifference, RequestPrint, request_differences,
+};
 pub use routes::base::BasePath;
 pub use routes::{
     Access, access, depends_on_body, is_anthropic_call, reports_natively, route, route_for,

@@ -1,5 +1,8 @@
 //! A request body, read and edited in place.
 
+mod difference;
+mod ignore;
+
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -13,6 +16,9 @@ use crate::json::{
     members, root, tree, truth_of,
 };
 use crate::parameters;
+
+pub use difference::{RequestDifference, RequestPrint, request_differences};
+pub use ignore::{IgnoreRules, InvalidIgnoreRule};
 
 /// The summary tells only the length of longer values; the request itself keeps them.
 const SAMPLING_VALUE_BYTES_MAX: usize = 4096;

@@ -20,10 +20,12 @@ const READERS: [&str; 13] = [
     "tail", "verify", "view",
 ];
 /// Commands that ask a server, with the options that name it.
-const CALLERS: [(&str, &[&str]); 4] = [
+const CALLERS: [(&str, &[&str]); 6] = [
     ("control", &["control"]),
     ("feed", &["control"]),
     ("run", &["control", "proxy"]),
+    ("replay", &["control", "proxy"]),
+    ("fork", &["control", "proxy"]),
     (VIEW, &["control"]),
 ];
 /// The command that leads a browser to the server's page.

@@ -5,7 +5,7 @@ use clap::builder::{StyledStr, Styles};
 
 /// The commands in the groups of `rolltape --help`.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("Record", &["serve", "run", "engine", "demo"]),
+    ("Record", &["serve", "run", "replay", "fork", "engine", "demo"]),
     ("Read", &["episodes", "show", "tail", "stats", "diff", "sql", "health", "audit", "view"]),
     ("Train", &["reward", "close", "score", "export", "feed"]),
     (
@@ -27,7 +27,12 @@ const GROUPS: [(&str, &[&str]); 4] = [
 ];
 
 /// The options that `-h` shows of commands with more than a screen of them.
-pub(crate) const USUAL: [(&str, &[&str]); 9] = [
+pub(crate) const USUAL: [(&str, &[&str]); 11] = [
+    ("replay", &["until", "then", "is_loose", "ignore", "keeps_time", "id", "location", "control"]),
+    (
+        "fork",
+        &["turn", "attempts", "then", "is_loose", "ignore", "id", "group", "location", "control"],
+    ),
     (
         "audit",
         &[

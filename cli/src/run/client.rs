@@ -90,12 +90,18 @@ impl EpisodeClient {
 
     /// Announces group and task, which the path that the agent gets cannot carry.
     /// The server tells the name by which it records.
-    pub(super) async fn announce(&mut self, args: &Args) -> Result<(), Failure> {
+    /// With `replay`, a recording answers its calls.
+    pub(super) async fn announce(
+        &mut self,
+        args: &Args,
+        replay: Option<&Value>,
+    ) -> Result<(), Failure> {
         let body = json!({
             "episode_id": self.id.as_str(),
             "attempt": self.attempt,
             "group_id": args.episode.group.as_ref().map(GroupId::as_str),
             "task_id": args.episode.task.as_ref().map(TaskId::as_str),
+            "replay": replay,
         });
         let told = self.request(Method::POST, "/episodes", &body).await?;
         if let Some(id) = told["episode_id"].as_str().and_then(|id| id.parse().ok()) {
@@ -110,6 +116,12 @@ impl EpisodeClient {
         let minted = self.request(Method::POST, &page, &json!({})).await?;
         self.key = minted["api_key"].as_str().map(str::to_owned);
         Ok(())
+    }
+
+    /// How far the replay is.
+    pub(super) async fn replay_state(&self) -> Result<Value, Failure> {
+        let page = format!("/episodes/{}?attempt={}", self.id, self.attempt);
+        Ok(self.request(Method::GET, &page, &Value::Null).await?["replay"].take())
     }
 
     /// Closes the episode and returns its summary.

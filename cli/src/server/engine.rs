@@ -16,6 +16,9 @@ use crate::options::address::reachable;
 use crate::options::secret_file;
 use crate::terminal;
 
+/// An address at which nobody listens.
+const NOWHERE: &str = "http://127.0.0.1:9";
+
 /// The server that answers the proxy: an upstream of the user's, or an engine of this process.
 pub(super) struct StartedBackend {
     pub(super) upstream: Upstream,
@@ -28,6 +31,13 @@ pub(super) struct StartedBackend {
 }
 
 impl StartedBackend {
+    /// No backend: a recording answers every call. Nobody asks the address.
+    pub(super) fn none() -> Result<Self, Failure> {
+        let upstream: Upstream =
+            NOWHERE.parse().map_err(|e: proxy::InvalidUpstream| Failure::of(&e))?;
+        Ok(Self::of_user(upstream, "no upstream".to_owned()))
+    }
+
     /// The user's upstreams, of which this is the first.
     pub(super) fn of_user(upstream: Upstream, name: String) -> Self {
         Self { name, upstream, engine: None, key: None }

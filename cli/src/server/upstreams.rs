@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use episode::Replay;
 use proxy::{Config, EngineSpec, Proxy};
 use rustix::fs::OFlags;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -25,6 +26,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Upstreams {
     named: Vec<EngineSpec>,
     file: Option<UpstreamsFile>,
+    /// The recording that answers calls, if one does.
+    replay: Option<Replay>,
+    /// True if nobody else answers any.
+    is_replay_alone: bool,
 }
 
 /// The file of upstreams, as it was read last.
@@ -44,7 +49,13 @@ impl Upstreams {
     /// [`Failure`] if the file cannot be read, or holds no upstreams.
     pub(super) fn read(backend: &BackendArgs) -> Result<Self, Failure> {
         let file = backend.upstreams_file.as_deref().map(UpstreamsFile::read).transpose()?;
-        Ok(Self { named: backend.upstream.clone(), file })
+        let is_replay_alone = backend.is_replay_alone();
+        Ok(Self {
+            named: backend.upstream.clone(),
+            file,
+            replay: backend.replay()?,
+            is_replay_alone,
+        })
     }
 
     fn all(&self) -> Vec<EngineSpec> {
@@ -57,6 +68,9 @@ impl Upstreams {
     /// # Errors
     /// [`Failure`] if there is none.
     pub(super) fn backend(&self) -> Result<StartedBackend, Failure> {
+        if self.is_replay_alone {
+            return StartedBackend::none();
+        }
         let all = self.all();
         let Some(first) = all.first() else {
             let failure = Failure::new("there is no upstream");
@@ -66,11 +80,13 @@ impl Upstreams {
         Ok(StartedBackend::of_user(first.upstream.clone(), urls.join(" and ")))
     }
 
-    /// Writes the upstreams into the settings of a proxy.
+    /// Writes the upstreams, and the recording, into the settings of a proxy.
     ///
     /// # Errors
     /// [`Failure`] if an address cannot be used.
     pub(super) fn set(&self, config: &mut Config) -> Result<(), Failure> {
+        config.has_upstream = !self.is_replay_alone;
+        config.replay.clone_from(&self.replay);
         config.fleet.engines = self.all();
         config.fleet.is_open = self.file.is_some();
         let has_secret = |spec: &&EngineSpec| spec.upstream.has_credentials();

@@ -3,7 +3,7 @@
 use crate::Body;
 
 use super::CallEnd;
-use crate::{CallId, Micros, Outcome, TokenCounts, VersionStamps};
+use crate::{CallId, Micros, Outcome, ReplyHead, TokenCounts, VersionStamps};
 
 impl CallEnd {
     /// The end of a call of whose reply nothing is known.
@@ -31,6 +31,8 @@ impl CallEnd {
             engine: None,
             routed: None,
             continued: None,
+            head: ReplyHead::default(),
+            replayed: None,
         }
     }
 }

@@ -59,6 +59,8 @@ fn assess<'a>(
     let redacted = redacted_tokens(choice);
     let lost_ids = parser_lost_ids(node);
     let is_impossible = has_impossible_values(node);
+    // What a recording answered was sampled there, and is trained there.
+    let is_replayed = node.ended.replayed.is_some();
     // Each reason with the condition under which it holds.
     let found = [
         (Reason::NothingSampled, node.sampled.is_empty()),
@@ -68,6 +70,7 @@ fn assess<'a>(
             counts_agree && known + redacted.unwrap_or(0) < node.sampled.len(),
         ),
         (Reason::Redacted, redacted.is_some()),
+        (Reason::Replayed, is_replayed),
         (Reason::Mapped, choice.fidelity == Fidelity::Mapped),
         (Reason::TokenCountDiffers, usage_differs(node)),
         (Reason::ParserLostIds, lost_ids),
@@ -86,7 +89,7 @@ fn assess<'a>(
         Outcome::UpstreamFailed => is_extended,
         _ => false,
     };
-    let trainable = counts_agree && known > 0 && is_whole && !is_impossible;
+    let trainable = counts_agree && known > 0 && is_whole && !is_impossible && !is_replayed;
     Assessment { trainable, tokens: if trainable { known } else { 0 }, reasons }
 }
 

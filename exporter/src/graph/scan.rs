@@ -1,8 +1,8 @@
 //! Reads the calls of one episode, and makes a node of each choice.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
-use episode::{Annotation, Call, CallEnd, ChainHead, Choice, Micros, Reward};
+use episode::{Annotation, Call, CallEnd, CallId, ChainHead, Choice, Micros, Reward};
 use store::{AttemptRecord, Snapshot, SnapshotError};
 
 use crate::graph::node::{Node, PerNode, model_of};
@@ -22,9 +22,23 @@ pub(crate) struct RecordedAttempt {
     pub(crate) annotations: Vec<Annotation>,
     /// The chain over the calls that have ended; none where it was not read.
     pub(crate) chain: Option<ChainHead>,
+    /// The trajectories of the recording that it went on from, by the ids of their calls.
+    pub(crate) trunk: HashMap<CallId, String>,
 }
 
 impl RecordedAttempt {
+    /// An attempt of which only the calls are known.
+    pub(crate) fn of_calls(record: AttemptRecord, calls: Vec<Call>) -> Self {
+        Self {
+            record,
+            calls,
+            rewards: Vec::new(),
+            annotations: Vec::new(),
+            chain: None,
+            trunk: HashMap::new(),
+        }
+    }
+
     /// Estimates the bytes that it takes in memory.
     pub(crate) fn bytes(&self) -> usize {
         let values = self.annotations.iter().map(|a| size_of_val(a.values.as_slice()));
@@ -66,7 +80,10 @@ pub(crate) async fn scan(
 
     let notes = Notes { rewards_later, rewards_not_finite, ..Notes::default() };
     let chain = Some(snapshot.chain(&record).await?);
-    Ok((RecordedAttempt { record, calls, rewards, annotations, chain }, notes))
+    Ok((
+        RecordedAttempt { record, calls, rewards, annotations, chain, trunk: HashMap::new() },
+        notes,
+    ))
 }
 
 /// Makes a node of each choice, in the order in which the calls began. The order of `calls` does

@@ -11,6 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::graph::scan::{RecordedAttempt, scan};
+use crate::graph::trunk::trunk;
 use crate::notes::Notes;
 
 /// Maximum number of attempts that wait.
@@ -73,7 +74,8 @@ async fn read_all(
 ) -> Result<(), SnapshotError> {
     let free = Arc::new(Semaphore::new(WAITING_BYTES));
     for record in records {
-        let (attempt, notes) = scan(&mut snapshot, record, as_of).await?;
+        let (mut attempt, notes) = scan(&mut snapshot, record, as_of).await?;
+        attempt.trunk = trunk(&mut snapshot, &attempt.record).await?;
         let share = attempt.bytes().min(WAITING_BYTES) as u32;
         let Ok(bytes) = Arc::clone(&free).acquire_many_owned(share).await else { break };
         // An error means that the receiver is gone and nobody needs more.

@@ -49,6 +49,8 @@ pub enum Reason {
     Redacted,
     /// The server declined the call but sampled; its tokens are not trained.
     Refused,
+    /// A recording answered a call: its tokens were sampled there, and are not trained here.
+    Replayed,
     /// The ids were made from text by a model's template and tokenizer, and have no logprobs.
     Retokenized,
     /// The server chose how it samples and did not report it, so raw logprobs may not be those of
@@ -70,7 +72,7 @@ pub enum Reason {
 }
 
 /// Each reason with its word and the meaning of that, sorted by word.
-const TABLE: [(Reason, &str, &str); 26] = [
+const TABLE: [(Reason, &str, &str); 27] = [
     (
         Reason::AmbiguousParent,
         "ambiguous_parent",
@@ -170,6 +172,12 @@ const TABLE: [(Reason, &str, &str); 26] = [
         "the server declined the call but sampled; its tokens are not trained",
     ),
     (
+        Reason::Replayed,
+        "replayed",
+        "a recording answered a call: what it says was sampled in the recorded episode, and is \
+         not trained here; a row for which this is the only reason is exact",
+    ),
+    (
         Reason::Retokenized,
         "retokenized",
         "ids made from text by a model's template and tokenizer, without logprobs; the \
@@ -233,7 +241,7 @@ impl Reason {
 
     /// Returns true if the tokens of the row are as good without what it names.
     pub(crate) fn spares_tokens(self) -> bool {
-        matches!(self, Self::AsSampled | Self::UnreadParts)
+        matches!(self, Self::AsSampled | Self::Replayed | Self::UnreadParts)
     }
 
     /// Returns the meaning of the word, as the user's page has it.

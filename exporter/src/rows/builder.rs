@@ -100,6 +100,8 @@ impl RowBuilder<'_> {
         let trained = tokens.trained();
         let trained_from = tokens.trained_version_bounds().map(|(least, _)| least);
 
+        let left = self.left(path, &nodes, &spans);
+
         let trajectory_score = self.trajectory_score(id);
         let PathMessages { dialogue, answers } = self.messages(path, &nodes);
         let mut turns = self.turns(id, &trajectory, &spans, trajectory_score);
@@ -113,8 +115,8 @@ impl RowBuilder<'_> {
             trajectory_id: self.trajectory_id(id),
             trajectory_index: int(id.0),
             num_trajectories: int(self.derived.paths.len()),
-            parent_trajectory_id: path.branch.map(|b| self.trajectory_id(PathId(b.parent))),
-            fork_position: path.branch.map(|branch| int(branch.position)),
+            parent_trajectory_id: left.as_ref().and_then(|(parent, _)| parent.clone()),
+            fork_position: left.map(|(_, position)| int(position)),
             kind: path.kind.as_str(),
             kind_reason: path.kind_reason.as_str(),
             group_id: record.group.as_ref().map(ToString::to_string),
@@ -188,6 +190,23 @@ impl RowBuilder<'_> {
             (None | Some("completed"), "truncated") => "truncated".to_owned(),
             (told, found) => told.unwrap_or(found).to_owned(),
         }
+    }
+
+    /// The trajectory that a path left, and the first token that is its own: another path of the
+    /// attempt, or one of the recording that it went on from.
+    fn left(
+        &self,
+        path: &Path,
+        nodes: &[&Node<'_>],
+        spans: &[TurnSpan],
+    ) -> Option<(Option<String>, usize)> {
+        if let Some(branch) = path.branch {
+            return Some((Some(self.trajectory_id(PathId(branch.parent))), branch.position));
+        }
+        let replayed = nodes.iter().map_while(|node| node.ended.replayed);
+        let last = replayed.enumerate().last().filter(|(at, _)| at + 1 < nodes.len())?;
+        let (at, call) = last;
+        Some((self.attempt.trunk.get(&call).cloned(), spans[at].end))
     }
 
     fn trajectory_id(&self, path: PathId) -> String {

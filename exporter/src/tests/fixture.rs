@@ -100,9 +100,10 @@ pub(crate) fn episode(calls: Vec<Call>) -> RecordedAttempt {
         status: None,
         force_sampling: None,
         continues: None,
+        replay: None,
         may_lack_calls: false,
     };
-    RecordedAttempt { record, calls, rewards: Vec::new(), annotations: Vec::new(), chain: None }
+    RecordedAttempt::of_calls(record, calls)
 }
 
 /// The rows of an episode.

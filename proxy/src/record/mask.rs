@@ -83,6 +83,7 @@ impl KeyMask {
         self.hide_in_body(&mut end.reply);
         let texts = [&mut end.error, &mut end.model, &mut end.unasked];
         texts.into_iter().flatten().for_each(|text| self.hide_in_text(text));
+        end.head.0.iter_mut().for_each(|(_, value)| self.hide_in_text(value));
         end.choices.iter_mut().for_each(|choice| self.hide_in_choice(choice));
     }
 

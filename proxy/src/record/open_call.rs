@@ -348,7 +348,7 @@ impl OpenCall {
         let learned = prompt.and_then(|asked| asked.settle(&end.prompts, &mut end.choices));
         self.mask.hide_in_end(&mut end);
         self.tracker.count_end(&mut end, self.start_stamp.take());
-        let is_stamped = self.note_engine(&mut end, error.is_none());
+        let is_stamped = self.note_engine(&mut end, error.is_none()) || end.replayed.is_some();
         if let Some(unwritten) = &self.unwritten_end {
             unwritten.set_ended();
         }

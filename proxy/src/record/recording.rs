@@ -1,9 +1,10 @@
 //! The recording of one call, as a value: events in, one [`CallEnd`] out. No I/O.
 
 use bytes::Bytes;
-use episode::{CallEnd, CallId, Micros, Outcome, Route, VersionStamps};
+use episode::{CallEnd, CallId, Micros, Outcome, ReplyHead, Route, TokenCounts, VersionStamps};
 use http::body::heartbeat::Pulse;
 use http::memory::MemoryLease;
+use hyper::HeaderMap;
 use serde_json::Value;
 use wire::{Collector, Facts, MissingIds, ReadEvent, ReplyDocument};
 
@@ -15,6 +16,21 @@ const UNCOLLECTED: &str = "the reply holds more choices or tokens than are read"
 /// Reasons why a reply is no answer.
 const EMPTY: &str = "the reply is empty";
 const UNFINISHED: &str = "the reply has no finish reason";
+
+/// Headers that say how and when the bytes were carried, and those that hold secrets.
+const UNKEPT_HEADERS: [&str; 11] = [
+    "connection",
+    "content-encoding",
+    "content-length",
+    "date",
+    "keep-alive",
+    "set-cookie",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "vary",
+    "x-rolltape-call-id",
+];
 
 /// The recording of a call that is under way.
 #[derive(Debug)]
@@ -39,6 +55,9 @@ pub(crate) struct Recording {
     unasked: Option<String>,
     /// The heartbeats of the reply, if it may have any.
     pulse: Option<Pulse>,
+    head: ReplyHead,
+    /// The record of the reply that is given again, if it is.
+    given_again: Option<Box<CallEnd>>,
 }
 
 impl Recording {
@@ -55,6 +74,8 @@ impl Recording {
             translated: None,
             unasked: None,
             pulse: None,
+            head: ReplyHead::default(),
+            given_again: None,
             status: None,
             first_byte_at: None,
             reply: Vec::new(),
@@ -138,6 +159,22 @@ impl Recording {
         self.is_declined = (400..500).contains(&status);
     }
 
+    /// Sets the headers that the agent receives, as far as they are kept.
+    pub(crate) fn set_head(&mut self, headers: &HeaderMap) {
+        for (name, value) in headers {
+            if let Ok(value) = value.to_str()
+                && !UNKEPT_HEADERS.contains(&name.as_str())
+            {
+                self.head.add(name.as_str(), value);
+            }
+        }
+    }
+
+    /// Notes that the reply is that of a recorded call.
+    pub(crate) fn give_again(&mut self, recorded: CallEnd) {
+        self.given_again = Some(Box::new(recorded));
+    }
+
     /// Sets the kind of the upstream's logprobs.
     pub(crate) fn set_logprob_kind(&mut self, kind: &str) {
         kind.clone_into(&mut self.logprob_kind);
@@ -217,6 +254,9 @@ impl Recording {
     /// Ends the call. `outcome` is that of the transport; the content of the reply can only make it
     /// worse. The second value is what remains to be asked of the upstream.
     pub(crate) fn finish(mut self, outcome: Outcome, at: Micros) -> (CallEnd, MissingIds) {
+        if let Some(recorded) = self.given_again.take() {
+            return (self.given(*recorded, outcome, at), MissingIds::default());
+        }
         let mut facts = self.take_facts();
         // An error of the transfer takes precedence over one in the reply.
         let error = self.error.take().or_else(|| facts.error.take());
@@ -256,8 +296,32 @@ impl Recording {
             engine: None,
             routed: None,
             continued: None,
+            head: self.head,
+            replayed: None,
         };
         (end, facts.missing)
+    }
+
+    /// The end of a call whose reply was given again: what was recorded of it, as far as it was
+    /// sent. Nothing was sampled, so no tokens are counted.
+    fn given(self, recorded: CallEnd, outcome: Outcome, at: Micros) -> CallEnd {
+        CallEnd {
+            call_id: self.call_id,
+            ended_at: at,
+            first_byte_at: self.first_byte_at,
+            outcome: match outcome {
+                Outcome::Complete => recorded.outcome,
+                other => other,
+            },
+            reply: Bytes::from(self.reply).into(),
+            usage: TokenCounts::default(),
+            heartbeats: self.pulse.map_or(0, |pulse| pulse.end()),
+            engine: None,
+            routed: None,
+            continued: None,
+            replayed: Some(recorded.call_id),
+            ..recorded
+        }
     }
 
     /// The facts of the reply, once.

@@ -128,6 +128,10 @@ impl CallTracker {
             let word = continued.reason.map_or("exact", ContinueReason::as_str);
             *lock(&self.continued).entry(word).or_default() += 1;
         }
+        if end.replayed.is_some() {
+            // What was sampled then says nothing of the weights now.
+            return;
+        }
         let labels = version_spans(end).map(|span| span.version.as_str());
         self.versions.observe(labels, end.ended_at);
         end.stamps = VersionStamps { start: start_stamp, end: self.versions.declared() };

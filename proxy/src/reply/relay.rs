@@ -139,6 +139,7 @@ async fn relay_as_it_comes(
     call.wait_for_start().await?;
     let Unread { mut head, body, .. } = reply;
     call.recording().set_status(head.status.as_u16());
+    call.recording().set_head(&head.headers);
     if !opening.is_declared
         && let ContentTransform::Translated(back) = &opening.path.content
         && (kind == Some(ReplyKind::Events) || back.streams())
@@ -172,6 +173,7 @@ pub(crate) async fn relay_opaque(
     call.wait_for_start().await?;
     call.recording().set_status(head.status.as_u16());
     remove_hop_by_hop(&mut head.headers);
+    call.recording().set_head(&head.headers);
     if body.is_end_stream() {
         // No frame follows that could be held back, so the head is.
         committed(call.end(Outcome::Complete)).await?;
@@ -226,6 +228,7 @@ async fn relay_document(
     }
     // A translated error may be a stream.
     let is_stream = shown.content_type.is_some() && is_event_stream(&head.headers);
+    recording.set_head(&head.headers);
     head.extensions.insert(BodyKind(Some(if is_stream {
         ReplyKind::Events
     } else {

@@ -128,6 +128,7 @@ async fn a_start_reads_the_open_attempts_with_terms() {
                 at: 1,
                 force: force.map(str::to_owned),
                 continues: None,
+                replay: None,
                 group_size: None,
                 budget: Budget { calls, ..Budget::default() },
             };

@@ -76,7 +76,8 @@ impl EndStatements {
                  prompt_tokens = $7, completion_tokens = $8, logprob_kind = $9, \
                  translated = $10, unasked = $11, stamp_start = $12, stamp_end = $13, \
                  sampled_with = $14, engine = $15, routed = $16, heartbeats = $17, reel_key = $18, \
-                 seal = $19, continued = $20 WHERE call_key = $21",
+                 seal = $19, continued = $20, reply_head = $21, replayed = $22 \
+                 WHERE call_key = $23",
             )
             .bind(ended.ended_at)
             .bind(ended.first_byte_at)
@@ -98,6 +99,8 @@ impl EndStatements {
             .bind(log_key)
             .bind(seal(ended).to_vec())
             .bind(ended.continued.map(Continued::to_json))
+            .bind(ended.head.to_text())
+            .bind(ended.replayed.map(|call| call.to_string()))
             .bind(self.call_key);
     }
 

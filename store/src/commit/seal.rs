@@ -41,6 +41,12 @@ pub(crate) fn seal(ended: &CallEnd) -> [u8; 16] {
     if let Some(continued) = ended.continued {
         sealed.text(Some(&continued.to_json()));
     }
+    if let Some(head) = ended.head.to_text() {
+        sealed.text(Some(&head));
+    }
+    if let Some(replayed) = ended.replayed {
+        sealed.text(Some(&replayed.to_string()));
+    }
 
     let mut choices: Vec<&Choice> = ended.choices.iter().collect();
     choices.sort_by_key(|choice| choice.index);

@@ -101,10 +101,10 @@ fn call_row(call: WholeCall<'_>, keys: &CallKeys) -> Batch {
              kind, retry, key_id, reply_body, ended_at, first_byte_at, status, outcome, error, \
              reply_model, prompt_tokens, completion_tokens, logprob_kind, translated, unasked, \
              stamp_start, stamp_end, sampled_with, engine, routed, heartbeats, \
-             reel_key, seal, continued) \
+             reel_key, seal, continued, reply_head, replayed) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, \
              $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, \
-             $35, $36, $37)",
+             $35, $36, $37, $38, $39)",
         )
         .bind(begun.call_id.to_string())
         .bind(keys.episode)
@@ -142,7 +142,9 @@ fn call_row(call: WholeCall<'_>, keys: &CallKeys) -> Batch {
         .bind(ended.heartbeats)
         .bind(keys.log_key)
         .bind(seal(ended).to_vec())
-        .bind(ended.continued.map(Continued::to_json));
+        .bind(ended.continued.map(Continued::to_json))
+        .bind(ended.head.to_text())
+        .bind(ended.replayed.map(|call| call.to_string()));
     batch
 }
 

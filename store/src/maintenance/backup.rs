@@ -128,7 +128,7 @@ fn refuse_existing(to: &Path) -> Result<(), BackupError> {
 
 #[cfg(test)]
 mod tests {
-    use episode::{CallEnd, CallId, CallStart};
+    use episode::{CallEnd, CallId, CallStart, ReplyHead};
     use uuid::Uuid;
 
     use super::*;
@@ -150,7 +150,12 @@ mod tests {
                 ..begun(if at < 3 { "a" } else { "b" }, i64::from(at) + 1)
             };
             // What that format had no place for.
-            let mut ended = CallEnd { continued: None, ..ended(begun.call_id) };
+            let mut ended = CallEnd {
+                continued: None,
+                head: ReplyHead::default(),
+                replayed: None,
+                ..ended(begun.call_id)
+            };
             ended.prompts[0] = (0..600 + 40 * at).collect();
             (begun, (at < 3).then_some(ended))
         };

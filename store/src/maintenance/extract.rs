@@ -198,7 +198,7 @@ impl Copier {
     /// Copies rows of the store itself.
     async fn own(&mut self, rows: Rows) -> Result<(), BackupError> {
         let columns = self.columns(rows.table).await?;
-        let found = rows.select(&columns).fetch_all(self.source.connection()).await?;
+        let found = rows.select().fetch_all(self.source.connection()).await?;
         Ok(self.write(rows, &columns, found).await?)
     }
 
@@ -206,7 +206,7 @@ impl Copier {
     async fn held(&mut self, attempt: i64, rows: Rows) -> Result<(), BackupError> {
         let columns = self.columns(rows.table).await?;
         let holder = self.source.holder(attempt).await?;
-        let found = rows.select(&columns).fetch_all(&mut holder.part.connection).await?;
+        let found = rows.select().fetch_all(&mut holder.part.connection).await?;
         Ok(self.write(rows, &columns, found).await?)
     }
 
@@ -253,9 +253,9 @@ impl Copier {
 }
 
 impl Rows {
-    fn select(&self, columns: &[CopiedColumn]) -> Query {
+    fn select(&self) -> Query {
         let Self { table, which, key, .. } = self;
-        query(format!("SELECT {} FROM {table} WHERE {which}", names(columns))).bind(*key)
+        query(format!("SELECT * FROM {table} WHERE {which}")).bind(*key)
     }
 
     /// The value of a column in the copy.
@@ -297,15 +297,23 @@ pub(crate) async fn columns(
     rows.iter().map(column).collect()
 }
 
+/// The value of a column; none where a segment of an earlier version lacks it.
+fn if_there<T>(read: Result<Option<T>, sqlx::Error>) -> Result<Option<T>, sqlx::Error> {
+    match read {
+        Err(sqlx::Error::ColumnNotFound(_)) => Ok(None),
+        read => read,
+    }
+}
+
 impl CopiedColumn {
     /// The value of the column in a row of either database.
     pub(crate) fn of(&self, row: &Row) -> Result<Value, sqlx::Error> {
         let name = self.name.as_str();
         Ok(match self.declared.as_str() {
-            "INTEGER" => Value::Integer(row.try_get(name)?),
-            "REAL" => Value::Real(row.try_get(name)?),
-            "TEXT" => Value::Text(row.try_get(name)?),
-            _ => Value::Bytes(row.try_get(name)?),
+            "INTEGER" => Value::Integer(if_there(row.try_get(name))?),
+            "REAL" => Value::Real(if_there(row.try_get(name))?),
+            "TEXT" => Value::Text(if_there(row.try_get(name))?),
+            _ => Value::Bytes(if_there(row.try_get(name))?),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! What only a server's database does: several writers, and a server that comes and goes.
 
-use episode::{CallEnd, CallStart};
+use episode::{CallEnd, CallStart, ReplyHead};
 use postgres_kit::Server;
 
 use super::*;
@@ -176,7 +176,10 @@ async fn set_former(site: &Site, newest: i64) {
     for undone in [
         "DROP VIEW annotations",
         "DROP TABLE annotation",
-        "ALTER TABLE call DROP COLUMN continued CASCADE",
+        "ALTER TABLE call DROP COLUMN continued CASCADE, DROP COLUMN reply_head, \
+             DROP COLUMN replayed",
+        "DROP INDEX episode_with_replay",
+        "ALTER TABLE episode DROP COLUMN replay",
         "DROP INDEX episode_by_opened, episode_with_terms, episode_by_closing",
         "ALTER TABLE episode DROP COLUMN continues",
         "DROP TABLE unsettled, gathering",
@@ -200,7 +203,7 @@ async fn a_store_of_the_former_format_is_converted_when_it_is_opened() {
     let Some(site) = site() else { return };
     let writer = site.open().await;
     let (begun, ended) = turn(0);
-    let ended = CallEnd { continued: None, ..ended };
+    let ended = CallEnd { continued: None, head: ReplyHead::default(), replayed: None, ..ended };
     told(&writer.0, &begun, &ended).await.unwrap();
     stop(writer).await;
 
@@ -211,7 +214,7 @@ async fn a_store_of_the_former_format_is_converted_when_it_is_opened() {
     let applied = query("SELECT version FROM _sqlx_migrations");
     assert_eq!(
         applied.scalars::<i64>(&mut connection).await.unwrap(),
-        [15, 16, 17, 18, 19, 20, 21, 22, 23]
+        [15, 16, 17, 18, 19, 20, 21, 22, 23, 24]
     );
     stop(site.open().await).await;
 

@@ -15,11 +15,9 @@ use crate::snapshot::sealed::{CallsHolder, StorePart};
 use crate::types::AttemptRecord;
 
 /// A call with the rows of its bodies: `q` is the request, `p` the reply.
-const CALL: &str = "SELECT c.call_key, c.call_id, c.started_at, c.method, c.path, c.route, \
-    c.requested_model, c.sampling, c.ended_at, c.first_byte_at, c.status, c.outcome, c.error, \
-    c.reply_model, c.prompt_tokens, c.completion_tokens, c.logprob_kind, c.client, c.session, \
-    c.agent, c.parent_agent, c.kind, c.retry, c.translated, c.unasked, c.stamp_start, c.stamp_end, \
-    c.sampled_with, c.engine, c.routed, c.heartbeats, c.continued, c.reel_key, \
+///
+/// All columns: a segment that an earlier version wrote has not all that a store has now.
+const CALL: &str = "SELECT c.*, \
     q.body_key AS q_body_key, q.encoding AS q_encoding, q.length AS q_length, q.data AS q_data, \
     q.base_key AS q_base_key, q.reel_key AS q_reel_key, q.hash AS q_hash, \
     p.body_key AS p_body_key, p.encoding AS p_encoding, p.length AS p_length, p.data AS p_data, \

@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use episode::{
     Annotation, Body, CallEnd, CallId, CallKind, CallStart, ChainHead, Choice, Continued, Fidelity,
-    Giver, Lineage, Outcome, Provenance, Reward, RewardScope, Route, ScopeError, ScopeParts,
-    TagSource, TokenColumn, TokenCounts, VersionSpan, VersionStamps,
+    Giver, Lineage, Outcome, Provenance, Replay, ReplyHead, Reward, RewardScope, Route, ScopeError,
+    ScopeParts, TagSource, TokenColumn, TokenCounts, VersionSpan, VersionStamps,
 };
 
 use crate::chain::digest_of;
@@ -20,6 +20,7 @@ pub(crate) fn episode_of(row: &Row) -> Result<AttemptRecord, SnapshotError> {
     let source: String = row.try_get("source")?;
     let group: Option<String> = row.try_get("group_id")?;
     let task: Option<String> = row.try_get("task_id")?;
+    let replay: Option<String> = row.try_get("replay")?;
     Ok(AttemptRecord {
         key: row.try_get("episode_key")?,
         id: parse(row.try_get("episode_id")?, "episode id")?,
@@ -34,6 +35,7 @@ pub(crate) fn episode_of(row: &Row) -> Result<AttemptRecord, SnapshotError> {
         status: row.try_get("status")?,
         force_sampling: row.try_get("force_sampling")?,
         continues: row.try_get("continues")?,
+        replay: replay.as_deref().and_then(Replay::of_text),
         may_lack_calls: row.try_get::<i64>("may_lack_calls")? > 0 || row.try_get("marked")?,
     })
 }
@@ -109,7 +111,18 @@ pub(crate) fn ended_of(
         engine: row.try_get("engine")?,
         routed: row.try_get("routed")?,
         continued: continued.as_deref().and_then(Continued::from_json),
+        head: if_there(row, "reply_head")?
+            .map_or_else(ReplyHead::default, |head| ReplyHead::of_text(&head)),
+        replayed: if_there(row, "replayed")?.map(|id| parse(id, "call id")).transpose()?,
     })
+}
+
+/// The text in a column that segments of earlier versions lack.
+fn if_there(row: &Row, name: &str) -> Result<Option<String>, sqlx::Error> {
+    match row.try_get(name) {
+        Err(sqlx::Error::ColumnNotFound(_)) => Ok(None),
+        read => read,
+    }
 }
 
 /// A choice, without its token ids and side arrays.

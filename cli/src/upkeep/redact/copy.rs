@@ -68,6 +68,7 @@ impl StoreCopy {
             at: record.opened_at,
             force: record.force_sampling.clone(),
             continues: record.continues.clone(),
+            replay: record.replay.clone(),
             group_size: whole.group_size,
             budget: Budget::default(),
         };

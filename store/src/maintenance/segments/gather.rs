@@ -272,7 +272,7 @@ impl Gathering {
 
         let key = if own.is_some() { "episode_key" } else { "version_key" };
         let condition = if there.is_some() { format!("{key} = $1") } else { "true".to_owned() };
-        let select = format!("SELECT {} FROM {table} WHERE {condition}", names.join(", "));
+        let select = format!("SELECT * FROM {table} WHERE {condition}");
         let select = if drops.is_empty() {
             select
         } else {

@@ -1,0 +1,279 @@
+//! The walk of a call that a recording may answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use episode::{AttemptId, Call, CallEnd, Micros, Outcome, ReplyHead, Route};
+use http::body::ReplyBody;
+use http::path::target::redacted;
+use http_body_util::BodyExt;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::http::response::Parts;
+use hyper::{Response, StatusCode};
+use store::{ReadingRoom, SnapshotError, Store};
+use wire::{ReplyKind, Splitter};
+
+use super::body::{Pieces, ReplayedBody};
+use super::deck::{Deck, DeckRequest, Match};
+use super::decks::Decks;
+use super::told;
+use crate::error::CallError;
+use crate::record::open_call::{Arrival, OpenCall};
+use crate::record::reading_room::AccountRoom;
+use crate::reply::opening::BodyKind;
+
+/// The parts of a proxy that answer from a recording.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReplayServices<'a> {
+    pub(crate) decks: &'a Decks,
+    pub(crate) store: &'a Store,
+    pub(crate) room: &'a Arc<AccountRoom>,
+    /// False if every call is answered from a recording, or refused.
+    pub(crate) has_upstream: bool,
+}
+
+/// A call behind the question whether a recording answers it.
+pub(crate) enum Answer {
+    /// The recorded reply.
+    Given(Response<ReplyBody>),
+    /// The call goes to the upstream.
+    Live(Box<OpenCall>),
+}
+
+/// Answers a call from the recording of its attempt, if there is one that does.
+///
+/// # Errors
+/// [`CallError`] if the recording should answer it and cannot.
+pub(crate) async fn answer(
+    services: ReplayServices<'_>,
+    call: OpenCall,
+    attempt: &AttemptId,
+    (arrival, path): (Arrival<'_>, &str),
+) -> Result<Answer, CallError> {
+    let Some(deck) = services.decks.of(attempt) else { return live(services, call).await };
+    let method = arrival.head.method.as_str();
+    let path = redacted(path);
+    let request = DeckRequest { method, path: &path, body: &arrival.body.decoded };
+    match find(services, &deck, attempt, request).await {
+        Ok(Some(recorded)) => {
+            let keeps_time = deck.replay.keeps_time;
+            give(call, recorded, keeps_time).await.map(Answer::Given)
+        }
+        Ok(None) => live(services, call).await,
+        Err(error) => {
+            deck.note_refused(&error.to_string());
+            Err(call.fail(error).await)
+        }
+    }
+}
+
+/// A call that no recording answers.
+async fn live(services: ReplayServices<'_>, call: OpenCall) -> Result<Answer, CallError> {
+    match services.has_upstream {
+        true => Ok(Answer::Live(Box::new(call))),
+        false => {
+            let told = "there is no upstream, and no recording answers the call".to_owned();
+            Err(call.fail(CallError::Replayed(told)).await)
+        }
+    }
+}
+
+/// The recorded call that answers a request; `None` if the request goes to the upstream.
+async fn find(
+    services: ReplayServices<'_>,
+    deck: &Deck,
+    attempt: &AttemptId,
+    request: DeckRequest<'_>,
+) -> Result<Option<Call>, CallError> {
+    let unread = |error: SnapshotError| {
+        CallError::Replayed(format!("the recording cannot be read: {error}"))
+    };
+    let open = async || {
+        let room = Arc::clone(services.room) as Arc<dyn ReadingRoom>;
+        services.store.reading().await.map(|snapshot| snapshot.in_room(room)).map_err(unread)
+    };
+    let calls = deck.load(open().await?, attempt).await?;
+    let source = &deck.replay.source;
+
+    let (found, is_given) = match deck.take(calls, request) {
+        Match::Given(call) => (call, true),
+        Match::Differs(call) => (call, false),
+        Match::Live => return Ok(None),
+        Match::Again(call) => return Err(CallError::Replayed(told::again(source, call.number))),
+        Match::Over => {
+            let told = told::over(source, request.method, request.path);
+            return Err(CallError::Replayed(told));
+        }
+    };
+    let recorded = open().await?.call(found.id).await.map_err(unread)?;
+    let recorded = recorded.ok_or_else(|| {
+        CallError::Replayed(format!("call {} of the recording `{source}` is gone", found.number))
+    })?;
+    match is_given {
+        true => Ok(Some(recorded)),
+        false => {
+            let nearest = (found.number, &recorded);
+            Err(CallError::Replayed(told::differs(source, nearest, request.body, &deck.rules)))
+        }
+    }
+}
+
+/// The recorded reply, as its agent received it.
+async fn give(
+    mut call: OpenCall,
+    recorded: Call,
+    keeps_time: bool,
+) -> Result<Response<ReplyBody>, CallError> {
+    let Call { begun, ended } = recorded;
+    let ended = ended.expect("a deck has calls with a reply");
+    let reply = reply_of(begun.route, &ended);
+    let kind = ReplyKind::of(&reply, false).unwrap_or(ReplyKind::Document);
+    let head = head_of(&ended, kind, reply.is_empty());
+    let pieces = Pieces {
+        pauses: keeps_time.then(|| Pauses::of(begun.started_at, &ended)),
+        bytes: pieces_of(reply, kind),
+        is_broken: matches!(ended.outcome, Outcome::ClientGone | Outcome::UpstreamFailed)
+            && ended.status == Some(200),
+    };
+
+    call.wait_for_start().await?;
+    let pulse = call.recording().pulse();
+    call.recording().set_status(head.status.as_u16());
+    call.recording().give_again(ended);
+    let body = ReplayedBody::new(call, pieces).boxed_unsync();
+    let body = match pulse {
+        Some(pulse) => pulse.within(body),
+        None => body,
+    };
+    Ok(Response::from_parts(head, body))
+}
+
+/// The bytes of a recorded reply. An error of rolltape's own is made again: its bytes are not
+/// recorded.
+fn reply_of(route: Route, ended: &CallEnd) -> Bytes {
+    let reply = ended.reply.read();
+    match (&ended.error, ended.status) {
+        (Some(error), Some(status @ 400..)) if reply.is_empty() => {
+            Bytes::from(wire::error_body(route, status, "upstream_error", error))
+        }
+        _ => reply,
+    }
+}
+
+/// The head of a recorded reply. Recordings of earlier versions have none: the bytes tell the type.
+fn head_of(ended: &CallEnd, kind: ReplyKind, is_empty: bool) -> Parts {
+    let mut head = Response::new(()).into_parts().0;
+    head.status =
+        ended.status.and_then(|status| StatusCode::from_u16(status).ok()).unwrap_or_default();
+    let ReplyHead(headers) = &ended.head;
+    for (name, value) in headers {
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::try_from(name.as_str()), HeaderValue::try_from(value.as_str()))
+        {
+            head.headers.append(name, value);
+        }
+    }
+    if !head.headers.contains_key(CONTENT_TYPE) && !is_empty {
+        let of_kind = match kind {
+            ReplyKind::Events => "text/event-stream",
+            ReplyKind::Document => "application/json",
+        };
+        head.headers.insert(CONTENT_TYPE, HeaderValue::from_static(of_kind));
+    }
+    head.extensions.insert(BodyKind(Some(kind)));
+    head
+}
+
+/// The reply as it is sent: event by event, or whole.
+fn pieces_of(reply: Bytes, kind: ReplyKind) -> Vec<Bytes> {
+    if kind == ReplyKind::Document {
+        return vec![reply];
+    }
+    let mut splitter = Splitter::default();
+    splitter.push(&reply);
+    let mut pieces = Vec::new();
+    while let Ok(Some(event)) = splitter.next_event() {
+        pieces.push(event.0);
+    }
+    pieces.extend(splitter.rest().map(|event| event.0));
+    pieces
+}
+
+/// The times that a recorded reply took.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pauses {
+    /// From the request to the first byte.
+    pub(super) before_first: Duration,
+    /// From there to the end. When each event came is not recorded.
+    pub(super) after: Duration,
+}
+
+impl Pauses {
+    fn of(started_at: Micros, ended: &CallEnd) -> Self {
+        let between = |from: Micros, until: Micros| {
+            Duration::from_micros(u64::try_from(until - from).unwrap_or(0))
+        };
+        let first = ended.first_byte_at.unwrap_or(ended.ended_at);
+        Self { before_first: between(started_at, first), after: between(first, ended.ended_at) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use episode::CallId;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn ended(status: u16, reply: &str, error: Option<&str>) -> CallEnd {
+        CallEnd {
+            status: Some(status),
+            reply: reply.to_owned().into(),
+            error: error.map(str::to_owned),
+            ..CallEnd::without_reply(CallId(Uuid::nil()), 40, Outcome::Complete)
+        }
+    }
+
+    #[test]
+    fn a_stream_comes_event_by_event_and_a_document_whole() {
+        let stream = "data: {\"a\": 1}\n\n: note\r\n\r\ndata: [DONE]\n\ndata: {";
+        let pieces = pieces_of(Bytes::from_static(stream.as_bytes()), ReplyKind::Events);
+        assert_eq!(pieces.len(), 4);
+        assert_eq!(pieces.concat(), stream.as_bytes());
+        let whole = Bytes::from_static(b"{}\n\n{}");
+        assert_eq!(pieces_of(whole.clone(), ReplyKind::Document), [whole]);
+    }
+
+    #[test]
+    fn the_head_is_the_recorded_one_or_that_of_the_bytes() {
+        let mut with_head = ended(429, "{}", None);
+        with_head.head.add("retry-after", "7");
+        with_head.head.add("content-type", "text/plain");
+        let head = head_of(&with_head, ReplyKind::Document, false);
+        assert_eq!(
+            (head.status.as_u16(), &head.headers["retry-after"]),
+            (429, &HeaderValue::from_static("7"))
+        );
+        assert_eq!(head.headers[CONTENT_TYPE], "text/plain");
+        let head = head_of(&ended(200, "", None), ReplyKind::Events, false);
+        assert_eq!(head.headers[CONTENT_TYPE], "text/event-stream");
+    }
+
+    #[test]
+    fn an_error_of_the_recorder_is_told_again() {
+        let lost = ended(502, "", Some("the upstream could not be reached at x"));
+        let told = reply_of(Route::Chat, &lost);
+        assert!(String::from_utf8_lossy(&told).contains("could not be reached"), "{told:?}");
+        assert_eq!(reply_of(Route::Chat, &ended(200, "{}", None)), "{}");
+    }
+
+    #[test]
+    fn the_times_of_a_reply_are_those_of_its_record() {
+        let mut timed = ended(200, "{}", None);
+        timed.first_byte_at = Some(30);
+        let pauses = Pauses::of(10, &timed);
+        assert_eq!(pauses.before_first, Duration::from_micros(20));
+        assert_eq!(pauses.after, Duration::from_micros(10));
+    }
+}

@@ -1,0 +1,335 @@
+//! The calls of a recorded attempt, and which of them answers a request.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use episode::{AttemptId, Call, CallId, Outcome, Replay, ReplayMode};
+use store::{Selection, Snapshot};
+use tokio::sync::OnceCell;
+use wire::{IgnoreRules, RequestPrint};
+
+use crate::bounds::DECK_MESSAGES_MAX;
+use crate::error::CallError;
+
+/// The recording that answers the calls of an attempt.
+#[derive(Debug)]
+pub(crate) struct Deck {
+    pub(crate) replay: Replay,
+    pub(super) rules: IgnoreRules,
+    calls: OnceCell<Vec<DeckCall>>,
+    given: Mutex<Vec<CallId>>,
+    /// What was told of the first call that the recording does not answer.
+    refused: Mutex<Option<String>>,
+}
+
+/// A recorded call with a reply.
+#[derive(Debug)]
+pub(super) struct DeckCall {
+    pub(super) id: CallId,
+    /// Its number among those with a reply, from 1.
+    pub(super) number: usize,
+    method: String,
+    path: String,
+    samples: bool,
+    /// Turns that were whole before it began.
+    turns_before: u32,
+    is_turn: bool,
+    print: RequestPrint,
+}
+
+/// A request that is to be answered.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DeckRequest<'a> {
+    pub(super) method: &'a str,
+    pub(super) path: &'a str,
+    pub(super) body: &'a [u8],
+}
+
+/// The recorded call for a request.
+#[derive(Debug)]
+pub(super) enum Match<'a> {
+    /// Its reply is given again.
+    Given(&'a DeckCall),
+    /// The request goes to the upstream: the turns of the recording are over.
+    Live,
+    /// The request differs from the nearest call that has not answered yet.
+    Differs(&'a DeckCall),
+    /// The request is that of a call that has answered already.
+    Again(&'a DeckCall),
+    /// Every call has answered, or there was none of this kind.
+    Over,
+}
+
+/// How far a replay is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplayState {
+    /// The recording.
+    pub replay: Replay,
+    /// Number of its calls that may answer.
+    pub calls: usize,
+    /// Number of those that have.
+    pub given: usize,
+    /// What was told of the first call that it does not answer.
+    pub refused: Option<String>,
+}
+
+impl Deck {
+    pub(super) fn new(replay: Replay) -> Self {
+        // They were checked when the attempt was announced.
+        let rules = IgnoreRules::read(&replay.ignore).unwrap_or_default();
+        let (calls, given, refused) = (OnceCell::new(), Mutex::default(), Mutex::default());
+        Self { replay, rules, calls, given, refused }
+    }
+
+    /// Reads the recorded calls, once, and those that have answered calls of `attempt` already.
+    ///
+    /// # Errors
+    /// [`CallError`] if they cannot be read.
+    pub(super) async fn load(
+        &self,
+        mut snapshot: Snapshot,
+        attempt: &AttemptId,
+    ) -> Result<&[DeckCall], CallError> {
+        let source = &self.replay.source;
+        let load = async {
+            let recorded = calls_of(&mut snapshot, source).await?;
+            if recorded.is_empty() {
+                let told = format!("the store has no calls of the recording `{source}`");
+                return Err(CallError::Replayed(told));
+            }
+            let deck = deck_of(&recorded, &self.rules);
+            drop(recorded);
+            if deck.iter().map(|call| call.print.messages()).sum::<usize>() > DECK_MESSAGES_MAX {
+                return Err(CallError::Replayed(format!(
+                    "the recording `{source}` is too long to be replayed: its requests have more \
+                     than {DECK_MESSAGES_MAX} messages"
+                )));
+            }
+
+            // This process may have been restarted since.
+            let own = calls_of(&mut snapshot, attempt).await?;
+            let given = own.iter().filter_map(|call| call.ended.as_ref()?.replayed);
+            lock(&self.given).extend(given);
+            Ok(deck)
+        };
+        self.calls.get_or_try_init(|| load).await.map(Vec::as_slice)
+    }
+
+    /// Finds the recorded call for a request, and notes that it answers.
+    pub(super) fn take<'a>(&self, calls: &'a [DeckCall], request: DeckRequest<'_>) -> Match<'a> {
+        let print = RequestPrint::of(request.body, &self.rules);
+        let mut given = lock(&self.given);
+        let found = self.find(calls, request, &print, &given);
+        if let Match::Given(call) = &found {
+            given.push(call.id);
+        }
+        found
+    }
+
+    fn find<'a>(
+        &self,
+        calls: &'a [DeckCall],
+        request: DeckRequest<'_>,
+        print: &RequestPrint,
+        given: &[CallId],
+    ) -> Match<'a> {
+        let is_alike =
+            |call: &&DeckCall| call.method == request.method && call.path == request.path;
+        let is_left = |call: &&DeckCall| !given.contains(&call.id);
+        let is_within = |call: &&DeckCall| self.is_within(call);
+        let alike = || calls.iter().filter(is_alike);
+        let equal = || alike().filter(|call| call.print == *print);
+        if let Some(call) = equal().filter(is_within).find(is_left) {
+            return Match::Given(call);
+        }
+
+        // What samples nothing may be asked as often as one likes.
+        if let Some(call) = equal().find(|call| !call.samples) {
+            return Match::Given(call);
+        }
+        let is_over = !calls.iter().filter(is_within).filter(is_left).any(|call| call.is_turn);
+        let is_later = equal().any(|call| !is_within(&call));
+        if self.replay.until.is_some() && (is_over || is_later || alike().next().is_none()) {
+            return Match::Live;
+        }
+        if let (ReplayMode::Strict, Some(call)) = (self.replay.mode, equal().find(is_within)) {
+            return Match::Again(call);
+        }
+        let near = |call: &&DeckCall| {
+            let lengths = call.print.messages().abs_diff(print.messages());
+            (std::cmp::Reverse(call.print.shared(print)), lengths, call.number)
+        };
+        match (alike().filter(is_within).filter(is_left).min_by_key(near), self.replay.mode) {
+            (Some(nearest), ReplayMode::Loose) => Match::Given(nearest),
+            (Some(nearest), ReplayMode::Strict) => Match::Differs(nearest),
+            (None, _) => Match::Over,
+        }
+    }
+
+    /// True for a call that the recording may answer.
+    fn is_within(&self, call: &DeckCall) -> bool {
+        self.replay.until.is_none_or(|until| call.turns_before < until)
+    }
+
+    /// Notes what was told of a call that the recording does not answer.
+    pub(super) fn note_refused(&self, told: &str) {
+        lock(&self.refused).get_or_insert_with(|| told.to_owned());
+    }
+
+    pub(super) fn state(&self) -> ReplayState {
+        let calls = self.calls.get().map_or(&[][..], Vec::as_slice);
+        ReplayState {
+            replay: self.replay.clone(),
+            calls: calls.iter().filter(|call| self.is_within(call)).count(),
+            given: lock(&self.given).len(),
+            refused: lock(&self.refused).clone(),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn calls_of(snapshot: &mut Snapshot, attempt: &AttemptId) -> Result<Vec<Call>, CallError> {
+    let selection = Selection { episode: Some(attempt.episode.clone()), ..Selection::default() };
+    let unread = |error: store::SnapshotError| {
+        CallError::Replayed(format!("the recording `{attempt}` cannot be read: {error}"))
+    };
+    let records = snapshot.episodes(&selection).await.map_err(unread)?;
+    match records.iter().find(|record| record.attempt == attempt.attempt) {
+        Some(record) => snapshot.calls(record).await.map_err(unread),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// The calls that have a reply, in the order in which they began.
+fn deck_of(calls: &[Call], rules: &IgnoreRules) -> Vec<DeckCall> {
+    let mut turns = 0;
+    let answered = calls.iter().filter_map(|call| Some((&call.begun, call.ended.as_ref()?)));
+    let answered = answered.filter(|(_, ended)| ended.status.is_some()).enumerate();
+    answered
+        .map(|(at, (begun, ended))| {
+            let is_turn = begun.route.generates() && ended.outcome == Outcome::Complete;
+            let turns_before = turns;
+            turns += u32::from(is_turn);
+            DeckCall {
+                id: begun.call_id,
+                number: at + 1,
+                method: begun.method.clone(),
+                path: begun.path.clone(),
+                samples: begun.route.generates(),
+                turns_before,
+                is_turn,
+                print: RequestPrint::of(&begun.request.read(), rules),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use episode::{CallEnd, CallStart, Lineage, Route, Tag, TagSource};
+    use uuid::Uuid;
+
+    use super::*;
+
+    const CHAT: &str = "/v1/chat/completions";
+
+    fn chat(messages: &[&str]) -> String {
+        let messages: Vec<String> = messages
+            .iter()
+            .map(|text| format!(r#"{{"role":"user","content":"{text}"}}"#))
+            .collect();
+        format!(r#"{{"model":"m","messages":[{}]}}"#, messages.join(","))
+    }
+
+    fn call(number: u128, path: &str, body: &str, outcome: Outcome) -> Call {
+        let call_id = CallId(Uuid::from_u128(number));
+        let tag = Tag {
+            episode: "e".parse().unwrap(),
+            attempt: 0,
+            group: None,
+            task: None,
+            labels: Vec::new(),
+            source: TagSource::Path,
+        };
+        let begun = CallStart {
+            call_id,
+            tag,
+            started_at: number as i64,
+            method: if body.is_empty() { "GET" } else { "POST" }.to_owned(),
+            path: path.to_owned(),
+            route: if path == CHAT { Route::Chat } else { Route::Models },
+            model: None,
+            request: body.to_owned().into(),
+            sampling: None,
+            lineage: Lineage::default(),
+        };
+        let ended = CallEnd { status: Some(200), ..CallEnd::without_reply(call_id, 1, outcome) };
+        Call { begun, ended: Some(ended) }
+    }
+
+    fn deck(until: Option<u32>, mode: ReplayMode) -> Deck {
+        let source = "e/0".parse().unwrap();
+        Deck::new(Replay { source, until, mode, ignore: Vec::new(), keeps_time: false })
+    }
+
+    fn recorded() -> Vec<DeckCall> {
+        let calls = [
+            call(1, "/v1/models", "", Outcome::Complete),
+            call(2, CHAT, &chat(&["a"]), Outcome::UpstreamFailed),
+            call(3, CHAT, &chat(&["a"]), Outcome::Complete),
+            call(4, CHAT, &chat(&["a", "b"]), Outcome::Complete),
+            call(5, CHAT, &chat(&["a", "b", "c"]), Outcome::Complete),
+        ];
+        deck_of(&calls, &IgnoreRules::default())
+    }
+
+    /// The number of the call that answers, or a word for why none does.
+    fn taken(deck: &Deck, calls: &[DeckCall], path: &str, body: &str) -> String {
+        let method = if body.is_empty() { "GET" } else { "POST" };
+        match deck.take(calls, DeckRequest { method, path, body: body.as_bytes() }) {
+            Match::Given(call) => call.number.to_string(),
+            Match::Live => "live".to_owned(),
+            Match::Differs(call) => format!("differs {}", call.number),
+            Match::Again(call) => format!("again {}", call.number),
+            Match::Over => "over".to_owned(),
+        }
+    }
+
+    #[test]
+    fn each_recorded_call_answers_once_and_in_its_turn() {
+        let (calls, deck) = (recorded(), deck(None, ReplayMode::Strict));
+        let chat = |messages: &[&str]| taken(&deck, &calls, CHAT, &chat(messages));
+        assert_eq!([chat(&["a"]), chat(&["a"])], ["2", "3"], "the retry gets the second reply");
+        assert_eq!(chat(&["a"]), "again 2");
+        assert_eq!(chat(&["a", "x"]), "differs 4");
+        assert_eq!(chat(&["a", "b", "c"]), "5", "calls at once come in any order");
+        for _ in 0..2 {
+            assert_eq!(taken(&deck, &calls, "/v1/models", ""), "1");
+        }
+        assert_eq!(chat(&["a", "b"]), "4");
+        assert_eq!(chat(&["a", "b", "d"]), "over");
+        assert_eq!(taken(&deck, &calls, "/v1/embeddings", "{}"), "over");
+    }
+
+    #[test]
+    fn behind_its_turns_calls_are_live() {
+        let (calls, deck) = (recorded(), deck(Some(2), ReplayMode::Strict));
+        let chat = |messages: &[&str]| taken(&deck, &calls, CHAT, &chat(messages));
+        assert_eq!([chat(&["a"]), chat(&["a"])], ["2", "3"]);
+        assert_eq!(chat(&["a", "x"]), "differs 4", "a turn of the recording is left");
+        assert_eq!(chat(&["a", "b", "c"]), "live", "it is a later turn");
+        assert_eq!([chat(&["a", "b"]), chat(&["a", "b", "d"])], ["4", "live"]);
+        assert_eq!(taken(&deck, &calls, "/v1/embeddings", "{}"), "live");
+    }
+
+    #[test]
+    fn a_loose_replay_gives_the_nearest() {
+        let (calls, deck) = (recorded(), deck(None, ReplayMode::Loose));
+        let chat = |messages: &[&str]| taken(&deck, &calls, CHAT, &chat(messages));
+        assert_eq!(chat(&["a", "b", "x"]), "5");
+        assert_eq!(chat(&["a", "b", "y"]), "4");
+        assert_eq!([chat(&["z"]), chat(&["z"]), chat(&["z"])], ["2", "3", "over"]);
+    }
+}
