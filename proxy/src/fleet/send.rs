@@ -108,7 +108,7 @@ impl Fleet {
 
         let known_prompts = self.config.extras.routed_experts.then(|| call.known_prompts());
         let plan = planned.plan.after(known_prompts.as_ref());
-        let continuation = call.paths().filter(|_| plan.may_continue());
+        let continuation = call.paths().filter(|paths| plan.may_continue(paths.is_announced));
         let continuation =
             continuation.map(|paths| PathSearch::new(&server.lookups, dialect, paths, headers));
         let prompt = match &continuation {

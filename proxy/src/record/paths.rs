@@ -86,12 +86,15 @@ pub(crate) struct CallPaths {
     pub(crate) attempt: Arc<AttemptPaths>,
     id: AttemptId,
     store: Store,
+    /// True if the attempt was announced so.
+    pub(crate) is_announced: bool,
 }
 
 impl CallPaths {
     /// Those of an attempt, if its prompts are sent as ids.
     pub(crate) fn of(memory: &PathMemory, id: &AttemptId, store: &Store) -> Option<Self> {
-        Some(Self { attempt: memory.of(id)?, id: id.clone(), store: store.clone() })
+        let is_announced = lock(&memory.modes).contains_key(id);
+        Some(Self { attempt: memory.of(id)?, id: id.clone(), store: store.clone(), is_announced })
     }
 
     /// Adds the calls of the attempt that are in the store, once: this process may not have seen

@@ -182,9 +182,11 @@ impl<'a> Plan<'a> {
 
     /// True if the prompt may be sent as ids. rolltape's own engine does by itself what that is
     /// for.
-    pub(crate) fn may_continue(&self) -> bool {
+    pub(crate) fn may_continue(&self, is_announced: bool) -> bool {
         let is_chat = self.is_translated || self.route == Route::Chat;
-        self.request.is_some() && is_chat && self.asks && self.wants.dialect != Dialect::Rolltape
+        // Our own engine does so by itself, for what it sampled itself.
+        let is_needed = is_announced || self.wants.dialect != Dialect::Rolltape;
+        self.request.is_some() && is_chat && self.asks && is_needed
     }
 
     /// The chat request that is sent, without what it is asked for; `None` if none is.

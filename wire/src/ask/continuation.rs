@@ -158,7 +158,7 @@ impl PromptQuestion {
     /// The reason for which the prompt can only be encoded by the server itself.
     pub fn new(dialect: Dialect, request: &Request) -> Result<Self, ContinueReason> {
         let rendered: &[&str] = match dialect {
-            Dialect::Vllm => &RENDERED,
+            Dialect::Vllm | Dialect::Rolltape => &RENDERED,
             Dialect::Sglang => &RENDERED_BY_SGLANG,
             _ => return Err(ContinueReason::NotSupported),
         };
@@ -401,7 +401,7 @@ impl PromptField {
     /// The field of a server of `dialect`; `None` if it takes no prompt as ids.
     pub fn new(dialect: Dialect, ids: &[u32]) -> Option<Self> {
         let (name, start, end) = match dialect {
-            Dialect::Vllm => (VLLM_PROMPT, "{\"prompt_token_ids\":[", "]}"),
+            Dialect::Vllm | Dialect::Rolltape => (VLLM_PROMPT, "{\"prompt_token_ids\":[", "]}"),
             Dialect::Sglang => (SGLANG_PROMPT, "[", "]"),
             _ => return None,
         };
