@@ -41,6 +41,7 @@ mod power;
 mod provenance;
 mod reading;
 mod recorder;
+mod replay;
 mod sampling;
 mod sockets;
 mod tags;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use episode::{AttemptId, Call, CallEnd, Micros, Outcome, ReplyHead, Route};
-use http::body::ReplyBody;
+use http::body::{ReplyBody, full};
+use http::clock::now;
 use http::path::target::redacted;
 use http_body_util::BodyExt;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
@@ -19,7 +20,7 @@ use super::deck::{Deck, DeckRequest, Match};
 use super::decks::Decks;
 use super::told;
 use crate::error::CallError;
-use crate::record::open_call::{Arrival, OpenCall};
+use crate::record::open_call::{Arrival, OpenCall, committed};
 use crate::record::reading_room::AccountRoom;
 use crate::reply::opening::BodyKind;
 
@@ -130,17 +131,18 @@ async fn give(
     let reply = reply_of(begun.route, &ended);
     let kind = ReplyKind::of(&reply, false).unwrap_or(ReplyKind::Document);
     let head = head_of(&ended, kind, reply.is_empty());
-    let pieces = Pieces {
-        pauses: keeps_time.then(|| Pauses::of(begun.started_at, &ended)),
-        bytes: pieces_of(reply, kind),
-        is_broken: matches!(ended.outcome, Outcome::ClientGone | Outcome::UpstreamFailed)
-            && ended.status == Some(200),
-    };
+    let pauses = keeps_time.then(|| Pauses::of(begun.started_at, &ended));
+    let is_cut = matches!(ended.outcome, Outcome::ClientGone | Outcome::UpstreamFailed)
+        && head.status.is_success();
 
     call.wait_for_start().await?;
-    let pulse = call.recording().pulse();
     call.recording().set_status(head.status.as_u16());
     call.recording().give_again(ended);
+    if kind == ReplyKind::Document && !is_cut {
+        return give_whole(call, head, reply, pauses).await;
+    }
+    let pieces = Pieces { bytes: pieces_of(reply, kind), pauses, is_broken: is_cut };
+    let pulse = call.recording().pulse();
     let body = ReplayedBody::new(call, pieces).boxed_unsync();
     let body = match pulse {
         Some(pulse) => pulse.within(body),
@@ -149,16 +151,39 @@ async fn give(
     Ok(Response::from_parts(head, body))
 }
 
+/// A document: its last byte leaves with its first, once the call is on disk.
+async fn give_whole(
+    mut call: OpenCall,
+    head: Parts,
+    reply: Bytes,
+    pauses: Option<Pauses>,
+) -> Result<Response<ReplyBody>, CallError> {
+    if let Some(Pauses { before_first, after }) = pauses {
+        tokio::time::sleep(before_first + after).await;
+    }
+    call.recording().add_arrival(now);
+    call.recording().add_reply_bytes(&reply);
+    committed(call.end(Outcome::Complete)).await?;
+    Ok(Response::from_parts(head, full(reply)))
+}
+
 /// The bytes of a recorded reply. An error of rolltape's own is made again: its bytes are not
-/// recorded.
+/// recorded, and neither is its head.
 fn reply_of(route: Route, ended: &CallEnd) -> Bytes {
     let reply = ended.reply.read();
     match (&ended.error, ended.status) {
-        (Some(error), Some(status @ 400..)) if reply.is_empty() => {
+        (Some(error), Some(status @ 400..)) if is_own_error(ended, &reply) => {
             Bytes::from(wire::error_body(route, status, "upstream_error", error))
         }
         _ => reply,
     }
+}
+
+/// True for the end of a call that rolltape itself answered. What came from the upstream may be a
+/// part of a document.
+fn is_own_error(ended: &CallEnd, reply: &Bytes) -> bool {
+    let is_document = !reply.is_empty() && wire::Request::read(reply).is_some();
+    ended.head == ReplyHead::default() && !is_document
 }
 
 /// The head of a recorded reply. Recordings of earlier versions have none: the bytes tell the type.
