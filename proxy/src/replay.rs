@@ -1,7 +1,7 @@
 //! Calls that are answered from a recording.
 //!
-//! An attempt may have a deck: the calls of a recorded attempt. A call that matches one of them gets
-//! the bytes of its reply, is recorded as given again, and never reaches the upstream.
+//! An attempt may have a deck: the calls of a recorded attempt. A call that matches one of them
+//! gets the bytes of its reply, is recorded as given again, and never reaches the upstream.
 //! - `deck`: the recorded calls, and which of them answers a request.
 //! - `decks`: the decks of all attempts.
 //! - `answer`: the walk of such a call.

@@ -10,6 +10,7 @@ use http::body::cancel;
 use http::body::heartbeat::{self, Pulse};
 use http::clock::now;
 use http::headers::{self, AcceptedCodings};
+use http::server::activity::CallPermit;
 use http::server::edge;
 use http::server::endpoint::Endpoint;
 use http::server::listen::{self, ClientRules, Listener};
@@ -23,11 +24,11 @@ use crate::error::CallError;
 use crate::fleet::threads::Thread;
 use crate::proxy::Proxy;
 use crate::record::open_call::{Arrival, OpenCall};
-use crate::replay::answer::{self as replay, Answer};
+use crate::replay::answer::{self as replay, ReplayAnswer};
 use crate::reply::late::late_reply;
 use crate::reply::masked::masked;
 use crate::reply::relay::{self, ReplyReceiver};
-use crate::tag;
+use crate::tag::{self, RequestTag};
 use crate::upstream::exchange::AgentRequest;
 use crate::upstream::plan::{PlanInput, cache_scope};
 use crate::upstream::refusals::RequestClass;
@@ -118,22 +119,14 @@ async fn call(
     let lineage = tagged.lineage.clone();
     let cache_scope = cache_scope(proxy.config(), &tagged.tag);
 
-    // The start record is queued. An attempt that this process does not know to be open waits for
-    // it here, so that a call into a closed episode costs the upstream nothing.
     let force = proxy.force_of(&attempt);
     let arrival = Arrival { head: &head, body: &body, request, force: &force, started_at };
-    let mut call = OpenCall::begin(proxy.recording(), arrival, tagged, permit).await;
-    let class = RequestClass::new(Some(&attempt), route, request);
-    call.admit(&proxy.open_attempts, &attempt).await?;
-    if let Err(foreign) = proxy.check_named(&attempt, &path, request).await {
-        return Err(call.fail(foreign).await);
-    }
-
+    let call = begin(proxy, arrival, tagged, permit).await?;
     // A recording answers the calls of a replay.
-    let mut call = match replay::answer(proxy.replaying(), call, &attempt, (arrival, &path)).await?
-    {
-        Answer::Given(reply) => return Ok(reply),
-        Answer::Live(call) => *call,
+    let asked = (arrival, path.as_str());
+    let mut call = match replay::answer(proxy.replaying(), call, &attempt, asked).await? {
+        ReplayAnswer::Given(reply) => return Ok(reply),
+        ReplayAnswer::Live(call) => *call,
     };
     let history = proxy.tags.responses.history(proxy.store(), &attempt, route, request).await;
 
@@ -144,6 +137,7 @@ async fn call(
     let input = PlanInput { route, path: &path, request, history, force: &force, cache_scope };
     let codings = AcceptedCodings::of(&head.headers);
     headers::prepare_request(&mut head.headers, route);
+    let class = RequestClass::new(Some(&attempt), route, request);
     let outgoing = AgentRequest { head, path: &path, body, class };
     let (reply, rewrite) = match proxy.fleet.send(&mut call, &thread, input, outgoing).await {
         Ok(answered) => answered,
@@ -152,4 +146,21 @@ async fn call(
 
     // No byte of the reply leaves before the start record is on disk.
     relay::relay(reply, rewrite, call, ReplyReceiver::new(route, codings, proxy.config())).await
+}
+
+/// Begins a call: its start record is queued. An attempt that this process does not know to be open
+/// waits for it here, so that a call into a closed episode costs the upstream nothing.
+async fn begin(
+    proxy: &Proxy,
+    arrival: Arrival<'_>,
+    tagged: RequestTag,
+    permit: CallPermit,
+) -> Result<OpenCall, CallError> {
+    let (path, attempt) = (tagged.path.clone(), AttemptId::from(&tagged.tag));
+    let mut call = OpenCall::begin(proxy.recording(), arrival, tagged, permit).await;
+    call.admit(&proxy.open_attempts, &attempt).await?;
+    match proxy.check_named(&attempt, &path, arrival.request).await {
+        Ok(()) => Ok(call),
+        Err(foreign) => Err(call.fail(foreign).await),
+    }
 }

@@ -34,3 +34,69 @@ pub(crate) async fn trunk(
     }
     Ok(trunk)
 }
+
+#[cfg(test)]
+mod tests {
+    use episode::{CallEnd, Replay, ReplayMode, Tag, TagSource};
+    use store::{Announcement, Budget, Durability, Store};
+
+    use super::*;
+    use crate::graph::scan::scan;
+    use crate::tests::fixture::call;
+
+    #[tokio::test]
+    async fn the_calls_of_a_recording_are_found_by_their_ids() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rolltape.db");
+        let (store, writer) = Store::open(&path, Durability::Process).await.unwrap();
+        let tag = |name: &str| Tag {
+            episode: name.parse().unwrap(),
+            attempt: 0,
+            group: None,
+            task: None,
+            labels: Vec::new(),
+            source: TagSource::Control,
+        };
+        let replay = Replay {
+            source: "a/0".parse().unwrap(),
+            until: Some(1),
+            mode: ReplayMode::Strict,
+            ignore: Vec::new(),
+            keeps_time: false,
+        };
+        let announcement = Announcement {
+            tag: tag("b"),
+            at: 1,
+            force: None,
+            continues: None,
+            replay: Some(replay),
+            group_size: None,
+            budget: Budget::default(),
+        };
+        store.announce(announcement).await.unwrap();
+        // Two conversations: the second call of `a` is on a path of its own.
+        let (first, other) = (call(1, &[1], &[&[2]]), call(2, &[9], &[&[8]]));
+        let again = call(3, &[9], &[&[8]]);
+        for (name, call, replayed) in
+            [("a", &first, None), ("a", &other, None), ("b", &again, Some(other.begun.call_id))]
+        {
+            let mut begun = call.begun.clone();
+            begun.tag = Tag { source: TagSource::Header, ..tag(name) };
+            store.begin(begun).await.done().await.unwrap();
+            let ended = CallEnd { replayed, ..call.ended.clone().unwrap() };
+            store.end(ended).await.done().await.unwrap();
+        }
+        drop(store);
+        writer.finish().await;
+
+        let mut snapshot = Snapshot::open(&path).await.unwrap();
+        let records = snapshot.episodes(&Selection::default()).await.unwrap();
+        for (record, found) in records.into_iter().zip([None, Some("a/0/1")]) {
+            let (attempt, _) = scan(&mut snapshot, record, None).await.unwrap();
+            let trunk = trunk(&mut snapshot, &attempt.record).await.unwrap();
+            let replayed = attempt.calls.last().unwrap().ended.as_ref().unwrap().replayed;
+            let place = replayed.and_then(|call| trunk.get(&call).map(String::as_str));
+            assert_eq!(place, found);
+        }
+    }
+}

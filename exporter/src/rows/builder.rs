@@ -609,6 +609,36 @@ mod tests {
     }
 
     #[test]
+    fn what_a_recording_answered_is_context_of_a_branch() {
+        let source = |n| call(n, &[], &[]).begun.call_id;
+        let mut calls = vec![
+            call(1, &[1], &[&[2]]),
+            call(2, &[1, 2, 3], &[&[4, 5]]),
+            call(3, &[1, 2, 3, 4, 5, 6], &[&[7]]),
+        ];
+        for (call, n) in calls.iter_mut().zip([11, 12]) {
+            call.ended.as_mut().unwrap().replayed = Some(source(n));
+        }
+        let mut branch = episode(calls.clone());
+        branch.trunk = [(source(12), "src/0/3".to_owned())].into();
+        let rows = rows_of(&branch);
+        assert_eq!(rows.len(), 1);
+        let row = &rows[0];
+        assert_eq!(row.tokens.loss_mask, [0, 0, 0, 0, 0, 0, 1], "only what is live is trained");
+        assert_eq!(
+            (row.parent_trajectory_id.as_deref(), row.fork_position),
+            (Some("src/0/3"), Some(5))
+        );
+        assert_eq!((row.verdict, reasons(row)), ("exact", vec!["replayed"]));
+        assert!((row.row_weight - 1.0).abs() < 1e-9);
+
+        // A replay to the end trains nothing, and left nothing.
+        calls.pop();
+        let row = &rows_of(&episode(calls))[0];
+        assert_eq!((row.tokens.trained(), row.verdict, row.fork_position), (0, "unusable", None));
+    }
+
+    #[test]
     fn a_trajectory_is_rewarded_by_its_last_call() {
         let mut episode = forked();
         let at = |n: usize| episode.calls[n].begun.call_id;

@@ -73,7 +73,7 @@ impl Sources {
 }
 
 /// What became of the choice for a call.
-enum Choice {
+enum PlaceChoice {
     Placed(EngineCall),
     /// All that could take it are full.
     Full,
@@ -219,7 +219,7 @@ impl Fleet {
     /// # Errors
     /// [`CallError::NoEngine`] if none took it in time.
     pub(crate) async fn place(&self, thread: &Thread) -> Result<EngineCall, CallError> {
-        if let Choice::Placed(call) = self.choose(thread) {
+        if let PlaceChoice::Placed(call) = self.choose(thread) {
             return Ok(call);
         }
         let asked_at = Instant::now();
@@ -229,25 +229,25 @@ impl Fleet {
             let mut room = pin!(self.room.notified());
             room.as_mut().enable();
             let (wait, reason) = match self.choose(thread) {
-                Choice::Placed(call) => return Ok(call),
-                Choice::Full => (ROOM_WAIT, "all are full"),
-                Choice::None => (ENGINE_WAIT, "none of them is up and has the newest weights"),
+                PlaceChoice::Placed(call) => return Ok(call),
+                PlaceChoice::Full => (ROOM_WAIT, "all are full"),
+                PlaceChoice::None => (ENGINE_WAIT, "none of them is up and has the newest weights"),
             };
             timeout_at(asked_at + wait, room).await.map_err(|_| CallError::NoEngine(reason))?;
         }
     }
 
-    fn choose(&self, thread: &Thread) -> Choice {
+    fn choose(&self, thread: &Thread) -> PlaceChoice {
         let engines = self.all();
         if !self.is_many() {
             let only = engines.first().filter(|engine| !engine.is_draining());
-            let Some(only) = only else { return Choice::None };
+            let Some(only) = only else { return PlaceChoice::None };
             // Another one may be added, and the thread's prefix is here then.
             if thread.samples() {
                 self.threads.put(thread, only.id);
             }
             return EngineCall::begin(only, thread.attempt(), None, &self.room)
-                .map_or(Choice::Full, Choice::Placed);
+                .map_or(PlaceChoice::Full, PlaceChoice::Placed);
         }
 
         let home = self.threads.home(thread);
@@ -259,10 +259,10 @@ impl Fleet {
             if thread.samples() {
                 self.threads.put(thread, engine.id);
             }
-            return Choice::Placed(call);
+            return PlaceChoice::Placed(call);
         }
         if open.is_empty() {
-            return Choice::None;
+            return PlaceChoice::None;
         }
 
         let routed = match home {
@@ -280,7 +280,7 @@ impl Fleet {
         mut open: Vec<&Arc<Engine>>,
         routed: &str,
         stays: bool,
-    ) -> Choice {
+    ) -> PlaceChoice {
         let counts = self.threads.counts();
         let answers = |engine: &&Arc<Engine>| self.stalled_because(engine).is_none();
         if open.iter().any(answers) {
@@ -306,7 +306,7 @@ impl Fleet {
                 false => least_loaded(&candidates),
             };
 
-            let Some(index) = chosen else { return Choice::None };
+            let Some(index) = chosen else { return PlaceChoice::None };
             let engine = open.swap_remove(index);
             let Some(call) = self.begin(engine, thread, routed.to_owned()) else { continue };
             if stays && thread.samples() {
@@ -315,9 +315,9 @@ impl Fleet {
             if routed.starts_with("moved") {
                 engine.counts.moved.fetch_add(1, Ordering::Relaxed);
             }
-            return Choice::Placed(call);
+            return PlaceChoice::Placed(call);
         }
-        Choice::Full
+        PlaceChoice::Full
     }
 
     fn begin(&self, engine: &Arc<Engine>, thread: &Thread, routed: String) -> Option<EngineCall> {

@@ -74,6 +74,7 @@ impl Recording {
             translated: None,
             unasked: None,
             pulse: None,
+
             head: ReplyHead::default(),
             given_again: None,
             status: None,

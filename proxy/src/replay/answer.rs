@@ -1,10 +1,9 @@
 //! The walk of a call that a recording may answer.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use episode::{AttemptId, Call, CallEnd, Micros, Outcome, ReplyHead, Route};
+use episode::{AttemptId, Call, CallEnd, Outcome, ReplyHead, Route};
 use http::body::{ReplyBody, full};
 use http::clock::now;
 use http::path::target::redacted;
@@ -15,7 +14,7 @@ use hyper::{Response, StatusCode};
 use store::{ReadingRoom, SnapshotError, Store};
 use wire::{ReplyKind, Splitter};
 
-use super::body::{Pieces, ReplayedBody};
+use super::body::{Pauses, Pieces, ReplayedBody};
 use super::deck::{Deck, DeckRequest, Match};
 use super::decks::Decks;
 use super::told;
@@ -35,7 +34,7 @@ pub(crate) struct ReplayServices<'a> {
 }
 
 /// A call behind the question whether a recording answers it.
-pub(crate) enum Answer {
+pub(crate) enum ReplayAnswer {
     /// The recorded reply.
     Given(Response<ReplyBody>),
     /// The call goes to the upstream.
@@ -51,7 +50,7 @@ pub(crate) async fn answer(
     call: OpenCall,
     attempt: &AttemptId,
     (arrival, path): (Arrival<'_>, &str),
-) -> Result<Answer, CallError> {
+) -> Result<ReplayAnswer, CallError> {
     let Some(deck) = services.decks.of(attempt) else { return live(services, call).await };
     let method = arrival.head.method.as_str();
     let path = redacted(path);
@@ -59,7 +58,7 @@ pub(crate) async fn answer(
     match find(services, &deck, attempt, request).await {
         Ok(Some(recorded)) => {
             let keeps_time = deck.replay.keeps_time;
-            give(call, recorded, keeps_time).await.map(Answer::Given)
+            give(call, recorded, keeps_time).await.map(ReplayAnswer::Given)
         }
         Ok(None) => live(services, call).await,
         Err(error) => {
@@ -70,9 +69,9 @@ pub(crate) async fn answer(
 }
 
 /// A call that no recording answers.
-async fn live(services: ReplayServices<'_>, call: OpenCall) -> Result<Answer, CallError> {
+async fn live(services: ReplayServices<'_>, call: OpenCall) -> Result<ReplayAnswer, CallError> {
     match services.has_upstream {
-        true => Ok(Answer::Live(Box::new(call))),
+        true => Ok(ReplayAnswer::Live(Box::new(call))),
         false => {
             let told = "there is no upstream, and no recording answers the call".to_owned();
             Err(call.fail(CallError::Replayed(told)).await)
@@ -199,6 +198,7 @@ fn head_of(ended: &CallEnd, kind: ReplyKind, is_empty: bool) -> Parts {
             head.headers.append(name, value);
         }
     }
+
     if !head.headers.contains_key(CONTENT_TYPE) && !is_empty {
         let of_kind = match kind {
             ReplyKind::Events => "text/event-stream",
@@ -223,25 +223,6 @@ fn pieces_of(reply: Bytes, kind: ReplyKind) -> Vec<Bytes> {
     }
     pieces.extend(splitter.rest().map(|event| event.0));
     pieces
-}
-
-/// The times that a recorded reply took.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Pauses {
-    /// From the request to the first byte.
-    pub(super) before_first: Duration,
-    /// From there to the end. When each event came is not recorded.
-    pub(super) after: Duration,
-}
-
-impl Pauses {
-    fn of(started_at: Micros, ended: &CallEnd) -> Self {
-        let between = |from: Micros, until: Micros| {
-            Duration::from_micros(u64::try_from(until - from).unwrap_or(0))
-        };
-        let first = ended.first_byte_at.unwrap_or(ended.ended_at);
-        Self { before_first: between(started_at, first), after: between(first, ended.ended_at) }
-    }
 }
 
 #[cfg(test)]
@@ -291,14 +272,5 @@ mod tests {
         let told = reply_of(Route::Chat, &lost);
         assert!(String::from_utf8_lossy(&told).contains("could not be reached"), "{told:?}");
         assert_eq!(reply_of(Route::Chat, &ended(200, "{}", None)), "{}");
-    }
-
-    #[test]
-    fn the_times_of_a_reply_are_those_of_its_record() {
-        let mut timed = ended(200, "{}", None);
-        timed.first_byte_at = Some(30);
-        let pauses = Pauses::of(10, &timed);
-        assert_eq!(pauses.before_first, Duration::from_micros(20));
-        assert_eq!(pauses.after, Duration::from_micros(10));
     }
 }

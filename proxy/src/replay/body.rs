@@ -3,16 +3,16 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
-use episode::Outcome;
+use episode::{CallEnd, Micros, Outcome};
 use http::body::BoxError;
 use http::clock::now;
 use hyper::body::{Body, Frame};
 use store::CommitError;
 use tokio::time::Sleep;
 
-use super::answer::Pauses;
 use crate::error::CallError;
 use crate::record::open_call::{Commit, OpenCall};
 
@@ -29,6 +29,25 @@ pub(super) struct Pieces {
     pub(super) is_broken: bool,
 }
 
+/// The times that a recorded reply took.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pauses {
+    /// From the request to the first byte.
+    pub(super) before_first: Duration,
+    /// From there to the end. When each event came is not recorded.
+    pub(super) after: Duration,
+}
+
+impl Pauses {
+    pub(super) fn of(started_at: Micros, ended: &CallEnd) -> Self {
+        let between = |from: Micros, until: Micros| {
+            Duration::from_micros(u64::try_from(until - from).unwrap_or(0))
+        };
+        let first = ended.first_byte_at.unwrap_or(ended.ended_at);
+        Self { before_first: between(started_at, first), after: between(first, ended.ended_at) }
+    }
+}
+
 /// A body that is given again while it is recorded.
 pub(super) struct ReplayedBody {
     pieces: VecDeque<Bytes>,
@@ -37,10 +56,10 @@ pub(super) struct ReplayedBody {
     gaps: u32,
     is_broken: bool,
     pause: Option<Pin<Box<Sleep>>>,
-    state: State,
+    state: SendState,
 }
 
-enum State {
+enum SendState {
     Sending(Box<OpenCall>),
     /// Waiting for the commit, with the last piece in hand.
     Committing(Commit, Bytes),
@@ -60,14 +79,14 @@ impl ReplayedBody {
             pauses,
             is_broken,
             pause,
-            state: State::Sending(Box::new(call)),
+            state: SendState::Sending(Box::new(call)),
         }
     }
 
     /// Takes the next piece, and records it as sent.
     fn next_piece(&mut self) -> Bytes {
         let piece = self.pieces.pop_front().unwrap_or_default();
-        if let State::Sending(call) = &mut self.state {
+        if let SendState::Sending(call) = &mut self.state {
             call.recording().add_arrival(now);
             call.recording().add_reply_bytes(&piece);
         }
@@ -81,9 +100,9 @@ impl ReplayedBody {
         let error = match committed {
             Err(unrecorded) => CallError::from(unrecorded).to_string(),
             Ok(()) if self.is_broken => BROKEN.to_owned(),
-            Ok(()) => return self.state = State::Ended,
+            Ok(()) => return self.state = SendState::Ended,
         };
-        self.state = State::Flushing(error.into());
+        self.state = SendState::Flushing(error.into());
     }
 }
 
@@ -100,24 +119,27 @@ impl Body for ReplayedBody {
                 ready!(pause.as_mut().poll(cx));
                 self.pause = None;
             }
+
             let is_last = self.pieces.len() <= 1;
-            match std::mem::replace(&mut self.state, State::Ended) {
-                State::Sending(call) if !is_last => {
-                    self.state = State::Sending(call);
+            match std::mem::replace(&mut self.state, SendState::Ended) {
+                SendState::Sending(call) if !is_last => {
+                    self.state = SendState::Sending(call);
                     let piece = self.next_piece();
                     return Poll::Ready(Some(Ok(Frame::data(piece))));
                 }
-                State::Sending(call) => {
-                    self.state = State::Sending(call);
+                SendState::Sending(call) => {
+                    self.state = SendState::Sending(call);
                     let piece = self.next_piece();
                     self.pause = None;
-                    if let State::Sending(call) = std::mem::replace(&mut self.state, State::Ended) {
-                        self.state = State::Committing(call.end(Outcome::Complete), piece);
+                    if let SendState::Sending(call) =
+                        std::mem::replace(&mut self.state, SendState::Ended)
+                    {
+                        self.state = SendState::Committing(call.end(Outcome::Complete), piece);
                     }
                 }
-                State::Committing(mut commit, piece) => {
+                SendState::Committing(mut commit, piece) => {
                     let Poll::Ready(done) = Pin::new(&mut commit).poll(cx) else {
-                        self.state = State::Committing(commit, piece);
+                        self.state = SendState::Committing(commit, piece);
                         return Poll::Pending;
                     };
                     let committed = done.unwrap_or(Err(CommitError::Stopped));
@@ -127,14 +149,32 @@ impl Body for ReplayedBody {
                         return Poll::Ready(Some(Ok(Frame::data(piece))));
                     }
                 }
-                State::Flushing(error) => {
-                    self.state = State::Breaking(error);
+                SendState::Flushing(error) => {
+                    self.state = SendState::Breaking(error);
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                State::Breaking(error) => return Poll::Ready(Some(Err(error))),
-                State::Ended => return Poll::Ready(None),
+                SendState::Breaking(error) => return Poll::Ready(Some(Err(error))),
+                SendState::Ended => return Poll::Ready(None),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use episode::CallId;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn the_times_of_a_reply_are_those_of_its_record() {
+        let call = CallId(Uuid::nil());
+        let mut ended = CallEnd::without_reply(call, 40, Outcome::Complete);
+        ended.first_byte_at = Some(30);
+        let pauses = Pauses::of(10, &ended);
+        assert_eq!(pauses.before_first, Duration::from_micros(20));
+        assert_eq!(pauses.after, Duration::from_micros(10));
     }
 }

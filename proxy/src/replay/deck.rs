@@ -207,6 +207,7 @@ fn deck_of(calls: &[Call], rules: &IgnoreRules) -> Vec<DeckCall> {
     let mut turns = 0;
     let answered = calls.iter().filter_map(|call| Some((&call.begun, call.ended.as_ref()?)));
     let answered = answered.filter(|(_, ended)| ended.status.is_some()).enumerate();
+
     answered
         .map(|(at, (begun, ended))| {
             let is_turn = begun.route.generates() && ended.outcome == Outcome::Complete;

@@ -21,6 +21,7 @@ pub(crate) fn episode_of(row: &Row) -> Result<AttemptRecord, SnapshotError> {
     let group: Option<String> = row.try_get("group_id")?;
     let task: Option<String> = row.try_get("task_id")?;
     let replay: Option<String> = row.try_get("replay")?;
+
     Ok(AttemptRecord {
         key: row.try_get("episode_key")?,
         id: parse(row.try_get("episode_id")?, "episode id")?,

@@ -133,6 +133,7 @@ impl Search<'_> {
                     place.pop();
                 }
             }
+
             (Some(Value::Array(one)), Some(Value::Array(other))) => {
                 for at in 0..one.len().max(other.len()) {
                     place.push(at.to_string());

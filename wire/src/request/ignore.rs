@@ -138,6 +138,7 @@ impl IgnoreRules {
                 }
                 Value::Array(kept)
             }
+
             Value::Object(fields) => {
                 let mut kept = serde_json::Map::new();
                 for (name, field) in fields {
