@@ -4,7 +4,9 @@ mod agents;
 mod bridge;
 mod client;
 mod environment;
+mod harbor;
 mod names;
+mod recorder;
 
 use std::io::IsTerminal;
 use std::os::unix::process::ExitStatusExt;
@@ -20,11 +22,10 @@ use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::agents::KnownAgent;
-use self::bridge::Bridge;
 use self::client::EpisodeClient;
 use self::environment::EnvironmentArgs;
+use self::recorder::RecorderClient;
 use crate::exit::{self, CommandResult, Failure};
-use crate::options::address::UNIX;
 use crate::options::control::ControlCa;
 use crate::options::parse::upstream;
 use crate::options::proxy::ProxyArgs;
@@ -52,6 +53,17 @@ pub(crate) struct Args {
     store: StoreArgs,
     #[command(flatten)]
     proxy: ProxyArgs,
+    /// Record each trial of a `harbor run` as an episode
+    ///
+    /// Harbor gets a plugin, by which each trial calls an address of its own. The recorded ids go
+    /// into the trial's result.json, and the rewards of its verifier to the episode.
+    #[arg(
+        long,
+        requires = "command",
+        conflicts_with_all = ["id", "attempt", "group", "task"],
+        help_heading = None::<&str>
+    )]
+    harbor: bool,
     /// The command and its arguments
     #[arg(
         trailing_var_arg = true,
@@ -127,18 +139,16 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         agents::print_list()?;
         return Ok(ExitCode::SUCCESS);
     }
+    if args.harbor {
+        return harbor::run(args).await;
+    }
     let agent = KnownAgent::of(&args.command)?;
     args.environment.check(&args.proxy.secret_variables())?;
     hide_memory();
     let server = start_own_server(&args).await?;
-    let mut episode = EpisodeClient::new(&args, server.as_ref())?;
-    let bridge = match (&server, args.server.proxy.strip_prefix(UNIX)) {
-        (None, Some(path)) => Some(Bridge::start(path.as_ref()).await?),
-        _ => None,
-    };
-    if let Some(bridge) = &bridge {
-        episode.proxy.clone_from(&bridge.url);
-    }
+    let mut recorder = RecorderClient::new(&args, server.as_ref())?;
+    let bridge = recorder.bridge(&args).await?;
+    let mut episode = EpisodeClient::new(&args, recorder)?;
     episode.take_free_name(&args).await?;
     episode.announce(&args).await?;
     if args.proxy.agents.require_key {
@@ -254,10 +264,10 @@ fn where_to_read(args: &Args, has_own_server: bool) -> String {
 
 /// What opens the recording in a browser. A server of the command's own has ended.
 fn in_browser(args: &Args, episode: &EpisodeClient, has_own_server: bool) -> String {
-    let EpisodeClient { id, attempt, control, .. } = episode;
+    let EpisodeClient { id, attempt, recorder, .. } = episode;
     match has_own_server {
         true => format!("rolltape view {id}/{attempt} --store {}", args.store.location),
-        false => page_address(control, id.as_str(), *attempt),
+        false => page_address(&recorder.control, id.as_str(), *attempt),
     }
 }
 
