@@ -71,12 +71,12 @@ pub(super) async fn run(args: Args) -> CommandResult {
     };
     drop((listener, bridge));
 
-    let told = trials.finish().await;
+    trials.finish().await;
     if let Some(server) = server {
         server.stop(std::future::pending()).await?;
     }
     match ended {
-        Ok(ended) => report(&trials, told, ended).await,
+        Ok(ended) => report(&trials, ended).await,
         Err(error) => {
             let _ = Failure::new(format!("cannot run `{}`: {error}", args.command[0])).report();
             Ok(exit::not_run(&error))
@@ -86,11 +86,10 @@ pub(super) async fn run(args: Args) -> CommandResult {
 
 /// Prints the table of agents and writes the file of trials. Returns the code of the command, or
 /// that of a failure where it ended well and nothing was recorded.
-async fn report(trials: &Trials, told: Result<(), Failure>, ended: ExitStatus) -> CommandResult {
+async fn report(trials: &Trials, ended: ExitStatus) -> CommandResult {
     let settled = trials.settled().await;
     report::print(&settled)?;
     report::write_files(&settled)?;
-    told?;
 
     let silent = match settled.is_empty() {
         true => Some(

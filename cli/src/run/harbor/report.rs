@@ -94,16 +94,19 @@ pub(super) fn write_files(trials: &[SettledTrial]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The trials of a job: those of the file, and those of this run in their places.
+/// The trials of a job: those of the file whose folders are still there, as Harbor removes what it
+/// runs again, and those of this run.
 fn merged(path: &Path, trials: &[&SettledTrial]) -> Result<Value, Failure> {
     let before: Value = fs::read(path)
         .ok()
         .and_then(|bytes| serde_json::from_slice(&bytes).ok())
         .unwrap_or(Value::Null);
     let earlier = before["trials"].as_array().into_iter().flatten();
-    let named =
-        earlier.filter_map(|trial| Some((trial["trial"].as_str()?.to_owned(), trial.clone())));
-    let mut all: BTreeMap<String, Value> = named.collect();
+    let named = earlier.filter_map(|trial| Some((trial["trial"].as_str()?, trial)));
+    let there = named.filter(|(name, _)| path.with_file_name(name).is_dir());
+    let mut all: BTreeMap<String, Value> =
+        there.map(|(name, trial)| (name.to_owned(), trial.clone())).collect();
+
     for trial in trials {
         let written = serde_json::to_value(trial).map_err(|error| Failure::of(&error))?;
         all.insert(trial.trial.clone(), written);
@@ -162,13 +165,16 @@ mod tests {
     }
 
     #[test]
-    fn trials_of_an_earlier_run_stay_in_the_file() {
+    fn trials_of_an_earlier_run_stay_while_they_are_there() {
         let folder = tempfile::tempdir().unwrap();
         let of_job = |name: &str| SettledTrial {
             folder: folder.path().join(name),
             ..trial(name, true, None)
         };
-        write_files(&[of_job("a"), of_job("b")]).unwrap();
+        for name in ["a", "b"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        write_files(&[of_job("a"), of_job("b"), of_job("removed")]).unwrap();
         write_files(&[SettledTrial { calls: 9, ..of_job("b") }, of_job("c")]).unwrap();
         let read = fs::read(folder.path().join(NAME)).unwrap();
         let read: Value = serde_json::from_slice(&read).unwrap();

@@ -17,6 +17,8 @@ use proxy::EpisodePrefix;
 
 /// Longest name of an episode or a group, in characters.
 const NAME_CHARS_MAX: usize = 200;
+/// Characters of the hash in a name that is shortened.
+const HASH_CHARS: usize = 16;
 /// Source of the rewards of a trial's verifier.
 const SOURCE: &str = "harbor";
 
@@ -125,7 +127,7 @@ impl Trials {
         let body = json!({
             "episode_id": episode.as_str(),
             "attempt": attempt,
-            "group_id": id_of(&format!("{}:{}:{}", plan.job, plan.agent, plan.task)),
+            "group_id": plan.group(),
             "task_id": id_of(&plan.task),
             "labels": { "agent": plan.agent, "job": plan.job },
         });
@@ -149,7 +151,7 @@ impl Trials {
     }
 
     /// Settles what Harbor began and did not end, as it does when it is killed.
-    pub(super) async fn finish(&self) -> Result<(), Failure> {
+    pub(super) async fn finish(&self) {
         let left: Vec<(String, u32)> = {
             let found = self.found.lock().await;
             let open = found.by_name.iter().filter(|(_, trial)| trial.settled.is_none());
@@ -159,7 +161,6 @@ impl Trials {
             // What goes wrong with one is told beside it.
             let _ = self.end(&name, attempt).await;
         }
-        Ok(())
     }
 
     /// The trials that began, by their names.
@@ -170,28 +171,28 @@ impl Trials {
 
     async fn settle(&self, plan: &TrialPlan, episode: &EpisodeId, attempt: u32) -> SettledTrial {
         let mut settled = SettledTrial::new(plan, episode, attempt);
-        let mut result = match ResultFile::read(&plan.folder) {
-            Ok(result) => Some(result),
-            Err(failure) => settled.cannot(&failure),
-        };
+        let result = ResultFile::read(&plan.folder);
+        let mut result = result.map_err(|failure| settled.cannot(&failure)).ok();
 
+        // The feed hands out what is closed, so the rewards come first.
         let mut status = "aborted";
         if let Some(result) = &result {
             status = result.status();
             settled.exception = result.exception().map(str::to_owned);
-            let given = self.reward(episode, attempt, result.rewards()).await;
-            settled.rewards =
-                given.unwrap_or_else(|failure| settled.cannot(&failure).unwrap_or_default());
+            match self.reward(episode, attempt, result.rewards()).await {
+                Ok(given) => settled.rewards = given,
+                Err(failure) => settled.cannot(&failure),
+            }
         }
         let page = format!("/episodes/{episode}/close?attempt={attempt}");
         let closed = self.recorder.request(Method::POST, &page, &json!({ "status": status })).await;
         if let Err(failure) = closed {
-            let _: Option<()> = settled.cannot(&failure);
+            settled.cannot(&failure);
         }
 
         match ids::recorded(&self.recorder, episode, attempt).await {
             Ok(recorded) => settled.take(recorded, plan, result.as_mut()),
-            Err(failure) => drop(settled.cannot::<()>(&failure)),
+            Err(failure) => settled.cannot(&failure),
         }
         settled
     }
@@ -209,6 +210,15 @@ impl Trials {
             self.recorder.request(Method::POST, &page, &body).await?;
         }
         Ok(rewards)
+    }
+}
+
+impl TrialPlan {
+    /// The group of the trials of a job that one agent with one model makes of one task.
+    fn group(&self) -> String {
+        let model = self.model.iter().map(String::as_str);
+        let parts = [self.job.as_str(), &self.agent].into_iter().chain(model);
+        id_of(&parts.chain([self.task.as_str()]).collect::<Vec<_>>().join(":"))
     }
 }
 
@@ -246,9 +256,8 @@ impl SettledTrial {
     }
 
     /// Takes note of what could not be done.
-    fn cannot<T>(&mut self, failure: &Failure) -> Option<T> {
+    fn cannot(&mut self, failure: &Failure) {
         self.problems.push(failure.to_string());
-        None
     }
 
     /// Takes what was recorded, and writes the ids into the trial's result.
@@ -269,16 +278,22 @@ impl SettledTrial {
         } else if !recorded.details.is_empty()
             && let Err(failure) = result.write_details(recorded.details)
         {
-            let _: Option<()> = self.cannot(&failure);
+            self.cannot(&failure);
         }
     }
 }
 
-/// A name of Harbor's in the characters of an id.
+/// A name of Harbor's in the characters of an id. A longer one than an id may be ends in its hash.
 fn id_of(name: &str) -> String {
     let allowed = |letter: char| letter.is_ascii_alphanumeric() || "._:-".contains(letter);
-    let letters = name.chars().map(|letter| if allowed(letter) { letter } else { '-' });
-    letters.take(NAME_CHARS_MAX).collect()
+    let id: String =
+        name.chars().map(|letter| if allowed(letter) { letter } else { '-' }).collect();
+    match id.get(..NAME_CHARS_MAX - HASH_CHARS) {
+        Some(start) if id.len() > NAME_CHARS_MAX => {
+            format!("{start}{}", &blake3::hash(name.as_bytes()).to_hex()[..HASH_CHARS])
+        }
+        _ => id,
+    }
 }
 
 #[cfg(test)]
@@ -290,7 +305,23 @@ mod tests {
         for name in ["hello-world__bZZeEkw", "org/task", "a b", &"x".repeat(300)] {
             assert!(id_of(name).parse::<EpisodeId>().is_ok(), "{name}");
         }
-        assert_eq!(id_of("job:terminus-2:org/task"), "job:terminus-2:org-task");
+        let [one, other] = ["a", "b"].map(|end| id_of(&("x".repeat(300) + end)));
+        assert!(one != other && one.len() == NAME_CHARS_MAX);
         assert_eq!(id_of("hello-world__bZZeEkw"), "hello-world__bZZeEkw");
+    }
+
+    #[test]
+    fn trials_of_one_agent_model_and_task_are_a_group() {
+        let plan = |model: Option<&str>| TrialPlan {
+            trial: "task__x".to_owned(),
+            folder: PathBuf::new(),
+            job: "job".to_owned(),
+            task: "org/task".to_owned(),
+            agent: "terminus-2".to_owned(),
+            model: model.map(str::to_owned),
+            reason: None,
+        };
+        assert_eq!(plan(None).group(), "job:terminus-2:org-task");
+        assert_eq!(plan(Some("openai/m")).group(), "job:terminus-2:openai-m:org-task");
     }
 }
