@@ -50,7 +50,7 @@ TERMINUS = [
     typed([], True),
     typed([], True),
 ]
-BLOCK = "greeting.txt\n```\n<<<<<<< SEARCH\n=======\nhello\n>>>>>>> REPLACE\n```\n"
+BLOCK = "greeting.txt\n```\nhello\n```\n"
 
 
 @dataclass(frozen=True)

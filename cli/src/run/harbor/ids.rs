@@ -41,17 +41,17 @@ struct EpisodeCounts {
 
 /// A choice of a call.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-struct TurnKey {
+struct TreeTurnKey {
     call_id: String,
     choice: u32,
 }
 
 /// A turn of the episode's tree.
 #[derive(Debug, Deserialize)]
-struct Turn {
+struct TreeTurn {
     #[serde(flatten)]
-    key: TurnKey,
-    parent: Option<TurnKey>,
+    key: TreeTurnKey,
+    parent: Option<TreeTurnKey>,
     kind: String,
     fidelity: Option<String>,
 }
@@ -61,7 +61,7 @@ struct Turn {
 struct Tree {
     verdict: Option<String>,
     reasons: Vec<TreeReason>,
-    turns: Vec<Turn>,
+    turns: Vec<TreeTurn>,
 }
 
 /// A reason for which an episode is not exact.
@@ -127,8 +127,8 @@ pub(super) async fn recorded(
 
 /// Returns the number of calls of which every choice has its prompt's and its own ids as the server
 /// reported them.
-fn exact_calls(turns: &[Turn], calls: &BTreeMap<String, CallArrays>) -> u64 {
-    let is_exact = |turn: &Turn| {
+fn exact_calls(turns: &[TreeTurn], calls: &BTreeMap<String, CallArrays>) -> u64 {
+    let is_exact = |turn: &TreeTurn| {
         turn.fidelity.as_deref() == Some(EXACT) && known_turn(&turn.key, calls).is_some()
     };
     let not_exact: BTreeSet<&str> =
@@ -142,18 +142,21 @@ fn parsed<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, Failure> {
 }
 
 /// The details of an episode: one for each path that has turns of its own, the main one first.
-fn details(turns: &[Turn], calls: &BTreeMap<String, CallArrays>) -> Vec<Value> {
-    let by_key: BTreeMap<&TurnKey, &Turn> = turns.iter().map(|turn| (&turn.key, turn)).collect();
-    let parents: BTreeSet<&TurnKey> =
+fn details(turns: &[TreeTurn], calls: &BTreeMap<String, CallArrays>) -> Vec<Value> {
+    let by_key: BTreeMap<&TreeTurnKey, &TreeTurn> =
+        turns.iter().map(|turn| (&turn.key, turn)).collect();
+    let parents: BTreeSet<&TreeTurnKey> =
         turns.iter().filter_map(|turn| turn.parent.as_ref()).collect();
-    let mut leaves: Vec<&Turn> = turns.iter().filter(|turn| !parents.contains(&turn.key)).collect();
+    let mut leaves: Vec<&TreeTurn> =
+        turns.iter().filter(|turn| !parents.contains(&turn.key)).collect();
     leaves.sort_by_key(|turn| turn.kind != "main");
 
     let mut taken = BTreeSet::new();
     let own_turns = leaves.into_iter().map(|leaf| {
-        let above = |turn: &&Turn| turn.parent.as_ref().and_then(|key| by_key.get(key).copied());
+        let above =
+            |turn: &&TreeTurn| turn.parent.as_ref().and_then(|key| by_key.get(key).copied());
         let path = std::iter::successors(Some(leaf), above);
-        let mut own: Vec<&TurnKey> =
+        let mut own: Vec<&TreeTurnKey> =
             path.map(|turn| &turn.key).take_while(|key| taken.insert(*key)).collect();
         own.reverse();
         own
@@ -162,8 +165,8 @@ fn details(turns: &[Turn], calls: &BTreeMap<String, CallArrays>) -> Vec<Value> {
 }
 
 /// One detail; none if the ids of none of its turns are known.
-fn detail(turns: &[&TurnKey], calls: &BTreeMap<String, CallArrays>) -> Option<Value> {
-    let known: Vec<(&TurnKey, &Vec<u32>, &SampledArrays)> =
+fn detail(turns: &[&TreeTurnKey], calls: &BTreeMap<String, CallArrays>) -> Option<Value> {
+    let known: Vec<(&TreeTurnKey, &Vec<u32>, &SampledArrays)> =
         turns.iter().filter_map(|key| known_turn(key, calls)).collect();
     if known.is_empty() {
         return None;
@@ -186,9 +189,9 @@ fn detail(turns: &[&TurnKey], calls: &BTreeMap<String, CallArrays>) -> Option<Va
 
 /// The prompt of a turn and what it sampled, where the ids of both are known.
 fn known_turn<'c, 'k>(
-    key: &'k TurnKey,
+    key: &'k TreeTurnKey,
     calls: &'c BTreeMap<String, CallArrays>,
-) -> Option<(&'k TurnKey, &'c Vec<u32>, &'c SampledArrays)> {
+) -> Option<(&'k TreeTurnKey, &'c Vec<u32>, &'c SampledArrays)> {
     let call = calls.get(&key.call_id)?;
     let choice = call.choices.iter().find(|choice| choice.index == key.choice)?;
     let arrays = choice.arrays.as_ref().filter(|arrays| arrays.token_ids.is_some())?;
@@ -206,10 +209,10 @@ fn all_logprobs(arrays: &SampledArrays) -> Option<Vec<f64>> {
 mod tests {
     use super::*;
 
-    fn turn(call: &str, parent: Option<&str>, kind: &str) -> Turn {
-        let key = |call: &str| TurnKey { call_id: call.to_owned(), choice: 0 };
+    fn turn(call: &str, parent: Option<&str>, kind: &str) -> TreeTurn {
+        let key = |call: &str| TreeTurnKey { call_id: call.to_owned(), choice: 0 };
         let fidelity = Some(EXACT.to_owned());
-        Turn { key: key(call), parent: parent.map(key), kind: kind.to_owned(), fidelity }
+        TreeTurn { key: key(call), parent: parent.map(key), kind: kind.to_owned(), fidelity }
     }
 
     fn call(prompt: &[u32], sampled: &[u32], logprobs: &[Option<f64>]) -> CallArrays {
@@ -261,7 +264,8 @@ mod tests {
     #[test]
     fn ids_that_were_looked_up_are_not_exact() {
         let calls = ["a", "b"].map(|name| (name.to_owned(), call(&[1], &[2], &[None]))).into();
-        let mapped = Turn { fidelity: Some("mapped".to_owned()), ..turn("b", Some("a"), "main") };
+        let mapped =
+            TreeTurn { fidelity: Some("mapped".to_owned()), ..turn("b", Some("a"), "main") };
         assert_eq!(exact_calls(&[turn("a", None, "main"), mapped], &calls), 1);
     }
 }

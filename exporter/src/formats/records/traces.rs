@@ -14,7 +14,7 @@ use arrow::error::ArrowError;
 use episode::{Call, CallEnd, CallId, Micros, Outcome};
 use store::AttemptRecord;
 
-use self::blocks::{BlockNumbers, Blocks, PromptBlocks};
+use self::blocks::{BlockNumbers, BlockTree, PromptBlocks};
 use super::{PendingRecords, RecordBuilder};
 use crate::formats::table::{Getter, RecordColumn, Table};
 use crate::input::plan::AttemptNumbers;
@@ -45,7 +45,7 @@ const LINE_BYTES: usize = 96;
 
 /// One prompt of a call, before its place in the file is known.
 #[derive(Debug)]
-struct Arrival {
+struct TracePrompt {
     at: Micros,
     call: CallId,
     prompt: usize,
@@ -54,7 +54,7 @@ struct Arrival {
     blocks: Option<PromptBlocks>,
 }
 
-impl Arrival {
+impl TracePrompt {
     fn order(&self) -> (Micros, u128, usize) {
         (self.at, self.call.0.as_u128(), self.prompt)
     }
@@ -64,10 +64,10 @@ impl Arrival {
 /// lengths and the last of their blocks, since the order of episodes is not that of arrival.
 pub(crate) struct TraceRecords {
     table: Table<TraceLine>,
-    arrivals: Vec<Arrival>,
-    blocks: Blocks,
+    arrivals: Vec<TracePrompt>,
+    blocks: BlockTree,
     /// The lines of a file that ended.
-    sorted: VecDeque<Arrival>,
+    sorted: VecDeque<TracePrompt>,
     /// Time of the first line of that file.
     first_at: Micros,
     numbers: BlockNumbers,
@@ -79,7 +79,7 @@ impl TraceRecords {
         Self {
             table: Table::new(COLUMNS),
             arrivals: Vec::new(),
-            blocks: Blocks::default(),
+            blocks: BlockTree::default(),
             sorted: VecDeque::new(),
             first_at: 0,
             numbers: BlockNumbers::default(),
@@ -97,7 +97,7 @@ impl TraceRecords {
         let model = ended.model.as_deref().or(call.begun.model.as_deref()).unwrap_or_default();
         for (prompt, ids) in ended.prompts.iter().enumerate() {
             let blocks = self.blocks.add(model, ids);
-            self.arrivals.push(Arrival {
+            self.arrivals.push(TracePrompt {
                 at: call.begun.started_at,
                 call: call.begun.call_id,
                 prompt,
@@ -115,7 +115,7 @@ impl TraceRecords {
             return self.count("calls_without_lengths");
         };
         self.count("calls_without_prompt_ids");
-        self.arrivals.push(Arrival {
+        self.arrivals.push(TracePrompt {
             at: call.begun.started_at,
             call: call.begun.call_id,
             prompt: 0,
@@ -125,7 +125,7 @@ impl TraceRecords {
         });
     }
 
-    fn line(&mut self, arrival: &Arrival) -> TraceLine {
+    fn line(&mut self, arrival: &TracePrompt) -> TraceLine {
         let blocks = arrival.blocks.as_ref();
         TraceLine {
             timestamp: (arrival.at - self.first_at) / 1000,
@@ -160,7 +160,7 @@ impl RecordBuilder for TraceRecords {
 
     fn end_file(&mut self) {
         let mut arrivals = std::mem::take(&mut self.arrivals);
-        arrivals.sort_by_key(Arrival::order);
+        arrivals.sort_by_key(TracePrompt::order);
         self.first_at = arrivals.first().map_or(0, |first| first.at);
         self.numbers = BlockNumbers::default();
         self.sorted = arrivals.into();
@@ -184,7 +184,7 @@ impl PendingRecords for TraceRecords {
         self.sorted.len() * LINE_BYTES
     }
 
-    /// Makes a batch of the next lines of the file that ended. Blocks get their numbers as their
+    /// Makes a batch of the next lines of the file that ended. BlockTree get their numbers as their
     /// lines are made, so in the order of arrival.
     fn take_batch(&mut self) -> Result<RecordBatch, ArrowError> {
         for arrival in self.sorted.drain(..self.sorted.len().min(BATCH_LINES)).collect::<Vec<_>>() {
@@ -192,7 +192,7 @@ impl PendingRecords for TraceRecords {
             self.table.push(line, LINE_BYTES);
         }
         if self.sorted.is_empty() {
-            self.blocks = Blocks::default();
+            self.blocks = BlockTree::default();
         }
         self.table.take_batch()
     }

@@ -1,4 +1,4 @@
-//! Blocks of prompts: stretches of 512 ids, each known by what it holds and all before it.
+//! BlockTree of prompts: stretches of 512 ids, each known by what it holds and all before it.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ type BlockHash = [u8; 16];
 ///
 /// A hash stays in here: files have numbers only, from which no id follows.
 #[derive(Debug, Default)]
-pub(super) struct Blocks {
+pub(super) struct BlockTree {
     places: HashMap<BlockHash, u32>,
     /// Place of the block before each block.
     before: Vec<Option<u32>>,
@@ -25,7 +25,7 @@ pub(super) struct PromptBlocks {
     last: Option<u32>,
 }
 
-impl Blocks {
+impl BlockTree {
     /// Adds the blocks of a prompt. Two models share none, as they share no cache.
     pub(super) fn add(&mut self, model: &str, ids: &[u32]) -> PromptBlocks {
         let mut hash = first_half(blake3::hash(model.as_bytes()));
@@ -50,7 +50,7 @@ pub(super) struct BlockNumbers {
 
 impl BlockNumbers {
     /// Returns the numbers of the blocks of a prompt, the first block first.
-    pub(super) fn of(&mut self, blocks: &Blocks, prompt: &PromptBlocks) -> Vec<i32> {
+    pub(super) fn of(&mut self, blocks: &BlockTree, prompt: &PromptBlocks) -> Vec<i32> {
         let before = |place: &u32| blocks.before[*place as usize];
         let mut places: Vec<u32> = std::iter::successors(prompt.last, before).collect();
         places.reverse();

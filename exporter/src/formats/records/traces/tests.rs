@@ -1,3 +1,5 @@
+//! Lines of a trace, and what is in none of them.
+
 use episode::TokenCounts;
 use serde_json::{Value, json};
 
@@ -77,7 +79,7 @@ fn each_prompt_of_a_call_is_a_line() {
 }
 
 #[test]
-fn without_ids_the_counts_of_the_server_are_taken_and_that_is_counted() {
+fn without_ids_the_server_s_counts_are_taken_and_counted() {
     let mut counted = text_call(1, &[], "hello");
     reply(&mut counted).usage = TokenCounts { prompt: Some(700), completion: Some(30) };
     let mut unsampled = call(2, &[1, 2, 3], &[]);
