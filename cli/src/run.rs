@@ -61,7 +61,7 @@ pub(crate) struct Args {
         long,
         requires = "command",
         conflicts_with_all = ["id", "attempt", "group", "task"],
-        help_heading = None::<&str>
+        help_heading = "Episode"
     )]
     harbor: bool,
     /// The command and its arguments
