@@ -150,6 +150,9 @@ pub(crate) fn failure(error: &ExportError) -> Failure {
         ExportError::Write(WriteError::Pairs { .. }) => {
             failure.hint("leave out --new: then all pairs are made again from all attempts")
         }
+        ExportError::Write(WriteError::Whole { .. }) => {
+            failure.hint("leave out --new and --shard; --partition-by makes a file of each part")
+        }
         ExportError::Write(WriteError::Uncounted { .. }) => {
             failure.hint("leave out --new to replace it; `--new` can add to the result later")
         }

@@ -5,7 +5,9 @@ mod bridge;
 mod client;
 mod environment;
 pub(crate) mod fork;
+mod harbor;
 mod names;
+mod recorder;
 pub(crate) mod replay;
 
 use std::io::IsTerminal;
@@ -22,11 +24,10 @@ use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::agents::KnownAgent;
-use self::bridge::Bridge;
 use self::client::EpisodeClient;
 use self::environment::EnvironmentArgs;
+use self::recorder::RecorderClient;
 use crate::exit::{self, CommandResult, Failure};
-use crate::options::address::UNIX;
 use crate::options::control::ControlCa;
 use crate::options::parse::upstream;
 use crate::options::proxy::ProxyArgs;
@@ -57,6 +58,17 @@ pub(crate) struct Args {
     store: StoreArgs,
     #[command(flatten)]
     proxy: ProxyArgs,
+    /// Record each trial of a `harbor run` as an episode
+    ///
+    /// Harbor gets a plugin, by which each trial calls an address of its own. The recorded ids go
+    /// into the trial's result.json, and the rewards of its verifier to the episode.
+    #[arg(
+        long,
+        requires = "command",
+        conflicts_with_all = ["id", "attempt", "group", "task"],
+        help_heading = "Episode"
+    )]
+    harbor: bool,
     /// The command and its arguments
     #[arg(
         trailing_var_arg = true,
@@ -132,11 +144,11 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         agents::print_list()?;
         return Ok(ExitCode::SUCCESS);
     }
+    if args.harbor {
+        return harbor::run(args).await;
+    }
     prepare(&args)?;
-    let server = match args.server.upstream.is_some() || args.server.model.is_some() {
-        true => Some(start_own_server(&args).await?),
-        false => None,
-    };
+    let server = asked_server(&args).await?;
     let ran = run_once(&args, server.as_ref(), None).await;
     let has_own_server = server.is_some();
     if let Some(server) = server {
@@ -161,6 +173,9 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 
 /// Checks the command and its environment, before anything is started.
 fn prepare(args: &Args) -> Result<(), Failure> {
+    if args.harbor {
+        return Err(Failure::new("`--harbor` is an option of `rolltape run`"));
+    }
     KnownAgent::of(&args.command)?;
     args.environment.check(&args.proxy.secret_variables())?;
     hide_memory();
@@ -186,14 +201,12 @@ async fn run_once(
     replay: Option<&Value>,
 ) -> Result<RanEpisode, Failure> {
     let agent = KnownAgent::of(&args.command)?;
-    let mut episode = EpisodeClient::new(args, server)?;
-    let bridge = match (server, args.server.proxy.strip_prefix(UNIX)) {
-        (None, Some(path)) => Some(Bridge::start(path.as_ref()).await?),
-        _ => None,
+    let mut recorder = RecorderClient::new(args, server)?;
+    let bridge = match server {
+        Some(_) => None,
+        None => recorder.bridge(args).await?,
     };
-    if let Some(bridge) = &bridge {
-        episode.proxy.clone_from(&bridge.url);
-    }
+    let mut episode = EpisodeClient::new(args, recorder)?;
     episode.take_free_name(args).await?;
     episode.announce(args, replay).await?;
     if args.proxy.agents.require_key {
@@ -218,6 +231,14 @@ async fn run_once(
     let succeeded = ended.as_ref().is_ok_and(ExitStatus::success);
     let recorded = episode.close(if succeeded { "completed" } else { "failed" }).await;
     Ok(RanEpisode { episode, ended, replay, recorded })
+}
+
+/// Starts a server if `--upstream` or `--model` asks for one.
+async fn asked_server(args: &Args) -> Result<Option<RunningServer>, Failure> {
+    match args.server.upstream.is_some() || args.server.model.is_some() {
+        true => start_own_server(args).await.map(Some),
+        false => Ok(None),
+    }
 }
 
 /// Starts a server for the command alone.
@@ -294,10 +315,10 @@ fn where_to_read(args: &Args, has_own_server: bool) -> String {
 
 /// What opens the recording in a browser. A server of the command's own has ended.
 fn in_browser(args: &Args, episode: &EpisodeClient, has_own_server: bool) -> String {
-    let EpisodeClient { id, attempt, control, .. } = episode;
+    let EpisodeClient { id, attempt, recorder, .. } = episode;
     match has_own_server {
         true => format!("rolltape view {id}/{attempt} --store {}", args.store.location),
-        false => page_address(control, id.as_str(), *attempt),
+        false => page_address(&recorder.control, id.as_str(), *attempt),
     }
 }
 

@@ -104,6 +104,7 @@ def all_read(played, odd_files, tmp_path_factory):
     files["verl-sessions"] = export(proxy, "verl", folder / "all", "--min-reward", "-1e9")[0]
     files |= {f"{format}/odd": file for format, file in odd_files.items() if format in READ}
     files |= taught_files(proxy, folder, kinds)
+    files["mooncake"] = export(proxy, "mooncake", folder)[0]
     return read_all(files, folder)
 
 
@@ -237,6 +238,17 @@ def test_verl_takes_sessions_of_several_outputs_with_a_score(read, played):
     assert sorted(found["scores"].values()) == pytest.approx(expected)
 
 
+def test_aiperf_reads_the_load_of_all_calls(read, played):
+    """Its own type takes each line, and their lengths are those of the calls."""
+    found = read["mooncake"]
+    assert "error" not in found, found["error"]
+    words = ("sql", "--json", "SELECT prompt_tokens, completion_tokens FROM calls")
+    calls = [json.loads(line) for line in played.world.proxy.command(*words).splitlines()]
+    assert found["rows"] == len(calls) > 0
+    sums = [sum(call[name] for call in calls) for name in ("prompt_tokens", "completion_tokens")]
+    assert [found["prompts"], found["ids"]] == sums
+
+
 def test_nemo_gym_counts_what_was_played_as_rollouts_of_one_task(read):
     assert read["nemo-gym"]["groups"] == 1
 
@@ -273,7 +285,7 @@ def test_dpo_takes_a_step_on_pairs(logged):
 
 
 def test_the_page_tells_what_read_each_format(read, logged):
-    named = [*((format, read[format]) for format in (*READ, "trl-distillation"))]
+    named = [*((format, read[format]) for format in (*READ, "mooncake", "trl-distillation"))]
     named += [(format, logged[trainer]) for trainer, format in TRAINED.items()]
     lines = sorted(f"| `{format}` | `{by['loader']}` | {by['version']} |" for format, by in named)
     table = "\n".join(["| format | read by | of |", "| --- | --- | --- |", *lines, ""])

@@ -7,27 +7,23 @@ use tokio::process::{Child, Command};
 
 use super::agents::{AgentServer, AgentSetup, KnownAgent};
 use super::environment::{Variable, variable};
+use super::recorder::RecorderClient;
 use super::{Args, names};
 use crate::exit::Failure;
-use crate::http::{self, Http};
-use crate::server::RunningServer;
 
 /// Names that are tried for one that no episode has. Two in a row are never taken by chance.
 const NAMES_MAX: usize = 8;
 /// The API key of a command that has none.
-const KEY: &str = "rolltape";
+pub(super) const KEY: &str = "rolltape";
+
+/// The variables in which agents look for an API key.
+pub(super) const KEYS: [&str; 3] = ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HOSTED_VLLM_API_KEY"];
 
 /// One episode, and the server that records it.
 pub(super) struct EpisodeClient {
     pub(super) id: EpisodeId,
     pub(super) attempt: u32,
-    /// URL of the data listener.
-    pub(super) proxy: String,
-    /// URL of the control listener.
-    pub(super) control: String,
-    http: Http,
-    /// The control listener's `authorization`.
-    bearer: Option<String>,
+    pub(super) recorder: RecorderClient,
     /// The command's own API key, if it needs one.
     key: Option<String>,
 }
@@ -39,37 +35,18 @@ fn fresh_id(args: &Args) -> Result<EpisodeId, Failure> {
 }
 
 /// The name by which the episode is recorded.
-fn recorded(args: &Args, id: EpisodeId) -> Result<EpisodeId, Failure> {
+pub(super) fn recorded(args: &Args, id: EpisodeId) -> Result<EpisodeId, Failure> {
     let prefix = args.proxy.agents.episode_prefix.clone().unwrap_or_default();
     prefix.before(id).map_err(|e| Failure::of(&e).context("with --episode-prefix"))
 }
 
 impl EpisodeClient {
-    pub(super) fn new(args: &Args, own_server: Option<&RunningServer>) -> Result<Self, Failure> {
+    pub(super) fn new(args: &Args, recorder: RecorderClient) -> Result<Self, Failure> {
         let id = match &args.episode.id {
             Some(id) => recorded(args, id.clone())?,
             None => fresh_id(args)?,
         };
-        let (proxy, control) = match own_server {
-            Some(server) => (server.agents_url(), server.control_url()),
-            None => (http::base_url(&args.server.proxy), http::base_url(&args.server.control)),
-        };
-        let bearer = match own_server {
-            Some(server) => server.control_bearer(),
-            None => {
-                args.proxy.control.token.of_client(&args.server.control, &args.store.location)?
-            }
-        };
-
-        Ok(Self {
-            id,
-            attempt: args.episode.attempt,
-            proxy,
-            http: Http::of(&control, &args.server.ca.read()?)?,
-            control,
-            bearer,
-            key: None,
-        })
+        Ok(Self { id, attempt: args.episode.attempt, recorder, key: None })
     }
 
     /// Takes another name while this one is that of a recorded episode, unless the user gave it.
@@ -79,7 +56,7 @@ impl EpisodeClient {
         }
         for _ in 0..NAMES_MAX {
             let page = format!("/episodes/{}", self.id);
-            let (_, reply) = self.ask(Method::GET, &page, &Value::Null).await?;
+            let (_, reply) = self.recorder.ask(Method::GET, &page, &Value::Null).await?;
             if reply["episode_id"].is_null() {
                 break;
             }
@@ -103,7 +80,7 @@ impl EpisodeClient {
             "task_id": args.episode.task.as_ref().map(TaskId::as_str),
             "replay": replay,
         });
-        let told = self.request(Method::POST, "/episodes", &body).await?;
+        let told = self.recorder.request(Method::POST, "/episodes", &body).await?;
         if let Some(id) = told["episode_id"].as_str().and_then(|id| id.parse().ok()) {
             self.id = id;
         }
@@ -113,7 +90,7 @@ impl EpisodeClient {
     /// Makes an API key for the command.
     pub(super) async fn mint_key(&mut self) -> Result<(), Failure> {
         let page = format!("/episodes/{}/key?attempt={}", self.id, self.attempt);
-        let minted = self.request(Method::POST, &page, &json!({})).await?;
+        let minted = self.recorder.request(Method::POST, &page, &json!({})).await?;
         self.key = minted["api_key"].as_str().map(str::to_owned);
         Ok(())
     }
@@ -121,7 +98,7 @@ impl EpisodeClient {
     /// How far the replay is.
     pub(super) async fn replay_state(&self) -> Result<Value, Failure> {
         let page = format!("/episodes/{}?attempt={}", self.id, self.attempt);
-        Ok(self.request(Method::GET, &page, &Value::Null).await?["replay"].take())
+        Ok(self.recorder.request(Method::GET, &page, &Value::Null).await?["replay"].take())
     }
 
     /// Closes the episode and returns its summary.
@@ -130,36 +107,8 @@ impl EpisodeClient {
         let query = format!("?attempt={}", self.attempt);
         let body = json!({ "status": status });
 
-        self.request(Method::POST, &format!("{page}/close{query}"), &body).await?;
-        self.request(Method::GET, &format!("{page}{query}"), &Value::Null).await
-    }
-
-    /// Asks the control listener. Returns the status and the reply.
-    async fn ask(&self, method: Method, page: &str, body: &Value) -> Result<(u16, Value), Failure> {
-        let url = format!("{}{page}", self.control);
-        let headers: Vec<_> =
-            self.bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
-        self.http.json(method, &url, &headers, body).await.map_err(|failure| {
-            failure.or_hint(
-                "start `rolltape serve` first, or give --upstream URL or --model DIR to start a \
-                 server for this command",
-            )
-        })
-    }
-
-    /// Sends a request to the control listener, which has to accept it.
-    async fn request(&self, method: Method, page: &str, body: &Value) -> Result<Value, Failure> {
-        let (status, reply) = self.ask(method, page, body).await?;
-        if status == 200 {
-            return Ok(reply);
-        }
-
-        let message = reply["error"]["message"].as_str().unwrap_or("no reason was given");
-        let failure = Failure::new(format!("{}{page} answered {status}: {message}", self.control));
-        Err(match status {
-            409 => failure.hint("the episode is closed; give another --attempt"),
-            _ => http::with_hint(failure, status),
-        })
+        self.recorder.request(Method::POST, &format!("{page}/close{query}"), &body).await?;
+        self.recorder.request(Method::GET, &format!("{page}{query}"), &Value::Null).await
     }
 
     /// The URL below which the command's calls are the episode's.
@@ -168,7 +117,7 @@ impl EpisodeClient {
             0 => String::new(),
             attempt => format!("/a/{attempt}"),
         };
-        format!("{}/e/{}{attempt}", self.proxy, self.id)
+        format!("{}/e/{}{attempt}", self.recorder.proxy, self.id)
     }
 
     /// The setup with which a known agent calls the episode's server. Of the environment it sees
@@ -192,7 +141,7 @@ impl EpisodeClient {
     /// The models that the server lists; none if it does not say. The control listener asks for
     /// them, and does not record that.
     async fn models(&self) -> Vec<String> {
-        let listed = self.request(Method::GET, "/v1/models", &Value::Null).await;
+        let listed = self.recorder.request(Method::GET, "/v1/models", &Value::Null).await;
         let models = listed.ok().and_then(|listed| listed["data"].as_array().cloned());
         let id = |model: &Value| model["id"].as_str().map(str::to_owned);
         models.unwrap_or_default().iter().filter_map(id).collect()
@@ -211,8 +160,7 @@ impl EpisodeClient {
         child.args(&setup.arguments).args(arguments).kill_on_drop(true);
 
         let has = |name: &str| passed.iter().any(|(passed, _)| passed == name);
-        let keys = ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HOSTED_VLLM_API_KEY"];
-        let missing_keys = keys.into_iter().filter(|name| !has(name)).collect::<Vec<_>>();
+        let missing_keys = KEYS.into_iter().filter(|name| !has(name)).collect::<Vec<_>>();
         child.env_clear().envs(passed);
 
         for name in ["OPENAI_BASE_URL", "OPENAI_API_BASE", "HOSTED_VLLM_API_BASE"] {
@@ -224,7 +172,7 @@ impl EpisodeClient {
             child.env(name, KEY);
         }
         if let Some(key) = &self.key {
-            child.envs(keys.map(|name| (name, key)));
+            child.envs(KEYS.map(|name| (name, key)));
         }
 
         // Claude Code's header puts a nonce into the system prompt: every request would be a new

@@ -2,13 +2,14 @@
 //!
 //! - [`trajectories`]: a record is a row. [`calls`]: a call. [`turns`]: a choice of a call.
 //! - [`samples`]: a row, or a part of one. [`attempts`]: an attempt. [`pairs`]: two answers.
-//! - [`blocks`]: a row for each attempt of a group.
+//! - [`blocks`]: a row for each attempt of a group. [`traces`]: a prompt of a call, without text.
 
 pub(crate) mod attempts;
 mod blocks;
 mod calls;
 pub(crate) mod pairs;
 mod samples;
+mod traces;
 mod trajectories;
 mod turns;
 
@@ -26,6 +27,7 @@ use crate::formats::records::blocks::BlockRecords;
 use crate::formats::records::calls::CallRecords;
 use crate::formats::records::pairs::PairRecords;
 use crate::formats::records::samples::SampleRecords;
+use crate::formats::records::traces::TraceRecords;
 use crate::formats::records::trajectories::TrajectoryRecords;
 use crate::formats::records::turns::TurnRecords;
 use crate::formats::refusals::{
@@ -131,6 +133,7 @@ pub(crate) fn record_builder(format: Format, label_above: f64) -> Box<dyn Record
         Format::Trajectories => Box::new(TrajectoryRecords::new(&[])),
         Format::Calls => Box::new(CallRecords::new()),
         Format::Turns => Box::new(TurnRecords::new()),
+        Format::Mooncake => Box::new(TraceRecords::new()),
 
         // Conversations.
         Format::Sft => samples(sft::COLUMNS, nothing),

@@ -33,6 +33,7 @@ pub enum Format {
     Atif,
     OpenAi,
     OpenAiPreference,
+    Mooncake,
 }
 
 /// Way in which a format trains the turns of a row.
@@ -58,7 +59,7 @@ const CONVERSATIONS: [TrajectoryKind; 3] =
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Trajectories,
         Self::Calls,
         Self::Turns,
@@ -83,6 +84,7 @@ impl Format {
         Self::Atif,
         Self::OpenAi,
         Self::OpenAiPreference,
+        Self::Mooncake,
     ];
 
     /// Returns the word on the command line and in names of files.
@@ -127,6 +129,8 @@ impl Format {
             Self::Atif => ("atif", "ATIF v1.8: a Trajectory"),
             Self::OpenAi => ("openai", "OpenAI: a line of a fine-tuning file"),
             Self::OpenAiPreference => ("openai-preference", "OpenAI: a line of a preference file"),
+
+            Self::Mooncake => ("mooncake", "Mooncake: a line of a trace of load, without text"),
         }
     }
 
@@ -140,10 +144,21 @@ impl Format {
         matches!(self, Self::Rllm | Self::NemoGym | Self::Verifiers | Self::VerifiersTraces)
     }
 
+    /// Returns true where records are made of calls, so also of those in no trajectory.
+    pub(crate) fn is_of_calls(self) -> bool {
+        matches!(self, Self::Calls | Self::Mooncake)
+    }
+
+    /// Returns true where a file is one whole: what is in it is counted from its first record.
+    pub(crate) fn is_whole(self) -> bool {
+        self == Self::Mooncake
+    }
+
     /// Returns true where a record is a document that has no key for an absent value.
     pub(crate) fn is_document(self) -> bool {
         self.is_of_attempts()
             || matches!(self, Self::Art | Self::Atif | Self::OpenAi | Self::OpenAiPreference)
+            || self == Self::Mooncake
     }
 
     /// Returns true where rows have numbers of groups, attempts or rows, which no two increments or
@@ -173,7 +188,9 @@ impl Format {
     /// not take what a judge or a model that writes titles sampled.
     pub(crate) fn models(self) -> &'static ModelFilter {
         match self {
-            Self::Trajectories | Self::Calls | Self::Turns | Self::Atif => &ModelFilter::All,
+            Self::Trajectories | Self::Calls | Self::Turns | Self::Atif | Self::Mooncake => {
+                &ModelFilter::All
+            }
             _ => &ModelFilter::Policy,
         }
     }

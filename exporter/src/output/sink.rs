@@ -258,7 +258,7 @@ impl ExportSink {
             self.begin_file(partition).await?;
         }
         self.builder.start_attempt(planned);
-        if self.format == Format::Calls {
+        if self.format.is_of_calls() {
             self.add_calls(episode).await?;
         }
         self.add_annotations(episode).await?;
@@ -266,7 +266,7 @@ impl ExportSink {
         if self.pending_forks.len() >= BATCH_FORKS {
             self.flush_forks().await?;
         }
-        self.has_record = self.format == Format::Calls && !episode.calls.is_empty();
+        self.has_record = self.format.is_of_calls() && !episode.calls.is_empty();
         self.has_row = false;
         Ok(())
     }
@@ -519,7 +519,7 @@ impl ExportSink {
             return Ok(());
         }
         self.builder.end_file();
-        if self.builder.pending().bytes() > 0 {
+        while self.builder.pending().bytes() > 0 {
             self.flush().await?;
         }
         if let Some(open) = self.open.take() {
@@ -565,6 +565,9 @@ fn check_supported(
 ) -> Result<(), WriteError> {
     if options.new && options.format.is_of_groups() {
         return Err(WriteError::Pairs { format: options.format.as_str() });
+    }
+    if options.format.is_whole() && (options.new || options.shard.is_some()) {
+        return Err(WriteError::Whole { format: options.format.as_str() });
     }
     let makes_several = [
         (options.partition.is_some(), "a partitioned export"),

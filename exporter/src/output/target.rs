@@ -58,6 +58,12 @@ pub enum WriteError {
         /// The format.
         format: &'static str,
     },
+    /// A part was to be written of what is counted from its first line.
+    #[error("`{format}` counts from the first line of a file, so it is written whole")]
+    Whole {
+        /// The format.
+        format: &'static str,
+    },
     /// Rows with numbers were to be added to an export that does not say which are taken.
     #[error("`{path}` does not say which numbers its rows have; nothing can be added to it")]
     Uncounted {

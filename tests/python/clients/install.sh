@@ -5,8 +5,8 @@
 #
 # A group is a file of `requirements/`; its environment is `.venvs/GROUP`, left alone while the file
 # and this script are as they were. Packages newer than NEWEST are not looked at, so what the
-# pinned ones need stays as it was too. OpenHands, which needs a newer Python than the others, is left
-# out where there is none; the reason is in `.venvs/openhands.skipped`.
+# pinned ones need stays as it was too. OpenHands and Harbor, which need a newer Python than the
+# others, are left out where there is none; the reason is in `.venvs/GROUP.skipped`.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -44,7 +44,7 @@ install() {
   if [ "$(cat "$venv/.installed" 2>/dev/null)" = "$mark" ]; then
     return
   fi
-  [ "$group" != openhands ] || minor=12
+  case "$group" in openhands | harbor) minor=12 ;; esac
   rm -f "$venv.skipped" "$venv/.installed"
   if ! python="$(python_from "$minor")"; then
     why="$group needs Python 3.$minor or newer, and none was found"

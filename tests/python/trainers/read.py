@@ -223,6 +223,18 @@ def nemo_gym(BaseVerifyResponse, rows, _):
     return {"ids": ids, "groups": len(groups)}
 
 
+@reads("mooncake", "aiperf", "aiperf.dataset.loader.models.MooncakeTrace")
+def mooncake(MooncakeTrace, rows, path):
+    """As a generator of load reads it: a line of each prompt, with as many blocks as fill it."""
+    read = [MooncakeTrace(**row) for row in rows]
+    assert [line.timestamp for line in read] == sorted(line.timestamp for line in read)
+    assert all(len(line.hash_ids) == -(-line.input_length // 512) for line in read)
+    blocks = {number for line in read for number in line.hash_ids}
+    assert blocks == set(range(len(blocks)))
+    read_tokens = sum(line.input_length for line in read)
+    return {"ids": sum(line.output_length for line in read), "prompts": read_tokens}
+
+
 @reads("tinker", "tinker", "tinker.types.Datum")
 def tinker(Datum, rows, _):
     from tinker.types import ModelInput

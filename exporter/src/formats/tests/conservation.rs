@@ -248,9 +248,9 @@ fn without_ids(attempts: &[RecordedAttempt]) -> BTreeSet<String> {
     replies.flat_map(texts).collect()
 }
 
-/// Formats whose records hold no trained tokens: `calls` is what was recorded.
+/// Formats whose records hold no trained tokens: `calls` is what was recorded, `mooncake` when.
 fn has_no_loss(format: Format) -> bool {
-    format == Format::Calls
+    matches!(format, Format::Calls | Format::Mooncake)
 }
 
 fn is_of_pairs(format: Format) -> bool {

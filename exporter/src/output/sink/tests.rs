@@ -390,6 +390,23 @@ async fn pairs_are_not_made_of_what_is_new_alone() {
 }
 
 #[tokio::test]
+async fn a_trace_is_written_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = six(folder.path()).await;
+    let out = folder.path().join("out");
+    let whole = Options { format: Format::Mooncake, ..to(&out) };
+    let shard = Some(Shard { index: 0, count: 2 });
+    for part in [Options { new: true, ..whole.clone() }, Options { shard, ..whole.clone() }] {
+        let refused = store.export(&part).await;
+        assert!(
+            matches!(refused, Err(ExportError::Write(WriteError::Whole { .. }))),
+            "{refused:?}"
+        );
+    }
+    assert!(done(&store, &whole).await.rows > 0);
+}
+
+#[tokio::test]
 async fn nothing_is_added_to_rows_whose_numbers_are_not_known() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");

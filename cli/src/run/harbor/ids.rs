@@ -1,0 +1,271 @@
+//! What was recorded of an episode, in the form of Harbor's `rollout_details`.
+//!
+//! A detail is a stretch of turns, each with its whole prompt. The first is the main conversation;
+//! a branch has the turns that no earlier detail has, so that no turn is there twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use episode::EpisodeId;
+use hyper::Method;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::super::recorder::RecorderClient;
+use crate::exit::Failure;
+
+/// The fidelity of ids that the server itself reported.
+const EXACT: &str = "exact";
+
+/// What was recorded of an episode.
+#[derive(Debug, Default)]
+pub(super) struct RecordedIds {
+    /// Number of calls that were to sample.
+    pub(super) calls: u64,
+    /// Number of those of which all ids are known as the server reported them, and of those that
+    /// were refused, which have none.
+    pub(super) exact_calls: u64,
+    /// The verdict on the whole episode.
+    pub(super) verdict: Option<String>,
+    /// Reasons for which the episode is not exact.
+    pub(super) reasons: Vec<String>,
+    /// Harbor's `rollout_details`.
+    pub(super) details: Vec<Value>,
+}
+
+/// Counts of an episode.
+#[derive(Debug, Deserialize)]
+struct EpisodeCounts {
+    generations: u64,
+    refused: u64,
+}
+
+/// A choice of a call.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+struct TreeTurnKey {
+    call_id: String,
+    choice: u32,
+}
+
+/// A turn of the episode's tree.
+#[derive(Debug, Deserialize)]
+struct TreeTurn {
+    #[serde(flatten)]
+    key: TreeTurnKey,
+    parent: Option<TreeTurnKey>,
+    kind: String,
+    fidelity: Option<String>,
+}
+
+/// The tree of an episode.
+#[derive(Debug, Deserialize)]
+struct Tree {
+    verdict: Option<String>,
+    reasons: Vec<TreeReason>,
+    turns: Vec<TreeTurn>,
+}
+
+/// A reason for which an episode is not exact.
+#[derive(Debug, Deserialize)]
+struct TreeReason {
+    reason: String,
+    meaning: String,
+}
+
+/// A call with its arrays.
+#[derive(Debug, Deserialize)]
+struct CallArrays {
+    #[serde(default)]
+    prompts: Vec<Vec<u32>>,
+    #[serde(default)]
+    choices: Vec<ChoiceOfCall>,
+}
+
+/// A choice with its arrays.
+#[derive(Debug, Deserialize)]
+struct ChoiceOfCall {
+    index: u32,
+    prompt_index: usize,
+    arrays: Option<SampledArrays>,
+}
+
+/// What a choice sampled.
+#[derive(Debug, Deserialize)]
+struct SampledArrays {
+    token_ids: Option<Vec<u32>>,
+    #[serde(default)]
+    logprobs: Vec<Option<f64>>,
+}
+
+/// Asks for what was recorded of an attempt.
+pub(super) async fn recorded(
+    recorder: &RecorderClient,
+    episode: &EpisodeId,
+    attempt: u32,
+) -> Result<RecordedIds, Failure> {
+    let page = format!("/episodes/{episode}/tree?attempt={attempt}");
+    let tree: Tree = parsed(recorder.request(Method::GET, &page, &Value::Null).await?)?;
+    let page = format!("/episodes/{episode}?attempt={attempt}");
+    let counts: EpisodeCounts = parsed(recorder.request(Method::GET, &page, &Value::Null).await?)?;
+
+    let asked: BTreeSet<&str> = tree.turns.iter().map(|turn| turn.key.call_id.as_str()).collect();
+    let mut calls = BTreeMap::new();
+    for call in &asked {
+        let page = format!("/calls/{call}?arrays=1");
+        let read = recorder.request(Method::GET, &page, &Value::Null).await?;
+        calls.insert((*call).to_owned(), parsed::<CallArrays>(read)?);
+    }
+
+    let said = |reason: &TreeReason| format!("{}: {}", reason.reason, reason.meaning);
+    Ok(RecordedIds {
+        calls: counts.generations,
+        exact_calls: exact_calls(&tree.turns, &calls) + counts.refused,
+        reasons: tree.reasons.iter().map(said).collect(),
+        details: details(&tree.turns, &calls),
+        verdict: tree.verdict,
+    })
+}
+
+/// Returns the number of calls of which every choice has its prompt's and its own ids as the server
+/// reported them.
+fn exact_calls(turns: &[TreeTurn], calls: &BTreeMap<String, CallArrays>) -> u64 {
+    let is_exact = |turn: &TreeTurn| {
+        turn.fidelity.as_deref() == Some(EXACT) && known_turn(&turn.key, calls).is_some()
+    };
+    let not_exact: BTreeSet<&str> =
+        turns.iter().filter(|turn| !is_exact(turn)).map(|turn| turn.key.call_id.as_str()).collect();
+    calls.keys().filter(|call| !not_exact.contains(call.as_str())).count() as u64
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, Failure> {
+    serde_json::from_value(value)
+        .map_err(|error| Failure::of(&error).context("the control listener's answer"))
+}
+
+/// The details of an episode: one for each path that has turns of its own, the main one first.
+fn details(turns: &[TreeTurn], calls: &BTreeMap<String, CallArrays>) -> Vec<Value> {
+    let by_key: BTreeMap<&TreeTurnKey, &TreeTurn> =
+        turns.iter().map(|turn| (&turn.key, turn)).collect();
+    let parents: BTreeSet<&TreeTurnKey> =
+        turns.iter().filter_map(|turn| turn.parent.as_ref()).collect();
+    let mut leaves: Vec<&TreeTurn> =
+        turns.iter().filter(|turn| !parents.contains(&turn.key)).collect();
+    leaves.sort_by_key(|turn| turn.kind != "main");
+
+    let mut taken = BTreeSet::new();
+    let own_turns = leaves.into_iter().map(|leaf| {
+        let above =
+            |turn: &&TreeTurn| turn.parent.as_ref().and_then(|key| by_key.get(key).copied());
+        let path = std::iter::successors(Some(leaf), above);
+        let mut own: Vec<&TreeTurnKey> =
+            path.map(|turn| &turn.key).take_while(|key| taken.insert(*key)).collect();
+        own.reverse();
+        own
+    });
+    own_turns.filter_map(|own| detail(&own, calls)).collect()
+}
+
+/// One detail; none if the ids of none of its turns are known.
+fn detail(turns: &[&TreeTurnKey], calls: &BTreeMap<String, CallArrays>) -> Option<Value> {
+    let known: Vec<(&TreeTurnKey, &Vec<u32>, &SampledArrays)> =
+        turns.iter().filter_map(|key| known_turn(key, calls)).collect();
+    if known.is_empty() {
+        return None;
+    }
+
+    let prompts: Vec<&Vec<u32>> = known.iter().map(|(_, prompt, _)| *prompt).collect();
+    let sampled: Vec<&Option<Vec<u32>>> =
+        known.iter().map(|(.., arrays)| &arrays.token_ids).collect();
+    let names: Vec<&str> = known.iter().map(|(key, ..)| key.call_id.as_str()).collect();
+    let mut written = json!({ "prompt_token_ids": prompts, "completion_token_ids": sampled });
+    // A trainer would take a missing number for a probability.
+    let logprobs: Option<Vec<Vec<f64>>> =
+        known.iter().map(|(.., arrays)| all_logprobs(arrays)).collect();
+    if let Some(logprobs) = logprobs {
+        written["logprobs"] = json!(logprobs);
+    }
+    written["extra"] = json!({ "call_id": names });
+    Some(written)
+}
+
+/// The prompt of a turn and what it sampled, where the ids of both are known.
+fn known_turn<'c, 'k>(
+    key: &'k TreeTurnKey,
+    calls: &'c BTreeMap<String, CallArrays>,
+) -> Option<(&'k TreeTurnKey, &'c Vec<u32>, &'c SampledArrays)> {
+    let call = calls.get(&key.call_id)?;
+    let choice = call.choices.iter().find(|choice| choice.index == key.choice)?;
+    let arrays = choice.arrays.as_ref().filter(|arrays| arrays.token_ids.is_some())?;
+    Some((key, call.prompts.get(choice.prompt_index)?, arrays))
+}
+
+/// The logprobs of all sampled tokens; none if one is not known.
+fn all_logprobs(arrays: &SampledArrays) -> Option<Vec<f64>> {
+    let sampled = arrays.token_ids.as_ref().map_or(0, Vec::len);
+    let known: Option<Vec<f64>> = arrays.logprobs.iter().copied().collect();
+    known.filter(|known| known.len() == sampled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(call: &str, parent: Option<&str>, kind: &str) -> TreeTurn {
+        let key = |call: &str| TreeTurnKey { call_id: call.to_owned(), choice: 0 };
+        let fidelity = Some(EXACT.to_owned());
+        TreeTurn { key: key(call), parent: parent.map(key), kind: kind.to_owned(), fidelity }
+    }
+
+    fn call(prompt: &[u32], sampled: &[u32], logprobs: &[Option<f64>]) -> CallArrays {
+        let arrays =
+            SampledArrays { token_ids: Some(sampled.to_vec()), logprobs: logprobs.to_vec() };
+        let choice = ChoiceOfCall { index: 0, prompt_index: 0, arrays: Some(arrays) };
+        CallArrays { prompts: vec![prompt.to_vec()], choices: vec![choice] }
+    }
+
+    #[test]
+    fn a_branch_has_the_turns_that_the_main_conversation_has_not() {
+        let turns = [
+            turn("side", None, "auxiliary"),
+            turn("a", None, "main"),
+            turn("fork", Some("a"), "fork"),
+            turn("b", Some("a"), "main"),
+        ];
+        let calls = [
+            ("side", call(&[9], &[8], &[Some(-1.0)])),
+            ("a", call(&[1], &[2], &[Some(-0.5)])),
+            ("b", call(&[1, 2, 3], &[4, 5], &[Some(-0.25), Some(-2.0)])),
+            ("fork", call(&[1, 2], &[7], &[None])),
+        ];
+        let calls = calls.map(|(name, call)| (name.to_owned(), call)).into();
+        let main = json!({
+            "prompt_token_ids": [[1], [1, 2, 3]], "completion_token_ids": [[2], [4, 5]],
+            "logprobs": [[-0.5], [-0.25, -2.0]], "extra": { "call_id": ["a", "b"] },
+        });
+        let side = json!({
+            "prompt_token_ids": [[9]], "completion_token_ids": [[8]], "logprobs": [[-1.0]],
+            "extra": { "call_id": ["side"] },
+        });
+        // A number that the server did not report makes no list of numbers.
+        let fork = json!({
+            "prompt_token_ids": [[1, 2]], "completion_token_ids": [[7]],
+            "extra": { "call_id": ["fork"] },
+        });
+        assert_eq!(details(&turns, &calls), [main, side, fork]);
+    }
+
+    #[test]
+    fn a_turn_without_ids_is_in_no_detail() {
+        let silent = CallArrays { prompts: Vec::new(), choices: Vec::new() };
+        let calls = [("a".to_owned(), silent)].into();
+        assert!(details(&[turn("a", None, "main")], &calls).is_empty());
+        assert_eq!(exact_calls(&[turn("a", None, "main")], &calls), 0);
+    }
+
+    #[test]
+    fn ids_that_were_looked_up_are_not_exact() {
+        let calls = ["a", "b"].map(|name| (name.to_owned(), call(&[1], &[2], &[None]))).into();
+        let mapped =
+            TreeTurn { fidelity: Some("mapped".to_owned()), ..turn("b", Some("a"), "main") };
+        assert_eq!(exact_calls(&[turn("a", None, "main"), mapped], &calls), 1);
+    }
+}
