@@ -35,7 +35,7 @@ pub struct Diagnosis {
     pub dropped: BTreeMap<DropReason, u64>,
     /// Number of paths, which is that of the rows in an export of all kinds.
     pub trajectories: u64,
-    /// Number of sampled tokens with an id.
+    /// Number of sampled tokens with an id. Those of recorded replies were sampled elsewhere.
     pub sampled_tokens: u64,
     /// Number of those that may be trained.
     pub trainable_tokens: u64,
@@ -109,7 +109,7 @@ fn diagnosis(attempt: &RecordedAttempt, texts: Option<&ForkTexts>) -> (Diagnosis
         calls: derived.notes.calls,
         dropped: derived.notes.dropped.clone(),
         trajectories: paths.len() as u64,
-        sampled_tokens: nodes.iter().map(|node| node.sampled.len() as u64).sum(),
+        sampled_tokens: nodes.iter().map(|node| node.newly_sampled() as u64).sum(),
         trainable_tokens: paths.nodes.iter().map(|node| node.assessment.tokens as u64).sum(),
         versioned: verdicts.versioned(),
     };
@@ -124,6 +124,18 @@ fn start(call: &Call) -> (Micros, CallId) {
 mod tests {
     use super::*;
     use crate::tests::fixture::{call, episode, reply};
+
+    #[test]
+    fn what_was_given_again_was_not_sampled() {
+        let mut given = call(1, &[1], &[&[2, 3]]);
+        reply(&mut given).replayed = Some(given.begun.call_id);
+        let live = call(2, &[1, 2, 3, 4], &[&[5]]);
+        let RecordedAttempt { record, calls, .. } = episode(vec![given, live]);
+        let (found, links, _) = diagnose_tree(record, calls);
+        assert_eq!((found.sampled_tokens, found.trainable_tokens), (1, 1));
+        let counts = links.iter().map(|link| (link.new_prompt, link.sampled, link.trained));
+        assert_eq!(counts.collect::<Vec<_>>(), [(1, 0, 0), (1, 1, 1)]);
+    }
 
     #[test]
     fn reasons_name_their_calls() {

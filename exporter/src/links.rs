@@ -27,7 +27,7 @@ pub struct ChoiceLink {
     pub kind: (TrajectoryKind, KindReason),
     /// Number of prompt tokens behind the parent's path; 0 without ids.
     pub new_prompt: usize,
-    /// Number of sampled tokens; 0 without ids.
+    /// Number of sampled tokens; 0 without ids, and where a recorded reply was given again.
     pub sampled: usize,
     /// Number of sampled tokens that may be trained.
     pub trained: usize,
@@ -103,7 +103,7 @@ fn choice_link(derived: &Derived<'_>, id: NodeId) -> ChoiceLink {
         parent: parent.map(|parent| (parent.call_id(), parent.index)),
         kind: (path.kind, path.kind_reason),
         new_prompt: forest.new_prompt(id).len(),
-        sampled: node.sampled.len(),
+        sampled: node.newly_sampled(),
         trained: assessment.tokens,
         reasons,
     }

@@ -7,8 +7,9 @@ Importing this needs only the standard library. `rolltape.trl` needs TRL and tor
 from rolltape._binary import binary
 from rolltape.http import RolltapeError
 from rolltape.recording import Recording
+from rolltape.replay import Replay
 from rolltape.client import Client, Key
-from rolltape.episodes import Episode, episode
+from rolltape.episodes import Episode, episode, fork
 from rolltape.feed import Feed, Lease, Row, rows_of
 from rolltape.server import Server
 
@@ -19,10 +20,12 @@ __all__ = [
     "Key",
     "Lease",
     "Recording",
+    "Replay",
     "RolltapeError",
     "Row",
     "Server",
     "binary",
     "episode",
+    "fork",
     "rows_of",
 ]

@@ -12,6 +12,7 @@ from rolltape import _servers
 from rolltape._token import Token
 from rolltape.http import Http, Json, Query, patiently, segment
 from rolltape.recording import Recording
+from rolltape.replay import Replay
 
 Status = Literal["completed", "truncated", "aborted", "failed", "infrastructure_failed"]
 
@@ -113,15 +114,20 @@ class Client:
         labels: Mapping[str, str] | None = None,
         force_sampling: str | None = None,
         continues: Literal["off", "exact", "as_sampled"] | None = None,
+        replay: Replay | None = None,
         **more: Json,
     ) -> None:
-        """Announces an episode before its first call. `more` is added to the body."""
+        """Announces an episode before its first call. `more` is added to the body.
+
+        A recording answers its calls if `replay` names one.
+        """
         told = {
             "group_id": group_id,
             "task_id": task_id,
             "labels": dict(labels) if labels else None,
             "force_sampling": force_sampling,
             "continue": continues,
+            "replay": None if replay is None else replay.body(),
             **more,
         }
         body = {"episode_id": episode_id, "attempt": attempt}

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from rolltape.client import Client, Status
 from rolltape.http import RolltapeError
+from rolltape.replay import Replay
 
 PLACEHOLDER_KEY = "rolltape"
 REMOVED = (
@@ -97,17 +98,23 @@ def episode(
     labels: Mapping[str, str] | None = None,
     key: bool = False,
     announce: bool = True,
+    replay: Replay | None = None,
 ) -> Iterator[Episode]:
     """An episode that is closed when the block ends: `failed` if by an exception.
 
     `key` asks for an API key that names the episode, for agents that must not name another one;
     their base URL then carries no tag. Without `announce` nothing is sent before the first call,
     and group, task and labels stand in `headers` instead; where no call comes there is no episode.
+    A recording answers its calls if `replay` names one; the episode is announced then.
     """
+    if replay is not None and not announce:
+        raise ValueError("a replay is announced: headers have no room for it")
     name = episode_id or f"ep-{uuid.uuid4().hex}"
     headers: dict[str, str] = {}
     if announce:
-        client.announce(name, attempt, group_id=group_id, task_id=task_id, labels=labels)
+        client.announce(
+            name, attempt, group_id=group_id, task_id=task_id, labels=labels, replay=replay
+        )
     else:
         tags = {"x-group-id": group_id, "x-task-id": task_id}
         headers = {header: value for header, value in tags.items() if value is not None}
@@ -125,6 +132,28 @@ def episode(
             _close(made, "failed", announce)
         raise
     _close(made, "completed", announce)
+
+
+def fork(
+    client: Client,
+    replay: Replay,
+    attempts: int = 4,
+    *,
+    episode_id: str | None = None,
+    group_id: str | None = None,
+) -> Iterator[Episode]:
+    """Branches that go on from a turn of a recording, one after the other: `replay.until`.
+
+    They are attempts of one episode and one group, named as `rolltape fork` names them unless told.
+    Each is closed when the loop asks for the next one: `failed` if the loop was left instead.
+    """
+    if replay.until is None:
+        raise ValueError("`until` says behind how many turns a branch is live")
+    of_attempt = f".{replay.attempt}" if replay.attempt else ""
+    name = episode_id or f"{replay.episode_id}{of_attempt}.turn{replay.until}"
+    for attempt in range(attempts):
+        with episode(client, name, attempt, group_id=group_id or name, replay=replay) as branch:
+            yield branch
 
 
 def _close(made: Episode, ended: Status, announced: bool) -> None:

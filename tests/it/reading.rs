@@ -95,6 +95,50 @@ async fn an_episode_is_read_as_turns_messages_and_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_branch_names_its_source_and_what_was_given_again() {
+    let world = World::start(start_engine().await).await;
+    talk(&world, "run", &["One", "Two", "Three"]).await;
+    for (attempt, until) in [(0, 2), (1, 2), (2, 1)] {
+        let replay = json!({ "episode_id": "run", "until": until });
+        let told = json!({ "episode_id": "branch", "attempt": attempt, "replay": replay });
+        assert_eq!(post(world.control, "/episodes", &told.to_string()).await.status, 200);
+    }
+    talk(&world, "branch", &["One", "Two", "Else"]).await;
+    post(world.control, "/episodes/branch/rewards?attempt=1", r#"{"value":0.5}"#).await;
+    let viewer = viewer(&world);
+
+    let tree = ask(&viewer, View::Tree, "branch", &[("attempt", "0")]).await.unwrap();
+    let source = json!({ "episode_id": "run", "attempt": 0, "until": 2, "mode": "strict" });
+    assert_eq!(tree["episode"]["replay"], source);
+    let sibling = json!(
+        { "episode_id": "branch", "attempt": 1, "state": "open", "reward": 0.5 }
+    );
+    assert_eq!(tree["siblings"], json!([sibling]), "the third one left at another turn");
+
+    let of_source = ask(&viewer, View::Tree, "run", &[]).await.unwrap();
+    assert_eq!(
+        (&of_source["episode"]["replay"], &of_source["siblings"]),
+        (&json!(null), &json!([]))
+    );
+    let turns = tree["turns"].as_array().unwrap();
+    let own: Vec<&Value> = turns.iter().map(|turn| &turn["replayed"]).collect();
+    let recorded = of_source["turns"].as_array().unwrap();
+    assert_eq!(own, [&recorded[0]["call_id"], &recorded[1]["call_id"], &json!(null)]);
+    for turn in &turns[..2] {
+        assert_eq!((&turn["sampled_tokens"], &turn["mean_logprob"]), (&json!(0), &json!(null)));
+    }
+    assert_eq!(tree["sampled_tokens"], turns[2]["sampled_tokens"]);
+
+    let id = turns[0]["call_id"].as_str().unwrap();
+    let call = ask(&viewer, View::Call, id, &[]).await.unwrap();
+    assert_eq!(call["replayed"], recorded[0]["call_id"]);
+    let list = ask(&viewer, View::Episodes, "", &[("episode", "branch")]).await.unwrap();
+    let until: Vec<&Value> =
+        list["episodes"].as_array().unwrap().iter().map(|one| &one["replay"]["until"]).collect();
+    assert_eq!(until, [&json!(1), &json!(2), &json!(2)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_tree_with_messages_has_each_of_them_once() {
     let world = World::start(start_engine().await).await;
     let messages = talk(&world, "run", &["One", "Two", "Three"]).await;

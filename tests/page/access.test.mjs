@@ -22,6 +22,9 @@ const PLACES = [
   ["#/calls", ".empty"],
   ["#/search?q=halves", ".hit"],
   ["#/e/forks/0", ".spoken"],
+  ["#/e/branch/0", ".turn .mark"],
+  ["#/e/branch/0/summary", ".siblings"],
+  ["#/compare/trunk/0/branch/1", ".compared mark"],
   ["#/e/forks/0/summary", ".summary"],
 ];
 

@@ -573,12 +573,61 @@ test("two attempts are aligned by their turns, and the words that differ are mar
     assert.equal(await page.locator(".compared mark").count(), 0);
   }));
 
+test("a branch stands beside its source from the turn where they part", () =>
+  inPage(recorded.link, async (page) => {
+    await page.waitForSelector(".table a.row .id");
+    const row = page.locator(".table a.row", { hasText: "branch attempt 1" });
+    const mark = row.locator(".mark", { hasText: /^branch$/ });
+    assert.equal(await mark.getAttribute("title"), "branch of trunk, live from turn 3");
+    await row.click();
+    await page.waitForSelector(".spoken");
+    assert.match(await textOf(page, "header.head"), /branch of trunk, live from turn 3/);
+    const marks = await page.locator(".spoken .spoken-head").allInnerTexts();
+    const given = marks.map((text) => /given again[^]*nothing sampled/.test(text));
+    assert.deepEqual(given, [true, true, false]);
+    assert.equal(await page.locator(".turn .mark", { hasText: "given again" }).count(), 2);
+
+    await page.getByRole("link", { name: "beside its source" }).click();
+    await page.waitForSelector(".compared mark");
+    assert.match(page.url(), /#\/compare\/trunk\/0\/branch\/1$/);
+    assert.equal(await textOf(page, "h1"), "Beside its source");
+    const numbers = async () => {
+      const titles = await page.locator(".compared-title").allInnerTexts();
+      return titles.map((title) => /^#\d/.exec(title)?.[0]);
+    };
+    assert.deepEqual(await numbers(), ["#3", "#3"]);
+    await page.getByRole("button", { name: "2 shared turns, given again" }).click();
+    assert.deepEqual(await numbers(), ["#1", "#1", "#2", "#2", "#3", "#3"]);
+    await page.waitForFunction(() => document.querySelectorAll(".compared.same").length === 2);
+
+    await go(page, "#/compare/branch/0/branch/1");
+    await page.getByRole("heading", { name: "Two attempts" }).waitFor();
+    await page.waitForSelector(".compared-shared");
+    assert.deepEqual(await numbers(), ["#3", "#3"]);
+  }));
+
+test("a branch names those beside it, and a turn the call that it was given from", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/e/branch/0");
+    await page.getByRole("link", { name: "1 other branch" }).click();
+    await page.waitForSelector(".siblings");
+    const sibling = await page.locator(".siblings tbody tr").innerText();
+    assert.match(sibling, /branch attempt 1\s+completed\s+1\s+compare/);
+    await page.locator(".turn").first().click();
+    await page.waitForSelector(".call-head .note");
+    assert.match(await textOf(page, ".call-head .note"), /given again, and nothing was sampled/);
+    await page.locator(".call-head .note a").click();
+    await page.waitForFunction(() => location.hash.startsWith("#/e/trunk/0/call/"));
+    await page.waitForSelector(".call-head .big");
+    assert.equal(await textOf(page, ".call-head .big"), "#1");
+  }));
+
 test("numbers are those of the store", () =>
   inPage(recorded.link, async (page) => {
     await go(page, "#/stats");
     await page.waitForSelector(".totals");
     const totals = await page.locator(".totals").innerText();
-    assert.match(totals, /21\s+episodes/);
+    assert.match(totals, /24\s+episodes/);
     assert.match(totals, /client_gone\s*1/);
     const versions = await page.locator("table.versions tbody tr").allInnerTexts();
     assert.ok(

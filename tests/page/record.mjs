@@ -256,6 +256,27 @@ async function playPair(server) {
   }
 }
 
+/** A recording of three turns, and two branches that go on from its second one. */
+async function playBranches(server) {
+  const first = { role: "user", content: "Find the number from 1 to 7." };
+  const play = async (name, last) => {
+    let messages = [first];
+    for (const said of ["Too low: guess again.", last]) {
+      const answer = await server.ask(name, messages, { seed: 1 });
+      messages = [...messages, answer, { role: "user", content: said }];
+    }
+    await server.ask(name, messages, { seed: 1 });
+  };
+  await play("trunk", "Too high: guess again.");
+  for (const attempt of [0, 1]) {
+    const replay = { episode_id: "trunk", until: 2 };
+    await server.tell("episodes", { episode_id: "branch", attempt, replay });
+    await play(`branch/a/${attempt}`, `Branch ${attempt}: which numbers are left?`);
+    await server.tell(`episodes/branch/rewards?attempt=${attempt}`, { value: attempt });
+    await server.tell(`episodes/branch/close?attempt=${attempt}`, { status: "completed" });
+  }
+}
+
 /** Plays a guessing game of three turns, and rewards it. */
 async function playGame(server, group, number) {
   const episode = `game-${group}-e${number}`;
@@ -321,6 +342,7 @@ async function recordOnce(store, { groups = 3, size = 4 }) {
     await playFiles(server);
     await playCoding(server);
     await playPair(server);
+    await playBranches(server);
     await server.ask("hostile", [{ role: "user", content: HOSTILE }]);
     await server.askSealed("sealed");
     const long = { max_tokens: 240, ignore_eos: true };

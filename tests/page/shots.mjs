@@ -14,6 +14,7 @@ const SHOTS = [
   ["page-episodes", "light", "#/episodes", ".table .id"],
   ["page-conversation", "light", "#/e/coding/0", ".markdown table", ["last"]],
   ["page-compare", "dark", "#/compare/left/0/right/0", ".compared mark"],
+  ["page-beside", "light", "#/compare/trunk/0/branch/1", ".compared mark"],
   ["page-tree", "light", "#/e/forks/0/summary", ".summary"],
   ["page-fork", "dark", "#/e/forks/0", ".spoken", ["turn:nonce_or_date", "key:x", "wait:.fork"]],
   ["page-messages", "light", "#/e/forks/0", ".spoken", ["turn:try 2", "wait:.message"]],

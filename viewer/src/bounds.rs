@@ -14,6 +14,8 @@ pub(crate) const SEARCH_ROWS: u32 = 1000;
 pub(crate) const LIST_LABELS_MAX: usize = 16;
 /// Bytes of these labels, names and values together.
 pub(crate) const LIST_LABEL_BYTES_MAX: usize = 2048;
+/// Attempts that are named beside one that goes on from the same recording.
+pub(crate) const SIBLINGS_MAX: usize = 100;
 /// Characters of an excerpt of a message.
 pub(crate) const EXCERPT_CHARS_MAX: usize = 200;
 /// Bytes of the longest body that a list reads for the beginning of what it says.

@@ -11,7 +11,7 @@ use wire::Conversation;
 use crate::error::ViewError;
 use crate::parameters::Parameters;
 use crate::time::{milliseconds, seconds};
-use crate::turn::{ContinuedView, fidelity, mean_logprob, model, stamps};
+use crate::turn::{ContinuedView, fidelity, mean_logprob, model, replayed, stamps};
 use crate::weights::{SpanView, VersionTable};
 
 /// A call with its messages.
@@ -33,6 +33,8 @@ pub struct CallView {
     pub unasked: Option<String>,
     #[serde(default)]
     pub continued: Option<ContinuedView>,
+    #[serde(default)]
+    pub replayed: Option<String>,
     pub started_at: f64,
     pub first_byte_ms: Option<f64>,
     pub duration_ms: Option<f64>,
@@ -174,6 +176,7 @@ impl CallView {
             error: ended.and_then(|ended| ended.error.clone()),
             unasked: ended.and_then(|ended| ended.unasked.clone()),
             continued: ContinuedView::of(ended),
+            replayed: replayed(call),
             started_at: seconds(begun.started_at),
             first_byte_ms: ended
                 .and_then(|ended| ended.first_byte_at)

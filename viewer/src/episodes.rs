@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 
 use episode::{GroupId, TaskId};
 use serde::{Deserialize, Serialize};
-use store::{EpisodeOrder, EpisodePage, EpisodeSummary, ListedEpisodes, OpenedKey, Snapshot};
+use store::{
+    AttemptRecord, EpisodeOrder, EpisodePage, EpisodeSummary, ListedEpisodes, OpenedKey, Snapshot,
+};
 
 use crate::beginnings::{BeginningReader, Beginnings, KeptBeginnings};
 use crate::bounds::{LIST_LABEL_BYTES_MAX, LIST_LABELS_MAX};
 use crate::error::ViewError;
 use crate::parameters::{Parameters, newest_first};
+use crate::replay::ReplayView;
 use crate::time::seconds;
 
 /// A page of attempts.
@@ -58,6 +61,8 @@ pub struct EpisodeView {
     pub completion_tokens: u64,
     pub reward: Option<f64>,
     pub may_lack_calls: bool,
+    #[serde(default)]
+    pub replay: Option<ReplayView>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_prompt: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -141,11 +146,7 @@ impl EpisodeView {
     /// The document of a summary.
     pub(crate) fn of(summary: EpisodeSummary) -> Self {
         let EpisodeSummary { episode, .. } = summary;
-        let state = match (episode.status, episode.closed_at) {
-            (Some(status), _) => status,
-            (None, Some(_)) => "closed".to_owned(),
-            (None, None) => "open".to_owned(),
-        };
+        let state = state_of(&episode);
 
         Self {
             episode_id: episode.id.to_string(),
@@ -169,9 +170,19 @@ impl EpisodeView {
             completion_tokens: summary.completion_tokens,
             reward: summary.reward,
             may_lack_calls: episode.may_lack_calls,
+            replay: episode.replay.as_ref().map(ReplayView::of),
             first_prompt: None,
             last_answer: None,
             last_error: None,
         }
+    }
+}
+
+/// The state of an attempt: `open`, `closed`, or how it ended.
+pub(crate) fn state_of(episode: &AttemptRecord) -> String {
+    match (&episode.status, episode.closed_at) {
+        (Some(status), _) => status.clone(),
+        (None, Some(_)) => "closed".to_owned(),
+        (None, None) => "open".to_owned(),
     }
 }

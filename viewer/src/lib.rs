@@ -8,6 +8,7 @@
 //!   tokens by model.
 //! - `tree`, `turn`: one attempt, as an export would thread it.
 //! - `call`, `tokens`: one call; `messages`: what an attempt said, for questions in SQL.
+//! - `replay`: the recording that an attempt goes on from.
 //! - `events`: what changes.
 //! - `page`: the files of the page that shows all this; `file`: the page with its answers in one.
 //! - `parameters`: the query; `weights`, `texts`, `excerpt`, `beginnings`, `time`: parts of
@@ -27,6 +28,7 @@ mod groups;
 mod messages;
 mod page;
 mod parameters;
+mod replay;
 mod search;
 mod stats;
 mod tasks;
@@ -47,6 +49,7 @@ pub use file::{FileContent, FileError, attempts_of, write_page};
 pub use groups::{GroupList, GroupView};
 pub use messages::messages;
 pub use page::{PageFile, page_file};
+pub use replay::{ReplayView, SiblingView};
 pub use search::{Hit, SearchResult, index_texts};
 pub use stats::{Stats, TimeBucket, Totals, VersionStats};
 pub use tasks::{TaskList, TaskVersion, TaskView};

@@ -15,8 +15,9 @@ use crate::episodes::EpisodeView;
 use crate::error::ViewError;
 use crate::messages::first_links;
 use crate::parameters::Parameters;
+use crate::replay::{SiblingView, siblings};
 use crate::time::{milliseconds, seconds};
-use crate::turn::{TurnMaker, TurnView, model};
+use crate::turn::{TurnMaker, TurnView, model, replayed};
 use crate::weights::VersionTable;
 
 /// An attempt with its turns.
@@ -44,6 +45,9 @@ pub struct EpisodeTree {
     pub forks: Vec<Value>,
     /// The rewards, in the order in which they were given.
     pub rewards: Vec<RewardView>,
+    /// Other attempts that go on from the same turn of the same recording.
+    #[serde(default)]
+    pub siblings: Vec<SiblingView>,
     /// Only if messages are asked for: the calls with a turn, each with the messages that are new
     /// in its first one, and without tools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -94,6 +98,8 @@ pub struct OtherCall {
     pub status: Option<u16>,
     pub outcome: Option<String>,
     pub error: Option<String>,
+    #[serde(default)]
+    pub replayed: Option<String>,
 }
 
 /// A reward.
@@ -125,6 +131,7 @@ pub(crate) async fn tree(
     let record = summary.episode.clone();
     let weights = VersionTable(snapshot.versions().await?);
     let rewards = snapshot.rewards(&record).await?;
+    let siblings = siblings(snapshot, &record).await?;
     if has_messages {
         snapshot.copy_logs(MESSAGE_COPIES);
     }
@@ -154,6 +161,7 @@ pub(crate) async fn tree(
             .map(|fork| serde_json::to_value(fork).unwrap_or_default())
             .collect(),
         rewards: rewards.iter().map(RewardView::of).collect(),
+        siblings,
         calls: said,
     })
 }
@@ -211,6 +219,7 @@ impl FindingView {
 impl OtherCall {
     fn of(call: &Call, number: u32) -> Self {
         let (begun, ended) = (&call.begun, call.ended.as_ref());
+
         Self {
             number,
             call_id: begun.call_id.to_string(),
@@ -228,6 +237,7 @@ impl OtherCall {
             status: ended.and_then(|ended| ended.status),
             outcome: ended.map(|ended| ended.outcome.as_str().to_owned()),
             error: ended.and_then(|ended| ended.error.clone()),
+            replayed: replayed(call),
         }
     }
 }

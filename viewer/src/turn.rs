@@ -61,6 +61,8 @@ pub struct TurnView {
     pub reasons: Vec<String>,
     #[serde(default)]
     pub continued: Option<ContinuedView>,
+    #[serde(default)]
+    pub replayed: Option<String>,
 }
 
 /// The outcome of the wish to send a prompt as ids.
@@ -123,6 +125,7 @@ impl<'a> TurnMaker<'a> {
         let ended = call.ended.as_ref();
         let choices = ended.into_iter().flat_map(|ended| &ended.choices);
         let choice = choices.into_iter().find(|known| known.index == link.choice);
+        let sampled = choice.filter(|_| replayed(call).is_none());
         let started = call.begun.started_at;
         let lineage = &call.begun.lineage;
         let said = self.said.get(&link.call_id);
@@ -156,7 +159,7 @@ impl<'a> TurnMaker<'a> {
             sampled_tokens: link.sampled as u64,
             counted_tokens: ended.filter(|_| link.sampled == 0).and_then(counted),
             trained_tokens: link.trained as u64,
-            mean_logprob: choice.and_then(mean_logprob),
+            mean_logprob: sampled.and_then(mean_logprob),
             fidelity: choice.and_then(fidelity),
             versions: self.weights.spans(call, link.choice),
             stamps: stamps(call),
@@ -166,6 +169,7 @@ impl<'a> TurnMaker<'a> {
             said: answer.map(|(_, said)| said.clone()).unwrap_or_default(),
             reasons: link.reasons.iter().map(|reason| reason.as_str().to_owned()).collect(),
             continued: ContinuedView::of(ended),
+            replayed: replayed(call),
         }
     }
 
@@ -205,6 +209,11 @@ fn counted(ended: &CallEnd) -> Option<u64> {
 pub(crate) fn model(call: &Call) -> Option<String> {
     let served = call.ended.as_ref().and_then(|ended| ended.model.clone());
     served.or_else(|| call.begun.model.clone())
+}
+
+/// The recorded call whose reply was given again.
+pub(crate) fn replayed(call: &Call) -> Option<String> {
+    Some(call.ended.as_ref()?.replayed?.to_string())
 }
 
 /// The versions that were current when a call began and ended.

@@ -15,7 +15,7 @@ use super::episodes::state_cell;
 use super::message::TextRoom;
 use super::named::Depth;
 use super::numbers::{grouped, milliseconds};
-use super::source::SourceArgs;
+use super::source::{Source, SourceArgs};
 use crate::exit::{CommandResult, Failure};
 use crate::options::parse::{AttemptName, attempt_name};
 use crate::print;
@@ -28,10 +28,11 @@ use crate::terminal::{self, Line, Style};
 pub(crate) struct Args {
     /// An episode, or the beginning of its name [default: the newest but one]
     ///
-    /// ID/ATTEMPT for one of its attempts.
+    /// ID/ATTEMPT for one of its attempts. A replay or a branch that is named alone is compared
+    /// with its source, which is then the first of both.
     #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
     a: Option<AttemptName>,
-    /// Another one [default: the newest]
+    /// Another one [default: the newest; of a branch its source]
     #[arg(value_parser = attempt_name, help_heading = None::<&str>)]
     b: Option<AttemptName>,
     /// Print whole messages, and the lines of both that are the same
@@ -100,12 +101,7 @@ struct EpisodeNumbers {
 pub(crate) async fn run(mut args: Args) -> CommandResult {
     let source = args.source.open().await?;
     let work = async {
-        let a = source.named(args.a.as_ref(), 1, Depth::Messages).await?;
-        let mut b = source.named(args.b.as_ref(), 0, Depth::Messages).await?;
-        // The newest is compared with the one before it.
-        if args.b.is_none() && is_same_attempt(&a, &b) {
-            b = source.named(None, 1, Depth::Messages).await?;
-        }
+        let (a, b) = both(&source, args.a.as_ref(), args.b.as_ref()).await?;
         let said = (conversation(&a), conversation(&b));
         Ok::<_, Failure>(AttemptComparison::of((&a, said.0), (&b, said.1)))
     };
@@ -115,6 +111,26 @@ pub(crate) async fn run(mut args: Args) -> CommandResult {
         false => drop(print::styled_lines(&page(&found, args.full))?),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the attempts that are compared.
+async fn both(
+    source: &Source,
+    a: Option<&AttemptName>,
+    b: Option<&AttemptName>,
+) -> Result<(EpisodeTree, EpisodeTree), Failure> {
+    let first = source.named(a, 1, Depth::Messages).await?;
+    if let (Some(_), None, Some(replay)) = (a, b, &first.episode.replay) {
+        let recorded = source.told_tree(&replay.episode_id, Some(replay.attempt)).await?;
+        return Ok((recorded, first));
+    }
+
+    let second = source.named(b, 0, Depth::Messages).await?;
+    // The newest is compared with the one before it.
+    match b.is_none() && is_same_attempt(&first, &second) {
+        true => Ok((first, source.named(None, 1, Depth::Messages).await?)),
+        false => Ok((first, second)),
+    }
 }
 
 fn is_same_attempt(a: &EpisodeTree, b: &EpisodeTree) -> bool {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use episode::{EpisodeId, GroupId, TaskId};
-use viewer::{EpisodeList, EpisodeView};
+use viewer::{EpisodeList, EpisodeView, ReplayView};
 
 use super::costs::{self, AttemptCosts, Cost};
 use super::numbers::{grouped, reward};
@@ -317,10 +317,12 @@ fn numbers(
 ) -> Vec<Line> {
     let has_attempts = episodes.iter().any(|episode| episode.attempt > 0);
     let has_groups = episodes.iter().any(|episode| episode.group_id.is_some());
+    let has_replays = episodes.iter().any(|episode| episode.replay.is_some());
     let now = now() as f64 / 1e6;
     let columns = [
         ("episode", 0),
         ("attempt", if has_attempts { 4 } else { u8::MAX }),
+        ("replay of", if has_replays { 5 } else { u8::MAX }),
         ("state", 2),
         ("reward", 1),
         costs.map_or(("cost", u8::MAX), |(heading, _)| (heading, 2)),
@@ -351,6 +353,7 @@ fn row(episode: &EpisodeView, cost: Option<Cost>, now: f64) -> Vec<TableCell> {
     vec![
         plain(&episode.episode_id),
         plain(episode.attempt),
+        plain(replay_of(episode)),
         state_cell(&episode.state),
         reward(episode.reward),
         plain(cost.unwrap_or_default().text()),
@@ -363,6 +366,15 @@ fn row(episode: &EpisodeView, cost: Option<Cost>, now: f64) -> Vec<TableCell> {
         or_dash(&episode.model),
         or_dash(&episode.group_id),
     ]
+}
+
+/// The recording that an attempt goes on from, and for a branch the first turn of its own.
+fn replay_of(episode: &EpisodeView) -> String {
+    let Some(ReplayView { episode_id, attempt, until, .. }) = &episode.replay else {
+        return "-".to_owned();
+    };
+    let live = until.map(|turns| format!(" live from {}", turns + 1)).unwrap_or_default();
+    format!("{episode_id}/{attempt}{live}")
 }
 
 /// A state in a person's word, with its color.
@@ -378,6 +390,24 @@ pub(super) fn state_cell(state: &str) -> TableCell {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_replay_is_named_by_its_source() {
+        let document = serde_json::json!({
+            "episode_id": "b", "attempt": 0, "group_id": null, "task_id": null, "labels": {},
+            "source": "control", "state": "open", "opened_at": 1.0, "closed_at": null,
+            "last_call_at": null, "model": null, "calls": 0, "generations": 0, "with_ids": 0,
+            "incomplete": 0, "prompt_tokens": 0, "completion_tokens": 0, "reward": null,
+            "may_lack_calls": false
+        });
+        let mut episode: EpisodeView = serde_json::from_value(document).unwrap();
+        assert_eq!(replay_of(&episode), "-");
+        let (episode_id, mode) = ("run".to_owned(), "strict".to_owned());
+        episode.replay = Some(ReplayView { episode_id, attempt: 2, until: Some(3), mode });
+        assert_eq!(replay_of(&episode), "run/2 live from 4");
+        let names = numbers(&[episode], None, None)[0].text();
+        assert!(names.contains("replay of"), "{names}");
+    }
 
     #[test]
     fn an_order_is_one_of_a_few_and_may_be_turned_around() {

@@ -63,6 +63,12 @@ impl<'a> Node<'a> {
         self.prompt.len() + self.sampled.len()
     }
 
+    /// Returns the number of tokens that were sampled for this call: none for a recorded reply that
+    /// was given again.
+    pub(crate) fn newly_sampled(&self) -> usize {
+        if self.ended.replayed.is_some() { 0 } else { self.sampled.len() }
+    }
+
     pub(crate) fn prompt_key(&self) -> PromptKey {
         let Self { prompt_index, has_ids, .. } = *self;
         PromptKey { call_id: self.call_id(), prompt_index, has_ids }

@@ -33,6 +33,7 @@ pub(super) async fn print(source: &Source, episode: &str, id: &str) -> Result<()
         "model": call.model,
         "error": call.error,
         "continued": call.continued,
+        "replayed": call.replayed,
         "started_at": call.started_at,
         "duration_ms": call.duration_ms,
     });

@@ -1,6 +1,6 @@
 //! An episode as a conversation.
 
-use viewer::{EpisodeTree, FindingView, OtherCall, TurnView};
+use viewer::{EpisodeTree, FindingView, OtherCall, ReplayView, TurnView};
 
 use super::super::episodes::state_cell;
 use super::super::message::{TextRoom, ToolNames};
@@ -104,10 +104,19 @@ pub(super) fn about(tree: &EpisodeTree, room: &TextRoom) -> Vec<Line> {
     title = title.then(Style::Plain, " | reward ").then(style, value);
 
     let mut lines = vec![title];
+    lines.extend(episode.replay.as_ref().map(|replay| Line::from(replay_text(replay))));
     lines.extend(dim(&numbers(tree), room));
     lines.extend(dim(&times(tree), room));
     lines.extend(verdict(tree, room));
     lines
+}
+
+/// The recording that an attempt goes on from, in words.
+pub(super) fn replay_text(replay: &ReplayView) -> String {
+    let ReplayView { episode_id, attempt, until, mode } = replay;
+    let live = until.map(|turns| format!(", live from turn {}", turns + 1)).unwrap_or_default();
+    let loose = if mode == "loose" { ", loose" } else { "" };
+    format!("replay of {episode_id}/{attempt}{live}{loose}")
 }
 
 fn numbers(tree: &EpisodeTree) -> String {
@@ -199,4 +208,22 @@ fn calls_of(tree: &EpisodeTree, finding: &FindingView) -> String {
 fn dim(text: &str, room: &TextRoom) -> Vec<Line> {
     let lines = crate::terminal::layout::wrap_line(text, room.width).into_iter();
     lines.map(|line| Line::styled(Style::Dim, line)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_branch_names_its_source_and_its_first_own_turn() {
+        let mut replay = ReplayView {
+            episode_id: "run".to_owned(),
+            attempt: 1,
+            until: None,
+            mode: "strict".to_owned(),
+        };
+        assert_eq!(replay_text(&replay), "replay of run/1");
+        (replay.until, replay.mode) = (Some(3), "loose".to_owned());
+        assert_eq!(replay_text(&replay), "replay of run/1, live from turn 4, loose");
+    }
 }

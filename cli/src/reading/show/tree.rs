@@ -5,7 +5,8 @@ use std::ops::RangeInclusive;
 
 use viewer::{EpisodeTree, OtherCall, TurnId, TurnView};
 
-use super::turn::{label, shared_reasons};
+use super::page::replay_text;
+use super::turn::{GIVEN_AGAIN, REPLAYED, label, shared_reasons};
 use super::versions::{versions_suffix, weights};
 use crate::exit::Failure;
 use crate::print;
@@ -38,6 +39,7 @@ fn heading(tree: &EpisodeTree) -> String {
     let mut parts = vec![format!("{} attempt {}", episode.episode_id, episode.attempt)];
     parts.extend(episode.group_id.as_ref().map(|group| format!("group {group}")));
     parts.extend(episode.task_id.as_ref().map(|task| format!("task {task}")));
+    parts.extend(episode.replay.as_ref().map(replay_text));
     parts.push(print::count(episode.calls, "call"));
     parts.push(format!("{} sampled tokens", episode.completion_tokens));
     parts.push(format!("reward {}", print::reward(episode.reward)));
@@ -104,7 +106,8 @@ fn turn_line(turn: &TurnView, shared: &[&str], width: Option<usize>) -> String {
         kind => format!(" {kind} ({})", turn.kind_reason),
     };
     let versions = versions_suffix(turn).map(|versions| format!(" by {versions}"));
-    let own = turn.reasons.iter().map(String::as_str).filter(|reason| !shared.contains(reason));
+    let reasons = turn.reasons.iter().map(String::as_str);
+    let own = reasons.filter(|reason| *reason != REPLAYED && !shared.contains(reason));
     let own: Vec<&str> = own.collect();
     let notes = if own.is_empty() { String::new() } else { format!("  ! {}", own.join(", ")) };
     // Without ids nobody knows which tokens of the prompt are new.
@@ -112,8 +115,12 @@ fn turn_line(turn: &TurnView, shared: &[&str], width: Option<usize>) -> String {
         Some(counted) => (format!("{}", turn.prompt_tokens.unwrap_or(0)), counted),
         None => (format!("+{}", turn.new_prompt_tokens), turn.sampled_tokens),
     };
+    let tokens = match turn.replayed {
+        Some(_) => GIVEN_AGAIN.to_owned(),
+        None => format!("{prompt} prompt +{sampled} sampled"),
+    };
     let numbers = format!(
-        "{}{kind} {prompt} prompt +{sampled} sampled{}{}  ",
+        "{}{kind} {tokens}{}{}  ",
         label(turn),
         versions.unwrap_or_default(),
         timing(turn),

@@ -16,6 +16,10 @@ use crate::time::date;
 const TOOLS_MAX: usize = 40;
 /// The reason for which the prompt of a first call begins with no recorded ids.
 const NO_PARENT: &str = "no_parent";
+/// A turn whose reply is a recorded one. Nothing was sampled for it.
+pub(super) const GIVEN_AGAIN: &str = "given again";
+/// The reason that such a turn has, which then needs no saying.
+pub(super) const REPLAYED: &str = "replayed";
 
 /// The line of numbers of a turn, as wide as the room. `before` is the turn that stands
 /// above it, `shared` has the reasons that need no saying again.
@@ -85,6 +89,10 @@ fn tokens(turn: &TurnView) -> String {
         Some("length") => " up to the limit",
         _ => "",
     };
+    if turn.replayed.is_some() {
+        return GIVEN_AGAIN.to_owned();
+    }
+
     let mut text = match turn.counted_tokens {
         Some(counted) => counted_by_server(turn.prompt_tokens, counted, limit),
         None => {
@@ -137,6 +145,7 @@ fn trouble(turn: &TurnView, shared: &[&str]) -> Vec<String> {
         .iter()
         .map(String::as_str)
         .filter(|reason| Some(*reason) != turn.outcome.as_deref() && !shared.contains(reason))
+        .filter(|reason| *reason != REPLAYED)
         .collect();
     found.extend((!reasons.is_empty()).then(|| reasons.join(", ")));
 
@@ -169,6 +178,9 @@ pub(super) fn other(call: &OtherCall) -> Line {
     let mut text = format!(" {} {} -> {status}", call.method, call.path);
     let duration = call.duration_ms.map(milliseconds);
     text += &duration.map(|duration| format!(" | {duration}")).unwrap_or_default();
+    if call.replayed.is_some() {
+        text += &format!(" | {GIVEN_AGAIN}");
+    }
     let line = Line::styled(Style::Bold, format!("#{}", call.number)).then(Style::Dim, text);
     let error = call.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
     match outcome {
@@ -259,4 +271,22 @@ fn about(tree: &EpisodeTree, call: &CallView, room: &TextRoom) -> Vec<Line> {
 
     let lines = texts.iter().flat_map(|text| wrap_line(text, room.width));
     lines.map(|line| Line::styled(Style::Dim, line)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::versions::tests::turn;
+    use super::*;
+
+    #[test]
+    fn a_turn_that_was_given_again_says_so_in_place_of_numbers() {
+        let none = || serde_json::Value::Null;
+        let mut given = turn(&[], (none(), none()));
+        assert_eq!(tokens(&given), "+1 prompt, 1 sampled");
+        given.replayed = Some("0199".to_owned());
+        given.reasons = vec![REPLAYED.to_owned(), "mapped".to_owned()];
+        assert_eq!(tokens(&given), GIVEN_AGAIN);
+        given.outcome = Some("complete".to_owned());
+        assert_eq!(trouble(&given, &[]), ["  ! mapped"]);
+    }
 }

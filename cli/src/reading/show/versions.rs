@@ -55,13 +55,13 @@ pub(super) fn weights(turns: &[TurnView]) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
 
     /// A turn that these spans sampled: label, number, checksum.
-    pub(super) fn turn(spans: &[(&str, Option<&str>)], stamps: (Value, Value)) -> TurnView {
+    pub(crate) fn turn(spans: &[(&str, Option<&str>)], stamps: (Value, Value)) -> TurnView {
         let span = |span: &(&str, Option<&str>)| {
             let (version, checksum) = span;
             json!({ "version": version, "number": 1, "checksum": checksum, "start": 0, "end": 1 })

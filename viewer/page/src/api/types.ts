@@ -1,5 +1,21 @@
 /** What the control listener answers: the forms of `docs/reading.md`. */
 
+/** The recording that answers the calls of an attempt; those of its first turns if `until` is set. */
+export interface Replay {
+  episode_id: string;
+  attempt: number;
+  until: number | null;
+  mode: string;
+}
+
+/** An attempt that goes on from the same turn of the same recording. */
+export interface Sibling {
+  episode_id: string;
+  attempt: number;
+  state: string;
+  reward: number | null;
+}
+
 export interface Episode {
   episode_id: string;
   attempt: number;
@@ -21,6 +37,7 @@ export interface Episode {
   completion_tokens: number | null;
   reward: number | null;
   may_lack_calls: boolean;
+  replay?: Replay | null;
   /** Only where words were asked for, and there are any. */
   first_prompt?: string;
   last_answer?: string;
@@ -87,6 +104,8 @@ export interface Exchange {
   status: number | null;
   outcome: string | null;
   error: string | null;
+  /** The recorded call whose reply was given again. */
+  replayed?: string | null;
 }
 
 export interface Turn extends Exchange, TurnKey {
@@ -165,6 +184,7 @@ export interface Tree {
   others: Exchange[];
   forks: Fork[];
   rewards: Reward[];
+  siblings?: Sibling[];
 }
 
 export interface ToolCall {
@@ -220,6 +240,7 @@ export interface Call {
   error: string | null;
   unasked: string | null;
   continued: { tokens: number; reason: string | null } | null;
+  replayed?: string | null;
   started_at: number;
   first_byte_ms: number | null;
   duration_ms: number | null;

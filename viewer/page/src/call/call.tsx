@@ -2,7 +2,8 @@
 
 import { askJson } from "../api/client";
 import { FILE } from "../api/file";
-import type { Call, Choice, Tree, Turn } from "../api/types";
+import type { Call, Choice, Episode, Tree, Turn } from "../api/types";
+import { GivenAgain, GivenFrom } from "../episode/replay";
 import { useKeys } from "../parts/keys";
 import { useLoad } from "../parts/load";
 import { Failure, Fidelity, Mark, Outcome, ReasonMark, Waiting } from "../parts/marks";
@@ -59,7 +60,7 @@ export function CallView({ tree, callId, query }: Props) {
 
   return (
     <div class="call">
-      <Head call={call} turn={turn} />
+      <Head call={call} turn={turn} episode={tree.episode} />
       <div class="bar">
         <Tabs view={view} forks={forks.length} to={to} turn={turn} />
         {choices.length > 1 && (
@@ -97,7 +98,9 @@ function Tabs({ view, forks, turn, to }: TabsProps) {
   if (turn)
     tabs.push([
       "tokens",
-      `tokens ${number((turn.prompt_tokens ?? 0) + (turn.sampled_tokens ?? 0))}`,
+      turn.replayed
+        ? "tokens"
+        : `tokens ${number((turn.prompt_tokens ?? 0) + (turn.sampled_tokens ?? 0))}`,
     ]);
   if (forks > 0) tabs.push(["fork", forks === 1 ? "fork" : `forks ${forks}`]);
   if (HAS_BODIES) tabs.push(["raw", "request and reply"]);
@@ -144,17 +147,24 @@ function Choices({
   );
 }
 
-function Head({ call, turn }: { call: Call | null; turn: Turn | null }) {
+interface HeadProps {
+  call: Call | null;
+  turn: Turn | null;
+  episode: Episode;
+}
+
+function Head({ call, turn, episode }: HeadProps) {
   if (!call) return <header class="call-head" />;
   const choice = call.choices.find((each) => each.index === (turn?.choice ?? 0)) ?? null;
   return (
     <header class="call-head">
       <div class="facts-line">
         <b class="big">{turn ? `#${turn.number}` : call.route}</b>
+        {call.replayed && <GivenAgain />}
         <Outcome word={call.outcome} error={call.error} />
         {choice && <Fidelity word={choice.fidelity} />}
-        {choice && <Trained choice={choice} />}
-        {choice?.reasons.map((reason) => (
+        {choice && !call.replayed && <Trained choice={choice} />}
+        {reasonsOf(call, choice).map((reason) => (
           <ReasonMark key={reason} word={reason} />
         ))}
         <Versions call={call} choice={choice} />
@@ -189,6 +199,7 @@ function Head({ call, turn }: { call: Call | null; turn: Turn | null }) {
           <Text text={call.error} />
         </div>
       )}
+      <GivenFrom call={call} episode={episode} />
       {call.unasked && (
         <div class="note">
           <Text text={`The upstream was not asked for everything: ${call.unasked}`} />
@@ -203,6 +214,10 @@ function Head({ call, turn }: { call: Call | null; turn: Turn | null }) {
     </header>
   );
 }
+
+/** Returns the reasons of a choice but the one that the mark of a reply given again says. */
+const reasonsOf = (call: Call, choice: Choice | null): string[] =>
+  (choice?.reasons ?? []).filter((reason) => !call.replayed || reason !== "replayed");
 
 function Trained({ choice }: { choice: Choice }) {
   if (choice.sampled_tokens === null) return null;

@@ -6,6 +6,7 @@ import { isGroupHere } from "../api/file";
 import type { Tree } from "../api/types";
 import { VerdictOf } from "../episode/head";
 import { spanMs } from "../lists/episodes";
+import { Fold } from "../parts/fold";
 import { useKeys } from "../parts/keys";
 import { useLoad } from "../parts/load";
 import { Failure, RewardValue, State, Waiting } from "../parts/marks";
@@ -13,7 +14,7 @@ import { Text } from "../parts/text";
 import { compareHref, episodeHref, go, home, href } from "../route";
 import { duration, plural, short } from "../words/format";
 import { Row } from "./row";
-import { alignTurns } from "./turns";
+import { alignedFrom, sharedTurns } from "./turns";
 
 /** Rows that are drawn at first, and with each click. */
 const DRAWN = 200;
@@ -32,7 +33,8 @@ export function CompareView({ path }: { path: string[] }) {
 }
 
 function Loaded({ left, right }: { left: Tree; right: Tree }) {
-  const rows = useMemo(() => alignTurns(left.turns, right.turns), [left, right]);
+  const shared = useMemo(() => sharedTurns(left.turns, right.turns), [left, right]);
+  const rows = useMemo(() => alignedFrom(left.turns, right.turns, shared), [left, right]);
   const [drawn, setDrawn] = useState(DRAWN);
   const list = useRef<HTMLDivElement>(null);
   const known = left.episode.group_id;
@@ -43,7 +45,7 @@ function Loaded({ left, right }: { left: Tree; right: Tree }) {
   return (
     <div class="page compare">
       <header class="bar head">
-        <h1>Two attempts</h1>
+        <h1>{titleOf(left, right)}</h1>
         {group && (
           <span class="fact">
             group{" "}
@@ -63,6 +65,7 @@ function Loaded({ left, right }: { left: Tree; right: Tree }) {
           <Head tree={left} />
           <Head tree={right} />
         </div>
+        {shared > 0 && <Shared trees={[left, right]} count={shared} />}
         {rows.slice(0, drawn).map((pair) => (
           <Row
             key={`${pair.left}/${pair.right}`}
@@ -71,13 +74,46 @@ function Loaded({ left, right }: { left: Tree; right: Tree }) {
             isAlike={pair.likeness === 1}
           />
         ))}
-        {rows.length === 0 && <div class="empty">Neither attempt has a turn.</div>}
+        {rows.length === 0 && (
+          <div class="empty">{`Neither attempt has ${shared > 0 ? "another" : "a"} turn.`}</div>
+        )}
         {drawn < rows.length && (
           <button class="more" onClick={() => setDrawn(drawn + DRAWN)}>
             {`${plural(rows.length - drawn, "more row")}`}
           </button>
         )}
       </div>
+    </div>
+  );
+}
+
+const isSource = ({ episode }: Tree, of: Tree): boolean =>
+  of.episode.replay?.episode_id === episode.episode_id &&
+  of.episode.replay.attempt === episode.attempt;
+
+function titleOf(left: Tree, right: Tree): string {
+  if (isSource(left, right)) return "Beside its source";
+  return isSource(right, left) ? "Beside a branch" : "Two attempts";
+}
+
+/** The turns that both attempts have, folded above the turn where they part. */
+function Shared({ trees, count }: { trees: [Tree, Tree]; count: number }) {
+  const [left, right] = trees;
+  const shared = left.turns.slice(0, count);
+  const others = shared.filter((turn, index) => turn.heard !== right.turns[index]?.heard).length;
+  const label = `${plural(count, "shared turn")}, given again`;
+  return (
+    <div class="compared-shared">
+      <Fold label={others > 0 ? `${label}; ${others} heard something else` : label}>
+        {shared.map((turn, index) => (
+          <Row
+            key={`${turn.call_id}/${turn.choice}`}
+            trees={trees}
+            turns={[turn, at(right, index)]}
+            isAlike={turn.heard === right.turns[index]?.heard}
+          />
+        ))}
+      </Fold>
     </div>
   );
 }

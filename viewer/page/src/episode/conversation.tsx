@@ -103,24 +103,28 @@ function Spoken({ tree, turn, fork, isFirst }: SpokenProps) {
   const place = useRef<HTMLDivElement>(null);
   const isNear = useNear(place, NEAR);
   const { episode_id, attempt } = tree.episode;
-  const counted = turn.counted_tokens ?? null;
-  const numbers =
-    counted === null
-      ? `+${number(turn.new_prompt_tokens)} prompt, ${number(turn.sampled_tokens)} sampled`
-      : `${number(turn.prompt_tokens)} prompt, ${number(counted)} sampled, by the server's count`;
   return (
     <div ref={place}>
       <header class="spoken-head">
         <a href={callHref(episode_id, attempt, turn.call_id, turn.choice)}>{`#${turn.number}`}</a>
         <TurnMarks tree={tree} turn={turn} fork={fork} />
         <span class="dim" title="new prompt tokens; sampled tokens; time until the end">
-          {`${numbers}, ${duration(turn.duration_ms)}`}
+          {`${numbersOf(turn)}, ${duration(turn.duration_ms)}`}
         </span>
         <Gap tree={tree} turn={turn} />
       </header>
       {isNear ? <Read turn={turn} isFirst={isFirst} /> : <Excerpt turn={turn} />}
     </div>
   );
+}
+
+/** Returns the tokens of a turn in words. */
+function numbersOf(turn: Turn): string {
+  if (turn.replayed) return "nothing sampled";
+  const counted = turn.counted_tokens ?? null;
+  return counted === null
+    ? `+${number(turn.new_prompt_tokens)} prompt, ${number(turn.sampled_tokens)} sampled`
+    : `${number(turn.prompt_tokens)} prompt, ${number(counted)} sampled, by the server's count`;
 }
 
 /** Shorter times between two calls are the agent's own. */

@@ -17,6 +17,7 @@ import { episodeHref, go, goUp, href, replace, summaryHref } from "../route";
 import { duration, number, plural, time } from "../words/format";
 import { Conversation } from "./conversation";
 import { Sampled, VerdictOf } from "./head";
+import { ReplayFacts } from "./replay";
 import { Summary } from "./summary";
 import { lineHref, lineKey, linesOf, TreeView } from "./tree";
 
@@ -223,6 +224,7 @@ function Header({ tree }: { tree: Tree }) {
       </h1>
       <Copy text={episode.episode_id} />
       <Attempts tree={tree} />
+      <ReplayFacts tree={tree} />
       <VerdictOf tree={tree} />
       <State word={episode.state} />
       <span class="fact" title="newest reward of the episode">

@@ -8,9 +8,11 @@ import { callHref } from "../route";
 import { reasons as meanings, verdicts } from "../words/meanings";
 import { decimal, duration, number, plural, time } from "../words/format";
 import { isTextOnly } from "./head";
+import { Siblings } from "./replay";
 import { timesOf } from "./times";
 
 export function Summary({ tree }: { tree: Tree }) {
+  const { siblings = [] } = tree;
   return (
     <div class="summary">
       <VerdictPart tree={tree} />
@@ -19,6 +21,11 @@ export function Summary({ tree }: { tree: Tree }) {
       </Part>
       {tree.forks.length > 0 && <Forks tree={tree} />}
       <Rewards tree={tree} />
+      {siblings.length > 0 && (
+        <Part title="Branches from the same turn">
+          <Siblings tree={tree} siblings={siblings} />
+        </Part>
+      )}
     </div>
   );
 }

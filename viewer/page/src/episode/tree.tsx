@@ -11,6 +11,7 @@ import { ToolWords } from "../call/tool";
 import { Gutter, gutterPx, PassingGutter } from "./gutter";
 import { isTextOnly } from "./head";
 import { keyOf, lanesOf, type LaneLine, type LaneRow } from "./lanes";
+import { GivenAgain } from "./replay";
 import { gapOf, hasChoices, isAfterTool, type Span } from "./times";
 
 const ROW_PX = 42;
@@ -64,6 +65,7 @@ function wordsOf(line: Line): string {
           line.lane.turn.finish_reason,
           line.lane.turn.fidelity,
           line.fork && `fork: ${line.fork.cause}`,
+          line.lane.turn.replayed && "given again",
           ...line.lane.turn.reasons,
         ];
   return words.filter(Boolean).join("\n").toLowerCase();
@@ -230,7 +232,7 @@ function TurnText({ tree, turn, fork }: Omit<TurnLineProps, "line" | "width"> & 
 function isMarked(tree: Tree, turn: Turn, fork: Fork | null): boolean {
   return (
     turn.kind !== "main" ||
-    Boolean(turn.agent || fork || turn.retry > 0 || hasChoices(tree, turn)) ||
+    Boolean(turn.replayed || turn.agent || fork || turn.retry > 0 || hasChoices(tree, turn)) ||
     turn.outcome !== "complete" ||
     (turn.fidelity !== "exact" && !isTextOnly(tree)) ||
     turn.finish_reason === "length"
@@ -245,6 +247,7 @@ const shortName = (name: string): string =>
 export function TurnMarks({ tree, turn, fork }: { tree: Tree; turn: Turn; fork: Fork | null }) {
   return (
     <>
+      {turn.replayed && <GivenAgain />}
       {turn.kind !== "main" && !(fork && turn.kind === "fork") && (
         <Mark word={turn.kind} tone={`kind-${turn.kind}`} title={turn.kind_reason ?? ""} />
       )}

@@ -2,6 +2,7 @@
 
 import { askJson } from "../api/client";
 import type { Episode, EpisodePage } from "../api/types";
+import { ReplayMark } from "../episode/replay";
 import { useEvents } from "../parts/live";
 import { useThrottled } from "../parts/load";
 import { Mark, RewardValue, State, widened, type Scale } from "../parts/marks";
@@ -218,6 +219,7 @@ const COLUMNS: Column<Episode>[] = [
     width: "minmax(70px, 0.9fr)",
     cell: (row) => (
       <>
+        <ReplayMark replay={row.replay} />
         <Holes row={row} />
         {Object.entries(row.labels).map(([name, value]) => (
           <Mark key={name} word={`${name}=${value}`} tone="plain" />
