@@ -1,5 +1,5 @@
 """Real clients and agents, unmodified: each runs twice against the same scripted upstream, once
-directly and once through rolltape.
+directly and once through rolltape, and then once against the recording alone.
 
 `clients/install.sh` installs them. A client that is not there is skipped, unless ROLLTAPE_CLIENTS
 is `all`: then a missing one fails, unless `install.sh` found no Python that is new enough for it.
@@ -31,6 +31,8 @@ import scripts  # noqa: E402
 
 EPISODE = "a-run:1.0"
 PREFIX = f"/e/{EPISODE}"
+AGAIN = "again"
+AGAIN_PREFIX = f"/e/{AGAIN}"
 RUN_WAIT_S = 200
 AT_ONCE = 2
 PROBE = ("GET", "/v1/models")
@@ -77,6 +79,8 @@ class Client:
     path: int = 1
     """Turns of its longest conversation that it gives back as the model said them; 1 where it drops
     the reasoning, says calls in other words, or asks each time anew."""
+    ignored: tuple = ()
+    """Rules for what differs between its runs, beside what never matters."""
 
     def __str__(self):
         return f"{self.name}-{self.mode}" if self.mode else self.name
@@ -162,10 +166,30 @@ class Run:
             for e in self.exchanges
         )
 
+    def received(self):
+        """Each reply as it was on the wire, with what it was the reply to."""
+        return Counter(
+            (e.request.method, path_of(e), e.reply.status, e.reply.header("content-type"))
+            + (e.reply.body, e.reply.whole)
+            for e in self.exchanges
+        )
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A client's run against the recording, and what was recorded of it."""
+
+    run: Run
+    calls: list
+    choices: list
+    rows: list
+    said: str
+    """What the server said of it."""
+
 
 @dataclass(frozen=True)
 class Compared:
-    """A client's two runs, and what was recorded of the second."""
+    """A client's runs, and what was recorded of the one through rolltape."""
 
     client: Client
     direct: Run
@@ -174,6 +198,7 @@ class Compared:
     calls: list
     choices: list
     rows: list
+    replayed: Replayed
 
     def generations(self):
         """The recorded calls that sampled."""
@@ -194,7 +219,7 @@ class Compared:
 
 def path_of(exchange):
     """The path that the upstream was to see."""
-    return exchange.request.path.removeprefix(PREFIX)
+    return exchange.request.path.removeprefix(PREFIX).removeprefix(AGAIN_PREFIX)
 
 
 def plain(counted):
@@ -234,15 +259,24 @@ def run(client, folder, address, prefix=""):
         tap.stop()
 
 
-def rows_of(store, query):
-    """The rows of a query, as dicts."""
+def rows_of(store, view, episode):
+    """The rows of a view that are of an episode, as dicts."""
+    calls = f"SELECT call_id FROM calls WHERE episode_id = '{episode}'"
+    its = f"call_id IN ({calls})" if view == "choices" else f"episode_id = '{episode}'"
     with sqlite3.connect(store) as connection:
         connection.row_factory = sqlite3.Row
-        return [dict(row) for row in connection.execute(query)]
+        return [dict(row) for row in connection.execute(f"SELECT * FROM {view} WHERE {its}")]
+
+
+def exported(store, folder, episode):
+    """The exported rows of an episode."""
+    its = ("--episode", episode, "--store", store)
+    harness.done("export", *its, "--out", folder / "out" / episode, folder=folder)
+    return pq.read_table(folder / "out" / episode / "trajectories.parquet").to_pylist()
 
 
 def compare(client, folder):
-    """Runs a client both ways and reads what was recorded."""
+    """Runs a client both ways, reads what was recorded, and runs it against that."""
     script = getattr(scripts, client.script)
     with scripted(folder, script) as upstream:
         ended = run(client, folder, upstream.address)
@@ -252,16 +286,24 @@ def compare(client, folder):
         with harness.serve(folder, "--upstream", upstream.url) as proxy:
             ended = run(client, folder, proxy.data, PREFIX)
         recorded = Run(*ended, tuple(upstream.heard()))
-    harness.done("export", "--store", proxy.store, "--out", folder / "out", folder=folder)
-    views = (f"SELECT * FROM {view}" for view in ("episodes", "calls", "choices"))
-    found = [rows_of(proxy.store, query) for query in views]
-    rows = pq.read_table(folder / "out" / "trajectories.parquet").to_pylist()
-    return Compared(client, direct, recorded, *found, rows)
+    found = [rows_of(proxy.store, view, EPISODE) for view in ("episodes", "calls", "choices")]
+    rows = exported(proxy.store, folder, EPISODE)
+    return Compared(client, direct, recorded, *found, rows, replay(client, folder))
+
+
+def replay(client, folder):
+    """Runs a client against its recording. The upstream is gone."""
+    ignored = [f"--replay-ignore={rule}" for rule in client.ignored]
+    with harness.serve(folder, "--replay", EPISODE, *ignored) as proxy:
+        ended = run(client, folder, proxy.data, AGAIN_PREFIX)
+    found = [rows_of(proxy.store, view, AGAIN) for view in ("calls", "choices")]
+    rows = exported(proxy.store, folder, AGAIN)
+    return Replayed(Run(*ended, ()), *found, rows, proxy.process.stderr)
 
 
 @pytest.fixture(scope="session")
 def comparisons(request, tmp_path_factory):
-    """Both runs of each client that is asked for, two clients at a time."""
+    """The runs of each client that is asked for, two clients at a time."""
     items = [item for item in request.session.items if "compared" in item.fixturenames]
     chosen = dict.fromkeys(item.callspec.params["compared"] for item in items)
     folders = {c: tmp_path_factory.mktemp(c.name) for c in chosen if c.installed}
@@ -272,7 +314,7 @@ def comparisons(request, tmp_path_factory):
 
 @pytest.fixture(scope="module", params=MATRIX, ids=str)
 def compared(request, comparisons):
-    """Both runs of one client."""
+    """The runs of one client."""
     client = request.param
     if client not in comparisons:
         if client.skipped:
@@ -346,3 +388,23 @@ def test_each_call_is_complete_with_the_ids_that_the_upstream_reported(compared)
 
 def test_what_the_client_gives_back_faithfully_is_one_trajectory(compared):
     assert max(len(row["turns"]) for row in compared.rows) == compared.client.path
+
+
+def test_the_recording_answers_as_the_upstream_did(compared):
+    """To the byte, and the client cannot tell: it comes to the same result."""
+    replayed = compared.replayed.run
+    assert replayed.sent() == compared.recorded.sent()
+    assert replayed.received() == compared.recorded.received()
+    assert json.loads(replayed.result) == json.loads(compared.recorded.result)
+
+
+def test_a_replayed_call_names_the_recorded_one_and_trains_nothing(compared):
+    calls = compared.replayed.calls
+    assert Counter(c["replayed"] for c in calls if GENERATES.match(c["path"])) == Counter(
+        c["call_id"] for c in compared.generations()
+    )
+    assert {call["replayed"] for call in calls} <= {call["call_id"] for call in compared.calls}
+    assert len(compared.replayed.choices) == len(compared.choices)
+    rows = compared.replayed.rows
+    assert not [row for row in rows if any(row["loss_mask"])]
+    assert all("replayed" in row["reasons"] for row in rows)
