@@ -416,6 +416,7 @@ fn hard_rows(random: &mut Random, vocab: usize) -> Vec<Vec<f32>> {
 /// only.
 pub(super) fn sample(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     let is_real = checker.speeds.is_some();
+
     let small = [(1, 1), (3, 4), (1025, 1028), (2503, 2503)];
     let large = [(127, 127), (1024, 1024), (50_257, 50_257), (151_936, 151_936)];
     for (vocab, stride) in small.into_iter().chain(large.into_iter().filter(|_| is_real)) {

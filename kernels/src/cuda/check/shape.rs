@@ -1,4 +1,4 @@
-//! Changes of logits against plain loops: masks, biases and penalties have the bits of the host's.
+//! LogitChanges of logits against plain loops: masks, biases and penalties have the bits of the host's.
 
 use super::Checker;
 use crate::cuda::params::{CountSeed, RowShape};
@@ -8,22 +8,23 @@ use crate::random::Random;
 
 /// The changes of a row, and what the reply said.
 #[derive(Clone, Default)]
-struct Changes {
+struct LogitChanges {
     mask: Option<Vec<u32>>,
     biases: Vec<(u32, f32)>,
     /// Ids with their words, and the three penalties.
     penalties: Option<(Vec<(u32, u32)>, [f32; 3])>,
 }
 
-impl Changes {
+impl LogitChanges {
     /// Random changes of a kind for `vocab` ids: bits of it are the mask, the biases, the
     /// penalties, and which of them are on.
-    fn of(random: &mut Random, kind: usize, vocab: usize) -> Changes {
-        let mut changes = Changes::default();
+    fn of(random: &mut Random, kind: usize, vocab: usize) -> LogitChanges {
+        let mut changes = LogitChanges::default();
         if kind & 1 > 0 {
             changes.mask = Some((0..vocab.div_ceil(32)).map(|_| random.bits() as u32).collect());
         }
         let some: Vec<u32> = (0..vocab as u32).filter(|_| random.below(3) == 0).collect();
+
         if kind & 2 > 0 {
             changes.biases = some.iter().map(|id| (*id, random.signed() * 9.0)).collect();
         }
@@ -43,7 +44,7 @@ impl Changes {
         changes
     }
 
-    /// Changes logits as the host does.
+    /// LogitChanges logits as the host does.
     fn apply(&self, logits: &mut [f32]) {
         if let Some(mask) = &self.mask {
             let bit = |id: usize| mask[id / 32] >> (id % 32) & 1;
@@ -72,7 +73,7 @@ struct ShapeWords {
 
 impl ShapeWords {
     /// Row `i` has the logits of row `rows - 1 - i`, and its reply the slot `2 * i + 1`.
-    fn of(rows: &[Changes]) -> ShapeWords {
+    fn of(rows: &[LogitChanges]) -> ShapeWords {
         let seeds_at = rows.len() * RowShape::WORDS;
         let seeds = rows.iter().filter(|row| row.penalties.is_some()).count();
         let mut words = vec![0; seeds_at + seeds * CountSeed::WORDS];
@@ -120,17 +121,18 @@ pub(super) fn shape(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     let large = [(50_257, 50_257), (151_936, 151_936)];
     for (vocab, stride) in small.into_iter().chain(large.into_iter().filter(|_| is_real)) {
         let random = &mut checker.random;
-        let rows: Vec<Changes> = (0..16).map(|kind| Changes::of(random, kind, vocab)).collect();
+        let rows: Vec<LogitChanges> =
+            (0..16).map(|kind| LogitChanges::of(random, kind, vocab)).collect();
         let logits = random.floats(rows.len() * stride, 9.0);
         compare(checker, &rows, &logits, (vocab, stride))?;
     }
     Ok(())
 }
 
-/// Changes a batch, and compares all logits and counts with the host's.
+/// LogitChanges a batch, and compares all logits and counts with the host's.
 fn compare(
     checker: &mut Checker<'_>,
-    rows: &[Changes],
+    rows: &[LogitChanges],
     logits: &[f32],
     (vocab, stride): (usize, usize),
 ) -> Result<(), CudaError> {
@@ -165,9 +167,13 @@ fn compare(
 }
 
 /// The rows whose slot does not have the counts that it began with, and zeros.
-fn wrong_counts(rows: &[Changes], counts: &Memory, vocab: usize) -> Result<Vec<usize>, CudaError> {
+fn wrong_counts(
+    rows: &[LogitChanges],
+    counts: &Memory,
+    vocab: usize,
+) -> Result<Vec<usize>, CudaError> {
     let (counts, width) = (counts.to_vec::<u16>()?, grid::count_bytes(vocab) / 2);
-    let is_wrong = |(index, row): &(usize, &Changes)| {
+    let is_wrong = |(index, row): &(usize, &LogitChanges)| {
         let Some((said, _)) = &row.penalties else { return false };
         let mut expected = vec![0; width];
         said.iter().for_each(|(id, word)| expected[*id as usize] = *word as u16);

@@ -7,7 +7,7 @@ use crate::cuda::step::shaping::ShapedPlan;
 use crate::cuda::tensor::CudaBuffer;
 use crate::op::{OpError, ShapedDraw, TOP_MAX, check_len};
 
-use super::launch::{op_error, pointer, row_width};
+use super::launch::{op_error, pointer};
 
 /// The operation in errors.
 const OP: &str = "draw_shaped";
@@ -27,8 +27,11 @@ impl Cuda {
             let reason = "the tokens of earlier steps were not taken".to_owned();
             return Err(OpError::Device { op: OP, reason });
         }
-        let width = row_width(OP, "logits", logits.len, self.shape().wanted)?;
-        check_len(OP, "logits", width, vocab)?;
+        // A replayed step does not set the length of its buffers.
+        let (found, expected) = (logits.storage.bytes(), 4 * draws.len() * vocab);
+        if found < expected {
+            return Err(OpError::Shape { op: OP, operand: "logits", expected, found });
+        }
         check_masks(draws, vocab)?;
 
         let drawn = self.draw_changed(logits, vocab, draws);
