@@ -169,6 +169,7 @@ def parts(run):
         ("large", 40, 120, lambda: times.measure(run, large, config_of(large), source(large))),
         ("profile, large", 25, 60, lambda: profile.profile(run, large)),
         ("price, small", 15, 60, lambda: times.price(run, name, small, source(name))),
+        ("penalties", 15, 60, lambda: times.penalties(run, name, small, source(name))),
         ("generate", 20, 60, lambda: times.beside_generate(run, name, small,
                                                            small_model(run, small, 0.02))),
         ("logprobs, peaked", 20, 60, lambda: logprobs(run, small, None, "peaked logits")),

@@ -46,6 +46,8 @@ pub(crate) struct EngineCore<O: Ops> {
     logprobs_mode: LogprobsMode,
     /// True if a step may stay in flight while the next one is launched.
     overlap: bool,
+    /// True if the device samples what it can.
+    draws_on_device: bool,
     /// The latest step, if it was not read yet.
     in_flight: Option<InFlightStep>,
 }
@@ -90,6 +92,7 @@ impl<O: Ops> EngineCore<O> {
         scheduler.routed = experts.map(|experts| RoutedPages::new(pages, experts));
         EngineCore {
             overlap: settings.async_scheduling && model.can_draw(),
+            draws_on_device: model.can_draw(),
             in_flight: None,
             model,
             tokenizer,
@@ -149,7 +152,8 @@ impl<O: Ops> EngineCore<O> {
         // The device runs the new step while the host reads the one before it.
         let launched = self.launch(&counts);
         self.read_step();
-        match launched {
+        // What is drawn may depend on the tokens of the step that was read.
+        match launched.and_then(|step| self.draw_shaped(step)) {
             Ok(step) => self.in_flight = Some(step),
             Err(error) => self.fail(&error.to_string()),
         }

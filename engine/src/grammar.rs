@@ -29,6 +29,7 @@ use crate::bounds::{
     FIRST_MASK_WAIT, FORM_BYTES_MAX, FORM_DEPTH_MAX, FORM_STACK_BYTES, FORMS_AT_ONCE,
     MASK_START_WAIT, MASK_TOKEN_WAIT, MASK_WAIT,
 };
+use crate::id_set::IdSet;
 use crate::work_limit::WorkLimit;
 pub(crate) use schema::prepare as prepare_schema;
 pub(crate) use schema_cost::lookup as lookup_schema;
@@ -319,18 +320,24 @@ impl Grammar {
         Grammar { matcher, ends, spaces, state, tokens: 0, spent: zero, last: zero }
     }
 
-    /// Excludes the ids that cannot come next. `logits` is `[vocab]`.
-    pub(crate) fn mask(&mut self, logits: &mut [f32]) {
+    /// Excludes the ids that cannot come next.
+    pub(crate) fn mask(&mut self, ids: &mut IdSet) {
         self.last = Duration::ZERO;
         match self.timed(Matcher::compute_mask_or_eos) {
             Ok(mask) => {
-                for (word, logits) in mask.as_slice().iter().zip(logits.chunks_mut(32)) {
-                    forbid(*word, logits);
-                }
-                self.spaces.iter().for_each(|spaces| spaces.mask(logits));
+                ids.keep(mask.as_slice());
+                self.spaces.iter().for_each(|spaces| spaces.mask(ids));
             }
             Err(error) => self.fail(&error),
         }
+    }
+
+    /// Excludes the ids that cannot come next from `logits`, `[vocab]`.
+    #[cfg(test)]
+    pub(crate) fn mask_logits(&mut self, logits: &mut [f32]) {
+        let mut ids = IdSet::all(logits.len());
+        self.mask(&mut ids);
+        ids.mask(logits);
     }
 
     /// Appends a token.
@@ -381,21 +388,6 @@ impl Grammar {
     /// Returns true if the library stopped at one of its limits.
     pub(crate) fn has_failed(&self) -> bool {
         self.state == MatchState::Failed
-    }
-}
-
-/// Excludes, of 32 ids, those whose bit in `allowed` is not set.
-fn forbid(allowed: u32, logits: &mut [f32]) {
-    match allowed {
-        u32::MAX => {}
-        0 => logits.fill(f32::NEG_INFINITY),
-        bits => {
-            for (bit, logit) in logits.iter_mut().enumerate() {
-                if bits & (1 << bit) == 0 {
-                    *logit = f32::NEG_INFINITY;
-                }
-            }
-        }
     }
 }
 

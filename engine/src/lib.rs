@@ -40,6 +40,7 @@ mod engine;
 mod error;
 pub mod gpu;
 mod grammar;
+mod id_set;
 mod info;
 mod lora;
 mod memory;

@@ -19,7 +19,7 @@ pub(crate) mod random;
 
 use std::sync::Arc;
 
-use kernels::{DrawnToken, OpError, Ops, Placement, Step};
+use kernels::{DrawnToken, OpError, Ops, Placement, ShapedDraw, Step};
 
 use crate::config::ModelConfig;
 use crate::error::ModelError;
@@ -192,6 +192,12 @@ impl<O: Ops> Model<O> {
         let mut logits = std::mem::take(&mut self.host_logits);
         self.ops.read_rows(&mut self.scratch.logits, self.config.vocab, rows, &mut logits)?;
         Ok(logits)
+    }
+
+    /// Has the device sample from the logits of the last step, which had no parameters for it, after
+    /// changes: one draw for each row with logits, none for those that the host samples.
+    pub(crate) fn draw_shaped(&mut self, draws: &[Option<ShapedDraw<'_>>]) -> Result<(), OpError> {
+        self.ops.draw_shaped(&self.scratch.logits, self.config.vocab, draws)
     }
 
     /// Waits for the earliest step whose sampled tokens were not read, and returns one token for

@@ -22,6 +22,7 @@ mod thought;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use device::DrawPlace;
 use distribution::{Distribution, LogitsRow, Reported};
 pub(crate) use draw::mix;
 pub(crate) use math::is_distribution;
@@ -31,6 +32,7 @@ use processors::TokenHistory;
 pub(crate) use thought::{PromptEnd, ThoughtBudget};
 
 use crate::bounds::SLOW_MASK;
+use crate::id_set::IdSet;
 
 /// Ids that end a reply, and the position before which they may not be sampled.
 #[derive(Clone, Debug)]
@@ -92,11 +94,11 @@ impl Sampler {
         let has_temperature = !self.params.is_greedy() && self.params.temperature != 1.0;
         let is_changed = is_masked || self.shifts_logits() || has_temperature;
 
-        // Keep the model's own logits where they are reported, or where a mask may leave nothing.
+        // Keep the model's own logits where they are reported.
         let wants_scores = self.params.logprobs.is_some();
-        let raw = (is_masked || wants_scores && is_changed).then(|| logits.to_vec());
-        if let Some(raw) = raw.as_deref().filter(|_| is_masked) {
-            self.mask(logits, raw, position);
+        let raw = (wants_scores && is_changed).then(|| logits.to_vec());
+        if let Some(ids) = self.allowed_ids(position, logits.len()) {
+            ids.mask(logits);
         }
         self.shift(logits);
         if has_temperature {
@@ -105,17 +107,17 @@ impl Sampler {
 
         let token = self.choose(logits, raw.as_deref(), position, mode)?;
         self.push(token.id);
-        if let Some(grammar) = &mut self.params.grammar {
-            Arc::make_mut(grammar).push(token.id);
-        }
         Some(token)
     }
 
-    /// Notes a token of the reply, but not in the grammar.
+    /// Notes a token of the reply.
     fn push(&mut self, id: u32) {
         self.history.push(id);
         if let Some(thought) = &mut self.params.thought {
             thought.push(id);
+        }
+        if let Some(grammar) = &mut self.params.grammar {
+            Arc::make_mut(grammar).push(id);
         }
     }
 
@@ -185,32 +187,32 @@ impl Sampler {
             || position < self.ends.min_tokens
     }
 
-    /// Excludes the ids that may not be sampled. If nothing is left, only the grammar is applied,
-    /// or without one only the allowed ids. Reasoning whose budget is spent has nothing but its
-    /// closing tag left.
-    fn mask(&mut self, logits: &mut [f32], raw: &[f32], position: usize) {
+    /// Returns the ids that may be sampled, of a vocabulary of `vocab`; none if all may. If nothing
+    /// is left, only the grammar counts, or without one only the allowed ids. Reasoning whose
+    /// budget is spent has nothing but its closing tag left.
+    fn allowed_ids(&mut self, position: usize, vocab: usize) -> Option<IdSet> {
+        if !self.masks(position) {
+            return None;
+        }
+        let mut form = IdSet::all(vocab);
         if let Some(grammar) = &mut self.params.grammar {
-            Arc::make_mut(grammar).mask(logits);
-        }
-        if let Some(allowed) = &self.params.allowed {
-            processors::allow_only(logits, allowed);
-        }
-        self.history.forbid_bad_words(logits, &self.params.bad_words);
-        if position < self.ends.min_tokens {
-            processors::forbid(logits, self.ends.ids.iter().copied());
+            Arc::make_mut(grammar).mask(&mut form);
         }
 
-        if math::highest(logits) == f32::NEG_INFINITY {
-            logits.copy_from_slice(raw);
-            match (&mut self.params.grammar, &self.params.allowed) {
-                (Some(grammar), _) => Arc::make_mut(grammar).mask(logits),
-                (None, Some(allowed)) => processors::allow_only(logits, allowed),
-                (None, None) => {}
-            }
+        let allowed = self.params.allowed.as_ref().map(|allowed| IdSet::of(vocab, allowed));
+        let mut ids = form.clone();
+        allowed.iter().for_each(|allowed| ids.keep_of(allowed));
+        ids.remove(self.history.completing(&self.params.bad_words));
+        if position < self.ends.min_tokens {
+            ids.remove(self.ends.ids.iter().copied());
         }
-        if let Some(id) = self.params.thought.as_ref().and_then(ThoughtBudget::closing_id) {
-            processors::allow_only(logits, &[id]);
-            logits[id as usize] = raw[id as usize];
+        if ids.is_empty() {
+            ids = allowed.filter(|_| self.params.grammar.is_none()).unwrap_or(form);
+        }
+
+        match self.params.thought.as_ref().and_then(ThoughtBudget::closing_id) {
+            Some(id) => Some(IdSet::of(vocab, &[id])),
+            None => Some(ids),
         }
     }
 

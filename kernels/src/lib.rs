@@ -26,6 +26,7 @@ pub use cpu::{Cpu, Numerics};
 pub use op::{
     AttentionRows, ConvolutionInputs, DeltaHeads, DeltaInputs, DeviceLimits, DrawParams,
     DrawnScores, DrawnToken, EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, HostValues,
-    LayerPages, LayerRouting, LayerStates, LowRank, MatrixPart, OpError, Ops, PAGE, Placement,
-    Residual, RmsNorm, Rotation, Span, SpanState, StateMark, Step, TOP_MAX, Values,
+    IN_PROMPT, LayerPages, LayerRouting, LayerStates, LowRank, MatrixPart, OpError, Ops, PAGE,
+    POSITION_MAX, Penalties, Placement, ReplyCounts, Residual, RmsNorm, Rotation, ShapedDraw, Span,
+    SpanState, StateMark, Step, TOP_MAX, Values,
 };

@@ -3,6 +3,7 @@
 //! - [`Ops`]: all operations, in groups: device, buffers, weights, adapters, pages, steps, and the
 //!   mathematics of a step.
 //! - [`Step`]: the inputs of one step. [`DrawnToken`]: its result if the device draws.
+//!   [`ShapedDraw`]: a draw from logits that are changed first.
 //! - [`Heads`], [`Values`], [`LowRank`] and others: operands.
 //! - [`DeltaHeads`], [`SpanState`]: layers with a recurrent state, and the states of sequences.
 //! - [`OpError`]: why an operation failed.
@@ -16,6 +17,7 @@ mod error;
 mod limits;
 mod operands;
 mod recurrent;
+mod shape;
 mod step;
 
 use std::ops::Range;
@@ -32,8 +34,9 @@ pub use operands::{
 pub use recurrent::{
     ConvolutionInputs, DeltaHeads, DeltaInputs, LayerStates, SpanState, StateMark,
 };
+pub use shape::{IN_PROMPT, Penalties, ReplyCounts, ShapedDraw};
 pub(crate) use step::check_span_states;
-pub use step::{DrawParams, DrawnScores, DrawnToken, Span, Step, TOP_MAX};
+pub use step::{DrawParams, DrawnScores, DrawnToken, POSITION_MAX, Span, Step, TOP_MAX};
 
 /// The operations of a transformer on one device.
 pub trait Ops: Send {
@@ -442,6 +445,19 @@ pub trait Ops: Send {
         rows: usize,
         out: &mut Vec<u16>,
     ) -> Result<(), OpError>;
+
+    /// Makes the draws of the step that ran last, which had none, from its logits, `[R, vocab]`, and
+    /// changes some of them first: one draw for each wanted row, `None` if the host draws. The
+    /// logits stay as they are.
+    fn draw_shaped(
+        &mut self,
+        logits: &Self::Buffer,
+        vocab: usize,
+        draws: &[Option<ShapedDraw<'_>>],
+    ) -> Result<(), OpError> {
+        let _ = (logits, vocab, draws);
+        Ok(())
+    }
 
     /// Makes the draws of a step from its logits, `[R, vocab]`.
     fn draw(&self, step: &Step<'_>, logits: &Self::Buffer, vocab: usize) -> Result<(), OpError> {

@@ -90,8 +90,8 @@ def test_every_part_runs_and_holds(emulated, tmp_path):
         "peaked logits: as near to f32 as transformers",
     }
     # Five ways to compare for each of two models; two batches of the dense model by default and
-    # exactly, and of the mixture and the hybrid; the uneven requests of each.
-    assert len(report["table"]) == 2 * 5 + 4 * 2 + 3
+    # exactly, and of the mixture and the hybrid; the uneven requests of each; the penalties.
+    assert len(report["table"]) == 2 * 5 + 4 * 2 + 3 + 1
     operations = report["profile tiny"]["operations"]
     variants = {"usual", "cublaslt", "in order", "deterministic", "fixed", "upright", "wide",
                 "apart"}
@@ -101,7 +101,7 @@ def test_every_part_runs_and_holds(emulated, tmp_path):
     assert {path.name for path in (tmp_path / "out").iterdir()} == PLAIN | {ARCHIVE}
     left = rest(tmp_path / "out")
     logs = [text for name, text in left.items() if name.startswith("engine-")]
-    assert len(logs) == 11 and all("running on the GPU Emulated" in text for text in logs)
+    assert len(logs) == 12 and all("running on the GPU Emulated" in text for text in logs)
     assert json.loads(left["profile-tiny.json"])["operations"] == operations
     assert left["reference.txt"].count("torch is imported") == 1, "torch was imported again"
     begun = (tmp_path / "out/report.txt").read_text().split("\n== ")

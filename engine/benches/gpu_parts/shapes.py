@@ -44,6 +44,8 @@ OWN = {
 # The target share of the floor, by shape and batch.
 GOALS = {("qwen3-0.6b", 1): 0.4, ("qwen3-0.6b", 32): 0.6, ("qwen3-0.6b", 256): 0.8,
          ("qwen3-8b", 1): 0.7, ("qwen3-8b", 32): 0.7, ("qwen3-8b", 256): 0.75}
+# The most that penalties may cost: the time of a step with them, as a multiple of one without.
+PENALTIES_GOAL = 1.1
 HALF, SINGLE = 2, 4  # bytes
 INTERVAL = 4  # of so many layers of a hybrid, one has attention
 

@@ -6,7 +6,7 @@ import time
 from .compare import reference
 from .engine import Engine
 from .report import Skipped
-from .shapes import GOALS, cache_bytes, prompts_of, step_bytes
+from .shapes import GOALS, PENALTIES_GOAL, cache_bytes, prompts_of, step_bytes
 
 
 def bandwidth(run):
@@ -18,7 +18,7 @@ def bandwidth(run):
     run.report.fact("bandwidth", f"{max(run.rates) / 1e9:.0f} GB/s")
 
 
-def step_seconds(engine, prompts, counts):
+def step_seconds(engine, prompts, counts, **fields):
     """Returns the seconds of a decode step: the time of a long reply minus that of a short one, the
     least of two runs each. After the first run prompts come from the prefix cache, so only decoding
     differs."""
@@ -26,7 +26,7 @@ def step_seconds(engine, prompts, counts):
     for _ in range(2):
         for count in counts:
             start = time.perf_counter()
-            engine.ask(prompts, count)
+            engine.ask(prompts, count, **fields)
             took = time.perf_counter() - start
             least[count] = min(took, least.get(count, took))
     short, long = counts
@@ -101,6 +101,23 @@ def measure(run, name, config, source):
     with Engine(run, source) as engine:
         decode(run, name, config, engine, "default")
         mixed(run, name, config, engine)
+
+
+def penalties(run, name, config, source):
+    """Times decoding with a penalty, as Qwen3.5's recommended settings have it, beside decoding
+    without one."""
+    batch, context, counts = (4, 32, (2, 10)) if run.tiny else (256, 960, (4, 132))
+    prompts = prompts_of(config, batch, context)
+    with Engine(run, source) as engine:
+        plain, penalized = (step_seconds(engine, prompts, counts, temperature=1, **fields)
+                            for fields in ({}, {"presence_penalty": 1.5}))
+    ratio = penalized / plain
+    run.report.row(f"{name:11} penalties     batch {batch:3}: {1000 * penalized:8.3f} ms a step, "
+                   f"{1000 * plain:.3f} without, {ratio:.2f} times",
+                   shape=name, manner="penalties", batch=batch, seconds=penalized, plain=plain)
+    if not run.tiny:
+        run.report.check(f"{name}, penalties", ratio <= PENALTIES_GOAL,
+                         f"{ratio:.2f} times the time without, {PENALTIES_GOAL} wanted")
 
 
 def price(run, name, config, source):

@@ -2,8 +2,10 @@
 //!
 //! If the device samples all tokens of a step, the step may stay in flight: the next one takes the
 //! tokens from the device's memory and is launched before the host has read them. Reading tokens,
-//! checking for ends and sending outputs then cost the device no time. The results are the same as
-//! without, for three reasons:
+//! checking for ends and sending outputs then cost the device no time. If masks, penalties or biases
+//! change logits, the step is launched without its draws. These follow once the host has read the
+//! step before, while the device computes, so that masks know all tokens. The results are the same
+//! as without, for three reasons:
 //!
 //! - The device runs one step after the other. A page that is released, published or given to
 //!   another sequence while a step is in flight is written and read by *later* steps only, after
@@ -18,12 +20,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use kernels::{DrawnToken, OpError, Ops};
+use kernels::{DrawnToken, OpError, Ops, ShapedDraw};
 
 use super::EngineCore;
 use crate::error::ModelError;
 use crate::model::forward::{LogitRows, SequenceChunk};
-use crate::sample::is_distribution;
+use crate::sample::{DrawPlace, is_distribution};
 use crate::schedule::request::FinishReason;
 use crate::schedule::sequence::{Sequence, SequenceRank};
 
@@ -42,6 +44,8 @@ pub(super) struct InFlightStep {
     host_rows: Vec<usize>,
     /// The number of rows with logits.
     wanted: usize,
+    /// True if logits may have to be changed before the device samples: it has not sampled yet.
+    is_shaped: bool,
     /// The slots of the keys and values of all rows, if the model has experts.
     slots: Vec<usize>,
 }
@@ -109,6 +113,16 @@ impl InFlightStep {
         self.wanted = end;
     }
 
+    /// Leaves to the host what the device was to sample.
+    fn leave_to_host(&mut self) {
+        for rows in &mut self.sequences {
+            if let SampledBy::Device(at) = rows.sampled_by {
+                rows.sampled_by = SampledBy::Host(self.host_rows.len());
+                self.host_rows.push(at);
+            }
+        }
+    }
+
     fn rows_of(&self, sequence: &Sequence) -> Option<&SequenceRows> {
         let found = self.sequences.binary_search_by_key(&sequence.rank(), |rows| rows.rank);
         found.ok().map(|at| &self.sequences[at])
@@ -127,7 +141,7 @@ impl<O: Ops> EngineCore<O> {
     /// Launches a step with `counts[i]` tokens of each running sequence `i`.
     pub(super) fn launch(&mut self, counts: &[usize]) -> Result<InFlightStep, ModelError> {
         let (mut step, mut chunks) = (InFlightStep::default(), Vec::new());
-        let can_draw = self.model.can_draw();
+        let can_draw = self.draws_on_device;
         for (sequence, &count) in self.scheduler.running.iter_mut().zip(counts) {
             if count == 0 {
                 continue;
@@ -146,6 +160,8 @@ impl<O: Ops> EngineCore<O> {
                 true => sequence.sampler.draw(sequence.next_position(), self.logprobs_mode),
                 false => None,
             };
+            let may_change = sequence.sampler.is_shaped(sequence.next_position());
+            step.is_shaped |= draw.is_some() && may_change;
             step.add(sequence.rank(), first..end, is_sampled, draw.is_some());
 
             let previous = self.in_flight.as_ref();
@@ -165,6 +181,9 @@ impl<O: Ops> EngineCore<O> {
             });
         }
 
+        if step.is_shaped {
+            chunks.iter_mut().for_each(|chunk| chunk.draw = None);
+        }
         self.model.run(&mut chunks)?;
         if self.scheduler.routed.is_some() {
             self.model.fetch_routing()?;
@@ -172,6 +191,35 @@ impl<O: Ops> EngineCore<O> {
         }
         // A sequence that waits for the same pages finds them from the next step on.
         self.scheduler.publish();
+        Ok(step)
+    }
+
+    /// Has the device sample the tokens of a step whose logits are changed first. If it has no
+    /// memory for that, the host samples them.
+    pub(super) fn draw_shaped(
+        &mut self,
+        mut step: InFlightStep,
+    ) -> Result<InFlightStep, ModelError> {
+        if !step.is_shaped {
+            return Ok(step);
+        }
+        let (mode, vocab) = (self.logprobs_mode, self.model.vocab());
+        let mut draws: Vec<Option<ShapedDraw<'_>>> = Vec::new();
+        draws.resize_with(step.wanted, || None);
+        for sequence in &mut self.scheduler.running {
+            // A reply may have ended with the step before.
+            let Some(at) = step.device_token_of(sequence) else { continue };
+            let (reply, position) = (sequence.started, sequence.sampled());
+            draws[at] = sequence.sampler.shaped_draw(DrawPlace { reply, position, vocab }, mode);
+        }
+
+        match self.model.draw_shaped(&draws) {
+            Err(error @ OpError::Memory { .. }) => {
+                tracing::warn!(%error, "the host samples a step");
+                step.leave_to_host();
+            }
+            drawn => drawn?,
+        }
         Ok(step)
     }
 

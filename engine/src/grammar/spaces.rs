@@ -7,6 +7,8 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use llguidance::toktrie::TokEnv;
 use template::reasoning::CLOSE;
 
+use crate::id_set::IdSet;
+
 /// Most characters of white space in a row, as vLLM proposes it. JSON with an indent of two has
 /// that much down to its third level; what is deeper continues on the line.
 pub(super) const SPACES_MAX: usize = 8;
@@ -66,21 +68,22 @@ impl SpaceCount {
     }
 
     /// Excludes the ids that would make too much white space, unless no others are left.
-    pub(super) fn mask(&self, logits: &mut [f32]) {
+    pub(super) fn mask(&self, ids: &mut IdSet) {
         let is_too_much = |(leading, _): &&(usize, u32)| self.spaces + leading > SPACES_MAX;
-        let excluded: Vec<(usize, f32)> = match self.place {
+        let excluded: Vec<u32> = match self.place {
             JsonPlace::Between => self.tokens.leading.iter().take_while(is_too_much),
             _ => return,
         }
-        .map(|(_, id)| (*id as usize, logits[*id as usize]))
+        .map(|(_, id)| *id)
+        .filter(|id| ids.contains(*id))
         .collect();
         if excluded.is_empty() {
             return;
         }
 
-        excluded.iter().for_each(|(id, _)| logits[*id] = f32::NEG_INFINITY);
-        if logits.iter().all(|logit| *logit == f32::NEG_INFINITY) {
-            excluded.iter().for_each(|(id, logit)| logits[*id] = *logit);
+        ids.remove(excluded.iter().copied());
+        if ids.is_empty() {
+            excluded.iter().for_each(|id| ids.insert(*id));
         }
     }
 

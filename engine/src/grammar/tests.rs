@@ -26,7 +26,7 @@ fn walk(grammar: &Grammar, seed: u64) -> Option<String> {
     for position in 0..600 {
         let noise = |id| (mix(seed ^ mix(position * 1000 + id)) >> 40) as f32;
         let mut logits: Vec<f32> = (0..VOCAB as u64).map(noise).collect();
-        grammar.mask(&mut logits);
+        grammar.mask_logits(&mut logits);
         let best = (0..).zip(&logits).max_by(|a, b| a.1.total_cmp(b.1)).unwrap();
         assert!(*best.1 > f32::NEG_INFINITY, "nothing fits after {ids:?}");
         grammar.push(best.0);
@@ -92,7 +92,7 @@ fn white_space_between_the_parts_of_json_is_bounded() {
             let mut logits: Vec<f32> = (0..VOCAB).map(|id| -(id as f32)).collect();
             spaced.iter().for_each(|id| logits[*id as usize] += 1000.0);
             logits[opening as usize] = f32::NEG_INFINITY;
-            grammar.mask(&mut logits);
+            grammar.mask_logits(&mut logits);
             assert!(ids.len() < 300, "{:?}", tokenizer().decode(&ids, false));
             let best = (0..).zip(&logits).max_by(|a, b| a.1.total_cmp(b.1)).unwrap();
             grammar.push(best.0);
@@ -171,7 +171,7 @@ fn clones_go_their_own_ways() {
     let tokenizer = tokenizer();
     first.push(tokenizer.encode("a", false).unwrap()[0]);
     let mut logits = vec![0.0; VOCAB];
-    first.mask(&mut logits);
+    first.mask_logits(&mut logits);
     assert_eq!(logits.iter().filter(|logit| **logit == 0.0).count(), 1);
     let replies: Vec<String> = (0..20).filter_map(|seed| walk(&second, seed)).collect();
     assert!(replies.contains(&"ab".into()) && replies.contains(&"cd".into()));
@@ -241,7 +241,7 @@ fn a_form_that_takes_too_long_fails_and_others_go_on() {
     let begun = Instant::now();
     for _ in 0..600 {
         let mut logits = vec![0.0; VOCAB];
-        grammar.mask(&mut logits);
+        grammar.mask_logits(&mut logits);
         let allowed = logits.iter().position(|logit| *logit == 0.0 && !grammar.has_failed());
         let Some(id) = allowed else { break };
         grammar.push(id as u32);

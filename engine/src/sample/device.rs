@@ -1,19 +1,29 @@
 //! Tokens that the device samples.
 
-use kernels::{DrawParams, DrawnToken, TOP_MAX};
+use kernels::{DrawParams, DrawnToken, POSITION_MAX, Penalties, ShapedDraw, TOP_MAX};
 
 use super::Sampler;
 use super::params::{LogprobsMode, SampledToken, TokenCandidate, TokenScores};
+use crate::id_set::IdSet;
+
+/// The place of a token that the device samples.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DrawPlace {
+    /// A number that no other reply has.
+    pub(crate) reply: u64,
+    pub(crate) position: usize,
+    /// Ids of the vocabulary.
+    pub(crate) vocab: usize,
+}
 
 impl Sampler {
     /// Returns the parameters with which the device samples the token at `position`. None if only
-    /// the host can: for masks, penalties, biases, grammars, and more alternatives than the device
-    /// reports.
+    /// the host can: for logits in place of logprobs, for named alternatives or more of them than
+    /// the device reports, and for penalties of longer replies than it counts.
     pub(crate) fn draw(&self, position: usize, mode: LogprobsMode) -> Option<DrawParams> {
         let params = &self.params;
-        let needs_host = self.masks(position)
-            || self.shifts_logits()
-            || mode.is_logits()
+        let needs_host = mode.is_logits()
+            || self.history.has_penalties && position > POSITION_MAX
             || params.logprob_ids.is_some()
             || params.logprobs.is_some_and(|count| count > TOP_MAX);
         if needs_host {
@@ -29,6 +39,31 @@ impl Sampler {
             seed: params.seed,
             position,
         })
+    }
+
+    /// Returns true if the logits at `position` may have to be changed before the device samples.
+    pub(crate) fn is_shaped(&self, position: usize) -> bool {
+        self.masks(position) || self.shifts_logits()
+    }
+
+    /// Returns what the device samples with at the place of the next token, of which all tokens
+    /// before are known. None if only the host can sample it.
+    pub(crate) fn shaped_draw(
+        &mut self,
+        place: DrawPlace,
+        mode: LogprobsMode,
+    ) -> Option<ShapedDraw<'_>> {
+        let DrawPlace { reply, position, vocab } = place;
+        let params = self.draw(position, mode)?;
+        let allowed = self.allowed_ids(position, vocab).map(IdSet::into_words);
+        let penalties = self.history.has_penalties.then_some(Penalties {
+            repetition: self.params.repetition_penalty,
+            frequency: self.params.frequency_penalty,
+            presence: self.params.presence_penalty,
+            reply,
+            history: &self.history,
+        });
+        Some(ShapedDraw { params, allowed, biases: &self.params.logit_bias, penalties })
     }
 
     /// Accepts a token that the device sampled with the parameters of [`Sampler::draw`]. None if

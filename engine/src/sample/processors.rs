@@ -1,6 +1,8 @@
-//! Logits processors: masks and penalties, and the history of the reply that they need.
+//! Penalties, and the history of the reply that they and bad words need.
 
 use std::collections::{HashMap, HashSet};
+
+use kernels::{IN_PROMPT, ReplyCounts};
 
 use super::params::SamplingParams;
 
@@ -47,13 +49,12 @@ impl TokenHistory {
         }
     }
 
-    /// Excludes the last id of each word whose other ids end the reply so far.
-    pub(super) fn forbid_bad_words(&self, logits: &mut [f32], words: &[Vec<u32>]) {
-        let completing = words.iter().filter_map(|word| {
+    /// The last id of each word whose other ids end the reply so far.
+    pub(super) fn completing(&self, words: &[Vec<u32>]) -> impl Iterator<Item = u32> {
+        words.iter().filter_map(|word| {
             let (last, start) = word.split_last()?;
             self.tail.ends_with(start).then_some(*last)
-        });
-        forbid(logits, completing);
+        })
     }
 
     /// Applies the repetition penalty, then the frequency and the presence penalty.
@@ -79,25 +80,11 @@ impl TokenHistory {
     }
 }
 
-/// Excludes these ids.
-pub(super) fn forbid(logits: &mut [f32], ids: impl Iterator<Item = u32>) {
-    for id in ids {
-        if let Some(logit) = logits.get_mut(id as usize) {
-            *logit = f32::NEG_INFINITY;
-        }
-    }
-}
-
-/// Excludes all ids but the `allowed` ones, which ascend.
-pub(super) fn allow_only(logits: &mut [f32], allowed: &[u32]) {
-    let mut next = 0;
-    for id in allowed.iter().map(|id| *id as usize) {
-        if let Some(between) = logits.get_mut(next..id) {
-            between.fill(f32::NEG_INFINITY);
-        }
-        next = id + 1;
-    }
-    if let Some(rest) = logits.get_mut(next..) {
-        rest.fill(f32::NEG_INFINITY);
+impl ReplyCounts for TokenHistory {
+    fn counts(&self) -> Vec<(u32, u32)> {
+        let in_prompt = |id: &u32| if self.prompt.contains(id) { IN_PROMPT } else { 0 };
+        let said = self.counts.iter().map(|(id, count)| (*id, count | in_prompt(id)));
+        let prompt_only = self.prompt.iter().filter(|id| !self.counts.contains_key(id));
+        said.chain(prompt_only.map(|id| (*id, IN_PROMPT))).collect()
     }
 }

@@ -6,7 +6,11 @@ use crate::path::escapes::form_decoded;
 
 /// The decoded parameters of a query, in their order.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Query(Vec<(String, String)>);
+pub struct Query {
+    pairs: Vec<(String, String)>,
+    /// The names that are followed by `=` and nothing.
+    emptied: Vec<String>,
+}
 
 impl Query {
     /// Decodes a query. Each parameter may be there once.
@@ -23,6 +27,7 @@ impl Query {
     /// [`BadRequest`] that names another parameter that is there twice.
     pub fn with_lists(query: Option<&str>, lists: &[&str]) -> Result<Self, BadRequest> {
         let mut parameters: Vec<(String, String)> = Vec::new();
+        let mut emptied = Vec::new();
         for pair in query.unwrap_or("").split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (name, value) = (form_decoded(name), form_decoded(value));
@@ -30,9 +35,12 @@ impl Query {
             if is_repeated && !lists.contains(&name.as_str()) {
                 return Err(BadRequest(format!("`{name}` is given twice")));
             }
+            if pair.ends_with('=') && value.is_empty() {
+                emptied.push(name.clone());
+            }
             parameters.push((name, value));
         }
-        Ok(Self(parameters))
+        Ok(Self { pairs: parameters, emptied })
     }
 
     /// Refuses a parameter that is not among `known`.
@@ -40,7 +48,7 @@ impl Query {
     /// # Errors
     /// [`BadRequest`] with the known name that may be meant.
     pub fn check_known(&self, known: &[&str]) -> Result<(), BadRequest> {
-        match self.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
+        match self.pairs.iter().find(|(name, _)| !known.contains(&name.as_str())) {
             Some((name, _)) => Err(BadRequest(unknown_name("a parameter", name, known))),
             None => Ok(()),
         }
@@ -48,25 +56,28 @@ impl Query {
 
     /// The value of a parameter.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
+        self.pairs.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
     /// All values of a parameter that may be repeated.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(other, _)| other == name).map(|(_, value)| value.as_str())
+        self.pairs.iter().filter(move |(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
-    /// The value of a flag, or `default` if it is absent.
+    /// The value of a flag, or `default` if it is absent. A name alone is true.
     ///
     /// # Errors
-    /// As those of [`flag`].
+    /// As those of [`flag`], and [`BadRequest`] for a name with `=` and nothing behind it.
     pub fn flag(&self, name: &str, default: bool) -> Result<bool, BadRequest> {
+        if self.emptied.iter().any(|emptied| emptied == name) {
+            return Err(no_flag(name));
+        }
         self.get(name).map_or(Ok(default), |text| flag(name, text))
     }
 
     /// The parameters as pairs of name and value.
     pub fn pairs(&self) -> &[(String, String)] {
-        &self.0
+        &self.pairs
     }
 }
 
@@ -83,8 +94,12 @@ pub fn flag(name: &str, text: &str) -> Result<bool, BadRequest> {
     match (is_one(&TRUE), is_one(&FALSE)) {
         (true, _) => Ok(true),
         (_, true) => Ok(false),
-        _ => Err(BadRequest(format!("`{name}` is not true or false"))),
+        _ => Err(no_flag(name)),
     }
+}
+
+fn no_flag(name: &str) -> BadRequest {
+    BadRequest(format!("`{name}` is not true or false"))
 }
 
 #[cfg(test)]
@@ -93,7 +108,7 @@ mod tests {
 
     #[test]
     fn queries_are_decoded_and_name_a_parameter_once() {
-        let read = |query| Query::parse(Some(query)).unwrap().0;
+        let read = |query| Query::parse(Some(query)).unwrap().pairs;
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(
             read("kind=main%2Cfork&a=b+c&d"),
@@ -113,12 +128,12 @@ mod tests {
 
     #[test]
     fn a_flag_is_true_or_false_and_nothing_else() {
-        let query = "a&b=true&c=1&d=Yes&e=True&f=false&g=0&i=False&j=maybe&k=2";
+        let query = "a&b=true&c=1&d=Yes&e=True&f=false&g=0&i=False&j=maybe&k=2&l=";
         let query = Query::parse(Some(query)).unwrap();
         let flag = |name| query.flag(name, false);
         assert!(["a", "b", "c", "d", "e"].iter().all(|name| flag(name) == Ok(true)));
         assert!(["f", "g", "i"].iter().all(|name| query.flag(name, true) == Ok(false)));
-        assert!(flag("j").is_err() && flag("k").is_err());
+        assert!(["j", "k", "l"].iter().all(|name| flag(name).is_err()));
         assert_eq!((flag("h"), query.flag("h", true)), (Ok(false), Ok(true)));
     }
 

@@ -5,8 +5,9 @@
 struct Shared {
     // How the row is read: as it is sampled from, and as ranks and order go by it.
     Row row, shown;
+    const float* given;   // the model's own logits
     SampleParams own;
-    float highest[TILE];  // of each tile, as the model gave it
+    float highest[TILE];  // of each tile, before temperature
     double sums[TILE];    // of the weights of each tile that are left
     unsigned high[BINS], low[BINS];
     float list[LIST];

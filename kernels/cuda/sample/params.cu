@@ -2,8 +2,15 @@
 //
 // Two launches a step, R rows of parameters, `tiles = (vocab + 1023) / 1024`:
 //
-//   sample_tiles<<<((tiles + 7) / 8, R), 256>>>(logits, params, tiles, vocab, stride)
-//   sample_rows <<<R, 1024>>>(logits, params, tiles, ids, scores, top, vocab, stride, most)
+//   sample_tiles<<<((tiles + 7) / 8, R), 256>>>(logits, params, tiles, shaped, vocab, stride)
+//   sample_rows <<<R, 1024>>>(logits, params, tiles, ids, scores, top, shaped, counts, vocab,
+//                             stride, most)
+//
+// In front of them two more if rows have masks, biases or penalties, S rows of `RowShape`, and N
+// replies whose tokens are not counted yet:
+//
+//   begin_counts<<<N, 1024>>>(seeds, words, counts, vocab)
+//   shape_logits<<<(tiles, S), 256>>>(logits, shapes, words, counts, shaped, vocab, stride)
 //
 // No dynamic shared memory. `vocab` is 1 to 1,048,576; a row of logits begins every `stride`
 // elements (`stride >= vocab`; 16-byte loads where `stride % 4 == 0`, single ones elsewhere).
@@ -12,6 +19,7 @@
 //     const float* logits,         // [rows, stride]
 //     const SampleParams* params,  // [R]
 //     SampleTile* tiles,           // [R, tiles], 24 bytes each: scratch between the two
+//     const float* shaped,         // [S, stride]; may be null if no row is shaped
 //     int vocab, int stride);
 //
 // extern "C" __global__ void sample_rows(
@@ -19,9 +27,13 @@
 //     int* ids,                    // [R]: what `embed` takes as `sampled`; -1 for padding
 //     SampleScores* scores,        // [R]; not written where `top_n < 0` or for padding
 //     SampleCandidate* top,        // [R, most]; the first `top_n` of a row are written
+//     const float* shaped,
+//     unsigned short* counts,      // [slots, count_stride(vocab)]; may be null without penalties
 //     int vocab, int stride, int most);  // most <= 32, top_n <= most
+//
+// `begin_counts` and `shape_logits` are described in `shape.cu`.
 
-// How to choose one token; 40 bytes.
+// How to choose one token; 48 bytes.
 struct SampleParams {
     float temperature;  // below 1e-5 is greedy: no filters, logits as they are
     float top_p;        // 1 is off
@@ -32,6 +44,8 @@ struct SampleParams {
     unsigned long long seed;
     int position;       // of the token in its reply, which counts the draws
     int raw;            // 1: rank and order are those of the model's own logits, 0: the processed
+    int shaped;         // row of the changed logits that are drawn from; -1 for the model's own
+    int slot;           // of the counts of its reply, which the token is added to; -1 for none
 };
 
 // 16 bytes.
@@ -54,8 +68,8 @@ struct SampleCandidate {
 struct SampleTile {
     double processed;  // sum of exp(value - highest value of the tile)
     double raw;
-    float highest;  // raw
-    int pad;
+    float highest;  // of the logits that are drawn from, before temperature
+    float raw_highest;
 };
 
 #define TILE 1024  // ids

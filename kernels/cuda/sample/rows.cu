@@ -28,7 +28,7 @@ struct Sums {
     double log_sum, log_raw_sum;
 
     __device__ __forceinline__ SampleCandidate candidate(const Row& row, int id) const {
-        const float logit = row.logits[id], value = row.processed(logit);
+        const float logit = shared.given[id], value = row.processed(row.logits[id]);
         const double processed = (double)(value - highest) - log_sum;
         const double raw = (double)(logit - raw_highest) - log_raw_sum;
         return {id, value >= floor ? (float)processed : -infinity(), (float)raw, 0};
@@ -37,7 +37,8 @@ struct Sums {
 
 extern "C" __global__ void __launch_bounds__(TILE) sample_rows(
     const float* logits, const SampleParams* params, const SampleTile* tiles, int* ids,
-    SampleScores* scores, SampleCandidate* top, int vocab, int stride, int most) {
+    SampleScores* scores, SampleCandidate* top, const float* shaped, unsigned short* counts,
+    int vocab, int stride, int most) {
     take_over();
     if (params[blockIdx.x].row < 0) {
         if (threadIdx.x == 0) ids[blockIdx.x] = -1;
@@ -45,20 +46,25 @@ extern "C" __global__ void __launch_bounds__(TILE) sample_rows(
     }
     if (threadIdx.x == 0) {
         shared.own = params[blockIdx.x];
-        shared.row = shared.shown = row_of(logits, shared.own, vocab, stride);
-        if (shared.own.raw) shared.shown.divisor = 1.0f;
+        shared.row = shared.shown = row_of(logits, shaped, shared.own, vocab, stride);
+        shared.given = logits + (long long)shared.own.row * stride;
+        if (shared.own.raw) {
+            shared.shown.divisor = 1.0f;
+            shared.shown.logits = shared.given;
+        }
     }
     __syncthreads();
     const int count = (vocab + TILE - 1) / TILE, thread = threadIdx.x;
     const bool greedy = shared.own.temperature < GREEDY_BELOW;
 
     // All tiles to one.
-    SampleTile tile = {0.0, 0.0, -infinity(), 0};
+    SampleTile tile = {0.0, 0.0, -infinity(), -infinity()};
     if (thread < count) tile = tiles[(long long)blockIdx.x * count + thread];
     shared.highest[thread] = tile.highest;
     Sums sums;
-    sums.raw_highest = highest_of_block(tile.highest);
-    sums.highest = shared.row.processed(sums.raw_highest);
+    const float highest = highest_of_block(tile.highest);
+    sums.highest = shared.row.processed(highest);
+    sums.raw_highest = shared.own.shaped < 0 ? highest : highest_of_block(tile.raw_highest);
     sums.floor = -infinity();
     const bool finite = fabsf(sums.highest) < infinity();
     const double distance = (double)shared.row.processed(tile.highest) - (double)sums.highest;
@@ -78,19 +84,24 @@ extern "C" __global__ void __launch_bounds__(TILE) sample_rows(
         const double at = uniform(shared.own.seed, shared.own.position);
         id = draw(shared.row, sums.highest, sums.floor, at);
     }
-    if (thread == 0) ids[blockIdx.x] = id;
+    if (thread == 0) {
+        ids[blockIdx.x] = id;
+        if (shared.own.slot >= 0) counts_of(counts, shared.own.slot, vocab)[id] += 1;
+    }
     if (shared.own.top_n < 0) return;
 
     // What is known about it.
     double raw = 0.0;
     if (thread < count && finite) {
-        raw = tiles[(long long)blockIdx.x * count + thread].raw;
-        raw *= exp((double)shared.highest[thread] - (double)sums.raw_highest);
+        const SampleTile own = tiles[(long long)blockIdx.x * count + thread];
+        raw = own.raw * exp((double)own.raw_highest - (double)sums.raw_highest);
+        // From here on only what is shown is looked at.
+        if (shared.own.raw) shared.highest[thread] = own.raw_highest;
     }
     __syncthreads();
     sums.log_raw_sum = log(sum_of_block(raw));
     sums.log_sum = log(sum);
-    const int rank = count_at_least(shared.shown, shared.shown.processed(shared.row.logits[id]));
+    const int rank = count_at_least(shared.shown, shared.shown.processed(shared.shown.logits[id]));
     if (thread == 0) {
         const SampleCandidate chosen = sums.candidate(shared.row, id);
         scores[blockIdx.x] = {id, chosen.processed, chosen.raw, rank};

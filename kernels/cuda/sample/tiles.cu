@@ -41,10 +41,24 @@ struct Row {
     }
 };
 
-__device__ __forceinline__ Row row_of(const float* logits, const SampleParams& params, int vocab,
-                                      int stride) {
+// What a token is drawn from: changed logits, or else the model's own.
+__device__ __forceinline__ Row row_of(const float* logits, const float* shaped,
+                                      const SampleParams& params, int vocab, int stride) {
     const float divisor = params.temperature < GREEDY_BELOW ? 1.0f : params.temperature;
-    return {logits + (long long)params.row * stride, vocab, stride % 4 == 0, divisor};
+    const float* const from = params.shaped < 0 ? logits : shaped;
+    const long long row = params.shaped < 0 ? params.row : params.shaped;
+    return {from + row * stride, vocab, stride % 4 == 0, divisor};
+}
+
+// The highest of a lane's 32 logits of a tile over the warp, which has them all.
+__device__ __forceinline__ float highest_of_tile(const float (&low)[16], const float (&high)[16]) {
+    float highest = -infinity();
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        highest = low[i] > highest ? low[i] : highest;
+        highest = high[i] > highest ? high[i] : highest;
+    }
+    return warp_max(highest);
 }
 
 // A lane's sum of exp(value - highest) over the values of half a tile that reach a floor. The tree
@@ -67,32 +81,40 @@ __device__ __forceinline__ float sum_of_half(const float (&logits)[16], float di
 }
 
 extern "C" __global__ void __launch_bounds__(256) sample_tiles(
-    const float* logits, const SampleParams* params, SampleTile* tiles, int vocab, int stride) {
+    const float* logits, const SampleParams* params, SampleTile* tiles, const float* shaped,
+    int vocab, int stride) {
     take_over();
     const int count = (vocab + TILE - 1) / TILE;
     const int tile = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     const SampleParams own = params[blockIdx.y];
     if (own.row < 0 || tile >= count) return;
-    const Row row = row_of(logits, own, vocab, stride);
-    float low[16], high[16];
-    row.load_half(low, tile * TILE, lane);
-    row.load_half(high, tile * TILE + TILE / 2, lane);
-    float highest = -infinity();
-#pragma unroll
-    for (int i = 0; i < 16; i++) {
-        highest = low[i] > highest ? low[i] : highest;
-        highest = high[i] > highest ? high[i] : highest;
-    }
-    highest = warp_max(highest);
+    const Row row = row_of(logits, shaped, own, vocab, stride);
+    float low[16], high[16], highest;
     const bool greedy = own.temperature < GREEDY_BELOW, scored = own.top_n >= 0;
     const auto sum = [&](float divisor) {
         const float most = highest / divisor, none = -infinity();
         const double first = sum_of_half(low, divisor, most, none);
         return sum_of_warp(first + (double)sum_of_half(high, divisor, most, none));
     };
-    SampleTile out = {0.0, 0.0, highest, 0};
-    const bool same = row.divisor == 1.0f;
-    if (scored || (same && !greedy)) out.raw = sum(1.0f);
-    out.processed = same ? out.raw : sum(row.divisor);
+    SampleTile out = {0.0, 0.0, 0.0f, 0.0f};
+    if (own.shaped >= 0) {
+        // The model's own first. The registers are then those of the changed logits.
+        const Row given = {logits + (long long)own.row * stride, vocab, row.whole, 1.0f};
+        given.load_half(low, tile * TILE, lane);
+        given.load_half(high, tile * TILE + TILE / 2, lane);
+        out.raw_highest = highest = highest_of_tile(low, high);
+        if (scored) out.raw = sum(1.0f);
+    }
+    row.load_half(low, tile * TILE, lane);
+    row.load_half(high, tile * TILE + TILE / 2, lane);
+    out.highest = highest = highest_of_tile(low, high);
+    if (own.shaped >= 0) {
+        if (scored || !greedy) out.processed = sum(row.divisor);
+    } else {
+        const bool same = row.divisor == 1.0f;
+        out.raw_highest = highest;
+        if (scored || (same && !greedy)) out.raw = sum(1.0f);
+        out.processed = same ? out.raw : sum(row.divisor);
+    }
     if (lane == 0) tiles[(long long)blockIdx.y * count + tile] = out;
 }

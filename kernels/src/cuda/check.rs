@@ -19,6 +19,7 @@ mod norm;
 mod recurrent;
 mod rope;
 mod sample;
+mod shape;
 mod weights;
 
 use std::time::Instant;
@@ -42,6 +43,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("gemm", gemm::gemm),
     ("gemm_gated", gemm::gated),
     ("sample", sample::sample),
+    ("shape", shape::shape),
     ("lora", lora::lora),
     ("route", experts::route),
     ("sort_pairs", experts::sort_pairs),

@@ -100,6 +100,21 @@ pub fn sample_rows(rows: usize) -> Grid {
     Grid::line(rows, SAMPLE_TILE as u32)
 }
 
+/// Grid of `begin_counts`.
+pub fn begin_counts(replies: usize) -> Grid {
+    Grid::line(replies, SAMPLE_TILE as u32)
+}
+
+/// Grid of `shape_logits`.
+pub fn shape_logits(rows: usize, vocab: usize) -> Grid {
+    plane(vocab.div_ceil(SAMPLE_TILE), rows, 256)
+}
+
+/// Bytes of the counts of one reply.
+pub fn count_bytes(vocab: usize) -> usize {
+    2 * vocab.next_multiple_of(8)
+}
+
 /// Bytes of scratch memory between `sample_tiles` and `sample_rows`.
 pub fn sample_scratch(rows: usize, vocab: usize) -> usize {
     rows * vocab.div_ceil(SAMPLE_TILE) * 24
@@ -132,6 +147,8 @@ mod tests {
             expand(rows, 3, 4096),
             sample_tiles(rows, SampleParams::VOCAB_MAX),
             sample_rows(rows),
+            begin_counts(rows),
+            shape_logits(rows, SampleParams::VOCAB_MAX),
             experts::route(rows, experts::EXPERTS_MAX),
             experts::combine(rows, 4096),
             attention::grid(rows, heads),

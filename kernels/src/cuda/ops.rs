@@ -9,6 +9,7 @@ pub(super) mod experts;
 pub(super) mod launch;
 mod products;
 pub(super) mod recurrent;
+mod shaped;
 mod weights;
 
 use std::ops::Range;
@@ -22,8 +23,8 @@ use super::tensor::{CudaBuffer, CudaMatrix, CudaPages, Storage};
 use crate::op::{
     AttentionRows, ConvolutionInputs, DeltaHeads, DeltaInputs, DeviceLimits, DrawnToken,
     ExpertChoice, ExpertMatrices, Heads, LayerPages, LayerRouting, LayerStates, LowRank,
-    MatrixPart, OpError, Ops, Placement, Residual, RmsNorm, Rotation, Step, TOP_MAX, Values,
-    check_len,
+    MatrixPart, OpError, Ops, Placement, Residual, RmsNorm, Rotation, ShapedDraw, Step, TOP_MAX,
+    Values, check_len,
 };
 use adapters::CudaAdapters;
 use experts::CudaRouting;
@@ -460,6 +461,15 @@ impl Ops for Cuda {
         routing.take(rows, out)
     }
 
+    fn draw_shaped(
+        &mut self,
+        logits: &CudaBuffer,
+        vocab: usize,
+        draws: &[Option<ShapedDraw<'_>>],
+    ) -> Result<(), OpError> {
+        self.run_shaped_draws(logits, vocab, draws)
+    }
+
     fn draw(&self, _: &Step<'_>, logits: &CudaBuffer, vocab: usize) -> Result<(), OpError> {
         let shape = self.shape();
         if !shape.draws {
@@ -472,7 +482,8 @@ impl Ops for Cuda {
 
         // The vocabulary is also the stride of the logits.
         let (params, width) = (self.words_at(self.offsets().draws), Arg::from(vocab));
-        let tile_args = [pointer(&logits.storage), params, tiles, width, width];
+        let none = Arg::Pointer(0);
+        let tile_args = [pointer(&logits.storage), params, tiles, none, width, width];
         self.launch("sample_tiles", grid::sample_tiles(wanted, vocab), &tile_args)?;
 
         let row_args = [
@@ -482,6 +493,8 @@ impl Ops for Cuda {
             pointer(&self.draws.ids),
             pointer(&self.draws.scores),
             pointer(&self.draws.top),
+            none,
+            none,
             width,
             width,
             Arg::from(TOP_MAX),

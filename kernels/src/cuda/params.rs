@@ -61,6 +61,10 @@ pub struct SampleParams {
     pub position: i32,
     /// True for rank and order by the model's own logits.
     pub raw: bool,
+    /// Row of the changed logits that are drawn from; -1 for the model's own.
+    pub shaped: i32,
+    /// Slot of the counts that the token is added to; -1 for none.
+    pub slot: i32,
 }
 
 impl SampleParams {
@@ -70,7 +74,7 @@ impl SampleParams {
     pub const VOCAB_MAX: usize = SAMPLE_TILE * SAMPLE_TILE;
 
     /// Number of words on the device.
-    pub const WORDS: usize = 10;
+    pub const WORDS: usize = 12;
 
     /// Returns the words that the device reads.
     pub fn words(&self) -> [u32; SampleParams::WORDS] {
@@ -85,7 +89,70 @@ impl SampleParams {
             (self.seed >> 32) as u32,
             self.position.cast_unsigned(),
             self.raw.into(),
+            self.shaped.cast_unsigned(),
+            self.slot.cast_unsigned(),
         ]
+    }
+}
+
+/// The changes of a row of logits before a token is drawn. Offsets count words.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RowShape {
+    /// Row of the logits.
+    pub row: i32,
+    /// Slot of the counts of its reply; -1 for no penalties.
+    pub slot: i32,
+    /// Repetition penalty; one is off.
+    pub repetition: f32,
+    /// Frequency penalty; zero is off.
+    pub frequency: f32,
+    /// Presence penalty; zero is off.
+    pub presence: f32,
+    /// Offset of pairs of an id and a bias.
+    pub biases: i32,
+    /// Number of biases.
+    pub bias_count: i32,
+    /// Offset of a bit for each id; -1 if all may be drawn.
+    pub mask: i32,
+}
+
+impl RowShape {
+    /// Number of words on the device.
+    pub const WORDS: usize = 8;
+
+    /// Returns the words that the device reads.
+    pub fn words(&self) -> [u32; RowShape::WORDS] {
+        [
+            self.row.cast_unsigned(),
+            self.slot.cast_unsigned(),
+            self.repetition.to_bits(),
+            self.frequency.to_bits(),
+            self.presence.to_bits(),
+            self.biases.cast_unsigned(),
+            self.bias_count.cast_unsigned(),
+            self.mask.cast_unsigned(),
+        ]
+    }
+}
+
+/// The counts with which the slot of a reply begins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CountSeed {
+    /// The slot.
+    pub slot: i32,
+    /// Offset of pairs of an id and its count, in words.
+    pub first: i32,
+    /// Number of pairs.
+    pub count: i32,
+}
+
+impl CountSeed {
+    /// Number of words on the device.
+    pub const WORDS: usize = 4;
+
+    /// Returns the words that the device reads.
+    pub fn words(&self) -> [u32; CountSeed::WORDS] {
+        [self.slot.cast_unsigned(), self.first.cast_unsigned(), self.count.cast_unsigned(), 0]
     }
 }
 

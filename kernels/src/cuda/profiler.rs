@@ -292,10 +292,10 @@ pub(super) fn kernel_cost(
         }
         "attention_combine" => split_sums_bytes(tiles, heads) + 2 * rows * heads.query_width(),
         "sample_tiles" => {
-            let vocab = int_arg(args, 3);
+            let vocab = int_arg(args, 4);
             4 * wanted * vocab + grid::sample_scratch(wanted, vocab)
         }
-        "sample_rows" => grid::sample_scratch(wanted, int_arg(args, 6)),
+        "sample_rows" => grid::sample_scratch(wanted, int_arg(args, 8)),
         _ => 0,
     };
     (name.to_owned(), bytes)

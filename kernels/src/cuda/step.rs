@@ -3,6 +3,7 @@
 
 pub(super) mod draws;
 pub(super) mod plan;
+pub(super) mod shaping;
 pub(super) mod tiles;
 
 use std::cell::{Cell, RefCell};
@@ -26,6 +27,7 @@ use super::variant::Variant;
 use crate::op::{Heads, OpError, PAGE, Span, Step, check_index, check_slots, check_span_states};
 use draws::Draws;
 use plan::{StepPlan, StepShape, padded};
+use shaping::Shaping;
 use tiles::TileRules;
 
 /// Maximum number of elements of a head, and the number of which it is a multiple.
@@ -77,6 +79,7 @@ pub struct Cuda {
     /// Sums that `attention_tall` leaves while it sums the next split.
     pub(super) totals: Storage,
     pub(super) draws: Draws,
+    pub(super) shaping: Shaping,
     /// Between the two kernels of low-rank additions.
     pub(super) lora_scratch: RefCell<Storage>,
     graphs: HashMap<(StepShape, Variant), CachedStep>,
@@ -188,6 +191,7 @@ impl Cuda {
             arrived: Storage::new(&device, 0)?,
             totals: Storage::new(&device, 0)?,
             draws: Draws::new(&device)?,
+            shaping: Shaping::new(&device)?,
             lora_scratch: RefCell::new(Storage::new(&device, 0)?),
             graphs: HashMap::new(),
             usual: variant,
@@ -245,7 +249,7 @@ impl Cuda {
         if self.plan.shape.draws {
             let requested =
                 step.draws.iter().map(|draw| draw.as_ref().map(|draw| draw.top)).collect();
-            self.draws.fetch(&self.plan, requested).map_err(|error| error.of("run"))?;
+            self.draws.fetch(self.plan.top, requested).map_err(|error| error.of("run"))?;
         }
         Ok(())
     }
@@ -325,6 +329,7 @@ impl Cuda {
         self.totals = Storage::new(&self.device, 0)?;
         self.lora_scratch.replace(Storage::new(&self.device, 0)?);
         self.draws.tiles.replace(Storage::new(&self.device, 0)?);
+        self.shaping = Shaping::new(&self.device)?;
         Ok(())
     }
 
@@ -353,7 +358,7 @@ impl Cuda {
         let waiting = if shape.tall > 0 { shape.rows } else { 0 };
         self.totals.reserve(tall::totals_bytes(waiting, self.heads))?;
         if shape.draws {
-            self.draws.reserve(&self.device, shape)?;
+            self.draws.reserve(&self.device, shape.wanted)?;
         }
         Ok(())
     }

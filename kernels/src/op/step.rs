@@ -24,9 +24,12 @@ pub struct DrawParams {
     pub raw: bool,
     /// Seed; the draw depends on it and on the position.
     pub seed: u64,
-    /// Index of the token in its reply.
+    /// Index of the token in its reply. At most [`POSITION_MAX`] with penalties.
     pub position: usize,
 }
+
+/// Maximum position of a token with penalties: counts have 15 bits.
+pub const POSITION_MAX: usize = 0x7ffe;
 
 /// Maximum number of likeliest tokens that a device reports for a row.
 pub const TOP_MAX: usize = 32;

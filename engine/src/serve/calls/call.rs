@@ -88,14 +88,14 @@ impl HttpCall {
 
     /// Parses the body, which must be a JSON object, and drops it.
     pub(crate) fn fields(self) -> Result<Fields, ApiError> {
-        let fields = Fields::parse(&self.body)?.declared_as(self.declared);
+        let fields = Fields::parse(&self.body)?.declared_as(self.declared)?;
         Ok(fields.with_cache_scope(self.cache_scope()).holding(self.lease))
     }
 
     /// Parses the body, where an empty body stands for `{}`.
     pub(crate) fn fields_or_empty(self) -> Result<Fields, ApiError> {
         match self.body.iter().all(u8::is_ascii_whitespace) {
-            true => Ok(Fields::default().declared_as(self.declared)),
+            true => Fields::default().declared_as(self.declared),
             false => self.fields(),
         }
     }

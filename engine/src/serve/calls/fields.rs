@@ -1,8 +1,9 @@
 //! The fields of a JSON request.
 //!
 //! An absent field and a null are the same. A wrong type is refused by the field's name. A route
-//! declares the fields that it reads, and the OpenAPI document is made from these; in a debug
-//! build, reading a field that the route does not declare panics.
+//! declares the fields that it reads, and the OpenAPI document is made from these: a field has the
+//! type that it is declared with, whether the request makes use of it or not. In a debug build,
+//! reading a field that the route does not declare panics.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -65,8 +66,19 @@ impl Fields {
     }
 
     /// Names the fields that may be read.
-    pub(crate) fn declared_as(self, declared: &'static [&'static [Field]]) -> Fields {
-        Fields { declared: Some(declared), ..self }
+    ///
+    /// # Errors
+    /// 400 that names a field whose type is not the declared one.
+    pub(crate) fn declared_as(
+        self,
+        declared: &'static [&'static [Field]],
+    ) -> Result<Fields, ApiError> {
+        let fields = Fields { declared: Some(declared), ..self };
+        for (name, value) in fields.map.iter().filter(|(_, value)| !value.is_null()) {
+            let json_type = fields.declaration(name).and_then(|field| field.json_type);
+            json_type.map_or(Ok(()), |json_type| check_type(name, value, json_type))?;
+        }
+        Ok(fields)
     }
 
     /// Sets the scope within which prefixes are shared.
@@ -246,6 +258,25 @@ impl Fields {
     fn declaration(&self, name: &str) -> Option<&'static Field> {
         self.declared?.iter().copied().flatten().find(|field| field.name == name)
     }
+}
+
+/// Refuses a value that is not of JSON's type of that name.
+fn check_type(name: &str, value: &Value, json_type: &str) -> Result<(), ApiError> {
+    let (is_right, expected) = match json_type {
+        "array" => (value.is_array(), "must be a list"),
+        "boolean" => (value.is_boolean(), "must be a boolean"),
+        "integer" => (is_integer(value), "must be an integer"),
+        "number" => (value.is_number(), "must be a number"),
+        "object" => (value.is_object(), "must be an object"),
+        "string" => (value.is_string(), "must be a string"),
+        _ => (true, ""),
+    };
+    if is_right { Ok(()) } else { Err(ApiError::bad_field(name, expected)) }
+}
+
+/// True for a number without a fraction, of any size.
+fn is_integer(value: &Value) -> bool {
+    value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0)
 }
 
 /// Returns a float that is an integer of at most 53 bits.

@@ -1,5 +1,6 @@
 //! The fields that say how tokens are chosen and when a reply ends.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -117,7 +118,8 @@ fn parse_logit_bias(fields: &Fields, model: &ModelInfo) -> Result<Arc<[(u32, f32
     const FIELD: &str = "logit_bias";
     let Some(map) = fields.object(FIELD)? else { return Ok(Arc::default()) };
 
-    let mut biases = Vec::with_capacity(map.len());
+    // Several spellings of an id add up.
+    let mut biases: BTreeMap<u32, f32> = BTreeMap::new();
     for (key, value) in map {
         let Some(id) = key.parse::<u32>().ok().filter(|id| (*id as usize) < model.vocab) else {
             let vocab = model.vocab;
@@ -127,9 +129,9 @@ fn parse_logit_bias(fields: &Fields, model: &ModelInfo) -> Result<Arc<[(u32, f32
         let Some(bias) = value.as_f64() else {
             return Err(ApiError::bad_field(FIELD, format!("has no number at `{key}`")));
         };
-        biases.push((id, bias.clamp(-MAX_BIAS, MAX_BIAS) as f32));
+        *biases.entry(id).or_default() += bias.clamp(-MAX_BIAS, MAX_BIAS) as f32;
     }
-    Ok(biases.into())
+    Ok(biases.into_iter().collect())
 }
 
 fn parse_allowed(fields: &Fields, model: &ModelInfo) -> Result<Option<Arc<[u32]>>, ApiError> {

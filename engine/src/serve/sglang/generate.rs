@@ -89,7 +89,7 @@ pub(crate) async fn answer(
 
 /// Handles `/health_generate`: samples one token, in its turn among the calls that wait.
 pub(crate) async fn probe(state: &Arc<ServerState>, _: HttpCall) -> Result<HttpReply, ApiError> {
-    let fields = Fields::parse(PROBE)?.declared_as(&[GENERATE_FIELDS]);
+    let fields = Fields::parse(PROBE)?.declared_as(&[GENERATE_FIELDS])?;
     sample(state, &fields).await?;
     Ok(text_reply(String::new()))
 }

@@ -2,6 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use http::api::route::BodyFields;
+
+use super::super::routes::documented;
 use super::*;
 
 #[tokio::test]
@@ -167,5 +170,42 @@ async fn other_refusals_have_their_own_status() {
     assert_eq!(server.chat(json!({"model": "tiny", "unknown": 1})).await.status, 200);
     assert_eq!(server.post_text("/v1/completions", "{").await.status, 400);
     assert_eq!(server.post_text("/v1/completions", "[]").await.status, 400);
+    server.stop().await;
+}
+
+/// A value of none of JSON's types but those named.
+fn value_beside(json_type: &str) -> Value {
+    match json_type {
+        "string" => json!([1]),
+        _ => json!("a string"),
+    }
+}
+
+#[tokio::test]
+async fn a_field_has_its_declared_type_whether_it_is_used_or_not() {
+    let server = Server::plain().await;
+    for route in documented().iter().filter(|route| route.methods.contains(&"POST")) {
+        let Some(BodyFields::Groups(groups)) = route.body else { continue };
+        for field in groups.iter().copied().flatten() {
+            let Some(json_type) = field.json_type else { continue };
+            let wrong = json!({field.name: value_beside(json_type)});
+            let refused = server.post(&route.documented_path(), &wrong).await;
+            let told = refused.body.contains(field.name);
+            assert!(refused.status == 400 && told, "{}: {wrong}: {}", route.path, refused.body);
+        }
+    }
+    // Fields of a chat beside the prompt that is used.
+    for (name, value) in [
+        ("documents", json!("a string")),
+        ("messages", json!({})),
+        ("tools", json!(1)),
+        ("add_generation_prompt", json!(0)),
+        ("chat_template_kwargs", json!([])),
+    ] {
+        let refused = server.post("/tokenize", &json!({"prompt": "x", name: value})).await;
+        assert_eq!((refused.status, refused.body.contains(name)), (400, true), "{name}");
+        let absent = server.post("/tokenize", &json!({"prompt": "x", name: null})).await;
+        assert_eq!(absent.status, 200, "{name}");
+    }
     server.stop().await;
 }

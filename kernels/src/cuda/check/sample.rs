@@ -26,6 +26,8 @@ const PLAIN: SampleParams = SampleParams {
     seed: 0,
     position: 0,
     raw: false,
+    shaped: -1,
+    slot: -1,
 };
 const GREEDY: SampleParams = SampleParams { temperature: 0.0, ..PLAIN };
 
@@ -53,7 +55,7 @@ const PARAMS: [SampleParams; 16] = [
 struct Reference<'a> {
     raw: &'a [f32],
     params: SampleParams,
-    /// Logits divided by the temperature.
+    /// Logits that are drawn from, divided by the temperature.
     values: Vec<f32>,
     /// The lowest value that the filters keep.
     floor: f32,
@@ -65,10 +67,12 @@ struct Reference<'a> {
 }
 
 impl<'a> Reference<'a> {
-    fn new(raw: &'a [f32], params: &SampleParams) -> Reference<'a> {
+    fn new(row: &'a SampleRow) -> Reference<'a> {
+        let SampleRow { raw, shaped, params } = row;
         let is_greedy = params.temperature < GREEDY_BELOW;
         let divisor = if is_greedy { 1.0 } else { params.temperature };
-        let values: Vec<f32> = raw.iter().map(|logit| logit / divisor).collect();
+        let from = shaped.as_ref().unwrap_or(raw);
+        let values: Vec<f32> = from.iter().map(|logit| logit / divisor).collect();
         let (highest, raw_highest) = (maximum(&values), maximum(raw));
         let floor = match is_greedy || !highest.is_finite() {
             true => f32::NEG_INFINITY,
@@ -142,6 +146,11 @@ fn maximum(values: &[f32]) -> f32 {
     values.iter().copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
+/// True if every id has a logprob, maybe minus infinity.
+fn has_logprobs(row: &[f32]) -> bool {
+    maximum(row).is_finite() && !row.iter().any(|logit| logit.is_nan())
+}
+
 /// e to the power of a value less the highest.
 fn weight(value: f32, highest: f32) -> f64 {
     (f64::from(value) - f64::from(highest)).exp()
@@ -185,12 +194,28 @@ fn uniform(seed: u64, position: i32) -> f64 {
     (bits >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// Rows of logits with their parameters.
-type SampleRows = [(Vec<f32>, SampleParams)];
+/// A row of logits with its parameters.
+struct SampleRow {
+    raw: Vec<f32>,
+    /// Changed logits that are drawn from.
+    shaped: Option<Vec<f32>>,
+    params: SampleParams,
+}
+
+impl From<(Vec<f32>, SampleParams)> for SampleRow {
+    fn from((raw, params): (Vec<f32>, SampleParams)) -> SampleRow {
+        SampleRow { raw, shaped: None, params }
+    }
+}
+
+type SampleRows = [SampleRow];
 
 /// Rows on the device, with room for the results.
 struct SampleBatch {
     logits: Memory,
+    shaped: Memory,
+    /// Counts, a slot for each row.
+    counts: Memory,
     params: Memory,
     tiles: Memory,
     ids: Memory,
@@ -208,20 +233,28 @@ impl SampleBatch {
         rows: &SampleRows,
         stride: usize,
     ) -> Result<SampleBatch, CudaError> {
-        let vocab = rows.first().map_or(1, |row| row.0.len());
+        let vocab = rows.first().map_or(1, |row| row.raw.len());
         let mut logits = vec![f32::NAN; rows.len() * stride];
-        let mut words = Vec::new();
-        for (index, (row, params)) in rows.iter().enumerate() {
+        let (mut shaped, mut words) = (Vec::new(), Vec::new());
+        for (index, SampleRow { raw, shaped: changed, params }) in rows.iter().enumerate() {
             // Logits are in reverse order: the kernel must take the row from the parameters.
             let at = rows.len() - 1 - index;
-            logits[at * stride..][..vocab].copy_from_slice(row);
+            logits[at * stride..][..vocab].copy_from_slice(raw);
             let row = if params.row < 0 { -1 } else { at as i32 };
-            words.extend(SampleParams { row, ..*params }.words());
+            let mut params = SampleParams { row, ..*params };
+            if let Some(changed) = changed {
+                (params.shaped, params.slot) = ((shaped.len() / stride) as i32, index as i32);
+                shaped.extend_from_slice(changed);
+                shaped.resize(shaped.len() + stride - vocab, f32::NAN);
+            }
+            words.extend(params.words());
         }
 
         let scores = rows.len() * SampleScores::WORDS * 4;
         Ok(SampleBatch {
             logits: checker.upload(&logits)?,
+            shaped: checker.upload(&shaped)?,
+            counts: checker.upload(&vec![0_u16; rows.len() * grid::count_bytes(vocab) / 2])?,
             params: checker.upload(&words)?,
             tiles: checker.poisoned(grid::sample_scratch(rows.len(), vocab))?,
             ids: checker.poisoned(rows.len() * 4)?,
@@ -237,8 +270,10 @@ impl SampleBatch {
         let read = [&self.logits, &self.params, &self.tiles].map(Arg::from);
         let written = [&self.ids, &self.scores, &self.top].map(Arg::from);
         let size = [self.vocab, self.stride].map(Arg::from);
-        let tiles = [&read[..], &size].concat();
-        let rows = [&read[..], &written, &size, &[SampleParams::TOP_MAX.into()]].concat();
+        let shaped = [Arg::from(&self.shaped), Arg::from(&self.counts)];
+        let tiles = [&read[..], &shaped[..1], &size].concat();
+        let most = [SampleParams::TOP_MAX.into()];
+        let rows = [&read[..], &written, &shaped, &size, &most].concat();
         // SAFETY: all sizes are those that the kernels' header requires.
         unsafe {
             kernels.launch("sample_tiles", grid::sample_tiles(self.rows, self.vocab), &tiles)?;
@@ -295,9 +330,9 @@ fn compare(
     let (scores, top) = (read_scores(&batch.scores)?, read_scores(&batch.top)?);
 
     let mut all = DrawComparison::default();
-    for (index, (logits, params)) in rows.iter().enumerate() {
-        let reference = Reference::new(logits, params);
-        let id = usize::try_from(ids[index]).ok().filter(|id| *id < logits.len());
+    for (index, row) in rows.iter().enumerate() {
+        let (reference, params) = (Reference::new(row), &row.params);
+        let id = usize::try_from(ids[index]).ok().filter(|id| *id < row.raw.len());
         // Padding must get the id -1, and no other row may.
         let allowed = match id {
             Some(id) => params.row >= 0 && reference.allows(id),
@@ -320,11 +355,25 @@ fn compare(
 
     let DrawComparison { wrong, logprobs, ranks, top } = all;
     let logprob_label = format!("{what}, logprobs");
+    let counted = batch.counts.to_vec::<u16>()?;
+    let (found, expected) = added_tokens(rows, &ids, &counted);
+    checker.equal(&format!("{what}, counts"), &found, &expected);
     checker.equal(&format!("{what}, rows with a wrong id"), &wrong, &[]);
     checker.compare(&logprob_label, &logprobs.found, &logprobs.expected, LOGPROB_TOLERANCE);
     checker.equal(&format!("{what}, ranks"), &ranks.found, &ranks.expected);
     checker.equal(&format!("{what}, likeliest"), &top.found, &top.expected);
     Ok(())
+}
+
+/// The counts of every row with a slot, and those that it must have: one, of its token.
+fn added_tokens(rows: &SampleRows, ids: &[i32], counts: &[u16]) -> (Vec<u16>, Vec<u16>) {
+    let mut expected = vec![0; counts.len()];
+    let width = counts.len() / rows.len();
+    for (index, row) in rows.iter().enumerate().filter(|(_, row)| row.shaped.is_some()) {
+        let id = usize::try_from(ids[index]).unwrap_or(0).min(row.raw.len() - 1);
+        expected[index * width + id] = 1;
+    }
+    (counts.to_vec(), expected)
 }
 
 /// Logits that are nearly normally distributed.
@@ -367,6 +416,7 @@ fn hard_rows(random: &mut Random, vocab: usize) -> Vec<Vec<f32>> {
 /// only.
 pub(super) fn sample(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     let is_real = checker.speeds.is_some();
+
     let small = [(1, 1), (3, 4), (1025, 1028), (2503, 2503)];
     let large = [(127, 127), (1024, 1024), (50_257, 50_257), (151_936, 151_936)];
     for (vocab, stride) in small.into_iter().chain(large.into_iter().filter(|_| is_real)) {
@@ -377,7 +427,12 @@ pub(super) fn sample(checker: &mut Checker<'_>) -> Result<(), CudaError> {
             for offset in [0, 5] {
                 let row = hard[(index + offset + vocab) % hard.len()].clone();
                 let (seed, position) = (checker.random.bits(), checker.random.below(1000) as i32);
-                rows.push((row, SampleParams { seed, position, ..*params }));
+                let params = SampleParams { seed, position, ..*params };
+                // Every third is drawn from other logits than those of the model.
+                let other = &hard[(index + offset + vocab + 1) % hard.len()];
+                let is_shaped = rows.len() % 3 == 2 && params.row >= 0 && has_logprobs(&row);
+                let shaped = is_shaped.then(|| other.clone());
+                rows.push(SampleRow { raw: row, shaped, params });
             }
         }
         compare(checker, &format!("sample {vocab} ids"), &rows, stride)?;
@@ -392,13 +447,14 @@ fn frequencies(checker: &mut Checker<'_>, draws: i32) -> Result<(), CudaError> {
     for params in [PLAIN, SampleParams { temperature: 0.5, top_k: 3, ..PLAIN }] {
         let params = SampleParams { top_n: -1, seed: checker.random.bits(), ..params };
         let rows: Vec<_> = (0..draws)
-            .map(|position| (logits.clone(), SampleParams { position, ..params }))
+            .map(|position| (logits.clone(), SampleParams { position, ..params }).into())
             .collect();
         let batch = SampleBatch::new(checker, &rows, 8)?;
         batch.launch(checker.kernels)?;
         let ids = batch.ids.to_vec::<i32>()?;
 
-        let reference = Reference::new(&logits, &params);
+        let row = (logits.clone(), params).into();
+        let reference = Reference::new(&row);
         let mut unlikely = Vec::new();
         for id in 0..logits.len() {
             // Ids without a logprob are never drawn: the maximum of NaN and zero is zero.
@@ -426,7 +482,8 @@ fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     for (filters, params) in [("plain", PLAIN), ("top_p", nucleus), ("top_k and top_p", filtered)] {
         for count in [1, 32, 256] {
             let random = &mut checker.random;
-            let rows: Vec<_> = (0..count).map(|_| (random.floats(vocab, 8.0), params)).collect();
+            let rows: Vec<_> =
+                (0..count).map(|_| (random.floats(vocab, 8.0), params).into()).collect();
             let batch = SampleBatch::new(checker, &rows, vocab)?;
             let what = format!("sample {count}x{vocab}, {filters}");
             checker.time(&what, count * vocab * 4, |kernels| batch.launch(kernels))?;

@@ -38,8 +38,8 @@ pub const FAMILIES: &[Family] = &[
     family!("elementwise": "base" "gate" "elementwise"),
     family!("norm": "base" "norm"),
     family!("rope": "base" "rope/head" "rope"),
-    family!("sample": "base" "sample/params" "sample/numbers" "sample/tiles" "sample/block"
-        "sample/select" "sample/filters" "sample/draw" "sample/top" "sample/rows"),
+    family!("sample": "base" "sample/params" "sample/numbers" "sample/shape" "sample/tiles"
+        "sample/block" "sample/select" "sample/filters" "sample/draw" "sample/top" "sample/rows"),
     family!("lora": "base" "lora"),
     family!("weights": "base" "eights" "weights"),
     family!("arrival": "base" "eights" "arrival/elements" "arrival/blake3" "arrival/checksum"),

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-use super::plan::{StepPlan, StepShape};
 use crate::cuda::device::Device;
 use crate::cuda::device::event::CudaEvent;
 use crate::cuda::device::memory::Pinned;
@@ -18,7 +17,7 @@ const SCORE_WORDS: usize = SampleScores::WORDS;
 /// Minimum capacity, in draws of a step.
 const ROWS_MIN: usize = 256;
 /// Maximum number of steps whose tokens are being copied.
-const STEPS: usize = 2;
+pub(super) const STEPS: usize = 2;
 
 /// The results of draws on the device, and the copies of them to the host.
 #[derive(Debug)]
@@ -55,7 +54,7 @@ struct WaitingDraws {
 
 /// For each wanted row: `None` if it is not drawn, `Some(None)` if it has no scores, or else the
 /// number of its likeliest tokens.
-type RequestedScores = Vec<Option<Option<usize>>>;
+pub(crate) type RequestedScores = Vec<Option<Option<usize>>>;
 
 impl Draws {
     /// Creates it with room for no draws.
@@ -72,11 +71,11 @@ impl Draws {
     }
 
     /// Makes room for a step. The tokens of the previous step stay where this one reads them.
-    pub(crate) fn reserve(&mut self, device: &Device, shape: StepShape) -> Result<(), CudaError> {
-        if self.rows() >= shape.wanted {
+    pub(crate) fn reserve(&mut self, device: &Device, wanted: usize) -> Result<(), CudaError> {
+        if self.rows() >= wanted {
             return Ok(());
         }
-        let rows = shape.wanted.next_power_of_two().max(ROWS_MIN);
+        let rows = wanted.next_power_of_two().max(ROWS_MIN);
         // Copies that are under way finish first: the driver waits for them before it frees.
         self.scores.reserve(rows * SCORE_WORDS * 4)?;
         self.top.reserve(rows * TOP_MAX * SCORE_WORDS * 4)?;
@@ -99,10 +98,15 @@ impl Draws {
         Ok(tiles.address())
     }
 
-    /// Starts the copies of a step's draws to the host.
+    /// Index of the readback of the next step, whose earlier copies the host has waited for.
+    pub(crate) fn next(&self) -> usize {
+        self.next
+    }
+
+    /// Starts the copies of a step's draws to the host; `top` is the most likeliest tokens of one.
     pub(crate) fn fetch(
         &mut self,
-        plan: &StepPlan,
+        top: usize,
         requested: RequestedScores,
     ) -> Result<(), CudaError> {
         let (wanted, rows, index) = (requested.len(), self.rows(), self.next);
@@ -118,7 +122,7 @@ impl Draws {
             if has_scores {
                 self.scores.memory().read_later(&mut readback.scores, wanted * SCORE_WORDS)?;
             }
-            if plan.top > 0 {
+            if top > 0 {
                 let words = wanted * TOP_MAX * SCORE_WORDS;
                 self.top.memory().read_later(&mut readback.top, words)?;
             }

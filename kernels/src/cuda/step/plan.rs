@@ -16,7 +16,7 @@ const TILE_WORDS: usize = 4;
 const STATE_WORDS: usize = 4;
 const MARK_WORDS: usize = 2;
 /// The word for no row, slot or token.
-const NONE: i32 = -1;
+pub(super) const NONE: i32 = -1;
 
 /// Padded counts of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -269,8 +269,13 @@ fn word(count: usize) -> i32 {
 
 /// The words of the draw of a row.
 fn draw_words((row, draw): (usize, &Option<DrawParams>)) -> [i32; DRAW_WORDS] {
-    let Some(draw) = draw else { return [NONE; DRAW_WORDS] };
-    let params = SampleParams {
+    let params = draw.as_ref().map(|draw| sample_params(row, draw).words().map(u32::cast_signed));
+    params.unwrap_or([NONE; DRAW_WORDS])
+}
+
+/// The parameters of a draw from the logits of a row.
+pub(super) fn sample_params(row: usize, draw: &DrawParams) -> SampleParams {
+    SampleParams {
         temperature: draw.temperature,
         top_p: draw.top_p,
         min_p: draw.min_p,
@@ -280,12 +285,13 @@ fn draw_words((row, draw): (usize, &Option<DrawParams>)) -> [i32; DRAW_WORDS] {
         seed: draw.seed,
         position: saturated(draw.position),
         raw: draw.raw,
-    };
-    params.words().map(u32::cast_signed)
+        shaped: NONE,
+        slot: NONE,
+    }
 }
 
 /// A count as a word, or the largest word.
-fn saturated(count: usize) -> i32 {
+pub(super) fn saturated(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
@@ -342,8 +348,8 @@ mod tests {
         let expected = [[0, 8, 3, 0], [0, 8, 3, 1], [0, 8, 3, 2], [1, 0, 32, -1], [1, 32, 32, -1]];
         assert_eq!(tiles[..5], expected);
         assert_eq!(tiles[5], [1, 64, 6, -1]);
-        assert_eq!(words[offsets.draws..][..10], [NONE; 10]);
-        assert_eq!(words[offsets.draws + 10..][4..10], [-1, 1, 5, 2, 7, 0]);
+        assert_eq!(words[offsets.draws..][..12], [NONE; 12]);
+        assert_eq!(words[offsets.draws + 12..][4..12], [-1, 1, 5, 2, 7, 0, NONE, NONE]);
         assert_eq!(words[offsets.ids..][..2], [100, 101]);
         assert_eq!(words[offsets.ids + 71], NONE);
         // Row 15 is position 18, in the second page.

@@ -43,7 +43,7 @@ fn fits(calls: &RequiredCalls, prompt: Option<&str>, text: &str) -> bool {
     let ids = tokenizer.encode(text, false).unwrap();
     ids.into_iter().chain([end]).all(|id| {
         let mut logits = vec![0.0; tokenizer.size()];
-        grammar.mask(&mut logits);
+        grammar.mask_logits(&mut logits);
         grammar.push(id);
         logits[id as usize] == 0.0
     })

@@ -46,6 +46,7 @@ async fn a_query_names_a_parameter_once_and_a_flag_is_true_or_false() {
     let server = Server::plain().await;
     for (path, status) in [
         ("/reset_prefix_cache?reset_running_requests", 200),
+        ("/reset_prefix_cache?reset_running_requests=", 400),
         ("/reset_prefix_cache?reset_running_requests=0", 200),
         ("/reset_prefix_cache?reset_running_requests=yes", 200),
         ("/reset_prefix_cache?reset_running_requests=maybe", 400),

@@ -177,7 +177,7 @@ fn walk(grammar: &Grammar, tokenizer: &Tokenizer, end: u32, seed: u64) -> Option
     for position in 0..500 {
         let noise = |id| (mix(seed ^ mix(position * 1000 + id)) >> 40) as f32;
         let mut logits: Vec<f32> = (0..tokenizer.size() as u64).map(noise).collect();
-        grammar.mask(&mut logits);
+        grammar.mask_logits(&mut logits);
         let best = (0..).zip(&logits).max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
         grammar.push(best);
         assert!(!grammar.has_failed());
