@@ -3,15 +3,19 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use episode::{Annotation, AttemptId, Call, CallId, ChainHead, Micros, Reward, RewardScope};
+use episode::{
+    Annotation, AttemptId, Call, CallId, ChainHead, Micros, ReplyHead, Reward, RewardScope,
+};
 use tempfile::TempDir;
 
 use crate::database::query::query;
 use crate::location::Location;
+use crate::maintenance::extract::{ExtractFilter, extract};
 use crate::maintenance::segments::SealOptions;
 use crate::maintenance::segments::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 use crate::maintenance::segments::gather::{GatheredStore, SegmentAtHand};
 use crate::maintenance::segments::seal::{SealReport, seal};
+use crate::open;
 use crate::site::{Site, on_both};
 use crate::tests::{announced, begun, ended};
 use crate::{
@@ -208,6 +212,50 @@ async fn sealed_attempts_are_read_as_before() {
         assert_eq!((again.attempts, again.entries.len()), (0, 0));
     })
     .await;
+}
+
+/// Takes out of a segment what versions before 24 did not write.
+async fn make_older(path: PathBuf) {
+    let mut segment = open::for_editing(&Location::File(path)).await.unwrap();
+    for undone in [
+        "DROP VIEW calls",
+        "ALTER TABLE call DROP COLUMN reply_head",
+        "ALTER TABLE call DROP COLUMN replayed",
+        "DROP INDEX episode_with_replay",
+        "ALTER TABLE episode DROP COLUMN replay",
+    ] {
+        query(undone).execute(&mut segment).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn segments_of_earlier_versions_are_read_and_copied() {
+    let site = Site::file();
+    filled(&site).await;
+    let mut before = recorded(&site.at).await;
+    let segments = Segments::new();
+    segments.seal(&site).await;
+    for path in segments.files() {
+        make_older(path).await;
+    }
+
+    let names = ["a/0", "b/1", "c/0"];
+    for name in names {
+        for call in &mut before.get_mut(name).unwrap().calls {
+            let ended = call.ended.as_mut().unwrap();
+            (ended.head, ended.replayed) = (ReplyHead::default(), None);
+        }
+    }
+    assert_eq!(recorded(&site.at).await, before);
+
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("some.db");
+    let episodes = vec![("a".parse().unwrap(), None)];
+    extract(&site.at, &ExtractFilter { episodes, ..ExtractFilter::default() }, &to).await.unwrap();
+    let copied = recorded(&to.into()).await;
+    assert_eq!(copied["a/0"].calls, before["a/0"].calls);
+    let gathered = segments.gathered().await;
+    assert_eq!(recorded(&gathered.location()).await["b/1"].calls, before["b/1"].calls);
 }
 
 #[tokio::test]
