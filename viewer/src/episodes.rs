@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use episode::{GroupId, TaskId};
+use episode::{GroupId, Replay, TaskId};
 use serde::{Deserialize, Serialize};
 use store::{
     AttemptRecord, EpisodeOrder, EpisodePage, EpisodeSummary, ListedEpisodes, OpenedKey, Snapshot,
@@ -12,7 +12,6 @@ use crate::beginnings::{BeginningReader, Beginnings, KeptBeginnings};
 use crate::bounds::{LIST_LABEL_BYTES_MAX, LIST_LABELS_MAX};
 use crate::error::ViewError;
 use crate::parameters::{Parameters, newest_first};
-use crate::replay::ReplayView;
 use crate::time::seconds;
 
 /// A page of attempts.
@@ -69,6 +68,16 @@ pub struct EpisodeView {
     pub last_answer: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
+}
+
+/// The recording that answers the calls of an attempt: all of them, or those of its first turns.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "docs/reading.md describes the fields")]
+pub struct ReplayView {
+    pub episode_id: String,
+    pub attempt: u32,
+    pub until: Option<u32>,
+    pub mode: String,
 }
 
 const ORDERS: [(&str, EpisodeOrder); 6] = [
@@ -174,6 +183,17 @@ impl EpisodeView {
             first_prompt: None,
             last_answer: None,
             last_error: None,
+        }
+    }
+}
+
+impl ReplayView {
+    fn of(replay: &Replay) -> Self {
+        Self {
+            episode_id: replay.source.episode.to_string(),
+            attempt: replay.source.attempt,
+            until: replay.until,
+            mode: replay.mode.as_str().to_owned(),
         }
     }
 }

@@ -8,7 +8,6 @@
 //!   tokens by model.
 //! - `tree`, `turn`: one attempt, as an export would thread it.
 //! - `call`, `tokens`: one call; `messages`: what an attempt said, for questions in SQL.
-//! - `replay`: the recording that an attempt goes on from.
 //! - `events`: what changes.
 //! - `page`: the files of the page that shows all this; `file`: the page with its answers in one.
 //! - `parameters`: the query; `weights`, `texts`, `excerpt`, `beginnings`, `time`: parts of
@@ -28,7 +27,6 @@ mod groups;
 mod messages;
 mod page;
 mod parameters;
-mod replay;
 mod search;
 mod stats;
 mod tasks;
@@ -42,20 +40,19 @@ mod weights;
 
 pub use answer::{Answer, View, Viewer};
 pub use call::{CallView, ChoiceArrays, ChoiceView, LineageView, UsageView};
-pub use episodes::{EpisodeList, EpisodeView};
+pub use episodes::{EpisodeList, EpisodeView, ReplayView};
 pub use error::ViewError;
 pub use events::{CallEvent, EventReader, RewardEvent};
 pub use file::{FileContent, FileError, attempts_of, write_page};
 pub use groups::{GroupList, GroupView};
 pub use messages::messages;
 pub use page::{PageFile, page_file};
-pub use replay::{ReplayView, SiblingView};
 pub use search::{Hit, SearchResult, index_texts};
 pub use stats::{Stats, TimeBucket, Totals, VersionStats};
 pub use tasks::{TaskList, TaskVersion, TaskView};
 pub use texts::TokenTexts;
 pub use tokens::TokensView;
-pub use tree::{EpisodeTree, FindingView, OtherCall, RewardView};
+pub use tree::{EpisodeTree, FindingView, OtherCall, RewardView, SiblingView};
 pub use turn::{ContinuedView, TurnId, TurnView};
 pub use usage::{AttemptUsage, ModelUsage};
 pub use weights::SpanView;

@@ -1,5 +1,7 @@
 //! One attempt as turns, threaded as an export would thread it.
 
+mod siblings;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use episode::{Body, Call, CallId, EpisodeId, Reward, RewardScope};
@@ -9,16 +11,18 @@ use serde_json::Value;
 use store::{EpisodeSummary, Selection, Snapshot};
 use wire::{Conversation, ConversationReader};
 
+use self::siblings::siblings;
 use crate::bounds::MESSAGE_COPIES;
 use crate::call::CallView;
 use crate::episodes::EpisodeView;
 use crate::error::ViewError;
 use crate::messages::first_links;
 use crate::parameters::Parameters;
-use crate::replay::{SiblingView, siblings};
 use crate::time::{milliseconds, seconds};
 use crate::turn::{TurnMaker, TurnView, model, replayed};
 use crate::weights::VersionTable;
+
+pub use self::siblings::SiblingView;
 
 /// An attempt with its turns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,4 +1,4 @@
-//! The recording that an attempt goes on from, and the attempts that do so beside it.
+//! The attempts that go on from the same turn of the same recording as another.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,6 @@ use crate::episodes::state_of;
 /// The name of the reward of an attempt as a whole.
 const REWARD: &str = "reward";
 
-/// The recording that answers the calls of an attempt: all of them, or those of its first turns.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "docs/reading.md describes the fields")]
-pub struct ReplayView {
-    pub episode_id: String,
-    pub attempt: u32,
-    pub until: Option<u32>,
-    pub mode: String,
-}
-
 /// Another attempt that goes on from the same turn of the same recording.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "docs/reading.md describes the fields")]
@@ -30,17 +20,6 @@ pub struct SiblingView {
     pub attempt: u32,
     pub state: String,
     pub reward: Option<f64>,
-}
-
-impl ReplayView {
-    pub(crate) fn of(replay: &Replay) -> Self {
-        Self {
-            episode_id: replay.source.episode.to_string(),
-            attempt: replay.source.attempt,
-            until: replay.until,
-            mode: replay.mode.as_str().to_owned(),
-        }
-    }
 }
 
 /// Reads the other attempts of the episode and of the group that go on from the same turn of the
