@@ -118,7 +118,7 @@ fn every_kind_alone_says_what_the_host_samples() {
             assert!(!expected.tokens.is_empty(), "{}", kind.0);
             let found = engines.each_mut().map(|engine| {
                 engine.core.logprobs_mode = mode;
-                let _fresh = engine.core.scheduler.reset_prefixes(false);
+                engine.core.scheduler.reset_prefixes(false);
                 engine.say_alone(of_kind(50, kind))
             });
             check(kind.0, &found[0], &expected);
