@@ -1,6 +1,8 @@
 //! Steps that are launched before the tokens of the previous step are read, on an emulated GPU: the
 //! tokens and bits are the same as without overlap.
 
+mod shaped;
+
 use kernels::cuda::{Cuda, CudaOptions, emulated};
 use serde_json::{Value, json};
 

@@ -6,13 +6,16 @@ use crate::cuda::{Arg, CudaError, Memory, grid};
 use crate::op::IN_PROMPT;
 use crate::random::Random;
 
+/// Ids of a reply with their words.
+type SaidIds = Vec<(u32, u32)>;
+
 /// The changes of a row, and what the reply said.
 #[derive(Clone, Default)]
 struct LogitChanges {
     mask: Option<Vec<u32>>,
     biases: Vec<(u32, f32)>,
     /// Ids with their words, and the three penalties.
-    penalties: Option<(Vec<(u32, u32)>, [f32; 3])>,
+    penalties: Option<(SaidIds, [f32; 3])>,
 }
 
 impl LogitChanges {
