@@ -1,5 +1,6 @@
 // Real Node clients and agents, each run twice against one scripted upstream: directly, and
-// through rolltape. Their users must see the same, and every call must be on record.
+// through rolltape. Their users must see the same, and every call must be on record. Then each runs
+// against the recording alone, and once in a world that is not the recorded one.
 //
 // How to run: `npm ci && node --test` in this folder (Node 22 or newer, Python 3, git).
 // ROLLTAPE_BIN names the binary if it is not in ../../target; SCRIPTED and PYTHON name the
@@ -13,8 +14,9 @@ import path from "node:path";
 import { test } from "node:test";
 
 import { DONE, NOTES, installed } from "./clients/agent.mjs";
+import { WORD } from "./clients/shown.mjs";
 import { TOOL } from "./clients/weather.mjs";
-import { drive, exported, recorded, scripted, serve, told } from "./harness.mjs";
+import { drive, exported, recorded, replays, scripted, serve, told } from "./harness.mjs";
 import { meant } from "./spelling.mjs";
 
 const SDKS = ["openai", "anthropic", "ai-sdk"];
@@ -24,7 +26,7 @@ const GENERATING = new Set(
 );
 /** Where the lock file has all programs, none may be missing. */
 const LOCKED = process.platform === "linux" && process.arch === "x64";
-const LIMIT_MS = 120_000;
+const LIMIT_MS = 240_000;
 
 // Imported before any test begins, because a test may begin while this file is still read.
 const clients = [...SDKS, ...AGENTS];
@@ -36,6 +38,10 @@ for (const [at, { cases, program }] of files.entries()) {
     const options = { timeout: LIMIT_MS, skip };
     test(`${clients[at]} ${name}`, options, (t) => compare(t, clients[at], name, one));
   }
+  const changed = cases["other-world"];
+  if (!changed) continue;
+  const options = { timeout: LIMIT_MS, skip };
+  test(`${clients[at]} in another world`, options, (t) => stops(t, clients[at], changed));
 }
 
 // The runner's default. A server that keeps no threads has to say so: the runner then sends the
@@ -53,9 +59,9 @@ test("anthropic threads, translated", { timeout: LIMIT_MS }, (t) =>
 
 const said = ({ content }) => content.map(({ text }) => text).join("");
 
-/** Runs one case on both roads. */
-function compare(t, client, name, { script, kinds, thinks, hosted, rows }) {
-  return world(t, script, async ({ folder, upstream, start }) => {
+/** Runs one case on both roads, and against the recording. */
+function compare(t, client, name, { script, kinds, thinks, hosted, rows, ignored, stopped }) {
+  return world(t, script, async ({ folder, upstream, start, again }) => {
     const own = path.join(folder, "client");
     const episode = `${client}-${name}`;
 
@@ -80,12 +86,49 @@ function compare(t, client, name, { script, kinds, thinks, hosted, rows }) {
     await drawn(proxy.store, store, { episode, hosted });
     if (rows) await conversed(proxy.store, rows, script);
     if (thinks) await sealed(proxy.store, store, episode);
+
+    const replay = await again(episode, ignored);
+    const root = `${replay.url}/e/again`;
+    const replayed = await drive(client, name, root, own).catch((error) => error);
+    assert.equal(await replay.process.stop(), 0, "rolltape stops well");
+    const [refused] = await refusals(proxy.store);
+    if (stopped) return assert.match(refused, stopped);
+    assert.deepEqual(replayed, through, `its user sees the same of the recording; ${refused}`);
+    await given(proxy.store, store, episode);
+  });
+}
+
+/**
+ * An agent reads a file, and reads it again with another word in it: the replay stops there, and
+ * says what was read.
+ */
+function stops(t, client, { script, ignored }) {
+  return world(t, script, async ({ folder, start, again }) => {
+    const own = path.join(folder, "client");
+    const proxy = await start();
+    await drive(client, "other-world", `${proxy.url}/e/word`, own);
+    assert.equal(await proxy.process.stop(), 0, "rolltape stops well");
+    const replay = await again("word", ignored);
+    // Some agents end well all the same.
+    const env = { WORD: "magpie" };
+    await drive(client, "other-world", `${replay.url}/e/again`, own, env).catch(() => {});
+
+    assert.equal(await replay.process.stop(), 0, "rolltape stops well");
+    const [refused] = await refusals(proxy.store);
+    assert.ok(refused, "the replay stopped");
+    const lines = refused.split("\n").map((line) => line.trim());
+    assert.match(lines[0], /^the request differs from call \d+ of the recording `word\/0`:$/);
+    const at = lines.findIndex((line) => line.startsWith("the tool result `"));
+    assert.match(lines[at + 1], new RegExp(`^recorded: .*${WORD}`), refused);
+    assert.match(lines[at + 2], /^sent: .*magpie/, refused);
+    assert.match(lines.at(-1), /^if that does not matter: --ignore \/(messages|input)\/\d+\//);
   });
 }
 
 /**
  * Gives `use` a scripted upstream and what starts a rolltape before it, and stops both. A rolltape
- * takes the upstream for a hosted server if it is told so.
+ * takes the upstream for a hosted server if it is told so. `again` starts one that has nothing but
+ * the recording of an episode.
  */
 async function world(t, script, use) {
   const folder = await mkdtemp(path.join(tmpdir(), "rolltape-node-"));
@@ -98,7 +141,12 @@ async function world(t, script, use) {
       running.push(proxy.process);
       return proxy;
     };
-    await use({ folder, upstream, start });
+    const again = async (episode, ignored) => {
+      const proxy = await replays(episode, folder, ignored);
+      running.push(proxy.process);
+      return proxy;
+    };
+    await use({ folder, upstream, start, again });
   } catch (error) {
     for (const process of running) t.diagnostic(await process.said());
     throw error;
@@ -224,4 +272,30 @@ async function drawn(file, { choices }, { episode, hosted }) {
   const turns = await told(file, "show", episode);
   const exact = choices.filter((choice) => hosted || choice.has_token_ids);
   assert.equal(turns.length, exact.length, "a turn for each choice with tokens");
+}
+
+/** What was refused in a store. */
+async function refusals(file) {
+  const { calls } = await recorded(file);
+  return calls.flatMap(({ status, error }) => (status === 409 ? error : []));
+}
+
+/** Each recorded call answered once, with its bytes, and nothing of that is trained. */
+async function given(file, { calls: known }, episode) {
+  const { calls } = await recorded(file);
+  const made = calls.filter((call) => call.episode_id === "again");
+  const sampled = (call) => GENERATING.has(`${call.method} ${plain(call.path)}`);
+  const ids = (list, name) => list.filter(sampled).map((call) => call[name]).sort();
+  assert.deepEqual(ids(made, "replayed"), ids(known, "call_id"), "each answered once");
+  assert.equal(made.length, known.length, "and no other was made");
+  for (const call of made) {
+    const [[one], [other]] = await Promise.all([
+      told(file, "show", "again", "--call", call.call_id),
+      told(file, "show", episode, "--call", call.replayed),
+    ]);
+    assert.deepEqual([one.status, one.reply], [other.status, other.reply], "the same bytes");
+  }
+  const rows = await exported(file, "trajectories");
+  const trained = rows.filter((row) => row.episode_id === "again" && row.loss_mask.some(Boolean));
+  assert.deepEqual(trained, [], "nothing is trained of them");
 }

@@ -140,12 +140,20 @@ export async function engine(folder) {
   return { url: `http://127.0.0.1:${port}`, process };
 }
 
-/** `rolltape serve` on free ports with a store in `folder`, with `more` arguments. */
-export async function serve(upstream, folder, more = []) {
+/** `rolltape serve` with a store in `folder`, with `more` arguments. */
+export const serve = (upstream, folder, more = []) =>
+  served(["--upstream", upstream, ...more], folder);
+
+/** `rolltape serve` that answers every call from an episode of the store in `folder`. */
+export const replays = (episode, folder, ignored = []) =>
+  served(["--replay", episode, ...ignored.map((rule) => `--replay-ignore=${rule}`)], folder);
+
+/** `rolltape serve` on free ports. */
+async function served(more, folder) {
   const [data, control] = await freePorts(2);
   const store = path.join(folder, "recorded.db");
   const where = ["--listen", `127.0.0.1:${data}`, "--control", `127.0.0.1:${control}`];
-  const args = ["serve", "--upstream", upstream, ...where, "--store", store, ...more];
+  const args = ["serve", ...more, ...where, "--store", store];
   const process = new Running("rolltape", binary(), args, folder);
   await answers(process, control);
   return { url: `http://127.0.0.1:${data}`, store, process };
@@ -218,11 +226,12 @@ export async function exported(store, format) {
 }
 
 /** What a client shows its user of the server at `root`; `folder` is its own and new. */
-export async function drive(client, name, root, folder) {
+export async function drive(client, name, root, folder, env = {}) {
   await rm(folder, { recursive: true, force: true });
   await mkdir(folder, { recursive: true });
   const args = [path.join(HERE, "clients", "drive.mjs"), client, name, root];
-  const options = { cwd: folder, env: environment(), timeout: DRIVE_MS_MAX, maxBuffer: BYTES_MAX };
+  const settings = { env: { ...environment(), ...env }, timeout: DRIVE_MS_MAX };
+  const options = { cwd: folder, maxBuffer: BYTES_MAX, ...settings };
   const { stdout } = await run(process.execPath, args, options);
   return JSON.parse(stdout);
 }

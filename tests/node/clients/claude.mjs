@@ -1,7 +1,7 @@
 // `claude -p` of `@anthropic-ai/claude-code`: messages.
 
 import { DONE, NOTES, TASK, calling, lines, work } from "./agent.mjs";
-import { DOCUMENT, PICTURE, SEARCH, SHOWN } from "./shown.mjs";
+import { DOCUMENT, PICTURE, SEARCH, SHOWN, WORD_FILE } from "./shown.mjs";
 
 export const program = "claude";
 
@@ -70,6 +70,10 @@ async function run(root, more) {
   return { files, events: JSON.parse(text) };
 }
 
+const word = {
+  turns: [calling("I look.", "Read", { file_path: WORD_FILE }), { text: DONE }],
+};
+
 export const cases = {
   print: { script: { turns }, run },
   compaction: {
@@ -77,6 +81,8 @@ export const cases = {
     run: (root) => run(root, COMPACT),
     kinds: { compaction: 1, main: 4 },
     rows: ["compaction", "main 2", "main 2 after compaction"],
+    // Behind a summary it names the file of the session, which has a new name each time.
+    ignored: ["ids"],
   },
   subagent: {
     script: { turns: delegating },
@@ -92,4 +98,5 @@ export const cases = {
     // A search of tools offers another one, and other tools are another prompt.
     rows: ["auxiliary 1", "main 3", "main 4"],
   },
+  "other-world": { script: word, run, alone: true },
 };

@@ -2,7 +2,7 @@
 // in it, so that one is named here.
 
 import { DONE, NOTES, TASK, calling, lines, work } from "./agent.mjs";
-import { DOCUMENT, PICTURE, SHOWN } from "./shown.mjs";
+import { DOCUMENT, PICTURE, SHOWN, WORD_FILE } from "./shown.mjs";
 
 export const program = "@cline/cli-linux-x64/bin/cline";
 
@@ -74,6 +74,8 @@ function told({ type, event, text, finishReason, usage }) {
   return [kept];
 }
 
+const word = { turns: [look("I look.", WORD_FILE), { text: DONE }] };
+
 export const cases = {
   reading: { script: { turns: reading }, run, rows: ["main 5"] },
   subagent: { script: delegating, run, rows: ["main 3", "subagent 1"] },
@@ -83,4 +85,5 @@ export const cases = {
     kinds: { compaction: 1, main: 5 },
     rows: ["compaction", "main 2 after compaction", "main 3"],
   },
+  "other-world": { script: word, run, alone: true },
 };

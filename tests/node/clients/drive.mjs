@@ -3,7 +3,9 @@
 // prints the script that the upstream plays.
 //
 // A file of clients exports `cases`: by name, the upstream's `script` and `run(root)`; `kinds`
-// where not every call is one of the main conversation's; `alone` where the two roads differ.
+// where not every call is one of the main conversation's; `alone` where the two roads differ;
+// `ignored` rules for what differs between two equal runs and does not matter; `stopped` what is
+// told of a replay that cannot go on, where the replies name what only the recorded world had.
 
 import { stable } from "./stable.mjs";
 

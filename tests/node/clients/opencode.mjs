@@ -4,7 +4,7 @@
 import { readFileSync } from "node:fs";
 
 import { DONE, NOTES, TASK, calling, installed, lines, work } from "./agent.mjs";
-import { DOCUMENT, PICTURE, SHOWN } from "./shown.mjs";
+import { DOCUMENT, PICTURE, SHOWN, WORD_FILE } from "./shown.mjs";
 
 export const program = "opencode-linux-x64/bin/opencode";
 
@@ -93,6 +93,8 @@ function told(events) {
   return events.sort(after);
 }
 
+const word = { turns: [look("I look.", WORD_FILE), { text: DONE }] };
+
 // It has each conversation titled.
 export const cases = {
   run: { script: { turns }, run, kinds: { auxiliary: 1, main: 3 } },
@@ -101,6 +103,8 @@ export const cases = {
     run,
     kinds: { auxiliary: 1, main: 3, subagent: 1 },
     rows: ["auxiliary 1", "main 3", "subagent 1"],
+    // What the helper said comes back under the name of its session.
+    ignored: ["ids"],
   },
   reading: {
     script: { turns: reading },
@@ -114,4 +118,5 @@ export const cases = {
     kinds: { auxiliary: 1, compaction: 1, main: 4 },
     rows: ["auxiliary 1", "compaction", "main 2", "main 2 after compaction"],
   },
+  "other-world": { script: word, run, alone: true },
 };

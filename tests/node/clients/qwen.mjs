@@ -1,7 +1,7 @@
 // `qwen` of `@qwen-code/qwen-code`: chat completions.
 
 import { DONE, NOTES, TASK, calling, lines, work } from "./agent.mjs";
-import { DOCUMENT, LIST, PICTURE, SHOWN } from "./shown.mjs";
+import { DOCUMENT, LIST, PICTURE, SHOWN, WORD_FILE } from "./shown.mjs";
 
 export const program = "qwen";
 
@@ -57,6 +57,8 @@ async function run(root, more = {}) {
   return { files, events: JSON.parse(JSON.stringify(lines(stdout), zeroed)) };
 }
 
+const word = { turns: [look("I look.", WORD_FILE), { text: DONE }] };
+
 export const cases = {
   reading: { script: { turns: reading }, run, rows: ["main 5"] },
   subagent: { script: delegating, run, rows: ["main 3", "subagent 1"] },
@@ -67,4 +69,5 @@ export const cases = {
     // It leaves its reminders out of the first prompt after a summary: the next one begins anew.
     rows: ["compaction", "main 1 after compaction", "main 1 after compaction", "main 3"],
   },
+  "other-world": { script: word, run, alone: true },
 };

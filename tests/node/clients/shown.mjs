@@ -1,4 +1,4 @@
-// What an agent is given to look at: a picture, a document of one page and a long list.
+// What an agent is given to look at: a picture, a document of one page, a long list and a word.
 
 import { crc32, deflateSync } from "node:zlib";
 
@@ -57,8 +57,17 @@ export const DOCUMENT = "shown/page.pdf";
 export const LIST = "shown/list.txt";
 const list = Array.from({ length: 500 }, (_, at) => `${at} of a long list whose lines say no more`);
 
+/** The word that is in a file, unless the environment names another. */
+export const WORD = "heron";
+export const WORD_FILE = "shown/word.txt";
+
 /** The files, by path. */
-export const SHOWN = { [PICTURE]: picture(), [DOCUMENT]: page(), [LIST]: list.join("\n") };
+export const SHOWN = {
+  [PICTURE]: picture(),
+  [DOCUMENT]: page(),
+  [LIST]: list.join("\n"),
+  [WORD_FILE]: `${process.env.WORD ?? WORD}\n`,
+};
 
 /** A search of the web that the server makes by itself. */
 export const SEARCH = {

@@ -16,6 +16,12 @@ const LABELS: [&str; 8] = [
     "cache_salt",
 ];
 
+/// Fields of an item of a conversation that a client makes up anew in every run: its name, and
+/// Codex' note of turn and time. Only what refers to an item means it by its name.
+const ITEM_LABELS: [[&str; 3]; 2] =
+    [["input", "*", "id"], ["input", "*", "internal_chat_message_metadata_passthrough"]];
+const REFERENCE: &str = "item_reference";
+
 /// What a rule by name leaves out of every text.
 const NAMED: [(&str, &str); 4] = [
     (
@@ -35,9 +41,10 @@ const NAMED: [(&str, &str); 4] = [
         r"(?x)
         \b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b
         | \b0x[0-9a-fA-F]+\b
+        | \b[Ii][Dd][:=]\ ?[\w-]{4,}
         | \b[0-9a-f]{4,}[0-9][0-9a-f]{2,}\b
         | \b(?:call|toolu|msg|resp|chatcmpl|rs|fc|item|req|sess|session|run|thread)[_-][\w-]{6,}
-        | \b[A-Za-z]*\d[A-Za-z0-9]{9,}\b",
+        | \b(?:[a-z]{2,10}[_-])?[A-Za-z]*\d[A-Za-z0-9]{9,}\b",
     ),
     ("paths", r"(?:/[\w.@+~-]+){2,}/?"),
     ("numbers", r"\d+(?:[.,]\d+)*"),
@@ -103,11 +110,8 @@ impl IgnoreRules {
     }
 
     /// True for a field that does not matter. `place` is the names on the way to it.
-    pub(super) fn leaves_out(&self, place: &[String]) -> bool {
-        self.fields.iter().any(|field| {
-            field.len() == place.len()
-                && field.iter().zip(place).all(|(rule, name)| rule == "*" || rule == name)
-        })
+    fn leaves_out(&self, place: &[String]) -> bool {
+        self.fields.iter().any(|field| is_at(field, place))
     }
 
     /// The text without what does not matter.
@@ -140,10 +144,14 @@ impl IgnoreRules {
             }
 
             Value::Object(fields) => {
+                let is_reference = fields.get("type").is_some_and(|kind| kind == REFERENCE);
+                let is_label = |place: &[String]| {
+                    !is_reference && ITEM_LABELS.iter().any(|label| is_at(label, place))
+                };
                 let mut kept = serde_json::Map::new();
                 for (name, field) in fields {
                     place.push(name.clone());
-                    if !self.leaves_out(place) {
+                    if !self.leaves_out(place) && !is_label(place) {
                         kept.insert(name, self.normal_at(field, place));
                     }
                     place.pop();
@@ -153,6 +161,12 @@ impl IgnoreRules {
             other => other,
         }
     }
+}
+
+/// True if a field is at a place; `*` is any name on the way there.
+fn is_at(field: &[impl AsRef<str>], place: &[String]) -> bool {
+    let is_name = |(rule, name): (&str, &String)| rule == "*" || rule == name;
+    field.len() == place.len() && field.iter().map(AsRef::as_ref).zip(place).all(is_name)
 }
 
 /// The fewest rules by name under which two texts are the same; `None` if there are none.
@@ -186,6 +200,12 @@ mod tests {
                 Some(vec!["ids"]),
             ),
             ("call_abcdef12 ok", "call_zz99zz88 ok", Some(vec!["ids"])),
+            (
+                "task ses_dd5b768e8ffe0dCULqw6PAwctN",
+                "task ses_dd5b6e8eeffekjKyo6DHstpY3f",
+                Some(vec!["ids"]),
+            ),
+            ("Chunk ID: aa6fe6\nok", "Chunk ID: 4e49b6\nok", Some(vec!["ids"])),
             ("in /tmp/a1/src/x.py", "in /home/me/src/x.py", Some(vec!["paths"])),
             ("pid 731", "pid 1042", Some(vec!["numbers"])),
             ("10:00 in /tmp/a/b", "11:30 in /tmp/c/d", Some(vec!["clocks", "paths"])),
@@ -201,6 +221,23 @@ mod tests {
         let rules = IgnoreRules::read(&rules).unwrap();
         let value = json!({"user": "u", "a/b": 1, "tools": [{"name": "t", "description": "d"}]});
         assert_eq!(rules.normal(value), json!({"tools": [{"name": "t"}]}));
+    }
+
+    #[test]
+    fn an_item_may_have_another_name_unless_it_refers_to_one() {
+        let body = |id: &str| {
+            let made_up = json!({"turn_id": id});
+            let message = json!({
+                "type": "message", "id": id, "role": "user", "content": "a",
+                "internal_chat_message_metadata_passthrough": made_up,
+            });
+            json!({"input": [message, {"type": "item_reference", "id": "msg_1"}]})
+        };
+        let rules = IgnoreRules::default();
+        assert_eq!(rules.normal(body("msg_a")), rules.normal(body("msg_b")));
+        let mut other = body("msg_a");
+        other["input"][1]["id"] = json!("msg_2");
+        assert_ne!(rules.normal(body("msg_a")), rules.normal(other));
     }
 
     #[test]
