@@ -117,6 +117,8 @@ export const cases = {
     run: (root) => run(root, WINDOW),
     kinds: { auxiliary: 1, compaction: 1, main: 4 },
     rows: ["auxiliary 1", "compaction", "main 2", "main 2 after compaction"],
+    // The long listing lies in a file that has a new name each time.
+    ignored: ["ids"],
   },
   "other-world": { script: word, run, alone: true },
 };

@@ -187,13 +187,12 @@ def reached(curve, goal):
 
 def drawn(curves):
     """The curves as an SVG."""
-    width, height, edge, least = 640, 360, 48, 0.4
+    width, height, edge = 640, 360, 48
     most = max(tokens for curve in curves.values() for tokens, _ in curve)
     right, base = width - edge, height - edge
 
     def at(tokens, rate):
-        y = base - (rate - least) / (1 - least) * (base - edge)
-        return edge + tokens / most * (right - edge), y
+        return edge + tokens / most * (right - edge), base - rate * (base - edge)
 
     def text(x, y, words, more=""):
         return f'<text x="{x}" y="{y:.0f}" {more}>{words}</text>'
@@ -201,7 +200,7 @@ def drawn(curves):
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">']
     parts.append("<style>text{font:12px sans-serif}</style>")
     parts.append('<rect width="100%" height="100%" fill="#fff"/>')
-    for rate in (0.4, 0.6, 0.8, 1.0):
+    for rate in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
         y = at(0, rate)[1]
         parts.append(f'<path d="M{edge} {y:.0f}H{right}" stroke="#ddd"/>')
         parts.append(text(edge - 6, y + 4, f"{rate:.0%}", 'text-anchor="end"'))

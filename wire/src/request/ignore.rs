@@ -148,6 +148,7 @@ impl IgnoreRules {
                 let is_label = |place: &[String]| {
                     !is_reference && ITEM_LABELS.iter().any(|label| is_at(label, place))
                 };
+
                 let mut kept = serde_json::Map::new();
                 for (name, field) in fields {
                     place.push(name.clone());
