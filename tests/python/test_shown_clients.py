@@ -43,7 +43,7 @@ def test_what_is_shown_cuts_no_conversation(client, tmp_path):
             result, exchanges = test_clients.run(client, tmp_path, proxy.data, test_clients.PREFIX)
     assert ANSWER in json.dumps(json.loads(result), ensure_ascii=False)
     assert {exchange.reply.status for exchange in exchanges} == {200}
-    (episode,) = test_clients.rows_of(proxy.store, "SELECT * FROM episodes")
+    (episode,) = test_clients.rows_of(proxy.store, "episodes", test_clients.EPISODE)
     assert (episode["episode_id"], episode["calls"]) == (test_clients.EPISODE, len(exchanges))
 
     rows = rows_of(tmp_path, proxy.store, "trajectories")
