@@ -13,7 +13,7 @@ use wire::ForcedSampling;
 use crate::bounds::GROUP_SIZE_MAX;
 use crate::error::{commit_error, snapshot_error};
 use crate::replays::{named_replay, state_of};
-use crate::requests::{AnnounceBody, CloseBody};
+use crate::requests::{AnnounceBody, CloseBody, ReplayBody};
 
 /// Announces an episode, with the sampling parameters for its calls.
 pub(crate) async fn announce(recorder: &Recorder, body: &[u8]) -> Result<JsonReply, JsonReply> {
@@ -30,6 +30,8 @@ pub(crate) async fn announce(recorder: &Recorder, body: &[u8]) -> Result<JsonRep
     let replay = match body.replay.take() {
         None => None,
         Some(named) => {
+            let named: ReplayBody = serde_json::from_value(Value::Object(named))
+                .map_err(|error| bad_request(&format!("`replay`: {error}")))?;
             let source = named_attempt(&named.episode_id, named.attempt)?;
             let names = [source.clone(), with_prefix(recorder, source)?];
             let (replay, source) = named_replay(recorder, named, names).await?;

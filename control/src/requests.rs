@@ -16,7 +16,8 @@ pub(crate) struct AnnounceBody {
     pub(crate) force_sampling: Option<String>,
     #[serde(rename = "continue")]
     pub(crate) continues: Option<String>,
-    pub(crate) replay: Option<ReplayBody>,
+    /// A [`ReplayBody`].
+    pub(crate) replay: Option<Map<String, Value>>,
     pub(crate) calls_max: Option<u32>,
     pub(crate) tokens_max: Option<u32>,
     pub(crate) seconds_max: Option<u32>,
