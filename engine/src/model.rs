@@ -194,7 +194,7 @@ impl<O: Ops> Model<O> {
         Ok(logits)
     }
 
-    /// Has the device sample from the logits of the last step, which had no parameters for it, after
+    /// Has the device sample from the logits of the last step, that had no parameters for it, after
     /// changes: one draw for each row with logits, none for those that the host samples.
     pub(crate) fn draw_shaped(&mut self, draws: &[Option<ShapedDraw<'_>>]) -> Result<(), OpError> {
         self.ops.draw_shaped(&self.scratch.logits, self.config.vocab, draws)

@@ -446,7 +446,7 @@ pub trait Ops: Send {
         out: &mut Vec<u16>,
     ) -> Result<(), OpError>;
 
-    /// Makes the draws of the step that ran last, which had none, from its logits, `[R, vocab]`, and
+    /// Makes the draws of the step that ran last, that had none, from its logits, `[R, vocab]`, and
     /// changes some of them first: one draw for each wanted row, `None` if the host draws. The
     /// logits stay as they are.
     fn draw_shaped(

@@ -2,7 +2,7 @@
 //!
 //! If the device samples all tokens of a step, the step may stay in flight: the next one takes the
 //! tokens from the device's memory and is launched before the host has read them. Reading tokens,
-//! checking for ends and sending outputs then cost the device no time. If masks, penalties or biases
+//! checking for ends and sending outputs cost the device no time. If masks, penalties or biases
 //! change logits, the step is launched without its draws. These follow once the host has read the
 //! step before, while the device computes, so that masks know all tokens. The results are the same
 //! as without, for three reasons:

@@ -1,4 +1,4 @@
-//! LogitChanges of logits against plain loops: masks, biases and penalties have the bits of the host's.
+//! Changes of logits against plain loops: masks, biases and penalties have the bits of the host's.
 
 use super::Checker;
 use crate::cuda::params::{CountSeed, RowShape};
