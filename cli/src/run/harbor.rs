@@ -4,7 +4,7 @@
 //! - [`trials`]: the trials and their episodes: announced, rewarded, closed.
 //! - [`ids`]: what was recorded of an episode, in the form of Harbor's `rollout_details`.
 //! - [`result_file`]: `result.json` of a trial.
-//! - [`report`]: the table of agents, and the file of trials.
+//! - `report`: the table of agents, and the file of trials.
 
 mod ids;
 mod messages;
