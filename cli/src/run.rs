@@ -157,7 +157,6 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     }
 
     let RanEpisode { episode, ended, recorded, .. } = ran?;
-    let recorded = recorded?;
     let ended = match ended {
         Ok(ended) => ended,
         Err(error) => return Ok(not_run(&args, &error)),
@@ -187,10 +186,10 @@ struct RanEpisode {
     episode: EpisodeClient,
     /// The end of the command, or why it was not started.
     ended: std::io::Result<ExitStatus>,
-    /// How far its replay came; null if no recording answered its calls.
+    /// The progress of its replay; null if no recording answered its calls.
     replay: Value,
     /// The counts of what was recorded.
-    recorded: Result<Value, Failure>,
+    recorded: Value,
 }
 
 /// Runs the command once, as one episode. `replay` is the recording that answers its calls, as the
@@ -229,7 +228,7 @@ async fn run_once(
         None => Value::Null,
     };
     let succeeded = ended.as_ref().is_ok_and(ExitStatus::success);
-    let recorded = episode.close(if succeeded { "completed" } else { "failed" }).await;
+    let recorded = episode.close(if succeeded { "completed" } else { "failed" }).await?;
     Ok(RanEpisode { episode, ended, replay, recorded })
 }
 

@@ -48,7 +48,7 @@ async fn found(recorder: &Recorder, named: &AttemptId) -> Result<Option<AttemptR
     Ok(records.into_iter().find(|record| record.attempt == named.attempt))
 }
 
-/// How far the replay of an attempt is, for people; null if it is none, or has ended.
+/// The progress of the replay of an attempt, for people; null if it is none, or has ended.
 pub(crate) fn state_of(recorder: &Recorder, attempt: &AttemptId) -> Value {
     let Some(ReplayState { replay, calls, given, refused }) = recorder.replay_of(attempt) else {
         return Value::Null;

@@ -222,11 +222,9 @@ async fn read(
     snapshot: &mut Snapshot,
     record: AttemptRecord,
 ) -> Result<Option<RecordedAttempt>, FeedError> {
+    let trunk = trunk(snapshot, &record).await?;
     match scan(snapshot, record, None).await {
-        Ok((mut attempt, _)) => {
-            attempt.trunk = trunk(snapshot, &attempt.record).await?;
-            Ok(Some(attempt))
-        }
+        Ok((attempt, _)) => Ok(Some(RecordedAttempt { trunk, ..attempt })),
         Err(
             error @ (SnapshotError::Decode { .. }
             | SnapshotError::TooLarge { .. }

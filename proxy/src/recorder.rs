@@ -104,7 +104,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// How far the replay of an attempt is, if a recording answers its calls.
+    /// The progress of the replay of an attempt, if a recording answers its calls.
     pub fn replay_of(&self, attempt: &AttemptId) -> Option<ReplayState> {
         self.0.decks.state(attempt)
     }

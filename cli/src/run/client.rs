@@ -95,7 +95,7 @@ impl EpisodeClient {
         Ok(())
     }
 
-    /// How far the replay is.
+    /// The progress of the replay.
     pub(super) async fn replay_state(&self) -> Result<Value, Failure> {
         let page = format!("/episodes/{}?attempt={}", self.id, self.attempt);
         Ok(self.recorder.request(Method::GET, &page, &Value::Null).await?["replay"].take())

@@ -2,10 +2,13 @@
 
 use std::process::ExitCode;
 
+use serde_json::Value;
+
 use super::replay::{ReplayArgs, report};
 use super::{not_run, prepare, run_once};
 use crate::exit::{CommandResult, Failure};
 use crate::options::parse::{AttemptName, attempt_name};
+use crate::server::RunningServer;
 use crate::terminal;
 
 /// Run a command several times from a turn of a recorded episode on
@@ -40,31 +43,38 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     let wish = how.wish(&source, Some(turn));
     name_branches(&mut args, &source, turn)?;
 
+    let ended = run_branches(&mut args, attempts, server.as_ref(), &wish).await;
+    if let Some(server) = server {
+        // The store is complete whatever became of the branches.
+        server.stop(std::future::pending()).await?;
+    }
+    ended
+}
+
+/// Runs one branch after the other.
+async fn run_branches(
+    args: &mut super::Args,
+    attempts: u32,
+    server: Option<&RunningServer>,
+    wish: &Value,
+) -> CommandResult {
     let first = args.episode.attempt;
     let mut failed = 0;
-    let mut code = None;
     for attempt in first..first.saturating_add(attempts) {
         args.episode.attempt = attempt;
-        let ran = run_once(&args, server.as_ref(), Some(&wish)).await?;
-        let is_branch = report(&ran)?;
+        let ran = run_once(args, server, Some(wish)).await?;
+        let is_branch = report(&ran);
         match &ran.ended {
-            Err(error) => {
-                // The next one would not start either.
-                code = Some(not_run(&args, error));
-                break;
-            }
+            // The next one would not start either.
+            Err(error) => return Ok(not_run(args, error)),
             Ok(ended) => failed += u32::from(!is_branch || !ended.success()),
         }
     }
-    if let Some(server) = server {
-        server.stop(std::future::pending()).await?;
+    if failed == 0 {
+        return Ok(ExitCode::SUCCESS);
     }
-
-    if failed > 0 {
-        terminal::remark(&format!("{failed} of {attempts} branches failed"));
-    }
-    let ended = if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    Ok(code.unwrap_or(ended))
+    terminal::remark(&format!("{failed} of {attempts} branches failed"));
+    Ok(ExitCode::FAILURE)
 }
 
 /// Names the episode and the group of the branches by the turn, unless the user did.

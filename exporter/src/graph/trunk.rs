@@ -8,7 +8,10 @@ use store::{AttemptRecord, Selection, Snapshot, SnapshotError};
 use crate::graph::derive::derive;
 
 /// Reads the recording that answered calls of an attempt, and returns the first trajectory there
-/// that holds each call. Empty if no recording did, or if it is gone.
+/// that holds each call. Empty if no recording did, or if it is gone or cannot be read: a branch
+/// loses no more than the name of its trunk.
+///
+/// Before the attempt itself: a reader that holds memory and waits for more may wait for itself.
 pub(crate) async fn trunk(
     snapshot: &mut Snapshot,
     record: &AttemptRecord,
@@ -21,7 +24,13 @@ pub(crate) async fn trunk(
         return Ok(HashMap::new());
     };
 
-    let calls = snapshot.calls(found).await?;
+    let calls = match snapshot.calls(found).await {
+        Ok(calls) => calls,
+        Err(
+            SnapshotError::Decode { .. } | SnapshotError::TooLarge { .. } | SnapshotError::Word(..),
+        ) => return Ok(HashMap::new()),
+        Err(error) => return Err(error),
+    };
     let derived = derive(&calls);
     let places = derived.forest.nodes.entries().map(|(id, node)| {
         let path = derived.paths.first_of(id);
@@ -32,17 +41,49 @@ pub(crate) async fn trunk(
     for (call, place) in places {
         trunk.entry(call).or_insert(place);
     }
+    drop(derived);
+    drop(calls);
+    snapshot.give_back();
     Ok(trunk)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use episode::{CallEnd, Replay, ReplayMode, Tag, TagSource};
-    use store::{Announcement, Budget, Durability, Store};
+    use store::{Announcement, Budget, Durability, Loan, ReadingRoom, Store};
 
     use super::*;
     use crate::graph::scan::scan;
     use crate::tests::fixture::call;
+
+    /// Memory for one attempt at a time: a reader that has it gets none for a second one.
+    #[derive(Debug, Default)]
+    struct RoomForOne(Arc<AtomicUsize>);
+
+    struct Lent(Arc<AtomicUsize>);
+
+    impl Drop for Lent {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    impl ReadingRoom for RoomForOne {
+        fn bytes_max(&self) -> u64 {
+            u64::MAX
+        }
+
+        fn lend(&self, _: u64) -> Pin<Box<dyn Future<Output = Option<Loan>> + Send + '_>> {
+            let before = self.0.fetch_add(1, Ordering::Relaxed);
+            assert_eq!(before, 0, "it would wait for itself");
+            let loan: Loan = Box::new(Lent(Arc::clone(&self.0)));
+            Box::pin(async move { Some(loan) })
+        }
+    }
 
     #[tokio::test]
     async fn the_calls_of_a_recording_are_found_by_their_ids() {
@@ -92,8 +133,9 @@ mod tests {
         let mut snapshot = Snapshot::open(&path).await.unwrap();
         let records = snapshot.episodes(&Selection::default()).await.unwrap();
         for (record, found) in records.into_iter().zip([None, Some("a/0/1")]) {
+            snapshot = snapshot.in_room(Arc::new(RoomForOne::default()));
+            let trunk = trunk(&mut snapshot, &record).await.unwrap();
             let (attempt, _) = scan(&mut snapshot, record, None).await.unwrap();
-            let trunk = trunk(&mut snapshot, &attempt.record).await.unwrap();
             let replayed = attempt.calls.last().unwrap().ended.as_ref().unwrap().replayed;
             let place = replayed.and_then(|call| trunk.get(&call).map(String::as_str));
             assert_eq!(place, found);

@@ -74,8 +74,9 @@ async fn read_all(
 ) -> Result<(), SnapshotError> {
     let free = Arc::new(Semaphore::new(WAITING_BYTES));
     for record in records {
-        let (mut attempt, notes) = scan(&mut snapshot, record, as_of).await?;
-        attempt.trunk = trunk(&mut snapshot, &attempt.record).await?;
+        let trunk = trunk(&mut snapshot, &record).await?;
+        let (attempt, notes) = scan(&mut snapshot, record, as_of).await?;
+        let attempt = RecordedAttempt { trunk, ..attempt };
         let share = attempt.bytes().min(WAITING_BYTES) as u32;
         let Ok(bytes) = Arc::clone(&free).acquire_many_owned(share).await else { break };
         // An error means that the receiver is gone and nobody needs more.

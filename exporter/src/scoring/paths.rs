@@ -146,7 +146,8 @@ fn score_path(derived: &Derived<'_>, id: PathId, attempt: &str) -> Option<ScoreP
 
 fn sampled_span(derived: &Derived<'_>, id: NodeId) -> Option<SampledSpan> {
     let node = &derived.forest.nodes[id];
-    let choice = node.choice.filter(|_| node.has_ids && !node.sampled.is_empty())?;
+    // What was given again is scored where it was sampled.
+    let choice = node.choice.filter(|_| node.has_ids && node.newly_sampled() > 0)?;
     let count = node.sampled.len();
     let known = |logprob: &f32| if is_missing(*logprob) { f32::NAN } else { *logprob };
     let recorded = match choice.logprobs.len() == count {

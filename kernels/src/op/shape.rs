@@ -1,4 +1,4 @@
-//! What a request changes of its logits before a token is drawn from them.
+//! Changes that a request makes to its logits before a token is drawn from them.
 
 use std::fmt::Debug;
 

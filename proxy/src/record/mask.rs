@@ -163,7 +163,7 @@ impl KeyMask {
 
 #[cfg(test)]
 mod tests {
-    use episode::{CallId, Outcome, Route, TagSource, TokenColumn, VersionSpan};
+    use episode::{CallId, Outcome, ReplyHead, Route, TagSource, TokenColumn, VersionSpan};
     use uuid::Uuid;
 
     use super::*;
@@ -235,6 +235,7 @@ mod tests {
             sampled_with: said(),
             logprob_kind: "raw".to_owned(),
             unasked: said(),
+            head: ReplyHead(vec![("x-note".to_owned(), format!("a {KEY}"))]),
             ..CallEnd::without_reply(CallId(Uuid::nil()), 1, Outcome::Complete)
         };
 

@@ -264,6 +264,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_given_again_says_nothing_of_the_weights_now() {
+        let tracker = CallTracker::default();
+        tracker.versions.declare("5".to_owned(), 1);
+        let stamps = VersionStamps { start: Some("2".into()), end: Some("2".into()) };
+        let mut given = CallEnd { stamps: stamps.clone(), ..ended(vec![span("9", 3)]) };
+        given.replayed = Some(given.call_id);
+        tracker.count_end(&mut given, Some("5".to_owned()));
+        assert_eq!((given.stamps, tracker.versions.declared().as_deref()), (stamps, Some("5")));
+        assert_eq!(tracker.versions.newest().as_deref(), Some("5"), "9 is not observed");
+    }
+
+    #[test]
     fn a_call_is_open_until_its_end_is_written() {
         let tracker = Arc::new(CallTracker::default());
         let [first, second] = [1, 2].map(|n| CallId(Uuid::from_u128(n)));

@@ -89,11 +89,9 @@ async fn find(
     let unread = |error: SnapshotError| {
         CallError::Replayed(format!("the recording cannot be read: {error}"))
     };
-    let open = async || {
-        let room = Arc::clone(services.room) as Arc<dyn ReadingRoom>;
-        services.store.reading().await.map(|snapshot| snapshot.in_room(room)).map_err(unread)
-    };
-    let calls = deck.load(open().await?, attempt).await?;
+    let room = Arc::clone(services.room) as Arc<dyn ReadingRoom>;
+    let mut snapshot = services.store.reading().await.map_err(unread)?.in_room(room);
+    let calls = deck.load(&mut snapshot, attempt).await?;
     let source = &deck.replay.source;
 
     let (found, is_given) = match deck.take(calls, request) {
@@ -106,7 +104,7 @@ async fn find(
             return Err(CallError::Replayed(told));
         }
     };
-    let recorded = open().await?.call(found.id).await.map_err(unread)?;
+    let recorded = snapshot.call(found.id).await.map_err(unread)?;
     let recorded = recorded.ok_or_else(|| {
         CallError::Replayed(format!("call {} of the recording `{source}` is gone", found.number))
     })?;

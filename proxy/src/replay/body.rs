@@ -95,7 +95,7 @@ impl ReplayedBody {
         piece
     }
 
-    /// What follows the commit of the call.
+    /// Takes the step that follows the commit of the call.
     fn after(&mut self, committed: Result<(), CommitError>) {
         let error = match committed {
             Err(unrecorded) => CallError::from(unrecorded).to_string(),

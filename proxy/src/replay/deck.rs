@@ -17,7 +17,7 @@ pub(crate) struct Deck {
     pub(super) rules: IgnoreRules,
     calls: OnceCell<Vec<DeckCall>>,
     given: Mutex<Vec<CallId>>,
-    /// What was told of the first call that the recording does not answer.
+    /// The words on the first call that the recording does not answer.
     refused: Mutex<Option<String>>,
 }
 
@@ -59,7 +59,7 @@ pub(super) enum Match<'a> {
     Over,
 }
 
-/// How far a replay is.
+/// The progress of a replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplayState {
     /// The recording.
@@ -68,7 +68,7 @@ pub struct ReplayState {
     pub calls: usize,
     /// Number of those that have.
     pub given: usize,
-    /// What was told of the first call that it does not answer.
+    /// The words on the first call that it does not answer.
     pub refused: Option<String>,
 }
 
@@ -86,18 +86,20 @@ impl Deck {
     /// [`CallError`] if they cannot be read.
     pub(super) async fn load(
         &self,
-        mut snapshot: Snapshot,
+        snapshot: &mut Snapshot,
         attempt: &AttemptId,
     ) -> Result<&[DeckCall], CallError> {
         let source = &self.replay.source;
         let load = async {
-            let recorded = calls_of(&mut snapshot, source).await?;
+            let recorded = calls_of(snapshot, source).await?;
             if recorded.is_empty() {
                 let told = format!("the store has no calls of the recording `{source}`");
                 return Err(CallError::Replayed(told));
             }
             let deck = deck_of(&recorded, &self.rules);
+            // A reader that holds memory and waits for more may wait for itself.
             drop(recorded);
+            snapshot.give_back();
             if deck.iter().map(|call| call.print.messages()).sum::<usize>() > DECK_MESSAGES_MAX {
                 return Err(CallError::Replayed(format!(
                     "the recording `{source}` is too long to be replayed: its requests have more \
@@ -106,9 +108,11 @@ impl Deck {
             }
 
             // This process may have been restarted since.
-            let own = calls_of(&mut snapshot, attempt).await?;
+            let own = calls_of(snapshot, attempt).await?;
             let given = own.iter().filter_map(|call| call.ended.as_ref()?.replayed);
             lock(&self.given).extend(given);
+            drop(own);
+            snapshot.give_back();
             Ok(deck)
         };
         self.calls.get_or_try_init(|| load).await.map(Vec::as_slice)

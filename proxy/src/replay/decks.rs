@@ -38,7 +38,7 @@ impl Decks {
         Some(deck)
     }
 
-    /// How far the replay of an attempt is, if it is one.
+    /// The progress of the replay of an attempt, if it is one.
     pub(crate) fn state(&self, attempt: &AttemptId) -> Option<ReplayState> {
         self.lock().get(attempt).map(|deck| deck.state())
     }

@@ -1,4 +1,4 @@
-//! What a person reads of a request that the recording does not answer.
+//! The words on a request that the recording does not answer.
 
 use episode::{AttemptId, Call};
 use wire::{IgnoreRules, RequestDifference, request_differences};

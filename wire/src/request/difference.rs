@@ -14,7 +14,7 @@ const DIFFERENCES_MAX: usize = 8;
 const SHOWN: usize = 120;
 const SHOWN_BEFORE: usize = 30;
 
-/// What matters of a request, as hashes.
+/// Hashes of what matters in a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestPrint {
     whole: u64,

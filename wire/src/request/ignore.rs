@@ -22,7 +22,7 @@ const ITEM_LABELS: [[&str; 3]; 2] =
     [["input", "*", "id"], ["input", "*", "internal_chat_message_metadata_passthrough"]];
 const REFERENCE: &str = "item_reference";
 
-/// What a rule by name leaves out of every text.
+/// Patterns of what the rules by name leave out of every text.
 const NAMED: [(&str, &str); 4] = [
     (
         "clocks",
@@ -50,7 +50,7 @@ const NAMED: [(&str, &str); 4] = [
     ("numbers", r"\d+(?:[.,]\d+)*"),
 ];
 
-/// What stands in a text for what a rule leaves out.
+/// The text in the place of what a rule leaves out.
 const LEFT_OUT: &str = "\u{2026}";
 
 /// A rule that cannot be read.

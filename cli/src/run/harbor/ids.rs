@@ -1,4 +1,4 @@
-//! What was recorded of an episode, in the form of Harbor's `rollout_details`.
+//! The recording of an episode in the form of Harbor's `rollout_details`.
 //!
 //! A detail is a stretch of turns, each with its whole prompt. The first is the main conversation;
 //! a branch has the turns that no earlier detail has, so that no turn is there twice.
@@ -16,7 +16,7 @@ use crate::exit::Failure;
 /// The fidelity of ids that the server itself reported.
 const EXACT: &str = "exact";
 
-/// What was recorded of an episode.
+/// The recording of an episode.
 #[derive(Debug, Default)]
 pub(super) struct RecordedIds {
     /// Number of calls that were to sample.
@@ -88,7 +88,7 @@ struct ChoiceOfCall {
     arrays: Option<SampledArrays>,
 }
 
-/// What a choice sampled.
+/// Sampled ids of a choice, with their logprobs.
 #[derive(Debug, Deserialize)]
 struct SampledArrays {
     token_ids: Option<Vec<u32>>,

@@ -68,7 +68,7 @@ fn by_agent(trials: &[SettledTrial]) -> BTreeMap<String, AgentTrials> {
     found
 }
 
-/// What is to be said of a trial that is not exact, failed, or could not be settled.
+/// The words on a trial that is not exact, failed, or could not be settled.
 fn faults(trial: &SettledTrial) -> Vec<String> {
     let ended = trial.exception.iter().map(|name| format!("ended by {name}"));
     let SettledTrial { calls, exact_calls, .. } = trial;

@@ -22,7 +22,7 @@ const HASH_CHARS: usize = 16;
 /// Source of the rewards of a trial's verifier.
 const SOURCE: &str = "harbor";
 
-/// What Harbor says of a trial before it runs.
+/// A trial as Harbor describes it before it runs.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct TrialPlan {
     trial: String,
@@ -46,7 +46,7 @@ struct Trial {
     settled: Option<SettledTrial>,
 }
 
-/// What was recorded of a trial.
+/// The recording of a trial.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct SettledTrial {
     pub(super) trial: String,
@@ -66,7 +66,7 @@ pub(super) struct SettledTrial {
     pub(super) rewards: Map<String, Value>,
     /// The name of the exception that ended it.
     pub(super) exception: Option<String>,
-    /// What could not be done.
+    /// The steps that could not be done, in words.
     pub(super) problems: Vec<String>,
     /// The trial's own folder.
     #[serde(skip)]

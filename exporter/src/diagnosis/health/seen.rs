@@ -115,7 +115,7 @@ impl<'a> SeenAttempt<'a> {
 
     /// Returns the number of sampled tokens with an id.
     pub(crate) fn sampled(&self) -> usize {
-        self.replies.iter().map(|reply| reply.node.sampled.len()).sum()
+        self.replies.iter().map(|reply| reply.node.newly_sampled()).sum()
     }
 
     /// Returns the replies of the agent's own conversation, or all where there is none.

@@ -140,6 +140,10 @@ impl RecordBuilder for TraceRecords {
     fn add_call(&mut self, _: &AttemptRecord, call: &Call) {
         let answered = call.ended.as_ref().filter(|ended| is_answered(ended));
         let Some(ended) = answered else { return self.count("calls_without_answer") };
+        if ended.replayed.is_some() {
+            // A recording answered it: it was no load.
+            return self.count("calls_given_again");
+        }
 
         let sampled = sampled_by_prompt(ended);
         let counted = ended.usage.completion.filter(|_| !ended.usage.is_absurd());
@@ -184,7 +188,7 @@ impl PendingRecords for TraceRecords {
         self.sorted.len() * LINE_BYTES
     }
 
-    /// Makes a batch of the next lines of the file that ended. BlockTree get their numbers as their
+    /// Makes a batch of the next lines of the file that ended. Blocks get their numbers as their
     /// lines are made, so in the order of arrival.
     fn take_batch(&mut self) -> Result<RecordBatch, ArrowError> {
         for arrival in self.sorted.drain(..self.sorted.len().min(BATCH_LINES)).collect::<Vec<_>>() {

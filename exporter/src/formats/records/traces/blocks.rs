@@ -1,4 +1,4 @@
-//! BlockTree of prompts: stretches of 512 ids, each known by what it holds and all before it.
+//! Blocks of prompts: stretches of 512 ids, each known by what it holds and all before it.
 
 use std::collections::HashMap;
 

@@ -112,9 +112,14 @@ fn a_call_that_no_model_answered_is_no_line() {
     let mut left_at_once = call(4, &[1], &[&[]]);
     reply(&mut left_at_once).outcome = Outcome::ClientGone;
 
+    let mut given_again = call(5, &[1], &[&[2]]);
+    reply(&mut given_again).replayed = Some(given_again.begun.call_id);
+
     let mut builder = TraceRecords::new();
-    assert_eq!(traced(&mut builder, vec![running, refused, left_early, left_at_once]).len(), 1);
+    let calls = vec![running, refused, left_early, left_at_once, given_again];
+    assert_eq!(traced(&mut builder, calls).len(), 1);
     assert_eq!(builder.omissions()["calls_without_answer"].count, 3);
+    assert_eq!(builder.omissions()["calls_given_again"].count, 1);
 }
 
 #[test]
