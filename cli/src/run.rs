@@ -46,7 +46,7 @@ const CONTROL: &str = "http://127.0.0.1:8081";
 /// and have the episode in their path. An agent of --list-agents gets what it reads in place of
 /// them. The command runs against a running `rolltape serve`. With --upstream or --model, `run`
 /// starts a server of its own, which lives as long as the command.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     episode: EpisodeArgs,
@@ -80,7 +80,7 @@ pub(crate) struct Args {
 }
 
 /// The episode of the command.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Episode")]
 struct EpisodeArgs {
     /// The episode [default: a new name, such as claude-amber-otter-k3mx]
@@ -98,7 +98,7 @@ struct EpisodeArgs {
 }
 
 /// The server that records: a running one, or one of the command's own.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Server")]
 struct ServerArgs {
     /// Data listener of a running `rolltape serve`
@@ -186,6 +186,8 @@ struct RanEpisode {
     episode: EpisodeClient,
     /// The end of the command, or why it was not started.
     ended: std::io::Result<ExitStatus>,
+    /// True if this process was asked to stop while the command ran.
+    is_stopped: bool,
     /// The progress of its replay; null if no recording answered its calls.
     replay: Value,
     /// The counts of what was recorded.
@@ -217,9 +219,12 @@ async fn run_once(
 
     // Before the command starts, so that no signal is lost in between and leaves it an orphan.
     let signals = ForwardedSignals::new()?;
-    let ended = match episode.spawn(args, passed, &setup) {
-        Ok(child) => Ok(signals.wait_for(child).await?),
-        Err(error) => Err(error),
+    let (ended, is_stopped) = match episode.spawn(args, passed, &setup) {
+        Ok(child) => {
+            let (ended, is_stopped) = signals.wait_for(child).await?;
+            (Ok(ended), is_stopped)
+        }
+        Err(error) => (Err(error), false),
     };
 
     drop((bridge, setup));
@@ -229,7 +234,7 @@ async fn run_once(
     };
     let succeeded = ended.as_ref().is_ok_and(ExitStatus::success);
     let recorded = episode.close(if succeeded { "completed" } else { "failed" }).await?;
-    Ok(RanEpisode { episode, ended, replay, recorded })
+    Ok(RanEpisode { episode, ended, is_stopped, replay, recorded })
 }
 
 /// Starts a server if `--upstream` or `--model` asks for one.
@@ -282,18 +287,20 @@ impl ForwardedSignals {
         })
     }
 
-    /// Waits for the command and forwards signals to it.
-    async fn wait_for(mut self, mut child: Child) -> Result<ExitStatus, Failure> {
+    /// Waits for the command and forwards signals to it. Returns true if there was one.
+    async fn wait_for(mut self, mut child: Child) -> Result<(ExitStatus, bool), Failure> {
         // A terminal sends its interrupt to the command as well; it must not get two.
         let on_terminal = std::io::stdin().is_terminal();
+        let mut is_stopped = false;
 
         loop {
             let received = tokio::select! {
-                ended = child.wait() => return Ok(ended?),
+                ended = child.wait() => return Ok((ended?, is_stopped)),
                 _ = self.terminate.recv() => Some(Signal::SIGTERM),
                 _ = self.hang_up.recv() => Some(Signal::SIGHUP),
                 _ = self.interrupt.recv() => (!on_terminal).then_some(Signal::SIGINT),
             };
+            is_stopped = true;
             let pid = child.id().and_then(|id| i32::try_from(id).ok());
             if let (Some(signal), Some(pid)) = (received, pid)
                 && let Err(error) = kill(Pid::from_raw(pid), signal)

@@ -1,5 +1,7 @@
 //! Replays: attempts whose calls are answered from a recording.
 
+use std::ops::Range;
+
 use crate::AttemptId;
 use crate::words::words;
 
@@ -42,6 +44,12 @@ impl Replay {
         lines.join("\n")
     }
 
+    /// The range, in order of bytes, that holds the texts of all replays of `source` and no other.
+    pub fn texts_of(source: &AttemptId) -> Range<String> {
+        // The character behind a line feed.
+        format!("source: {source}\n")..format!("source: {source}\u{b}")
+    }
+
     /// Reads what [`Self::to_text`] writes; `None` for anything else.
     pub fn of_text(text: &str) -> Option<Self> {
         let lines: Vec<(&str, &str)> =
@@ -74,7 +82,12 @@ mod tests {
                 ignore: vec!["clocks".to_owned(), "/tools/*/name".to_owned()],
                 keeps_time: true,
             };
-            assert_eq!(Replay::of_text(&replay.to_text()), Some(replay));
+            let text = replay.to_text();
+            assert!(Replay::texts_of(&source).contains(&text));
+            for other in ["a/20", "a/1", "aa/2"] {
+                assert!(!Replay::texts_of(&other.parse().unwrap()).contains(&text), "{other}");
+            }
+            assert_eq!(Replay::of_text(&text), Some(replay));
         }
         assert_eq!(Replay::of_text("{}"), None);
     }

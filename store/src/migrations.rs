@@ -72,6 +72,7 @@ pub(crate) static SQLITE: Migrations = Migrations {
         migration!("sqlite", 22, "parts"),
         migration!("sqlite", 23, "provenance"),
         migration!("sqlite", 24, "replay"),
+        migration!("sqlite", 25, "replays"),
     ],
     former: 14,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \
@@ -92,6 +93,7 @@ pub(crate) static POSTGRES: Migrations = Migrations {
         migration!("postgres", 22, "parts"),
         migration!("postgres", 23, "provenance"),
         migration!("postgres", 24, "replay"),
+        migration!("postgres", 25, "replays"),
     ],
     former: 10,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \

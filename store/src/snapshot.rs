@@ -189,6 +189,17 @@ impl Snapshot {
         rows.iter().map(episode_of).collect()
     }
 
+    /// The attempts whose calls a recording answers, by their names.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn replays_of(
+        &mut self,
+        source: &AttemptId,
+    ) -> Result<Vec<AttemptRecord>, SnapshotError> {
+        self.episodes_where(&Condition::of_replays(source)).await
+    }
+
     /// The open attempts of which something has a budget: they, or a key of theirs.
     ///
     /// # Errors

@@ -111,15 +111,20 @@ async fn a_branch_names_its_source_and_what_was_given_again() {
     let source = json!({ "episode_id": "run", "attempt": 0, "until": 2, "mode": "strict" });
     assert_eq!(tree["episode"]["replay"], source);
     let sibling = json!(
-        { "episode_id": "branch", "attempt": 1, "state": "open", "reward": 0.5 }
+        { "episode_id": "branch", "attempt": 1, "until": 2, "state": "open", "reward": 0.5 }
     );
     assert_eq!(tree["siblings"], json!([sibling]), "the third one left at another turn");
+    assert_eq!(tree["replays"], json!([]));
 
     let of_source = ask(&viewer, View::Tree, "run", &[]).await.unwrap();
     assert_eq!(
         (&of_source["episode"]["replay"], &of_source["siblings"]),
         (&json!(null), &json!([]))
     );
+    let branches = of_source["replays"].as_array().unwrap();
+    let told: Vec<_> = branches.iter().map(|one| (&one["attempt"], &one["until"])).collect();
+    let known = [(json!(0), json!(2)), (json!(1), json!(2)), (json!(2), json!(1))];
+    assert_eq!(told, known.each_ref().map(|(attempt, until)| (attempt, until)));
     let turns = tree["turns"].as_array().unwrap();
     let own: Vec<&Value> = turns.iter().map(|turn| &turn["replayed"]).collect();
     let recorded = of_source["turns"].as_array().unwrap();

@@ -620,6 +620,12 @@ test("a branch names those beside it, and a turn the call that it was given from
     await page.waitForFunction(() => location.hash.startsWith("#/e/trunk/0/call/"));
     await page.waitForSelector(".call-head .big");
     assert.equal(await textOf(page, ".call-head .big"), "#1");
+
+    await go(page, "#/e/trunk/0");
+    await page.getByRole("link", { name: "attempts go on from it" }).click();
+    await page.waitForSelector(".siblings");
+    const behind = await page.locator(".siblings tbody tr").allInnerTexts();
+    assert.match(behind[0], /branch\s+branch, live from turn 3\s+completed/);
   }));
 
 test("numbers are those of the store", () =>

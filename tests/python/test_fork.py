@@ -1,6 +1,7 @@
 """Forks: attempts of the game that share the turns of a recorded one, and go on by themselves."""
 
 import sqlite3
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +20,15 @@ SEED = 2
 TURNS = 4
 """Three guesses and a word to close: with that seed the game is lost."""
 REWARDS = (1.0, 0.0, 0.5)
+MEET = """
+touch "$ROLLTAPE_ATTEMPT.here"
+for _ in $(seq 300); do
+    [ -e 0.here ] && [ -e 1.here ] && exec "$@"
+    sleep 0.1
+done
+exit 9
+"""
+"""A branch that begins when another one runs beside it."""
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -139,7 +149,8 @@ def test_the_command_runs_branches_with_a_model_of_its_own(tmp_path):
     run = ("run", "--model", MODEL, *store, "--episode", "e", "--", *game, SEED)
     harness.done(*run, folder=tmp_path)
     words = ("--turn", 2, "--attempts", 2, "--then", MODEL, *store, "--ignore", "/seed")
-    harness.done("fork", "e", *words, "--", *game, "-1", folder=tmp_path)
+    both = ("sh", "-c", MEET, "branch", *game, "-1")
+    harness.done("fork", "e", *words, "--jobs", 2, "--", *both, folder=tmp_path)
 
     rows = exported(tmp_path / "out", store[1])
     recorded = rows["e", 0]
@@ -150,3 +161,18 @@ def test_the_command_runs_branches_with_a_model_of_its_own(tmp_path):
         assert row["input_ids"][:end] == recorded["input_ids"][:end]
         assert (row["fork_position"], sum(row["loss_mask"][:end])) == (end, 0)
         assert row["parent_trajectory_id"] == recorded["trajectory_id"]
+
+
+def test_no_branch_begins_behind_a_signal(tmp_path):
+    """The running one gets it, and the store is whole."""
+    store = ("--store", tmp_path / "own.db")
+    agent = (*AGENT, "--secret", SECRET, "--seed", SEED)
+    harness.done("run", "--model", MODEL, *store, "--episode", "e", "--", *agent, folder=tmp_path)
+    command = ("sh", "-c", 'touch "$ROLLTAPE_ATTEMPT.here"; exec sleep 60')
+    words = [harness.BINARY, "fork", "e", "--turn", 1, "--attempts", 3, *store, "--", *command]
+    with subprocess.Popen([str(word) for word in words], cwd=tmp_path) as fork:
+        harness.eventually(lambda: (tmp_path / "0.here").exists())
+        fork.terminate()
+        assert fork.wait(60) == 1
+    assert not (tmp_path / "1.here").exists()
+    assert {call["attempt"] for call in calls(store[1], "e.turn1")} <= {0}

@@ -88,8 +88,8 @@ def test_branches_go_on_from_a_turn(server, recorded):
     tree = server.client.recording.tree("run.turn2", 0)
     calls = [turn["call_id"] for turn in server.client.recording.tree("run")["turns"]]
     assert [turn["replayed"] for turn in tree["turns"]] == [*calls[:2], None]
-    sibling = {"episode_id": "run.turn2", "attempt": 1, "state": "completed", "reward": 1.0}
-    assert tree["siblings"] == [sibling]
+    sibling = {"episode_id": "run.turn2", "attempt": 1, "until": 2, "reward": 1.0}
+    assert tree["siblings"] == [{**sibling, "state": "completed"}]
 
 
 @pytest.mark.usefixtures("recorded")

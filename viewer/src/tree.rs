@@ -11,7 +11,7 @@ use serde_json::Value;
 use store::{EpisodeSummary, Selection, Snapshot};
 use wire::{Conversation, ConversationReader};
 
-use self::siblings::siblings;
+use self::siblings::{replays, siblings};
 use crate::bounds::MESSAGE_COPIES;
 use crate::call::CallView;
 use crate::episodes::EpisodeView;
@@ -52,6 +52,9 @@ pub struct EpisodeTree {
     /// Other attempts that go on from the same turn of the same recording.
     #[serde(default)]
     pub siblings: Vec<SiblingView>,
+    /// Attempts whose calls this one answers.
+    #[serde(default)]
+    pub replays: Vec<SiblingView>,
     /// Only if messages are asked for: the calls with a turn, each with the messages that are new
     /// in its first one, and without tools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,6 +139,7 @@ pub(crate) async fn tree(
     let weights = VersionTable(snapshot.versions().await?);
     let rewards = snapshot.rewards(&record).await?;
     let siblings = siblings(snapshot, &record).await?;
+    let replays = replays(snapshot, &record).await?;
     if has_messages {
         snapshot.copy_logs(MESSAGE_COPIES);
     }
@@ -166,6 +170,7 @@ pub(crate) async fn tree(
             .collect(),
         rewards: rewards.iter().map(RewardView::of).collect(),
         siblings,
+        replays,
         calls: said,
     })
 }

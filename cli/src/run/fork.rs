@@ -1,11 +1,13 @@
 //! `rolltape fork`: runs a command several times from a turn of a recording on.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use serde_json::Value;
+use tokio::task::JoinSet;
 
 use super::replay::{ReplayArgs, report};
-use super::{not_run, prepare, run_once};
+use super::{RanEpisode, not_run, prepare, run_once};
 use crate::exit::{CommandResult, Failure};
 use crate::options::parse::{AttemptName, attempt_name};
 use crate::server::RunningServer;
@@ -29,52 +31,98 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 4, help_heading = "Recording")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     attempts: u32,
+    /// Branches that run at once
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Recording")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    jobs: u32,
     #[command(flatten)]
     how: ReplayArgs,
     #[command(flatten)]
     run: super::Args,
 }
 
-/// Runs the branches one after the other. It has failed if one of them did not become one.
+/// Runs the branches. It has failed if one of them did not become one.
 pub(crate) async fn run(args: Args) -> CommandResult {
-    let Args { source, turn, attempts, how, run: mut args } = args;
+    let Args { source, turn, attempts, jobs, how, run: mut args } = args;
     prepare(&args)?;
-    let server = how.server(&mut args).await?;
+    let server = how.server(&mut args).await?.map(Arc::new);
     let wish = how.wish(&source, Some(turn));
     name_branches(&mut args, &source, turn)?;
 
-    let ended = run_branches(&mut args, attempts, server.as_ref(), &wish).await;
-    if let Some(server) = server {
+    let branches = Branches { args, server: server.clone(), wish };
+    let ended = branches.run(attempts, jobs as usize).await;
+    if let Some(server) = server.and_then(Arc::into_inner) {
         // The store is complete whatever became of the branches.
         server.stop(std::future::pending()).await?;
     }
     ended
 }
 
-/// Runs one branch after the other.
-async fn run_branches(
-    args: &mut super::Args,
-    attempts: u32,
-    server: Option<&RunningServer>,
-    wish: &Value,
-) -> CommandResult {
-    let first = args.episode.attempt;
-    let mut failed = 0;
-    for attempt in first..first.saturating_add(attempts) {
-        args.episode.attempt = attempt;
-        let ran = run_once(args, server, Some(wish)).await?;
-        let is_branch = report(&ran);
-        match &ran.ended {
-            // The next one would not start either.
-            Err(error) => return Ok(not_run(args, error)),
-            Ok(ended) => failed += u32::from(!is_branch || !ended.success()),
+/// The command that is run for each branch.
+struct Branches {
+    args: super::Args,
+    server: Option<Arc<RunningServer>>,
+    wish: Value,
+}
+
+impl Branches {
+    /// Runs `attempts` branches, at most `jobs` at once.
+    async fn run(self, attempts: u32, jobs: usize) -> CommandResult {
+        let mut running = JoinSet::new();
+        let ended = self.run_all(&mut running, attempts, jobs).await;
+        // If one could not be run, others may still be.
+        running.shutdown().await;
+        ended
+    }
+
+    /// A signal to this process ends the branches that run, and no further one is started.
+    async fn run_all(
+        &self,
+        running: &mut JoinSet<Result<RanEpisode, Failure>>,
+        attempts: u32,
+        jobs: usize,
+    ) -> CommandResult {
+        let first = self.args.episode.attempt;
+        let mut to_start = first..first.saturating_add(attempts);
+        let mut failed = 0;
+
+        loop {
+            while running.len() < jobs
+                && let Some(attempt) = to_start.next()
+            {
+                running.spawn(self.branch(attempt));
+            }
+            let Some(ran) = running.join_next().await else { break };
+            let ran = ran.map_err(|error| Failure::new(error.to_string()))??;
+            let is_branch = report(&ran);
+            match &ran.ended {
+                // The next one would not start either.
+                Err(error) => return Ok(not_run(&self.args, error)),
+                Ok(ended) => failed += u32::from(!is_branch || !ended.success()),
+            }
+            if ran.is_stopped {
+                failed += to_start.len() as u32;
+                to_start = 0..0;
+            }
         }
+
+        if failed == 0 {
+            return Ok(ExitCode::SUCCESS);
+        }
+        terminal::remark(&format!("{failed} of {attempts} branches failed or were not run"));
+        Ok(ExitCode::FAILURE)
     }
-    if failed == 0 {
-        return Ok(ExitCode::SUCCESS);
+
+    /// One branch. It owns what it needs, so that others run beside it.
+    fn branch(
+        &self,
+        attempt: u32,
+    ) -> impl Future<Output = Result<RanEpisode, Failure>> + Send + 'static {
+        let (mut args, server) = (self.args.clone(), self.server.clone());
+        let wish = self.wish.clone();
+        args.episode.attempt = attempt;
+        async move { run_once(&args, server.as_deref(), Some(&wish)).await }
     }
-    terminal::remark(&format!("{failed} of {attempts} branches failed"));
-    Ok(ExitCode::FAILURE)
 }
 
 /// Names the episode and the group of the branches by the turn, unless the user did.

@@ -66,7 +66,7 @@ pub(super) async fn run(args: Args) -> CommandResult {
     let signals = ForwardedSignals::new()?;
     let passed = args.environment.passed(env::vars_os(), &args.proxy.secret_variables());
     let ended = match spawn(&args.command, passed, folder.path()) {
-        Ok(child) => Ok(signals.wait_for(child).await?),
+        Ok(child) => Ok(signals.wait_for(child).await?.0),
         Err(error) => Err(error),
     };
     drop((listener, bridge));

@@ -46,6 +46,7 @@ async fn a_page_is_found_by_an_index() {
         let chosen = Condition::of(selection);
         chosen.query(format!("{EPISODE} WHERE {}", chosen.sql))
     };
+    let replays = Condition::of_replays(&"e-0/0".parse().unwrap());
 
     for (statement, index) in [
         (ordered(EpisodeOrder::Opened, true, None), by_opened),
@@ -57,6 +58,10 @@ async fn a_page_is_found_by_an_index() {
         (next_states(&all, after, 10), by_opened),
         (of(&episode), "SEARCH e USING INDEX sqlite_autoindex_episode_1"),
         (of(&group), "SEARCH e USING INDEX episode_by_group"),
+        (
+            replays.query(format!("{EPISODE} WHERE {}", replays.sql)),
+            "SEARCH e USING INDEX episode_by_replay",
+        ),
         // The open attempts, by the one of two indexes that SQLite prefers.
         (query(wishing()), "SEARCH e USING INDEX episode_by_closing (closed_at=?)"),
         (query(budgeted()), "SEARCH e USING INDEX episode_by_closing (closed_at=?)"),

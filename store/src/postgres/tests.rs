@@ -178,7 +178,7 @@ async fn set_former(site: &Site, newest: i64) {
         "DROP TABLE annotation",
         "ALTER TABLE call DROP COLUMN continued CASCADE, DROP COLUMN reply_head, \
              DROP COLUMN replayed",
-        "DROP INDEX episode_with_replay",
+        "DROP INDEX episode_with_replay, episode_by_replay",
         "ALTER TABLE episode DROP COLUMN replay",
         "DROP INDEX episode_by_opened, episode_with_terms, episode_by_closing",
         "ALTER TABLE episode DROP COLUMN continues",

@@ -3,6 +3,8 @@
 
 use std::fmt::Write;
 
+use episode::{AttemptId, Replay};
+
 use crate::database::query::{Query, query};
 use crate::database::value::Value;
 use crate::types::Selection;
@@ -66,6 +68,15 @@ impl Condition {
             condition.sql = format!("e.group_id IN ({})", list.join(", "));
             condition
         })
+    }
+
+    /// The condition of the attempts that a recording answers.
+    pub(crate) fn of_replays(source: &AttemptId) -> Self {
+        let texts = Replay::texts_of(source);
+        let mut condition = Self { sql: String::new(), values: Vec::new() };
+        let (from, to) = (condition.value(texts.start), condition.value(texts.end));
+        condition.sql = format!("e.replay >= {from} AND e.replay < {to}");
+        condition
     }
 
     /// Adds a value, and returns its name in the text.

@@ -1,10 +1,8 @@
-//! The attempts that go on from the same turn of the same recording as another.
+//! The attempts that go on from a recording: those beside an attempt, and those behind it.
 
-use std::collections::BTreeMap;
-
-use episode::{Micros, Replay};
+use episode::{AttemptId, Micros};
 use serde::{Deserialize, Serialize};
-use store::{AttemptRecord, Selection, Snapshot, SnapshotError};
+use store::{AttemptRecord, Snapshot, SnapshotError};
 
 use crate::bounds::SIBLINGS_MAX;
 use crate::episodes::state_of;
@@ -12,48 +10,61 @@ use crate::episodes::state_of;
 /// The name of the reward of an attempt as a whole.
 const REWARD: &str = "reward";
 
-/// Another attempt that goes on from the same turn of the same recording.
+/// An attempt that goes on from a recording.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "docs/reading.md describes the fields")]
 pub struct SiblingView {
     pub episode_id: String,
     pub attempt: u32,
+    #[serde(default)]
+    pub until: Option<u32>,
     pub state: String,
     pub reward: Option<f64>,
 }
 
-/// Reads the other attempts of the episode and of the group that go on from the same turn of the
-/// same recording, by their names. There are none beside an attempt that no recording answers.
+/// Reads the other attempts that go on from the same turn of the same recording, by their names.
+/// There are none beside an attempt that no recording answers.
 pub(crate) async fn siblings(
     snapshot: &mut Snapshot,
     record: &AttemptRecord,
 ) -> Result<Vec<SiblingView>, SnapshotError> {
     let Some(replay) = &record.replay else { return Ok(Vec::new()) };
-    let episode = Selection { episode: Some(record.id.clone()), ..Selection::default() };
-    let group = record.group.as_ref();
-    let group = group.map(|id| Selection { group: Some(id.clone()), ..Selection::default() });
-    let is_sibling = |other: &AttemptRecord| {
-        let same = |other: &Replay| (&other.source, other.until) == (&replay.source, replay.until);
-        other.key != record.key && other.replay.as_ref().is_some_and(same)
-    };
+    let mut others = snapshot.replays_of(&replay.source).await?;
+    others.retain(|other| {
+        let until = other.replay.as_ref().map(|replay| replay.until);
+        other.key != record.key && until == Some(replay.until)
+    });
+    views(snapshot, others).await
+}
 
-    let mut found = BTreeMap::new();
-    for selection in std::iter::once(episode).chain(group) {
-        let others = snapshot.episodes(&selection).await?.into_iter().filter(is_sibling);
-        found.extend(others.map(|other| ((other.id.to_string(), other.attempt), other)));
-    }
-    let kept: Vec<_> = found.into_iter().take(SIBLINGS_MAX).collect();
-    if kept.is_empty() {
+/// Reads the attempts whose calls this one answers, by their names.
+pub(crate) async fn replays(
+    snapshot: &mut Snapshot,
+    record: &AttemptRecord,
+) -> Result<Vec<SiblingView>, SnapshotError> {
+    let source = AttemptId { episode: record.id.clone(), attempt: record.attempt };
+    let others = snapshot.replays_of(&source).await?;
+    views(snapshot, others).await
+}
+
+async fn views(
+    snapshot: &mut Snapshot,
+    mut of: Vec<AttemptRecord>,
+) -> Result<Vec<SiblingView>, SnapshotError> {
+    of.sort_by(|one, other| (&one.id, one.attempt).cmp(&(&other.id, other.attempt)));
+    of.truncate(SIBLINGS_MAX);
+    if of.is_empty() {
         return Ok(Vec::new());
     }
 
-    let keys: Vec<i64> = kept.iter().map(|(_, other)| other.key).collect();
+    let keys: Vec<i64> = of.iter().map(|record| record.key).collect();
     let rewards = snapshot.episode_rewards(REWARD, Micros::MAX, Some(&keys)).await?;
-    let views = kept.into_iter().map(|((episode_id, attempt), other)| SiblingView {
-        episode_id,
-        attempt,
-        reward: rewards.get(&other.key).copied().flatten(),
-        state: state_of(&other),
+    let views = of.into_iter().map(|record| SiblingView {
+        episode_id: record.id.to_string(),
+        attempt: record.attempt,
+        until: record.replay.as_ref().and_then(|replay| replay.until),
+        reward: rewards.get(&record.key).copied().flatten(),
+        state: state_of(&record),
     });
     Ok(views.collect())
 }

@@ -4,10 +4,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::Value;
 
-use super::ignore::{IgnoreRules, rules_between};
+use super::ignore::{CONVERSATIONS, IgnoreRules, is_said, rules_between};
 
-/// Fields that hold the conversation.
-const CONVERSATIONS: [&str; 3] = ["messages", "input", "prompt"];
 /// Differences that are told of one request.
 const DIFFERENCES_MAX: usize = 8;
 /// Characters that are shown of a value, and of what is before a difference within it.
@@ -148,7 +146,13 @@ impl Search<'_> {
 
     fn add(&mut self, place: &[String], one: Option<&Value>, other: Option<&Value>) {
         let texts = one.and_then(Value::as_str).zip(other.and_then(Value::as_str));
-        let named = texts.and_then(|(one, other)| rules_between(one, other));
+        let named = match (texts, one, other) {
+            (Some((one, other)), ..) => rules_between(one, other),
+            (None, Some(Value::Number(one)), Some(Value::Number(other))) if is_said(place) => {
+                rules_between(&one.to_string(), &other.to_string())
+            }
+            _ => None,
+        };
         let pointer: String = place
             .iter()
             .map(|name| format!("/{}", name.replace('~', "~0").replace('/', "~1")))

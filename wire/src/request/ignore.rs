@@ -1,7 +1,7 @@
 //! Rules for what does not matter when a request is held against a recorded one.
 
 use regex::Regex;
-use serde_json::Value;
+use serde_json::{Number, Value};
 use thiserror::Error;
 
 /// Top-level fields that name a call or its user. Nothing that a model reads depends on them.
@@ -49,6 +49,9 @@ const NAMED: [(&str, &str); 4] = [
     ("paths", r"(?:/[\w.@+~-]+){2,}/?"),
     ("numbers", r"\d+(?:[.,]\d+)*"),
 ];
+
+/// Fields that hold the conversation.
+pub(super) const CONVERSATIONS: [&str; 3] = ["messages", "input", "prompt"];
 
 /// The text in the place of what a rule leaves out.
 const LEFT_OUT: &str = "\u{2026}";
@@ -121,6 +124,15 @@ impl IgnoreRules {
         self.patterns.iter().fold(text.to_owned(), replace)
     }
 
+    /// The number, or a text if a rule leaves a part of it out.
+    fn number(&self, number: Number) -> Value {
+        let written = number.to_string();
+        match self.text(&written) {
+            text if text == written => Value::Number(number),
+            text => Value::String(text),
+        }
+    }
+
     /// The value without what does not matter in it.
     pub(super) fn normal(&self, value: Value) -> Value {
         self.normal_at(value, &mut Vec::new())
@@ -129,6 +141,7 @@ impl IgnoreRules {
     fn normal_at(&self, value: Value, place: &mut Vec<String>) -> Value {
         match value {
             Value::String(text) => Value::String(self.text(&text)),
+            Value::Number(number) if is_said(place) => self.number(number),
             Value::Array(list) => {
                 let mut kept = Vec::with_capacity(list.len());
                 for (at, element) in list.into_iter().enumerate() {
@@ -162,6 +175,11 @@ impl IgnoreRules {
             other => other,
         }
     }
+}
+
+/// True for a place in the conversation. Numbers elsewhere are settings, such as a temperature.
+pub(super) fn is_said(place: &[String]) -> bool {
+    place.first().is_some_and(|name| CONVERSATIONS.contains(&name.as_str()))
 }
 
 /// True if a field is at a place; `*` is any name on the way there.
@@ -222,6 +240,23 @@ mod tests {
         let rules = IgnoreRules::read(&rules).unwrap();
         let value = json!({"user": "u", "a/b": 1, "tools": [{"name": "t", "description": "d"}]});
         assert_eq!(rules.normal(value), json!({"tools": [{"name": "t"}]}));
+    }
+
+    #[test]
+    fn numbers_of_the_conversation_are_read_as_texts_are() {
+        let body = |pid: i64, at: f64| {
+            let input = json!({"pid": pid, "at": at});
+            json!({"temperature": 0.5, "messages": [{"content": [{"input": input}]}]})
+        };
+        let normal = |rule: &str, body: Value| {
+            IgnoreRules::read(&[rule.to_owned()]).unwrap().normal(body)
+        };
+        let (one, other) = (body(731, 2.5), body(1042, 3.5));
+        assert_eq!(normal("numbers", one.clone()), normal("numbers", other.clone()));
+        assert_eq!(normal("numbers", one.clone())["temperature"], 0.5, "a setting matters");
+        assert_ne!(normal("clocks", one), normal("clocks", other));
+        let (one, other) = (body(7, 1_764_460_800.25), body(7, 1_764_460_912.5));
+        assert_eq!(normal("clocks", one), normal("clocks", other));
     }
 
     #[test]

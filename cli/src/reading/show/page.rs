@@ -1,6 +1,6 @@
 //! An episode as a conversation.
 
-use viewer::{EpisodeTree, FindingView, OtherCall, ReplayView, TurnView};
+use viewer::{EpisodeTree, FindingView, OtherCall, ReplayView, SiblingView, TurnView};
 
 use super::super::episodes::state_cell;
 use super::super::message::{TextRoom, ToolNames};
@@ -105,6 +105,7 @@ pub(super) fn about(tree: &EpisodeTree, room: &TextRoom) -> Vec<Line> {
 
     let mut lines = vec![title];
     lines.extend(episode.replay.as_ref().map(|replay| Line::from(replay_text(replay))));
+    lines.extend(replays_text(&tree.replays).map(Line::from));
     lines.extend(dim(&numbers(tree), room));
     lines.extend(dim(&times(tree), room));
     lines.extend(verdict(tree, room));
@@ -117,6 +118,16 @@ pub(super) fn replay_text(replay: &ReplayView) -> String {
     let live = until.map(|turns| format!(", live from turn {}", turns + 1)).unwrap_or_default();
     let loose = if mode == "loose" { ", loose" } else { "" };
     format!("replay of {episode_id}/{attempt}{live}{loose}")
+}
+
+/// The attempts that go on from this one, in words; `None` if there are none.
+fn replays_text(replays: &[SiblingView]) -> Option<String> {
+    let first = replays.first()?;
+    let rest = match replays.len() - 1 {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!("replayed by {}/{}{rest}", first.episode_id, first.attempt))
 }
 
 fn numbers(tree: &EpisodeTree) -> String {
@@ -213,6 +224,21 @@ fn dim(text: &str, room: &TextRoom) -> Vec<Line> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_recording_names_what_goes_on_from_it() {
+        let replay = |attempt| SiblingView {
+            episode_id: "run.turn2".to_owned(),
+            attempt,
+            until: Some(2),
+            state: "open".to_owned(),
+            reward: None,
+        };
+        let told = |attempts| replays_text(&(0..attempts).map(replay).collect::<Vec<_>>());
+        assert_eq!(told(0), None);
+        assert_eq!(told(1).as_deref(), Some("replayed by run.turn2/0"));
+        assert_eq!(told(3).as_deref(), Some("replayed by run.turn2/0 and 2 more"));
+    }
 
     #[test]
     fn a_branch_names_its_source_and_its_first_own_turn() {

@@ -12,6 +12,7 @@ export interface Replay {
 export interface Sibling {
   episode_id: string;
   attempt: number;
+  until?: number | null;
   state: string;
   reward: number | null;
 }
@@ -185,6 +186,7 @@ export interface Tree {
   forks: Fork[];
   rewards: Reward[];
   siblings?: Sibling[];
+  replays?: Sibling[];
 }
 
 export interface ToolCall {

@@ -7,11 +7,13 @@ import { Text } from "../parts/text";
 import { callHref, compareHref, episodeHref, summaryHref, type Attempt } from "../route";
 import { plural } from "../words/format";
 
-const kindOf = ({ until }: Replay): string => (until === null ? "replay" : "branch");
+type Turns = Pick<Sibling, "until">;
+
+const kindOf = ({ until }: Turns): string => (typeof until === "number" ? "branch" : "replay");
 
 /** Returns the first turn of a branch that no recording answers, in words. */
-const liveFrom = ({ until }: Replay): string =>
-  until === null ? "" : `, live from turn ${until + 1}`;
+const liveFrom = ({ until }: Turns): string =>
+  typeof until === "number" ? `, live from turn ${until + 1}` : "";
 
 const nameOf = ({ episode_id, attempt }: Attempt): string =>
   attempt > 0 ? `${episode_id} attempt ${attempt}` : episode_id;
@@ -45,11 +47,18 @@ export const GivenAgain = () => (
 
 /** Links to the source of an attempt, and to the branches beside it. */
 export function ReplayFacts({ tree }: { tree: Tree }) {
-  const { episode, siblings = [] } = tree;
+  const { episode, siblings = [], replays = [] } = tree;
   const { replay } = episode;
-  if (!replay) return null;
+  const toSummary = summaryHref(episode.episode_id, episode.attempt);
+  const behind = replays.length > 0 && (
+    <span class="fact">
+      <a href={toSummary}>{plural(replays.length, "attempt goes", "attempts go")} on from it</a>
+    </span>
+  );
+  if (!replay) return behind;
   return (
     <>
+      {behind}
       <span class="fact">
         {`${kindOf(replay)} of `}
         <AttemptLink of={replay} />
@@ -62,22 +71,28 @@ export function ReplayFacts({ tree }: { tree: Tree }) {
       )}
       {siblings.length > 0 && (
         <span class="fact">
-          <a href={summaryHref(episode.episode_id, episode.attempt)}>
-            {plural(siblings.length, "other branch", "other branches")}
-          </a>
+          <a href={toSummary}>{plural(siblings.length, "other branch", "other branches")}</a>
         </span>
       )}
     </>
   );
 }
 
-/** Lists the attempts that go on from the same turn of the same recording. */
-export function Siblings({ tree, siblings }: { tree: Tree; siblings: Sibling[] }) {
+interface SiblingsProps {
+  tree: Tree;
+  siblings: Sibling[];
+  /** True if they go on from several turns. */
+  hasTurns?: boolean;
+}
+
+/** Lists attempts that go on from a recording. */
+export function Siblings({ tree, siblings, hasTurns = false }: SiblingsProps) {
   return (
     <table class="plain siblings">
       <thead>
         <tr>
           <th>attempt</th>
+          {hasTurns && <th>kind</th>}
           <th>state</th>
           <th class="right">reward</th>
           <th>side by side</th>
@@ -89,6 +104,7 @@ export function Siblings({ tree, siblings }: { tree: Tree; siblings: Sibling[] }
             <td>
               <AttemptLink of={sibling} />
             </td>
+            {hasTurns && <td>{`${kindOf(sibling)}${liveFrom(sibling)}`}</td>}
             <td>
               <State word={sibling.state} />
             </td>

@@ -12,7 +12,7 @@ import { Siblings } from "./replay";
 import { timesOf } from "./times";
 
 export function Summary({ tree }: { tree: Tree }) {
-  const { siblings = [] } = tree;
+  const { siblings = [], replays = [] } = tree;
   return (
     <div class="summary">
       <VerdictPart tree={tree} />
@@ -24,6 +24,11 @@ export function Summary({ tree }: { tree: Tree }) {
       {siblings.length > 0 && (
         <Part title="Branches from the same turn">
           <Siblings tree={tree} siblings={siblings} />
+        </Part>
+      )}
+      {replays.length > 0 && (
+        <Part title="Replays and branches">
+          <Siblings tree={tree} siblings={replays} hasTurns />
         </Part>
       )}
     </div>
