@@ -293,7 +293,8 @@ impl RowBuilder<'_> {
                 continued: self.derived.paths.nodes[id_of_node].continued,
                 mc_return: returns[at],
                 model: node.model().to_owned(),
-                own: self.shares.trains(id, id_of_node),
+                // What a recording gave is a turn of the source.
+                own: self.shares.trains(id, id_of_node) && node.ended.replayed.is_none(),
                 complete: node.ended.outcome == Outcome::Complete,
                 message: None,
             }

@@ -248,9 +248,8 @@ mod tests {
             let input = json!({"pid": pid, "at": at});
             json!({"temperature": 0.5, "messages": [{"content": [{"input": input}]}]})
         };
-        let normal = |rule: &str, body: Value| {
-            IgnoreRules::read(&[rule.to_owned()]).unwrap().normal(body)
-        };
+        let normal =
+            |rule: &str, body: Value| IgnoreRules::read(&[rule.to_owned()]).unwrap().normal(body);
         let (one, other) = (body(731, 2.5), body(1042, 3.5));
         assert_eq!(normal("numbers", one.clone()), normal("numbers", other.clone()));
         assert_eq!(normal("numbers", one.clone())["temperature"], 0.5, "a setting matters");

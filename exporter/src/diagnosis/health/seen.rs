@@ -108,9 +108,15 @@ impl<'a> SeenAttempt<'a> {
         self.record().closed_at.is_some()
     }
 
-    /// Returns the replies that were read whole.
+    /// Returns the replies that were sampled for this attempt: all but those that a recording gave
+    /// again, which were looked at where they were recorded.
+    pub(crate) fn own(&self) -> impl Iterator<Item = &SeenReply<'a>> {
+        self.replies.iter().filter(|reply| reply.node.ended.replayed.is_none())
+    }
+
+    /// Returns the own replies that were read whole.
     pub(crate) fn whole(&self) -> impl Iterator<Item = &SeenReply<'a>> {
-        self.replies.iter().filter(|reply| reply.node.ended.outcome == Outcome::Complete)
+        self.own().filter(|reply| reply.node.ended.outcome == Outcome::Complete)
     }
 
     /// Returns the number of sampled tokens with an id.
@@ -118,10 +124,10 @@ impl<'a> SeenAttempt<'a> {
         self.replies.iter().map(|reply| reply.node.newly_sampled()).sum()
     }
 
-    /// Returns the replies of the agent's own conversation, or all where there is none.
+    /// Returns the own replies of the agent's own conversation, or all where there is none.
     pub(crate) fn main_replies(&self) -> impl Iterator<Item = &SeenReply<'a>> {
-        let has_main = self.replies.iter().any(|reply| reply.is_main);
-        self.replies.iter().filter(move |reply| reply.is_main || !has_main)
+        let has_main = self.own().any(|reply| reply.is_main);
+        self.own().filter(move |reply| reply.is_main || !has_main)
     }
 }
 

@@ -322,6 +322,33 @@ fn each_planted_case_is_seen() {
 }
 
 #[test]
+fn what_was_given_again_is_no_finding() {
+    let mut run = clean(PLANTED);
+    for played in &mut run {
+        played.set_tool_call("none", "{");
+        cut(played);
+        say_again(played, 0);
+        // The last call is live.
+        let of_clean = self::played(played.attempt, &mut Numbers(played.attempt as u64 + 9));
+        *played.calls.last_mut().unwrap() = of_clean.calls.last().unwrap().clone();
+        for call in &mut played.calls[..TURNS - 1] {
+            reply(call).replayed = Some(call.begun.call_id);
+        }
+    }
+    let mut sampled = run.clone();
+    let report = |run| report(run, Thresholds::default());
+    assert!(findings(&report(run)).is_empty());
+
+    // The same is found where it was sampled.
+    for call in sampled.iter_mut().flat_map(|played| &mut played.calls) {
+        reply(call).replayed = None;
+    }
+    let found = report(sampled);
+    let found: Vec<&str> = findings(&found).iter().map(|(check, _)| *check).collect();
+    assert!(found.len() >= 3, "{found:?}");
+}
+
+#[test]
 fn an_attempt_that_does_not_decode_is_a_finding() {
     let mut health = HealthRun::new(Thresholds::default());
     let record = episode(Vec::new()).record;

@@ -144,6 +144,22 @@ mod tests {
     }
 
     #[test]
+    fn a_text_that_a_recording_gave_is_taught_where_it_was_recorded() {
+        let text_only = |given: bool| {
+            row(move |calls| {
+                for call in calls.iter_mut() {
+                    let ended = reply(call);
+                    ended.prompts.clear();
+                    (ended.choices[0].token_ids, ended.choices[0].logprobs) = (None, Vec::new());
+                }
+                reply(&mut calls[0]).replayed = given.then_some(calls[0].begun.call_id);
+            })
+        };
+        assert_eq!(of(MessageTraining::Texts, &text_only(false)).0, [1, 3, 5]);
+        assert_eq!(of(MessageTraining::Texts, &text_only(true)).0, [3, 5]);
+    }
+
+    #[test]
     fn an_answer_that_was_cut_off_is_no_text_to_learn() {
         let row = row(|calls| {
             reply(&mut calls[2]).choices[0].finish_reason = Some("length".to_owned());

@@ -158,7 +158,7 @@ fn is_drift(fork: &Fork) -> bool {
 
 fn retokenized(seen: &SeenAttempt<'_>, _: &Thresholds, tally: &mut Tally) {
     let sampled = seen.sampled() as u64;
-    if seen.replies.iter().filter(|reply| reply.node.has_ids).count() < 2 {
+    if seen.own().filter(|reply| reply.node.has_ids).count() < 2 {
         return;
     }
     let drifts = seen.forks.iter().filter(|fork| is_drift(fork));

@@ -69,7 +69,7 @@ fn runaway(seen: &SeenAttempt<'_>, _: &Thresholds, tally: &mut Tally) {
 
 fn loops(seen: &SeenAttempt<'_>, thresholds: &Thresholds, tally: &mut Tally) {
     let long = |reply: &&SeenReply<'_>| reply.node.sampled.len() >= thresholds.tokens_min;
-    for reply in seen.replies.iter().filter(long) {
+    for reply in seen.own().filter(long) {
         let repeated = Shingles::of(reply.node.sampled).repeated();
         tally.add(repeated >= thresholds.loop_share, || {
             let tokens = reply.node.sampled.len();
@@ -80,7 +80,7 @@ fn loops(seen: &SeenAttempt<'_>, thresholds: &Thresholds, tally: &mut Tally) {
 }
 
 fn stale(seen: &SeenAttempt<'_>, thresholds: &Thresholds, tally: &mut Tally) {
-    let versions = || seen.replies.iter().flat_map(SeenReply::versions).map(|span| span.version);
+    let versions = || seen.own().flat_map(SeenReply::versions).map(|span| span.version);
     let Some((oldest, newest)) = versions().min().zip(versions().max()) else { return };
     tally.add(newest.saturating_sub(oldest) > thresholds.versions_apart_max, || {
         HealthExample::of_record(seen.record(), format!("versions {oldest} to {newest}"))

@@ -79,7 +79,7 @@ fn arguments(call: &Value) -> Option<&Value> {
 }
 
 fn not_offered(seen: &SeenAttempt<'_>, _: &Thresholds, tally: &mut Tally) {
-    for reply in &seen.replies {
+    for reply in seen.own() {
         let Some(tools) = &seen.paths[reply.path].offered else { continue };
         for call in reply.tool_calls() {
             let Some(name) = name(call) else { continue };
@@ -110,7 +110,7 @@ fn malformed(seen: &SeenAttempt<'_>, _: &Thresholds, tally: &mut Tally) {
 }
 
 fn graders(seen: &SeenAttempt<'_>, thresholds: &Thresholds, tally: &mut Tally) {
-    for reply in &seen.replies {
+    for reply in seen.own() {
         for call in reply.tool_calls() {
             let (Some(name), Some(arguments)) = (name(call), arguments(call)) else { continue };
             let path = written_grader_path(name, arguments, &thresholds.grader_paths);
