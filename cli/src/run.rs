@@ -19,7 +19,7 @@ use episode::{EpisodeId, GroupId, TaskId};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use proxy::{EngineSpec, Upstream};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -29,7 +29,7 @@ use self::environment::EnvironmentArgs;
 use self::recorder::RecorderClient;
 use crate::exit::{self, CommandResult, Failure};
 use crate::options::control::ControlCa;
-use crate::options::parse::upstream;
+use crate::options::parse::{label, upstream};
 use crate::options::proxy::ProxyArgs;
 use crate::options::store::StoreArgs;
 use crate::print::count;
@@ -95,6 +95,19 @@ struct EpisodeArgs {
     /// Task that the episode is to solve
     #[arg(long, value_name = "ID")]
     task: Option<TaskId>,
+    /// Label of the episode; repeatable
+    ///
+    /// Such as owner=ann, by which lists can be filtered.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = label, env = "ROLLTAPE_LABEL")]
+    label: Vec<(String, String)>,
+}
+
+impl EpisodeArgs {
+    /// The labels, as the control listener takes them.
+    fn labels(&self) -> Map<String, Value> {
+        let labels = self.label.iter();
+        labels.map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect()
+    }
 }
 
 /// The server that records: a running one, or one of the command's own.

@@ -11,6 +11,7 @@ use http::body::heartbeat::{self, Pulse};
 use http::clock::now;
 use http::headers::{self, AcceptedCodings};
 use http::server::activity::CallPermit;
+use http::server::caller::Caller;
 use http::server::edge;
 use http::server::endpoint::Endpoint;
 use http::server::listen::{self, ClientRules, Listener};
@@ -157,8 +158,16 @@ async fn begin(
     permit: CallPermit,
 ) -> Result<OpenCall, CallError> {
     let (path, attempt) = (tagged.path.clone(), AttemptId::from(&tagged.tag));
+    let caller = arrival.head.extensions.get::<Caller>().copied().unwrap_or(Caller::Unknown);
     let mut call = OpenCall::begin(proxy.recording(), arrival, tagged, permit).await;
     call.admit(&proxy.open_attempts, &attempt).await?;
+    if let Some(first) = proxy.open_attempts.note_caller(&attempt, caller) {
+        tracing::warn!(
+            %attempt, %first, %caller,
+            "calls of one attempt come from two places; if these are two people, \
+             --episode-prefix keeps their names apart (this is said once)"
+        );
+    }
     match proxy.check_named(&attempt, &path, arrival.request).await {
         Ok(()) => Ok(call),
         Err(foreign) => Err(call.fail(foreign).await),

@@ -43,6 +43,7 @@ def episodes(store):
 
 def test_the_child_is_pointed_at_its_episode(tmp_path):
     tags = ["--episode", "e1", "--group", "g1", "--task", "t1"]
+    tags += ["--label", "owner=ann", "--label", "why=a=b"]
     ended = run(tmp_path, [*own(tmp_path), *tags], AGENT)
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout)
@@ -56,6 +57,9 @@ def test_the_child_is_pointed_at_its_episode(tmp_path):
     (episode,) = episodes(tmp_path / "run.db")
     assert (episode["episode_id"], episode["group_id"], episode["task_id"]) == ("e1", "g1", "t1")
     assert episode["calls"] == told["calls"] > 0
+    with sqlite3.connect(tmp_path / "run.db") as connection:
+        labels = connection.execute("SELECT name, value FROM label ORDER BY name").fetchall()
+    assert labels == [("owner", "ann"), ("why", "a=b")]
 
 
 class Elsewhere(BaseHTTPRequestHandler):

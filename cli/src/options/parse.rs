@@ -94,6 +94,14 @@ pub(crate) fn attempt_name(text: &str) -> Result<AttemptName, String> {
     Ok(AttemptName { id: id.to_string(), attempt })
 }
 
+/// Parses a label, `NAME=VALUE`.
+pub(crate) fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("give NAME=VALUE, such as owner=ann".to_owned()),
+    }
+}
+
 /// Parses the location of a store. A folder without segments is refused here, because SQLite's own
 /// error would not say what is wrong.
 pub(crate) fn location(text: &str) -> Result<Location, String> {

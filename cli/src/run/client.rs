@@ -65,7 +65,7 @@ impl EpisodeClient {
         Ok(())
     }
 
-    /// Announces group and task, which the path that the agent gets cannot carry.
+    /// Announces group, task and labels, which the path that the agent gets cannot carry.
     /// The server tells the name by which it records.
     /// With `replay`, a recording answers its calls.
     pub(super) async fn announce(
@@ -76,6 +76,7 @@ impl EpisodeClient {
         let body = json!({
             "episode_id": self.id.as_str(),
             "attempt": self.attempt,
+            "labels": args.episode.labels(),
             "group_id": args.episode.group.as_ref().map(GroupId::as_str),
             "task_id": args.episode.task.as_ref().map(TaskId::as_str),
             "replay": replay,

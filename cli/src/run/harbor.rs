@@ -59,7 +59,7 @@ pub(super) async fn run(args: Args) -> CommandResult {
 
     let folder = plugin_folder()?;
     let prefix = args.proxy.agents.episode_prefix.clone().unwrap_or_default();
-    let trials = Arc::new(Trials::new(recorder, prefix));
+    let trials = Arc::new(Trials::new(recorder, prefix, args.episode.labels()));
     let listener = PluginListener::start(&folder.path().join(SOCKET), Arc::clone(&trials))?;
 
     // Before the command starts, so that no signal is lost in between and leaves it an orphan.

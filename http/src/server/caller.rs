@@ -14,6 +14,19 @@ pub enum Caller {
     Unknown,
 }
 
+impl Caller {
+    /// True if both are on one machine, or the same user of it, as far as can be seen.
+    pub fn is_at_the_place_of(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Address(one), Self::Address(other)) => {
+                one == other || one.is_loopback() && other.is_loopback()
+            }
+            (Self::Unknown, _) | (_, Self::Unknown) => true,
+            (one, other) => one == other,
+        }
+    }
+}
+
 impl Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
 use episode::{AttemptId, EpisodeId};
+use http::server::caller::Caller;
 
 use crate::bounds::ATTEMPTS_MAX;
 
@@ -17,19 +18,44 @@ pub(crate) struct OpenAttempts(Mutex<AttemptSets>);
 
 #[derive(Debug, Default)]
 struct AttemptSets {
-    /// By episode and attempt: the hash of the key and the words with which it took its last call.
-    open: HashMap<EpisodeId, HashMap<u32, u64>>,
+    open: HashMap<EpisodeId, HashMap<u32, OpenAttempt>>,
     /// Number of attempts in `open`.
     len: usize,
     /// Attempts whose calls are counted. Each call waits.
     counted: HashSet<AttemptId>,
     counts_all: bool,
+    /// True once it was told that two callers share an attempt.
+    has_told_callers: bool,
+}
+
+#[derive(Debug)]
+struct OpenAttempt {
+    /// The hash of the key and the words with which it took its last call.
+    words: u64,
+    /// Whoever made its first call.
+    caller: Option<Caller>,
 }
 
 impl OpenAttempts {
     pub(crate) fn contains(&self, id: &AttemptId, words: u64) -> bool {
-        let known = |sets: &AttemptSets| sets.open.get(&id.episode)?.get(&id.attempt).copied();
+        let known = |sets: &AttemptSets| {
+            sets.open.get(&id.episode)?.get(&id.attempt).map(|attempt| attempt.words)
+        };
         self.0.lock().is_ok_and(|sets| known(&sets) == Some(words))
+    }
+
+    /// Notes who makes a call of an open attempt. Returns the one who made its first call, if that
+    /// was another one and no such pair was returned before: two people may have chosen one name.
+    pub(crate) fn note_caller(&self, id: &AttemptId, caller: Caller) -> Option<Caller> {
+        let mut sets = self.0.lock().ok()?;
+        if sets.has_told_callers {
+            return None;
+        }
+        let attempt = sets.open.get_mut(&id.episode)?.get_mut(&id.attempt)?;
+        let first = *attempt.caller.get_or_insert(caller);
+        let is_other = !first.is_at_the_place_of(caller);
+        sets.has_told_callers = is_other;
+        is_other.then_some(first)
     }
 
     pub(crate) fn insert(&self, attempt: AttemptId, words: u64) {
@@ -42,7 +68,9 @@ impl OpenAttempts {
             sets.len = 0;
         }
         let AttemptId { episode, attempt } = attempt;
-        let is_new = sets.open.entry(episode).or_default().insert(attempt, words).is_none();
+        let attempts = sets.open.entry(episode).or_default();
+        let caller = attempts.get(&attempt).and_then(|attempt| attempt.caller);
+        let is_new = attempts.insert(attempt, OpenAttempt { words, caller }).is_none();
         sets.len += usize::from(is_new);
     }
 
@@ -111,6 +139,24 @@ mod tests {
         attempts.forget(&named("a", 0).episode);
         assert!(!attempts.contains(&named("a", 1), 1) && attempts.contains(&named("b", 0), 1));
         assert_eq!(attempts.0.lock().unwrap().len, 1);
+    }
+
+    #[test]
+    fn a_second_caller_of_an_attempt_is_told_of_once() {
+        let attempts = OpenAttempts::default();
+        let [one, other]: [AttemptId; 2] = ["a/0", "b/0"].map(|name| name.parse().unwrap());
+        let caller = |address: &str| Caller::Address(address.parse().unwrap());
+        assert_eq!(attempts.note_caller(&one, caller("10.0.0.1")), None, "it is not open");
+        for attempt in [&one, &other] {
+            attempts.insert(attempt.clone(), 1);
+        }
+        assert_eq!(attempts.note_caller(&one, caller("127.0.0.1")), None);
+        assert_eq!(attempts.note_caller(&one, caller("::1")), None, "the same machine");
+        assert_eq!(attempts.note_caller(&other, caller("10.0.0.1")), None);
+        attempts.insert(other.clone(), 2);
+        let found = attempts.note_caller(&other, caller("10.0.0.2"));
+        assert_eq!(found, Some(caller("10.0.0.1")), "other words are of the same attempt");
+        assert_eq!(attempts.note_caller(&one, caller("10.0.0.3")), None, "once");
     }
 
     #[test]

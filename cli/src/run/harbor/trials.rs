@@ -80,6 +80,8 @@ pub(super) struct SettledTrial {
 pub(super) struct Trials {
     recorder: RecorderClient,
     prefix: EpisodePrefix,
+    /// Labels of all episodes.
+    labels: Map<String, Value>,
     found: Mutex<FoundTrials>,
 }
 
@@ -91,8 +93,12 @@ struct FoundTrials {
 }
 
 impl Trials {
-    pub(super) fn new(recorder: RecorderClient, prefix: EpisodePrefix) -> Self {
-        Self { recorder, prefix, found: Mutex::default() }
+    pub(super) fn new(
+        recorder: RecorderClient,
+        prefix: EpisodePrefix,
+        labels: Map<String, Value>,
+    ) -> Self {
+        Self { recorder, prefix, labels, found: Mutex::default() }
     }
 
     /// Takes note of trials. Returns the URL below which each calls its episode.
@@ -124,12 +130,15 @@ impl Trials {
             trial.settled = None;
             (trial.episode.clone(), trial.plan.clone())
         };
+        let mut labels = self.labels.clone();
+        labels
+            .extend([("agent".to_owned(), json!(plan.agent)), ("job".to_owned(), json!(plan.job))]);
         let body = json!({
             "episode_id": episode.as_str(),
             "attempt": attempt,
             "group_id": plan.group(),
             "task_id": id_of(&plan.task),
-            "labels": { "agent": plan.agent, "job": plan.job },
+            "labels": labels,
         });
         self.recorder.request(Method::POST, "/episodes", &body).await.map(|_| ())
     }
