@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_of_several_items_is_one_rule_unless_it_is_what_is_said() {
+    fn a_field_of_several_items_is_one_rule_unless_it_is_said() {
         let rules = vec![
             "clocks",
             "/input/1/status",
