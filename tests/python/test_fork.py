@@ -169,9 +169,9 @@ def test_no_branch_begins_behind_a_signal(tmp_path):
     agent = (*AGENT, "--secret", SECRET, "--seed", SEED)
     harness.done("run", "--model", MODEL, *store, "--episode", "e", "--", *agent, folder=tmp_path)
     command = ("sh", "-c", 'touch "$ROLLTAPE_ATTEMPT.here"; exec sleep 60')
-    words = [harness.BINARY, "fork", "e", "--turn", 1, "--attempts", 3, *store, "--", *command]
+    words = [harness.binary(), "fork", "e", "--turn", 1, "--attempts", 3, *store, "--", *command]
     with subprocess.Popen([str(word) for word in words], cwd=tmp_path) as fork:
-        harness.eventually(lambda: (tmp_path / "0.here").exists())
+        harness.until("the first branch runs", (tmp_path / "0.here").exists)
         fork.terminate()
         assert fork.wait(60) == 1
     assert not (tmp_path / "1.here").exists()
