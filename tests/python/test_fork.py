@@ -176,3 +176,14 @@ def test_no_branch_begins_behind_a_signal(tmp_path):
         assert fork.wait(60) == 1
     assert not (tmp_path / "1.here").exists()
     assert {call["attempt"] for call in calls(store[1], "e.turn1")} <= {0}
+
+
+def test_a_command_that_ends_within_the_recording_is_no_branch(tmp_path):
+    store = ("--store", tmp_path / "own.db")
+    agent = (*AGENT, "--secret", SECRET, "--seed", SEED)
+    harness.done("run", "--model", MODEL, *store, "--episode", "e", "--", *agent, folder=tmp_path)
+    words = ("--turn", TURNS, "--attempts", 1, "--then", MODEL, *store)
+    ended = harness.command("fork", "e", *words, "--", *agent, folder=tmp_path)
+    assert ended.returncode == 1
+    assert "e.turn4/0 is no branch: it made no call behind the recorded turns" in ended.stderr
+    assert "1 of 1 branches failed" in ended.stderr

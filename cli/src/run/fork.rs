@@ -1,12 +1,13 @@
 //! `rolltape fork`: runs a command several times from a turn of a recording on.
 
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use super::replay::{ReplayArgs, report};
+use super::client::EpisodeClient;
+use super::replay::{ReplayArgs, live_calls, report};
 use super::{RanEpisode, not_run, prepare, run_once};
 use crate::exit::{CommandResult, Failure};
 use crate::options::parse::{AttemptName, attempt_name};
@@ -94,7 +95,7 @@ impl Branches {
             }
             let Some(ran) = running.join_next().await else { break };
             let ran = ran.map_err(|error| Failure::new(error.to_string()))??;
-            let is_branch = report(&ran);
+            let is_branch = report(&ran) && is_live(&ran);
             match &ran.ended {
                 // The next one would not start either.
                 Err(error) => return Ok(not_run(&self.args, error)),
@@ -123,6 +124,21 @@ impl Branches {
         args.episode.attempt = attempt;
         async move { run_once(&args, server.as_deref(), Some(&wish)).await }
     }
+}
+
+/// True if a command that ended well made a call behind the recording; says so if it did not.
+fn is_live(ran: &RanEpisode) -> bool {
+    let has_ended_well = ran.ended.as_ref().is_ok_and(ExitStatus::success);
+    let is_live = live_calls(ran) > 0;
+    if has_ended_well && !is_live {
+        let EpisodeClient { id, attempt, .. } = &ran.episode;
+        let source = ran.replay["source"].as_str().unwrap_or_default();
+        let told =
+            format!("{id}/{attempt} is no branch: it made no call behind the recorded turns");
+        let hint = format!("choose an earlier --turn; `rolltape show {source}` lists the turns");
+        let _ = Failure::new(told).hint(hint).report();
+    }
+    is_live
 }
 
 /// Names the episode and the group of the branches by the turn, unless the user did.

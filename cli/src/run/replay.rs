@@ -107,11 +107,16 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     }
 }
 
+/// The calls that went to the upstream.
+pub(super) fn live_calls(ran: &RanEpisode) -> u64 {
+    let RanEpisode { replay, recorded, .. } = ran;
+    number(recorded, "calls").saturating_sub(number(replay, "given") + number(recorded, "refused"))
+}
+
 /// Says how far a replay came. Returns true if the recording answered every call that it should.
 pub(super) fn report(ran: &RanEpisode) -> bool {
-    let RanEpisode { episode, replay, recorded, .. } = ran;
-    let (given, calls) = (number(replay, "given"), number(replay, "calls"));
-    let live = number(recorded, "calls").saturating_sub(given + number(recorded, "refused"));
+    let RanEpisode { episode, replay, .. } = ran;
+    let (given, calls, live) = (number(replay, "given"), number(replay, "calls"), live_calls(ran));
     let source = replay["source"].as_str().unwrap_or_default();
     terminal::remark(&format!(
         "{}/{}: {given} of {calls} calls of {source} given again, {live} live",
