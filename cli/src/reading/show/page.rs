@@ -5,6 +5,7 @@ use viewer::{EpisodeTree, FindingView, OtherCall, ReplayView, TurnView};
 use super::super::episodes::state_cell;
 use super::super::message::{TextRoom, ToolNames};
 use super::super::numbers::{grouped, reward};
+use super::given::givers;
 use super::turn::{self, answer, heading};
 use crate::exit::Failure;
 use crate::print;
@@ -107,6 +108,7 @@ pub(super) fn about(tree: &EpisodeTree, room: &TextRoom) -> Vec<Line> {
     lines.extend(episode.replay.as_ref().map(|replay| Line::from(replay_text(replay))));
     lines.extend(dim(&numbers(tree), room));
     lines.extend(dim(&times(tree), room));
+    lines.extend(givers(tree).iter().flat_map(|given| dim(given, room)));
     lines.extend(verdict(tree, room));
     lines
 }
