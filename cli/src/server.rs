@@ -38,7 +38,7 @@ use crate::options::control::FoundToken;
 use crate::options::engine::EngineArgs;
 use crate::options::parse::{AttemptName, attempt_name, engine_spec};
 use crate::options::proxy::ProxyArgs;
-use crate::options::store::text_index;
+use crate::options::store::{kept_audit, text_index};
 use crate::options::tls::ControlTlsArgs;
 use crate::options::tokenizer::tokenizer_file;
 
@@ -223,6 +223,7 @@ impl ServerOptions {
     fn viewer(&self) -> Viewer {
         Viewer::new(self.store.clone(), self.tokenizer().as_deref().map(TokenTexts::later))
             .with_index(text_index(&self.store))
+            .with_audit(kept_audit(&self.store))
     }
 }
 

@@ -67,6 +67,8 @@ pub(crate) const ADMISSION_IDLE: Duration = Duration::from_secs(3600);
 
 /// Questions about a recording that are answered at once; further ones wait.
 pub(crate) const READS_MAX: usize = 4;
+/// Passes over many attempts at a time.
+pub(crate) const PASSES_MAX: usize = 1;
 /// Streams of events at a time.
 pub(crate) const EVENT_STREAMS_MAX: usize = 32;
 /// Pause between two looks of a stream of events.

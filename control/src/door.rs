@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     /// The routes that the read token opens.
-    const OPEN: [&str; 19] = [
+    const OPEN: [&str; 21] = [
         "GET /health",
         "GET /openapi.json",
         "GET /metrics",
@@ -200,6 +200,8 @@ mod tests {
         "GET /tasks",
         "GET /stats",
         "GET /search",
+        "GET /checks",
+        "GET /audit",
         "GET /events",
         "GET /episodes/{id}",
         "GET /feed/consumers",

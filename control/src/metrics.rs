@@ -48,7 +48,7 @@ pub struct ExportCounts {
     pub logs: AtomicU64,
 }
 
-/// What the metrics of a control listener are read from.
+/// The places from which the metrics of a control listener are read.
 #[derive(Debug)]
 pub(crate) struct MetricSources {
     pub(crate) recorder: Recorder,

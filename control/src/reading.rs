@@ -21,7 +21,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use viewer::{Answer, EventReader, PageFile, View, ViewError, Viewer, page_file};
 
-use crate::bounds::{EVENT_BEAT, EVENT_LOOK_EVERY, EVENT_STREAMS_MAX, READS_MAX};
+use crate::bounds::{EVENT_BEAT, EVENT_LOOK_EVERY, EVENT_STREAMS_MAX, PASSES_MAX, READS_MAX};
 use crate::error::{broken, snapshot_error};
 use crate::routes::ControlRoute;
 
@@ -37,6 +37,8 @@ pub(crate) struct Reading {
     viewer: Viewer,
     /// Bounds the questions that are answered at once; further ones wait.
     reads: Semaphore,
+    /// Bounds the passes over many attempts, each of which takes the place of a question for long.
+    passes: Semaphore,
     /// Bounds the streams of events.
     streams: Arc<Semaphore>,
     /// True once the listener stops: streams of events end.
@@ -48,6 +50,7 @@ impl Reading {
         Self {
             viewer,
             reads: Semaphore::new(READS_MAX),
+            passes: Semaphore::new(PASSES_MAX),
             streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
             stopping: watch::Sender::new(false),
         }
@@ -67,6 +70,10 @@ impl Reading {
         query: Option<&str>,
     ) -> Result<Response<ReplyBody>, JsonReply> {
         let parameters = parameters(route, query)?;
+        let _pass = match view {
+            View::Checks => Some(self.passes.try_acquire().map_err(|_| judging())?),
+            _ => None,
+        };
         let _permit = self.reads.acquire().await;
         let (viewer, id) = (self.viewer.clone(), id.to_owned());
         let answered = spawn_blocking(move || {
@@ -119,6 +126,11 @@ fn parameters(
     let query = Query::parse(query)?;
     query.check_known(&route.query_names())?;
     Ok(query.pairs().to_vec())
+}
+
+fn judging() -> JsonReply {
+    let message = "a run is being judged for another reader: ask again in some seconds";
+    error(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 
 fn refused(why: ViewError) -> JsonReply {
@@ -212,4 +224,26 @@ fn events(found: &[(&'static str, String)], silence: Duration) -> Bytes {
     }
     let events = found.iter().map(|(name, data)| format!("event: {name}\ndata: {data}\n\n"));
     Bytes::from(events.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routes::ROUTES;
+
+    #[tokio::test]
+    async fn a_second_run_is_not_judged_beside_the_first() {
+        let missing = store::Location::File("/nowhere/rolltape.db".into());
+        let reading = Reading::new(Viewer::new(missing, None));
+        let route = ROUTES.iter().find(|route| route.path == "/checks").unwrap();
+        let said = async || {
+            let answer = reading.read(route, View::Checks, "", None).await;
+            answer.unwrap_err().body.to_string()
+        };
+
+        let first = reading.passes.try_acquire().unwrap();
+        assert!(said().await.contains("a run is being judged for another reader"));
+        drop(first);
+        assert!(said().await.contains("/nowhere/rolltape.db"), "the store is asked");
+    }
 }

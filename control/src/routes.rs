@@ -127,6 +127,19 @@ const SEARCH: &[Field] = &Field::any_of([
     "limit",
     "cursor",
 ]);
+const CHECKS: &[Field] = &Field::any_of([
+    "episode",
+    "name",
+    "group",
+    "task",
+    "label",
+    "state",
+    "since",
+    "until",
+    "min_reward",
+    "max_reward",
+    "limit",
+]);
 const ENGINE_REPLY: &str = "the reply of the upstream";
 
 /// The reply of the feed without rows.
@@ -159,7 +172,7 @@ pub(crate) static ROUTES: LazyLock<Vec<ControlRoute>> = LazyLock::new(|| {
 
 /// The routes of rolltape itself.
 #[rustfmt::skip]
-static OWN: [ControlRoute; 41] = [
+static OWN: [ControlRoute; 43] = [
     get("/health", Health, "Reports that the process lives. Needs no token.")
         .reply("`{status: \"ok\"}`"),
     get("/ready", Json(J::Ready),
@@ -198,6 +211,13 @@ static OWN: [ControlRoute; 41] = [
         .query(STATS).reply("sums, buckets and versions"),
     get("/search", Read(View::Search), "Looks for a text in what was said.")
         .query(SEARCH).reply("`{hits, searched, total, next}`"),
+    get("/checks", Read(View::Checks),
+        "Reads the newest attempts and judges the run; 503 while another one is judged.")
+        .query(CHECKS)
+        .reply("`{total, total_is_least, verdict, attempts, unread, calls, sampled_tokens, \
+            checks}`"),
+    get("/audit", Read(View::Audit), "Returns the audit that is kept beside the store.")
+        .reply("`{audit}`: what `rolltape audit --keep` wrote, or null"),
     get("/events", Changes, "Returns a stream of what changes in the recording.")
         .query(&Field::any_of(["episode", "group", "task", "text"])).reply("server-sent events"),
 

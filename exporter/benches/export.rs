@@ -55,7 +55,7 @@ async fn main() {
     }
 }
 
-/// How the new tokens of an episode come.
+/// The way in which the new tokens of an episode come.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     agents: usize,

@@ -50,7 +50,7 @@ pub struct Fork {
     pub cause: Cause,
     /// Other differences between the two calls.
     pub also: Vec<Cause>,
-    /// What to change.
+    /// Advice on what to change.
     pub advice: &'static str,
     /// Text that both have just before the position.
     pub text_before: String,

@@ -41,7 +41,8 @@
 //! - [`audit()`], [`AuditReport`], [`ScoringServer`]: whether recorded logprobs are those of the
 //!   policy, and why not.
 //! - [`read_paths()`], [`ScoreFolder`]: scores of recorded ids under another model.
-//! - [`health()`], [`HealthReport`], [`Thresholds`]: verdicts on a run, check by check.
+//! - [`health()`], [`health_of`], [`HealthReport`], [`Thresholds`]: verdicts on a run, check by
+//!   check.
 //! - [`KindReason`]: why a trajectory is of its kind; [`SharedTokens`]: where tokens are trained.
 //! - [`RewardOptions`], [`Advantage`], [`GroupSummary`], [`VersionFilter`], [`VersionMismatch`]:
 //!   what rewards and policy versions add or leave out; [`mean()`], [`std()`]: their formulas.
@@ -75,7 +76,7 @@ pub use diagnosis::audit::{
 };
 pub use diagnosis::health::{
     CheckVerdict, HealthExample, HealthOptions, HealthReport, HealthWord, Thresholds,
-    ThresholdsError, health,
+    ThresholdsError, health, health_of,
 };
 pub use diagnosis::{Diagnosis, Finding, diagnose, diagnose_tree, diagnose_with_tokenizer};
 pub use export::report::Report;

@@ -1,4 +1,4 @@
-//! What a turn of an agent takes of a PostgreSQL server, and how many a second it takes from one
+//! Work of a PostgreSQL server for a turn of an agent, and how many a second it takes from one
 //! and from several writers: `cargo bench -p store --bench capacity`. The plan for many episodes a
 //! day (`docs/design/0008-postgres.md`) is made of these figures.
 //!
@@ -146,7 +146,7 @@ async fn wal(sql: &mut PgConnection) -> i64 {
     sqlx::query_scalar(written).fetch_one(sql).await.unwrap()
 }
 
-/// What the whole machine has used of its processors, in milliseconds.
+/// Time that the whole machine has used of its processors, in milliseconds.
 fn cpu_ms() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap();
     let fields: Vec<f64> =

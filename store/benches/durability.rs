@@ -1,4 +1,4 @@
-//! What each `--durability` costs, in one run: `cargo bench -p store --bench durability`.
+//! Cost of each `--durability`, in one run: `cargo bench -p store --bench durability`.
 //!
 //! Calls with 16 kB of new text on either side, alone and 32 at once. A wait is from the moment
 //! when a record is given to the store until the store says that the agent may have the bytes.
@@ -20,7 +20,7 @@ const MODES: [(&str, Durability); 3] = [
 const ROUNDS: usize = 4;
 const BODY_BYTES: usize = 16 * 1024;
 
-/// What was measured of one mode.
+/// Measurements of one mode.
 #[derive(Default)]
 struct Measured {
     waits: Vec<Duration>,

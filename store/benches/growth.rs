@@ -1,4 +1,4 @@
-//! How a store grows with an episode of 100 turns, against the naive layout and against the
+//! Growth of a store with an episode of 100 turns, against the naive layout and against the
 //! content itself, in one run: `cargo bench -p store --bench growth`.
 //!
 //! The agent reads files of this repository, so texts are real ones. Token ids are ranks of words

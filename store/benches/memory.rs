@@ -1,4 +1,4 @@
-//! What 10,000 open episodes occupy, each at its 100th turn with a prompt of more than 100,000
+//! Memory of 10,000 open episodes, each at its 100th turn with a prompt of more than 100,000
 //! tokens: `cargo bench -p store --bench memory`.
 //!
 //! Every episode makes the same last call of 100 turns, but for a word in the middle of it, and

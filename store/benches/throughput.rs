@@ -1,4 +1,4 @@
-//! How many calls a second the writer takes, committed before they are done, at several loads:
+//! Calls a second that the writer takes, committed before they are done, at several loads:
 //! `cargo bench -p store --bench throughput`.
 //!
 //! Each call is the first of an episode, so that nothing of it is known. Read processor time a
@@ -103,7 +103,7 @@ async fn call(
     waits
 }
 
-/// What all threads have used of the processors, in milliseconds.
+/// Time that all threads have used of the processors, in milliseconds.
 fn cpu_ms() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();

@@ -32,7 +32,7 @@ const WITHOUT_PLACE: &str = "SELECT c.call_key FROM call c WHERE c.episode_key =
 const SEALED: &str = "SELECT chain_calls, chain FROM sealed WHERE episode_key = $1";
 const INSERT: &str = "INSERT INTO link (call_key, number, chain) VALUES ($1, $2, $3)";
 
-/// What is hashed of a call, in this order.
+/// The fields that are hashed of a call, in this order.
 const CALLS: &str = "SELECT c.call_key, c.call_id, c.started_at, c.method, c.path, c.route, \
     c.requested_model, c.sampling, c.client, c.session, c.agent, c.parent_agent, c.kind, c.retry, \
     c.key_id, c.ended_at, c.status, c.outcome, c.error, c.reply_model, c.prompt_tokens, \
@@ -66,7 +66,7 @@ const NUMBERS: [&str; 8] = [
 ];
 const HASHES: [&str; 3] = ["seal", "request_hash", "reply_hash"];
 
-/// What is hashed of one call.
+/// The parts of one call that are hashed.
 #[derive(Debug)]
 pub(crate) struct LinkedCall {
     pub(crate) key: i64,

@@ -8,7 +8,7 @@ use crate::site::{Site, on_both};
 use crate::tests::{begun, ended};
 use crate::{Location, PruneFilter, Selection, Snapshot, backup, plan_prune, prune, verify};
 
-/// What an agent does to its conversation before it calls.
+/// A change that an agent makes to its conversation before it calls.
 #[derive(Debug, Clone)]
 enum Step {
     /// Says something more.
@@ -152,7 +152,7 @@ async fn the_rest_stays(site: &Site, steps: &[(usize, Step)]) {
     }
 }
 
-/// Whether a store holds these calls and nothing else.
+/// Checks that a store holds these calls and nothing else.
 async fn holds(at: &Location, kept: &[(CallStart, CallEnd)]) {
     let report = verify(at).await.unwrap();
     assert_eq!((report.damage, report.calls as usize), (Vec::new(), kept.len()));

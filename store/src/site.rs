@@ -40,7 +40,7 @@ impl Site {
         Self { at: place.into(), _folder: None }
     }
 
-    /// What a server calls its database.
+    /// The name that a server gives its database.
     pub(crate) fn name(&self) -> String {
         self.at.to_string().rsplit('/').next().unwrap().to_owned()
     }

@@ -51,7 +51,7 @@ pub struct Snapshot {
     own: StorePart,
     /// The segments that were opened for attempts that are not in the store itself.
     segments: OpenSegments,
-    /// Where the memory for calls comes from; `None` for a process that only reads.
+    /// The lender of the memory for calls; `None` for a process that only reads.
     room: Option<Arc<dyn ReadingRoom>>,
     /// The memory of the attempts that were read.
     loans: Vec<Loan>,

@@ -1,4 +1,4 @@
-//! What is written comes back.
+//! Tests that what is written comes back.
 
 use std::path::Path;
 use std::time::Duration;
@@ -503,7 +503,7 @@ async fn two_recorders_are_refused_and_statements_beside_one_are_not() {
     Store::open(&path, Durability::Power).await.unwrap();
 }
 
-/// Which episodes say that they may lack calls.
+/// Lists the episodes that say that they may lack calls.
 pub(crate) async fn marked(site: &Site) -> Vec<String> {
     let mut snapshot = site.snapshot().await;
     let all = snapshot.episodes(&Selection::default()).await.unwrap();

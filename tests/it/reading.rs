@@ -1,8 +1,13 @@
 //! What people read of a recording: the viewer on what the real engine and the proxy recorded.
 
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use exporter::health_of;
 use kit::{World, post, start_engine};
 use serde_json::{Value, json};
-use store::Selection;
+use store::{Loan, ReadingRoom, Selection};
 use viewer::{Answer, EventReader, TokenTexts, View, ViewError, Viewer};
 
 /// The tokenizer of the engine's model.
@@ -56,7 +61,11 @@ async fn an_episode_is_read_as_turns_messages_and_tokens() {
 
     let tree = ask(&viewer, View::Tree, "run", &[]).await.unwrap();
     assert_eq!((&tree["verdict"], &tree["trajectories"]), (&json!("exact"), &json!(2)));
-    assert_eq!(tree["rewards"][0]["value"], 0.5);
+    let reward = &tree["rewards"][0];
+    assert_eq!((&reward["value"], &reward["given_by"]), (&json!(0.5), &json!("control_open")));
+    assert_eq!((&reward["given_from"], &reward["key_name"]), (&json!("127.0.0.1"), &Value::Null));
+    let digest = reward["over_chain"].as_str().map(str::len);
+    assert_eq!((&reward["over_calls"], digest), (&json!(4), Some(32)));
     let turns = tree["turns"].as_array().unwrap();
     let parents: Vec<&Value> = turns.iter().map(|turn| &turn["parent"]["call_id"]).collect();
     assert_eq!(parents[1..], [&turns[0]["call_id"], &turns[1]["call_id"], &turns[0]["call_id"]]);
@@ -282,6 +291,54 @@ async fn a_list_tells_what_was_asked_answered_and_went_wrong() {
     world.stop().await;
 }
 
+/// Room for so many attempts, and none for more.
+#[derive(Debug)]
+struct RoomFor(AtomicUsize);
+
+impl ReadingRoom for RoomFor {
+    fn bytes_max(&self) -> u64 {
+        1 << 30
+    }
+
+    fn lend(&self, _: u64) -> Pin<Box<dyn Future<Output = Option<Loan>> + Send + '_>> {
+        let left = self.0.load(Ordering::Relaxed);
+        self.0.store(left.saturating_sub(1), Ordering::Relaxed);
+        Box::pin(async move { (left > 0).then(|| Box::new(()) as Loan) })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_judged_as_far_as_there_is_room_and_time() {
+    let world = World::start(start_engine().await).await;
+    for name in ["old", "middle", "new"] {
+        talk(&world, name, &["Hello"]).await;
+        post(world.control, &format!("/episodes/{name}/close"), "{}").await;
+    }
+    let read = |judged: &Value| (judged["attempts"].clone(), judged["unread"].clone());
+    let newest = &[("limit", "2")];
+
+    let judged = ask(&viewer(&world), View::Checks, "", newest).await.unwrap();
+    assert_eq!((read(&judged), &judged["total"]), ((json!(2), json!(0)), &json!(3)));
+    assert_eq!((judged["checks"].as_array().unwrap().len(), &judged["calls"]), (30, &json!(2)));
+    let named = ask(&viewer(&world), View::Checks, "", &[("episode", "old")]).await.unwrap();
+    assert_eq!((read(&named), &named["total"]), ((json!(1), json!(0)), &json!(1)));
+
+    let narrow = viewer(&world).in_room(Arc::new(RoomFor(1.into())));
+    let judged = ask(&narrow, View::Checks, "", newest).await.unwrap();
+    assert_eq!(read(&judged), (json!(1), json!(1)));
+    let full = viewer(&world).in_room(Arc::new(RoomFor(0.into())));
+    let judged = ask(&full, View::Checks, "", &[]).await.unwrap();
+    assert_eq!((read(&judged), &judged["verdict"]), ((json!(0), json!(3)), &json!("no evidence")));
+
+    let mut snapshot = world.snapshot().await;
+    let all = snapshot.episodes(&Selection::default()).await.unwrap();
+    let keys: Vec<i64> = all.iter().map(|attempt| attempt.key).collect();
+    let mut turns = [true, true, false].into_iter();
+    let report = health_of(&mut snapshot, &keys, || turns.next().unwrap()).await.unwrap();
+    assert_eq!((report.attempts, report.unread), (2, 1));
+    world.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_are_counted_for_a_sampler() {
     let world = World::start(start_engine().await).await;
@@ -352,6 +409,8 @@ async fn a_question_without_an_answer_says_why() {
         (View::Search, "", ("q", ""), "`q` is a text of 1 to 1024 bytes"),
         (View::Stats, "", ("buckets", "9999"), "`buckets` is not 1 to 500"),
         (View::Groups, "", ("label", "a=b"), "`label` is not a parameter of this view"),
+        (View::Checks, "", ("limit", "0"), "`limit` is not 1 to 10000"),
+        (View::Audit, "", ("attempt", "1"), "`attempt` is not a parameter of this view"),
     ] {
         let parameters: &[_] = if parameters.0.is_empty() { &[] } else { &[parameters] };
         let said = ask(&viewer, view, id, parameters).await.unwrap_err().to_string();

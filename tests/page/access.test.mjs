@@ -7,7 +7,7 @@ import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { after, before, test } from "node:test";
-import { browser, go, open, view } from "./kit.mjs";
+import { browser, finish, go, open, ROOT, view } from "./kit.mjs";
 import { record } from "./record.mjs";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -26,6 +26,7 @@ const PLACES = [
   ["#/e/branch/0/summary", ".siblings"],
   ["#/compare/trunk/0/branch/1", ".compared mark"],
   ["#/e/forks/0/summary", ".summary"],
+  ["#/health", ".audit .mark"],
 ];
 
 let folder, chromium, recorded;
@@ -34,6 +35,9 @@ before(async () => {
   folder = mkdtempSync(path.join(tmpdir(), "rolltape-access-"));
   const store = path.join(folder, "rolltape.db");
   await record(store, { groups: 2, size: 2 });
+  const model = path.join(ROOT, "engine/models/tiny");
+  const of = ["--store", store, "--with", model, "--version", "default", "--keep"];
+  await finish(["audit", ...of]);
   chromium = await browser();
   recorded = await view(store);
 });
@@ -61,6 +65,11 @@ for (const colorScheme of ["light", "dark"]) {
       for (const [place, ready] of PLACES) {
         await go(page, place);
         await page.waitForSelector(ready);
+        if (place === "#/health") {
+          await page.getByRole("button", { name: "judge" }).click();
+          await page.waitForSelector(".check-line");
+          await page.getByText("gaps", { exact: true }).click();
+        }
         assert.deepEqual(await faultsOf(page), [], place);
         assert.equal(await page.locator("h1").count(), 1, place);
       }

@@ -50,6 +50,18 @@ test("episodes, calls and rewards show as they come", async () => {
     });
     await page.waitForSelector(".table .reward:has-text('0.75')");
 
+    const labels = Object.fromEntries(Array.from({ length: 20 }, (_, at) => [`label-${at}`, "x"]));
+    await fetch(`${control}/episodes`, {
+      method: "POST",
+      headers,
+      body: JSON.stringify({ episode_id: "labeled", labels }),
+    });
+    const labeled = page.locator(".table a.row", { hasText: "labeled" });
+    await labeled.waitFor();
+    const left = labeled.locator(".mark", { hasText: "+4" });
+    assert.equal(await left.getAttribute("title"), "4 labels more, which the episode shows");
+    assert.equal(await labeled.locator(".mark", { hasText: "label-" }).count(), 16);
+
     await go(page, "#/e/alive/0");
     await page.waitForSelector(".turn");
     await (await call()).text();

@@ -1,11 +1,11 @@
 // The page of the real binary, over stores that it recorded, in headless Chromium.
 
 import assert from "node:assert/strict";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { after, before, test } from "node:test";
-import { browser, finish, go, open, view } from "./kit.mjs";
+import { browser, finish, go, open, ROOT, view } from "./kit.mjs";
 import { HOSTILE, LISTING, MARKDOWN, record, SYSTEM } from "./record.mjs";
 
 let folder, chromium, played, recorded;
@@ -262,6 +262,15 @@ test("an episode is a tree with a sub-agent, a fork, a try and two choices", () 
     assert.match(summary, /fix the date for the episode/);
     assert.match(summary, /0\s+reward\s+episode\s+judge/);
     assert.match(summary, /0\.5\s+reward\s+episode\s+tests/);
+    const given = await page.locator(".giver").allInnerTexts();
+    assert.equal(given.length, 2);
+    for (const text of given) {
+      assert.match(text, /^under the token control-[0-9a-f]{8} from 127\.0\.0\.1, over \d+ calls$/);
+    }
+    assert.match(
+      await page.locator(".giver").first().getAttribute("title"),
+      /^chain [0-9a-f]{32}$/,
+    );
     assert.ok(!tree.includes("/v1/models"));
     await page.getByLabel("show 1 call without a turn").check();
     assert.match(await page.locator(".tree").innerText(), /GET \/v1\/models/);
@@ -711,3 +720,77 @@ test("light and dark follow the system, and the reader's choice", () =>
     },
     { colorScheme: "dark" },
   ));
+
+test("a run is judged on request, and a finding leads to its turn", () =>
+  inPage(recorded.link, async (page) => {
+    await go(page, "#/health");
+    await page.waitForSelector(".audit");
+    assert.match(
+      await textOf(page, ".audit"),
+      /No audit is kept\. rolltape audit --with URL\|DIR --keep/,
+    );
+    assert.equal(await page.locator(".check-line").count(), 0);
+
+    await page.getByRole("button", { name: "judge" }).click();
+    await page.waitForSelector(".check-line");
+    assert.equal(await page.locator(".check-line").count(), 30);
+    const failed = page.locator(".check-line", { hasText: "ended_on_failure" });
+    assert.match(await failed.innerText(), /^finding ended_on_failure 1 of \d+ closed attempts/);
+    assert.match(await failed.innerText(), /rolltape sql "SELECT c\.episode_id/);
+    const fine = page.locator(".check-line", { hasText: "unreadable_attempts" });
+    assert.equal(await fine.getAttribute("open"), null);
+    assert.equal(await page.locator(".health .note").count(), 0);
+    await failed.getByRole("link", { name: "declined/0, turn 2" }).click();
+    await page.waitForSelector(".call-head");
+    assert.match(new URL(page.url()).hash, /^#\/e\/declined\/0\/call\//);
+
+    await go(page, "#/health?limit=3");
+    await page.waitForFunction(() => document.querySelectorAll(".check-line").length === 0);
+    await page.getByRole("button", { name: "judge" }).click();
+    await page.waitForSelector(".check-line");
+    assert.match(await textOf(page, ".health .note"), /^Of \d+ attempts the newest were read\./);
+    assert.equal(await textOf(page, ".count"), "3 attempts");
+  }));
+
+test("an audit that is kept is on the page, with its cause and its histogram", async () => {
+  const store = path.join(folder, "rolltape.db");
+  const model = path.join(ROOT, "engine/models/tiny");
+  const of = ["--store", store, "--with", model, "--version", "default", "--sample", "1"];
+  await finish(["audit", ...of, "--keep"]);
+  const kept = JSON.parse(readFileSync(`${store}-audit`, "utf8"));
+  await inPage(recorded.link, async (page) => {
+    await go(page, "#/health");
+    await page.waitForSelector(".audit .mark");
+    assert.match(await textOf(page, ".audit"), /clean\s*\d+ of \d+ sampled tokens in \d+ rows/);
+    await page.getByText("gaps", { exact: true }).click();
+    const rows = await page.locator(".histogram tbody tr").allInnerTexts();
+    assert.equal(rows.length, 7);
+    assert.match(rows[0], new RegExp(`^below 0.00001\\s+${kept.histogram[0].tokens}`));
+  });
+
+  const cause = {
+    cause: "temperature",
+    proven: true,
+    sentence: HOSTILE,
+    tokens: 3,
+    mean_gap: 0.3,
+    mean_gap_left: 0.0004,
+    versions: ["step_1"],
+    engines: [],
+    attempts: ["forks/0"],
+    calls: [],
+  };
+  const differs = { ...kept, verdict: "differs", causes: [cause] };
+  writeFileSync(`${store}-audit`, JSON.stringify(differs));
+  await inPage(recorded.link, async (page) => {
+    await go(page, "#/health");
+    await page.waitForSelector(".cause");
+    const said = await textOf(page, ".cause");
+    assert.match(said, /^temperature/);
+    assert.ok(said.includes("\\u202egnp.exe"), said);
+    assert.match(said, /3 tokens, mean gap 0\.300, 0\.000400 with it, versions step_1/);
+    assert.equal(await page.locator(".cause img, .cause b").count(), 0);
+    await page.getByRole("link", { name: "forks/0" }).click();
+    await page.waitForSelector(".spoken");
+  });
+});

@@ -19,6 +19,7 @@ use crate::tasks::tasks;
 use crate::texts::TokenTexts;
 use crate::tokens::tokens;
 use crate::tree::tree;
+use crate::verdicts::{audit, checks};
 
 /// A kind of question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +44,10 @@ pub enum View {
     Stats,
     /// A text in what was said.
     Search,
+    /// Verdicts on the newest attempts.
+    Checks,
+    /// The audit that is kept beside the store.
+    Audit,
 }
 
 impl View {
@@ -59,6 +64,8 @@ impl View {
             Self::Tasks => "/tasks".to_owned(),
             Self::Stats => "/stats".to_owned(),
             Self::Search => "/search".to_owned(),
+            Self::Checks => "/checks".to_owned(),
+            Self::Audit => "/audit".to_owned(),
         }
     }
 }
@@ -81,6 +88,8 @@ pub struct Viewer {
     room: Option<Arc<dyn ReadingRoom>>,
     /// The place of an index of texts, if one is used.
     index: Option<PathBuf>,
+    /// The place of a kept audit, if the store has one.
+    audit: Option<PathBuf>,
     beginnings: Arc<KeptBeginnings>,
 }
 
@@ -88,7 +97,7 @@ impl Viewer {
     /// A reader of the store at a location, with a tokenizer for the texts of tokens.
     pub fn new(store: Location, texts: Option<TokenTexts>) -> Self {
         let (texts, beginnings) = (texts.map(Arc::new), Arc::default());
-        Self { store, texts, room: None, index: None, beginnings }
+        Self { store, texts, room: None, index: None, audit: None, beginnings }
     }
 
     /// Borrows the memory of what is read.
@@ -101,6 +110,12 @@ impl Viewer {
     #[must_use]
     pub fn with_index(self, path: Option<PathBuf>) -> Self {
         Self { index: path, ..self }
+    }
+
+    /// Shows the audit that is kept at `path`, if there is one.
+    #[must_use]
+    pub fn with_audit(self, path: Option<PathBuf>) -> Self {
+        Self { audit: path, ..self }
     }
 
     /// The store at this moment.
@@ -138,6 +153,8 @@ impl Viewer {
             View::Groups => document(&groups(snapshot, given).await?),
             View::Tasks => document(&tasks(snapshot, given).await?),
             View::Stats => document(&stats(snapshot, given).await?),
+            View::Audit => document(&audit(self.audit.as_deref(), given)?),
+            View::Checks => document(&checks(snapshot, given).await?),
             View::Search => {
                 let index = self.index.as_deref().and_then(TextIndex::open);
                 document(&search(snapshot, given, index.as_ref()).await?)

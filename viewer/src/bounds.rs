@@ -34,6 +34,14 @@ pub(crate) const HITS: u32 = 50;
 pub(crate) const SEARCH_BYTES_MAX: usize = 1024;
 /// Longest work of one request of a search.
 pub(crate) const SEARCH_WAIT: Duration = Duration::from_secs(2);
+/// Attempts that are judged together, unless another number is asked for.
+pub(crate) const CHECKED: u32 = 1000;
+/// Most attempts that are judged together.
+pub(crate) const CHECKED_MAX: u32 = 10_000;
+/// Longest reading of attempts that are judged together. It keeps one place of those that read.
+pub(crate) const CHECKS_WAIT: Duration = Duration::from_secs(20);
+/// Bytes of a kept audit.
+pub(crate) const AUDIT_BYTES_MAX: u64 = 4 << 20;
 /// Characters on each side of a hit.
 pub(crate) const HIT_CHARS: usize = 80;
 /// Calls that are read at a time for numbers over time.

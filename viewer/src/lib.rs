@@ -4,8 +4,8 @@
 //! A [`Viewer`] answers questions about a store: a [`View`], an id, and parameters as in a query.
 //! `docs/reading.md` describes the documents. Each question reads one moment of the store.
 //!
-//! - `episodes`, `groups`, `tasks`, `stats`, `search`: views of many attempts; `usage`: their
-//!   tokens by model.
+//! - `episodes`, `groups`, `tasks`, `stats`, `search`: views of many attempts; `verdicts`: what is
+//!   wrong with them.
 //! - `tree`, `turn`: one attempt, as an export would thread it.
 //! - `call`, `tokens`: one call; `messages`: what an attempt said, for questions in SQL.
 //! - `events`: what changes.
@@ -35,7 +35,7 @@ mod time;
 mod tokens;
 mod tree;
 mod turn;
-mod usage;
+mod verdicts;
 mod weights;
 
 pub use answer::{Answer, View, Viewer};
@@ -48,11 +48,11 @@ pub use groups::{GroupList, GroupView};
 pub use messages::messages;
 pub use page::{PageFile, page_file};
 pub use search::{Hit, SearchResult, index_texts};
-pub use stats::{Stats, TimeBucket, Totals, VersionStats};
+pub use stats::{AttemptUsage, ModelUsage, Stats, TimeBucket, Totals, VersionStats};
 pub use tasks::{TaskList, TaskVersion, TaskView};
 pub use texts::TokenTexts;
 pub use tokens::TokensView;
 pub use tree::{EpisodeTree, FindingView, OtherCall, RewardView, SiblingView};
 pub use turn::{ContinuedView, TurnId, TurnView};
-pub use usage::{AttemptUsage, ModelUsage};
+pub use verdicts::{AuditView, ChecksView};
 pub use weights::SpanView;

@@ -1,5 +1,7 @@
 //! Numbers over time, and by policy version.
 
+mod usage;
+
 use std::collections::{BTreeMap, HashMap};
 
 use episode::{Micros, version_number};
@@ -7,11 +9,13 @@ use exporter::mean;
 use serde::{Deserialize, Serialize};
 use store::{CallRow, EpisodeFilter, PastCalls, Score, Snapshot};
 
+pub use self::usage::{AttemptUsage, ModelUsage};
+
+use self::usage::UsageTable;
 use crate::bounds::{BUCKETS, BUCKETS_MAX, STATS_CALLS_MAX, STATS_ROWS};
 use crate::error::ViewError;
 use crate::parameters::Parameters;
 use crate::time::{milliseconds, seconds};
-use crate::usage::{AttemptUsage, ModelUsage, UsageTable};
 use crate::weights::VersionTable;
 
 /// Numbers over time.

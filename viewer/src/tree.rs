@@ -4,7 +4,7 @@ mod siblings;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use episode::{Body, Call, CallId, EpisodeId, Reward, RewardScope};
+use episode::{Body, Call, CallId, EpisodeId, Provenance, Reward, RewardScope};
 use exporter::{ChoiceLink, Finding, diagnose_tree, whole_requests};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -122,6 +122,16 @@ pub struct RewardView {
     pub start: Option<u32>,
     pub end: Option<u32>,
     pub given_at: f64,
+    #[serde(default)]
+    pub given_by: Option<String>,
+    #[serde(default)]
+    pub given_from: Option<String>,
+    #[serde(default)]
+    pub key_name: Option<String>,
+    #[serde(default)]
+    pub over_calls: Option<u64>,
+    #[serde(default)]
+    pub over_chain: Option<String>,
 }
 
 /// Reads an attempt as turns.
@@ -261,6 +271,8 @@ impl RewardView {
                 (Some(choice), Some(start), Some(end))
             }
         };
+        let Provenance { by, from, key, over } = &reward.provenance;
+
         Self {
             name: reward.name.clone(),
             value: reward.value,
@@ -271,6 +283,11 @@ impl RewardView {
             start,
             end,
             given_at: seconds(reward.at),
+            given_by: by.map(|giver| giver.as_str().to_owned()),
+            given_from: from.clone(),
+            key_name: key.clone(),
+            over_calls: over.map(|over| over.calls),
+            over_chain: over.map(|over| over.to_string()),
         }
     }
 }

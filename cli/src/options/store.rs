@@ -30,8 +30,18 @@ pub(crate) struct StoreArgs {
 }
 /// The place of the index of a store's texts. `None` where there is no folder for it.
 pub(crate) fn text_index(store: &Location) -> Option<PathBuf> {
-    let of_user =
-        format!("rolltape/text-{}", &blake3::hash(store.to_string().as_bytes()).to_hex()[..16]);
+    beside(store, "text")
+}
+
+/// The place of a store's kept audit. `None` where there is no folder for it.
+pub(crate) fn kept_audit(store: &Location) -> Option<PathBuf> {
+    beside(store, "audit")
+}
+
+/// The place of a file of this kind, beside a store or in the user's folder of states.
+fn beside(store: &Location, kind: &str) -> Option<PathBuf> {
+    let hash = blake3::hash(store.to_string().as_bytes()).to_hex();
+    let of_user = format!("rolltape/{kind}-{}", &hash[..16]);
     let variable = |name: &str| std::env::var_os(name);
-    secret_file::of_store(store, "-text", &of_user, &variable)
+    secret_file::of_store(store, &format!("-{kind}"), &of_user, &variable)
 }

@@ -1,7 +1,9 @@
 //! `rolltape audit`: whether recorded logprobs are those of the policy, and if not, why.
 //!
-//! [`page`] is what is printed; [`crate::scoring`] has the server that scores the ids again.
+//! [`page`] is what is printed, [`kept`] is where the store's page finds it; [`crate::scoring`] has
+//! the server that scores the ids again.
 
+mod kept;
 mod page;
 
 use std::path::PathBuf;
@@ -65,6 +67,9 @@ pub(crate) struct Args {
     /// Print one JSON object
     #[arg(long, help_heading = "Output")]
     json: bool,
+    /// Keep the result beside the store, where its page shows it
+    #[arg(long, conflicts_with = "export", help_heading = "Output")]
+    keep: bool,
     #[command(flatten)]
     filter: SelectionArgs,
     #[command(flatten)]
@@ -90,6 +95,9 @@ pub(crate) async fn run(mut args: Args) -> CommandResult {
     let work = audit(&paths, &mut scorer, |_, _| {});
     let report = terminal::waiting("scoring", work).await?;
 
+    if args.keep {
+        kept::keep(&report, &args.filter.store.location, args.of_trainer)?;
+    }
     match args.json {
         true => print::line(&serde_json::to_string(&report).map_err(|e| Failure::of(&e))?)?,
         false => drop(print::styled_lines(&page::lines(&report))?),

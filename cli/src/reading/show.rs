@@ -1,10 +1,11 @@
 //! `rolltape show`: reads an episode as a conversation.
 //!
 //! [`page`] is the conversation, [`turn`] its parts and one turn in full, [`tree`] one line a turn,
-//! [`tokens`] and [`raw`] what a turn was made of, [`call`] a call as one JSON object. [`select`]
-//! finds the call that an option names.
+//! [`tokens`] and [`raw`] what a turn was made of, [`call`] a call as one JSON object, [`given`]
+//! who gave the rewards. [`select`] finds the call that an option names.
 
 mod call;
+mod given;
 mod page;
 mod raw;
 mod select;

@@ -19,7 +19,7 @@ use crate::http::base_url;
 use crate::options::address::{ListenAddress, UNIX};
 use crate::options::parse::{AttemptName, address, attempt_name};
 use crate::options::secret_file;
-use crate::options::store::text_index;
+use crate::options::store::{kept_audit, text_index};
 use crate::print;
 use crate::server::OWN_SOCKET_MODE;
 use crate::server::listen::BoundSocket;
@@ -117,8 +117,9 @@ async fn serve(mut args: Args) -> CommandResult {
     // A store or an episode that cannot be read is told here, not on the page.
     let location = args.source.store.read_from().await?;
     drop(Snapshot::open(&location).await?);
-    let index = text_index(&args.source.store.location);
-    let viewer = Viewer::new(location, texts).with_index(index);
+    let named = &args.source.store.location;
+    let viewer =
+        Viewer::new(location, texts).with_index(text_index(named)).with_audit(kept_audit(named));
     if let Some(to) = &args.file.html {
         return file::write(&viewer, &args, to).await;
     }

@@ -14,9 +14,9 @@ const OF_THE_STORE: &str = "rolltape_feed_";
 pub struct Metric {
     /// Its name on the page of metrics.
     pub name: String,
-    /// What it is, in a sentence.
+    /// A sentence that says what it is.
     pub help: String,
-    /// How its points change.
+    /// The way in which its points change.
     pub kind: MetricKind,
     /// A point for each combination of labels.
     pub points: Vec<MetricPoint>,

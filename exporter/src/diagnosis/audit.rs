@@ -65,7 +65,7 @@ pub async fn audit<S: ScoringServer>(
     Ok(run.finish())
 }
 
-/// What decides the logprobs of a call beside its tokens.
+/// All that decides the logprobs of a call beside its tokens.
 #[derive(Debug, Clone, PartialEq)]
 struct SpanKind {
     version: Option<String>,

@@ -53,6 +53,8 @@ pub struct HealthReport {
     pub verdict: HealthWord,
     /// Number of attempts.
     pub attempts: u64,
+    /// Number of selected attempts that were not read; 0 unless the reader has a bound.
+    pub unread: u64,
     /// Number of calls that were read.
     pub calls: u64,
     /// Number of sampled tokens with an id.
@@ -90,30 +92,72 @@ pub async fn health(
     let mut run = HealthRun::new(options.thresholds.clone());
     for (done, scored) in attempts.iter().enumerate() {
         progress(done, attempts.len());
-        match scan(&mut snapshot, scored.record.clone(), None).await {
-            Ok((attempt, _)) => run.see(&attempt, scored),
-            Err(error @ (SnapshotError::Decode { .. } | SnapshotError::Word(..))) => {
-                run.see_unreadable(&scored.record, &error);
-            }
-            Err(error) => return Err(error),
-        }
+        run.read(&mut snapshot, scored).await?;
     }
     progress(attempts.len(), attempts.len());
     Ok(run.finish())
+}
+
+/// Does the same beside a recorder, with its own thresholds: reads the attempts of these keys one
+/// after the other while `goes_on` says so, and gives the memory of each back. Attempts that are
+/// gone, that no time was left for, or that are larger than a reader's memory are `unread`.
+///
+/// # Errors
+/// [`SnapshotError`] when the store cannot be read.
+pub async fn health_of(
+    snapshot: &mut Snapshot,
+    keys: &[i64],
+    mut goes_on: impl FnMut() -> bool,
+) -> Result<HealthReport, SnapshotError> {
+    let records = snapshot.attempts(keys).await?;
+    let scored = with_rewards(snapshot, records, None, false).await?;
+    let attempts = with_places(snapshot, scored, false, false).await?;
+
+    let mut run = HealthRun::new(Thresholds::default());
+    for scored in &attempts {
+        if !goes_on() {
+            break;
+        }
+        let read = run.read(snapshot, scored).await;
+        snapshot.give_back();
+        match read {
+            Ok(()) | Err(SnapshotError::TooLarge { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let report = run.finish();
+    let unread = keys.len() as u64 - report.attempts;
+    Ok(HealthReport { unread, ..report })
 }
 
 /// A run whose attempts are being looked at.
 struct HealthRun {
     thresholds: Thresholds,
     checks: Vec<Box<dyn HealthCheck>>,
-    read: Tally,
+    readable: Tally,
     calls: u64,
     sampled_tokens: u64,
 }
 
 impl HealthRun {
     fn new(thresholds: Thresholds) -> Self {
-        Self { thresholds, checks: all(), read: Tally::default(), calls: 0, sampled_tokens: 0 }
+        Self { thresholds, checks: all(), readable: Tally::default(), calls: 0, sampled_tokens: 0 }
+    }
+
+    /// Reads an attempt and looks at it. One that does not decode is a finding.
+    async fn read(
+        &mut self,
+        snapshot: &mut Snapshot,
+        scored: &ScoredAttempt,
+    ) -> Result<(), SnapshotError> {
+        match scan(snapshot, scored.record.clone(), None).await {
+            Ok((attempt, _)) => self.see(&attempt, scored),
+            Err(error @ (SnapshotError::Decode { .. } | SnapshotError::Word(..))) => {
+                self.see_unreadable(&scored.record, &error);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// Looks at an attempt. Those of a group come one after the other.
@@ -124,7 +168,7 @@ impl HealthRun {
         seen.set = scored.set();
         seen.is_infrastructure_failed = scored.is_infrastructure_failed;
 
-        self.read.add(false, || HealthExample::of_record(&attempt.record, ""));
+        self.readable.add(false, || HealthExample::of_record(&attempt.record, ""));
         self.calls += attempt.calls.len() as u64;
         self.sampled_tokens += seen.sampled() as u64;
         for check in &mut self.checks {
@@ -133,12 +177,12 @@ impl HealthRun {
     }
 
     fn see_unreadable(&mut self, record: &AttemptRecord, error: &SnapshotError) {
-        self.read.add(true, || HealthExample::of_record(record, error.to_string()));
+        self.readable.add(true, || HealthExample::of_record(record, error.to_string()));
     }
 
     fn finish(mut self) -> HealthReport {
-        let attempts = self.read.looked_at;
-        let mut verdicts = vec![UNREADABLE.verdict(self.read, &self.thresholds)];
+        let attempts = self.readable.looked_at;
+        let mut verdicts = vec![UNREADABLE.verdict(self.readable, &self.thresholds)];
         for check in &mut self.checks {
             verdicts.extend(check.finish(&self.thresholds));
         }
@@ -151,7 +195,7 @@ impl HealthRun {
         let verdict = words.into_iter().find(|word| has(*word)).unwrap_or(HealthWord::NoEvidence);
 
         let (calls, sampled_tokens) = (self.calls, self.sampled_tokens);
-        HealthReport { verdict, attempts, calls, sampled_tokens, checks: verdicts }
+        HealthReport { verdict, attempts, unread: 0, calls, sampled_tokens, checks: verdicts }
     }
 }
 

@@ -36,7 +36,7 @@ pub struct Report {
     pub shards_of_other_lists: Vec<u32>,
     /// Counts of what was kept and what was not, with the reasons.
     pub notes: Notes,
-    /// What rows got of each set of scores.
+    /// Counts of what rows got of each set of scores.
     pub scores: Vec<ScoreCount>,
     /// Attempts, rows and turns that the options or the format leave out.
     pub left_out: Omissions,

@@ -1,4 +1,4 @@
-//! Which calls left a history, where, and what it cost.
+//! Tests of which calls left a history, where, and what it cost.
 use episode::{Call, CallKind, Outcome};
 use serde_json::{Value, json};
 

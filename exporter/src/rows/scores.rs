@@ -30,7 +30,7 @@ impl TopScores {
     }
 }
 
-/// What stands in place of an id that there is not.
+/// The number in place of an id that there is not.
 pub(crate) const NO_ID: i32 = -1;
 
 impl RowScores {

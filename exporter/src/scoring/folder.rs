@@ -39,9 +39,9 @@ pub enum ScoreFolderError {
     Other {
         /// The folder.
         path: PathBuf,
-        /// Whose scores it has.
+        /// The name of the model whose scores it has.
         held: String,
-        /// Whose scores were to be added.
+        /// The name of the model whose scores were to be added.
         asked: String,
     },
     /// Two folders have scores of one name.
@@ -75,7 +75,7 @@ struct ScoresDocument {
     set: ScoreSet,
 }
 
-/// Where the scores of a row are.
+/// The place of the scores of a row.
 #[derive(Debug, Clone)]
 struct RowPlace {
     ids_hash: String,
@@ -83,7 +83,7 @@ struct RowPlace {
     row: usize,
 }
 
-/// What a folder has of a row.
+/// The scores that a folder has of a row.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum FoundScores {
     Scores(RowScores),

@@ -6,7 +6,7 @@ use crate::rows::row::Row;
 use crate::scoring::folder::{FoundScores, ScoreFolder, ScoreFolderError};
 use crate::scoring::hash::hash_of;
 
-/// What the rows of an export got of one set of scores.
+/// Counts of what the rows of an export got of one set of scores.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScoreCount {
     /// The name of the scores.

@@ -1,4 +1,4 @@
-//! What is scored: the paths of an attempt, each with the spans that were sampled on it.
+//! Paths that are scored, those of an attempt, each with the spans that were sampled on it.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ pub struct SampledSpan {
     pub engine: Option<String>,
     /// Name of the model or the adapter.
     pub model: String,
-    /// How it was sampled, and what its logprobs are said to be.
+    /// The way in which it was sampled, and what its logprobs are said to be.
     pub sampling: StatedSampling,
     /// True where the call continues another call of the path.
     pub continues: bool,

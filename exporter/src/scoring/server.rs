@@ -1,4 +1,4 @@
-//! What scores recorded ids: a server, or a model folder behind one.
+//! The scorer of recorded ids: a server, or a model folder behind one.
 
 use std::collections::HashSet;
 

@@ -151,7 +151,7 @@ fn table() -> Vec<Line> {
     lines.filter_map(line).collect()
 }
 
-/// Whether `file` has a test of that name.
+/// Looks whether `file` has a test of that name.
 fn has_test(file: &str, name: &str) -> bool {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let Ok(text) = std::fs::read_to_string(root.join(file)) else { return false };

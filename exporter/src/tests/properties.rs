@@ -11,32 +11,32 @@ use crate::rows::row::{Row, Tokens};
 use crate::tests::fixture::{call, choice, chosen, episode, reply, rows_of, with_bodies};
 use crate::{ChoiceLink, Fork, Reason, SharedTokens, choice_links, diagnose};
 
-/// What is drawn for one call.
+/// The draws for one call.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// Which earlier choice it continues; none for a conversation of its own.
+    /// The earlier choice that it continues; none for a conversation of its own.
     parent: Option<prop::sample::Index>,
-    /// Which token of that history is left out.
+    /// The token of that history that is left out.
     drift: Option<prop::sample::Index>,
-    /// What the agent adds.
+    /// The ids that the agent adds.
     seam: Vec<u32>,
     /// For each choice its tokens, each with or without a logprob.
     choices: Vec<Vec<(u32, bool)>>,
-    /// How it ends: see [`finish`].
+    /// Its end: see [`finish`].
     ending: u8,
-    /// Who makes it: the main agent, or one of two others.
+    /// The maker: the main agent, or one of two others.
     agent: u8,
-    /// What for: see [`lineage`].
+    /// The purpose: see [`lineage`].
     purpose: u8,
-    /// Whether it asks once more what it continues was asked.
+    /// True if it asks once more what it continues was asked.
     again: bool,
-    /// Whether another model answers it.
+    /// True if another model answers it.
     other_model: bool,
-    /// Whether its answers are cut off.
+    /// True if its answers are cut off.
     cut_off: bool,
-    /// When it begins, later than its number says.
+    /// The time by which it begins later than its number says.
     delay: i64,
-    /// How long it takes.
+    /// The time that it takes.
     lasts: i64,
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn plans() -> impl Strategy<Value = Vec<Plan>> {
     prop::collection::vec(plan, 1..25)
 }
 
-/// What was asked and answered so far on one path.
+/// The questions and answers so far on one path.
 struct Told {
     prompt: Vec<u32>,
     sampled: Vec<u32>,

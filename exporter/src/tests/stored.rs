@@ -7,7 +7,7 @@ use store::{Durability, Snapshot, Store};
 
 use crate::{ExportError, Options, Report, export};
 
-/// Where it is.
+/// Its path.
 pub(crate) struct Stored(pub(crate) PathBuf);
 
 impl Stored {

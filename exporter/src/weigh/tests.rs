@@ -92,7 +92,7 @@ impl Batch {
 /// The constant L of Dr. GRPO.
 const LONGEST: f64 = 16.0;
 
-/// What the loss of a token is but for the advantage: any number that differs from token to token.
+/// The loss of a token but for the advantage: any number that differs from token to token.
 fn ratio((call, choice, place): &Place) -> f64 {
     let seed: u32 = call.bytes().map(u32::from).sum();
     f64::from((seed * 31 + choice * 17 + *place as u32 * 7) % 23) / 10.0 - 1.1

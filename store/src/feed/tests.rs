@@ -1,4 +1,4 @@
-//! What is handed out, to whom, and how often.
+//! Tests of what is handed out, to whom, and how often.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ pub(super) fn wanted(consumer: &str, unit: FeedUnit, now: Micros) -> FeedQuery {
     FeedQuery { consumer: Some(consumer.to_owned()), unit, limit: 100, now, ..FeedQuery::default() }
 }
 
-/// What is ready, once attempts that wait no longer have their positions.
+/// Lists what is ready, once attempts that wait no longer have their positions.
 pub(super) async fn ready(store: &Store, wanted: &FeedQuery) -> Vec<FeedItem> {
     let finished = store.snapshot().await.unwrap().finished_since(&wanted.open, wanted.now).await;
     store.finish(finished.unwrap()).await.unwrap();
@@ -600,7 +600,7 @@ async fn what_was_given_back_is_not_the_rest_of_its_lease() {
     .await;
 }
 
-/// What a reader does next.
+/// A reader's next act.
 #[derive(Debug, Clone)]
 enum Deed {
     Finish,
@@ -625,16 +625,16 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
     prop::collection::vec(deed, 1..40)
 }
 
-/// How long a lease of the model lasts, and a sleep.
+/// The length of a lease of the model, and of a sleep.
 const LEASE: Micros = 10;
 
-/// What should have come of what readers did.
+/// The state that should have come of what readers did.
 #[derive(Default)]
 struct Model {
     /// Names, keys, and when they end.
     leases: Vec<(String, Vec<i64>, Micros)>,
     acked: Vec<i64>,
-    /// What was given back and not handed out again, and how many ever were.
+    /// Items that were given back and not handed out again, and how many ever were.
     back: BTreeSet<i64>,
     nacked: usize,
 }
@@ -737,7 +737,7 @@ proptest! {
     }
 }
 
-/// What happens while a reader goes on by its cursor.
+/// An event while a reader goes on by its cursor.
 #[derive(Debug, Clone)]
 enum Event {
     /// An attempt is closed, its call over, or in the middle of it.

@@ -1,4 +1,4 @@
-//! What only a server's database does: several writers, and a server that comes and goes.
+//! Tests of what only a server's database does: several writers, and a server that comes and goes.
 
 use episode::{CallEnd, CallStart, ReplyHead};
 use postgres_kit::Server;

@@ -263,6 +263,11 @@ export function tree(index) {
               start: null,
               end: null,
               given_at: listed.closed_at,
+              given_by: "command",
+              given_from: "file",
+              key_name: null,
+              over_calls: 1,
+              over_chain: "00".repeat(16),
             },
             {
               name: "reward",

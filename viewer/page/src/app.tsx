@@ -16,6 +16,7 @@ import { go, home, href, useRoute, type Route } from "./route";
 import { time } from "./words/format";
 import { CallsView } from "./views/calls";
 import { GroupView } from "./views/group";
+import { HealthView } from "./views/health";
 import { SearchView } from "./views/search";
 import { StatsView } from "./views/stats";
 
@@ -26,6 +27,7 @@ const PLACES: [string, string][] = FILE
       ["episodes", "Episodes"],
       ["groups", "Groups"],
       ["stats", "Numbers"],
+      ["health", "Health"],
       ["calls", "Live calls"],
       ["search", "Search"],
     ];
@@ -55,6 +57,7 @@ export function App() {
     e: () => go(href(["episodes"])),
     g: () => go(href(["groups"])),
     n: () => go(href(["stats"])),
+    h: () => go(href(["health"])),
     l: () => go(href(["calls"])),
     "/": () => go(href(["search"])),
   };
@@ -128,6 +131,8 @@ function View({ route }: { route: Route }) {
     case "stats":
     case "numbers":
       return <StatsView query={route.query} />;
+    case "health":
+      return <HealthView query={route.query} />;
     case "calls":
     case "live":
       return <CallsView />;
@@ -174,7 +179,7 @@ function Bar({ route, onHelp }: { route: Route; onHelp(): void }) {
       ))}
       {FILE && <Written file={FILE} />}
       <span class="grow" />
-      {!FILE && place !== "search" && <FollowingSwitch />}
+      {!FILE && place !== "search" && place !== "health" && <FollowingSwitch />}
       <button
         class="quiet"
         title="light, dark, or as the system says"

@@ -18,6 +18,7 @@ import "./style/prose.css";
 import "./style/compare.css";
 import "./style/tokens.css";
 import "./style/plots.css";
+import "./style/health.css";
 
 if (!FILE) takeToken();
 else if (location.hash.length < 3) location.replace(home());

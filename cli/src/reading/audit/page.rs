@@ -1,7 +1,5 @@
 //! The page of an audit: the verdict, the causes, the histogram, and where the gaps are.
 
-use std::collections::BTreeMap;
-
 use exporter::{AuditFinding, AuditReport, AuditWord, Gaps};
 
 use crate::print::count;
@@ -23,13 +21,13 @@ pub(super) fn lines(report: &AuditReport) -> Vec<Line> {
     lines.extend(histogram(report));
 
     for (name, parts) in [("version", &report.by_version), ("engine", &report.by_engine)] {
-        lines.extend(by(name, parts.iter().map(|(part, gaps)| (part.as_str(), gaps)).collect()));
+        lines.extend(by(name, parts.iter().map(|(part, gaps)| (part.as_str(), gaps))));
     }
     let places = report.by_position.iter().map(|(place, gaps)| (&place[2..], gaps));
-    lines.extend(by("place in the reply", places.collect()));
+    lines.extend(by("place in the reply", places));
     if report.verdict == AuditWord::Differs {
         let attempts = report.by_attempt.iter().map(|(part, gaps)| (part.as_str(), gaps));
-        lines.extend(by("episode", attempts.collect()));
+        lines.extend(by("episode", attempts));
     }
     lines.push(Line::default());
     lines.extend(summary(report));
@@ -67,7 +65,8 @@ fn histogram(report: &AuditReport) -> Vec<Line> {
     table([("gap, in nats", 0), ("tokens", 1), ("", 0)], rows, None)
 }
 
-fn by(name: &str, parts: BTreeMap<&str, &Gaps>) -> Vec<Line> {
+/// The gaps by part, in the order in which the parts come; nothing of a single part.
+fn by<'a>(name: &str, parts: impl ExactSizeIterator<Item = (&'a str, &'a Gaps)>) -> Vec<Line> {
     if parts.len() < 2 {
         return Vec::new();
     }
@@ -78,7 +77,7 @@ fn by(name: &str, parts: BTreeMap<&str, &Gaps>) -> Vec<Line> {
         let part = if part.is_empty() { "-" } else { part };
         [plain(part), plain(tokens)].into_iter().chain(numbers).collect()
     };
-    let rows = parts.into_iter().map(row).collect();
+    let rows = parts.map(row).collect();
     let columns =
         [(name, 0), ("tokens", 1), ("mean", 1), ("mean amount", 1), ("largest", 1), ("kl", 1)];
     [Line::default()].into_iter().chain(table(columns, rows, None)).collect()

@@ -5,6 +5,7 @@ use viewer::{EpisodeTree, FindingView, OtherCall, ReplayView, SiblingView, TurnV
 use super::super::episodes::state_cell;
 use super::super::message::{TextRoom, ToolNames};
 use super::super::numbers::{grouped, reward};
+use super::given::givers;
 use super::turn::{self, answer, heading};
 use crate::exit::Failure;
 use crate::print;
@@ -108,6 +109,7 @@ pub(super) fn about(tree: &EpisodeTree, room: &TextRoom) -> Vec<Line> {
     lines.extend(replays_text(&tree.replays).map(Line::from));
     lines.extend(dim(&numbers(tree), room));
     lines.extend(dim(&times(tree), room));
+    lines.extend(givers(tree).iter().flat_map(|given| dim(given, room)));
     lines.extend(verdict(tree, room));
     lines
 }

@@ -194,6 +194,28 @@ mod tests {
         assert!(at_temperature(&score(&logits(), 1, 20), 0.0).logprob.is_infinite());
     }
 
+    /// Logits of 500 ids that fall by so much from id to id.
+    fn falling(by: f64) -> Vec<f64> {
+        (0..500).map(|id| -by * f64::from(id)).collect()
+    }
+
+    #[test]
+    fn the_doubt_of_a_tail_covers_the_truth_and_is_hardly_wider() {
+        // Most of the mass is untold: the truth is at the edge of the doubt.
+        for temperature in [0.5, 0.7, 0.8] {
+            let exact = softmax(&falling(0.05), temperature)[3].ln();
+            let found = at_temperature(&score(&falling(0.05), 3, 20), temperature);
+            let gap = (found.logprob - exact).abs();
+            assert!(gap > 0.03 && gap <= found.slack, "{temperature} {gap} {found:?}");
+        }
+        let found = at_temperature(&score(&falling(0.05), 3, 20), 0.8);
+        let exact = softmax(&falling(0.05), 0.8)[3].ln();
+        assert!((found.logprob - exact).abs() > 0.9 * found.slack, "{found:?}");
+        // A seventh is untold: tokens are still compared.
+        let found = at_temperature(&score(&falling(0.1), 3, 20), 0.7);
+        assert!((0.01..0.015).contains(&found.slack), "{found:?}");
+    }
+
     #[test]
     fn truncations_keep_what_servers_keep() {
         let all = softmax(&logits(), 0.7);

@@ -1,4 +1,4 @@
-//! What an audit says: a verdict, the causes, and how far recorded logprobs are from the scores.
+//! The result of an audit: a verdict, the causes, and the gaps of recorded logprobs to the scores.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub enum AuditWord {
     /// No token could be compared.
     #[default]
     NoEvidence,
-    /// What was compared is what the weights say.
+    /// All that was compared is what the weights say.
     Clean,
 }
 
@@ -83,7 +83,7 @@ pub struct AuditFinding {
     pub tokens: u64,
     /// Mean amount of their gaps, in nats.
     pub mean_gap: f64,
-    /// What is left of it where the cause is taken away; none where that was not tried.
+    /// The rest of it where the cause is taken away; none where that was not tried.
     pub mean_gap_left: Option<f64>,
     /// Labels of the weights, as they were recorded.
     pub versions: Vec<String>,

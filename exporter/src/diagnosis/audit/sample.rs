@@ -9,7 +9,7 @@ use crate::scoring::paths::{ScorePath, read_attempt, score_paths};
 /// Attempts that are read at least, as far as there are.
 pub(super) const ATTEMPTS_MIN: usize = 16;
 
-/// What is read for an audit.
+/// The attempts that are read for an audit.
 #[derive(Debug, Clone)]
 pub struct AuditSample {
     /// The attempts of which a part is taken.

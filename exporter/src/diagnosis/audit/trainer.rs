@@ -1,4 +1,4 @@
-//! What a trainer computed for recorded tokens, in the place of what was recorded.
+//! Numbers that a trainer computed for recorded tokens, in the place of what was recorded.
 
 use std::collections::HashMap;
 

@@ -43,7 +43,7 @@ fn attempts(both: [&[Plan]; 2]) -> [RecordedAttempt; 2] {
     })
 }
 
-/// What a format makes of the attempts, and what it leaves out.
+/// Makes a format of the attempts; returns what it leaves out, too.
 fn made(format: Format, attempts: &[RecordedAttempt]) -> (Vec<Value>, Vec<Row>, Omissions) {
     let mut builder = record_builder(format, 0.5);
     let (mut left, mut taken) = (Omissions::new(), Vec::new());

@@ -1,5 +1,5 @@
-//! What formats of conversations make of histories that were rewritten, answers that were cut off,
-//! and messages that the agent wrote itself.
+//! Tests of what formats of conversations make of rewritten histories, of answers that were cut
+//! off, and of messages that the agent wrote itself.
 
 use super::*;
 

@@ -17,7 +17,7 @@ use crate::tests::fixture::call;
 use crate::tests::stored::stored;
 use crate::{Destination, ExportError, Options, WriteError};
 
-/// What is in the bucket, and what is on its way there.
+/// The content of the bucket, and what is on its way there.
 #[derive(Default)]
 struct Double {
     objects: BTreeMap<String, Vec<u8>>,

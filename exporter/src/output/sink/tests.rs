@@ -43,7 +43,7 @@ fn to(out: &Path) -> Options {
     Options { out: out.to_owned().into(), ..Options::default() }
 }
 
-/// How often each reason was met.
+/// Counts how often each reason was met.
 fn counts(left: &Omissions) -> BTreeMap<&'static str, u64> {
     left.iter().map(|(why, left)| (*why, left.count)).collect()
 }
@@ -108,7 +108,7 @@ async fn partitions_are_folders_and_the_same_every_time() {
     assert_eq!(whole.files.len(), 3);
 }
 
-/// Where a process with few open files is to export to.
+/// The variable that says where a process with few open files is to export to.
 const FEW_FILES: &str = "ROLLTAPE_TEST_FEW_FILES";
 
 #[tokio::test]

@@ -115,3 +115,73 @@ export type LiveEvent =
   | { type: "call"; data: CallEvent }
   | { type: "episode"; data: Episode }
   | { type: "reward"; data: RewardEvent };
+
+/** One place that a check is about. */
+export interface CheckPlace {
+  episode_id: string;
+  attempt: number;
+  call_id: string | null;
+  turn: number | null;
+  note: string;
+}
+
+export interface Check {
+  check: string;
+  verdict: string;
+  looked_at: number;
+  units: string;
+  sentence: string;
+  thresholds: Record<string, number>;
+  examples: CheckPlace[];
+  sql: string | null;
+}
+
+/** The verdicts on a run. */
+export interface Checks {
+  total: number;
+  total_is_least: boolean;
+  verdict: string;
+  attempts: number;
+  unread: number;
+  calls: number;
+  sampled_tokens: number;
+  checks: Check[];
+}
+
+/** Recorded logprobs less scored ones, in nats. */
+export interface Gaps {
+  tokens: number;
+  mean: number;
+  mean_abs: number;
+  max_abs: number;
+  kl: number;
+}
+
+export interface AuditCause {
+  cause: string;
+  proven: boolean;
+  sentence: string;
+  tokens: number;
+  mean_gap: number;
+  mean_gap_left: number | null;
+  versions: string[];
+  engines: string[];
+  attempts: string[];
+}
+
+/** The audit that is kept. */
+export interface Audit {
+  audited_at: number;
+  of_trainer: boolean;
+  verdict: string;
+  causes: AuditCause[];
+  rows: number;
+  tokens: number;
+  compared: number;
+  left_out: Record<string, number>;
+  gaps: Gaps;
+  histogram: { below: number | null; tokens: number }[];
+  by_version: Record<string, Gaps>;
+  by_engine: Record<string, Gaps>;
+  by_position: Record<string, Gaps>;
+}

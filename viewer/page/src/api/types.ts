@@ -23,6 +23,8 @@ export interface Episode {
   group_id: string | null;
   task_id: string | null;
   labels: Record<string, string>;
+  /** Labels that a list does not have. Absent in documents of earlier versions. */
+  labels_left_out?: number;
   source: string;
   state: string;
   opened_at: number;
@@ -166,6 +168,12 @@ export interface Reward {
   start: number | null;
   end: number | null;
   given_at: number;
+  /** Absent in documents of earlier versions. */
+  given_by?: string | null;
+  given_from?: string | null;
+  key_name?: string | null;
+  over_calls?: number | null;
+  over_chain?: string | null;
 }
 
 export interface Reason {

@@ -6,6 +6,7 @@ import { ForkMark, Mark, RewardValue, Verdict } from "../parts/marks";
 import { Text } from "../parts/text";
 import { callHref } from "../route";
 import { reasons as meanings, verdicts } from "../words/meanings";
+import { safe } from "../words/safe";
 import { decimal, duration, number, plural, time } from "../words/format";
 import { isTextOnly } from "./head";
 import { Siblings } from "./replay";
@@ -173,8 +174,9 @@ function Rewards({ tree }: { tree: Tree }) {
             <th class="right">value</th>
             <th>name</th>
             <th>of</th>
-            <th>from</th>
+            <th>said by</th>
             <th>given</th>
+            <th>at</th>
           </tr>
         </thead>
         <tbody>
@@ -191,6 +193,9 @@ function Rewards({ tree }: { tree: Tree }) {
               </td>
               <td>
                 <Text text={reward.source} />
+              </td>
+              <td>
+                <Giver reward={reward} />
               </td>
               <td class="dim">{time(reward.given_at)}</td>
             </tr>
@@ -209,5 +214,24 @@ function Scope({ tree, reward }: { tree: Tree; reward: Reward }) {
       {reward.choice ? ` choice ${reward.choice}` : ""}
       {reward.start !== null && ` [${decimal(reward.start)}, ${decimal(reward.end)})`}
     </>
+  );
+}
+
+const WAYS: Record<string, string> = {
+  control_token: "under the token",
+  control_open: "without a token",
+  command: "with rolltape reward, on the store",
+};
+
+/** How a reward came into the store: under which key, from where, over how many calls. */
+function Giver({ reward }: { reward: Reward }) {
+  const { given_by, given_from, key_name, over_calls, over_chain } = reward;
+  if (!given_by) return <span class="dim">not recorded</span>;
+  return (
+    <span class="giver" title={over_chain ? `chain ${over_chain}` : ""}>
+      {WAYS[given_by] ?? given_by} {key_name && <code>{safe(key_name)}</code>}
+      {given_from && given_by !== "command" && ` from ${safe(given_from)}`}
+      {over_calls != null && <span class="dim">{`, over ${plural(over_calls, "call")}`}</span>}
+    </span>
   );
 }

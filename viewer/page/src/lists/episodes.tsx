@@ -221,6 +221,13 @@ const COLUMNS: Column<Episode>[] = [
       <>
         <ReplayMark replay={row.replay} />
         <Holes row={row} />
+        {row.labels_left_out ? (
+          <Mark
+            word={`+${row.labels_left_out}`}
+            title={`${plural(row.labels_left_out, "label")} more, which the episode shows`}
+            tone="plain"
+          />
+        ) : null}
         {Object.entries(row.labels).map(([name, value]) => (
           <Mark key={name} word={`${name}=${value}`} tone="plain" />
         ))}

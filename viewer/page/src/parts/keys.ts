@@ -50,7 +50,7 @@ export const HELP: [string, string][] = [
   ["u, Backspace", "one level up"],
   ["/", "search in what was said"],
   ["f", "to the field of filters"],
-  ["e, g, n, l", "episodes, groups, numbers, live calls"],
+  ["e, g, n, h, l", "episodes, groups, numbers, health, live calls"],
   ["c", "an episode's conversation; its summary"],
   ["m, t, r", "a turn as messages, as tokens, as raw bytes"],
   ["x", "the fork of a turn"],
