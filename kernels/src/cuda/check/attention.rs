@@ -1,6 +1,7 @@
 //! Attention against its reference: rows decoded one by one, and rows in tiles of every kernel, to
 //! the same bits.
 
+pub(super) mod long;
 mod rotating;
 
 use super::{Checker, dot, wide};
