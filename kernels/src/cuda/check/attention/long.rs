@@ -29,7 +29,7 @@ const TALL_NAME: &str = "in tall tiles";
 const LAUNCHES: &[(&str, Launch)] = &[
     ("decoded", |case, checker| case.decode(checker, SplitRule::FIXED)),
     ("in tiles", |case, checker| case.prefill(checker, grid::WIDE)),
-    (TALL_NAME, |case, checker| case.tall(checker, TALL)),
+    (TALL_NAME, |case, checker| case.tall(checker, TallKernel::Warps, TALL)),
 ];
 
 impl AttentionCase {
@@ -93,6 +93,12 @@ pub(in crate::cuda::check) fn attention_long(checker: &mut Checker<'_>) -> Resul
     let has_tall = heads.dim <= tall::DIM_MAX;
     for (name, launch) in LAUNCHES.iter().filter(|(name, _)| has_tall || *name != TALL_NAME) {
         check_steps(checker, &case, (name, *launch), &whole)?;
+    }
+    if has_warpgroups(checker) {
+        let launch: Launch = |case, checker| case.tall(checker, TallKernel::Warpgroups, TALL);
+        let found = launch(&case, checker)?;
+        checker.compare_bf16(&format!("{what}, warpgroups"), &found, &reference, LONG_TOLERANCE);
+        check_steps(checker, &case, ("warpgroups", launch), &found)?;
     }
     Ok(())
 }
