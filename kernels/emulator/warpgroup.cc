@@ -65,8 +65,8 @@ State s;
 Warp &warp_of(int thread) { return s.warps[thread / WARP]; }
 
 // ---- descriptors ----
-// The number of the chunk of 16 bytes at an address, which the swizzle of 128 bytes exchanges within
-// its row of 128 by the row within 1,024 bytes.
+// The number of the chunk of 16 bytes at an address. By the swizzle of 128 bytes, the row within
+// 1,024 bytes exchanges the chunks of a row.
 size_t swizzled(unsigned address) {
   address ^= (address >> 7 & 7) << 4;
   if (address < SHARED_BASE || address - SHARED_BASE + CHUNK > SHARED_MAX)
