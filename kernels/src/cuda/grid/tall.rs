@@ -61,8 +61,8 @@ impl TallRule {
     /// They take none.
     pub const NEVER: TallRule = TallRule { tiles: usize::MAX };
 
-    /// They take those of steps in which the kernel's blocks are at least as many as the multiprocessors.
-    /// With fewer of them, twice as many blocks of half the rows are done earlier.
+    /// They take those of steps in which the kernel's blocks are at least as many as the
+    /// multiprocessors. With fewer of them, twice as many blocks of half the rows are done earlier.
     pub fn filling(processors: usize, heads: Heads, kernel: TallKernel) -> TallRule {
         if !kernel.supports(heads) {
             return TallRule::NEVER;
@@ -99,8 +99,8 @@ fn warpgroup_shared(dim: usize) -> usize {
     (TALL + 4 * keys) * dim * 2 + ATOM
 }
 
-/// Bytes of shared memory of a block of `attention_tall`: a tile of keys, one of values, queries, and what is kept of
-/// them.
+/// Bytes of shared memory of a block of `attention_tall`: a tile of keys, one of values, queries,
+/// and what is kept of them.
 fn shared(dim: usize) -> usize {
     (2 + TALL / STRIDE) * slot_bytes(dim) + TALL * ROW_BYTES + SOURCE_BYTES
 }
