@@ -94,9 +94,9 @@ family() { # NAME SIZE FILE...
 limit() { while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n || true; done; }
 
 g++ --version >/dev/null || exit 1
-if ! up_to_date "$out/libemulate.so" "$here/runtime.cc"; then
+if ! up_to_date "$out/libemulate.so" "$here"/{runtime,warpgroup}.cc; then
   g++ "${FLAGS[@]}" -Wextra -shared -Wl,-soname,libemulate.so \
-    -Wl,--version-script="$exports" -o "$out/libemulate.so.new" "$here/runtime.cc"
+    -Wl,--version-script="$exports" -o "$out/libemulate.so.new" "$here"/{runtime,warpgroup}.cc
   finish "$out/libemulate.so"
 fi
 library libcuda.so.1 "$here"/{driver,memory,module,stream}.cc "$out/libemulate.so" -ldl

@@ -10,7 +10,9 @@ trap 'rm -rf "$objects"' EXIT
 readonly FLAGS=(-std=c++20 -O2 -g1 -ffp-contract=off -I"$here" -I"$here/../cuda")
 readonly WATCHED=(-w -fsanitize=thread --param tsan-instrument-func-entry-exit=0
   -fsanitize=alignment,bounds,shift-exponent)
-g++ "${FLAGS[@]}" -c "$here/runtime.cc" -o "$objects/runtime.o" &
+for part in runtime warpgroup; do
+  g++ "${FLAGS[@]}" -c "$here/$part.cc" -o "$objects/$part.o"
+done &
 g++ "${FLAGS[@]}" "${WATCHED[@]}" "$@" -c "$source" -o "$objects/program.o"
 wait $!
-g++ "$objects/program.o" "$objects/runtime.o" -o "$out"
+g++ "$objects"/{program,runtime,warpgroup}.o -o "$out"

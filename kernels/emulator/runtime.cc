@@ -9,6 +9,8 @@
 #include <mutex>
 #include <vector>
 
+#include "warpgroup.h"
+
 #include <sys/mman.h>
 #if !defined(__x86_64__)
 #include <ucontext.h>
@@ -238,6 +240,7 @@ __attribute__((noinline)) void check_memory(const void *pointer, size_t bytes, b
       fail("%s of %zu bytes at %zu of dynamic shared memory, of which the launch has %u",
            write ? "write" : "read", bytes, offset, launch.dynamic_bytes);
     shadows = m.dynamic_shadow.data();
+    if (write) warpgroup::note_write(m.current->linear, offset, bytes);
   } else if (address >= launch.shared_begin && address < launch.shared_end) {
     offset = address - launch.shared_begin;
     shadows = m.shared_shadow.data();
@@ -266,7 +269,9 @@ __attribute__((noinline)) void check_memory(const void *pointer, size_t bytes, b
 inline void check(const void *pointer, size_t bytes, bool write, bool atomic) {
   auto address = static_cast<const char *>(pointer);
   bool local = address >= m.stacks && address < stack_of(MAX_THREADS);
-  if (m.current && !local) check_memory(pointer, bytes, write, atomic);
+  if (m.current && !local) return check_memory(pointer, bytes, write, atomic);
+  if (m.current && warpgroup::under_way)
+    warpgroup::check_registers(m.current->linear, pointer, bytes, write);
 }
 
 // ---- running a block ----
@@ -288,6 +293,7 @@ void thread_body() {
   for (auto &group : thread.groups) pending |= !group.empty();
   if (pending) fail("it ends with asynchronous copies under way");
   if (thread.early) fail("it ends without the wait of an early launch");
+  warpgroup::end_thread(thread.linear, m.live == 1);
   m.states[thread.linear] = State::Done;
   m.live--;
   if (m.waiting > 0 && m.waiting == m.live) release_barrier();
@@ -338,6 +344,7 @@ void start_block(const Launch &launch, unsigned number) {
   m.live = static_cast<int>(m.threads.size());
   for (auto &number : m.warp_number) number = 0;
   for (auto &lanes : m.meeting) lanes = 0;
+  warpgroup::start_block(m.threads.size(), launch.dynamic_bytes);
   poison(m.dynamic, m.dynamic + launch.dynamic_bytes);
   if (launch.shared_begin) poison(launch.shared_begin, launch.shared_end);
   for (int i = 0; i < m.live; i++) {
@@ -470,6 +477,7 @@ Index block_index() { return m.block; }
 Index block_size() { return m.launch->block; }
 Index grid_size() { return m.launch->grid; }
 int lane() { return m.current->linear % 32; }
+int thread_number() { return m.current->linear; }
 char *dynamic_shared() { return m.dynamic; }
 
 void fail(const char *format, ...) {

@@ -71,6 +71,7 @@ Index block_index() __attribute__((pure));
 Index block_size() __attribute__((pure));
 Index grid_size() __attribute__((pure));
 int lane() __attribute__((pure));
+int thread_number() __attribute__((pure));  // within its block
 char *dynamic_shared() __attribute__((pure));
 
 // Ends the launch with an error; the message is a printf format.
@@ -108,5 +109,31 @@ bool is_shared(const void *address);
 void async_copy(void *to, const void *from, int bytes, int from_bytes);
 void async_commit();
 void async_wait(int groups_left);
+
+// The address of dynamic shared memory as descriptors have it.
+unsigned shared_address(const void *pointer);
+
+// fence.proxy.async: products may read what this thread wrote to shared memory, once a barrier
+// lies in between.
+void show_async();
+
+// wgmma.mma_async of one warp: 16 of the 64 rows, a depth of 16. `sum` are the registers of a lane.
+// The left operand is in registers, as `mma` has it, or else described by `a`, and then has its
+// depth along its rows. So has `b`, or its columns, in panels of 64.
+struct WarpgroupProduct {
+  float *sum;
+  int columns;
+  const unsigned *fragment;
+  uint64_t a, b;
+  bool adds, b_by_columns;
+};
+
+// Computed at the wait, the latest moment at which hardware may; until then its sums hold poison.
+// Faults: no fence in front, an access to its sums, a change of what it reads, memory that was
+// written without `show_async`, a warp that issues other products than its warpgroup.
+void warpgroup_product(WarpgroupProduct product);
+void begin_products();  // wgmma.fence
+void commit_products();
+void wait_products(int groups_left);
 
 } // namespace emulate

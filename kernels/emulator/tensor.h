@@ -1,5 +1,5 @@
-// Tensor core products, ldmatrix and cp.async: what the kernels' PTX does, with the layouts of the
-// PTX manual. Included by emulate.h.
+// Tensor core products, ldmatrix, cp.async and products of warpgroups: what the kernels' PTX does,
+// with the layouts of the PTX manual. Included by emulate.h.
 #pragma once
 
 namespace emulate {
@@ -97,3 +97,18 @@ inline void copy_async(void *to, const void *from, bool real) {
 }
 inline void copy_commit() { emulate::async_commit(); }
 template <int LATEST> inline void copy_wait() { emulate::async_wait(LATEST); }
+
+// ---- the functions of warpgroup.cu ----
+inline unsigned shared_address(const void *pointer) { return emulate::shared_address(pointer); }
+inline void show_async() { emulate::show_async(); }
+inline void begin_products() { emulate::begin_products(); }
+inline void commit_products() { emulate::commit_products(); }
+template <int N> inline void settle(float (&)[N][4]) {}
+template <int LATEST> inline void wait_products() { emulate::wait_products(LATEST); }
+template <int N, bool ADDS> inline void product(float (&sums)[N][4], uint64_t a, uint64_t b) {
+  emulate::warpgroup_product({sums[0], N * 8, nullptr, a, b, ADDS, false});
+}
+template <int N>
+inline void add_product(float (&sums)[N][4], const unsigned (&a)[4], uint64_t b) {
+  emulate::warpgroup_product({sums[0], N * 8, a, 0, b, true, true});
+}

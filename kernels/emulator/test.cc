@@ -9,6 +9,7 @@
 
 typedef unsigned short bf16;
 constexpr int N = 256;
+#define HEAD_DIM 64
 
 extern "C" {
 __global__ void reverse(float *x) {
@@ -183,7 +184,7 @@ __global__ void fills_its_stack() {
 }
 
 // Rows of A and columns of B are loaded by ldmatrix, as in a real product.
-__global__ void product(float *d, const bf16 *a, const bf16 *b) {
+__global__ void multiplies(float *d, const bf16 *a, const bf16 *b) {
   __shared__ __align__(16) bf16 tile_a[16 * 16];
   __shared__ __align__(16) bf16 tile_b[8 * 16], tile_bt[16 * 8];
   for (int i = threadIdx.x; i < 256; i += 32) tile_a[i] = a[i];
@@ -219,6 +220,8 @@ static void require(const char *what, bool holds) {
   failures++;
 }
 
+#include "test_warpgroup.h"
+
 static char *arena;
 static bool live(uintptr_t address, size_t bytes) {
   uintptr_t begin = (uintptr_t)arena + 4096;
@@ -248,7 +251,7 @@ static void check_product() {
   float *d = (float *)(b + 128);
   auto whole = [](int i) { return (bf16)(emulate::bits<unsigned>((float)(i % 17 - 8)) >> 16); };
   for (int i = 0; i < 384; i++) a[i] = whole(i * 7);
-  expect("product", emulate::launch<product>("product", {1, 1, 1}, {32, 1, 1}, 0, d, a, b),
+  expect("product", emulate::launch<multiplies>("multiplies", {1, 1, 1}, {32, 1, 1}, 0, d, a, b),
          nullptr);
   for (int row = 0; row < 16; row++)
     for (int column = 0; column < 8; column++) {
@@ -359,6 +362,7 @@ int main() {
     check_product();
     check_wrong_kernels();
     check_early_launches();
+    check_warpgroups();
   }
   printf(failures ? "%d failures\n" : "the emulator is right\n", failures);
   return failures ? 1 : 0;

@@ -93,8 +93,8 @@ def test_every_part_runs_and_holds(emulated, tmp_path):
     # exactly, and of the mixture and the hybrid; the uneven requests of each; the penalties.
     assert len(report["table"]) == 2 * 5 + 4 * 2 + 3 + 1
     operations = report["profile tiny"]["operations"]
-    variants = {"usual", "cublaslt", "in order", "deterministic", "fixed", "upright", "wide",
-                "apart"}
+    variants = {"usual", "cublaslt", "in order", "deterministic", "fixed", "upright", "warps",
+                "wide", "apart"}
     assert variants == {row["products"] for row in operations}
     steps = report["profile tiny"]["steps"]
     assert variants | {"late"} == {step["variant"] for step in steps}

@@ -138,6 +138,7 @@ const VARIANTS: &[VariantKind] = &[
     kind("deterministic", DETERMINISTIC, 1..=ANY, About::Joints),
     kind("fixed", Variant { fitted: false, ..SERVING }, 1..=ANY, About::Attention),
     kind("upright", Variant { rotating: false, ..SERVING }, 1..=ROTATING_ROWS, About::Rotation),
+    kind("warps", Variant { warpgroups: false, ..SERVING }, 1..=ANY, About::Prompts),
     kind("wide", Variant { tall: false, ..SERVING }, 1..=ANY, About::Prompts),
     kind("late", Variant { early: false, ..SERVING }, 1..=ANY, About::Launches),
     // Each operation by itself.

@@ -40,6 +40,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("gather_norm", norm::gather_norm),
     ("rope_write", rope::rope_write),
     ("attention", attention::attention),
+    ("attention_long", attention::long::attention_long),
     ("gemm", gemm::gemm),
     ("gemm_gated", gemm::gated),
     ("sample", sample::sample),

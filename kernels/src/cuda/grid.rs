@@ -153,7 +153,8 @@ mod tests {
             experts::combine(rows, 4096),
             attention::grid(rows, heads),
             attention::combine(rows, heads),
-            tall::grid(rows, heads),
+            tall::grid(tall::TallKernel::Warps, rows, heads),
+            tall::grid(tall::TallKernel::Warpgroups, rows, heads),
             gemm::gemm(rows, SampleParams::VOCAB_MAX),
             gemm::gemm_small(rows, SampleParams::VOCAB_MAX, 132),
         ]

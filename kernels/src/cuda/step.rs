@@ -18,7 +18,7 @@ use super::device::memory::Pinned;
 use super::device::{Device, DeviceOptions};
 use super::error::{CudaError, NoCuda};
 use super::grid::attention::{self, SplitRule};
-use super::grid::tall::{self, TallRule};
+use super::grid::tall::{self, TallKernel, TallRule};
 use super::kernels::Kernels;
 use super::profiler::Profiler;
 use super::program::source::FAMILIES;
@@ -304,9 +304,17 @@ impl Cuda {
             rules.splits = SplitRule::filling(processors, heads.kv);
         }
         if self.variant.tall {
-            rules.tall = TallRule::filling(processors, heads);
+            rules.tall = TallRule::filling(processors, heads, self.tall_kernel());
         }
         rules
+    }
+
+    /// The kernel that walks over tall tiles.
+    pub(super) fn tall_kernel(&self) -> TallKernel {
+        match self.variant.warpgroups {
+            true => TallKernel::fastest(self.device.capability(), self.heads.dim),
+            false => TallKernel::Warps,
+        }
     }
 
     fn begin_profile(&self) -> Result<(), CudaError> {
@@ -355,7 +363,8 @@ impl Cuda {
         let splits = if shape.decodes > 0 { shape.tiles } else { 0 };
         self.partial_sums.reserve(attention::partial_bytes(splits, self.heads))?;
         self.reserve_arrived(splits)?;
-        let waiting = if shape.tall > 0 { shape.rows } else { 0 };
+        let waits = shape.tall > 0 && self.tall_kernel() == TallKernel::Warps;
+        let waiting = if waits { shape.rows } else { 0 };
         self.totals.reserve(tall::totals_bytes(waiting, self.heads))?;
         if shape.draws {
             self.draws.reserve(&self.device, shape.wanted)?;

@@ -29,6 +29,9 @@ pub struct Variant {
     pub rotating: bool,
     /// True if prompts of enough rows are walked over in tiles of 128 rows. The bits are the same.
     pub tall: bool,
+    /// True if those tiles are walked over by products of warpgroups, where the device has them.
+    /// The bits are not those of other kernels.
+    pub warpgroups: bool,
     /// True if, in steps that only decode, kernels begin before the one in front is over, load
     /// weights, and then wait for it (programmatic dependent launch). The bits are the same.
     pub early: bool,
@@ -49,12 +52,14 @@ impl Variant {
         fitted: true,
         rotating: true,
         tall: true,
+        warpgroups: true,
         early: true,
     };
 
     /// Without what would let the bits of a row depend on other rows of its step.
     pub const fn deterministic(self) -> Variant {
-        Variant { products: ProductChoice::Own, spread: false, fitted: false, ..self }
+        let products = ProductChoice::Own;
+        Variant { products, spread: false, fitted: false, warpgroups: false, ..self }
     }
 }
 

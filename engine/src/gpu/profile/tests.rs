@@ -96,11 +96,12 @@ fn prompts_are_timed_by_all_kernels_that_may_take_them() {
         // Keys and values of all positions, and a result of each row.
         let bytes = 4 * positions * 2 * 16 + 2 * 128 * 64;
         assert_eq!(of("usual", "attention_tall"), [(2, bytes)]);
+        assert_eq!(of("warps", "attention_tall"), [(2, bytes)]);
         assert_eq!(of("wide", "attention"), [(2, bytes)]);
         assert_eq!(of("usual", "rope_write").len() + of("wide", "rope_write").len(), 1);
         let steps = profile.steps.iter().filter(|step| step.case == case);
         let labels: Vec<&str> = steps.map(|step| step.variant).collect();
-        assert_eq!(labels, ["usual", "wide"]);
+        assert_eq!(labels, ["usual", "warps", "wide"]);
     }
 }
 

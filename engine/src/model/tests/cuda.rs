@@ -2,6 +2,7 @@
 
 mod experts;
 mod hybrid;
+mod long;
 mod tall;
 
 use kernels::cuda::variant::{ProductChoice, Variant};

@@ -1,11 +1,12 @@
 //! Attention against its reference: rows decoded one by one, and rows in tiles of every kernel, to
 //! the same bits.
 
+pub(super) mod long;
 mod rotating;
 
-use super::{Checker, dot, wide};
+use super::{Checker, dot, wide, widened};
 use crate::cuda::grid::attention::{self as grid, SplitRule, Tile};
-use crate::cuda::grid::tall::{self, TALL};
+use crate::cuda::grid::tall::{self, TALL, TallKernel};
 use crate::cuda::{Arg, CudaError, Memory};
 use crate::op::{Heads, PAGE};
 
@@ -342,9 +343,13 @@ impl AttentionCase {
         to.out.to_vec()
     }
 
-    /// Computes every span by `attention_tall`, in tiles of at most `most` rows. The last of them
-    /// is no tile.
-    fn tall(&self, checker: &Checker<'_>, most: usize) -> Result<Vec<u16>, CudaError> {
+    /// Computes every span in tall tiles of at most `most` rows. The last of them is no tile.
+    fn tall(
+        &self,
+        checker: &Checker<'_>,
+        kernel: TallKernel,
+        most: usize,
+    ) -> Result<Vec<u16>, CudaError> {
         let most = most.min(TALL / self.heads.group());
         let spans = self.spans.iter().enumerate();
         let tiles = spans.flat_map(|(span, (_, rows))| grid::prefill(span, *rows, most));
@@ -353,10 +358,14 @@ impl AttentionCase {
         let out = checker.poisoned(self.rows() * self.heads.query_width() * 2)?;
         let totals = checker.poisoned(tall::totals_bytes(self.rows(), self.heads))?;
         let lists = AttentionCase::lists(checker, &self.launch_spans(), &tiles)?;
-        let args = self.args(&out, &lists, &[Arg::from(&totals)]);
-        let grid = tall::grid(tiles.len(), self.heads);
+        let (name, scratch) = match kernel {
+            TallKernel::Warps => ("attention_tall", vec![Arg::from(&totals)]),
+            TallKernel::Warpgroups => ("attention_warpgroups", Vec::new()),
+        };
+        let args = self.args(&out, &lists, &scratch);
+        let grid = tall::grid(kernel, tiles.len(), self.heads);
         // SAFETY: tiles name spans and rows that exist, and pages are within keys and values.
-        unsafe { checker.kernels.launch("attention_tall", grid, &args)? };
+        unsafe { checker.kernels.launch(name, grid, &args)? };
         out.to_vec()
     }
 }
@@ -394,12 +403,31 @@ pub(super) fn attention(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         // Other heads have no tall tiles.
         let tall: &[usize] = if heads.dim <= tall::DIM_MAX { &[TALL, 5] } else { &[] };
         for &most in tall {
-            let found = case.tall(checker, most)?;
+            let found = case.tall(checker, TallKernel::Warps, most)?;
             checker.equal(&format!("{what}, {most} rows a tall tile"), &found, &decoded);
+        }
+        if has_warpgroups(checker) {
+            let found = case.tall(checker, TallKernel::Warpgroups, TALL)?;
+            let what = format!("{what}, warpgroups");
+            checker.compare_bf16(&what, &found, &reference, TOLERANCE);
+            checker.compare_bf16(
+                &format!("{what} and warps"),
+                &found,
+                &widened(&decoded),
+                TOLERANCE,
+            );
+            let few = case.tall(checker, TallKernel::Warpgroups, 5)?;
+            checker.equal(&format!("{what}, 5 rows a tile"), &few, &found);
         }
     }
     rotating::rope_attention(checker)?;
     speed(checker)
+}
+
+/// True if the kernels have tall tiles by products of warpgroups.
+fn has_warpgroups(checker: &Checker<'_>) -> bool {
+    let capability = checker.kernels.device().capability();
+    TallKernel::fastest(capability, checker.head_dim) == TallKernel::Warpgroups
 }
 
 /// Compares rows whose splits the last block adds up with rows whose splits a second kernel does,

@@ -185,14 +185,29 @@ fn texts_of_a_folder_are_compiled_in_place_of_what_is_built_in() {
 /// Every kernel against its reference, in several orders of threads and blocks.
 #[test]
 fn kernels_agree_with_their_references() {
+    // Of the largest size, those whose kernels differ by the size.
+    let differs = |name: &str| ["attention", "rope_write"].contains(&name);
+    check_kernels(&[(64, 0), (128, 1), (16, 2), (256, 3)], |name, head_dim| {
+        name != LONG && (head_dim < 256 || differs(name))
+    });
+}
+
+#[test]
+fn attention_agrees_behind_thousands_of_positions() {
+    check_kernels(&[(64, 4), (128, 5), (256, 6)], |name, _| name == LONG);
+}
+
+/// The check of attention behind thousands of positions.
+const LONG: &str = "attention_long";
+
+/// Runs those checks that are `wanted`, for sizes of heads, each with a seed.
+fn check_kernels(sizes: &[(usize, i64)], wanted: impl Fn(&str, usize) -> bool) {
     let (_guard, emulated, device) = device();
     let mut wrong = Vec::new();
-    for (head_dim, seed) in [(64, 0), (128, 1), (16, 2), (256, 3)] {
+    for &(head_dim, seed) in sizes {
         assert!(emulated.set("seed", seed));
         let kernels = Kernels::load(&device, FAMILIES, head_dim).unwrap();
-        // Of the largest size, those whose kernels differ by the size.
-        let differs = |name: &str| ["attention", "rope_write"].contains(&name);
-        for (name, check) in CHECKS.iter().filter(|(name, _)| head_dim < 256 || differs(name)) {
+        for (name, check) in CHECKS.iter().filter(|(name, _)| wanted(name, head_dim)) {
             let mut checker = Checker::new(&kernels, head_dim, seed as u64);
             match check(&mut checker) {
                 Err(error) => wrong.push(format!("{name}, heads of {head_dim}: {error}")),

@@ -3,6 +3,7 @@
 
 use super::launch::{op_error, optional_pointer, pointer};
 use crate::cuda::grid;
+use crate::cuda::grid::tall::TallKernel;
 use crate::cuda::kernels::Arg;
 use crate::cuda::step::Cuda;
 use crate::cuda::tensor::{CudaBuffer, CudaPages};
@@ -149,8 +150,18 @@ impl Cuda {
     }
 
     fn launch_tall(&self, operands: &Operands, heads: Heads) -> Result<(), OpError> {
-        let args = [&operands[..], &[pointer(&self.totals)], &sizes(heads)].concat();
-        self.launch("attention_tall", grid::tall::grid(self.shape().tall, heads), &args)
+        let kernel = self.tall_kernel();
+        let grid = grid::tall::grid(kernel, self.shape().tall, heads);
+        match kernel {
+            TallKernel::Warps => {
+                let args = [&operands[..], &[pointer(&self.totals)], &sizes(heads)].concat();
+                self.launch("attention_tall", grid, &args)
+            }
+            TallKernel::Warpgroups => {
+                let args = [&operands[..], &sizes(heads)].concat();
+                self.launch("attention_warpgroups", grid, &args)
+            }
+        }
     }
 
     fn launch_attention(&self, operands: &Operands, heads: Heads) -> Result<(), OpError> {

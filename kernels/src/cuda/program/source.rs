@@ -48,6 +48,8 @@ pub const FAMILIES: &[Family] = &[
         "attention/combine" "attention/attention" "attention/rotating"),
     family!("attention_tall": "base" "mma" "attention/tile" "attention/ring" "attention/softmax"
         "attention/splits" "attention/tall"),
+    family!("attention_warpgroups": "base" "mma" "warpgroup" "attention/tile" "attention/ring"
+        "attention/softmax" "attention/warpgroups"),
     family!("gemm": "base" "mma" "gate" "product/operands" "product/tile" "gemm"),
     family!("gemm_small": "base" "mma" "gate" "product/operands" "product/slab" "product/spread"
         "gemm_small"),

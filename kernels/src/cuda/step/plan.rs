@@ -31,7 +31,7 @@ pub(crate) struct StepShape {
     pub(crate) decodes: usize,
     /// Tiles of `attention`.
     pub(crate) tiles: usize,
-    /// Tiles of `attention_tall`.
+    /// Tall tiles.
     pub(crate) tall: usize,
     /// Marks of recurrent states; zero if the model has none.
     pub(crate) marks: usize,

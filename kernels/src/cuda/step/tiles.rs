@@ -22,7 +22,7 @@ impl TileRules {
 pub(super) struct StepTiles {
     /// Those of `attention`: of rows that decode, and of prompts.
     pub(super) usual: Vec<Tile>,
-    /// Those of `attention_tall`, which takes all prompts or none.
+    /// Tall ones, which take all prompts or none.
     pub(super) tall: Vec<Tile>,
 }
 
@@ -56,6 +56,7 @@ impl StepTiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::grid::tall::TallKernel;
 
     #[test]
     fn one_kernel_takes_all_prompts_of_a_step() {
@@ -65,7 +66,7 @@ mod tests {
         let splits = [SplitRule::FIXED.splits(4, 0)];
         let heads = crate::op::Heads { query: 4, kv: 2, dim: 64 };
         let tiles = |processors| {
-            let rule = TallRule::filling(processors, heads);
+            let rule = TallRule::filling(processors, heads, TallKernel::Warps);
             let tiles = StepTiles::of(&spans, &splits, heads.group(), rule);
             (tiles.usual, tiles.tall)
         };

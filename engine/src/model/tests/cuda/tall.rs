@@ -73,3 +73,26 @@ fn chunks_by_tall_tiles_have_the_bits_of_a_whole_prompt() {
     // 65 rows are tall tiles, nine are not.
     check_chunks(&mut model(&options), 140, [70, 65, 9]);
 }
+
+#[test]
+fn prompts_by_warpgroups_are_near_those_of_other_kernels() {
+    let _emulated = exclusive_gpu();
+    let (_keep, path) = config(json!({"head_dim": 64}));
+    let ids: Vec<u32> = (0..140).map(|i| i * 37 % 1999).collect();
+    let run = |deterministic, warpgroups| {
+        let variant = Variant { warpgroups, ..Variant::SERVING };
+        let options = CudaOptions { deterministic, variant, ..CudaOptions::default() };
+        let heads = Heads { dim: 64, ..HEADS };
+        let mut gpu = made(crate::emulated::open(&options, heads), &path);
+        logits_of(&mut gpu, &ids, ids.len())
+    };
+    let (found, expected) = (run(false, true), run(false, false));
+    assert_ne!(bits(&found), bits(&expected), "it was not taken");
+    for (found, expected) in found.chunks(2000).zip(expected.chunks(2000)) {
+        for (found, expected) in logprobs(found).iter().zip(logprobs(expected)) {
+            assert!((found - expected).abs() < NEAR, "{found} for {expected}");
+        }
+    }
+    // What has to have the bits of decoded rows is not computed by it.
+    assert_eq!(bits(&run(true, true)), bits(&run(true, false)));
+}
