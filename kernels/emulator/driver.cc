@@ -442,6 +442,45 @@ API cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void *stream) {
     return copy(reinterpret_cast<void *>(to), reinterpret_cast<void *>(from), bytes, "a copy");
   });
 }
+// The driver's description of a copy of rows, without arrays.
+struct Copy2D {
+  size_t from_x, from_y;
+  unsigned from_kind;
+  const void *from_host;
+  Address from_device;
+  void *from_array;
+  size_t from_pitch, to_x, to_y;
+  unsigned to_kind;
+  void *to_host;
+  Address to_device;
+  void *to_array;
+  size_t to_pitch, width, height;
+};
+// Between pinned memory and the device only, and rows are at most 2^31 - 1 bytes apart.
+API cuMemcpy2DAsync_v2(const Copy2D *asked, void *stream) {
+  BEGIN;
+  enum { HOST = 1, DEVICE = 2 };
+  Stream *known = stream_of(stream);
+  if (!known) return INVALID_HANDLE;
+  if (!asked) return INVALID_VALUE;
+  Copy2D one = *asked;
+  bool to_host = one.from_kind == DEVICE && one.to_kind == HOST;
+  bool to_device = one.from_kind == HOST && one.to_kind == DEVICE;
+  if (!to_host && !to_device) return NOT_SUPPORTED;
+  if (one.from_x || one.from_y || one.to_x || one.to_y) return NOT_SUPPORTED;
+  if (one.width > one.from_pitch || one.width > one.to_pitch) return INVALID_VALUE;
+  if (one.from_pitch > INT32_MAX || one.to_pitch > INT32_MAX) return INVALID_VALUE;
+  for (size_t row = 0; row < one.height; row++) {
+    size_t from = row * one.from_pitch, to = row * one.to_pitch;
+    auto result = to_host
+        ? cuMemcpyDtoHAsync_v2(static_cast<char *>(one.to_host) + to, one.from_device + from,
+                               one.width, stream)
+        : cuMemcpyHtoDAsync_v2(one.to_device + to,
+                               static_cast<const char *>(one.from_host) + from, one.width, stream);
+    if (result) return result;
+  }
+  return SUCCESS;
+}
 API cuMemcpyDtoD_v2(Address to, Address from, size_t bytes) {
   return cuMemcpyDtoDAsync_v2(to, from, bytes, nullptr);
 }
