@@ -233,6 +233,7 @@ impl PagePool {
             let Some(key) = self.next_key(cache, tokens) else { return };
             let at = cache.published;
             let own = cache.pages[at];
+
             match self.published.get(&key) {
                 Some(&other) => {
                     self.hold(other);

@@ -81,6 +81,7 @@ impl HostPool {
         if !self.is_on() || self.by_key.contains_key(key) {
             return None;
         }
+
         let place = match self.blank.pop() {
             Some(place) => place,
             None => {
@@ -92,6 +93,7 @@ impl HostPool {
                 place
             }
         };
+
         self.by_key.insert(key.clone(), place);
         let rank = KeptRank::default();
         let page = HostPage { key: key.clone(), number: *number, users: users.clone(), rank };

@@ -117,7 +117,7 @@ fn start(pages: &mut PagePool, scope: Arc<CacheScope>, tokens: &[u32]) -> usize 
 
 #[test]
 fn pages_that_were_reused_come_back_from_the_host() {
-    let mut pages = PagePool::new(4, true).with_host(8, 0);
+    let mut pages = PagePool::new(4, true).with_host(32, 0);
     assert_eq!(start(&mut pages, scope(1, None), &ids(60)), 0);
     assert_eq!(start(&mut pages, scope(1, None), &[7; 60]), 0);
     let moves = pages.take_moves();
@@ -144,7 +144,7 @@ fn pages_that_were_reused_come_back_from_the_host() {
 }
 
 #[test]
-fn contents_computed_again_have_the_followers_that_are_on_the_host() {
+fn contents_computed_again_have_their_followers_on_the_host() {
     let mut pages = PagePool::new(4, true).with_host(8, 0);
     start(&mut pages, scope(1, None), &ids(60));
     start(&mut pages, scope(1, None), &[7; 60]);

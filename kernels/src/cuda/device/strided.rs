@@ -15,6 +15,8 @@ const PITCH_MAX: usize = i32::MAX as usize;
 pub(crate) struct StridedRows {
     /// Byte of the first row on the device.
     pub(crate) offset: usize,
+    /// Byte of the first row on the host.
+    pub(crate) at: usize,
     /// Bytes of a row.
     pub(crate) width: usize,
     /// Bytes from one row to the next on the device.
@@ -33,18 +35,20 @@ impl StridedRows {
         self.offset + self.rows.saturating_sub(1) * self.pitch + self.width
     }
 
-    /// The same rows, each by itself, with its first byte among those of the host.
-    fn each(self) -> impl Iterator<Item = (usize, StridedRows)> {
-        (0..self.rows).map(move |row| {
-            let one = StridedRows { offset: self.offset + row * self.pitch, rows: 1, ..self };
-            (row * self.width, one)
+    /// The same rows, each by itself.
+    fn each(self) -> impl Iterator<Item = StridedRows> {
+        (0..self.rows).map(move |row| StridedRows {
+            offset: self.offset + row * self.pitch,
+            at: self.at + row * self.width,
+            rows: 1,
+            ..self
         })
     }
 }
 
 impl Memory {
-    /// Starts a copy of rows to or from pinned memory, from its byte `at` on, on the stream of
-    /// `device`, another handle to the same device.
+    /// Starts a copy of rows to or from pinned memory, on the stream of `device`, another handle to
+    /// the same device.
     ///
     /// # Errors
     /// If they are not within both memories, or the driver fails.
@@ -56,7 +60,7 @@ impl Memory {
         &self,
         device: &Device,
         rows: StridedRows,
-        (host, at): (&Pinned<u8>, usize),
+        host: &Pinned<u8>,
         to: Placement,
     ) -> Result<(), CudaError> {
         if rows.bytes() == 0 {
@@ -64,21 +68,23 @@ impl Memory {
         }
         self.check(rows.offset, rows.end() - rows.offset)?;
         if rows.rows > 1 && rows.pitch > PITCH_MAX {
-            for (first, row) in rows.each() {
+            for row in rows.each() {
                 // SAFETY: as of this function.
-                unsafe { self.copy_rows_later(device, row, (host, at + first), to)? };
+                unsafe { self.copy_rows_later(device, row, host, to)? };
             }
             return Ok(());
         }
 
-        let bytes = host.address(at, rows.bytes())?;
+        let bytes = host.address(rows.at, rows.bytes())?;
         let (host_kind, device_kind) =
             (sys::CUmemorytype::CU_MEMORYTYPE_HOST, sys::CUmemorytype::CU_MEMORYTYPE_DEVICE);
         let (from_kind, to_kind) = match to {
             Placement::Host => (device_kind, host_kind),
             Placement::Device => (host_kind, device_kind),
         };
-        let pitch = |kind| if kind == host_kind { rows.width } else { rows.pitch.max(rows.width) };
+        // The pitch of one row says nothing, and may be too large.
+        let apart = if rows.rows > 1 { rows.pitch } else { rows.width };
+        let pitch = |kind| if kind == host_kind { rows.width } else { apart };
         let on_device = self.address() + rows.offset as u64;
         let copy = sys::CUDA_MEMCPY2D {
             srcXInBytes: 0,
@@ -113,9 +119,9 @@ mod tests {
 
     #[test]
     fn rows_too_far_apart_for_one_call_are_copied_one_by_one() {
-        let rows = StridedRows { offset: 5, width: 3, pitch: 10, rows: 3 };
+        let rows = StridedRows { offset: 5, at: 100, width: 3, pitch: 10, rows: 3 };
         assert_eq!((rows.bytes(), rows.end()), (9, 28));
-        let each: Vec<_> = rows.each().map(|(at, row)| (at, row.offset, row.end())).collect();
-        assert_eq!(each, [(0, 5, 8), (3, 15, 18), (6, 25, 28)]);
+        let each: Vec<_> = rows.each().map(|row| (row.at, row.offset, row.end())).collect();
+        assert_eq!(each, [(100, 5, 8), (103, 15, 18), (106, 25, 28)]);
     }
 }

@@ -56,20 +56,16 @@ impl HostPages {
             let (page, place) = (*page as usize, *place as usize);
             check_index(op, page, pages.count)?;
             check_index(op, place, self.count)?;
-            let rows = StridedRows {
-                offset: side * page,
-                width: side,
-                pitch: side * pages.count,
-                rows: pages.layers,
-            };
-            let sides = [(&pages.keys, 0), (&pages.values, rows.bytes())];
-            for (on_device, within) in sides {
-                let on_host = (&self.memory, self.bytes * place + within);
+            let (offset, pitch, rows) = (side * page, side * pages.count, pages.layers);
+            let keys = StridedRows { offset, at: self.bytes * place, width: side, pitch, rows };
+            let values = StridedRows { at: keys.at + keys.bytes(), ..keys };
+            for (on_device, rows) in [(&pages.keys, keys), (&pages.values, values)] {
                 // SAFETY: the host never looks at the pinned memory. On the device, what is read
                 // and written here was computed before `computed`, and no later step writes it
                 // before it has waited for `moved`.
-                let copied =
-                    unsafe { on_device.memory().copy_rows_later(&self.stream, rows, on_host, *to) };
+                let copied = unsafe {
+                    on_device.memory().copy_rows_later(&self.stream, rows, &self.memory, *to)
+                };
                 copied.map_err(failed)?;
             }
         }

@@ -92,7 +92,7 @@ fn other_weights_find_nothing_on_the_host() {
 }
 
 #[test]
-fn after_sleep_nothing_is_found_on_the_host_and_pages_go_there_again() {
+fn sleep_forgets_the_host_and_pages_go_there_again() {
     let _emulated = shared_gpu();
     let mut engine = keeping(exact(FEW, true), 32, 4);
     let first = engine.say_alone(long(1));
