@@ -10,24 +10,42 @@ the output of `build.sh FOLDER 16 64 128`.
 
 The machine needs Python 3.10 and a driver; nothing is downloaded. NVRTC, cuBLASLt, NCCL, torch and
 transformers are used if they are installed; a check that needs a missing one is reported as not
-made. The most informative parts run first. Each part runs whether or not the others failed, and all
-together take at most nine minutes:
+made. The most telling parts run first. Each part runs whether or not the others failed:
 
     kernels      every kernel against plain loops, its time, and NCCL alone: `rolltape doctor --gpu`
+    sampled      Qwen3-0.6B's and 8B's shapes: decoding at batch 1, 32 and 256, greedy and as
+                 trainers sample, and 256 requests of 100 to 1,024 tokens in and out
+    penalties    steps with `presence_penalty`, and one such row among many
+    long         logprobs behind 8,000 to 32,000 positions beside transformers', and
+                 `--deterministic` for prompts of up to 6,000 tokens
+    variants     whole steps with kernels of the folders that `--variants` names
+    splits       steps of one sequence by the positions of a split of attention
+    prompts      torch's attention of a prompt behind many positions, and a large product
+    updates      a push of a folder while 32 sequences decode, sleep, and a start
+    adapters     steps and a prompt with LoRA adapters of rank 16 and 64
+    cores        decoding through `rolltape serve` on one core and on two
+    baseline     transformers with a static cache and `torch.compile`; Llama-3.2-1B's shape
+    spread       ten repeats, with clocks and power
+    sanitizer    `doctor --gpu` under compute-sanitizer, if it is installed
+    peaked       logprobs of peaked logits
+    larger       shapes for an H200's memory
+
+These take at most ten minutes together by the limits of each. In the time that they leave:
+
     logprobs     of sampled tokens against transformers', same random weights, f32 and bf16
-    small        Qwen3-0.6B's shape: decoding at batch 1, 32 and 256 against the memory floor, and
-                 256 requests of 100 to 1,024 tokens in and out
-    profile      the time of each operation of such a step
     bits         recorded steps (CUDA graphs) and eager ones; `--deterministic` in any batch
-    large        the same as small for Qwen3-8B's shape, and its profile
+    profile      the time of each operation of a step
+    mixture, hybrid    the same as sampled for a mixture of experts and for a hybrid, greedy
     price        the same steps with `--deterministic`
     generate     transformers' own loop at batch 256 against the engine
+    peer         vLLM and SGLang on the same weights, if `--python` has them
     ncu          counters of kernels, if Nsight Compute is installed
-    sanitizer    `doctor --gpu` under compute-sanitizer, if it is installed
 
 A floor is the time to read, once, all weights, the keys and values of every sequence, and the
-logits twice, at the best bandwidth that torch and our own probes reach in the same run. All weights
-are random; the engine makes those of timed shapes in memory (`--random-weights`).
+logits twice, at the best bandwidth that torch and our own probes reach in the same run. Beside its
+share stand that of the specification, where the bus of the memory is known, and the time above the
+floor for each layer. All weights are random; the engine makes those of timed shapes in memory
+(`--random-weights`).
 
 `--out` (default: $OUT) gets four files, each complete at any moment: `report.txt`, `report.json`,
 `doctor.json`, and `rest.tar.gz` with the output of all programs. The exit status is 0 if all checks
@@ -47,7 +65,8 @@ import tempfile
 import time
 import types
 
-from gpu_parts import bits, compare, doctor, profile, times
+from gpu_parts import (adapters, anchors, bits, clocks, compare, doctor, larger, long, profile,
+                       steady, times, updates)
 from gpu_parts.engine import Engine, logprobs_of
 from gpu_parts.report import Report, Skipped
 from gpu_parts.shapes import config_of, prompts_of
@@ -78,13 +97,27 @@ def run_of(args, report, scratch):
         env["ROLLTAPE_CUDA_LIBS"] = str(args.cuda_libs.resolve())
     if args.kernel_texts:
         env["ROLLTAPE_KERNEL_TEXTS"] = str(args.kernel_texts.resolve())
+    report.fact("flags", sys.argv[1:])
+    report.fact("commit", commit())
     named = found[0].relative_to(ROOT) if found[0].is_relative_to(ROOT) else found[0].name
     report.fact("binary", f"{named}, {binary.stat().st_size >> 20} MiB")
     return types.SimpleNamespace(
         report=report, scratch=scratch, tiny=args.tiny, rolltape=str(binary), env=env,
         device=["--device", "cuda"], python=python,
         torch_device="cpu" if args.tiny else "cuda", torch=False, torch_process=None,
-        rates=[], steps={}, memory=float("inf"))
+        rates=[], specified=None, steps={}, memory=float("inf"), all_memory=0,
+        variants=args.variants)
+
+
+def commit():
+    """Returns the commit of this clone, with a mark if files differ from it."""
+    git = ["git", "-C", str(ROOT)]
+    done = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
+    if done.returncode:
+        return "unknown: this is no clone"
+    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True,
+                             text=True).stdout.strip()
+    return done.stdout.strip() + (", with changes" if changed else "")
 
 
 def machine(run):
@@ -100,6 +133,13 @@ def machine(run):
                  "--format=csv,noheader"]
         said = subprocess.run(query, capture_output=True, text=True, timeout=30)
         run.report.fact("nvidia-smi", (said.stdout or said.stderr).strip())
+    found = clocks.ask(("name", "clocks.max.mem"))
+    highest = found.get("clocks.max.mem", "")
+    if highest.isdigit():
+        run.specified = clocks.specified(found["name"], int(highest))
+    run.report.fact("specified", f"{run.specified / 1e9:.0f} GB/s" if run.specified else
+                    "not known: shares of it are left out")
+    run.report.clock("the start")
     version = subprocess.run([run.rolltape, "--version"], capture_output=True, text=True,
                              timeout=30)
     run.report.fact("version", version.stdout.strip())
@@ -141,47 +181,98 @@ def logprobs(run, config, std, what, most=None):
 
 
 def parts(run):
-    """The parts, most informative first: name, seconds that must be left, time limit, call."""
-    name, large = ("tiny" if run.tiny else "qwen3-0.6b"), "qwen3-8b"
-    small, mixture = config_of(name), "tiny-moe" if run.tiny else "qwen3-moe"
-    hybrid = "tiny-hybrid" if run.tiny else "qwen3.5-0.8b"
+    """The parts, most telling first: name, seconds that must be left, time limit, call."""
+    return first(run) + listed(run) + further(run)
 
+
+def names(run):
+    """The names of the usual shapes: small, large, of a mixture, of a hybrid."""
+    if run.tiny:
+        return "tiny", "tiny", "tiny-moe", "tiny-hybrid"
+    return "qwen3-0.6b", "qwen3-8b", "qwen3-moe", "qwen3.5-0.8b"
+
+
+def source_of(run):
+    """Returns a function that gives an engine's flags for random weights of a shape by name."""
     def source(name):
         path = run.scratch / f"{name}.json"
         path.write_text(json.dumps(config_of(name)))
         return ["--random-weights", path]
+    return source
+
+
+def first(run):
+    """The parts that others need."""
+    return [
+        ("kernels", 5, 30, lambda: doctor.kernels(run)),
+        ("torch", 0, 20, lambda: torch(run)),
+        ("bandwidth", 2, 5, lambda: times.bandwidth(run)),
+    ]
+
+
+def listed(run):
+    """The parts whose answers decide most, in their order."""
+    (name, large, *_), source = names(run), source_of(run)
+    small, big = config_of(name), config_of(large)
+
+    def weights():
+        return small_model(run, small, 0.02)
 
     return [
-        ("kernels", 5, 120, lambda: doctor.kernels(run)),
-        ("torch", 0, 100, lambda: torch(run)),
-        ("bandwidth", 2, 30, lambda: times.bandwidth(run)),
+        ("sampled, small", 10, 35, lambda: times.sampled(run, name, small, source(name))),
+        ("sampled, large", 30, 70, lambda: times.sampled(run, large, big, source(large))),
+        ("penalties", 10, 35, lambda: times.penalties(run, name, small, source(name))),
+        ("long, logprobs", 10, 35, lambda: long.logprobs(run, small, weights())),
+        ("long, deterministic", 10, 25, lambda: long.invariant(run, small, source(name))),
+        ("variants", 5, 20, lambda: steady.variants(run, name, run.variants)),
+        ("splits", 5, 20, lambda: steady.splits(run, name)),
+        ("prompts", 5, 20, lambda: anchors.prompts(run)),
+        ("updates", 20, 60, lambda: updates.folder(
+            run, large, big, source(large), small_model(run, big, 0.03))),
+        ("adapters, small", 5, 15, lambda: adapters.measure(run, name, small, source(name))),
+        ("adapters, large", 15, 30, lambda: adapters.measure(run, large, big, source(large))),
+        ("cores", 5, 15, lambda: steady.cores(run, name, small, weights())),
+        ("baseline, compiled", 10, 40, lambda: anchors.baseline(run, name, small, weights())),
+        ("baseline, public", 5, 10, lambda: anchors.public(run, source)),
+        ("spread", 5, 20, lambda: steady.spread(run, name, small, source(name))),
+        ("sanitizer", 20, 60, lambda: doctor.sanitizer(run)),
+        ("peaked", 10, 20, lambda: logprobs(run, small, None, "peaked logits")),
+        ("larger", 20, 45, lambda: larger.measure(run, source)),
+    ]
+
+
+def further(run):
+    """The parts for the time that is left."""
+    (name, large, mixture, hybrid), source = names(run), source_of(run)
+    small, big = config_of(name), config_of(large)
+
+    def weights():
+        return small_model(run, small, 0.02)
+
+    return [
         ("logprobs, weights as trainers begin with", 20, 90, lambda: logprobs(
             run, small, 0.02, "deviation 0.02", compare.MEAN_MAX)),
-        ("small", 15, 90, lambda: times.measure(run, name, small, source(name))),
-        ("profile, small", 10, 60, lambda: profile.profile(run, name)),
         ("bits, recorded", 10, 60, lambda: bits.recorded(run, small, source(name))),
         ("bits, deterministic", 10, 60, lambda: bits.invariant(run, small, source(name))),
+        ("profile, small", 10, 60, lambda: profile.profile(run, name)),
+        ("hybrid", 20, 90, lambda: times.measure(run, hybrid, config_of(hybrid), source(hybrid))),
         ("mixture", 30, 90, lambda: times.measure(run, mixture, config_of(mixture),
                                                   source(mixture))),
-        ("profile, mixture", 20, 60, lambda: profile.profile(run, mixture)),
-        ("hybrid", 20, 90, lambda: times.measure(run, hybrid, config_of(hybrid), source(hybrid))),
-        ("profile, hybrid", 15, 60, lambda: profile.profile(run, hybrid)),
-        ("large", 40, 120, lambda: times.measure(run, large, config_of(large), source(large))),
         ("profile, large", 25, 60, lambda: profile.profile(run, large)),
+        ("profile, mixture", 20, 60, lambda: profile.profile(run, mixture)),
+        ("profile, hybrid", 15, 60, lambda: profile.profile(run, hybrid)),
         ("price, small", 15, 60, lambda: times.price(run, name, small, source(name))),
-        ("penalties", 15, 60, lambda: times.penalties(run, name, small, source(name))),
-        ("generate", 20, 60, lambda: times.beside_generate(run, name, small,
-                                                           small_model(run, small, 0.02))),
-        ("logprobs, peaked", 20, 60, lambda: logprobs(run, small, None, "peaked logits")),
+        ("generate", 20, 60, lambda: times.beside_generate(run, name, small, weights())),
         ("ncu", 25, 60, lambda: profile.ncu(run, name)),
-        ("price, large", 50, 100, lambda: times.price(run, large, config_of(large),
-                                                      source(large))),
-        ("sanitizer", 50, 250, lambda: doctor.sanitizer(run)),
+        ("peer, vllm", 60, 300, lambda: anchors.peer(run, "vllm", small, weights())),
+        ("peer, sglang", 60, 300, lambda: anchors.peer(run, "sglang", small, weights())),
+        ("price, large", 50, 100, lambda: times.price(run, large, big, source(large))),
     ]
 
 
 # Parts that need a real GPU or its tools. `--tiny` skips them unless `--only` names them.
-REAL = ["large", "profile, large", "price, large", "ncu", "sanitizer"]
+REAL = ["sampled, large", "adapters, large", "profile, large", "price, large", "variants", "ncu",
+        "sanitizer", "peer, vllm", "peer, sglang"]
 
 
 def chosen(args, name):
@@ -203,11 +294,13 @@ def main():
     given = os.environ.get("OUT")
     parser.add_argument("--out", type=pathlib.Path, required=not given, default=given or None,
                         help="folder for the report [default: $OUT]")
-    parser.add_argument("--seconds", type=float, default=540, help="time limit of all parts")
+    parser.add_argument("--seconds", type=float, default=600, help="time limit of all parts")
     parser.add_argument("--only", nargs="*", help="run only parts whose name begins so")
     parser.add_argument("--cuda-libs", type=pathlib.Path, help="as for `rolltape engine`")
     parser.add_argument("--kernel-texts", type=pathlib.Path, metavar="DIR",
                         help="kernel sources to compile in place of the built-in ones")
+    parser.add_argument("--variants", nargs="*", type=pathlib.Path, metavar="DIR", default=[],
+                        help="folders of kernel sources to time beside the built-in ones")
     parser.add_argument("--python", help="Python with torch and transformers [default: this one]")
     parser.add_argument("--tiny", action="store_true",
                         help="use a tiny shape, and transformers on the CPU; times mean nothing")

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kernels::Ops;
+use kernels::{Ops, PAGE};
 use template::ChatTemplate;
 
 use crate::bounds::ENCODED_BYTES_MAX;
@@ -165,7 +165,10 @@ impl<T: TensorSource> Blueprint<'_, T> {
     fn load_model<O: Ops>(&self, ops: O) -> Result<LoadedModel<O>, LoadError> {
         let (config, options): (&ModelConfig, _) = (&self.folder.model, &self.options);
         let tokens = options.step_tokens(config.vocab, ops.limits())?;
-        self.weights.check_room(config, ops.free_memory(1.0)?)?;
+        let room = ops.free_memory(1.0)?;
+        let sizes = CacheBytes::of(&ops, config);
+        let host_pages = options.host_pages(sizes, room.is_some())?;
+        self.weights.check_room(config, room)?;
 
         let recorder = ManifestRecorder::new(self.weights, ops.uses_bf16());
         let parameters = ModelParameters::load(&ops, &recorder, config)?;
@@ -177,7 +180,6 @@ impl<T: TensorSource> Blueprint<'_, T> {
 
         // Keys and values get what weights and intermediate results have left.
         let free = ops.free_memory(options.gpu_memory_utilization)?;
-        let sizes = CacheBytes::of(&ops, config);
         let kv = options.kv_capacity(config.positions, sizes, free)?;
         let capacity = ModelCapacity {
             positions: kv.max_model_len,
@@ -185,19 +187,29 @@ impl<T: TensorSource> Blueprint<'_, T> {
             states: kv.states,
             adapters: options.lora().slots(),
         };
+        let mut model = Model::new(ops, parameters, config.clone(), scratch, capacity)?;
+        if host_pages > 0 {
+            let bytes = options.kv_host_memory;
+            let no_memory = |source| LoadError::HostMemory { bytes, source };
+            model.keep_host_pages(host_pages).map_err(no_memory)?;
+        }
 
+        let limits = StepLimits {
+            sequences: kv.sequences(options.max_num_seqs),
+            tokens,
+            prompts: options.prompt_tokens(tokens, free.is_some()),
+            scored: options.scored_rows(config.vocab),
+        };
+        // The most pages that a step begins.
+        let ahead = tokens.div_ceil(PAGE) + limits.sequences;
+        let pages = PagePool::new(kv.pages, options.prefix_caching).with_states(kv.states);
         Ok(LoadedModel {
             memory: options.describe_cache(kv, sizes, free.is_some()),
             manifest: recorder.into_manifest(),
-            model: Model::new(ops, parameters, config.clone(), scratch, capacity)?,
+            model,
             max_model_len: kv.max_model_len,
-            pages: PagePool::new(kv.pages, options.prefix_caching).with_states(kv.states),
-            limits: StepLimits {
-                sequences: kv.sequences(options.max_num_seqs),
-                tokens,
-                prompts: options.prompt_tokens(tokens, free.is_some()),
-                scored: options.scored_rows(config.vocab),
-            },
+            pages: pages.with_host(host_pages, ahead),
+            limits,
         })
     }
 

@@ -154,6 +154,25 @@ pub enum LoadError {
         /// The option.
         option: &'static str,
     },
+    /// Keys and values cannot be kept in the host's memory.
+    #[error("`kv_host_memory` is {bytes} bytes, but {reason}; leave it out, or change it")]
+    NoHostPages {
+        /// Bytes that were asked for.
+        bytes: u64,
+        /// The reason, as a clause.
+        reason: &'static str,
+    },
+    /// The host has no memory for keys and values.
+    #[error(
+        "`kv_host_memory`: {bytes} bytes of the host's memory could not be pinned; ask for less, \
+         or raise the limit of locked memory (`ulimit -l`)"
+    )]
+    HostMemory {
+        /// Bytes that were asked for.
+        bytes: u64,
+        /// The error of the device.
+        source: OpError,
+    },
     /// The memory for keys and values is too small for one sequence.
     #[error(
         "option `kv_cache_memory` gives {bytes} bytes, but one sequence of `max_model_len` = \

@@ -19,7 +19,7 @@ pub(crate) mod random;
 
 use std::sync::Arc;
 
-use kernels::{DrawnToken, OpError, Ops, Placement, ShapedDraw, Step};
+use kernels::{DrawnToken, OpError, Ops, PageMoves, Placement, ShapedDraw, Step};
 
 use crate::config::ModelConfig;
 use crate::error::ModelError;
@@ -150,6 +150,17 @@ impl<O: Ops> Model<O> {
             chunk.cache.advance(chunk.tokens.len());
         }
         Ok(())
+    }
+
+    /// Allocates places for so many pages in the host's memory.
+    pub(crate) fn keep_host_pages(&mut self, count: usize) -> Result<(), OpError> {
+        let Model { ops, config, .. } = self;
+        ops.keep_host_pages(config.heads, config.attention_layers(), count)
+    }
+
+    /// Starts the copies of pages for the next step.
+    pub(crate) fn move_pages(&mut self, moves: &PageMoves) -> Result<(), OpError> {
+        self.ops.move_pages(&mut self.pages, moves)
     }
 
     /// Begins to read the experts of the rows of the last step, for [`Model::take_routing`].

@@ -73,6 +73,8 @@ pub struct EngineOptions {
     /// Bytes for keys and values. The default is the need of `max_num_seqs` sequences of
     /// `max_model_len`, at most a quarter of the machine's memory.
     pub kv_cache_memory: Option<u64>,
+    /// Bytes of the host's memory for keys and values that a GPU has no room for; zero for none.
+    pub kv_host_memory: u64,
     /// True if requests that begin with the same tokens share keys and values.
     pub prefix_caching: bool,
     /// Threads that compute; zero takes one for every core.
@@ -131,6 +133,7 @@ impl Default for EngineOptions {
             allow_priority: false,
             weights_root: None,
             kv_cache_memory: None,
+            kv_host_memory: 0,
             prefix_caching: true,
             max_logprobs: 20,
             threads: 0,
@@ -306,6 +309,25 @@ impl EngineOptions {
         Ok(KvCapacity { max_model_len, pages, states })
     }
 
+    /// Pages that have a place in the host's memory, of a model whose cache takes `sizes`.
+    pub(crate) fn host_pages(&self, sizes: CacheBytes, on_gpu: bool) -> Result<usize, LoadError> {
+        let bytes = self.kv_host_memory;
+        if bytes == 0 {
+            return Ok(0);
+        }
+        let refusals = [
+            (!on_gpu, "on the CPU keys and values are in the host's memory already"),
+            (sizes.state > 0, "a prefix of a hybrid also needs its state, which is not kept there"),
+            (!self.prefix_caching, "without prefix caching nothing is looked up there"),
+            (bytes < sizes.page as u64, "that is less than a page of 16 tokens takes"),
+            (bytes > memory::total(), "the machine has less memory"),
+        ];
+        if let Some((_, reason)) = refusals.into_iter().find(|(applies, _)| *applies) {
+            return Err(LoadError::NoHostPages { bytes, reason });
+        }
+        Ok(usize::try_from(bytes / sizes.page.max(1) as u64).unwrap_or(usize::MAX))
+    }
+
     /// A line that says how much memory a cache takes, whether at once or by and by, and which
     /// option sets it.
     pub(crate) fn describe_cache(
@@ -322,7 +344,14 @@ impl EngineOptions {
             (None, false) => "at most a quarter of the machine's memory; --kv-cache-memory sets it",
         };
         let (size, tokens) = (memory::in_words(bytes), kv.pages * PAGE);
-        format!("the KV cache {takes} {size}, {tokens} tokens: {share}")
+        let on_host = match self.host_pages(sizes, at_once) {
+            Ok(pages) if pages > 0 => {
+                let size = memory::in_words(self.kv_host_memory);
+                format!("; {size} of the host's memory for {} more", pages * PAGE)
+            }
+            _ => String::new(),
+        };
+        format!("the KV cache {takes} {size}, {tokens} tokens: {share}{on_host}")
     }
 
     /// Slots of recurrent states of `state_bytes` each: what the sequences need, within a share of

@@ -31,11 +31,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use kernels::PAGE;
+use kernels::{PAGE, PageMoves};
 
 use crate::bounds::SLOW_REST;
 use crate::model::cache::{CacheScope, SequenceCache};
 use crate::stats::{self, EngineStats};
+use pages::host::HostCopies;
 use pages::{PageKey, PagePool};
 use queue::{NextChoice, Queue};
 use request::{FinishReason, QueuedChoice, Request, Submission};
@@ -143,6 +144,22 @@ impl Scheduler {
         self.pages.states_available()
     }
 
+    /// Takes the copies of pages that are to be made for the step that is launched next.
+    pub(crate) fn take_moves(&mut self) -> PageMoves {
+        let moves = self.pages.take_moves();
+        let HostCopies { saved, fetched } = self.pages.take_host_copies();
+        stats::add(&self.stats.host_saved, saved * PAGE);
+        stats::add(&self.stats.host_hits, fetched * PAGE);
+        moves
+    }
+
+    /// Keeps pages in the host's memory, in so many places.
+    #[cfg(test)]
+    pub(crate) fn keep_host_pages(&mut self, places: usize, ahead: usize) {
+        let pages = std::mem::replace(&mut self.pages, PagePool::new(0, false));
+        self.pages = pages.with_host(places, ahead);
+    }
+
     /// Adds a call to the queue.
     pub(crate) fn enqueue(&mut self, submission: Submission) {
         self.queue.push(submission);
@@ -179,6 +196,11 @@ impl Scheduler {
         self.pages.clear_published();
     }
 
+    /// Gives the prefixes that only this attempt of an episode used away before all others.
+    pub(crate) fn close_attempt(&mut self, attempt: &str) {
+        self.pages.close_attempt(attempt);
+    }
+
     /// Ends everything that runs or waits. Returns the number of replies.
     pub(crate) fn abort_all(&mut self) -> usize {
         let running = std::mem::take(&mut self.running);
@@ -209,6 +231,9 @@ impl Scheduler {
         stats::set(&self.stats.running, self.running.len());
         stats::set(&self.stats.waiting, self.queue.len());
         stats::set(&self.stats.pages_used, self.pages.total() - self.pages.available());
+        let [places, used] = self.pages.host_places();
+        stats::set(&self.stats.host_total, places);
+        stats::set(&self.stats.host_used, used);
     }
 
     /// Starts sequences that wait. If all places are taken, a call that has none takes one from a
@@ -236,7 +261,8 @@ impl Scheduler {
             }
         };
         let (scope, prompt) = (cache_scope(weights, request), request.prompt.len());
-        let prefix = Prefix { tokens, prompt, is_scored, scope };
+        let attempt = request.attempt.clone();
+        let prefix = Prefix { tokens, prompt, is_scored, scope, attempt };
         let Some(cache) = allocate(&mut self.pages, prefix, self.running.len()) else {
             return false;
         };
@@ -277,6 +303,7 @@ impl Scheduler {
             prompt: request.prompt.len(),
             is_scored: request.prompt_logprobs.is_some(),
             scope: cache_scope(weights, request),
+            attempt: request.attempt.clone(),
         };
         let Some(cache) = allocate(&mut self.pages, prefix, self.running.len()) else {
             return Ok(false);
@@ -527,18 +554,23 @@ struct Prefix<'a> {
     /// True if the tokens are to be scored, and so all to be computed.
     is_scored: bool,
     scope: CacheScope,
+    attempt: Option<Arc<str>>,
 }
 
-/// Returns a cache with what is published of `prefix`, if there are pages for the rest and half a
+/// Returns a cache with what is published of `prefix`, on the device or the host, if there are pages for the rest and half a
 /// page for each running sequence: one that starts too early is soon preempted. In a hybrid it also
 /// needs a slot for its state.
 fn allocate(pages: &mut PagePool, prefix: Prefix<'_>, running: usize) -> Option<SequenceCache> {
     let mut cache = SequenceCache::new(Arc::new(prefix.scope));
+    cache.attempt = prefix.attempt;
     if !prefix.is_scored {
         pages.share(&mut cache, prefix.tokens);
     }
     let needed = PagePool::missing(&cache, prefix.tokens.len()) + running.div_ceil(2);
     if needed <= pages.available() && pages.begin(&mut cache, prefix.prompt) {
+        if !prefix.is_scored {
+            pages.fetch(&mut cache, prefix.tokens);
+        }
         return Some(cache);
     }
     pages.release(cache);

@@ -21,6 +21,9 @@ pub(crate) struct EngineStats {
     /// Pages of keys and values that sequences hold, without those of the prefix cache alone.
     pub(crate) pages_used: AtomicUsize,
     pub(crate) pages_total: AtomicUsize,
+    /// Places for pages in the host's memory that are in use, and all.
+    pub(crate) host_used: AtomicUsize,
+    pub(crate) host_total: AtomicUsize,
     /// Tokens of prompts whose replies have begun.
     pub(crate) prompt_tokens: AtomicU64,
     /// Tokens that were sampled.
@@ -29,6 +32,10 @@ pub(crate) struct EngineStats {
     pub(crate) prefix_queries: AtomicU64,
     /// Tokens that were found in the prefix cache.
     pub(crate) prefix_hits: AtomicU64,
+    /// Tokens that were found in the host's memory, which the prefix cache's hits include.
+    pub(crate) host_hits: AtomicU64,
+    /// Tokens whose keys and values were copied to the host's memory.
+    pub(crate) host_saved: AtomicU64,
     /// Preemptions: a sequence lost its pages or its place, and was computed again later.
     pub(crate) preemptions: AtomicU64,
     /// Replies that ended at a stop token or text.

@@ -442,6 +442,54 @@ API cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void *stream) {
     return copy(reinterpret_cast<void *>(to), reinterpret_cast<void *>(from), bytes, "a copy");
   });
 }
+// The driver's description of a copy of rows, without arrays.
+struct Copy2D {
+  size_t from_x, from_y;
+  unsigned from_kind;
+  const void *from_host;
+  Address from_device;
+  void *from_array;
+  size_t from_pitch, to_x, to_y;
+  unsigned to_kind;
+  void *to_host;
+  Address to_device;
+  void *to_array;
+  size_t to_pitch, width, height;
+};
+// Between pinned memory and the device only, and rows are at most 2^31 - 1 bytes apart. What is
+// written on the host is not poisoned first: copies before it may still read there, in order.
+API cuMemcpy2DAsync_v2(const Copy2D *asked, void *stream) {
+  BEGIN;
+  enum { HOST = 1, DEVICE = 2 };
+  Stream *known = stream_of(stream);
+  if (!known) return INVALID_HANDLE;
+  if (!asked) return INVALID_VALUE;
+  Copy2D one = *asked;
+  bool to_host = one.from_kind == DEVICE && one.to_kind == HOST;
+  bool to_device = one.from_kind == HOST && one.to_kind == DEVICE;
+  if (!to_host && !to_device) return NOT_SUPPORTED;
+  if (one.from_x || one.from_y || one.to_x || one.to_y) return NOT_SUPPORTED;
+  if (one.width > one.from_pitch || one.width > one.to_pitch) return INVALID_VALUE;
+  if (one.from_pitch > INT32_MAX || one.to_pitch > INT32_MAX) return INVALID_VALUE;
+  auto at = [](const void *host, Address device, bool is_host) {
+    return is_host ? reinterpret_cast<Address>(host) : device;
+  };
+  Address from = at(one.from_host, one.from_device, to_device);
+  Address to = at(one.to_host, one.to_device, to_host);
+  for (size_t row = 0; row < one.height; row++) {
+    Address source = from + row * one.from_pitch, target = to + row * one.to_pitch;
+    Address host = to_host ? target : source, device = to_host ? source : target;
+    if (!pinned(reinterpret_cast<void *>(host), one.width)) return INVALID_VALUE;
+    if (Result wrong = in_range(device, one.width)) return wrong;
+    if (to_host) counts().bytes_to_host += static_cast<long long>(one.width);
+    Result result = enqueue(known, [=, width = one.width] {
+      return copy(reinterpret_cast<void *>(target), reinterpret_cast<void *>(source), width,
+                  "a copy of rows");
+    });
+    if (result) return result;
+  }
+  return SUCCESS;
+}
 API cuMemcpyDtoD_v2(Address to, Address from, size_t bytes) {
   return cuMemcpyDtoDAsync_v2(to, from, bytes, nullptr);
 }

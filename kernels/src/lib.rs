@@ -27,6 +27,6 @@ pub use op::{
     AttentionRows, ConvolutionInputs, DeltaHeads, DeltaInputs, DeviceLimits, DrawParams,
     DrawnScores, DrawnToken, EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, HostValues,
     IN_PROMPT, LayerPages, LayerRouting, LayerStates, LowRank, MatrixPart, OpError, Ops, PAGE,
-    POSITION_MAX, Penalties, Placement, ReplyCounts, Residual, RmsNorm, Rotation, ShapedDraw, Span,
-    SpanState, StateMark, Step, TOP_MAX, Values,
+    POSITION_MAX, PageMove, PageMoves, Penalties, Placement, ReplyCounts, Residual, RmsNorm,
+    Rotation, ShapedDraw, Span, SpanState, StateMark, Step, TOP_MAX, Values,
 };

@@ -28,8 +28,8 @@ pub use limits::DeviceLimits;
 pub(crate) use operands::with_host_parts;
 pub use operands::{
     AttentionRows, DeviceValues, EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, HostValues,
-    LayerPages, LayerRouting, LowRank, MatrixPart, PAGE, Placement, Residual, RmsNorm, Rotation,
-    Values,
+    LayerPages, LayerRouting, LowRank, MatrixPart, PAGE, PageMove, PageMoves, Placement, Residual,
+    RmsNorm, Rotation, Values,
 };
 pub use recurrent::{
     ConvolutionInputs, DeltaHeads, DeltaInputs, LayerStates, SpanState, StateMark,
@@ -206,6 +206,27 @@ pub trait Ops: Send {
     /// Allocates `count` pages in each of `layers` layers. On the CPU the memory is reserved, and
     /// taken only when a page is written.
     fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<Self::Pages, OpError>;
+
+    /// Allocates `count` places in the host's memory, each for a page in all of `layers` layers, and
+    /// frees those that were there. A device that computes in the host's memory refuses.
+    fn keep_host_pages(
+        &mut self,
+        heads: Heads,
+        layers: usize,
+        count: usize,
+    ) -> Result<(), OpError> {
+        let _ = (heads, layers, count);
+        let reason = "keys and values are in the host's memory already".to_owned();
+        Err(OpError::Device { op: "keep_host_pages", reason })
+    }
+
+    /// Copies pages to places in the host's memory and back, in order. Steps that were launched
+    /// before are over first; the next step waits for [`PageMoves::before`] alone, the one behind
+    /// it for all. Must be called before every step, also without moves.
+    fn move_pages(&mut self, pages: &mut Self::Pages, moves: &PageMoves) -> Result<(), OpError> {
+        let _ = (pages, moves);
+        Ok(())
+    }
 
     // Recurrent states.
 

@@ -126,6 +126,9 @@ impl Recorder {
         self.0.forget(&attempt);
         self.end_calls(&attempt);
         self.note_change();
+        // An engine answers between two of its steps; nobody waits for that.
+        let proxy = Arc::clone(&self.0);
+        tokio::spawn(async move { fan_out::tell_closed(&proxy, &attempt).await });
         Ok(())
     }
 

@@ -2,11 +2,13 @@
 
 import json
 import shutil
+import time
 
 import openai
 import pytest
 from openai import OpenAI
 
+import control
 import harness
 import test_trainers
 
@@ -159,6 +161,38 @@ def test_the_memory_of_the_cache_is_told_at_the_start(tmp_path):
             process.end_well()
         finally:
             process.kill()
+
+
+def test_what_a_closed_episode_alone_had_in_the_cache_goes_first(tmp_path):
+    # Twelve pages of sixteen tokens: two prompts of five pages are kept, and a third one takes six.
+    memory = 12 * 16 * 2 * 32 * 4 * 3
+    bounds = ("--kv-cache-memory", str(memory), "--max-model-len", "112", "--device", "cpu")
+
+    def cached(proxy, episode, number):
+        url = proxy.base_url(episode)
+        with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            ids = [(7 * i + 31 * number) % 300 + 1 for i in range(81)]
+            reply = client.completions.create(model="tiny", prompt=ids, max_tokens=1)
+            return reply.usage.prompt_tokens_details.cached_tokens
+
+    for closes, found in ((False, 16), (True, 80)):
+        folder = tmp_path / str(closes)
+        folder.mkdir()
+        with harness.serve(folder, "--model", harness.MODEL, *bounds) as proxy:
+            assert [cached(proxy, name, at) for at, name in enumerate(("old", "new"))] == [0, 0]
+            if closes:
+                control.close(proxy, "new")
+                # The engine is told, but nobody is told when it was.
+                time.sleep(1)
+            assert cached(proxy, "next", 2) == 0
+            assert cached(proxy, "old", 0) == found, f"closes: {closes}"
+
+
+def test_memory_of_the_host_is_for_a_gpu(tmp_path):
+    where = ("--model", harness.MODEL, "--kv-host-memory", "1GiB", "--device", "cpu")
+    refused = harness.command("engine", *where, folder=tmp_path)
+    assert refused.returncode == 1
+    assert "on the CPU keys and values are in the host's memory already" in refused.stderr
 
 
 class TestTrainers:

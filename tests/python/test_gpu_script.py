@@ -66,6 +66,26 @@ def named(report, result):
     return [one["check"] for one in report["checks"] if one["result"] == result]
 
 
+NEAR = ["as near to f32 as transformers", "beside transformers in bf16"]
+# What rows of the table say of every part, for the tiny shapes.
+ROWS = [
+    "tiny        default       batch   1:", "tiny        sampled       batch   4:",
+    "tiny        filtered      batch   4:", "tiny        penalties     batch   1:",
+    "tiny        one penalty   batch   4:", "batch 1, 400 positions each, splits of 128:",
+    "attention of 16 rows behind 64, math", "product of 64^3", "3 decode, during a push: p50",
+    "push of a folder", "/sleep", "from start to ready", "adapter, rank 8   batch   3:",
+    "adapter, rank 16  prompt of 64:", "serve, batch   3, cores 0:",
+    "transformers, static cache, torch.compile eager", "behind 32     batch   1:",
+    "3 repeats: median", "of 8 experts used in a layer", "deterministic batch   4:",
+]
+
+
+def missing(report):
+    """What no row of the table says."""
+    rows = [row["row"] for row in report["table"]]
+    return [one for one in ROWS if not any(one in row for row in rows)]
+
+
 @pytest.mark.trainers
 @needs_torch
 def test_every_part_runs_and_holds(emulated, tmp_path):
@@ -75,46 +95,93 @@ def test_every_part_runs_and_holds(emulated, tmp_path):
     assert set(named(report, "ok")) == {
         "every kernel beside its twin",
         "NCCL, a group of one",
-        "deviation 0.02: as near to f32 as transformers",
-        "deviation 0.02: beside transformers in bf16",
+        *(f"{count} positions: {NEAR[1]}" for count in (150, 300, 600)),
+        f"long prompts: {NEAR[0]}",
+        "--deterministic, 30 to 250 tokens, alone and in a batch of 6",
+        "--deterministic, 30 to 250 tokens, whole and in pieces of 64",
+        *(f"deviation 0.02: {what}" for what in NEAR),
+        f"peaked logits: {NEAR[0]}",
         "the same requests again",
         "recorded steps and eager ones",
         "--deterministic, alone and in a batch",
         "--deterministic, whole prompts and pieces",
-        "tiny, 12 requests",
-        "tiny, profile",
-        "tiny-moe, 12 requests",
-        "tiny-moe, profile",
-        "tiny-hybrid, 12 requests",
-        "tiny-hybrid, profile",
-        "peaked logits: as near to f32 as transformers",
+        *(f"{name}, {what}" for name in ("tiny", "tiny-moe", "tiny-hybrid")
+          for what in ("12 requests", "prompts that were computed", "profile")),
     }
-    # Five ways to compare for each of two models; two batches of the dense model by default and
-    # exactly, and of the mixture and the hybrid; the uneven requests of each; the penalties.
-    assert len(report["table"]) == 2 * 5 + 4 * 2 + 3 + 1
+    assert not missing(report), missing(report)
     operations = report["profile tiny"]["operations"]
-    variants = {"usual", "cublaslt", "in order", "deterministic", "fixed", "upright", "warps",
-                "wide", "apart"}
+    variants = {"usual", "cublaslt", "in order", "deterministic", "fixed", "splits of 64",
+                "splits of 128", "splits of 256", "upright", "warps", "wide", "apart"}
     assert variants == {row["products"] for row in operations}
     steps = report["profile tiny"]["steps"]
     assert variants | {"late"} == {step["variant"] for step in steps}
     assert {path.name for path in (tmp_path / "out").iterdir()} == PLAIN | {ARCHIVE}
     left = rest(tmp_path / "out")
     logs = [text for name, text in left.items() if name.startswith("engine-")]
-    assert len(logs) == 12 and all("running on the GPU Emulated" in text for text in logs)
+    assert len(logs) == len(report["commands"]) > 20
+    assert all("running on the GPU Emulated" in text for text in logs)
     assert json.loads(left["profile-tiny.json"])["operations"] == operations
     assert left["reference.txt"].count("torch is imported") == 1, "torch was imported again"
     begun = (tmp_path / "out/report.txt").read_text().split("\n== ")
     order = [part.split(" (")[0] for part in begun[1:]]
-    assert order[:5] == ["machine", "kernels", "torch", "bandwidth",
-                         "logprobs, weights as trainers begin with"]
+    assert order[:6] == ["machine", "kernels", "torch", "bandwidth", "sampled, small", "penalties"]
+    assert [one["part"] for one in report["parts"]] == order
+    assert report["flags"][0] == str(harness.binary()) and len(report["commit"]) >= 40
+    runs = [row["runs"] for row in report["table"] if row.get("manner") == "default"]
+    assert runs and all(len(one) == 2 for one in runs)
+
+
+def test_the_list_takes_ten_minutes_at_most():
+    look = ("import types, pathlib, gpu; run = types.SimpleNamespace(tiny=False, variants=[],"
+            " scratch=pathlib.Path('.'));"
+            " print(*(f'{limit} {name}' for name, _, limit, _ in gpu.first(run) + gpu.listed(run)),"
+            " sep='\\n')")
+    done = subprocess.run([sys.executable, "-B", "-c", look], cwd=SCRIPT.parent, check=True,
+                          capture_output=True, text=True)
+    limits = dict(reversed(line.split(" ", 1)) for line in done.stdout.splitlines())
+    # On an H100 the last one says that the memory is too small.
+    assert sum(int(limit) for name, limit in limits.items() if name != "larger") <= 600
+    assert list(limits)[3:6] == ["sampled, small", "sampled, large", "penalties"]
+
+
+# Stands in for nvidia-smi.
+SMI = """#!/bin/sh
+case "$1" in
+  *clocks.sm*) echo "1980, 2619, 412.50, 51" ;;
+  *name,clocks.max.mem) echo "NVIDIA H100 80GB HBM3, 2619" ;;
+  *) echo "NVIDIA H100 80GB HBM3, 580.159, 81559 MiB, 2619 MHz, 700.00 W" ;;
+esac
+"""
+
+
+def test_clocks_and_kernels_of_a_folder_are_in_the_report(emulated, tmp_path):
+    (tmp_path / "nvidia-smi").write_text(SMI)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    texts = harness.ROOT / "kernels/cuda"
+    only = ("--tiny", "--only", "variants", "--variants", texts, "--python", "/none")
+    status, report = run(tmp_path, emulated, *only, PATH=path)
+    assert (status, named(report, "FAILED")) == (0, [])
+    # 5,120 bits, two transfers a clock: what the specification of an H100 says.
+    assert report["specified"] == "3352 GB/s"
+    assert [one["behind"] for one in report["clocks"]] == ["the start", "machine", "torch",
+                                                          "variants"]
+    assert report["clocks"][0]["power.draw"] == "412.50"
+    kernels = {row["kernels"] for row in report["table"]}
+    assert kernels == {"None", str(texts)}
+    status, report = run(tmp_path, emulated, "--tiny", "--only", "variants", "peer", "sanitizer",
+                         "--python", "/none")
+    reasons = {one["check"]: one["detail"] for one in report["checks"]}
+    assert status == 2 and set(named(report, "not made")) == set(reasons)
+    assert "--variants" in reasons["variants"] and "torch" in reasons["peer, vllm"]
+    assert "compute-sanitizer is not here" in reasons["sanitizer"]
 
 
 def test_a_part_that_fails_does_not_stop_the_others(emulated, tmp_path):
-    only = ("--tiny", "--only", "bits", "small", "generate", "--python", "/none")
+    only = ("--tiny", "--only", "bits", "sampled, small", "generate", "--python", "/none")
     status, report = run(tmp_path, emulated, *only, ROLLTAPE_EMULATED_FAIL_COMPILE="1")
     assert status == 1 and report["whole"]
-    assert named(report, "FAILED") == ["small", "bits, recorded", "bits, deterministic"]
+    assert named(report, "FAILED") == ["sampled, small", "bits, recorded", "bits, deterministic"]
     assert named(report, "not made") == ["generate"] and report["torch"].startswith("not used")
     reasons = [one["detail"] for one in report["checks"] if one["result"] == "FAILED"]
     assert all("could not be compiled for sm_90a" in reason for reason in reasons), reasons
@@ -130,12 +197,12 @@ def test_what_cannot_be_made_is_neither_held_nor_failed(emulated, tmp_path):
     only = ("--tiny", "--only", "generate", "bandwidth", "--python", "/none")
     status, report = run(tmp_path, emulated, *only)
     assert (status, named(report, "not made")) == (2, ["bandwidth", "generate"])
-    late = ("--tiny", "--only", "small", "--seconds", "1", "--python", "/none")
+    late = ("--tiny", "--only", "sampled, small", "--seconds", "1", "--python", "/none")
     status, report = run(tmp_path, emulated, *late)
-    assert (status, named(report, "not made")) == (2, ["small"])
+    assert (status, named(report, "not made")) == (2, ["sampled, small"])
 
 
-# Stands in for NVIDIA's tools: runs what it is given, except for racecheck, which is given the same
+# Stands in for NVIDIA's tools: runs what it is given, but for those that are given the same
 # as memcheck, and writes a table as ncu does.
 TOOL = """#!/bin/sh
 echo "$0 $*" | head -c 120
@@ -157,8 +224,8 @@ def test_tools_are_used_where_they_are(emulated, tmp_path):
     path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
     status, report = run(tmp_path, emulated, *only, PATH=path)
     assert (status, named(report, "FAILED"), named(report, "not made")) == (0, [], [])
-    assert named(report, "ok") == ["ncu", "compute-sanitizer memcheck",
-                                   "compute-sanitizer racecheck"]
+    assert named(report, "ok") == ["compute-sanitizer memcheck", "compute-sanitizer racecheck",
+                                   "compute-sanitizer initcheck", "ncu"]
     assert "--clock-control none" in rest(tmp_path / "out")["ncu-tiny.csv"]
     (tmp_path / "ncu").write_text("#!/bin/sh\nexit 3\n")
     status, report = run(tmp_path, emulated, "--tiny", "--only", "ncu", "--python", "/none",

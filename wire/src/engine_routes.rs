@@ -96,7 +96,7 @@ const fn trainer(method: &'static str, path: &'static str, summary: &'static str
 
 /// The control routes of engines.
 #[rustfmt::skip]
-pub static ENGINE_ROUTES: [EngineRoute; 55] = [
+pub static ENGINE_ROUTES: [EngineRoute; 56] = [
     vllm(POST, "/pause", "Pauses generation."),
     vllm(POST, "/resume", "Resumes generation."),
     vllm(GET, "/is_paused", "Reports whether generation is paused."),
@@ -115,6 +115,7 @@ pub static ENGINE_ROUTES: [EngineRoute; 55] = [
     vllm(GET, "/get_world_size", "Returns the number of workers."),
     vllm(GET, "/server_info", "Returns the configuration of the server."),
     vllm(POST, "/reset_prefix_cache", "Empties the prefix cache."),
+    vllm(POST, "/close_attempt", "Gives the prefixes of a closed attempt away first."),
     vllm(POST, "/reset_mm_cache", "Empties the multi-modal cache."),
     vllm(POST, "/reset_encoder_cache", "Empties the encoder cache."),
     vllm(POST, "/release_kv_cache_memory", "Frees the memory of the key-value cache."),

@@ -109,4 +109,6 @@ pub use translate::{
     translate,
 };
 
-pub use weights::{pushed_label, served_label, with_rank_offset, world_size, world_size_body};
+pub use weights::{
+    close_attempt_body, pushed_label, served_label, with_rank_offset, world_size, world_size_body,
+};

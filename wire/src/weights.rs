@@ -44,6 +44,11 @@ pub fn world_size_body(ranks: u64) -> Bytes {
     Bytes::from(json!({ "world_size": ranks }).to_string())
 }
 
+/// A request to `POST /close_attempt` of rolltape's own engine.
+pub fn close_attempt_body(attempt: &str) -> Bytes {
+    Bytes::from(json!({ "attempt": attempt }).to_string())
+}
+
 /// A request to join a trainer's group, for an engine whose ranks begin `ranks` after those that
 /// the trainer named. `None` if the body names no rank.
 pub fn with_rank_offset(body: &[u8], ranks: u64) -> Option<Bytes> {

@@ -28,6 +28,9 @@ pub(crate) struct ProfileArgs {
     #[arg(long, value_name = "N", requires = "profile")]
     #[arg(default_value = "1028", value_parser = at_least_one)]
     context: usize,
+    /// Time steps that decode alone, and no prompts
+    #[arg(long, requires = "profile")]
+    no_prompts: bool,
     /// Steps to time
     #[arg(long, value_name = "N", requires = "profile")]
     #[arg(default_value = "5", value_parser = at_least_one)]
@@ -50,6 +53,7 @@ impl ProfileArgs {
             config: self.profile.clone()?,
             batches: self.batch.clone(),
             context: self.context,
+            prompts: !self.no_prompts,
             steps: self.steps,
         })
     }

@@ -26,6 +26,12 @@ pub(crate) struct EngineArgs {
     /// sequences of --max-model-len, but at most a quarter of the machine's memory]
     #[arg(long, value_name = "BYTES", value_parser = bytes, env = "ROLLTAPE_KV_CACHE_MEMORY")]
     kv_cache_memory: Option<u64>,
+    /// Memory of the host for prefixes that leave a GPU's KV cache, such as 64GiB
+    ///
+    /// It is pinned at the start. Prefixes are copied back from there instead of being computed.
+    /// [default: 0, none]
+    #[arg(long, value_name = "BYTES", value_parser = bytes, env = "ROLLTAPE_KV_HOST_MEMORY")]
+    kv_host_memory: Option<u64>,
     /// Most sequences that run at once [default: 256]
     ///
     /// --max-num-batched-tokens may be a lower limit.
@@ -115,6 +121,7 @@ impl EngineArgs {
             allow_priority: defaults.allow_priority,
             weights_root: self.weights_root.clone(),
             kv_cache_memory: self.kv_cache_memory,
+            kv_host_memory: self.kv_host_memory.unwrap_or(defaults.kv_host_memory),
             prefix_caching: !self.no_prefix_caching,
             // The engine takes 0 for one thread per core.
             threads: self.threads.map_or(0, NonZeroUsize::get),

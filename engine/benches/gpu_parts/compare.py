@@ -103,6 +103,11 @@ def judge(run, what, means, most=None):
     run.report.check(f"{what}: as near to f32 as transformers", ours <= SHARE_MAX * theirs,
                      f"{ours:.5f}, transformers in bf16 {theirs:.5f}")
     if most is not None:
-        apart = means[OURS, "bf16, logits in f32"]
-        run.report.check(f"{what}: beside transformers in bf16", apart <= most,
-                         f"mean |difference| {apart:.5f}, at most {most}")
+        judge_apart(run, what, means, most)
+
+
+def judge_apart(run, what, means, most):
+    """Checks that we differ from transformers in bf16 by at most `most`."""
+    apart = means[OURS, "bf16, logits in f32"]
+    run.report.check(f"{what}: beside transformers in bf16", apart <= most,
+                     f"mean |difference| {apart:.5f}, at most {most}")

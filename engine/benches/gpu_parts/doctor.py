@@ -38,7 +38,7 @@ def kernels(run):
     for name in ("device", "arch", "processors", "memory_free", "memory", "driver", "nvrtc",
                  "cublaslt", "compiled", "seed"):
         run.report.fact(name, found[name])
-    run.memory = found["memory_free"]
+    run.memory, run.all_memory = found["memory_free"], found["memory"]
     wrong = [one for one in found["kernels"] if one["worst"] is None or one["worst"] > 1]
     for one in wrong:
         run.report.say(f"   wrong: {one['kernel']}, {one['worst']} of what is allowed")
@@ -57,13 +57,13 @@ def kernels(run):
 def sanitizer(run):
     """Runs the same under compute-sanitizer, if it is installed."""
     found = tool("compute-sanitizer")
-    for kind in ("memcheck", "racecheck"):
+    for kind in ("memcheck", "racecheck", "initcheck"):
         under = [found, "--tool", kind, "--error-exitcode", "9", *command_of(run, "--no-times")]
         log = run.report.folder / f"sanitizer-{kind}.txt"
         with open(log, "w", encoding="utf-8") as file:
             try:
                 done = subprocess.run(under, stdout=file, stderr=file, env=run.env,
-                                      timeout=run.report.limit(120))
+                                      timeout=run.report.limit(60))
             except subprocess.TimeoutExpired as late:
                 run.report.check(f"compute-sanitizer {kind}", None,
                                  f"not through after {late.timeout:.0f} s")

@@ -19,7 +19,8 @@ def flags_of(run, name, *flags):
     """Returns the flags for a shape; with `--tiny`, sizes for an emulated device."""
     path = run.scratch / f"profile-{name}.json"
     path.write_text(json.dumps(config_of(name)))
-    return ["--json", "--profile", str(path), *(["--context", "24"] if run.tiny else []), *flags]
+    small = ["--context", "24"] if run.tiny and "--context" not in flags else []
+    return ["--json", "--profile", str(path), *small, *flags]
 
 
 def profile(run, name):

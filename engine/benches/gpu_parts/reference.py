@@ -10,6 +10,9 @@ Reads one JSON document a line, and answers each with a line: `{"found": ...}`, 
     make      folder, config, std      a model folder of random weights
     score     folder, replies          logprobs of given tokens
     generate  folder, prompts, count   transformers' own loop
+    compiled  folder, prompts, counts  its static cache, with `torch.compile`: a step
+    attend    heads, rows, front       attention of rows behind others, by each library
+    multiply  side                     a product of square matrices
     bandwidth                          bytes a second of a sum
 
 `--torch-device cpu` needs no GPU.
@@ -131,6 +134,82 @@ def generate(args):
     return {"seconds": seconds, "tokens": len(out) * (len(out[0]) - ids.shape[1])}
 
 
+def compiled(args):
+    """Times a step of greedy decoding with a static cache and `torch.compile`: the time of a long
+    reply minus that of a short one, the least of two each."""
+    model, on_gpu = load(args, torch.bfloat16), args.torch_device != "cpu"
+    # Without a GPU only to see that it runs: nothing is compiled.
+    kind = {"mode": "reduce-overhead"} if on_gpu else {"backend": "eager"}
+    model.forward = torch.compile(model.forward, dynamic=False, **kind)
+    ids = torch.tensor(args.prompts, device=args.torch_device)
+    short, long = args.counts
+
+    def sample(count):
+        begun = time.perf_counter()
+        with torch.no_grad():
+            out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
+                                 pad_token_id=0, max_new_tokens=count, min_new_tokens=count,
+                                 cache_implementation="static")
+        out.tolist()
+        return time.perf_counter() - begun
+
+    # Both lengths have a cache, and so a graph, of their own.
+    made = sum(sample(count) for count in (short, long, short, long))
+    least = {count: min(sample(count) for _ in range(2)) for count in (short, long)}
+    return {"step": max(least[long] - least[short], 1e-9) / (long - short), "compiled": made,
+            "mode": f"torch.compile {next(iter(kind.values()))}"}
+
+
+def timed(call, device):
+    """Returns the seconds of a call, the least of some, timed on the device where it is a GPU."""
+    best = float("inf")
+    for _ in range(10):
+        if device == "cpu":
+            begun = time.perf_counter()
+            call()
+            best = min(best, time.perf_counter() - begun)
+            continue
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        call()
+        last.record()
+        last.synchronize()
+        best = min(best, first.elapsed_time(last) / 1e3)
+    return best
+
+
+def attend(args):
+    """Times `scaled_dot_product_attention` by each library that takes the shapes. Every row attends
+    to all positions: no library takes a mask for rows behind others."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    query, kv, dim = args.heads
+    kind = {"dtype": torch.bfloat16, "device": args.torch_device}
+    queries = torch.randn(1, query, args.rows, dim, **kind)
+    keys, values = (torch.randn(1, kv, args.front + args.rows, dim, **kind) for _ in range(2))
+    # One key head for each query head: not every library groups them by itself.
+    keys, values = (one.repeat_interleave(query // kv, 1) for one in (keys, values))
+    libraries = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention": SDPBackend.FLASH_ATTENTION}
+    if args.torch_device == "cpu":
+        libraries = {"math": SDPBackend.MATH}
+    found = {}
+    for name, backend in libraries.items():
+        try:
+            with sdpa_kernel(backend), torch.no_grad():
+                found[name] = timed(lambda: torch.nn.functional.scaled_dot_product_attention(
+                    queries, keys, values), args.torch_device)
+        except Exception as error:  # noqa: BLE001: another library may take it
+            found[name] = f"not made: {' '.join(str(error).split())[:200]}"
+    return found
+
+
+def multiply(args):
+    """Times a product of square matrices in bf16."""
+    kind = {"dtype": torch.bfloat16, "device": args.torch_device}
+    a, b = (torch.randn(args.side, args.side, **kind) for _ in range(2))
+    return {"seconds": timed(lambda: a @ b, args.torch_device)}
+
+
 def bandwidth(args):
     """Returns the bytes a second of a large sum, the best of some runs."""
     on_gpu = args.torch_device != "cpu"
@@ -161,6 +240,7 @@ def answer(line, device):
 
 
 QUESTIONS = {"look": look, "make": make, "score": score, "generate": generate,
+             "compiled": compiled, "attend": attend, "multiply": multiply,
              "bandwidth": bandwidth}
 
 

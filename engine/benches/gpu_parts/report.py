@@ -5,6 +5,8 @@ import os
 import tarfile
 import time
 
+from . import clocks
+
 # The archive with the output of programs.
 ARCHIVE = "rest.tar.gz"
 
@@ -29,6 +31,8 @@ class Report:
         self.until_here, self.patience = self.until, patience
         self.file = open(out / "report.txt", "w", encoding="utf-8")
         self.facts, self.checks, self.rows = {}, [], []
+        # The commands of engines, the parts with their seconds, and the clocks around them.
+        self.commands, self.parts, self.clocks = [], [], []
         self.done = False
         self.save()
 
@@ -83,14 +87,24 @@ class Report:
             self.check(name, None, str(reason))
         except Exception as error:  # noqa: BLE001: one part must not take the others along
             self.check(name, False, f"{type(error).__name__}: {error}")
-        self.say(f"-- {name}: {time.monotonic() - begun:.0f} s")
+        took = time.monotonic() - begun
+        self.say(f"-- {name}: {took:.0f} s")
+        self.parts.append({"part": name, "seconds": took, "limit": most})
+        self.clock(name)
         self.pack()
+
+    def clock(self, behind):
+        """Notes the clocks, the power and the temperature behind a part."""
+        found = clocks.now()
+        if found:
+            self.clocks.append({"behind": behind, **found})
 
     def having(self, result):
         return [one["check"] for one in self.checks if one["result"] == result]
 
     def save(self):
-        whole = {"whole": self.done, **self.facts, "checks": self.checks, "table": self.rows}
+        whole = {"whole": self.done, **self.facts, "checks": self.checks, "table": self.rows,
+                 "parts": self.parts, "clocks": self.clocks, "commands": self.commands}
         fresh = self.out / "report.json.new"
         fresh.write_text(json.dumps(whole, indent=1))
         os.replace(fresh, self.out / "report.json")

@@ -6,17 +6,25 @@ COMMON = {
     "max_position_embeddings": 40_960, "hidden_act": "silu", "attention_bias": False,
     "torch_dtype": "bfloat16", "eos_token_id": 0, "bos_token_id": 0,
 }
+# What Qwen3-30B-A3B is but for its layers.
+MIXTURE = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+           "hidden_size": 2048, "intermediate_size": 6144, "num_attention_heads": 32,
+           "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8,
+           "moe_intermediate_size": 768, "norm_topk_prob": True, "tie_word_embeddings": False}
 OWN = {
     "qwen3-0.6b": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
                    "num_attention_heads": 16, "tie_word_embeddings": True},
     "qwen3-8b": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
                  "num_attention_heads": 32, "tie_word_embeddings": False},
+    "qwen3-32b": {"hidden_size": 5120, "intermediate_size": 25600, "num_hidden_layers": 64,
+                  "num_attention_heads": 64, "tie_word_embeddings": False},
+    "llama-3.2-1b": {"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+                     "vocab_size": 128_256, "hidden_size": 2048, "intermediate_size": 8192,
+                     "num_hidden_layers": 16, "num_attention_heads": 32, "head_dim": 64,
+                     "rope_theta": 500_000.0, "rms_norm_eps": 1e-5, "tie_word_embeddings": True},
     # A quarter of the layers of Qwen3-30B-A3B: 128 experts, of which a row chooses 8.
-    "qwen3-moe": {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
-                  "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 12,
-                  "num_attention_heads": 32, "num_key_value_heads": 4,
-                  "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
-                  "norm_topk_prob": True, "tie_word_embeddings": False},
+    "qwen3-moe": MIXTURE | {"num_hidden_layers": 12},
+    "qwen3-30b-a3b": MIXTURE | {"num_hidden_layers": 48},
     "tiny-moe": {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
                  "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
                  "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,

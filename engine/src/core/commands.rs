@@ -90,6 +90,10 @@ impl<O: Ops> EngineCore<O> {
                 self.scheduler.reset_prefixes(running);
                 answer(done, ());
             }
+            Command::CloseAttempt { attempt, done } => {
+                self.scheduler.close_attempt(&attempt);
+                answer(done, ());
+            }
             // A shared reference: the weights serve on while another thread reads them.
             Command::Lend { done } => {
                 self.staging.lend(self.model.parameters.clone());
@@ -181,6 +185,8 @@ impl<O: Ops> EngineCore<O> {
     fn sleep(&mut self, parts: SleepTags, drop: bool) -> Result<(), ModelError> {
         if parts.cache {
             self.scheduler.prepare_for_new_weights(true);
+            // Nobody holds a page, so copies that still wait are of no use.
+            self.scheduler.take_moves();
             // Set before the release: if that fails half-way, no step may use what is left.
             self.status.lock().asleep.cache = true;
             self.model.free_cache()?;

@@ -62,6 +62,8 @@ pub(crate) enum Command {
     DropAbandoned { done: oneshot::Sender<()> },
     /// Clears the prefix cache; with `running`, also recomputes running replies.
     ResetPrefixes { running: bool, done: oneshot::Sender<()> },
+    /// Notes that an attempt of an episode is closed, so that its prefixes go first.
+    CloseAttempt { attempt: Arc<str>, done: oneshot::Sender<()> },
     /// Lends the weights for reading. Answers false if there are none.
     Lend { done: oneshot::Sender<bool> },
     /// Takes the staged weights. If they are the `same`, only the label changes. Answers with the

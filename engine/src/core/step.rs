@@ -5,7 +5,7 @@
 //! checking for ends and sending outputs cost the device no time. If masks, penalties or biases
 //! change logits, the step is launched without its draws. These follow once the host has read the
 //! step before, while the device computes, so that masks know all tokens. The results are the same
-//! as without, for three reasons:
+//! as without, for four reasons:
 //!
 //! - The device runs one step after the other. A page that is released, published or given to
 //!   another sequence while a step is in flight is written and read by *later* steps only, after
@@ -14,13 +14,15 @@
 //!   row for it. That row writes to a page of this sequence alone, because a page is published only
 //!   once its last token is known, and the token of the row is dropped. A reply whose end is known
 //!   in advance, by its length, gets no row.
+//! - Pages that are copied to the host's memory or from there are copied between two steps, or
+//!   beside one that does not write them.
 //! - Whatever could change a token waits until no step is in flight: commands, so weights and
 //!   labels are those that sampled, and preemptions.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use kernels::{DrawnToken, OpError, Ops, ShapedDraw};
+use kernels::{DrawnToken, OpError, Ops, PageMove, PageMoves, ShapedDraw};
 
 use super::EngineCore;
 use crate::error::ModelError;
@@ -48,6 +50,8 @@ pub(super) struct InFlightStep {
     is_shaped: bool,
     /// The slots of the keys and values of all rows, if the model has experts.
     slots: Vec<usize>,
+    /// The pages that were copied from and to the host for this step, if the model has experts.
+    moves: Vec<PageMove>,
 }
 
 /// The rows with logits of one sequence.
@@ -141,6 +145,13 @@ impl<O: Ops> EngineCore<O> {
     /// Launches a step with `counts[i]` tokens of each running sequence `i`.
     pub(super) fn launch(&mut self, counts: &[usize]) -> Result<InFlightStep, ModelError> {
         let (mut step, mut chunks) = (InFlightStep::default(), Vec::new());
+        let moves = self.scheduler.take_moves();
+        self.model.move_pages(&moves)?;
+        if self.scheduler.routed.is_some() {
+            let PageMoves { before, beside } = moves;
+            step.moves = [before, beside].concat();
+        }
+
         let can_draw = self.draws_on_device;
         for (sequence, &count) in self.scheduler.running.iter_mut().zip(counts) {
             if count == 0 {
@@ -231,6 +242,7 @@ impl<O: Ops> EngineCore<O> {
                 // Pages whose last token was not known when they were computed.
                 self.scheduler.publish();
                 if let Some(routed) = &mut self.scheduler.routed {
+                    routed.move_pages(&step.moves);
                     routed.record(&step.slots, &results.experts);
                 }
                 self.apply(&step, &mut results);

@@ -90,6 +90,7 @@ impl TestRequest {
             stops: Arc::new(StopRules { max_tokens: self.max_tokens, ..StopRules::default() }),
             priority: self.priority,
             cache_salt: None,
+            attempt: None,
             prompt_logprobs: self.scored.then_some(1),
             routed_experts: false,
             aborted: Arc::new(AtomicBool::new(false)),

@@ -45,6 +45,8 @@ pub struct ProfileOptions {
     pub batches: Vec<usize>,
     /// Positions of each sequence.
     pub context: usize,
+    /// True if prompts are timed, too.
+    pub prompts: bool,
     /// The number of timed steps, at least one.
     pub steps: usize,
 }
@@ -137,6 +139,9 @@ const VARIANTS: &[VariantKind] = &[
     kind("in order", Variant { spread: false, ..SERVING }, 1..=SMALL_ROWS, About::Products),
     kind("deterministic", DETERMINISTIC, 1..=ANY, About::Joints),
     kind("fixed", Variant { fitted: false, ..SERVING }, 1..=ANY, About::Attention),
+    kind("splits of 64", Variant { strides: 1, ..SERVING }, 1..=1, About::Attention),
+    kind("splits of 128", Variant { strides: 2, ..SERVING }, 1..=1, About::Attention),
+    kind("splits of 256", Variant { strides: 4, ..SERVING }, 1..=1, About::Attention),
     kind("upright", Variant { rotating: false, ..SERVING }, 1..=ROTATING_ROWS, About::Rotation),
     kind("warps", Variant { warpgroups: false, ..SERVING }, 1..=ANY, About::Prompts),
     kind("wide", Variant { tall: false, ..SERVING }, 1..=ANY, About::Prompts),

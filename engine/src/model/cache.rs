@@ -37,6 +37,8 @@ pub(crate) struct SequenceCache {
     pub(crate) link: Option<ChainLink>,
     /// The recurrent state, in a hybrid.
     pub(crate) state: SequenceState,
+    /// The attempt of an episode that the sequence is of, if the caller's proxy says so.
+    pub(crate) attempt: Option<Arc<str>>,
 }
 
 /// The slots of the recurrent state of a sequence. All but its own are held by it.

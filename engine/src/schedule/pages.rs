@@ -10,6 +10,9 @@
 //!
 //! In a hybrid, a sequence can begin behind a page only if the recurrent state at its end is kept.
 //! A state is much larger than a page, so few are ([`kept`]).
+//!
+//! Contents that the device has no room for may go to the host's memory ([`host`]). Those that only
+//! one attempt of an episode used go first once it is closed ([`attempts`]).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,6 +20,8 @@ use kernels::PAGE;
 
 use super::states::StatePool;
 use crate::model::cache::{ChainLink, SequenceCache};
+use attempts::Users;
+use host::HostPool;
 
 /// The key of a published page: its predecessor and its ids.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -25,12 +30,22 @@ pub(crate) struct PageKey {
     ids: [u32; PAGE],
 }
 
+/// The order in which kept contents are given away: those of closed attempts first, then by the
+/// moment of their release.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct KeptRank {
+    /// False if only a closed attempt used them.
+    may_return: bool,
+    since: u64,
+}
+
 /// Published contents.
 #[derive(Debug)]
 struct Published {
     key: PageKey,
     /// The number of the contents, by which a following page refers to them.
     number: u64,
+    users: Users,
     /// The slot with the recurrent state at the end of the page, if it is kept.
     state: Option<u32>,
 }
@@ -40,8 +55,8 @@ struct PageState {
     /// Sequences that hold the page.
     holders: u32,
     published: Option<Published>,
-    /// The moment at which it was released, while it is kept.
-    since: u64,
+    /// Its rank, while it is kept.
+    rank: KeptRank,
 }
 
 /// All pages of an engine.
@@ -49,10 +64,11 @@ struct PageState {
 pub(crate) struct PagePool {
     pages: Vec<PageState>,
     blank: Vec<u32>,
-    /// Kept pages by the moment of their release, oldest first.
-    kept: BTreeMap<u64, u32>,
+    /// Kept pages by their rank; the first goes first.
+    kept: BTreeMap<KeptRank, u32>,
     published: HashMap<PageKey, u32>,
     states: StatePool,
+    host: HostPool,
     sharing: bool,
     /// A counter of moments and of contents.
     counter: u64,
@@ -68,6 +84,7 @@ impl PagePool {
             kept: BTreeMap::new(),
             published: HashMap::new(),
             states: StatePool::default(),
+            host: HostPool::default(),
             sharing,
             counter: 0,
         }
@@ -137,6 +154,7 @@ impl PagePool {
         cache.state.branch = (taken < found.len()).then(|| cache.len + found.len() * PAGE);
         for page in &found[..taken] {
             self.hold(*page);
+            self.note_user(*page, cache.attempt.as_ref());
             cache.pages.push(*page);
             cache.len += PAGE;
             self.advance_link(cache, *page);
@@ -215,16 +233,19 @@ impl PagePool {
             let Some(key) = self.next_key(cache, tokens) else { return };
             let at = cache.published;
             let own = cache.pages[at];
+
             match self.published.get(&key) {
                 Some(&other) => {
                     self.hold(other);
+                    self.note_user(other, cache.attempt.as_ref());
                     self.release_page(own);
                     cache.pages[at] = other;
                 }
                 None => {
-                    let number = self.next_number();
+                    let number = self.number_for(&key);
                     self.published.insert(key.clone(), own);
-                    let published = Published { key, number, state: None };
+                    let users = Users::of(cache.attempt.as_ref());
+                    let published = Published { key, number, users, state: None };
                     self.pages[own as usize].published = Some(published);
                 }
             }
@@ -241,10 +262,11 @@ impl PagePool {
         }
     }
 
-    /// Clears the prefix cache: nothing that was published so far is found again. Held pages stay
-    /// held.
+    /// Clears the prefix cache, on the host too: nothing that was published so far is found again.
+    /// Held pages stay held.
     pub(crate) fn clear_published(&mut self) {
         self.published.clear();
+        self.clear_host();
         self.blank.extend(std::mem::take(&mut self.kept).into_values());
         for page in &mut self.pages {
             let state = page.published.take().and_then(|published| published.state);
@@ -268,6 +290,7 @@ impl PagePool {
                 let (_, page) = self.kept.pop_first()?;
                 if let Some(published) = self.pages[page as usize].published.take() {
                     self.published.remove(&published.key);
+                    self.save(page, &published);
                     published.state.into_iter().for_each(|slot| self.states.forget(slot));
                 }
                 page
@@ -280,7 +303,7 @@ impl PagePool {
     fn hold(&mut self, index: u32) {
         let page = &mut self.pages[index as usize];
         if page.holders == 0 {
-            self.kept.remove(&page.since);
+            self.kept.remove(&page.rank);
         }
         page.holders += 1;
     }
@@ -292,9 +315,9 @@ impl PagePool {
         if page.holders > 0 {
             return;
         }
-        if page.published.is_some() {
-            page.since = moment;
-            self.kept.insert(moment, index);
+        if let Some(published) = &page.published {
+            page.rank = published.users.rank(moment);
+            self.kept.insert(page.rank, index);
         } else {
             self.blank.push(index);
         }
@@ -306,6 +329,8 @@ impl PagePool {
     }
 }
 
+mod attempts;
+pub(crate) mod host;
 mod kept;
 #[cfg(test)]
 mod tests;

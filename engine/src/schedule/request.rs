@@ -47,6 +47,8 @@ pub(crate) struct Request {
     pub(crate) priority: i64,
     /// Prefixes are shared only between requests of the same salt.
     pub(crate) cache_salt: Option<Arc<str>>,
+    /// The attempt of an episode that it is of, if the caller's proxy says so.
+    pub(crate) attempt: Option<Arc<str>>,
     /// The number of likeliest tokens to report at each position of the prompt; the prompt is not
     /// scored if absent.
     pub(crate) prompt_logprobs: Option<usize>,

@@ -3,11 +3,12 @@
 //! They are recorded whether or not a request asks for them, so that a prompt which takes pages
 //! from the prefix cache has the experts of their positions, too.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use kernels::PAGE;
+use kernels::{PAGE, PageMove, Placement};
 
 use crate::config::experts::ExpertConfig;
 use crate::model::cache::SequenceCache;
@@ -71,6 +72,8 @@ pub(crate) struct RoutedPages {
     is_small: bool,
     /// `[pages, PAGE, layers, chosen]`; empty until the first step.
     values: Vec<u16>,
+    /// Those of pages in the host's memory, by their places.
+    on_host: HashMap<u32, Vec<u16>>,
 }
 
 impl RoutedPages {
@@ -81,6 +84,7 @@ impl RoutedPages {
             chosen: experts.choice.chosen,
             is_small: experts.choice.experts <= BYTE_EXPERTS_MAX,
             values: Vec::new(),
+            on_host: HashMap::new(),
         }
     }
 
@@ -107,6 +111,21 @@ impl RoutedPages {
         }
     }
 
+    /// Copies the experts of pages as their keys and values were. To be called before the step is
+    /// recorded that was launched behind these copies.
+    pub(crate) fn move_pages(&mut self, moves: &[PageMove]) {
+        let width = PAGE * self.width();
+        for PageMove { page, place, to } in moves {
+            let first = *page as usize * width;
+            let Some(values) = self.values.get_mut(first..first + width) else { continue };
+            match (to, self.on_host.get(place)) {
+                (Placement::Host, _) => drop(self.on_host.insert(*place, values.to_vec())),
+                (Placement::Device, Some(kept)) => values.copy_from_slice(kept),
+                (Placement::Device, None) => {}
+            }
+        }
+    }
+
     /// The experts of the first `tokens` tokens of a sequence, if all of them were computed.
     pub(crate) fn of(&self, cache: &SequenceCache, tokens: usize) -> Option<RoutedExperts> {
         if cache.len < tokens || tokens == 0 {
@@ -121,9 +140,9 @@ impl RoutedPages {
         Some(RoutedExperts { shape, is_small: self.is_small, values })
     }
 
-    /// Frees the memory. No sequence may hold a page.
+    /// Frees the memory. No sequence may hold a page, and no page may be in the host's memory.
     pub(crate) fn clear(&mut self) {
-        self.values = Vec::new();
+        (self.values, self.on_host) = (Vec::new(), HashMap::new());
     }
 }
 

@@ -268,6 +268,7 @@ fn choice_of(
         stops: Arc::clone(&prompt.stops),
         priority: request.priority,
         cache_salt: request.cache_salt.clone(),
+        attempt: request.attempt.clone(),
         prompt_logprobs: request.prompt_logprobs.filter(|_| has_scores),
         routed_experts: request.options.routed_experts,
         aborted,

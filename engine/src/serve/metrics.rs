@@ -44,6 +44,14 @@ fn add_requests(page: &mut MetricsPage, state: &ServerState) {
     let total = stats.pages_total.load(Ordering::Relaxed).max(1) as f64;
     page.gauge("vllm:kv_cache_usage_perc", "Part of the pages in use; 1 is all.", used / total);
 
+    let host_used = stats.host_used.load(Ordering::Relaxed) as f64;
+    let host_total = stats.host_total.load(Ordering::Relaxed).max(1) as f64;
+    page.gauge(
+        "rolltape_kv_host_usage_ratio",
+        "Part of the places for pages in the host's memory in use; 1 is all.",
+        host_used / host_total,
+    );
+
     let counters = [
         ("vllm:prompt_tokens_total", "Tokens of prompts.", &stats.prompt_tokens),
         ("vllm:generation_tokens_total", "Tokens that were sampled.", &stats.generated_tokens),
@@ -53,6 +61,16 @@ fn add_requests(page: &mut MetricsPage, state: &ServerState) {
             &stats.prefix_queries,
         ),
         ("vllm:prefix_cache_hits_total", "Tokens found among prefixes.", &stats.prefix_hits),
+        (
+            "vllm:external_prefix_cache_hits_total",
+            "Tokens found among prefixes in the host's memory.",
+            &stats.host_hits,
+        ),
+        (
+            "rolltape_kv_host_saved_tokens_total",
+            "Tokens whose keys and values were copied to the host's memory.",
+            &stats.host_saved,
+        ),
         (
             "vllm:num_preemptions_total",
             "Sequences that had to be computed again.",

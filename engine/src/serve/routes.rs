@@ -182,6 +182,12 @@ static PAUSES: &[EngineRoute] = &[
     )
     .query(&[Field::boolean("reset_running_requests")]),
     control(
+        "/close_attempt",
+        handler!(trainer::close_attempt),
+        "gives prefixes that only this attempt of an episode used away first",
+    )
+    .fields(&[trainer::CLOSE_FIELDS]),
+    control(
         "/reset_mm_cache",
         handler!(trainer::reset_absent_cache),
         "200: there is no such cache",

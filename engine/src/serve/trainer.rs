@@ -14,8 +14,8 @@ mod update;
 
 pub(super) use info::{CHECK_FIELDS, check_weights, server_info, weight_info, world_size};
 pub(super) use pause::{
-    ABORT_FIELDS, abort, is_paused, is_sleeping, pause, pause_generation, release_kv_cache,
-    reset_prefix_cache, resume, sleep, wake_up,
+    ABORT_FIELDS, CLOSE_FIELDS, abort, close_attempt, is_paused, is_sleeping, pause,
+    pause_generation, release_kv_cache, reset_prefix_cache, resume, sleep, wake_up,
 };
 pub(super) use update::{
     CONNECT_FIELDS, FINISH_FIELDS, RENAME_FIELDS, UPDATE_FIELDS, connect, disconnect, finish,

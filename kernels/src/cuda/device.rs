@@ -4,6 +4,7 @@ pub(super) mod event;
 pub(super) mod graph;
 pub(super) mod library;
 pub(super) mod memory;
+pub(super) mod strided;
 
 use std::ffi::CStr;
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 
 use super::error::{CudaError, NoCuda};
+use event::CudaEvent;
 use library::{LOADS_LIBRARIES, Libraries, Release, has_driver, newest};
 
 /// The oldest supported driver version: it has all functions that we call.
@@ -209,6 +211,14 @@ impl Device {
             return Ok(false);
         }
         CudaError::check("cuStreamQuery", code).map(|()| true)
+    }
+
+    /// Has all further work of the stream wait for an event of another one. The host does not wait.
+    pub(crate) fn wait_for(&self, event: &CudaEvent) -> Result<(), CudaError> {
+        self.bind()?;
+        // SAFETY: the stream and the event live.
+        let code = unsafe { sys::cuStreamWaitEvent(self.inner.stream, event.handle(), 0) };
+        CudaError::check("cuStreamWaitEvent", code)
     }
 
     /// True if a kernel can begin before the one in front is over.

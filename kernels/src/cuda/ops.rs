@@ -6,6 +6,7 @@
 pub(super) mod adapters;
 mod attention;
 pub(super) mod experts;
+mod host_pages;
 pub(super) mod launch;
 mod products;
 pub(super) mod recurrent;
@@ -23,8 +24,8 @@ use super::tensor::{CudaBuffer, CudaMatrix, CudaPages, Storage};
 use crate::op::{
     AttentionRows, ConvolutionInputs, DeltaHeads, DeltaInputs, DeviceLimits, DrawnToken,
     ExpertChoice, ExpertMatrices, Heads, LayerPages, LayerRouting, LayerStates, LowRank,
-    MatrixPart, OpError, Ops, Placement, Residual, RmsNorm, Rotation, ShapedDraw, Step, TOP_MAX,
-    Values, check_len,
+    MatrixPart, OpError, Ops, PageMoves, Placement, Residual, RmsNorm, Rotation, ShapedDraw, Step,
+    TOP_MAX, Values, check_len,
 };
 use adapters::CudaAdapters;
 use experts::CudaRouting;
@@ -200,6 +201,19 @@ impl Ops for Cuda {
         keys.memory().fill(0).map_err(op_error("pages"))?;
         values.memory().fill(0).map_err(op_error("pages"))?;
         Ok(CudaPages { keys, values, heads, layers, count })
+    }
+
+    fn keep_host_pages(
+        &mut self,
+        heads: Heads,
+        layers: usize,
+        count: usize,
+    ) -> Result<(), OpError> {
+        self.allocate_host_pages(heads, layers, count)
+    }
+
+    fn move_pages(&mut self, pages: &mut CudaPages, moves: &PageMoves) -> Result<(), OpError> {
+        self.copy_pages(pages, moves)
     }
 
     fn run(

@@ -2,6 +2,7 @@
 //! words, then launched operation by operation or replayed as a recorded graph.
 
 pub(super) mod draws;
+pub(super) mod host_pages;
 pub(super) mod plan;
 pub(super) mod shaping;
 pub(super) mod tiles;
@@ -26,6 +27,7 @@ use super::tensor::Storage;
 use super::variant::Variant;
 use crate::op::{Heads, OpError, PAGE, Span, Step, check_index, check_slots, check_span_states};
 use draws::Draws;
+use host_pages::HostPages;
 use plan::{StepPlan, StepShape, padded};
 use shaping::Shaping;
 use tiles::TileRules;
@@ -80,6 +82,8 @@ pub struct Cuda {
     pub(super) totals: Storage,
     pub(super) draws: Draws,
     pub(super) shaping: Shaping,
+    /// Pages in the host's memory, if any are kept there.
+    pub(super) host_pages: Option<HostPages>,
     /// Between the two kernels of low-rank additions.
     pub(super) lora_scratch: RefCell<Storage>,
     graphs: HashMap<(StepShape, Variant), CachedStep>,
@@ -192,6 +196,7 @@ impl Cuda {
             totals: Storage::new(&device, 0)?,
             draws: Draws::new(&device)?,
             shaping: Shaping::new(&device)?,
+            host_pages: None,
             lora_scratch: RefCell::new(Storage::new(&device, 0)?),
             graphs: HashMap::new(),
             usual: variant,
@@ -300,7 +305,9 @@ impl Cuda {
     fn tile_rules(&self) -> TileRules {
         let (processors, heads) = (self.device.processors(), self.heads);
         let mut rules = TileRules::FIXED;
-        if self.variant.fitted {
+        if self.variant.strides > 0 {
+            rules.splits = SplitRule::of(self.variant.strides);
+        } else if self.variant.fitted {
             rules.splits = SplitRule::filling(processors, heads.kv);
         }
         if self.variant.tall {

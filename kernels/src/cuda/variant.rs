@@ -25,6 +25,8 @@ pub struct Variant {
     /// True if the positions of decoded rows are cut into splits that fill the device. The bits of
     /// a row then depend on the other rows of the step.
     pub fitted: bool,
+    /// Strides of 64 positions of every split, in the place of `fitted`; zero if it decides.
+    pub strides: usize,
     /// True if attention rotates, in steps that only decode. The bits are the same.
     pub rotating: bool,
     /// True if prompts of enough rows are walked over in tiles of 128 rows. The bits are the same.
@@ -50,6 +52,7 @@ impl Variant {
         spread: true,
         joined: true,
         fitted: true,
+        strides: 0,
         rotating: true,
         tall: true,
         warpgroups: true,
@@ -59,7 +62,7 @@ impl Variant {
     /// Without what would let the bits of a row depend on other rows of its step.
     pub const fn deterministic(self) -> Variant {
         let products = ProductChoice::Own;
-        Variant { products, spread: false, fitted: false, warpgroups: false, ..self }
+        Variant { products, spread: false, fitted: false, strides: 0, warpgroups: false, ..self }
     }
 }
 

@@ -36,6 +36,26 @@ impl Heads {
 /// Positions of a page of keys and values.
 pub const PAGE: usize = 16;
 
+/// A copy of a page, in all layers, from or to its place in the host's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageMove {
+    /// The page on the device.
+    pub page: u32,
+    /// The place on the host.
+    pub place: u32,
+    /// The side that is written.
+    pub to: Placement,
+}
+
+/// Copies of pages that are made between two steps, each list in its order.
+#[derive(Clone, Debug, Default)]
+pub struct PageMoves {
+    /// Those that the next step waits for.
+    pub before: Vec<PageMove>,
+    /// Those that run beside it, behind the others. It writes no page of theirs.
+    pub beside: Vec<PageMove>,
+}
+
 /// The keys and values of one layer: `P` is a reference to the pages of all layers.
 #[derive(Debug)]
 pub struct LayerPages<P> {

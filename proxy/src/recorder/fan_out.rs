@@ -6,16 +6,16 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use episode::Route;
+use episode::{AttemptId, Route};
 use http::body::outgoing::OutgoingBody;
 use http::headers;
 use http_body_util::{BodyExt, Limited};
-use hyper::StatusCode;
-use hyper::header::CONTENT_ENCODING;
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use hyper::http::request::Parts;
 use hyper::http::response::Parts as ReplyParts;
+use hyper::{Request, StatusCode};
 use tokio::task::JoinSet;
-use wire::EngineRoute;
+use wire::{Dialect, EngineRoute};
 
 use crate::bounds::DOCUMENT_BYTES_MAX;
 use crate::fleet::engine::Engine;
@@ -27,6 +27,7 @@ const START: &str = "/start_weight_update";
 const UPDATE: &str = "/update_weights";
 const FINISH: &str = "/finish_weight_update";
 const WORLD_SIZE: &str = "/get_world_size";
+const CLOSE: &str = "/close_attempt";
 
 /// The words for an engine that was not asked because one before it failed.
 const NOT_ASKED: &str = "not asked, because one before it did not carry this out";
@@ -125,6 +126,24 @@ pub(super) async fn ask_all(proxy: &Proxy, request: ControlRequest) -> Vec<Engin
         false => drop(changing),
     }
     answers
+}
+
+/// Tells rolltape's own engines that an attempt is closed, so that its prefixes go first.
+pub(super) async fn tell_closed(proxy: &Proxy, attempt: &AttemptId) {
+    let is_own = |engine: &Engine| engine.server.probe.known() == Some(Dialect::Rolltape);
+    let engines = asked(proxy, is_own);
+    let Some(route) = wire::engine_route(CLOSE).filter(|_| !engines.is_empty()) else { return };
+    let kind = (CONTENT_TYPE, "application/json");
+    let Ok(empty) = Request::post(CLOSE).header(kind.0, kind.1).body(()) else { return };
+
+    let body = wire::close_attempt_body(&attempt.to_string());
+    let request = ControlRequest::new(route, empty.into_parts().0, body, false);
+    for answer in ask(proxy, &request, engines).await {
+        // Its prefixes are then the last to be used, and go in their turn.
+        if let Err(error) = answer.reply() {
+            tracing::debug!(error, upstream = answer.upstream(), "an engine keeps prefixes");
+        }
+    }
 }
 
 /// Engines whose weights are being changed. They are no longer when this is dropped, which also

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use episode::{Route, Tag};
+use episode::{AttemptId, Route, Tag};
 use hyper::HeaderMap;
 use hyper::header::HeaderValue;
 use wire::{
@@ -109,16 +109,16 @@ pub(crate) async fn plan<'a>(
     PlannedCall { plan, lookups }
 }
 
-/// The calls with which one may share prefixes: those of its group, else of its episode.
+/// The calls with which one may share prefixes: those of its group, else of its episode; or all.
+/// Behind them stands the attempt, whose prefixes go first once it is closed.
 pub(crate) fn cache_scope(config: &Config, tag: &Tag) -> Option<HeaderValue> {
-    if config.share_prefixes {
-        return None;
-    }
     let scope = match &tag.group {
+        _ if config.share_prefixes => String::new(),
         Some(group) => format!("group:{group}"),
         None => format!("episode:{}", tag.episode),
     };
-    HeaderValue::from_str(&scope).ok()
+    let attempt = AttemptId::from(tag);
+    HeaderValue::from_str(&format!("{scope}; attempt={attempt}")).ok()
 }
 
 impl<'a> Plan<'a> {

@@ -97,7 +97,7 @@ impl StepCase {
             let len = length - self.rows;
             let (own, from) = (Some(slot), (len > 0).then_some(slot));
             let state = SequenceState { own, from, ..SequenceState::default() };
-            caches.push(SequenceCache { pages, len, state, link: None, published: 0 });
+            caches.push(SequenceCache { pages, len, state, ..SequenceCache::default() });
             first = next;
         }
         caches
@@ -119,7 +119,8 @@ impl StepCases {
         };
         let pairs = options.batches.iter().map(|batch| StepCase::pair(*batch, options.context));
         let (mut fit, mut left_out) = (Vec::new(), Vec::new());
-        for pair in pairs.chain([StepCase::prompts(options.context)]) {
+        let prompts = options.prompts.then(|| StepCase::prompts(options.context));
+        for pair in pairs.chain(prompts) {
             match pair.iter().all(|case| bytes_of(case) <= room) {
                 true => fit.extend(pair),
                 false => left_out.extend(pair.map(|case| case.name)),

@@ -18,7 +18,7 @@ fn changed(
 ) -> (tempfile::TempDir, ProfileOptions) {
     let (keep, config) = config(fields);
     let (gpu, batches) = (GpuOptions::default(), batches.to_vec());
-    (keep, ProfileOptions { gpu, config, batches, context, steps: 2 })
+    (keep, ProfileOptions { gpu, config, batches, context, prompts: true, steps: 2 })
 }
 
 #[test]
@@ -71,8 +71,11 @@ fn every_operation_of_a_step_is_timed() {
         let steps = profile.steps.iter().filter(|step| step.case == case);
         steps.map(|step| step.variant).collect()
     };
-    let one = ["cublaslt", "in order", "deterministic", "fixed", "upright", "late", "apart"];
-    assert_eq!(steps(1), [&["usual"], &one[..]].concat());
+    let one = [
+        &["usual", "cublaslt", "in order", "deterministic", "fixed"][..],
+        &["splits of 64", "splits of 128", "splits of 256", "upright", "late", "apart"],
+    ];
+    assert_eq!(steps(1), one.concat());
     let many = ["usual", "deterministic", "fixed", "upright", "late", "apart"];
     assert_eq!(steps(17), many);
     assert!(profile.steps.iter().all(|step| step.microseconds > 0.0));
@@ -164,6 +167,24 @@ fn the_operations_of_a_hybrid_are_timed() {
     assert_eq!(row(one, "rope_write_part"), (1, 4 * 128));
     assert_eq!(row(one, "sigmoid_mul"), (1, 6 * 64));
     assert_eq!(row("batch 8, 20 positions each", "delta_rule").1, 8 * (state + rows));
+}
+
+#[test]
+fn splits_of_one_size_have_the_bytes_of_their_sums() {
+    let _emulated = exclusive_gpu();
+    let (_keep, mut options) = options(&[1], 200);
+    options.prompts = false;
+    let profile = Profile::new(&options).unwrap();
+    assert!(profile.steps.iter().all(|step| step.case.starts_with("batch 1, ")));
+    let bytes = |products: &str| {
+        let case = "batch 1, 200 positions each";
+        let mut rows = profile.rows.iter().filter(|row| row.case == case);
+        rows.find(|row| row.products == products && row.what == "rope_attention").unwrap().bytes
+    };
+    // Sums of four, two and one splits, of 18 numbers for each of four heads.
+    let sums = 4 * 4 * (16 + 2);
+    let found = ["splits of 64", "splits of 128", "splits of 256"].map(bytes);
+    assert_eq!(found, [4, 2, 1].map(|count| found[2] + (count - 1) * sums));
 }
 
 #[test]

@@ -32,6 +32,7 @@ fn submit(queue: &mut Queue, name: u32, count: usize, priority: i64) -> Receiver
             stops: Arc::new(StopRules::default()),
             priority,
             cache_salt: None,
+            attempt: None,
             prompt_logprobs: None,
             routed_experts: false,
             aborted: Arc::clone(&aborted),

@@ -81,7 +81,7 @@ impl HttpCall {
         is_usable_id(id).then_some(id)
     }
 
-    /// Returns the scope of prefixes that the caller's proxy names.
+    /// Returns the scope of prefixes that the caller's proxy names, perhaps with an attempt.
     pub(crate) fn cache_scope(&self) -> Option<&str> {
         self.head.headers.get(CACHE_SCOPE)?.to_str().ok().filter(|scope| !scope.is_empty())
     }

@@ -21,6 +21,9 @@ use crate::bounds::SALT_BYTES_MAX;
 /// of other fields are rounded.
 const WRITTEN: [&str; 4] = ["messages", "tools", "documents", "chat_template_kwargs"];
 
+/// What stands in the header of a scope before the attempt.
+const ATTEMPT: &str = "; attempt=";
+
 /// The fields of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fields {
@@ -29,6 +32,8 @@ pub(crate) struct Fields {
     reply_id: String,
     /// The scope of prefixes that the caller's proxy names.
     cache_scope: Option<Arc<str>>,
+    /// The attempt of an episode that the caller's proxy names.
+    attempt: Option<Arc<str>>,
     /// The memory of the values.
     lease: JsonLease,
     /// The fields that may be read; none where they are not checked.
@@ -81,9 +86,17 @@ impl Fields {
         Ok(fields)
     }
 
-    /// Sets the scope within which prefixes are shared.
-    pub(crate) fn with_cache_scope(self, scope: Option<&str>) -> Fields {
-        Fields { cache_scope: scope.map(Arc::from), ..self }
+    /// Sets the scope within which prefixes are shared, and the attempt that stands behind it.
+    pub(crate) fn with_cache_scope(self, header: Option<&str>) -> Fields {
+        let parts = header.map(|header| header.split_once(ATTEMPT).unwrap_or((header, "")));
+        let (scope, attempt) = parts.unwrap_or_default();
+        let given = |text: &str| (!text.is_empty()).then(|| Arc::from(text));
+        Fields { cache_scope: given(scope), attempt: given(attempt), ..self }
+    }
+
+    /// Returns the attempt of an episode that the call is of.
+    pub(crate) fn attempt(&self) -> Option<Arc<str>> {
+        self.attempt.clone()
     }
 
     /// Keeps the memory of the values reserved.
@@ -98,6 +111,7 @@ impl Fields {
             map,
             reply_id: self.reply_id.clone(),
             cache_scope: self.cache_scope.clone(),
+            attempt: self.attempt.clone(),
             lease: self.lease.clone(),
             declared: None,
         }

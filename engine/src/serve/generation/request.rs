@@ -124,6 +124,8 @@ pub(crate) struct GenerationRequest {
     pub(crate) priority: i64,
     /// Prefixes are shared only between calls of the same salt.
     pub(crate) cache_salt: Option<Arc<str>>,
+    /// The attempt of an episode that the call is of.
+    pub(crate) attempt: Option<Arc<str>>,
     /// Alternatives of each token of the prompt; none if the prompt is not scored.
     pub(crate) prompt_logprobs: Option<usize>,
     pub(crate) options: ReplyOptions,
@@ -185,6 +187,7 @@ impl GenerationRequest {
             stops: sampling::parse_stops(fields, model)?,
             priority: parse_priority(fields, model)?,
             cache_salt: fields.cache_salt()?,
+            attempt: fields.attempt(),
             prompt_logprobs: parse_prompt_logprobs(fields, model, options.stream)?,
             options,
             adapter,

@@ -110,6 +110,24 @@ pub(crate) async fn reset_prefix_cache(
     Ok(json_reply(&json!({"success": true})))
 }
 
+/// The fields of `/close_attempt`.
+pub(crate) const CLOSE_FIELDS: &[Field] = &[Field::string("attempt")];
+
+/// Handles `/close_attempt`: an attempt of an episode takes no further call, so its prefixes go
+/// first.
+pub(crate) async fn close_attempt(
+    state: &Arc<ServerState>,
+    call: HttpCall,
+) -> Result<HttpReply, ApiError> {
+    let fields = call.fields()?;
+    let Some(attempt) = fields.text("attempt")?.filter(|attempt| !attempt.is_empty()) else {
+        return Err(ApiError::bad_field("attempt", "is required, such as `task-7/0`"));
+    };
+    let attempt = Arc::from(attempt);
+    state.engine.send(|done| Command::CloseAttempt { attempt, done }).await?;
+    Ok(json_reply(&json!({"success": true})))
+}
+
 /// Handles `/sleep`.
 pub(crate) async fn sleep(state: &Arc<ServerState>, call: HttpCall) -> Result<HttpReply, ApiError> {
     let query = call.query()?;

@@ -45,6 +45,11 @@ impl CudaEvent {
         CudaError::check("cuEventRecord", unsafe { sys::cuEventRecord(self.handle, stream) })
     }
 
+    /// The driver's handle.
+    pub(super) fn handle(&self) -> sys::CUevent {
+        self.handle
+    }
+
     /// Waits until the device has reached the event.
     pub(crate) fn wait(&self) -> Result<(), CudaError> {
         if !self.recorded {

@@ -236,7 +236,7 @@ impl Memory {
         CudaError::check("cuMemcpyDtoHAsync", code)
     }
 
-    fn check(&self, offset: usize, bytes: usize) -> Result<usize, CudaError> {
+    pub(super) fn check(&self, offset: usize, bytes: usize) -> Result<usize, CudaError> {
         match offset.checked_add(bytes).is_some_and(|end| end <= self.bytes) {
             true => Ok(bytes),
             false => Err(CudaError::Bounds { offset, bytes, len: self.bytes }),
@@ -282,6 +282,17 @@ impl<T: Pod> Pinned<T> {
         // SAFETY: so many bytes are there, aligned for any number.
         unsafe { start.cast::<u8>().write_bytes(0, bytes) };
         Ok(Pinned { device: device.clone(), start: start.cast(), len, values: PhantomData })
+    }
+
+    /// The address of the number `first`, with `count` numbers from there on.
+    pub(super) fn address(&self, first: usize, count: usize) -> Result<*mut T, CudaError> {
+        if first.checked_add(count).is_none_or(|end| end > self.len) {
+            let [offset, bytes, len] =
+                [first, count, self.len].map(|numbers| numbers * size_of::<T>());
+            return Err(CudaError::Bounds { offset, bytes, len });
+        }
+        // SAFETY: the number is within this memory, or one behind it.
+        Ok(unsafe { self.start.add(first) })
     }
 }
 

@@ -35,18 +35,25 @@ pub struct Splits {
 /// The rule by which the positions of decoded rows are cut into splits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SplitRule {
-    /// Blocks of one key head that the device has room for; zero for splits of [`SPLIT`].
+    /// Blocks of one key head that the device has room for; zero for splits of one size.
     blocks: usize,
+    /// Strides of a split, if there are no blocks to fill.
+    strides: usize,
 }
 
 impl SplitRule {
     /// Splits of [`SPLIT`] positions: a row has the same bits in every batch and in a prompt.
-    pub const FIXED: SplitRule = SplitRule { blocks: 0 };
+    pub const FIXED: SplitRule = SplitRule::of(SPLIT / STRIDE);
+
+    /// Splits of so many [`strides`], whatever the device and the step.
+    pub const fn of(strides: usize) -> SplitRule {
+        SplitRule { blocks: 0, strides }
+    }
 
     /// Splits that fill a device with so many multiprocessors, for models of `kv` key heads. The
     /// bits of a row depend on the positions of all rows of the step.
     pub fn filling(processors: usize, kv: usize) -> SplitRule {
-        SplitRule { blocks: (BLOCKS_OF_PROCESSOR * processors / kv).max(1) }
+        SplitRule { blocks: (BLOCKS_OF_PROCESSOR * processors / kv).max(1), strides: 0 }
     }
 
     /// The splits of a row that attends to `length` positions, its own included, in a step whose
@@ -54,7 +61,7 @@ impl SplitRule {
     pub fn splits(&self, length: usize, all: usize) -> Splits {
         let own = strides(length);
         if self.blocks == 0 {
-            let strides = SPLIT / STRIDE;
+            let strides = self.strides.max(1);
             return Splits { strides, count: own.div_ceil(strides) };
         }
         // A block gets its share of the step, or the nearest to a split of the fixed size.
