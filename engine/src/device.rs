@@ -107,7 +107,11 @@ fn describe(cuda: &Cuda) -> String {
     let compiler = if device.libraries().nvrtc.is_some() { "" } else { ", without NVRTC" };
     let made = cuda.kernels().load_summary();
     let (name, arch) = (device.name(), device.arch());
-    format!("running on the GPU {name}, {arch}, {made}{compiler}, {products}")
+    let wrong = match cuda.warpgroups_are_wrong() {
+        true => "; prompts by wgmma are wrong on this device and are computed by mma: report it",
+        false => "",
+    };
+    format!("running on the GPU {name}, {arch}, {made}{compiler}, {products}{wrong}")
 }
 
 #[cfg(test)]

@@ -98,6 +98,16 @@ pub struct Checker<'a> {
     pub speeds: Option<Vec<Speed>>,
 }
 
+/// True if prompts by products of warpgroups are near their reference on this device.
+///
+/// # Errors
+/// An error of the driver.
+pub(super) fn warpgroups_are_right(kernels: &Kernels, head_dim: usize) -> Result<bool, CudaError> {
+    let mut checker = Checker::new(kernels, head_dim, 1);
+    attention::warpgroups(&mut checker)?;
+    Ok(checker.findings.iter().all(|finding| finding.worst <= 1.0))
+}
+
 impl<'a> Checker<'a> {
     /// Creates a checker whose inputs follow from a seed.
     pub fn new(kernels: &'a Kernels, head_dim: usize, seed: u64) -> Checker<'a> {

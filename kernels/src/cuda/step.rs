@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::check;
 use super::cublaslt::CublasLt;
 use super::device::arena::PinnedArena;
 use super::device::event::CudaEvent;
@@ -92,6 +93,8 @@ pub struct Cuda {
     graphs: HashMap<(StepShape, Variant), CachedStep>,
     /// The kernels without a profiler, and those of the running step.
     usual: Variant,
+    /// True if products of warpgroups were tried at the start, and were wrong.
+    warpgroups_are_wrong: bool,
     pub(super) variant: Variant,
     /// Bounds of indexes, as the operations of earlier steps have set them.
     pub(super) bounds: Cell<Bounds>,
@@ -156,8 +159,20 @@ impl Cuda {
         let kernels = Arc::new(Kernels::load(&device, FAMILIES, heads.dim)?);
         let has_library = !options.deterministic && device.libraries().cublaslt.is_some();
         let library = has_library.then(|| CublasLt::new(&device)).transpose()?;
-        let cuda = Cuda::new(device, kernels, options, heads)?;
+        let mut cuda = Cuda::new(device, kernels, options, heads)?;
+        cuda.try_warpgroups()?;
         Ok(Cuda { library: library.map(RefCell::new), ..cuda })
+    }
+
+    /// Tries products of warpgroups on this device, and does without them if they are wrong: they
+    /// depend on how the hardware reads what is only described to it.
+    fn try_warpgroups(&mut self) -> Result<(), CudaError> {
+        if self.tall_kernel() == TallKernel::Warpgroups {
+            self.usual.warpgroups = check::warpgroups_are_right(&self.kernels, self.heads.dim)?;
+            self.warpgroups_are_wrong = !self.usual.warpgroups;
+            self.variant = self.usual;
+        }
+        Ok(())
     }
 
     /// Opens a second stream of the same device for another thread, which uploads and reads weights
@@ -204,6 +219,7 @@ impl Cuda {
             lora_scratch: RefCell::new(Storage::new(&device, 0)?),
             graphs: HashMap::new(),
             usual: variant,
+            warpgroups_are_wrong: false,
             variant,
             // Each operation sets its bounds when it is first called.
             bounds: Cell::new(Bounds::NONE),
@@ -220,6 +236,11 @@ impl Cuda {
     /// The kernels of the device.
     pub fn kernels(&self) -> &Kernels {
         &self.kernels
+    }
+
+    /// True if products of warpgroups are wrong on this device, and are not used.
+    pub fn warpgroups_are_wrong(&self) -> bool {
+        self.warpgroups_are_wrong
     }
 
     /// True if a row has the same bits in every batch.

@@ -424,6 +424,16 @@ pub(super) fn attention(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     speed(checker)
 }
 
+/// Compares tall tiles by products of warpgroups with the reference, in one small shape.
+pub(super) fn warpgroups(checker: &mut Checker<'_>) -> Result<(), CudaError> {
+    let heads = Heads { query: 2, kv: 1, dim: checker.head_dim };
+    // Three tiles of rows, and two tiles of keys.
+    let case = AttentionCase::new(checker, heads, &[(60, 140)])?;
+    let found = case.tall(checker, TallKernel::Warpgroups, TALL)?;
+    checker.compare_bf16("attention_warpgroups", &found, &case.reference(), TOLERANCE);
+    Ok(())
+}
+
 /// True if the kernels have tall tiles by products of warpgroups.
 fn has_warpgroups(checker: &Checker<'_>) -> bool {
     let capability = checker.kernels.device().capability();
