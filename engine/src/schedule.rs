@@ -18,7 +18,12 @@
 //! - [`pages`]: the pool of pages; [`states`]: the slots of recurrent states; [`cache`] is what one
 //!   sequence has of both.
 //! - [`routed`]: the experts of the positions in the pages.
+//! - [`drafting`]: tokens that are guessed; [`drafts`] has the guesses, [`ngrams`] where they are
+//!   from.
 
+mod drafting;
+pub(crate) mod drafts;
+mod ngrams;
 pub(crate) mod pace;
 pub(crate) mod pages;
 pub(crate) mod queue;
@@ -36,6 +41,7 @@ use kernels::PAGE;
 use crate::bounds::SLOW_REST;
 use crate::model::cache::{CacheScope, SequenceCache};
 use crate::stats::{self, EngineStats};
+use drafts::Drafts;
 use pages::{PageKey, PagePool};
 use queue::{NextChoice, Queue};
 use request::{FinishReason, QueuedChoice, Request, Submission};
@@ -72,6 +78,7 @@ pub(crate) struct Scheduler {
     pub(crate) running: Vec<Sequence>,
     /// The experts of computed positions, if the model has experts.
     pub(crate) routed: Option<RoutedPages>,
+    drafts: Drafts,
     /// The number of running sequences of each call.
     running_of_call: HashMap<u64, usize>,
     /// Sequences that ever ran.
@@ -109,6 +116,7 @@ impl Scheduler {
             queue: Queue::default(),
             running: Vec::new(),
             routed: None,
+            drafts: Drafts::default(),
             running_of_call: HashMap::new(),
             started: 0,
             slow_forms_rest_until: Instant::now(),
@@ -328,6 +336,7 @@ impl Scheduler {
         if let Some(routed) = &self.routed {
             sequence.take_routed_experts(routed);
         }
+        self.note_end(&mut sequence);
         self.pages.release(std::mem::take(&mut sequence.cache));
         finish.count(&self.stats);
         let (prompt, sampled) = (sequence.request.prompt.len(), sequence.sampled());
@@ -381,6 +390,7 @@ impl Scheduler {
         for index in others {
             self.plan_sequence(index, usize::MAX, &mut plan)?;
         }
+        self.plan_drafts(&mut plan);
         Ok(plan.counts)
     }
 
