@@ -2,9 +2,9 @@
 
 Starts the engine on MODEL, a folder, without drafts and with them, and asks for the same replies:
 an agent that writes a file anew, one that answers in a text of its own, and four siblings, that are
-asked the same with seeds of their own, one after the other and all at once. Replies must be equal.
-A line for each: tokens, tokens of a sequence in a step, guessed tokens that were right, and tokens a
-second of the whole calls, prompts included.
+asked the same with seeds of their own, one after the other and all at once. Replies must be the
+same. A line for each: tokens, tokens of a sequence in a step, guessed tokens that were right, and
+tokens a second of the whole calls, prompts included.
 """
 
 import argparse

@@ -98,7 +98,8 @@ pub(crate) const DRAFTS_MAX: usize = 64;
 /// Tokens of the replies of one group of siblings that are remembered to guess others. The oldest
 /// replies are forgotten first.
 pub(crate) const SIBLING_TOKENS_MAX: usize = 1 << 16;
-/// Groups of siblings whose replies are remembered. The one not used for longest is forgotten first.
+/// Groups of siblings whose replies are remembered. The one not used for longest is forgotten
+/// first.
 pub(crate) const SIBLING_GROUPS_MAX: usize = 32;
 
 // Prescribed forms.

@@ -60,8 +60,8 @@ pub enum LoadError {
     },
     /// Drafts were asked for a model whose states cannot be taken back.
     #[error(
-        "the model has recurrent states, which cannot go back to where a guess was wrong; leave out \
-         --drafts"
+        "the model has recurrent states, which cannot go back to where a guess was wrong; leave \
+         out --drafts"
     )]
     DraftsOfHybrid,
     /// The GPU has too little free memory for the model and its buffers.

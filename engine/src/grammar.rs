@@ -345,7 +345,8 @@ impl Grammar {
     pub(crate) fn may_follow(&mut self, id: u32) -> bool {
         let open = self.state == MatchState::Open;
         let mut matches = || {
-            let found = watch::within(MASK_WAIT, &mut self.matcher, |one| one.validate_tokens(&[id]));
+            let found =
+                watch::within(MASK_WAIT, &mut self.matcher, |one| one.validate_tokens(&[id]));
             matches!(found, Ok(1))
         };
         open && (self.ends.contains(&id) || matches())

@@ -70,8 +70,8 @@ pub struct EngineOptions {
     /// The folder that weights and adapters may be loaded from, with all below it; any that the
     /// process can read if absent.
     pub weights_root: Option<PathBuf>,
-    /// Tokens that are guessed for a sequence in a step, at most; zero for none. Not for models with
-    /// recurrent states.
+    /// Tokens that are guessed for a sequence in a step, at most; zero for none. Not for models
+    /// with recurrent states.
     pub drafts: usize,
     /// Bytes for keys and values. The default is the need of `max_num_seqs` sequences of
     /// `max_model_len`, at most a quarter of the machine's memory.
@@ -266,7 +266,8 @@ impl EngineOptions {
         LoraLimits { adapters: self.max_loras, rank: self.max_lora_rank }
     }
 
-    /// Rows of logits that a step of at most `tokens` has memory for, beside those of scored prompts.
+    /// Rows of logits that a step of at most `tokens` has memory for, beside those of scored
+    /// prompts.
     pub(crate) fn logit_rows(&self, tokens: usize) -> usize {
         self.max_num_seqs.max(self.drafts + 1).min(tokens)
     }

@@ -386,21 +386,17 @@ impl<O: Ops> EngineCore<O> {
     }
 }
 
-/// Returns the guesses behind the last token of a sequence, of which a step computes `count` tokens.
-/// None if the step does not get to its last token.
+/// Returns the guesses behind the last token of a sequence, of which a step computes `count`
+/// tokens. None if the step does not get to its last token.
 fn drafts_of(sequence: &Sequence, count: usize) -> Option<Vec<u32>> {
     let drafts = sequence.drafts.rows.get(1..).unwrap_or_default();
     (count == sequence.uncomputed() + drafts.len()).then(|| drafts.to_vec())
 }
 
-/// The rows with logits of a step of `count` tokens, and the position of the first of them: a scored
-/// prompt needs all rows, a sequence with guesses those of the last token and of the guesses, any
-/// other sequence that of its end.
-fn logit_rows(
-    sequence: &Sequence,
-    count: usize,
-    drafts: Option<&[u32]>,
-) -> (LogitRows, usize) {
+/// The rows with logits of a step of `count` tokens, and the position of the first of them: a
+/// scored prompt needs all rows, a sequence with guesses those of the last token and of the
+/// guesses, any other sequence that of its end.
+fn logit_rows(sequence: &Sequence, count: usize, drafts: Option<&[u32]>) -> (LogitRows, usize) {
     let (start, end) = (sequence.cache.len, sequence.cache.len + count);
     match drafts {
         _ if sequence.scores_prompt(count) => (LogitRows::All, start),

@@ -20,8 +20,8 @@ use crate::model::ModelCapacity;
 use crate::model::folder::ModelFolder;
 use crate::model::forward::Scratch;
 use crate::model::parameters::ModelParameters;
-use crate::sample::{SamplingParams, TokenScores};
 use crate::sample::tests::plain;
+use crate::sample::{SamplingParams, TokenScores};
 use crate::schedule::StepLimits;
 use crate::schedule::drafts::Drafts;
 use crate::schedule::pace::{QueuePace, QueuePlace};
@@ -229,7 +229,8 @@ fn take(results: &mut [ChoiceResult], output: Output) {
         one.prompt = facts.scores.iter().flatten().map(|s| s.raw.to_bits()).collect();
     }
     for token in output.tokens {
-        let bits = |of: fn(&TokenScores) -> f32| token.scores.as_ref().map_or(0, |s| of(s).to_bits());
+        let bits =
+            |of: fn(&TokenScores) -> f32| token.scores.as_ref().map_or(0, |s| of(s).to_bits());
         one.tokens.push((token.id, bits(|s| s.processed), bits(|s| s.raw)));
         let top = token.scores.iter().flat_map(|scores| &scores.top);
         one.top.extend(top.map(|other| (other.id, other.logprob.to_bits())));

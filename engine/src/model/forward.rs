@@ -155,7 +155,8 @@ impl StepRows {
                 LogitRows::All => rows.wanted.extend(start..end),
             }
             for index in 0..rows.wanted.len() - rows.draws.len() {
-                let behind = |draw: DrawParams| DrawParams { position: draw.position + index, ..draw };
+                let behind =
+                    |draw: DrawParams| DrawParams { position: draw.position + index, ..draw };
                 rows.draws.push(chunk.draw.map(behind));
             }
         }

@@ -73,7 +73,8 @@ impl Sampler {
         let mut behind: Vec<Sampler> = Vec::with_capacity(drafts.len());
         for id in drafts {
             let mut next = behind.last().unwrap_or(self).clone();
-            if !next.params.grammar.as_mut().is_none_or(|form| Arc::make_mut(form).may_follow(*id)) {
+            if !next.params.grammar.as_mut().is_none_or(|form| Arc::make_mut(form).may_follow(*id))
+            {
                 break;
             }
             next.push(*id);

@@ -72,7 +72,12 @@ impl Scheduler {
 
     /// Takes back what a step computed behind wrong guesses, once its tokens are known. The first
     /// `accepted` guesses were right.
-    pub(crate) fn settle_drafts(&mut self, sequence: &mut Sequence, drafted: usize, accepted: usize) {
+    pub(crate) fn settle_drafts(
+        &mut self,
+        sequence: &mut Sequence,
+        drafted: usize,
+        accepted: usize,
+    ) {
         stats::add(&self.stats.drafts, 1);
         stats::add(&self.stats.draft_tokens, drafted);
         stats::add(&self.stats.accepted_tokens, accepted);

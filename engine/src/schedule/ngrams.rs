@@ -3,8 +3,8 @@
 //! - [`OwnText`]: the places of one text, which its owner holds.
 //! - [`SiblingTexts`]: several texts that grow side by side, with their places.
 //!
-//! A table has one entry for all tokens of a hash, and the newest place takes it. So the tokens of a
-//! place that was found are compared, and noting a token and finding a place take the same time
+//! A table has one entry for all tokens of a hash, and the newest place takes it. So the tokens of
+//! a place that was found are compared, and noting a token and finding a place take the same time
 //! however long a text is.
 
 use std::collections::VecDeque;
@@ -83,8 +83,8 @@ impl OwnText {
         self.noted = text.len();
     }
 
-    /// Returns at most `most` tokens that came behind the last ones of the text. A text that repeats
-    /// itself is continued beyond its end.
+    /// Returns at most `most` tokens that came behind the last ones of the text. A text that
+    /// repeats itself is continued beyond its end.
     pub(super) fn continuation(&self, text: &[u32], most: usize) -> Option<Continuation> {
         let at = self.table.as_ref()?.find(text)?.get() as usize;
         let ending = common_ending(text.get(..at)?, text)?;
@@ -95,7 +95,7 @@ impl OwnText {
 
 /// A place in one of several texts.
 #[derive(Clone, Copy, Debug)]
-struct TextPlace {
+struct SiblingPlace {
     /// The number of the text, cut to 32 bits.
     text: u32,
     at: NonZeroU32,
@@ -104,7 +104,7 @@ struct TextPlace {
 /// Texts that grow side by side.
 #[derive(Debug)]
 pub(super) struct SiblingTexts {
-    table: NgramTable<TextPlace>,
+    table: NgramTable<SiblingPlace>,
     /// The texts by age, oldest first.
     texts: VecDeque<Vec<u32>>,
     /// The number of the oldest.
@@ -141,7 +141,7 @@ impl SiblingTexts {
 
         for id in ids {
             let at = u32::try_from(text.len()).ok().and_then(NonZeroU32::new);
-            let place = at.map(|at| TextPlace { text: number as u32, at });
+            let place = at.map(|at| SiblingPlace { text: number as u32, at });
             place.into_iter().for_each(|place| self.table.note(text, place));
             text.push(*id);
         }
@@ -156,7 +156,7 @@ impl SiblingTexts {
 
     /// Returns at most `most` tokens that came behind the last ones of `text` in one of the texts.
     pub(super) fn continuation(&self, text: &[u32], most: usize) -> Option<Continuation> {
-        let TextPlace { text: number, at } = self.table.find(text)?;
+        let SiblingPlace { text: number, at } = self.table.find(text)?;
         let other = self.texts.get(number.wrapping_sub(self.first as u32) as usize)?;
         let at = at.get() as usize;
         let ending = common_ending(other.get(..at)?, text)?;

@@ -232,8 +232,8 @@ impl PagePool {
         }
     }
 
-    /// Takes back the positions of a cache behind the first `positions`, and the pages that only they
-    /// need. None of these is published.
+    /// Takes back the positions of a cache behind the first `positions`, and the pages that only
+    /// they need. None of these is published.
     pub(crate) fn shrink(&mut self, cache: &mut SequenceCache, positions: usize) {
         cache.len = cache.len.min(positions);
         for page in cache.pages.split_off(cache.len.div_ceil(PAGE)).into_iter().rev() {

@@ -7,8 +7,9 @@ use crate::sample::tests::plain;
 /// Tokens of a text: a number for each word and each mark.
 fn tokens(text: &str) -> Vec<u32> {
     let parts = text.split_inclusive(|c: char| !c.is_alphanumeric());
-    let hash = |part: &str| part.bytes().fold(7, |hash: u32, byte| hash * 31 + u32::from(byte));
-    parts.map(|part| hash(part) % 100_000).collect()
+    let hash =
+        |part: &str| part.bytes().fold(7, |hash, byte| crate::sample::mix(hash ^ u64::from(byte)));
+    parts.map(|part| (hash(part) % 100_000) as u32).collect()
 }
 
 fn request(prompt: &[u32], salt: Option<&str>) -> Request {
@@ -55,7 +56,7 @@ fn rewritten() -> (Vec<u32>, Vec<u32>) {
 }
 
 #[test]
-fn an_agent_that_writes_a_file_anew_takes_a_fraction_of_the_steps() {
+fn a_file_that_is_written_anew_takes_a_fraction_of_the_steps() {
     let (prompt, reply) = rewritten();
     let request = request(&prompt, None);
     let (alone, wrong) = steps(&mut Drafts::new(8, 64), &request, &reply);
@@ -91,9 +92,8 @@ fn text_without_repetition_costs_few_guesses() {
 fn requests_of_other_salts_and_beginnings_are_no_siblings() {
     let (prompt, reply) = rewritten();
     let plan = &reply[..60];
-    let of = |drafts: &mut Drafts, prompt: &[u32], salt| {
-        steps(drafts, &request(prompt, salt), plan).0
-    };
+    let of =
+        |drafts: &mut Drafts, prompt: &[u32], salt| steps(drafts, &request(prompt, salt), plan).0;
     let short = &prompt[..20];
     let mut drafts = Drafts::new(8, 64);
     let alone = of(&mut drafts, short, None);
@@ -110,7 +110,7 @@ fn requests_of_other_salts_and_beginnings_are_no_siblings() {
 }
 
 #[test]
-fn guesses_grow_with_those_that_were_right_and_rest_after_wrong_ones() {
+fn guesses_grow_with_right_ones_and_rest_after_wrong_ones() {
     let mut pace = DraftPace::default();
     assert_eq!(pace.width(10), 3);
     pace.settle(3, 14);
