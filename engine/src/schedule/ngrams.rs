@@ -3,7 +3,8 @@
 //! - [`OwnText`]: the places of one text, which its owner holds.
 //! - [`SiblingTexts`]: several texts that grow side by side, with their places.
 //!
-//! A table has one entry for all tokens of a hash, and the newest place takes it. So the tokens of
+//! A place is looked up by the last eight tokens, and else by the last three. There is one entry
+//! for all tokens of a hash, and the newest place takes it. So the tokens of
 //! a place that was found are compared, and noting a token and finding a place take the same time
 //! however long a text is.
 
@@ -13,8 +14,11 @@ use std::num::NonZeroU32;
 use crate::bounds::SIBLING_TOKENS_MAX;
 use crate::sample::mix;
 
-/// Tokens by which a place is found.
+/// The fewest tokens by which a place is found.
 pub(super) const NGRAM: usize = 3;
+
+/// Numbers of tokens by which places are found, in the order of trying.
+const NGRAMS: [usize; 2] = [8, NGRAM];
 
 /// The longest common ending that is told from longer ones.
 const ENDING_MAX: usize = 32;
@@ -32,31 +36,44 @@ pub(super) struct Continuation {
 /// Places by the tokens in front of them.
 #[derive(Debug)]
 struct NgramTable<P> {
-    entries: Vec<Option<P>>,
+    /// For each number of tokens, the places by the hash of so many.
+    entries: [Vec<Option<P>>; NGRAMS.len()],
 }
 
 impl<P: Copy> NgramTable<P> {
     fn new(entries: usize) -> NgramTable<P> {
-        NgramTable { entries: vec![None; entries.next_power_of_two()] }
+        NgramTable { entries: [(); NGRAMS.len()].map(|()| vec![None; entries.next_power_of_two()]) }
     }
 
-    /// Notes a place behind the last tokens of `before`, which has enough of them.
+    /// The number of entries for each number of tokens.
+    fn len(&self) -> usize {
+        self.entries[0].len()
+    }
+
+    /// Notes a place behind the last tokens of `before`.
     fn note(&mut self, before: &[u32], place: P) {
-        if let Some(index) = self.index(before) {
-            self.entries[index] = Some(place);
+        for (entries, count) in self.entries.iter_mut().zip(NGRAMS) {
+            if let Some(hash) = hash_of(before, count) {
+                let mask = entries.len() - 1;
+                entries[hash & mask] = Some(place);
+            }
         }
     }
 
-    /// Returns the newest place that may have these tokens in front of it.
-    fn find(&self, before: &[u32]) -> Option<P> {
-        self.index(before).and_then(|index| self.entries[index])
+    /// The newest places that may have the last tokens of `before` in front of them, each with the
+    /// number of these tokens.
+    fn find(&self, before: &[u32]) -> impl Iterator<Item = (usize, P)> {
+        self.entries.iter().zip(NGRAMS).filter_map(|(entries, count)| {
+            let index = hash_of(before, count)? & (entries.len() - 1);
+            Some((count, entries[index]?))
+        })
     }
+}
 
-    fn index(&self, before: &[u32]) -> Option<usize> {
-        let ngram = before.last_chunk::<NGRAM>()?;
-        let hash = ngram.iter().fold(0, |hash, id| mix(hash ^ u64::from(*id)));
-        Some(hash as usize & (self.entries.len() - 1))
-    }
+/// A hash of the last `count` tokens of a text, if it has so many.
+fn hash_of(text: &[u32], count: usize) -> Option<usize> {
+    let last = &text[text.len().checked_sub(count)?..];
+    Some(last.iter().fold(0, |hash, id| mix(hash ^ u64::from(*id))) as usize)
 }
 
 /// The places of one text.
@@ -70,7 +87,7 @@ pub(super) struct OwnText {
 impl OwnText {
     /// Notes the new tokens of a text.
     pub(super) fn note(&mut self, text: &[u32]) {
-        let room = self.table.as_ref().map_or(0, |table| table.entries.len());
+        let room = self.table.as_ref().map_or(0, NgramTable::len);
         if text.len() > room {
             self.table = Some(NgramTable::new((2 * text.len()).max(ENTRIES_MIN)));
             self.noted = 0;
@@ -86,10 +103,12 @@ impl OwnText {
     /// Returns at most `most` tokens that came behind the last ones of the text. A text that
     /// repeats itself is continued beyond its end.
     pub(super) fn continuation(&self, text: &[u32], most: usize) -> Option<Continuation> {
-        let at = self.table.as_ref()?.find(text)?.get() as usize;
-        let ending = common_ending(text.get(..at)?, text)?;
-        let period = text.len() - at;
-        Some(Continuation { ids: (0..most).map(|i| text[at + i % period]).collect(), ending })
+        self.table.as_ref()?.find(text).find_map(|(needed, place)| {
+            let at = place.get() as usize;
+            let ending = common_ending(text.get(..at)?, text, needed)?;
+            let period = text.len() - at;
+            Some(Continuation { ids: (0..most).map(|i| text[at + i % period]).collect(), ending })
+        })
     }
 }
 
@@ -156,11 +175,12 @@ impl SiblingTexts {
 
     /// Returns at most `most` tokens that came behind the last ones of `text` in one of the texts.
     pub(super) fn continuation(&self, text: &[u32], most: usize) -> Option<Continuation> {
-        let SiblingPlace { text: number, at } = self.table.find(text)?;
-        let other = self.texts.get(number.wrapping_sub(self.first as u32) as usize)?;
-        let at = at.get() as usize;
-        let ending = common_ending(other.get(..at)?, text)?;
-        Some(Continuation { ids: other[at..].iter().take(most).copied().collect(), ending })
+        self.table.find(text).find_map(|(needed, SiblingPlace { text: number, at })| {
+            let other = self.texts.get(number.wrapping_sub(self.first as u32) as usize)?;
+            let at = at.get() as usize;
+            let ending = common_ending(other.get(..at)?, text, needed)?;
+            Some(Continuation { ids: other[at..].iter().take(most).copied().collect(), ending })
+        })
     }
 
     fn index_of(&self, number: u64) -> Option<usize> {
@@ -169,11 +189,11 @@ impl SiblingTexts {
     }
 }
 
-/// The number of last tokens that both have, if it is enough for a place.
-fn common_ending(one: &[u32], other: &[u32]) -> Option<usize> {
+/// The number of last tokens that both have, if it is at least `needed`.
+fn common_ending(one: &[u32], other: &[u32], needed: usize) -> Option<usize> {
     let pairs = one.iter().rev().zip(other.iter().rev());
     let count = pairs.take(ENDING_MAX).take_while(|(one, other)| one == other).count();
-    (count >= NGRAM).then_some(count)
+    (count >= needed).then_some(count)
 }
 
 #[cfg(test)]
@@ -202,7 +222,11 @@ mod tests {
         assert_eq!(own("abcabd abc", 2), Some(("ab".into(), 3)));
         assert_eq!(own("nothing like it", 3), None);
         assert_eq!(own("ab", 3), None);
-        // The newest place counts.
+        // The newest place counts, but one with more tokens in common.
+        assert_eq!(
+            own("as it was before X is it was before Y as it was before ", 1).unwrap().0,
+            "X"
+        );
         assert_eq!(own("abcX abcY;abc", 1), Some(("Y".into(), 3)));
     }
 
@@ -224,7 +248,7 @@ mod tests {
         let found = index.continuation(&text, 3).unwrap();
         let next = (20_000 % 7_919..).take(3).collect::<Vec<u32>>();
         assert_eq!(found, Continuation { ids: next, ending: ENDING_MAX });
-        assert!(index.table.unwrap().entries.len() <= 4 * text.len());
+        assert!(index.table.unwrap().len() <= 4 * text.len());
     }
 
     #[test]

@@ -2,14 +2,23 @@ use std::sync::atomic::AtomicBool;
 
 use super::super::request::StopRules;
 use super::*;
+use crate::sample::mix;
 use crate::sample::tests::plain;
 
-/// Tokens of a text: a number for each word and each mark.
+/// Tokens of a text: a number for each word and each mark, with the space in front of it.
 fn tokens(text: &str) -> Vec<u32> {
-    let parts = text.split_inclusive(|c: char| !c.is_alphanumeric());
-    let hash =
-        |part: &str| part.bytes().fold(7, |hash, byte| crate::sample::mix(hash ^ u64::from(byte)));
-    parts.map(|part| (hash(part) % 100_000) as u32).collect()
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut parts: Vec<String> = Vec::new();
+    for c in text.chars() {
+        match parts.last_mut() {
+            Some(part) if part.trim().is_empty() || part.ends_with(is_word) && is_word(c) => {
+                part.push(c);
+            }
+            _ => parts.push(c.to_string()),
+        }
+    }
+    let hash = |part: &String| part.bytes().fold(7, |hash, byte| mix(hash ^ u64::from(byte)));
+    parts.iter().map(|part| (hash(part) % 100_000) as u32).collect()
 }
 
 fn request(prompt: &[u32], salt: Option<&str>) -> Request {
@@ -62,7 +71,7 @@ fn a_file_that_is_written_anew_takes_a_fraction_of_the_steps() {
     let (alone, wrong) = steps(&mut Drafts::new(8, 64), &request, &reply);
     // Eight guesses and the token behind them are the most.
     assert!(alone * 9 >= reply.len() && alone * 4 < reply.len(), "{alone} of {}", reply.len());
-    assert!(wrong * 3 < reply.len(), "{wrong} wrong of {}", reply.len());
+    assert!(wrong * 4 < reply.len(), "{wrong} wrong of {}", reply.len());
 
     // What the prompt does not have, siblings have said.
     let mut drafts = Drafts::new(8, 64);
@@ -77,7 +86,7 @@ fn a_file_that_is_written_anew_takes_a_fraction_of_the_steps() {
 fn text_without_repetition_costs_few_guesses() {
     let mut number = 1_u64;
     let mut random = || {
-        number = crate::sample::mix(number);
+        number = mix(number);
         (number % 40) as u32
     };
     // Of 40 tokens, three in a row come again now and then, and nothing follows from them.
@@ -99,7 +108,7 @@ fn requests_of_other_salts_and_beginnings_are_no_siblings() {
     let alone = of(&mut drafts, short, None);
     assert!(of(&mut drafts, &prompt[..24], None) * 3 < alone);
     assert_eq!(of(&mut drafts, short, Some("salt")), alone);
-    assert_eq!(of(&mut drafts, &[&[1], &prompt[..19]].concat(), None), alone);
+    assert!(of(&mut drafts, &[&[1], &prompt[..19]].concat(), None) >= alone);
 
     // Groups that nobody asks for are forgotten.
     for first in 2..2 + SIBLING_GROUPS_MAX as u32 {
