@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use kernels::PAGE;
 
-use super::ngrams::{Continuation, NGRAM, OwnText, SiblingTexts};
+use super::ngrams::{LikelyNext, NGRAM, OwnText, SiblingTexts};
 use super::request::Request;
 use crate::bounds::SIBLING_GROUPS_MAX;
 
@@ -142,7 +142,7 @@ impl Drafts {
         }
         let own = of.own.continuation(tokens, most).unwrap_or_default();
         let group = of.siblings.as_ref().and_then(|key| self.groups.get(key));
-        let Continuation { ids, ending } =
+        let LikelyNext { ids, ending } =
             group.and_then(|group| group.continuation(tokens, most)).unwrap_or_default();
         // The longer the common ending, the likelier the guess.
         if ending > own.ending { ids } else { own.ids }
