@@ -64,7 +64,7 @@ class Engine:
             body = {
                 "messages": [{"role": "user", "content": prompt}],
                 "max_tokens": tokens,
-                "seed": seed,
+                "seed": seed + 10 * at_once,
                 "temperature": 0.7 if len(CASES[case]) > 1 else 0.0,
                 "logprobs": True,
                 "cache_salt": case,
