@@ -91,6 +91,17 @@ pub(crate) const STOP_BYTES_MAX: usize = 16 << 10;
 /// Longest `cache_salt`, in bytes.
 pub(crate) const SALT_BYTES_MAX: usize = 1024;
 
+// Drafts.
+
+/// Tokens that are guessed for a sequence in a step, at most.
+pub(crate) const DRAFTS_MAX: usize = 64;
+/// Tokens of the replies of one group of siblings that are remembered to guess others. The oldest
+/// replies are forgotten first.
+pub(crate) const SIBLING_TOKENS_MAX: usize = 1 << 16;
+/// Groups of siblings whose replies are remembered. The one not used for longest is forgotten
+/// first.
+pub(crate) const SIBLING_GROUPS_MAX: usize = 32;
+
 // Prescribed forms.
 
 /// Largest form, in bytes.

@@ -51,6 +51,8 @@ pub(crate) struct EngineCore<O: Ops> {
     overlap: bool,
     /// True if the device samples what it can.
     draws_on_device: bool,
+    /// Numbers of rows behind drafts, whose tokens the device counts apart.
+    draft_rows: u64,
     /// The latest step, if it was not read yet.
     in_flight: Option<InFlightStep>,
 }
@@ -96,6 +98,7 @@ impl<O: Ops> EngineCore<O> {
         EngineCore {
             overlap: settings.async_scheduling && model.can_draw(),
             draws_on_device: model.can_draw(),
+            draft_rows: 0,
             in_flight: None,
             model,
             tokenizer,
@@ -138,6 +141,10 @@ impl<O: Ops> EngineCore<O> {
     }
 
     fn schedule_and_run(&mut self) {
+        // Guesses continue the last token, so it has to be known.
+        if self.in_flight.is_some() && self.scheduler.would_draft() {
+            self.read_step();
+        }
         let planned = self.scheduler.admit(self.weights).and_then(|()| self.scheduler.plan());
         let counts = match planned {
             Ok(counts) => counts,
@@ -162,7 +169,7 @@ impl<O: Ops> EngineCore<O> {
             Err(error) => self.fail(&error.to_string()),
         }
 
-        let may_stay = |step: &InFlightStep| self.overlap && step.is_sampled_by_device();
+        let may_stay = |step: &InFlightStep| self.overlap && step.may_stay();
         if !self.in_flight.as_ref().is_some_and(may_stay) {
             self.read_step();
         }

@@ -74,8 +74,8 @@ impl Deref for ExclusiveGpu {
 impl Drop for ExclusiveGpu {
     fn drop(&mut self) {
         self.emulated.set("memory", self.memory);
-        for name in ["fail_allocation", "fail_launch", "fail_recording", "fail_pin", "hang", "seed"]
-        {
+        let faults = ["fail_allocation", "fail_launch", "fail_recording", "fail_pin", "hang"];
+        for name in faults.into_iter().chain(["seed", "wrong_products"]) {
             self.emulated.set(name, 0);
         }
     }

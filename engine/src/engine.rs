@@ -20,6 +20,7 @@ use crate::model::parameters::ModelParameters;
 use crate::model::random::{RandomHybrid, RandomWeights, model_folder};
 use crate::model::{Model, ModelCapacity};
 use crate::options::{CacheBytes, EngineOptions};
+use crate::schedule::drafts::Drafts;
 use crate::schedule::pages::PagePool;
 use crate::schedule::{Scheduler, StepLimits};
 use crate::stats::EngineStats;
@@ -144,7 +145,9 @@ impl<T: TensorSource> Blueprint<'_, T> {
         let updates = WeightUpdates::new(Arc::clone(&staging) as _, loaded.manifest, FIRST_VERSION);
 
         let stats = Arc::new(EngineStats::default());
-        let scheduler = Scheduler::new(loaded.limits, loaded.pages, Arc::clone(&stats));
+        let mut scheduler = Scheduler::new(loaded.limits, loaded.pages, Arc::clone(&stats));
+        let logit_rows = self.options.logit_rows(loaded.limits.tokens);
+        scheduler.set_drafts(Drafts::new(self.options.drafts, logit_rows));
         let status = Arc::new(SharedStatus::new(Arc::from(FIRST_VERSION), step_limit));
         let settings = CoreSettings {
             logprobs_mode: self.options.logprobs_mode,
@@ -164,6 +167,9 @@ impl<T: TensorSource> Blueprint<'_, T> {
     /// Places the weights on the device, and divides the memory that is left.
     fn load_model<O: Ops>(&self, ops: O) -> Result<LoadedModel<O>, LoadError> {
         let (config, options): (&ModelConfig, _) = (&self.folder.model, &self.options);
+        if config.hybrid.is_some() && options.drafts > 0 {
+            return Err(LoadError::DraftsOfHybrid);
+        }
         let tokens = options.step_tokens(config.vocab, ops.limits())?;
         let room = ops.free_memory(1.0)?;
         let sizes = CacheBytes::of(&ops, config);
@@ -175,8 +181,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
         if config.tied {
             recorder.check_tied_head(config)?;
         }
-        let logit_rows = options.max_num_seqs.min(tokens);
-        let scratch = Scratch::new(&ops, config, tokens, logit_rows)?;
+        let scratch = Scratch::new(&ops, config, tokens, options.logit_rows(tokens))?;
 
         // Keys and values get what weights and intermediate results have left.
         let free = ops.free_memory(options.gpu_memory_utilization)?;

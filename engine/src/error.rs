@@ -8,6 +8,8 @@ use kernels::cuda::grid::experts::EXPERTS_MAX;
 use kernels::cuda::grid::recurrent::SHAPES as DELTA_SHAPES;
 use template::{TemplateError, TokenizerError};
 
+use crate::bounds::DRAFTS_MAX;
+
 /// A reason why a model cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -50,6 +52,18 @@ pub enum LoadError {
          --device cpu, or with --device auto, which chooses the CPU for it"
     )]
     HybridOnGpu,
+    /// More drafts were asked for than a step has for a sequence.
+    #[error("option `drafts` is {found}, but {DRAFTS_MAX} are the most")]
+    Drafts {
+        /// Its value.
+        found: usize,
+    },
+    /// Drafts were asked for a model whose states cannot be taken back.
+    #[error(
+        "the model has recurrent states, which cannot go back to where a guess was wrong; leave \
+         out --drafts"
+    )]
+    DraftsOfHybrid,
     /// The GPU has too little free memory for the model and its buffers.
     #[error(
         "the GPU has no memory for another {bytes} bytes of the model; free some, choose another \

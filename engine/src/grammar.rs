@@ -340,6 +340,18 @@ impl Grammar {
         ids.mask(logits);
     }
 
+    /// Returns true if a token can come next. A matcher that works on it for too long is of no use
+    /// from then on.
+    pub(crate) fn may_follow(&mut self, id: u32) -> bool {
+        let open = self.state == MatchState::Open;
+        let mut matches = || {
+            let found =
+                watch::within(MASK_WAIT, &mut self.matcher, |one| one.validate_tokens(&[id]));
+            matches!(found, Ok(1))
+        };
+        open && (self.ends.contains(&id) || matches())
+    }
+
     /// Appends a token.
     pub(crate) fn push(&mut self, id: u32) {
         if self.state != MatchState::Open {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kernels::{DeviceLimits, Numerics, Ops, PAGE};
 
-use crate::bounds::STEP_TIMEOUT;
+use crate::bounds::{DRAFTS_MAX, STEP_TIMEOUT};
 use crate::config::ModelConfig;
 use crate::error::LoadError;
 use crate::lora::LoraLimits;
@@ -82,6 +82,9 @@ pub struct EngineOptions {
     pub weights_root: Option<PathBuf>,
     /// The mode of updates whose calls name none.
     pub update_mode: UpdateMode,
+    /// Tokens that are guessed for a sequence in a step, at most; zero for none. Not for models
+    /// with recurrent states.
+    pub drafts: usize,
     /// Bytes for keys and values. The default is the need of `max_num_seqs` sequences of
     /// `max_model_len`, at most a quarter of the machine's memory.
     pub kv_cache_memory: Option<u64>,
@@ -145,6 +148,7 @@ impl Default for EngineOptions {
             allow_priority: false,
             weights_root: None,
             update_mode: UpdateMode::default(),
+            drafts: 0,
             kv_cache_memory: None,
             kv_host_memory: 0,
             prefix_caching: true,
@@ -228,6 +232,9 @@ impl EngineOptions {
         if let Some((option, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
             return Err(LoadError::ZeroOption { option });
         }
+        if self.drafts > DRAFTS_MAX {
+            return Err(LoadError::Drafts { found: self.drafts });
+        }
         let found = self.gpu_memory_utilization;
         if found > 0.0 && found <= 1.0 {
             return Ok(());
@@ -273,6 +280,12 @@ impl EngineOptions {
     /// The bounds of adapters.
     pub(crate) fn lora(&self) -> LoraLimits {
         LoraLimits { adapters: self.max_loras, rank: self.max_lora_rank }
+    }
+
+    /// Rows of logits that a step of at most `tokens` has memory for, beside those of scored
+    /// prompts.
+    pub(crate) fn logit_rows(&self, tokens: usize) -> usize {
+        self.max_num_seqs.max(self.drafts + 1).min(tokens)
     }
 
     /// Rows of logits, of `vocab` numbers each, that scored prompts may have in a step.

@@ -42,7 +42,7 @@ pub(crate) struct EndTokens {
 }
 
 /// Samples the tokens of one sequence.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Sampler {
     params: SamplingParams,
     history: TokenHistory,

@@ -18,7 +18,12 @@
 //! - [`pages`]: the pool of pages; [`states`]: the slots of recurrent states; [`cache`] is what one
 //!   sequence has of both.
 //! - [`routed`]: the experts of the positions in the pages.
+//! - [`drafting`]: tokens that are guessed; [`drafts`] has the guesses, [`ngrams`] where they are
+//!   from.
 
+mod drafting;
+pub(crate) mod drafts;
+mod ngrams;
 pub(crate) mod pace;
 pub(crate) mod pages;
 pub(crate) mod queue;
@@ -36,6 +41,7 @@ use kernels::{PAGE, PageMoves};
 use crate::bounds::SLOW_REST;
 use crate::model::cache::{CacheScope, SequenceCache};
 use crate::stats::{self, EngineStats};
+use drafts::Drafts;
 use pages::host::HostCopies;
 use pages::{PageKey, PagePool};
 use queue::{NextChoice, Queue};
@@ -73,6 +79,7 @@ pub(crate) struct Scheduler {
     pub(crate) running: Vec<Sequence>,
     /// The experts of computed positions, if the model has experts.
     pub(crate) routed: Option<RoutedPages>,
+    drafts: Drafts,
     /// The number of running sequences of each call.
     running_of_call: HashMap<u64, usize>,
     /// Sequences that ever ran.
@@ -110,6 +117,7 @@ impl Scheduler {
             queue: Queue::default(),
             running: Vec::new(),
             routed: None,
+            drafts: Drafts::default(),
             running_of_call: HashMap::new(),
             started: 0,
             slow_forms_rest_until: Instant::now(),
@@ -356,6 +364,7 @@ impl Scheduler {
         if let Some(routed) = &self.routed {
             sequence.take_routed_experts(routed);
         }
+        self.note_end(&mut sequence);
         self.pages.release(std::mem::take(&mut sequence.cache));
         finish.count(&self.stats);
         let (prompt, sampled) = (sequence.request.prompt.len(), sequence.sampled());
@@ -409,6 +418,7 @@ impl Scheduler {
         for index in others {
             self.plan_sequence(index, usize::MAX, &mut plan)?;
         }
+        self.plan_drafts(&mut plan);
         Ok(plan.counts)
     }
 

@@ -38,6 +38,12 @@ pub(crate) struct EngineStats {
     pub(crate) host_saved: AtomicU64,
     /// Preemptions: a sequence lost its pages or its place, and was computed again later.
     pub(crate) preemptions: AtomicU64,
+    /// Steps of a sequence in which tokens were guessed.
+    pub(crate) drafts: AtomicU64,
+    /// Tokens that were guessed.
+    pub(crate) draft_tokens: AtomicU64,
+    /// Guessed tokens that were right.
+    pub(crate) accepted_tokens: AtomicU64,
     /// Replies that ended at a stop token or text.
     pub(crate) stopped: AtomicU64,
     /// Replies that ended at their limit of tokens.

@@ -2,6 +2,7 @@
 //
 // Other functions are missing, as they are in an old driver.
 #include "driver.h"
+#include "warpgroup.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -63,6 +64,7 @@ long long *named(const std::string &name) {
       {"driver", &s.driver},
       {"seed", &s.seed},
       {"hang", &s.hang},
+      {"wrong_products", &emulate::wrong_products},
       {"order", &s.order},
       {"launches", &c.launches},
       {"early_launches", &c.early_launches},

@@ -9,6 +9,9 @@
 #include "runtime.h"
 
 namespace emulate {
+
+long long wrong_products = 0;
+
 namespace {
 
 constexpr int WARP = 32, ROWS = 16, DEPTH = 16, COLUMNS_MAX = 256;
@@ -173,7 +176,8 @@ void multiply(const Product &product) {
                      : number(chunk[column * 2 + k / 8], k % 8);
       for (int row = 0; row < ROWS; row++) sum[row] += a[k][row] * b;
     }
-    for (int row = 0; row < ROWS; row++) values[row] = (float)sum[row];
+    double off = wrong_products ? 1.0 : 0.0;
+    for (int row = 0; row < ROWS; row++) values[row] = (float)(sum[row] + off);
   }
 }
 

@@ -3,6 +3,13 @@
 #include <cstddef>
 #include <cstdint>
 
+namespace emulate {
+
+// For tests: if it is not zero, sums of products are off by one.
+extern long long wrong_products;
+
+} // namespace emulate
+
 namespace emulate::warpgroup {
 
 // A block begins, with so many threads and bytes of dynamic shared memory.

@@ -49,6 +49,13 @@ pub(crate) struct EngineArgs {
     /// no limit of its own. [default: 64 on the CPU, 0 on a GPU]
     #[arg(long, value_name = "N", env = "ROLLTAPE_LONG_PREFILL_TOKEN_THRESHOLD")]
     long_prefill_token_threshold: Option<usize>,
+    /// Most tokens to guess for a sequence in a step [default: 0]
+    ///
+    /// From its own text and its siblings', up to 64. Tokens and logprobs stay the same. Not for
+    /// models with recurrent states.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=64))]
+    #[arg(env = "ROLLTAPE_DRAFTS")]
+    drafts: Option<u8>,
     /// Most calls that wait [default: 1024]
     ///
     /// One more is answered 429 with a Retry-After.
@@ -122,6 +129,7 @@ impl EngineArgs {
             max_num_seqs: self.max_num_seqs.unwrap_or(defaults.max_num_seqs),
             max_num_batched_tokens: self.max_num_batched_tokens,
             long_prefill_token_threshold: self.long_prefill_token_threshold,
+            drafts: self.drafts.map_or(defaults.drafts, usize::from),
             max_queue: self.max_queue.unwrap_or(defaults.max_queue),
             allow_priority: defaults.allow_priority,
             weights_root: self.weights_root.clone(),

@@ -18,16 +18,19 @@
 //!   beside one that does not write them.
 //! - Whatever could change a token waits until no step is in flight: commands, so weights and
 //!   labels are those that sampled, and preemptions.
+//!
+//! A step with drafts is read at once: how many of its tokens count decides where the next one
+//! begins.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use kernels::{DrawnToken, OpError, Ops, PageMove, PageMoves, ShapedDraw};
+use kernels::{DrawParams, DrawnToken, OpError, Ops, PageMove, PageMoves, ShapedDraw};
 
 use super::EngineCore;
 use crate::error::ModelError;
 use crate::model::forward::{LogitRows, SequenceChunk};
-use crate::sample::{DrawPlace, is_distribution};
+use crate::sample::{DrawPlace, LogprobsMode, SampledToken, Sampler, is_distribution};
 use crate::schedule::request::FinishReason;
 use crate::schedule::sequence::{Sequence, SequenceRank};
 
@@ -46,6 +49,8 @@ pub(super) struct InFlightStep {
     host_rows: Vec<usize>,
     /// The number of rows with logits.
     wanted: usize,
+    /// True if tokens were guessed.
+    has_drafts: bool,
     /// True if logits may have to be changed before the device samples: it has not sampled yet.
     is_shaped: bool,
     /// The slots of the keys and values of all rows, if the model has experts.
@@ -61,15 +66,23 @@ pub(super) struct SequenceRows {
     pub(super) rank: SequenceRank,
     /// The positions of the sequence that the rows belong to.
     positions: Range<usize>,
-    /// True if the last row gives the next token.
-    is_sampled: bool,
+    /// The guesses in the last rows; the row before them gives a token, and so does each of them.
+    /// Absent if no row gives one.
+    drafts: Option<Vec<u32>>,
     sampled_by: SampledBy,
+}
+
+impl SequenceRows {
+    /// The number of rows that give a token.
+    fn sampled(&self) -> usize {
+        self.drafts.as_ref().map_or(0, |drafts| drafts.len() + 1)
+    }
 }
 
 /// The side that samples, with the place of the rows.
 #[derive(Clone, Copy, Debug)]
 enum SampledBy {
-    /// The device, at this index among the rows with logits; the sequence has no others.
+    /// The device, from this index on among the rows with logits.
     Device(usize),
     /// The host; the index of the first row among those that it samples from.
     Host(usize),
@@ -90,9 +103,10 @@ fn computed_slots(chunk: &SequenceChunk<'_>) -> Vec<usize> {
 }
 
 impl InFlightStep {
-    /// Returns true if the device samples all tokens, so that the step may stay in flight.
-    pub(super) fn is_sampled_by_device(&self) -> bool {
-        self.host_rows.is_empty()
+    /// Returns true if the step may stay in flight: if the device samples all tokens, and none was
+    /// guessed.
+    pub(super) fn may_stay(&self) -> bool {
+        self.host_rows.is_empty() && !self.has_drafts
     }
 
     /// Appends the rows with logits of a sequence.
@@ -100,7 +114,7 @@ impl InFlightStep {
         &mut self,
         rank: SequenceRank,
         positions: Range<usize>,
-        is_sampled: bool,
+        drafts: Option<Vec<u32>>,
         on_device: bool,
     ) {
         let end = self.wanted + positions.len();
@@ -112,7 +126,8 @@ impl InFlightStep {
             SampledBy::Host(first)
         };
         if !positions.is_empty() {
-            self.sequences.push(SequenceRows { rank, positions, is_sampled, sampled_by });
+            self.has_drafts |= drafts.as_ref().is_some_and(|drafts| !drafts.is_empty());
+            self.sequences.push(SequenceRows { rank, positions, drafts, sampled_by });
         }
         self.wanted = end;
     }
@@ -122,7 +137,7 @@ impl InFlightStep {
         for rows in &mut self.sequences {
             if let SampledBy::Device(at) = rows.sampled_by {
                 rows.sampled_by = SampledBy::Host(self.host_rows.len());
-                self.host_rows.push(at);
+                self.host_rows.extend(at..at + rows.positions.len());
             }
         }
     }
@@ -152,36 +167,32 @@ impl<O: Ops> EngineCore<O> {
             step.moves = [before, beside].concat();
         }
 
-        let can_draw = self.draws_on_device;
         for (sequence, &count) in self.scheduler.running.iter_mut().zip(counts) {
             if count == 0 {
                 continue;
             }
 
-            // A scored prompt needs the logits of all rows, any other sequence those of its end.
             let start = sequence.cache.len;
             let end = start + count;
-            let is_sampled = count == sequence.uncomputed();
-            let (logit_rows, first) = match (sequence.scores_prompt(count), is_sampled) {
-                (true, _) => (LogitRows::All, start),
-                (false, true) => (LogitRows::Last, end - 1),
-                (false, false) => (LogitRows::None, end),
+            let drafts = drafts_of(sequence, count);
+            let (logit_rows, first) = logit_rows(sequence, count, drafts.as_deref());
+            let draw = match &drafts {
+                Some(drafts) if self.draws_on_device && !sequence.scores_prompt(count) => {
+                    draw_of(sequence, drafts.len(), self.logprobs_mode)
+                }
+                _ => None,
             };
-            let draw = match can_draw && logit_rows == LogitRows::Last {
-                true => sequence.sampler.draw(sequence.next_position(), self.logprobs_mode),
-                false => None,
-            };
-            let may_change = sequence.sampler.is_shaped(sequence.next_position());
-            step.is_shaped |= draw.is_some() && may_change;
-            step.add(sequence.rank(), first..end, is_sampled, draw.is_some());
+            step.is_shaped |= draw.is_some() && is_shaped(sequence, drafts.as_deref());
 
             let previous = self.in_flight.as_ref();
             let feedback = previous.and_then(|step| step.device_token_of(sequence));
-            let tokens = match feedback {
-                Some(_) => &UNKNOWN_TOKEN,
-                None => &sequence.tokens[start..end],
+            sequence.in_flight += drafts.as_ref().map_or(0, |drafts| drafts.len() + 1);
+            step.add(sequence.rank(), first..end, drafts, draw.is_some());
+            let tokens = match (feedback, &sequence.drafts.rows[..]) {
+                (Some(_), _) => &UNKNOWN_TOKEN,
+                (None, []) => &sequence.tokens[start..end],
+                (None, drafted) => drafted,
             };
-            sequence.in_flight += usize::from(is_sampled);
             chunks.push(SequenceChunk {
                 tokens,
                 cache: &mut sequence.cache,
@@ -215,6 +226,7 @@ impl<O: Ops> EngineCore<O> {
             return Ok(step);
         }
         let (mode, vocab) = (self.logprobs_mode, self.model.vocab());
+        let mut behind = self.samplers_behind_drafts(&step);
         let mut draws: Vec<Option<ShapedDraw<'_>>> = Vec::new();
         draws.resize_with(step.wanted, || None);
         for sequence in &mut self.scheduler.running {
@@ -222,6 +234,9 @@ impl<O: Ops> EngineCore<O> {
             let Some(at) = step.device_token_of(sequence) else { continue };
             let (reply, position) = (sequence.started, sequence.sampled());
             draws[at] = sequence.sampler.shaped_draw(DrawPlace { reply, position, vocab }, mode);
+        }
+        for (at, place, sampler) in &mut behind {
+            draws[*at] = sampler.shaped_draw(*place, mode);
         }
 
         match self.model.draw_shaped(&draws) {
@@ -232,6 +247,26 @@ impl<O: Ops> EngineCore<O> {
             drawn => drawn?,
         }
         Ok(step)
+    }
+
+    /// The samplers of the rows behind drafts, each with the index of its row among those with
+    /// logits. A row has none if the draft in front of it cannot be sampled.
+    fn samplers_behind_drafts(&mut self, step: &InFlightStep) -> Vec<(usize, DrawPlace, Sampler)> {
+        let (vocab, mut behind) = (self.model.vocab(), Vec::new());
+        for sequence in &self.scheduler.running {
+            let Some(rows) = step.rows_of(sequence) else { continue };
+            let (SampledBy::Device(at), Some(drafts)) = (rows.sampled_by, &rows.drafts) else {
+                continue;
+            };
+            for (index, sampler) in (1..).zip(sequence.sampler.behind(drafts)) {
+                // What the device counts for such a row is no beginning of another one.
+                self.draft_rows += 1;
+                let reply = u64::MAX - self.draft_rows;
+                let place = DrawPlace { reply, position: sequence.sampled() + index, vocab };
+                behind.push((at + index, place, sampler));
+            }
+        }
+        behind
     }
 
     /// Reads the step in flight, if there is one, and gives the tokens to their sequences.
@@ -281,39 +316,117 @@ impl<O: Ops> EngineCore<O> {
 
     /// Gives a sequence the results of its rows. Returns the reason if its reply ends.
     fn apply_rows(
-        &self,
+        &mut self,
         sequence: &mut Sequence,
         rows: &SequenceRows,
         results: &mut StepResults,
     ) -> Option<FinishReason> {
-        let mode = self.logprobs_mode;
         let no_distribution = || Some(FinishReason::Failed(Arc::from(NO_DISTRIBUTION)));
-        sequence.in_flight -= usize::from(rows.is_sampled);
-        let token = match rows.sampled_by {
-            SampledBy::Device(row) => {
-                let drawn = results.drawn.get_mut(row)?.take()?;
-                sequence.sampler.accept(drawn, mode)
-            }
-            // A scored prompt has many rows, of which only the last may give a token.
-            SampledBy::Host(first) => {
-                let logits = results.logits.chunks_exact_mut(self.model.vocab()).skip(first);
-                let mut last = None;
-                for (position, row) in rows.positions.clone().zip(logits) {
-                    if !is_distribution(row) {
-                        return no_distribution();
-                    }
-                    sequence.score_prompt(position, row);
-                    last = Some(row);
-                }
-                let row = last.filter(|_| rows.is_sampled)?;
-                let position = sequence.sampled();
-                sequence.sampler.sample(row, position, mode)
-            }
-        };
+        sequence.in_flight -= rows.sampled();
+        let scored = rows.positions.len() - rows.sampled();
+        if !self.score_rows(sequence, rows, &results.logits, scored) {
+            return no_distribution();
+        }
 
-        let Some(token) = token else { return no_distribution() };
-        // Before the push: the counter looks for sequences without a sampled token.
-        self.scheduler.count_sampled(sequence);
-        sequence.push(token, &self.version, &self.tokenizer)
+        let drafts = rows.drafts.as_deref()?;
+        let (mut accepted, mut finish) = (0, None);
+        for index in 0..=drafts.len() {
+            let Some(sampled) = self.sample_row(sequence, rows, scored + index, results) else {
+                break;
+            };
+            let Some(token) = sampled else {
+                finish = no_distribution();
+                break;
+            };
+            // Before the push: the counter looks for sequences without a sampled token.
+            self.scheduler.count_sampled(sequence);
+            let is_right = drafts.get(index) == Some(&token.id);
+            finish = sequence.push(token, &self.version, &self.tokenizer);
+            accepted += usize::from(is_right);
+            if finish.is_some() || !is_right {
+                break;
+            }
+        }
+
+        if !drafts.is_empty() {
+            self.scheduler.settle_drafts(sequence, drafts.len(), accepted);
+        }
+        finish
     }
+
+    /// Scores the prompt with the first `count` rows of a sequence, if the host reads them. Returns
+    /// false if one is no distribution.
+    fn score_rows(
+        &self,
+        sequence: &mut Sequence,
+        rows: &SequenceRows,
+        logits: &[f32],
+        count: usize,
+    ) -> bool {
+        let SampledBy::Host(first) = rows.sampled_by else { return true };
+        let logits = logits.chunks_exact(self.model.vocab()).skip(first).take(count);
+        for (position, row) in rows.positions.clone().zip(logits) {
+            if !is_distribution(row) {
+                return false;
+            }
+            sequence.score_prompt(position, row);
+        }
+        true
+    }
+
+    /// Returns the token that the row of this index samples, which must be called for one row after
+    /// the other. None if the row was not sampled, and none inside if it has no distribution.
+    fn sample_row(
+        &self,
+        sequence: &mut Sequence,
+        rows: &SequenceRows,
+        index: usize,
+        results: &mut StepResults,
+    ) -> Option<Option<SampledToken>> {
+        let (mode, vocab) = (self.logprobs_mode, self.model.vocab());
+        match rows.sampled_by {
+            SampledBy::Device(first) => {
+                let drawn = results.drawn.get_mut(first + index)?.take()?;
+                Some(sequence.sampler.accept(drawn, mode))
+            }
+            SampledBy::Host(first) => {
+                let row = results.logits.chunks_exact_mut(vocab).nth(first + index)?;
+                let position = sequence.sampled();
+                Some(sequence.sampler.sample(row, position, mode))
+            }
+        }
+    }
+}
+
+/// Returns the guesses behind the last token of a sequence, of which a step computes `count`
+/// tokens. None if the step does not get to its last token.
+fn drafts_of(sequence: &Sequence, count: usize) -> Option<Vec<u32>> {
+    let drafts = sequence.drafts.rows.get(1..).unwrap_or_default();
+    (count == sequence.uncomputed() + drafts.len()).then(|| drafts.to_vec())
+}
+
+/// The rows with logits of a step of `count` tokens, and the position of the first of them: a
+/// scored prompt needs all rows, a sequence with guesses those of the last token and of the
+/// guesses, any other sequence that of its end.
+fn logit_rows(sequence: &Sequence, count: usize, drafts: Option<&[u32]>) -> (LogitRows, usize) {
+    let (start, end) = (sequence.cache.len, sequence.cache.len + count);
+    match drafts {
+        _ if sequence.scores_prompt(count) => (LogitRows::All, start),
+        Some([]) => (LogitRows::Last, end - 1),
+        Some(_) => (LogitRows::All, start),
+        None => (LogitRows::None, end),
+    }
+}
+
+/// The parameters with which the device samples behind the last token, and behind so many guesses.
+fn draw_of(sequence: &Sequence, drafts: usize, mode: LogprobsMode) -> Option<DrawParams> {
+    let position = sequence.next_position();
+    let last = sequence.sampler.draw(position + drafts, mode)?;
+    Some(DrawParams { position, ..last })
+}
+
+/// Returns true if the logits of any of these rows may have to be changed.
+fn is_shaped(sequence: &Sequence, drafts: Option<&[u32]>) -> bool {
+    let first = sequence.next_position();
+    (first..=first + drafts.map_or(0, <[u32]>::len)).any(|at| sequence.sampler.is_shaped(at))
 }

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "emulated")]
 mod cuda;
+mod drafts;
 mod hybrid;
 
 use std::collections::HashMap;
@@ -19,9 +20,10 @@ use crate::model::ModelCapacity;
 use crate::model::folder::ModelFolder;
 use crate::model::forward::Scratch;
 use crate::model::parameters::ModelParameters;
-use crate::sample::SamplingParams;
 use crate::sample::tests::plain;
+use crate::sample::{SamplingParams, TokenScores};
 use crate::schedule::StepLimits;
+use crate::schedule::drafts::Drafts;
 use crate::schedule::pace::{QueuePace, QueuePlace};
 use crate::schedule::pages::PagePool;
 use crate::schedule::request::Submission;
@@ -53,6 +55,8 @@ struct TestSizes {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 struct ChoiceResult {
     tokens: Vec<(u32, u32, u32)>,
+    /// Alternatives of all tokens, with the bits of their logprobs.
+    top: Vec<(u32, u32)>,
     /// Bits of the scores of the prompt.
     prompt: Vec<u32>,
     cached: usize,
@@ -144,6 +148,18 @@ impl<O: Ops> TestEngine<O> {
         TestEngine { core, stats }
     }
 
+    /// The engine with so many guesses for a sequence, whatever else a step has.
+    fn drafting(mut self, most: usize) -> TestEngine<O> {
+        self.core.scheduler.set_drafts(Drafts::new(most, 64));
+        self
+    }
+
+    /// Guessed tokens, and those of them that were right.
+    fn drafted(&self) -> (u64, u64) {
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        (count(&self.stats.draft_tokens), count(&self.stats.accepted_tokens))
+    }
+
     /// Queues one call. Returns the receiver of the outputs of all its choices.
     fn submit(&mut self, requests: &[TestRequest]) -> mpsc::Receiver<Output> {
         self.send(
@@ -214,8 +230,11 @@ fn take(results: &mut [ChoiceResult], output: Output) {
         one.prompt = facts.scores.iter().flatten().map(|s| s.raw.to_bits()).collect();
     }
     for token in output.tokens {
-        let scores = token.scores.unwrap();
-        one.tokens.push((token.id, scores.processed.to_bits(), scores.raw.to_bits()));
+        let bits =
+            |of: fn(&TokenScores) -> f32| token.scores.as_ref().map_or(0, |s| of(s).to_bits());
+        one.tokens.push((token.id, bits(|s| s.processed), bits(|s| s.raw)));
+        let top = token.scores.iter().flat_map(|scores| &scores.top);
+        one.top.extend(top.map(|other| (other.id, other.logprob.to_bits())));
     }
     if let Some(end) = output.end {
         assert_eq!(one.finish, None);
@@ -554,9 +573,10 @@ proptest! {
         tokens in 1..80_usize,
         pages in 8..40_usize,
         sharing in any::<bool>(),
+        drafts in 0..9_usize,
     ) {
         let expected = expected();
-        let mut engine = TestEngine::new(sequences, tokens, pages, sharing);
+        let mut engine = TestEngine::new(sequences, tokens, pages, sharing).drafting(drafts);
         let calls = engine.perform(acts);
         engine.finish();
         prop_assert_eq!(engine.pages_used(), 0);
@@ -717,9 +737,10 @@ proptest! {
         tokens in 8..80_usize,
         pages in 10..40_usize,
         sharing in any::<bool>(),
+        drafts in 0..9_usize,
     ) {
         let mut truth = Truth::new(3);
-        let mut engine = TestEngine::new(6, tokens, pages, sharing);
+        let mut engine = TestEngine::new(6, tokens, pages, sharing).drafting(drafts);
         engine.core.rename(Arc::from("0"));
         let mut calls = Vec::new();
         for (steps, weights, number) in acts {

@@ -31,8 +31,9 @@ pub(crate) struct SequenceChunk<'a> {
     pub(crate) logit_rows: LogitRows,
     /// The adapter that is added to the model for this sequence.
     pub(crate) adapter: Option<&'a Arc<Adapter>>,
-    /// The parameters with which the device samples the token after the last row, which must be the
-    /// only row with logits. The host samples it if they are absent.
+    /// The parameters with which the device samples the token after the first row with logits; the
+    /// tokens after further rows are at the positions behind it. The host samples if they are
+    /// absent.
     pub(crate) draw: Option<DrawParams>,
     /// The index, among the tokens that the step before samples, of the single token of this chunk,
     /// if the host does not know that token yet.
@@ -153,7 +154,11 @@ impl StepRows {
                 LogitRows::Last => rows.wanted.extend((start..end).last()),
                 LogitRows::All => rows.wanted.extend(start..end),
             }
-            rows.draws.resize(rows.wanted.len(), chunk.draw);
+            for index in 0..rows.wanted.len() - rows.draws.len() {
+                let behind =
+                    |draw: DrawParams| DrawParams { position: draw.position + index, ..draw };
+                rows.draws.push(chunk.draw.map(behind));
+            }
         }
         rows
     }

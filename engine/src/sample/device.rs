@@ -1,5 +1,7 @@
 //! Tokens that the device samples.
 
+use std::sync::Arc;
+
 use kernels::{DrawParams, DrawnToken, POSITION_MAX, Penalties, ShapedDraw, TOP_MAX};
 
 use super::Sampler;
@@ -64,6 +66,24 @@ impl Sampler {
             history: &self.history,
         });
         Some(ShapedDraw { params, allowed, biases: &self.params.logit_bias, penalties })
+    }
+
+    /// Returns the samplers behind each of these guesses, as far as the form allows them.
+    pub(crate) fn behind(&self, drafts: &[u32]) -> Vec<Sampler> {
+        let mut behind: Vec<Sampler> = Vec::with_capacity(drafts.len());
+        for id in drafts {
+            let mut next = behind.last().unwrap_or(self).clone();
+            if !next.params.grammar.as_mut().is_none_or(|form| Arc::make_mut(form).may_follow(*id))
+            {
+                break;
+            }
+            next.push(*id);
+            if next.is_over() || next.has_failed() {
+                break;
+            }
+            behind.push(next);
+        }
+        behind
     }
 
     /// Accepts a token that the device sampled with the parameters of [`Sampler::draw`]. None if

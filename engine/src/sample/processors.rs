@@ -7,7 +7,7 @@ use kernels::{IN_PROMPT, ReplyCounts};
 use super::params::SamplingParams;
 
 /// The tokens of a sequence, as far as its parameters need them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct TokenHistory {
     /// True if any penalty is on.
     pub(super) has_penalties: bool,

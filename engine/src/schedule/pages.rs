@@ -253,6 +253,15 @@ impl PagePool {
         }
     }
 
+    /// Takes back the positions of a cache behind the first `positions`, and the pages that only
+    /// they need. None of these is published.
+    pub(crate) fn shrink(&mut self, cache: &mut SequenceCache, positions: usize) {
+        cache.len = cache.len.min(positions);
+        for page in cache.pages.split_off(cache.len.div_ceil(PAGE)).into_iter().rev() {
+            self.release_page(page);
+        }
+    }
+
     /// Takes all pages of a cache back. The end of a chain is released first, so that it is also
     /// reused first: a page without its predecessors is of no use.
     pub(crate) fn release(&mut self, mut cache: SequenceCache) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use template::{Detokenizer, Tokenizer};
 
+use super::drafts::SequenceDrafts;
 use super::request::{
     FinishReason, Output, OutputSender, PromptInfo, QueuedChoice, ReplyEnd, Request, StopRules,
     VersionSpan,
@@ -31,6 +32,7 @@ pub(crate) struct Sequence {
     pub(crate) in_flight: usize,
     /// Samples the next token. It has seen all sampled tokens, and survives a preemption.
     pub(crate) sampler: Sampler,
+    pub(crate) drafts: SequenceDrafts,
     /// Sent with the first tokens, and absent from then on.
     prompt: Option<PromptInfo>,
     output: OutputSender,
@@ -63,6 +65,7 @@ impl Sequence {
             call,
             started,
             in_flight: 0,
+            drafts: SequenceDrafts::default(),
             tokens: request.prompt.to_vec(),
             output,
             pending: Vec::new(),

@@ -76,6 +76,21 @@ fn add_requests(page: &mut MetricsPage, state: &ServerState) {
             "Sequences that had to be computed again.",
             &stats.preemptions,
         ),
+        (
+            "vllm:spec_decode_num_drafts_total",
+            "Steps of a sequence in which tokens were guessed.",
+            &stats.drafts,
+        ),
+        (
+            "vllm:spec_decode_num_draft_tokens_total",
+            "Tokens that were guessed.",
+            &stats.draft_tokens,
+        ),
+        (
+            "vllm:spec_decode_num_accepted_tokens_total",
+            "Guessed tokens that were right.",
+            &stats.accepted_tokens,
+        ),
     ];
     for (name, help, counter) in counters {
         page.counter(name, help, count(counter));

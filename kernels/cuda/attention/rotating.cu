@@ -54,10 +54,13 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS
     const int* span_start, const int* table_at, const int* tables, float* partial,
     unsigned* arrived, const float* q_norm, const float* k_norm, const float* table,
     const int* positions, int nq, int nkv, float scale, float eps, float offset) {
-    take_over();
     DYNAMIC_SHARED(shared);
+    // Words of the step: a copy in front of all kernels has written them.
     int4 tile = tiles[blockIdx.x];
-    if (tile.x < 0) return;
+    if (tile.x < 0) {
+        take_over();
+        return;
+    }
     int head = blockIdx.y, group = nq / nkv, position = span_start[tile.x];
     long long row = span_row[tile.x];
     const int* pages = tables + table_at[tile.x];
@@ -79,7 +82,9 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS
     long long place = (long long)blockIdx.x * nkv + head;
     float* sums = partial + place * NARROW * (HEAD_DIM + 2);
     auto begin = [&](int first, int end, unsigned (&queries)[STEPS][4]) {
+        // Keys and values of earlier positions are written by no kernel of the step.
         if (!last) start(ring, first, end);
+        take_over();
         int slot = last ? __ldg(pages + position / PAGE) * PAGE + position % PAGE : -1;
         RotatedRow own = {
             qkv + row * (nq + 2 * nkv) * HEAD_DIM, nq, nkv, positions[row], slot};

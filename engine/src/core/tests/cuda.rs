@@ -1,6 +1,7 @@
 //! Steps that are launched before the tokens of the previous step are read, on an emulated GPU: the
 //! tokens and bits are the same as without overlap.
 
+mod drafts;
 mod host;
 mod shaped;
 

@@ -6,7 +6,7 @@ mod long;
 mod tall;
 
 use kernels::cuda::variant::{ProductChoice, Variant};
-use kernels::cuda::{Cuda, CudaOptions, DeviceOptions};
+use kernels::cuda::{Cuda, CudaOptions};
 use kernels::{Cpu, DrawParams, DrawnToken, Heads};
 use serde_json::json;
 use tempfile::TempDir;

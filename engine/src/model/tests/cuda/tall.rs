@@ -99,20 +99,13 @@ fn prompts_by_warpgroups_are_near_those_of_other_kernels() {
 
 #[test]
 fn a_device_on_which_warpgroups_are_wrong_computes_prompts_without_them() {
-    let _emulated = exclusive_gpu();
+    let emulated = exclusive_gpu();
     let heads = Heads { dim: 64, ..HEADS };
     assert!(!crate::emulated::open(&CudaOptions::default(), heads).warpgroups_are_wrong());
 
-    // A kernel that reads other queries stands for a device that reads descriptors otherwise.
-    let text = include_str!("../../../../../kernels/cuda/attention/warpgroups.cu");
-    let other = text.replace("position, scale * LOG2_E}", "position, 2.0f * scale * LOG2_E}");
-    assert_ne!(text, other);
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir(folder.path().join("attention")).unwrap();
-    std::fs::write(folder.path().join("attention/warpgroups.cu"), other).unwrap();
-    let device = DeviceOptions { texts: Some(folder.path().to_owned()), ..Default::default() };
-    let options = CudaOptions { device, ..CudaOptions::default() };
-    assert!(crate::emulated::open(&options, heads).warpgroups_are_wrong());
+    // Such as a device that reads descriptors otherwise.
+    assert!(emulated.set("wrong_products", 1));
+    assert!(crate::emulated::open(&CudaOptions::default(), heads).warpgroups_are_wrong());
 
     let (_keep, path) = config(json!({"head_dim": 64}));
     let ids: Vec<u32> = (0..140).map(|i| i * 37 % 1999).collect();
@@ -122,5 +115,5 @@ fn a_device_on_which_warpgroups_are_wrong_computes_prompts_without_them() {
     };
     let without = Variant { warpgroups: false, ..Variant::SERVING };
     let without = CudaOptions { variant: without, ..CudaOptions::default() };
-    assert_eq!(logits(&options), logits(&without));
+    assert_eq!(logits(&CudaOptions::default()), logits(&without));
 }
