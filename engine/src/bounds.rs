@@ -147,3 +147,5 @@ pub(crate) const COMMANDS_MAX: usize = 64;
 pub(crate) const STORE_VALUE_BYTES_MAX: u64 = 1 << 20;
 /// Longest header of a safetensors file, in bytes.
 pub(crate) const TENSOR_HEADER_BYTES_MAX: u64 = 100_000_000;
+/// One part in so many of a GPU's memory stays free for steps while weights arrive.
+pub(crate) const FREE_PART: usize = 32;

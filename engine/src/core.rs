@@ -14,6 +14,7 @@ pub(crate) mod step;
 pub(crate) mod watch;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use kernels::{OpError, Ops};
 use template::Tokenizer;
@@ -42,6 +43,8 @@ pub(crate) struct EngineCore<O: Ops> {
     weights: u64,
     status: Arc<SharedStatus>,
     pause: PauseState,
+    /// The moment since which an update in place writes over the weights.
+    changing_since: Option<Instant>,
     staging: Arc<WeightStaging<O>>,
     logprobs_mode: LogprobsMode,
     /// True if a step may stay in flight while the next one is launched.
@@ -101,6 +104,7 @@ impl<O: Ops> EngineCore<O> {
             weights: 1,
             status: shared.status,
             pause: PauseState::default(),
+            changing_since: None,
             staging: shared.staging,
             logprobs_mode: settings.logprobs_mode,
         }

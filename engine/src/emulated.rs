@@ -14,6 +14,8 @@ static LOCK: RwLock<()> = RwLock::const_new(());
 /// Exclusive use of the emulated GPU. To be dropped after everything that runs on it.
 pub(crate) struct ExclusiveGpu {
     emulated: &'static EmulatedGpu,
+    /// Bytes of its memory, which tests may make smaller.
+    memory: i64,
     _lock: RwLockWriteGuard<'static, ()>,
 }
 
@@ -51,7 +53,8 @@ pub(crate) fn open(options: &CudaOptions, heads: Heads) -> Cuda {
 
 impl ExclusiveGpu {
     fn with(lock: RwLockWriteGuard<'static, ()>) -> ExclusiveGpu {
-        ExclusiveGpu { emulated: emulated::load().unwrap(), _lock: lock }
+        let emulated = emulated::load().unwrap();
+        ExclusiveGpu { emulated, memory: emulated.get("memory"), _lock: lock }
     }
 
     /// Makes the n-th allocation of device memory fail, counted from now; none if zero.
@@ -70,7 +73,9 @@ impl Deref for ExclusiveGpu {
 
 impl Drop for ExclusiveGpu {
     fn drop(&mut self) {
-        for name in ["fail_allocation", "fail_launch", "fail_recording", "hang", "seed"] {
+        self.emulated.set("memory", self.memory);
+        for name in ["fail_allocation", "fail_launch", "fail_recording", "fail_pin", "hang", "seed"]
+        {
             self.emulated.set(name, 0);
         }
     }

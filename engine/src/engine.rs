@@ -227,6 +227,8 @@ impl<T: TensorSource> Blueprint<'_, T> {
             max_queue: options.max_queue,
             allow_priority: options.allow_priority,
             weights_root,
+            gpu_memory_utilization: options.gpu_memory_utilization,
+            update_mode: options.update_mode,
             text_work: WorkLimit::new(ENCODED_BYTES_MAX),
             max_logprobs: options.max_logprobs,
             config: folder.model,

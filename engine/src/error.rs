@@ -262,6 +262,12 @@ pub(crate) enum ModelError {
     /// An exchange was asked for, and no weights were staged.
     #[error("no weights are staged")]
     NothingStaged,
+    /// An update in place brought a tensor that the model has no place for.
+    #[error("the model has no place for the tensor `{name}`")]
+    UnknownTensor { name: String },
+    /// Weights that an update in place writes over cannot be moved.
+    #[error("an update in place is under way; finish it first")]
+    Changing,
     /// Every slot has an adapter that is in use.
     #[error("all {slots} slots for adapters are in use")]
     NoFreeSlot { slots: usize },

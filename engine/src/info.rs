@@ -8,6 +8,7 @@ use template::{ChatTemplate, Tokenizer, ToolFormat};
 use crate::config::ModelConfig;
 use crate::grammar::GrammarCompiler;
 use crate::lora::LoraLimits;
+use crate::options::UpdateMode;
 use crate::sample::{LogprobsMode, SamplingDefaults};
 use crate::weights::root::WeightsRoot;
 use crate::work_limit::WorkLimit;
@@ -34,6 +35,10 @@ pub(crate) struct ModelInfo {
     /// True if the `priority` of a request counts.
     pub(crate) allow_priority: bool,
     pub(crate) weights_root: WeightsRoot,
+    /// The part of a GPU's memory that the engine may use.
+    pub(crate) gpu_memory_utilization: f64,
+    /// The mode of updates whose calls name none.
+    pub(crate) update_mode: UpdateMode,
     /// The limit of texts that are encoded at once, in bytes.
     pub(crate) text_work: WorkLimit,
     pub(crate) tool_format: Option<ToolFormat>,

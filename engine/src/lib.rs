@@ -59,6 +59,6 @@ pub use error::{ConfigError, LoadError};
 pub use kernels::Numerics;
 pub use model::folder::refuse_gguf;
 pub use options::parsers::{ReasoningParser, ToolCallParser};
-pub use options::{DeviceChoice, EngineOptions};
+pub use options::{DeviceChoice, EngineOptions, UpdateMode};
 pub use sample::LogprobsMode;
 pub use serve::{Access, serve};

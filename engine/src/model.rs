@@ -17,6 +17,7 @@ pub(crate) mod forward;
 pub(crate) mod parameters;
 pub(crate) mod random;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kernels::{DrawnToken, OpError, Ops, Placement, ShapedDraw, Step};
@@ -24,6 +25,7 @@ use kernels::{DrawnToken, OpError, Ops, Placement, ShapedDraw, Step};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::lora::{Adapter, AdapterSlots};
+use crate::weights::Elements;
 use forward::{ForwardPass, Scratch, SequenceChunk, StepRows, span_states};
 use parameters::ModelParameters;
 
@@ -46,6 +48,8 @@ pub(crate) struct Model<O: Ops> {
     config: ModelConfig,
     /// The weights; absent during a deep sleep. A thread that reads them holds a reference.
     pub(crate) parameters: Option<Arc<ModelParameters<O>>>,
+    /// Weights of which an update in place has changed a part. No step can use them.
+    torn: Option<Arc<ModelParameters<O>>>,
     rope: O::Buffer,
     pages: O::Pages,
     /// The recurrent states, in a hybrid.
@@ -67,6 +71,7 @@ impl<O: Ops> Model<O> {
     ) -> Result<Model<O>, OpError> {
         Ok(Model {
             parameters: Some(Arc::new(parameters)),
+            torn: None,
             rope: ops.upload(&config.rope.table(config.rotary, capacity.positions))?,
             pages: ops.pages(config.heads, config.attention_layers(), capacity.pages)?,
             states: new_states(&ops, &config, capacity.states)?,
@@ -223,6 +228,7 @@ impl<O: Ops> Model<O> {
         &mut self,
         staged: &mut Arc<ModelParameters<O>>,
     ) -> Result<(), ModelError> {
+        self.torn = None;
         let Some(live) = &mut self.parameters else {
             let new = Arc::get_mut(staged).ok_or(ModelError::WeightsInUse)?;
             new.move_to(&self.ops, Placement::Device)?;
@@ -238,6 +244,43 @@ impl<O: Ops> Model<O> {
             return Err(error.into());
         }
         Ok(())
+    }
+
+    /// Writes tensors over those that the model has. No step can use its weights from then on,
+    /// until [`Model::mend`].
+    ///
+    /// # Errors
+    /// The device failed, another thread still reads the weights, or there are none.
+    pub(crate) fn overwrite(
+        &mut self,
+        tensors: BTreeMap<String, Elements>,
+    ) -> Result<(), ModelError> {
+        if let Some(whole) = &mut self.parameters {
+            Arc::get_mut(whole).ok_or(ModelError::WeightsInUse)?;
+            self.torn = self.parameters.take();
+        }
+        let Model { ops, config, torn, .. } = self;
+        let torn = torn.as_mut().and_then(Arc::get_mut).ok_or(ModelError::NoWeights)?;
+        for (name, elements) in tensors {
+            torn.overwrite(ops, config, &name, elements)?;
+        }
+        Ok(())
+    }
+
+    /// Returns true if an update in place has changed a part of the weights.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.torn.is_some()
+    }
+
+    /// Lets steps use the weights that were written over: all of them have come.
+    pub(crate) fn mend(&mut self) -> Result<(), ModelError> {
+        self.parameters = Some(self.torn.take().ok_or(ModelError::NoWeights)?);
+        Ok(())
+    }
+
+    /// Drops the weights that an update in place has not finished.
+    pub(crate) fn drop_torn(&mut self) {
+        self.torn = None;
     }
 
     /// Frees the memory of keys and values, of states, and of intermediate results.
@@ -288,7 +331,8 @@ impl<O: Ops> Model<O> {
     }
 
     fn move_to(&mut self, home: Placement) -> Result<(), ModelError> {
-        if let Some(parameters) = &mut self.parameters {
+        // Those that an update in place has not finished are used again behind its end.
+        for parameters in self.parameters.iter_mut().chain(&mut self.torn) {
             let parameters = Arc::get_mut(parameters).ok_or(ModelError::WeightsInUse)?;
             parameters.move_to(&self.ops, home)?;
         }

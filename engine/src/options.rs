@@ -47,6 +47,16 @@ pub enum DeviceChoice {
     Cuda,
 }
 
+/// The way in which new weights take the place of those that serve.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UpdateMode {
+    /// They are placed beside those that serve, and exchanged as a whole.
+    #[default]
+    Staged,
+    /// They are written over those that serve, without a second copy. Replies stand still.
+    InPlace,
+}
+
 /// The options of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
@@ -70,6 +80,8 @@ pub struct EngineOptions {
     /// The folder that weights and adapters may be loaded from, with all below it; any that the
     /// process can read if absent.
     pub weights_root: Option<PathBuf>,
+    /// The mode of updates whose calls name none.
+    pub update_mode: UpdateMode,
     /// Bytes for keys and values. The default is the need of `max_num_seqs` sequences of
     /// `max_model_len`, at most a quarter of the machine's memory.
     pub kv_cache_memory: Option<u64>,
@@ -130,6 +142,7 @@ impl Default for EngineOptions {
             max_queue: 1024,
             allow_priority: false,
             weights_root: None,
+            update_mode: UpdateMode::default(),
             kv_cache_memory: None,
             prefix_caching: true,
             max_logprobs: 20,

@@ -180,14 +180,15 @@ impl Scheduler {
     }
 
     /// Ends everything that runs or waits. Returns the number of replies.
-    pub(crate) fn abort_all(&mut self) -> usize {
+    pub(crate) fn end_all(&mut self, finish: &FinishReason) -> usize {
         let running = std::mem::take(&mut self.running);
         let count = running.len() + self.queue.len();
         for sequence in running {
-            self.finish(sequence, FinishReason::Aborted);
+            self.finish(sequence, finish.clone());
         }
-        self.queue.abort_all();
-        stats::add(&self.stats.aborted, self.queue.drop_abandoned());
+        for _ in 0..self.queue.end_all(finish) {
+            finish.count(&self.stats);
+        }
         count
     }
 

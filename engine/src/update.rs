@@ -9,7 +9,8 @@
 //!
 //! Nothing that arrives touches the weights that serve. They are exchanged as a whole, between two
 //! steps, once everything that arrived was checked and placed. A failure before that changes
-//! nothing.
+//! nothing. An update in place is the exception ([`TensorWriter`]): nothing is sampled from its
+//! first tensor to its end, and a failure in between leaves no weights.
 
 pub(crate) mod error;
 pub(crate) mod incoming;
@@ -23,6 +24,6 @@ pub(crate) mod transport;
 pub(crate) mod wait;
 
 pub(crate) use error::UpdateError;
-pub(crate) use incoming::IncomingWeights;
+pub(crate) use incoming::{IncomingWeights, TensorDestination, TensorWriter};
 pub(crate) use open::OpenUpdate;
 pub(crate) use state::{LabelWish, UpdateReceipt, UpdateState, WeightUpdates, WeightVersion};

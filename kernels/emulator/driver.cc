@@ -11,6 +11,10 @@ namespace twin {
 
 std::recursive_mutex lock;
 
+// The most bytes of device memory at once since a test set it to zero, the pieces of pinned memory
+// that were allocated, and the one of them that fails, counted from now.
+extern long long peak, pins, fail_pin;
+
 namespace {
 
 struct State {
@@ -22,6 +26,9 @@ State state;
 char context_object;
 thread_local void *current_context = nullptr;
 char pool_object;
+
+// Bytes that were copied between the device and pageable memory of the host, and pinned memory.
+long long bytes_pageable = 0, bytes_pinned = 0;
 
 long long from_environment(const char *name, long long otherwise) {
   const char *text = getenv((std::string("ROLLTAPE_EMULATED_") + name).c_str());
@@ -49,6 +56,7 @@ long long *named(const std::string &name) {
   Settings &s = settings();
   Counts &c = counts();
   static const std::map<std::string, long long *> all = {
+      {"memory", &s.memory},
       {"fail_allocation", &s.fail_allocation},
       {"fail_launch", &s.fail_launch},
       {"fail_recording", &s.fail_recording},
@@ -63,6 +71,11 @@ long long *named(const std::string &name) {
       {"allocations", &c.allocations},
       {"synchronizations", &c.synchronizations},
       {"bytes_to_host", &c.bytes_to_host},
+      {"bytes_pageable", &bytes_pageable},
+      {"bytes_pinned", &bytes_pinned},
+      {"peak", &peak},
+      {"pins", &pins},
+      {"fail_pin", &fail_pin},
       {"faults", &c.faults},
   };
   auto found = all.find(name);
@@ -121,6 +134,10 @@ Result copy(void *to, const void *from, size_t bytes, const char *what) {
       return fault(LAUNCH_FAILED, std::string(what) + " of memory that is not there");
   memcpy(to, from, bytes);
   return SUCCESS;
+}
+
+void count_copy(const void *host, size_t bytes) {
+  (pinned(host, bytes) ? bytes_pinned : bytes_pageable) += static_cast<long long>(bytes);
 }
 
 Result in_range(Address address, size_t bytes) {
@@ -400,6 +417,7 @@ API cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *strea
   if (bytes == 0) return SUCCESS;
   if (Result wrong = in_range(to, bytes)) return wrong;
   auto target = reinterpret_cast<void *>(to);
+  count_copy(from, bytes);
   if (pinned(from, bytes))
     return enqueue(known, [=] { return copy(target, from, bytes, "an asynchronous copy"); });
   if (known->capture) return STREAM_CAPTURE_UNSUPPORTED;
@@ -421,6 +439,7 @@ API cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *stream) {
   if (Result wrong = in_range(from, bytes)) return wrong;
   counts().bytes_to_host += static_cast<long long>(bytes);
   auto source = reinterpret_cast<const void *>(from);
+  count_copy(to, bytes);
   if (pinned(to, bytes)) {
     if (!known->capture && settings().order == LATE) poison(to, bytes);
     return enqueue(known, [=] { return copy(to, source, bytes, "an asynchronous copy"); });

@@ -12,6 +12,9 @@
 #include <sys/mman.h>
 
 namespace twin {
+
+long long peak = 0, pins = 0, fail_pin = 0;
+
 namespace {
 
 constexpr size_t ALIGNMENT = 256, GAP = 4096, ROUNDS = 8;
@@ -81,6 +84,7 @@ Result allocate(Address *address, size_t bytes) {
   // The size is exact: an access one byte past the end is a fault.
   a.allocations[found] = bytes;
   a.used += size;
+  peak = std::max(peak, static_cast<long long>(a.used));
   a.next = found + size + GAP;
   a.next = (a.next + GAP - 1) / GAP * GAP;
   poison(reinterpret_cast<void *>(found), bytes);
@@ -123,6 +127,8 @@ size_t used() { return arena().used; }
 
 Result pin(void **memory, size_t bytes) {
   if (!memory || bytes == 0) return INVALID_VALUE;
+  if (fail_pin > 0 && --fail_pin == 0) return OUT_OF_MEMORY;
+  pins++;
   *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   if (!*memory) return OUT_OF_MEMORY;
   poison(*memory, bytes);

@@ -23,7 +23,7 @@ mod step;
 use std::ops::Range;
 
 pub use error::OpError;
-pub(crate) use error::{check_index, check_len, check_multiple, check_slots};
+pub(crate) use error::{check_index, check_len, check_multiple, check_rows, check_slots};
 pub use limits::DeviceLimits;
 pub(crate) use operands::with_host_parts;
 pub use operands::{
@@ -65,6 +65,11 @@ pub trait Ops: Send {
     /// use part of the share, too. `None` if the device computes in the host's memory.
     fn free_memory(&self, share: f64) -> Result<Option<u64>, OpError> {
         let _ = share;
+        Ok(None)
+    }
+
+    /// Returns the free and all bytes of the device's memory. `None` as for [`Ops::free_memory`].
+    fn memory(&self) -> Result<Option<[u64; 2]>, OpError> {
         Ok(None)
     }
 
@@ -124,6 +129,14 @@ pub trait Ops: Send {
         staged: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
+    /// As [`Ops::write_matrix`], for the elements of a vector of weights from `start` on.
+    fn write_buffer(
+        &self,
+        buffer: &mut Self::Buffer,
+        start: usize,
+        values: &[f32],
+    ) -> Result<(), OpError>;
+
     /// As [`Ops::move_matrix`], for a buffer.
     fn move_buffer(&self, buffer: &mut Self::Buffer, to: Placement) -> Result<(), OpError> {
         let _ = (buffer, to);
@@ -167,6 +180,15 @@ pub trait Ops: Send {
         &self,
         live: &mut Self::Matrix,
         staged: &mut Self::Matrix,
+    ) -> Result<(), OpError>;
+
+    /// Writes `parts`, one below another, over the rows of a matrix from `row` on, where they are:
+    /// a step that was recorded reads the new ones. Waits for the steps before.
+    fn write_matrix(
+        &self,
+        matrix: &mut Self::Matrix,
+        row: usize,
+        parts: &[MatrixPart<'_>],
     ) -> Result<(), OpError>;
 
     /// Moves a matrix to the memory of the host or of the device. On the host it can be read and

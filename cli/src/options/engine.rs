@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use engine::{EngineOptions, LogprobsMode, Numerics, ReasoningParser, ToolCallParser};
+use engine::{EngineOptions, LogprobsMode, Numerics, ReasoningParser, ToolCallParser, UpdateMode};
 
 use super::device::DeviceArgs;
 
@@ -72,6 +72,11 @@ pub(crate) struct EngineArgs {
     /// With all folders below it. [default: any folder that this process can read]
     #[arg(long, value_name = "DIR", env = "ROLLTAPE_WEIGHTS_ROOT")]
     weights_root: Option<PathBuf>,
+    /// Write new weights over those that serve
+    ///
+    /// Updates then need no second copy of the weights, and replies stand still meanwhile.
+    #[arg(long, env = "ROLLTAPE_IN_PLACE_UPDATES")]
+    in_place_updates: bool,
     /// Most LoRA adapters loaded at once [default: 8]
     ///
     /// 0 refuses all.
@@ -114,6 +119,10 @@ impl EngineArgs {
             max_queue: self.max_queue.unwrap_or(defaults.max_queue),
             allow_priority: defaults.allow_priority,
             weights_root: self.weights_root.clone(),
+            update_mode: match self.in_place_updates {
+                true => UpdateMode::InPlace,
+                false => defaults.update_mode,
+            },
             kv_cache_memory: self.kv_cache_memory,
             prefix_caching: !self.no_prefix_caching,
             // The engine takes 0 for one thread per core.

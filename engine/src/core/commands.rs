@@ -1,5 +1,6 @@
 //! Commands, carried out by the engine thread between two steps.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,9 +8,12 @@ use kernels::Ops;
 use tokio::sync::oneshot;
 
 use super::EngineCore;
-use super::message::{Command, EngineMessage, PauseMode, SleepTags};
+use super::message::{Command, EngineMessage, NewWeights, PauseMode, SleepTags};
+use super::status::WeightState;
 use crate::error::ModelError;
+use crate::schedule::request::FinishReason;
 use crate::schedule::routed::RoutedPages;
+use crate::weights::Elements;
 
 /// The pause that the commands so far asked for.
 #[derive(Default)]
@@ -58,7 +62,8 @@ impl<O: Ops> EngineCore<O> {
     /// Returns true if a step would compute something.
     pub(super) fn has_work(&self) -> bool {
         let status = self.status.lock();
-        let can_run = !self.pause.frozen && !status.asleep.any() && status.loaded;
+        let is_whole = status.weights == WeightState::Whole;
+        let can_run = !self.pause.frozen && !status.asleep.any() && is_whole;
         can_run && !self.scheduler.is_idle()
     }
 
@@ -81,7 +86,9 @@ impl<O: Ops> EngineCore<O> {
                 self.resume();
                 answer(done, ());
             }
-            Command::AbortAll { done } => answer(done, self.scheduler.abort_all()),
+            Command::AbortAll { done } => {
+                answer(done, self.scheduler.end_all(&FinishReason::Aborted));
+            }
             Command::DropAbandoned { done } => {
                 self.scheduler.drop_abandoned();
                 answer(done, ());
@@ -95,8 +102,13 @@ impl<O: Ops> EngineCore<O> {
                 self.staging.lend(self.model.parameters.clone());
                 answer(done, self.model.parameters.is_some());
             }
-            Command::Exchange { version, same, done } => {
-                answer(done, self.exchange(version, same));
+            Command::Exchange { version, weights, done } => {
+                answer(done, self.exchange(version, weights));
+            }
+            Command::Overwrite { tensors, done } => answer(done, self.overwrite(tensors)),
+            Command::GiveUp { reason, done } => {
+                self.give_up(&reason);
+                answer(done, ());
             }
             Command::Sleep { parts, drop, done } => answer(done, self.sleep(parts, drop)),
             Command::Wake { parts, done } => answer(done, self.wake(parts)),
@@ -113,7 +125,7 @@ impl<O: Ops> EngineCore<O> {
 
     fn pause(&mut self, mode: PauseMode, clear: bool, done: oneshot::Sender<bool>) {
         let mut status = self.status.lock();
-        let cannot_run = status.asleep.any() || !status.loaded;
+        let cannot_run = status.asleep.any() || status.weights != WeightState::Whole;
         if mode == PauseMode::Wait && cannot_run && !self.scheduler.is_idle() {
             // The running replies would never end.
             return answer(done, false);
@@ -126,7 +138,7 @@ impl<O: Ops> EngineCore<O> {
         self.pause.clears_prefixes |= clear;
         match mode {
             PauseMode::Abort => {
-                self.scheduler.abort_all();
+                self.scheduler.end_all(&FinishReason::Aborted);
             }
             PauseMode::Recompute => self.scheduler.preempt_all(),
             PauseMode::Wait | PauseMode::Keep => {}
@@ -156,17 +168,19 @@ impl<O: Ops> EngineCore<O> {
         self.pause.answer_draining(false);
     }
 
-    /// Takes the staged weights. Returns the time during which generation stopped.
-    fn exchange(&mut self, version: Arc<str>, same: bool) -> Result<Duration, ModelError> {
-        let start = Instant::now();
+    /// Serves other weights, or the same under another label. Returns the time during which
+    /// generation stopped.
+    fn exchange(&mut self, version: Arc<str>, new: NewWeights) -> Result<Duration, ModelError> {
+        let start = self.end_change().unwrap_or_else(Instant::now);
         let mut staged = self.staging.take_staged();
-        if !same {
-            let replaced = match &mut staged {
-                Some(staged) => self.model.replace(staged),
-                None => Err(ModelError::NothingStaged),
+        if new != NewWeights::Same {
+            let exchanged = match (new, &mut staged) {
+                (NewWeights::Written, _) => self.model.mend(),
+                (_, Some(staged)) => self.model.replace(staged),
+                (_, None) => Err(ModelError::NothingStaged),
             };
-            self.status.lock().loaded = self.model.parameters.is_some();
-            replaced?;
+            self.note_weights();
+            exchanged?;
             self.weights += 1;
             self.scheduler.prepare_for_new_weights(!self.pause.keep_cache);
         }
@@ -178,7 +192,51 @@ impl<O: Ops> EngineCore<O> {
         Ok(stopped)
     }
 
+    /// Tells other threads whether there are weights.
+    fn note_weights(&self) {
+        let is_whole = self.model.parameters.is_some();
+        self.status.lock().weights =
+            if is_whole { WeightState::Whole } else { WeightState::Absent };
+    }
+
+    /// Ends the pause by an update in place. Returns its start, if there was one.
+    fn end_change(&mut self) -> Option<Instant> {
+        let start = self.changing_since.take()?;
+        let mut status = self.status.lock();
+        if status.paused.is_none() && !status.asleep.any() {
+            status.pauses.end(Instant::now());
+        }
+        Some(start)
+    }
+
+    /// Writes tensors over the weights. Replies stand still from then on.
+    fn overwrite(&mut self, tensors: BTreeMap<String, Elements>) -> Result<(), ModelError> {
+        self.staging.lend(None);
+        let written = self.model.overwrite(tensors);
+        if self.model.is_torn() {
+            let mut status = self.status.lock();
+            status.weights = WeightState::Changing;
+            let now = Instant::now();
+            status.pauses.begin(now);
+            self.changing_since.get_or_insert(now);
+        }
+        written
+    }
+
+    /// Ends an update in place that will not be finished, and all replies with it: nobody can tell
+    /// when there will be weights.
+    fn give_up(&mut self, reason: &str) {
+        tracing::error!(reason, "an update in place ended half-way; there are no weights");
+        self.status.lock().weights = WeightState::Torn;
+        self.end_change();
+        let reason = format!("an update in place of the weights ended half-way: {reason}");
+        self.scheduler.end_all(&FinishReason::Failed(reason.into()));
+    }
+
     fn sleep(&mut self, parts: SleepTags, drop: bool) -> Result<(), ModelError> {
+        if parts.weights && self.status.lock().weights == WeightState::Changing {
+            return Err(ModelError::Changing);
+        }
         if parts.cache {
             self.scheduler.prepare_for_new_weights(true);
             // Set before the release: if that fails half-way, no step may use what is left.
@@ -189,13 +247,18 @@ impl<O: Ops> EngineCore<O> {
 
         // A reader that is gone must not keep the weights in memory.
         self.staging.lend(None);
+        if parts.weights {
+            self.model.drop_torn();
+        }
         if drop {
             self.model.parameters = None;
         }
         let offloaded = if parts.weights { self.model.offload() } else { Ok(()) };
 
+        if parts.weights {
+            self.note_weights();
+        }
         let mut status = self.status.lock();
-        status.loaded = self.model.parameters.is_some();
         offloaded?;
         self.pause.by_sleep |= parts.scheduling;
         status.asleep.scheduling |= parts.scheduling;

@@ -2,6 +2,7 @@
 //!
 //! Calls and commands come through one bounded channel, in the order in which they were sent.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::error::ModelError;
 use crate::schedule::request::Submission;
+use crate::weights::Elements;
 
 /// A message to the engine thread.
 pub(crate) enum EngineMessage {
@@ -45,6 +47,17 @@ impl SleepTags {
     }
 }
 
+/// The weights that an exchange serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NewWeights {
+    /// Those that serve: only the label changes.
+    Same,
+    /// The staged ones.
+    Staged,
+    /// Those that were written over the ones before.
+    Written,
+}
+
 /// A command to the engine thread. `done` gets the answer once the command is carried out.
 pub(crate) enum Command {
     /// Gives the weights another label.
@@ -64,9 +77,16 @@ pub(crate) enum Command {
     ResetPrefixes { running: bool, done: oneshot::Sender<()> },
     /// Lends the weights for reading. Answers false if there are none.
     Lend { done: oneshot::Sender<bool> },
-    /// Takes the staged weights. If they are the `same`, only the label changes. Answers with the
-    /// time during which generation stopped.
-    Exchange { version: Arc<str>, same: bool, done: oneshot::Sender<Result<Duration, ModelError>> },
+    /// Serves other weights. Answers with the time during which generation stopped.
+    Exchange {
+        version: Arc<str>,
+        weights: NewWeights,
+        done: oneshot::Sender<Result<Duration, ModelError>>,
+    },
+    /// Writes tensors over the weights, without which nothing is sampled until an exchange.
+    Overwrite { tensors: BTreeMap<String, Elements>, done: oneshot::Sender<Result<(), ModelError>> },
+    /// Ends an update that has written over some of the weights, and will not be finished.
+    GiveUp { reason: Arc<str>, done: oneshot::Sender<()> },
     /// Frees memory. Weights move to the host's memory, or are dropped with `drop`.
     Sleep { parts: SleepTags, drop: bool, done: oneshot::Sender<Result<(), ModelError>> },
     /// Allocates memory again. Generation resumes once no part sleeps. Answers with the parts that

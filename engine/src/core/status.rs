@@ -14,6 +14,27 @@ const DEVICE_LOST: &str = "the GPU failed, and this process cannot use it again;
 const DEVICE_HUNG: &str = "the GPU has not ended a step for longer than --step-timeout; the log \
      says since when, and if the GPU does not go on, a restart ends that";
 
+/// The refusal of calls while there are no weights.
+const NO_WEIGHTS: &str = "the engine has no weights after a sleep of level 2; \
+     `POST /update_weights` with all of them ends that";
+
+/// The refusal of calls after an update in place that was not finished.
+const TORN_WEIGHTS: &str = "the engine has no weights: an update in place ended half-way, and the \
+     log has the reason; an update with all of them ends that";
+
+/// The state of an engine's weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WeightState {
+    /// Steps can use them.
+    Whole,
+    /// There are none: a deep sleep dropped them, or an exchange failed.
+    Absent,
+    /// An update in place writes over them. Calls wait for its end.
+    Changing,
+    /// An update in place ended half-way. A later one of all tensors may write over what is left.
+    Torn,
+}
+
 /// The status of an engine.
 #[derive(Clone, Debug)]
 pub(crate) struct EngineStatus {
@@ -22,8 +43,7 @@ pub(crate) struct EngineStatus {
     pub(crate) paused: Option<PauseMode>,
     pub(crate) pauses: PauseTimes,
     pub(crate) asleep: SleepTags,
-    /// True if there are weights.
-    pub(crate) loaded: bool,
+    pub(crate) weights: WeightState,
     /// True if the device failed for good.
     pub(crate) lost: bool,
     /// True if the device runs a step for longer than it may.
@@ -43,11 +63,10 @@ impl EngineStatus {
         if self.asleep.any() {
             return Some("the engine is asleep; `POST /wake_up` ends that");
         }
-        if !self.loaded {
-            return Some(
-                "the engine has no weights after a sleep of level 2; \
-                 `POST /update_weights` with all of them ends that",
-            );
+        match self.weights {
+            WeightState::Absent => return Some(NO_WEIGHTS),
+            WeightState::Torn => return Some(TORN_WEIGHTS),
+            WeightState::Whole | WeightState::Changing => {}
         }
         match self.paused {
             Some(PauseMode::Abort | PauseMode::Wait) => {
@@ -104,7 +123,7 @@ impl SharedStatus {
             paused: None,
             pauses: PauseTimes::default(),
             asleep: SleepTags::default(),
-            loaded: true,
+            weights: WeightState::Whole,
             lost: false,
             hung: false,
         };

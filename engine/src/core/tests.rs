@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::*;
-use crate::core::message::{Command, PauseMode};
+use crate::core::message::{Command, NewWeights, PauseMode};
 use crate::model::ModelCapacity;
 use crate::model::folder::ModelFolder;
 use crate::model::forward::Scratch;
@@ -594,7 +594,7 @@ impl<O: Ops> TestEngine<O> {
         self.command(Command::Pause { mode: PauseMode::Keep, clear, done });
         let (done, mut answer) = oneshot::channel();
         let version = Arc::from(number.to_string());
-        self.command(Command::Exchange { version, same: false, done });
+        self.command(Command::Exchange { version, weights: NewWeights::Staged, done });
         answer.try_recv().unwrap().unwrap();
         let (done, _) = oneshot::channel();
         self.command(Command::Resume { done });

@@ -1,14 +1,14 @@
 //! The weights of a model on a device.
 //!
 //! Matrices that take the same input are laid out as one, so that a step reads its input once.
-
 //!
 //! - [`attention`], [`delta`]: the weights that mix positions, in two kinds of layers.
-//! - [`loader`]: places tensors by name.
+//! - [`loader`]: places tensors by name. [`overwrite`]: writes over those that were placed.
 
 mod attention;
 mod delta;
 mod loader;
+mod overwrite;
 
 use std::ops::Range;
 

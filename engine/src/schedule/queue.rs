@@ -6,8 +6,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
 use std::time::Instant;
 
 use super::request::{FinishReason, QueuedChoice, Request, Submission};
@@ -150,14 +148,19 @@ impl Queue {
         }
     }
 
-    /// Marks everything that waits as aborted.
-    pub(crate) fn abort_all(&self) {
-        for level in self.levels.values() {
-            let choices = level.calls.iter().flat_map(|call| &call.choices);
-            let new = choices.map(|choice| &choice.request);
-            let preempted = level.preempted.iter().map(|sequence| &sequence.request);
-            new.chain(preempted).for_each(|one| one.aborted.store(true, Ordering::Relaxed));
+    /// Ends everything that waits. Returns the number of choices.
+    pub(crate) fn end_all(&mut self, finish: &FinishReason) -> usize {
+        for level in std::mem::take(&mut self.levels).into_values() {
+            for QueuedChoice { request, output, .. } in
+                level.calls.into_iter().flat_map(|call| call.choices)
+            {
+                output.end(request.index, finish.clone());
+            }
+            for sequence in level.preempted {
+                sequence.end(finish.clone());
+            }
         }
+        std::mem::take(&mut self.len)
     }
 
     /// Drops choices whose caller is gone, and ends those that were aborted. Returns their number.

@@ -16,6 +16,7 @@ use crate::core::message::Command;
 use crate::core::message::EngineMessage;
 use crate::core::status::EngineStatus;
 use crate::core::status::SharedStatus;
+use crate::core::status::WeightState;
 use crate::sample::mix;
 use crate::schedule::pace::QueuePace;
 use crate::schedule::pace::QueuePlace;
@@ -233,7 +234,8 @@ impl EngineClient {
 
     /// Has the places of callers that left freed, if the engine is paused and no step does that.
     fn request_sweep(&self) {
-        if self.status().paused.is_none() {
+        let status = self.status();
+        if status.paused.is_none() && status.weights != WeightState::Changing {
             return;
         }
         let Ok(permit) = Arc::clone(&self.commands).try_acquire_owned() else { return };

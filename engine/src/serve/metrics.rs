@@ -14,7 +14,7 @@ use prometheus::proto::{Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily,
 
 use super::calls::{ApiError, HttpCall, HttpReply, typed_reply};
 use super::state::ServerState;
-use crate::core::status::EngineStatus;
+use crate::core::status::{EngineStatus, WeightState};
 use crate::stats::{Histogram, RequestStats, UpdateStats};
 
 /// The content type of the text format.
@@ -113,7 +113,8 @@ fn add_histograms(page: &mut MetricsPage, stats: &RequestStats) {
 
 /// Adds the metrics of weights, pauses and sleep.
 fn add_status(page: &mut MetricsPage, state: &ServerState) {
-    let EngineStatus { version, paused, pauses, asleep, loaded, .. } = state.engine.status();
+    let EngineStatus { version, paused, pauses, asleep, weights, .. } = state.engine.status();
+    let loaded = weights != WeightState::Absent;
     // As in vLLM there is a sample for each state; the one of the present state is 1.
     page.labeled(
         MetricType::GAUGE,

@@ -204,13 +204,14 @@ static WEIGHTS: &[EngineRoute] = &[
         "/start_weight_update",
         handler!(trainer::start),
         "starts an update, and drops one that was started and not finished",
-    ),
+    )
+    .fields(&[trainer::START_FIELDS]),
     control(
         "/update_weights",
         handler!(trainer::update),
         "receives tensors: a folder, a body, or a transport's broadcast",
     )
-    .query(&[Field::string("weight_version")])
+    .query(&[Field::string("weight_version"), Field::string("mode")])
     .fields(&[trainer::UPDATE_FIELDS])
     .other_body(WEIGHTS_TYPE),
     control(

@@ -3,12 +3,16 @@
 //! - `pause`: stops and resumes generation, and puts the engine to sleep.
 //! - `update`: receives weights.
 //! - `apply`: checks the weights that were received, and has the engine serve them.
+//! - `in_place`: writes them over those that serve, as they are received.
+//! - `room`: says what updates will take of a GPU's memory.
 //! - `info`: reports the weights and the configuration.
 
 mod apply;
 mod errors;
+mod in_place;
 mod info;
 mod pause;
+mod room;
 mod task;
 mod update;
 
@@ -18,8 +22,8 @@ pub(super) use pause::{
     reset_prefix_cache, resume, sleep, wake_up,
 };
 pub(super) use update::{
-    CONNECT_FIELDS, FINISH_FIELDS, RENAME_FIELDS, UPDATE_FIELDS, connect, disconnect, finish,
-    push_folder, rename, start, update,
+    CONNECT_FIELDS, FINISH_FIELDS, RENAME_FIELDS, START_FIELDS, UPDATE_FIELDS, connect, disconnect,
+    finish, push_folder, rename, start, update,
 };
 
 use std::sync::Arc;

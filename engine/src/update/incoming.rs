@@ -6,7 +6,8 @@
 
 pub(crate) mod device;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -37,8 +38,26 @@ pub(crate) struct IncomingTensor<'a> {
 /// A tensor that was taken.
 #[derive(Debug)]
 struct TakenTensor {
-    elements: Elements,
+    /// Absent once they went on to where the tensors go.
+    elements: Option<Elements>,
     digest: TensorDigest,
+}
+
+/// The place where tensors go.
+#[derive(Clone, Debug)]
+pub(crate) enum TensorDestination {
+    /// They are kept, to be placed together.
+    Kept,
+    /// They are checked and dropped.
+    Dropped,
+    /// They are written over the weights that serve, as soon as they were checked.
+    Written(Arc<dyn TensorWriter>),
+}
+
+/// Writes tensors over the weights that serve.
+pub(crate) trait TensorWriter: Debug + Send + Sync {
+    /// Writes tensors by name, and waits until they are there. Blocks.
+    fn write(&self, tensors: BTreeMap<String, Elements>) -> Result<(), UpdateError>;
 }
 
 /// The place of a tensor among those of the model.
@@ -66,16 +85,53 @@ pub(crate) struct IncomingWeights {
     /// The digest of a head that arrived although the embedding serves as one, under the name of
     /// the embedding.
     tied_head: Option<TensorDigest>,
+    destination: TensorDestination,
+    /// True once a tensor may have been written over one that served.
+    has_written: bool,
 }
 
 impl IncomingWeights {
     pub(crate) fn new(serving: Arc<WeightManifest>) -> IncomingWeights {
-        IncomingWeights { serving, arrived: BTreeMap::new(), tied_head: None }
+        let (arrived, tied_head, destination) = (BTreeMap::new(), None, TensorDestination::Kept);
+        IncomingWeights { serving, arrived, tied_head, destination, has_written: false }
     }
 
-    /// An empty collection for the same model.
+    /// The same, whose tensors go elsewhere.
+    pub(crate) fn with_destination(self, destination: TensorDestination) -> IncomingWeights {
+        IncomingWeights { destination, ..self }
+    }
+
+    /// An empty collection for the same model and destination.
     pub(super) fn empty(&self) -> IncomingWeights {
-        IncomingWeights::new(Arc::clone(&self.serving))
+        IncomingWeights::new(Arc::clone(&self.serving)).with_destination(self.destination.clone())
+    }
+
+    /// Lets tensors that were taken go on to where they go.
+    pub(crate) fn flush(&mut self) -> Result<(), UpdateError> {
+        if matches!(self.destination, TensorDestination::Kept) {
+            return Ok(());
+        }
+        let waiting = self.arrived.iter_mut().filter_map(|(name, taken)| {
+            taken.elements.take().map(|elements| (name.clone(), elements))
+        });
+        let waiting: BTreeMap<String, Elements> = waiting.collect();
+        match &self.destination {
+            TensorDestination::Written(writer) if !waiting.is_empty() => {
+                self.has_written = true;
+                writer.write(waiting)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns true once a tensor may have been written over one that served.
+    pub(crate) fn has_written(&self) -> bool {
+        self.has_written
+    }
+
+    /// Returns true if tensors are checked and dropped.
+    pub(crate) fn drops(&self) -> bool {
+        matches!(self.destination, TensorDestination::Dropped)
     }
 
     /// Takes one tensor. The same one may come again; a different one of the same name may not.
@@ -122,20 +178,24 @@ impl IncomingWeights {
     pub(crate) fn take_folder(&mut self, folder: &Path) -> Result<(), UpdateError> {
         let files = WeightFiles::open(folder)?;
         let serving = Arc::clone(&self.serving);
-        for (name, digest) in serving.iter() {
-            let tensor = files.take(name, &digest.shape)?;
-            self.insert(name, &digest.shape, tensor)?;
-        }
-
+        let mut expected: Vec<(&str, &[usize])> =
+            serving.iter().map(|(name, digest)| (name, &*digest.shape)).collect();
         // A head beside a tied embedding is read too, to check that the two are equal.
         if serving.get(HEAD).is_none()
             && files.has(HEAD)
             && let Some(embedding) = serving.get(EMBEDDING)
         {
-            let tensor = files.take(HEAD, &embedding.shape)?;
-            self.insert(HEAD, &embedding.shape, tensor)?;
+            expected.push((HEAD, &embedding.shape));
         }
+
+        // What headers can tell is checked before any tensor goes on.
+        expected.iter().try_for_each(|(name, shape)| files.check(name, shape))?;
         files.check_all_taken(false)?;
+        for (name, shape) in expected {
+            let tensor = files.take(name, shape)?;
+            self.insert(name, shape, tensor)?;
+            self.flush()?;
+        }
         Ok(())
     }
 
@@ -151,6 +211,7 @@ impl IncomingWeights {
         {
             return Err(UpdateError::tensor(HEAD, DIFFERENT_TWICE));
         }
+        self.has_written |= other.has_written;
         self.arrived.extend(other.arrived);
         self.tied_head = other.tied_head.or(self.tied_head.take());
         Ok(())
@@ -253,7 +314,8 @@ impl IncomingWeights {
         if place.is_tied {
             self.tied_head = Some(digest);
         } else {
-            self.arrived.insert(name.to_owned(), TakenTensor { elements, digest });
+            let taken = TakenTensor { elements: Some(elements), digest };
+            self.arrived.insert(name.to_owned(), taken);
         }
         Ok(())
     }
@@ -290,10 +352,18 @@ impl IncomingWeights {
         Ok(outcome)
     }
 
+    /// Returns true if an update of these announced tensors is one of all.
+    pub(crate) fn would_be_whole(&self, announced: Vec<String>) -> bool {
+        let served = announced.into_iter().flat_map(|name| self.served_names(name));
+        let served: BTreeSet<String> = served.collect();
+        self.serving.iter().all(|(name, _)| served.contains(name))
+    }
+
     /// The tensors by name, and the manifest of the weights that serve.
     pub(super) fn into_parts(self) -> (BTreeMap<String, Elements>, Arc<WeightManifest>) {
         let arrived = self.arrived.into_iter();
-        (arrived.map(|(name, taken)| (name, taken.elements)).collect(), self.serving)
+        let kept = arrived.filter_map(|(name, taken)| Some((name, taken.elements?)));
+        (kept.collect(), self.serving)
     }
 }
 

@@ -44,6 +44,12 @@ const GROUP_KEY: &str = "broadcast_from/0/0";
 const ALTERNATIVES: &str = "weights can also come as a folder of safetensors (`weight_dir`, or \
                             `update_info.path`), as a body of safetensors, or as a LoRA adapter";
 
+/// The bytes of a packed broadcast that `init_info` asks for; `None` if tensors come one by one.
+pub(crate) fn packed_bytes(info: &Map<String, Value>) -> Option<u64> {
+    let packing = Packing::parse(info, Packing::default()).ok()?;
+    packing.packed.then_some(packing.size as u64)
+}
+
 /// The address of the trainer and the engine's place in its group, from `init_info`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct InitInfo {
@@ -203,7 +209,7 @@ impl Transport for NcclTransport {
         let tensors = plan::announced(info).map_err(invalid)?;
 
         self.arrivals.forget_gone();
-        let mut taken = Ok(());
+        let mut taken = weights.check(&cut(&tensors));
         for broadcast in plan::broadcasts(&tensors, packing) {
             let memory = self.receive_broadcast(broadcast, timeout)?;
             // The trainer sends all broadcasts in any case, so all are received before a refusal.

@@ -24,6 +24,11 @@ impl OpenUpdate {
         OpenUpdate { incoming, owed: BTreeSet::new(), has_unread_call: false }
     }
 
+    /// Returns true once a tensor may have been written over one that served.
+    pub(crate) fn has_written(&self) -> bool {
+        self.incoming.has_written()
+    }
+
     /// The tensors so far.
     pub(crate) fn incoming(&self) -> &IncomingWeights {
         &self.incoming

@@ -26,6 +26,9 @@ pub(crate) trait StagingArea: Send + Sync {
     /// tensors.
     fn inspect(&self, manifest: &WeightManifest) -> Result<WeightManifest, UpdateError>;
 
+    /// Returns the free and all bytes of the device's memory; `None` on the CPU.
+    fn memory(&self) -> Result<Option<[u64; 2]>, UpdateError>;
+
     /// Drops the lent and the staged weights.
     fn clear(&self);
 }
@@ -90,7 +93,7 @@ impl<O: Ops> StagingArea for WeightStaging<O> {
     fn inspect(&self, manifest: &WeightManifest) -> Result<WeightManifest, UpdateError> {
         let ops = lock(&self.ops);
         let Some(lent) = lock(&self.lent).clone() else {
-            let reason = "the engine has no weights while it sleeps";
+            let reason = "the engine has no weights now";
             return Err(UpdateError::Weights(reason.into()));
         };
         let mut found = WeightManifest::default();
@@ -100,6 +103,11 @@ impl<O: Ops> StagingArea for WeightStaging<O> {
             found.insert(name, TensorDigest::of(name, &digest.shape, &tensor));
         }
         Ok(found)
+    }
+
+    fn memory(&self) -> Result<Option<[u64; 2]>, UpdateError> {
+        let memory = lock(&self.ops).memory();
+        memory.map_err(|error| UpdateError::Device(error.to_string()))
     }
 
     fn clear(&self) {

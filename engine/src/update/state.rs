@@ -59,7 +59,9 @@ impl WeightUpdates {
             last: None,
             finished: None,
             transport: None,
+            is_torn: false,
         };
+
         WeightUpdates {
             staging,
             dtype,
@@ -159,6 +161,8 @@ pub(crate) struct UpdateState {
     /// The same, if it ended with a finish and nothing was begun since.
     pub(crate) finished: Option<UpdateReceipt>,
     pub(crate) transport: Option<Box<dyn Transport>>,
+    /// True after an update in place ended half-way: the next one must be of all tensors.
+    pub(crate) is_torn: bool,
 }
 
 /// An update that was done.

@@ -214,8 +214,15 @@ impl WeightFiles {
     }
 }
 
-impl TensorSource for WeightFiles {
-    fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
+impl WeightFiles {
+    /// Checks a tensor by its header, and counts it as taken.
+    pub(crate) fn check(&self, name: &str, shape: &[usize]) -> Result<(), LoadError> {
+        self.checked(name, shape).map(drop)
+    }
+
+    /// Finds a tensor of this shape, and counts it as taken: those that never are, are refused at
+    /// the end of loading.
+    fn checked(&self, name: &str, shape: &[usize]) -> Result<&StoredTensor, LoadError> {
         let Some(stored) = self.tensors.get(name) else {
             let (name, path) = (name.to_owned(), self.list.clone());
             return Err(LoadError::MissingTensor { name, path });
@@ -225,22 +232,31 @@ impl TensorSource for WeightFiles {
             let reason = format!("its shape is {found:?}, but `config.json` implies {shape:?}");
             return Err(self.refusal(name, stored, reason));
         }
+        if !matches!(stored.info.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16) {
+            return Err(self.wrong_type(name, stored));
+        }
+        self.taken.borrow_mut().insert(name.to_owned());
+        Ok(stored)
+    }
 
-        let tensor = match stored.info.dtype {
-            Dtype::F32 => Tensor::F32(decode(&self.read(stored)?, f32::from_le_bytes)),
-            Dtype::BF16 => Tensor::Bf16(decode(&self.read(stored)?, u16::from_le_bytes)),
+    fn wrong_type(&self, name: &str, stored: &StoredTensor) -> LoadError {
+        let reason = format!("its type is {:?}; supported: F32, BF16, F16", stored.info.dtype);
+        self.refusal(name, stored, reason)
+    }
+}
+
+impl TensorSource for WeightFiles {
+    fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
+        let stored = self.checked(name, shape)?;
+        match stored.info.dtype {
+            Dtype::F32 => Ok(Tensor::F32(decode(&self.read(stored)?, f32::from_le_bytes))),
+            Dtype::BF16 => Ok(Tensor::Bf16(decode(&self.read(stored)?, u16::from_le_bytes))),
             Dtype::F16 => {
                 let bytes = self.read(stored)?;
-                Tensor::F32(decode(&bytes, |half| f16::from_le_bytes(half).to_f32()))
+                Ok(Tensor::F32(decode(&bytes, |half| f16::from_le_bytes(half).to_f32())))
             }
-            other => {
-                let reason = format!("its type is {other:?}; supported: F32, BF16, F16");
-                return Err(self.refusal(name, stored, reason));
-            }
-        };
-        // Tensors that are never taken are refused at the end of loading.
-        self.taken.borrow_mut().insert(name.to_owned());
-        Ok(tensor)
+            _ => Err(self.wrong_type(name, stored)),
+        }
     }
 
     fn tied_head(&self, shape: &[usize]) -> Result<Option<Tensor>, LoadError> {

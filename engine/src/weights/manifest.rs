@@ -114,6 +114,14 @@ impl WeightManifest {
         hasher.finalize().to_hex().to_string()
     }
 
+    /// The bytes of each tensor as it is served.
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> {
+        self.0.values().map(|digest| {
+            let element = if digest.element_type == ServedType::Bf16 { 2 } else { 4 };
+            digest.shape.iter().map(|side| *side as u64).product::<u64>() * element
+        })
+    }
+
     /// The type of the weights, in torch's spelling.
     pub(crate) fn dtype(&self) -> &'static str {
         match self.get("model.embed_tokens.weight").map(|digest| digest.element_type) {

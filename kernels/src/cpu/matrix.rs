@@ -3,7 +3,7 @@
 
 use super::memory::zeros;
 use super::simd::vector::LANES;
-use crate::bf16::widen;
+use crate::bf16::{narrow, widen};
 use crate::op::{OpError, Values};
 
 /// Panels that are interleaved in memory.
@@ -52,16 +52,7 @@ impl CpuMatrix {
         let len = rows.next_multiple_of(LANES) * columns.next_multiple_of(2);
         let elements = PanelElements::Bf16(zeros("matrix", len)?);
         let mut matrix = CpuMatrix { elements, rows, columns };
-        let mut index = 0;
-        for part in parts {
-            let Values::Bf16(values) = part else { continue };
-            for row in values.chunks_exact(columns) {
-                let offsets = matrix.offsets(index);
-                let PanelElements::Bf16(to) = &mut matrix.elements else { continue };
-                write_row(row, offsets, to);
-                index += 1;
-            }
-        }
+        matrix.write(0, parts);
         Ok(matrix)
     }
 
@@ -69,20 +60,31 @@ impl CpuMatrix {
         let len = rows.next_multiple_of(LANES) * columns;
         let elements = PanelElements::F32(zeros("matrix", len)?);
         let mut matrix = CpuMatrix { elements, rows, columns };
-        let mut index = 0;
-        for part in parts {
-            let wide = match part {
-                Values::F32(values) => values.to_vec(),
-                Values::Bf16(values) => values.iter().map(|bits| widen(*bits)).collect(),
-            };
-            for row in wide.chunks_exact(columns) {
-                let offsets = matrix.offsets(index);
-                let PanelElements::F32(to) = &mut matrix.elements else { continue };
-                write_row(row, offsets, to);
-                index += 1;
-            }
-        }
+        matrix.write(0, parts);
         Ok(matrix)
+    }
+
+    /// Writes parts of whole rows, one below another, over the rows from `row` on, in the type of
+    /// the matrix.
+    pub(super) fn write(&mut self, mut row: usize, parts: &[Values<'_>]) {
+        for part in parts {
+            let count = part.len() / self.columns.max(1);
+            let offsets: Vec<RowOffsets> =
+                (row..row + count).map(|index| self.offsets(index)).collect();
+            match (&mut self.elements, part) {
+                (PanelElements::Bf16(to), Values::Bf16(values)) => write_rows(values, &offsets, to),
+                (PanelElements::Bf16(to), Values::F32(values)) => {
+                    let narrow: Vec<u16> = values.iter().map(|value| narrow(*value)).collect();
+                    write_rows(&narrow, &offsets, to);
+                }
+                (PanelElements::F32(to), Values::F32(values)) => write_rows(values, &offsets, to),
+                (PanelElements::F32(to), Values::Bf16(values)) => {
+                    let wide: Vec<f32> = values.iter().map(|bits| widen(*bits)).collect();
+                    write_rows(&wide, &offsets, to);
+                }
+            }
+            row += count;
+        }
     }
 
     /// Number of rows, which are the columns of a product.
@@ -166,8 +168,11 @@ impl RowOffsets {
     }
 }
 
-fn write_row<T: Copy>(row: &[T], offsets: RowOffsets, to: &mut [T]) {
-    for (value, at) in row.iter().zip(offsets.iter()) {
-        to[at] = *value;
+fn write_rows<T: Copy>(values: &[T], rows: &[RowOffsets], to: &mut [T]) {
+    let Some(first) = rows.first() else { return };
+    for (row, offsets) in values.chunks_exact(first.columns).zip(rows) {
+        for (value, at) in row.iter().zip(offsets.iter()) {
+            to[at] = *value;
+        }
     }
 }

@@ -13,8 +13,8 @@ use super::shared::SharedSlice;
 use super::{Cpu, dispatch};
 use crate::op::{
     ConvolutionInputs, DeltaHeads, DeltaInputs, EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads,
-    LayerPages, LayerRouting, LayerStates, LowRank, OpError, Ops, Residual, RmsNorm, Rotation,
-    Step, Values, check_index, check_len, check_multiple,
+    LayerPages, LayerRouting, LayerStates, LowRank, MatrixPart, OpError, Ops, Residual, RmsNorm,
+    Rotation, Step, Values, check_index, check_len, check_multiple, check_rows, with_host_parts,
 };
 
 impl Ops for Cpu {
@@ -61,6 +61,20 @@ impl Ops for Cpu {
         Ok(())
     }
 
+    fn write_buffer(
+        &self,
+        buffer: &mut Vec<f32>,
+        start: usize,
+        values: &[f32],
+    ) -> Result<(), OpError> {
+        let (op, rows, index) = ("write_buffer", buffer.len(), start + values.len());
+        let Some(to) = buffer.get_mut(start..index) else {
+            return Err(OpError::Index { op, index, rows });
+        };
+        to.copy_from_slice(values);
+        Ok(())
+    }
+
     fn replace_buffer(&self, live: &mut Vec<f32>, staged: &mut Vec<f32>) -> Result<(), OpError> {
         check_len("replace_buffer", "staged", staged.len(), live.len())?;
         std::mem::swap(live, staged);
@@ -101,6 +115,25 @@ impl Ops for Cpu {
         check_len("replace_matrix", "staged", staged.columns(), live.columns())?;
         std::mem::swap(live, staged);
         Ok(())
+    }
+
+    fn write_matrix(
+        &self,
+        matrix: &mut CpuMatrix,
+        row: usize,
+        parts: &[MatrixPart<'_>],
+    ) -> Result<(), OpError> {
+        let count = parts.iter().map(MatrixPart::len).sum();
+        check_rows(
+            "write_matrix",
+            row,
+            check_multiple("write_matrix", "parts", count, matrix.columns())?,
+            matrix.rows(),
+        )?;
+        with_host_parts(parts, |values| {
+            matrix.write(row, values);
+            Ok(())
+        })
     }
 
     fn adapters(

@@ -1,5 +1,6 @@
 //! One GPU: its context, a stream, and its properties.
 
+pub(super) mod arena;
 pub(super) mod event;
 pub(super) mod graph;
 pub(super) mod library;

@@ -52,6 +52,11 @@ impl Ops for Cuda {
         Ok(Some((free as u64).saturating_sub(reserved)))
     }
 
+    fn memory(&self) -> Result<Option<[u64; 2]>, OpError> {
+        let (free, total) = self.device.memory().map_err(op_error("memory"))?;
+        Ok(Some([free as u64, total as u64]))
+    }
+
     fn limits(&self) -> DeviceLimits {
         let total = self.device.memory().map_or(0, |(_, total)| total);
         let usual_rows = grid::usual_rows(self.device.capability(), total);
@@ -122,6 +127,15 @@ impl Ops for Cuda {
         self.replace(&mut live.storage, &mut staged.storage, "replace_buffer")
     }
 
+    fn write_buffer(
+        &self,
+        buffer: &mut CudaBuffer,
+        start: usize,
+        values: &[f32],
+    ) -> Result<(), OpError> {
+        self.write_vector(buffer, start, values)
+    }
+
     fn move_buffer(&self, buffer: &mut CudaBuffer, to: Placement) -> Result<(), OpError> {
         self.move_storage(&mut buffer.storage, to, "move_buffer")
     }
@@ -162,6 +176,15 @@ impl Ops for Cuda {
         staged: &mut CudaMatrix,
     ) -> Result<(), OpError> {
         self.replace(&mut live.storage, &mut staged.storage, "replace_matrix")
+    }
+
+    fn write_matrix(
+        &self,
+        matrix: &mut CudaMatrix,
+        row: usize,
+        parts: &[MatrixPart<'_>],
+    ) -> Result<(), OpError> {
+        self.write_matrix_rows(matrix, row, parts)
     }
 
     fn move_matrix(&self, matrix: &mut CudaMatrix, to: Placement) -> Result<(), OpError> {

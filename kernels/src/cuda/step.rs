@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::cublaslt::CublasLt;
+use super::device::arena::PinnedArena;
 use super::device::event::CudaEvent;
 use super::device::graph::Graph;
 use super::device::memory::Pinned;
@@ -66,6 +67,8 @@ pub struct Cuda {
     deterministic: bool,
     /// True if weights may stay on the host for want of memory on the device.
     pub(super) spills: bool,
+    /// The host's memory for weights that leave the device.
+    pub(super) arena: PinnedArena,
     /// The running step, and its words on the device.
     pub(super) plan: StepPlan,
     pub(super) words: Storage,
@@ -183,6 +186,7 @@ impl Cuda {
             eager: options.eager,
             deterministic: options.deterministic,
             spills: false,
+            arena: PinnedArena::default(),
             plan: StepPlan::default(),
             words: Storage::new(&device, 0)?,
             uploads: [Upload::new(&device)?, Upload::new(&device)?],

@@ -1,11 +1,13 @@
 //! The tensors of the GPU: buffers, weight matrices, and pages of keys and values.
 
 use std::any::Any;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::bf16::narrow;
 use crate::cuda::arrival::ArrivedValues;
 use crate::cuda::device::Device;
+use crate::cuda::device::arena::{PinnedArena, PinnedBytes};
 use crate::cuda::device::memory::Memory;
 use crate::cuda::element_type::ElementType;
 use crate::cuda::error::CudaError;
@@ -23,7 +25,35 @@ pub(crate) struct Storage {
     /// Set once a launch has used the address.
     launched: AtomicBool,
     /// The bytes while they are on the host; the device then has none of them.
-    offloaded: Option<Vec<u8>>,
+    offloaded: Option<HostBytes>,
+}
+
+/// Bytes in the memory of the host.
+#[derive(Debug)]
+enum HostBytes {
+    Pinned(PinnedBytes),
+    /// In memory that the driver has to copy once more.
+    Pageable(Vec<u8>),
+}
+
+impl Deref for HostBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            HostBytes::Pinned(bytes) => bytes,
+            HostBytes::Pageable(bytes) => bytes,
+        }
+    }
+}
+
+impl DerefMut for HostBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            HostBytes::Pinned(bytes) => bytes,
+            HostBytes::Pageable(bytes) => bytes,
+        }
+    }
 }
 
 impl Storage {
@@ -37,7 +67,7 @@ impl Storage {
     }
 
     /// Keeps bytes on the host.
-    fn on_host(device: &Device, bytes: Vec<u8>) -> Result<Storage, CudaError> {
+    fn on_host(device: &Device, bytes: HostBytes) -> Result<Storage, CudaError> {
         let mut storage = Storage::new(device, 0)?;
         storage.offloaded = Some(bytes);
         Ok(storage)
@@ -58,15 +88,27 @@ impl Storage {
         self.offloaded.as_deref()
     }
 
+    /// Returns the bytes if they are on the host, to be changed there.
+    pub(crate) fn offloaded_mut(&mut self) -> Option<&mut [u8]> {
+        self.offloaded.as_deref_mut()
+    }
+
     /// Number of bytes, on the device or on the host.
     pub(crate) fn bytes(&self) -> usize {
-        self.offloaded.as_ref().map_or(self.memory.bytes(), Vec::len)
+        self.offloaded().map_or(self.memory.bytes(), <[u8]>::len)
     }
 
     /// Moves the bytes to the host and frees the device's memory. No running work may write them.
-    pub(crate) fn offload(&mut self) -> Result<(), CudaError> {
+    /// If the host cannot pin so much memory, it keeps them in other memory.
+    pub(crate) fn offload(&mut self, arena: &PinnedArena) -> Result<(), CudaError> {
         if self.offloaded.is_none() {
-            let bytes = self.memory.to_vec()?;
+            let bytes = match arena.take(self.memory.device(), self.memory.bytes()) {
+                Ok(mut bytes) => {
+                    self.memory.read(0, &mut bytes)?;
+                    HostBytes::Pinned(bytes)
+                }
+                Err(_) => HostBytes::Pageable(self.memory.to_vec()?),
+            };
             *self = Storage::on_host(&self.memory.device().clone(), bytes)?;
         }
         Ok(())
@@ -133,7 +175,7 @@ impl CudaBuffer {
             Ok(memory) => Storage::from_memory(memory),
             Err(CudaError::Memory { .. }) if spill => {
                 let bytes = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
-                Storage::on_host(device, bytes)?
+                Storage::on_host(device, HostBytes::Pageable(bytes))?
             }
             Err(error) => return Err(error),
         };
@@ -175,20 +217,35 @@ impl CudaMatrix {
                 for part in parts {
                     bytes.extend(part_to_bf16(*part)?.into_iter().flat_map(u16::to_ne_bytes));
                 }
+                let bytes = HostBytes::Pageable(bytes);
                 let storage = Storage::on_host(device, bytes).map_err(failed)?;
                 return Ok(CudaMatrix { storage, rows, columns });
             }
             storage => storage.map_err(failed)?,
         };
 
-        let mut offset = 0;
-        for part in parts {
-            write_part(storage.memory(), offset, *part)?;
-            offset += 2 * part.len();
-        }
+        let mut matrix = CudaMatrix { storage, rows, columns };
+        matrix.write(0, parts)?;
         // Copies within the device may be under way, and other streams will read the matrix.
         device.synchronize().map_err(failed)?;
-        Ok(CudaMatrix { storage, rows, columns })
+        Ok(matrix)
+    }
+
+    /// Starts to write parts, one below another, over the rows from `row` on. They must fit.
+    pub(crate) fn write(&mut self, row: usize, parts: &[MatrixPart<'_>]) -> Result<(), OpError> {
+        let mut offset = 2 * row * self.columns;
+        for part in parts {
+            if let Some(bytes) = self.storage.offloaded_mut() {
+                let elements = bytes[offset..].as_chunks_mut().0;
+                for (to, bits) in elements.iter_mut().zip(part_to_bf16(*part)?) {
+                    *to = bits.to_ne_bytes();
+                }
+            } else {
+                write_part(self.storage.memory(), offset, *part)?;
+            }
+            offset += 2 * part.len();
+        }
+        Ok(())
     }
 }
 

@@ -56,6 +56,19 @@ pub(crate) fn check_len(
     Err(OpError::Shape { op, operand, expected, found })
 }
 
+/// Checks that `count` rows from `row` on are within a table of `rows` rows.
+pub(crate) fn check_rows(
+    op: &'static str,
+    row: usize,
+    count: usize,
+    rows: usize,
+) -> Result<(), OpError> {
+    match row.checked_add(count) {
+        Some(end) if end <= rows => Ok(()),
+        _ => Err(OpError::Index { op, index: row.saturating_add(count), rows }),
+    }
+}
+
 /// Checks that `found` is a multiple of `unit`, which is not zero, and returns how many times.
 pub(crate) fn check_multiple(
     op: &'static str,

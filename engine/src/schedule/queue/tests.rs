@@ -1,6 +1,6 @@
 //! The order of the queue.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use tokio::sync::Semaphore;

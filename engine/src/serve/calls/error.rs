@@ -154,6 +154,11 @@ impl ApiError {
         ApiError::failed("Internal server error")
     }
 
+    /// The same error, which also says what follows from it.
+    pub(crate) fn with_consequence(self, consequence: &str) -> ApiError {
+        ApiError { message: format!("{}; {consequence}", self.message), ..self }
+    }
+
     pub(crate) fn message(&self) -> &str {
         &self.message
     }

@@ -1,5 +1,6 @@
 //! The routes that trainers call.
 
+mod in_place;
 mod info;
 mod killed;
 mod pause;

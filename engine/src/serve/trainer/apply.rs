@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::in_place::KNOWN_LABEL;
 use super::task::run_blocking;
-use crate::core::message::Command;
+use crate::core::message::{Command, NewWeights};
+use crate::core::status::WeightState;
 use crate::serve::calls::ApiError;
 use crate::serve::state::ServerState;
 use crate::stats::add;
@@ -46,10 +48,10 @@ pub(super) fn prepare(
 ) -> Result<PreparedUpdate, ApiError> {
     let folder = name.folder.as_deref();
     let label = name.label.as_deref();
-    let loaded = state.engine.status().loaded;
+    let weights = state.engine.status().weights;
     let ledger = staging.outcome()?;
     let checksum = ledger.checksum();
-    let is_same = loaded && checksum == book.version.checksum;
+    let is_same = weights == WeightState::Whole && checksum == book.version.checksum;
 
     // A folder that comes again under the same name was pushed by a client that lost the answer.
     let earlier = book.last.as_ref().filter(|last| {
@@ -62,8 +64,8 @@ pub(super) fn prepare(
 
     let label =
         state.updates.choose_label(LabelWish { asked: label, folder }, book.done, &checksum)?;
-    // After a sleep of level 2 there are no weights that missing tensors could keep.
-    if !loaded && !staging.is_whole() {
+    // There may be no weights that missing tensors could keep.
+    if (book.is_torn || weights == WeightState::Absent) && !staging.is_whole() {
         let reason = "the engine has no weights, so an update must be of all tensors";
         return Err(ApiError::bad_request(reason));
     }
@@ -84,13 +86,14 @@ pub(super) async fn apply(
         add(&stats.repeated, 1);
         return Ok(receipt);
     }
-    if !is_same {
-        stage(state, staging).await?;
-    }
+    let weights = match is_same {
+        true => NewWeights::Same,
+        false => place(state, staging).await?,
+    };
 
     // The label must be known before any token is sampled under it.
     let is_new = state.updates.remember(&version);
-    let pause = exchange(state, &version, is_same).await.inspect_err(|_| {
+    let pause = exchange(state, &version, weights).await.inspect_err(|_| {
         if is_new {
             state.updates.forget(&version.label);
         }
@@ -98,6 +101,7 @@ pub(super) async fn apply(
     book.done += 1;
     book.manifest = Arc::new(ledger);
     book.version = version.clone();
+    book.is_torn = false;
 
     // The receipt answers the same update again, should its answer be lost.
     let pause_us = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
@@ -107,6 +111,18 @@ pub(super) async fn apply(
     book.last = Some(receipt.clone());
     tracing::info!(version = receipt.version.label, pause_us, "weights were updated");
     Ok(receipt)
+}
+
+/// Brings the tensors to where the engine thread takes them, unless they are there.
+async fn place(state: &ServerState, staging: IncomingWeights) -> Result<NewWeights, ApiError> {
+    if staging.drops() {
+        return Err(ApiError::conflict(KNOWN_LABEL));
+    }
+    if staging.has_written() {
+        return Ok(NewWeights::Written);
+    }
+    stage(state, staging).await?;
+    Ok(NewWeights::Staged)
 }
 
 /// Lays the tensors out beside the weights that serve.
@@ -128,12 +144,12 @@ async fn stage(state: &ServerState, staging: IncomingWeights) -> Result<(), ApiE
 async fn exchange(
     state: &ServerState,
     version: &WeightVersion,
-    is_same: bool,
+    weights: NewWeights,
 ) -> Result<Duration, ApiError> {
     state.adapters.record_versions_over(version, &state.updates);
     let label: Arc<str> = Arc::from(version.label.as_str());
     let exchanged =
-        state.engine.send(|done| Command::Exchange { version: label, same: is_same, done }).await?;
+        state.engine.send(|done| Command::Exchange { version: label, weights, done }).await?;
 
     // Freeing the weights that served before takes a while, so no other call waits for it.
     let area = Arc::clone(&state.updates.staging);

@@ -10,6 +10,8 @@ use super::task::{BookGuard, lock_book, run_blocking, run_to_end};
 use crate::core::message::Command;
 use crate::core::message::PauseMode;
 use crate::core::message::SleepTags;
+use crate::core::status::WeightState;
+use crate::error::ModelError;
 use crate::serve::calls::{ApiError, HttpCall, HttpReply, json_reply};
 use crate::serve::engine_client::EngineClient;
 use crate::serve::state::ServerState;
@@ -124,6 +126,9 @@ pub(crate) async fn sleep(state: &Arc<ServerState>, call: HttpCall) -> Result<Ht
     };
     let mode = parse_mode(&query)?;
 
+    if level > 0 && state.engine.status().weights == WeightState::Changing {
+        return Err(ApiError::conflict(ModelError::Changing));
+    }
     // A caller that disconnects must not leave the engine half asleep.
     let state = Arc::clone(state);
     run_to_end(async move {

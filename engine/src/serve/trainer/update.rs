@@ -7,20 +7,25 @@ use std::path::Path;
 use std::sync::Arc;
 
 use http::api::schema::Field;
+use hyper::StatusCode;
 use kernels::Placement;
 use safetensors::SafeTensors;
 use serde_json::{Map, Value, json};
 
 use super::apply::{UpdateName, apply, prepare};
+use super::in_place::{self, give_up_after};
+use super::room::describe_updates;
 use super::task::{BookGuard, lock_book, run_blocking, run_to_end};
 use crate::bounds::LABEL_BYTES_MAX;
 use crate::core::message::Command;
+use crate::options::UpdateMode;
 use crate::serve::calls::{ApiError, Fields, HttpCall, HttpReply, json_reply};
 use crate::serve::state::ServerState;
 use crate::stats::add;
 use crate::update::IncomingWeights;
 use crate::update::LabelWish;
 use crate::update::OpenUpdate;
+use crate::update::TensorDestination;
 use crate::update::UpdateError;
 use crate::update::UpdateReceipt;
 use crate::update::UpdateState;
@@ -30,8 +35,12 @@ use crate::weights::root::WeightsRoot;
 /// The fields of `/init_weight_transfer_engine`.
 pub(crate) const CONNECT_FIELDS: &[Field] = &[Field::object("init_info")];
 
+/// The fields of `/start_weight_update`.
+pub(crate) const START_FIELDS: &[Field] = &[Field::string("mode")];
+
 /// The fields of `/update_weights`.
 pub(crate) const UPDATE_FIELDS: &[Field] = &[
+    Field::string("mode"),
     Field::any("update_info"),
     Field::string("weight_dir"),
     Field::string("path"),
@@ -55,6 +64,13 @@ const NONE_STARTED: &str = "no update was started; `POST /start_weight_update` c
 /// The refusal of a transfer without a transport.
 const NOT_CONNECTED: &str = "no transport is connected; `POST /init_weight_transfer_engine` comes \
                              first, or give `update_info.path`";
+
+/// The fields of `update_info` by which vLLM's clients send handles of CUDA IPC.
+const IPC_FIELDS: [&str; 2] = ["ipc_handles", "ipc_handles_pickled"];
+
+/// The refusal of such handles.
+const NO_IPC: &str = "weights by handles of CUDA IPC are not implemented; they can come over NCCL, as \
+                      a folder of safetensors (`update_info.path`), or as a body of safetensors";
 
 /// Counts the error of an update, and passes the result on.
 fn count_error<T>(state: &ServerState, result: Result<T, ApiError>) -> Result<T, ApiError> {
@@ -82,9 +98,9 @@ pub(crate) async fn connect(
         return Err(ApiError::bad_field("init_info", message));
     };
     if info.contains_key("master_address") || info.contains_key("nccl_unique_id_b64") {
-        run_to_end(join_group(Arc::clone(state), info)).await?;
+        run_to_end(join_group(Arc::clone(state), info.clone())).await?;
     }
-    Ok(message_reply("Weight transfer initialized"))
+    Ok(json_reply(&describe_updates(state, &info).await?))
 }
 
 /// Joins the group of a trainer. This may take minutes and blocks no other call. A trainer that
@@ -109,21 +125,28 @@ pub(crate) async fn disconnect(
     state.updates.waits.end();
     let mut book = lock_book(state).await;
     book.transport = None;
-    drop_open_update(&mut book);
+    drop_open_update(state, &mut book).await?;
     Ok(message_reply("Weight transfer shut down"))
 }
 
 /// Handles `/start_weight_update`. An update that was started and not finished is dropped.
-pub(crate) async fn start(state: &Arc<ServerState>, _: HttpCall) -> Result<HttpReply, ApiError> {
+pub(crate) async fn start(state: &Arc<ServerState>, call: HttpCall) -> Result<HttpReply, ApiError> {
+    let mode = in_place::mode_of(state, &call.fields_or_empty()?)?;
     let mut book = lock_book(state).await;
-    drop_open_update(&mut book);
-    book.open = Some(OpenUpdate::new(book.new_incoming()));
+    drop_open_update(state, &mut book).await?;
+    let destination = in_place::destination(state, mode);
+    book.open = Some(OpenUpdate::new(book.new_incoming().with_destination(destination)));
     Ok(message_reply("Weight update started"))
 }
 
-fn drop_open_update(book: &mut UpdateState) {
-    book.open = None;
+async fn drop_open_update(state: &ServerState, book: &mut UpdateState) -> Result<(), ApiError> {
     book.finished = None;
+    match book.open.take() {
+        Some(open) if open.has_written() => {
+            in_place::give_up(state, book, "a later call dropped it").await
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The place that the tensors of a call come from.
@@ -139,17 +162,39 @@ enum WeightSource {
 struct WeightPush {
     source: WeightSource,
     label: Option<String>,
+    /// The mode, if the call is an update of its own.
+    mode: UpdateMode,
 }
 
 impl WeightPush {
-    fn parse(call: HttpCall) -> Result<WeightPush, ApiError> {
+    fn parse(state: &ServerState, call: HttpCall) -> Result<WeightPush, ApiError> {
         if call.is_binary() {
-            let label = call.query()?.get("weight_version").map(str::to_owned);
-            return Ok(WeightPush { source: WeightSource::Body(call.body), label });
+            let query = call.query()?;
+            let label = query.get("weight_version").map(str::to_owned);
+            let mode = in_place::parse_mode(state, query.get("mode"))?;
+            return Ok(WeightPush { source: WeightSource::Body(call.body), label, mode });
         }
         let fields = call.fields_or_empty()?;
         let label = parse_label(&fields, "weight_version")?.or(parse_label(&fields, "version")?);
-        Ok(WeightPush { source: WeightSource::parse(&fields)?, label })
+        let mode = in_place::mode_of(state, &fields)?;
+        Ok(WeightPush { source: WeightSource::parse(&fields)?, label, mode })
+    }
+
+    /// The place where the tensors of an update of this one call go. What would be refused in the
+    /// end must not be written over the weights.
+    fn destination(&self, state: &Arc<ServerState>, book: &UpdateState) -> TensorDestination {
+        let destination = in_place::destination(state, self.mode);
+        if matches!(destination, TensorDestination::Kept) {
+            return destination;
+        }
+        let label = self.label.as_deref();
+        let is_known = label.is_some_and(|label| state.updates.checksum_of(label).is_some());
+        let is_whole = match (&self.source, self.source.names()) {
+            (WeightSource::Folder(_), _) => true,
+            (_, Some(names)) => book.new_incoming().would_be_whole(names),
+            (_, None) => false,
+        };
+        if is_known || !is_whole { TensorDestination::Dropped } else { destination }
     }
 }
 
@@ -170,6 +215,9 @@ impl WeightSource {
             let message = "must be an object: `path` of a folder, or what a transport sends";
             return Err(ApiError::bad_field("update_info", message));
         };
+        if IPC_FIELDS.iter().any(|field| info.contains_key(*field)) {
+            return Err(ApiError::not_implemented(NO_IPC));
+        }
         match info.get("path").or_else(|| info.get("weight_dir")) {
             Some(Value::String(folder)) => Ok(WeightSource::Folder(folder.clone())),
             Some(_) => Err(ApiError::bad_field("update_info.path", "must be a string")),
@@ -241,7 +289,8 @@ fn parse_label(fields: &Fields, name: &str) -> Result<Option<String>, ApiError> 
 /// The result of reading a source; the lock comes back also if that failed.
 struct ReadWeights {
     book: BookGuard,
-    staging: Result<IncomingWeights, UpdateError>,
+    staging: IncomingWeights,
+    result: Result<(), UpdateError>,
 }
 
 /// Reads all tensors of a source into `staging`.
@@ -259,7 +308,8 @@ async fn read_source(
     };
     run_blocking(move || {
         let read = source.read(&root, &mut book, home, &mut staging);
-        ReadWeights { book, staging: read.map(|()| staging) }
+        let result = read.and_then(|()| staging.flush());
+        ReadWeights { book, staging, result }
     })
     .await
 }
@@ -271,7 +321,8 @@ pub(crate) async fn push_folder(
     label: Option<String>,
 ) -> Result<UpdateReceipt, ApiError> {
     let book = lock_book(state).await;
-    push_all(state, book, WeightPush { source: WeightSource::Folder(folder), label }).await
+    let mode = state.model.update_mode;
+    push_all(state, book, WeightPush { source: WeightSource::Folder(folder), label, mode }).await
 }
 
 /// Applies an update of one call. An update that was started is dropped.
@@ -282,13 +333,24 @@ async fn push_all(
 ) -> Result<UpdateReceipt, ApiError> {
     let state = Arc::clone(state);
     run_to_end(async move {
-        drop_open_update(&mut book);
-        let WeightPush { source, label } = push;
+        drop_open_update(&state, &mut book).await?;
+        let destination = push.destination(&state, &book);
+        let empty = book.new_incoming().with_destination(destination);
+        let WeightPush { source, label, .. } = push;
         let name = UpdateName { folder: source.folder(), label };
-        let empty = book.new_incoming();
-        let ReadWeights { mut book, staging } = read_source(&state, book, empty, source).await?;
-        let applied = apply_whole(&state, &mut book, staging, name).await;
-        count_error(&state, applied)
+        let read = read_source(&state, book, empty, source).await?;
+        let ReadWeights { mut book, staging, result } = read;
+
+        let has_written = staging.has_written();
+        let applied = match result {
+            Ok(()) => apply_whole(&state, &mut book, staging, name).await,
+            Err(error) => Err(error.into()),
+        };
+        let settled = match applied {
+            Ok(receipt) => Ok(receipt),
+            Err(error) => Err(give_up_after(&state, &mut book, error, has_written).await),
+        };
+        count_error(&state, settled)
     })
     .await
 }
@@ -296,10 +358,9 @@ async fn push_all(
 async fn apply_whole(
     state: &ServerState,
     book: &mut UpdateState,
-    staging: Result<IncomingWeights, UpdateError>,
+    staging: IncomingWeights,
     name: UpdateName,
 ) -> Result<UpdateReceipt, ApiError> {
-    let staging = staging?;
     if !staging.is_whole() {
         return Err(ApiError::bad_request(NOT_ALL_TENSORS));
     }
@@ -314,7 +375,7 @@ pub(crate) async fn update(
     call: HttpCall,
 ) -> Result<HttpReply, ApiError> {
     const UPDATED: &str = "Weights updated";
-    let push = WeightPush::parse(call)?;
+    let push = WeightPush::parse(state, call)?;
     let mut book = lock_book(state).await;
     let open = if push.label.is_none() { book.open.take() } else { None };
     let Some(mut open) = open else {
@@ -325,11 +386,16 @@ pub(crate) async fn update(
     run_to_end(async move {
         let names = push.source.names();
         let read = read_source(&state, book, open.new_batch(), push.source).await?;
-        let settled = open.add(read.staging, names).map_err(ApiError::from);
+        let ReadWeights { mut book, staging, result } = read;
+        let has_written = open.has_written() || staging.has_written();
+        let settled = open.add(result.map(|()| staging), names).map_err(ApiError::from);
         let tensors = open.incoming().len();
 
-        let mut book = read.book;
         book.open = Some(open);
+        let settled = match settled {
+            Ok(()) => Ok(()),
+            Err(error) => Err(give_up_after(&state, &mut book, error, has_written).await),
+        };
         count_error(&state, settled)?;
         Ok(json_reply(&json!({"message": UPDATED, "tensors": tensors})))
     })
@@ -377,6 +443,10 @@ async fn finish_open(
     };
     match prepared {
         Ok(prepared) => apply(state, book, open.into_incoming(), prepared).await,
+        // Tensors that contradict each other cannot be sent again once they were written.
+        Err(refusal) if open.has_written() && refusal.status() == StatusCode::BAD_REQUEST => {
+            Err(give_up_after(state, book, refusal, true).await)
+        }
         Err(refusal) => {
             book.open = Some(open);
             Err(refusal)

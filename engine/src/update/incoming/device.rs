@@ -54,6 +54,11 @@ impl IncomingWeights {
         plan
     }
 
+    /// Refuses tensors that the model cannot take, by what was announced of them.
+    pub(crate) fn check(&self, announced: &[DeviceTensor<'_>]) -> Result<(), UpdateError> {
+        self.plan(announced).refusal.map_or(Ok(()), Err)
+    }
+
     /// Orders a tensor, or each part of a tensor of all experts.
     fn order_all_of(
         &self,
@@ -120,7 +125,7 @@ impl IncomingWeights {
     pub(crate) fn move_to_host(&self) -> Result<usize, UpdateError> {
         let mut moved = 0;
         for taken in self.arrived.values() {
-            if let Elements::Device(values) = &taken.elements {
+            if let Some(Elements::Device(values)) = &taken.elements {
                 let result = values.arrival().move_to_host();
                 moved += result.map_err(|error| UpdateError::Device(error.to_string()))?;
             }

@@ -9,12 +9,10 @@ use kernels::Placement;
 use kernels::cuda::{Arrival, ArrivedTensor, CudaError, Device, Intake, IntakeOrder, Memory};
 
 use super::device_error;
+use crate::bounds::FREE_PART;
 use crate::update::error::UpdateError;
 use crate::update::incoming::device::DeviceTensor;
 use crate::update::incoming::{IncomingTensor, IncomingWeights};
-
-/// One part in so many of the GPU's memory stays free for steps.
-const FREE_PART: usize = 32;
 
 /// The arrivals of a transport.
 pub(super) struct Arrivals {
@@ -61,12 +59,15 @@ impl Arrivals {
             Ok(arrived) => {
                 self.hold(&arrived);
                 weights.take_arrived(plan, arrived)?;
+                // What goes on from here takes no room.
+                weights.flush()?;
                 self.keep_free(0).map_err(device_error)
             }
             Err(memory) => {
                 let bytes = memory.to_vec().map_err(device_error)?;
                 drop(memory);
-                hand_over_on_host(tensors, &bytes, weights)
+                hand_over_on_host(tensors, &bytes, weights)?;
+                weights.flush()
             }
         }
     }

@@ -268,7 +268,15 @@ pub struct Pinned<T: Pod> {
 // SAFETY: it owns what it points to.
 unsafe impl<T: Pod> Send for Pinned<T> {}
 
+// SAFETY: shared, it only gives out its address, and its numbers to read.
+unsafe impl<T: Pod + Sync> Sync for Pinned<T> {}
+
 impl<T: Pod> Pinned<T> {
+    /// The address of the first number.
+    pub(super) fn start(&self) -> *mut T {
+        self.start
+    }
+
     /// Allocates zeros.
     ///
     /// # Errors

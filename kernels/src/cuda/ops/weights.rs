@@ -9,7 +9,7 @@ use crate::bf16::widen;
 use crate::cuda::element_type::ElementType;
 use crate::cuda::step::Cuda;
 use crate::cuda::tensor::{CudaBuffer, CudaMatrix, Storage};
-use crate::op::{OpError, Placement};
+use crate::op::{MatrixPart, OpError, Placement, check_multiple, check_rows};
 
 impl Cuda {
     /// Appends `rows` of a matrix to `out`, as 32-bit floats.
@@ -60,6 +60,50 @@ impl Cuda {
         Ok(())
     }
 
+    /// Writes parts over the rows of a matrix from `row` on, and waits until they are there.
+    pub(crate) fn write_matrix_rows(
+        &self,
+        matrix: &mut CudaMatrix,
+        row: usize,
+        parts: &[MatrixPart<'_>],
+    ) -> Result<(), OpError> {
+        let op = "write_matrix";
+        let count = parts.iter().map(MatrixPart::len).sum();
+        check_rows(op, row, check_multiple(op, "parts", count, matrix.columns)?, matrix.rows)?;
+        // Steps before this may still read the rows, on another stream than that of the matrix.
+        self.device.synchronize().map_err(op_error(op))?;
+        matrix.write(row, parts)?;
+        // Copies within the device may be under way, and whoever gave the parts may drop them.
+        matrix.storage.memory().device().synchronize().map_err(op_error(op))
+    }
+
+    /// Writes numbers over the elements of a vector of weights from `start` on, and waits until
+    /// they are there.
+    pub(crate) fn write_vector(
+        &self,
+        buffer: &mut CudaBuffer,
+        start: usize,
+        values: &[f32],
+    ) -> Result<(), OpError> {
+        let op = "write_buffer";
+        if buffer.element != ElementType::F32 {
+            return Err(OpError::Shape { op, operand: "buffer", expected: 4, found: 2 });
+        }
+        check_rows(op, start, values.len(), buffer.len)?;
+
+        if let Some(bytes) = buffer.storage.offloaded_mut() {
+            let elements = bytes[4 * start..].as_chunks_mut().0;
+            for (to, value) in elements.iter_mut().zip(values) {
+                *to = value.to_ne_bytes();
+            }
+            return Ok(());
+        }
+        let written = self.device.synchronize();
+        written
+            .and_then(|()| buffer.storage.memory().write(4 * start, values))
+            .map_err(op_error(op))
+    }
+
     /// Copies staged weights over the live ones, in stream order behind the steps that use those.
     pub(crate) fn replace(
         &self,
@@ -71,10 +115,12 @@ impl Cuda {
         if found != expected {
             return Err(OpError::Shape { op, operand: "staged", expected, found });
         }
-        if live.offloaded().is_some() {
-            staged.offload().map_err(op_error(op))?;
-            std::mem::swap(live, staged);
-            return Ok(());
+        if let Some(to) = live.offloaded_mut() {
+            if let Some(bytes) = staged.offloaded() {
+                to.copy_from_slice(bytes);
+                return Ok(());
+            }
+            return staged.memory().read(0, to).map_err(op_error(op));
         }
 
         let copied = match staged.offloaded() {
@@ -96,7 +142,9 @@ impl Cuda {
         op: &'static str,
     ) -> Result<(), OpError> {
         let moved = match to {
-            Placement::Host => self.device.synchronize().and_then(|()| storage.offload()),
+            Placement::Host => {
+                self.device.synchronize().and_then(|()| storage.offload(&self.arena))
+            }
             Placement::Device => storage.reload(),
         };
         moved.map_err(op_error(op))

@@ -5,6 +5,7 @@
 //! die, stall and stay away here; what is served is whole all the time, and the next trainer is
 //! served.
 
+mod in_place;
 mod on_device;
 
 use std::net::TcpListener;

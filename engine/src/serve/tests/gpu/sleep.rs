@@ -142,3 +142,56 @@ async fn a_waking_that_finds_no_room_says_so_and_can_be_tried_again() {
     }
     server.stop().await;
 }
+
+/// Bytes that other copies than those of weights make meanwhile.
+const OTHER_BYTES: i64 = 64 << 10;
+
+#[tokio::test]
+async fn weights_sleep_in_pinned_memory_that_is_kept() {
+    let emulated = exclusive_gpu_async().await;
+    let server = Server::start(deterministic()).await;
+    let bodies: Vec<Value> = (0..2).map(numbered).collect();
+    let expected = together(&server, &bodies).await;
+    let weights = 2 * variant(0).values().map(|(_, values)| values.len() as i64).sum::<i64>();
+    let counters = || ["bytes_pinned", "bytes_pageable"].map(|name| emulated.get(name));
+    let mut pins = Vec::new();
+    for _ in 0..3 {
+        let ([pinned, pageable], before) = (counters(), emulated.get("pins"));
+        assert_eq!(server.post_text("/sleep?level=1", "").await.status, 200);
+        let woken = server.post_text("/wake_up?tags=weights", "").await;
+        assert_eq!(woken.json()["status"], "sleeping");
+        let [new_pinned, new_pageable] = counters();
+        assert!(new_pinned - pinned >= 2 * weights, "{} bytes of {weights}", new_pinned - pinned);
+        let other = new_pageable - pageable;
+        assert!(other < OTHER_BYTES, "{other} bytes went through other memory");
+        pins.push(emulated.get("pins") - before);
+        assert_eq!(server.post_text("/wake_up", "").await.status, 200);
+        assert_eq!(together(&server, &bodies).await, expected);
+    }
+    // Beside those of the steps the first sleep pins a block, which the others find.
+    assert!(pins[0] == pins[1] + 1 && pins[1] == pins[2], "{pins:?}");
+    assert_eq!(emulated.get("faults"), 0);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn weights_sleep_in_other_memory_where_none_can_be_pinned() {
+    let emulated = exclusive_gpu_async().await;
+    let server = Server::start(deterministic()).await;
+    let bodies: Vec<Value> = (0..2).map(numbered).collect();
+    let expected = together(&server, &bodies).await;
+    let checksum = checked(&server).await;
+    // The memory between steps is allocated anew by a sleep, too, and pinned.
+    let pins = emulated.get("pins");
+    assert_eq!(server.post_text("/release_kv_cache_memory", "").await.status, 200);
+    let others = emulated.get("pins") - pins;
+    let before = emulated.get("bytes_pageable");
+    assert!(emulated.set("fail_pin", others + 1));
+    assert_eq!(server.post_text("/sleep?level=1", "").await.status, 200);
+    assert_eq!(emulated.get("fail_pin"), 0);
+    assert!(emulated.get("bytes_pageable") > before);
+    assert_eq!(checked(&server).await, checksum);
+    assert_eq!(server.post_text("/wake_up", "").await.status, 200);
+    assert_eq!(together(&server, &bodies).await, expected);
+    server.stop().await;
+}

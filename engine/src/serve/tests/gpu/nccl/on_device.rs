@@ -12,20 +12,20 @@ use crate::update::tests::mixture;
 const SMALLEST_MATRIX: i64 = 32 * 96 * 2;
 
 /// Types that take turns.
-const TYPES: [(Dtype, &str); 3] =
+pub(super) const TYPES: [(Dtype, &str); 3] =
     [(Dtype::F32, "float32"), (Dtype::BF16, "bfloat16"), (Dtype::F16, "torch.float16")];
 
 /// Tensors with their types and bytes as they are broadcast.
-struct Cargo {
+pub(super) struct Cargo {
     names: Vec<String>,
     types: Vec<&'static str>,
     shapes: Vec<Vec<usize>>,
-    tensors: Vec<(Dtype, Vec<u8>)>,
+    pub(super) tensors: Vec<(Dtype, Vec<u8>)>,
 }
 
 impl Cargo {
     /// The tensors in the types `types` in turn.
-    fn of(named: &Named, types: &[(Dtype, &'static str)]) -> Cargo {
+    pub(super) fn of(named: &Named, types: &[(Dtype, &'static str)]) -> Cargo {
         let mut cargo = Cargo { names: vec![], types: vec![], shapes: vec![], tensors: vec![] };
         for ((name, (shape, values)), (dtype, text)) in named.iter().zip(types.iter().cycle()) {
             cargo.names.push(name.clone());
@@ -37,13 +37,13 @@ impl Cargo {
     }
 
     /// The announcement of the tensors, one by one or packed.
-    fn info(&self, packed: bool) -> Value {
+    pub(super) fn info(&self, packed: bool) -> Value {
         json!({"names": self.names, "dtype_names": self.types, "shapes": self.shapes,
             "packed": packed})
     }
 
     /// The broadcasts, one by one or packed.
-    fn parts(&self, packed: bool) -> Vec<Vec<u8>> {
+    pub(super) fn parts(&self, packed: bool) -> Vec<Vec<u8>> {
         let tensors = self.tensors.iter().map(|(_, bytes)| bytes);
         if !packed {
             return tensors.cloned().collect();
@@ -61,7 +61,7 @@ impl Cargo {
     }
 
     /// The same tensors as a file of safetensors.
-    fn file(&self) -> Vec<u8> {
+    pub(super) fn file(&self) -> Vec<u8> {
         let tensors = self.names.iter().zip(&self.shapes).zip(&self.tensors);
         let views = tensors.map(|((name, shape), (dtype, bytes))| {
             let view = safetensors::tensor::TensorView::new(*dtype, shape.clone(), bytes);
@@ -73,7 +73,12 @@ impl Cargo {
 
 impl Trainer {
     /// Makes a call of an update, and returns its answer.
-    async fn call(self, server: &Server, cargo: &Cargo, packed: bool) -> (Trainer, Answer) {
+    pub(super) async fn call(
+        self,
+        server: &Server,
+        cargo: &Cargo,
+        packed: bool,
+    ) -> (Trainer, Answer) {
         let updating = server.begin(UPDATE, &json!({"update_info": cargo.info(packed)}));
         let trainer = self.send(cargo.parts(packed)).await;
         (trainer, said_of(updating).await)
@@ -81,7 +86,7 @@ impl Trainer {
 
     /// As [`Trainer::call`], while the n-th allocation of the engine fails: those of the trainer,
     /// who uses the same device, are made before.
-    async fn call_without_room(
+    pub(super) async fn call_without_room(
         self,
         (server, emulated): (&Server, &ExclusiveGpu),
         cargo: &Cargo,
@@ -103,17 +108,17 @@ impl Trainer {
     }
 }
 
-async fn started(server: &Server) {
+pub(super) async fn started(server: &Server) {
     assert_eq!(server.post_text(START, "").await.status, 200);
 }
 
-async fn finished(server: &Server, label: &str) {
+pub(super) async fn finished(server: &Server, label: &str) {
     let finish = server.post(FINISH, &json!({"weight_version": label})).await;
     assert_eq!(finish.status, 200, "{}", finish.body);
 }
 
 /// The tensors of a variant in two halves.
-fn halves(number: u32) -> [Named; 2] {
+pub(super) fn halves(number: u32) -> [Named; 2] {
     let named = variant(number);
     let middle = named.keys().nth(named.len() / 2).unwrap().clone();
     let (mut first, mut second) = (named.clone(), named);
