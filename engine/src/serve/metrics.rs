@@ -24,6 +24,7 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub(super) async fn answer(state: &Arc<ServerState>, _: HttpCall) -> Result<HttpReply, ApiError> {
     let mut page = MetricsPage { model: &state.model.name, families: Vec::new() };
     add_requests(&mut page, state);
+    add_tokens(&mut page, state);
     add_histograms(&mut page, &state.stats.requests);
     add_status(&mut page, state);
     add_updates(&mut page, &state.stats.updates);
@@ -32,7 +33,7 @@ pub(super) async fn answer(state: &Arc<ServerState>, _: HttpCall) -> Result<Http
     Ok(typed_reply(StatusCode::OK, CONTENT_TYPE, text))
 }
 
-/// Adds the metrics of requests, tokens and pages.
+/// Adds the metrics of requests and pages.
 fn add_requests(page: &mut MetricsPage, state: &ServerState) {
     // Each number is read by itself, so two of them may be of different steps.
     let stats = &state.stats;
@@ -52,6 +53,23 @@ fn add_requests(page: &mut MetricsPage, state: &ServerState) {
         host_used / host_total,
     );
 
+    page.labeled(
+        MetricType::COUNTER,
+        "vllm:request_success_total",
+        "Replies that ended, by reason.",
+        [
+            ("stop", &stats.stopped),
+            ("length", &stats.cut),
+            ("abort", &stats.aborted),
+            ("error", &stats.failed),
+        ]
+        .map(|(reason, counter)| MetricSample::labeled("finished_reason", reason, count(counter))),
+    );
+}
+
+/// Adds the counters of tokens, and of what happened to them.
+fn add_tokens(page: &mut MetricsPage, state: &ServerState) {
+    let stats = &state.stats;
     let counters = [
         ("vllm:prompt_tokens_total", "Tokens of prompts.", &stats.prompt_tokens),
         ("vllm:generation_tokens_total", "Tokens that were sampled.", &stats.generated_tokens),
@@ -95,19 +113,6 @@ fn add_requests(page: &mut MetricsPage, state: &ServerState) {
     for (name, help, counter) in counters {
         page.counter(name, help, count(counter));
     }
-
-    page.labeled(
-        MetricType::COUNTER,
-        "vllm:request_success_total",
-        "Replies that ended, by reason.",
-        [
-            ("stop", &stats.stopped),
-            ("length", &stats.cut),
-            ("abort", &stats.aborted),
-            ("error", &stats.failed),
-        ]
-        .map(|(reason, counter)| MetricSample::labeled("finished_reason", reason, count(counter))),
-    );
 }
 
 /// Adds the times and lengths of requests.

@@ -104,7 +104,7 @@ impl Storage {
         if self.offloaded.is_none() {
             let bytes = match arena.take(self.memory.device(), self.memory.bytes()) {
                 Ok(mut bytes) => {
-                    self.memory.read(0, &mut *bytes)?;
+                    self.memory.read(0, &mut bytes)?;
                     HostBytes::Pinned(bytes)
                 }
                 Err(_) => HostBytes::Pageable(self.memory.to_vec()?),
