@@ -568,9 +568,9 @@ struct Prefix<'a> {
     attempt: Option<Arc<str>>,
 }
 
-/// Returns a cache with what is published of `prefix`, on the device or the host, if there are pages for the rest and half a
-/// page for each running sequence: one that starts too early is soon preempted. In a hybrid it also
-/// needs a slot for its state.
+/// Returns a cache with what is published of `prefix`, on the device or the host, if there are
+/// pages for the rest and half a page for each running sequence: one that starts too early is soon
+/// preempted. In a hybrid it also needs a slot for its state.
 fn allocate(pages: &mut PagePool, prefix: Prefix<'_>, running: usize) -> Option<SequenceCache> {
     let mut cache = SequenceCache::new(Arc::new(prefix.scope));
     cache.attempt = prefix.attempt;

@@ -229,8 +229,8 @@ pub trait Ops: Send {
     /// taken only when a page is written.
     fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<Self::Pages, OpError>;
 
-    /// Allocates `count` places in the host's memory, each for a page in all of `layers` layers, and
-    /// frees those that were there. A device that computes in the host's memory refuses.
+    /// Allocates `count` places in the host's memory, each for a page in all of `layers` layers,
+    /// and frees those that were there. A device that computes in the host's memory refuses.
     fn keep_host_pages(
         &mut self,
         heads: Heads,

@@ -86,7 +86,11 @@ pub(crate) enum Command {
         done: oneshot::Sender<Result<Duration, ModelError>>,
     },
     /// Writes tensors over the weights, without which nothing is sampled until an exchange.
-    Overwrite { tensors: BTreeMap<String, Elements>, done: oneshot::Sender<Result<(), ModelError>> },
+    Overwrite {
+        /// The tensors, by their names in a checkpoint.
+        tensors: BTreeMap<String, Elements>,
+        done: oneshot::Sender<Result<(), ModelError>>,
+    },
     /// Ends an update that has written over some of the weights, and will not be finished.
     GiveUp { reason: Arc<str>, done: oneshot::Sender<()> },
     /// Frees memory. Weights move to the host's memory, or are dropped with `drop`.

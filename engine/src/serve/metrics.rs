@@ -110,6 +110,7 @@ fn add_tokens(page: &mut MetricsPage, state: &ServerState) {
             &stats.accepted_tokens,
         ),
     ];
+
     for (name, help, counter) in counters {
         page.counter(name, help, count(counter));
     }

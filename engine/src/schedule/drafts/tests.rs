@@ -1,3 +1,5 @@
+//! Guesses over texts that repeat themselves, and what they cost.
+
 use std::sync::atomic::AtomicBool;
 
 use super::super::request::StopRules;

@@ -23,8 +23,8 @@ pub(super) const KNOWN_LABEL: &str =
     "in place, an update of one call takes a label that is new; nothing was changed";
 
 /// The consequence of an update in place that was not finished.
-const NO_WEIGHTS: &str = "the update in place ended half-way, so the engine has no weights until an \
-                          update of all of them";
+const NO_WEIGHTS: &str = "the update in place ended half-way, so the engine has no weights until \
+                          an update of all of them";
 
 /// Reads the mode of an update; the engine's own if none is named.
 pub(super) fn parse_mode(state: &ServerState, name: Option<&str>) -> Result<UpdateMode, ApiError> {

@@ -69,8 +69,8 @@ const NOT_CONNECTED: &str = "no transport is connected; `POST /init_weight_trans
 const IPC_FIELDS: [&str; 2] = ["ipc_handles", "ipc_handles_pickled"];
 
 /// The refusal of such handles.
-const NO_IPC: &str = "weights by handles of CUDA IPC are not implemented; they can come over NCCL, as \
-                      a folder of safetensors (`update_info.path`), or as a body of safetensors";
+const NO_IPC: &str = "weights by handles of CUDA IPC are not implemented; they can come over NCCL, \
+                      as a folder of safetensors (`update_info.path`), or as a body of safetensors";
 
 /// Counts the error of an update, and passes the result on.
 fn count_error<T>(state: &ServerState, result: Result<T, ApiError>) -> Result<T, ApiError> {

@@ -1,7 +1,7 @@
 //! Pinned memory of the host that is kept, for bytes that leave the device and come back.
 //!
-//! To pin memory takes about as long as to copy it, so it is done once: the first sleep pins as much
-//! as it needs, and later ones find it.
+//! To pin memory takes about as long as to copy it, so it is done once: the first sleep pins as
+//! much as it needs, and later ones find it.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, Mutex, PoisonError};

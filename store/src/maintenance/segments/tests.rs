@@ -222,6 +222,7 @@ async fn make_older(path: PathBuf) {
         "ALTER TABLE call DROP COLUMN reply_head",
         "ALTER TABLE call DROP COLUMN replayed",
         "DROP INDEX episode_with_replay",
+        "DROP INDEX episode_by_replay",
         "ALTER TABLE episode DROP COLUMN replay",
     ] {
         query(undone).execute(&mut segment).await.unwrap();

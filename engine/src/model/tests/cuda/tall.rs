@@ -98,7 +98,7 @@ fn prompts_by_warpgroups_are_near_those_of_other_kernels() {
 }
 
 #[test]
-fn a_device_on_which_warpgroups_are_wrong_computes_prompts_without_them() {
+fn a_device_with_wrong_warpgroups_does_without_them() {
     let emulated = exclusive_gpu();
     let heads = Heads { dim: 64, ..HEADS };
     assert!(!crate::emulated::open(&CudaOptions::default(), heads).warpgroups_are_wrong());

@@ -1,4 +1,5 @@
-//! Updates in place: the bits of staged ones, no token from half of them, and what a failure leaves.
+//! Updates in place: the bits of staged ones, no token from half of them, and what a failure
+//! leaves.
 
 use std::path::Path;
 
@@ -136,7 +137,8 @@ async fn no_token_is_sampled_from_half_of_the_new_weights() {
     server.stop().await;
 }
 
-/// Lets an update in place fail after its first tensors. Returns the answer of the call that failed.
+/// Lets an update in place fail after its first tensors. Returns the answer of the call that
+/// failed.
 async fn torn(server: &Server) -> Answer {
     start(server).await;
     let [some, _] = cut(1, 9);

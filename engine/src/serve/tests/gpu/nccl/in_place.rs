@@ -10,8 +10,8 @@ use super::*;
 use crate::UpdateMode;
 use crate::update::tests::{mixture, tiny};
 
-/// Bytes that an update needs beside one broadcast, its conversion and the trainer's own: reports of
-/// tensors and nodes of hashes.
+/// Bytes that an update needs beside one broadcast, its conversion and the trainer's own: reports
+/// of tensors and nodes of hashes.
 const WORKSPACE: i64 = 64 << 10;
 
 fn with_mode(update_mode: UpdateMode) -> EngineOptions {
@@ -108,7 +108,8 @@ async fn adapters_are_added_to_weights_that_were_written_over() {
     assert_eq!(found[0], found[1]);
 }
 
-/// Broadcasts tensors while the n-th allocation of the engine fails. The engine may leave the group.
+/// Broadcasts tensors while the n-th allocation of the engine fails. The engine may leave the
+/// group.
 async fn sent_without_room(
     (server, emulated): (&Server, &ExclusiveGpu),
     mut trainer: Trainer,
