@@ -11,7 +11,7 @@ from .shapes import prompts_of
 
 def logprobs(run, config, folder):
     """Compares the logprobs of tokens behind long prompts with those of transformers."""
-    lengths, count = ((150, 300, 600), 24) if run.tiny else ((8_000, 16_000, 32_000), 128)
+    lengths, count = ((150, 300, 600), 96) if run.tiny else ((8_000, 16_000, 32_000), 128)
     prompts = [prompts_of(config, 1, length)[0] for length in lengths]
     flags = ["--max-num-batched-tokens", "512"] if run.tiny else []
     with Engine(run, ["--model", folder], *flags, length=max(lengths) + count + 1) as engine:
