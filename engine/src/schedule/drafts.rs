@@ -22,7 +22,7 @@ const FIRST_WIDTH: usize = 3;
 /// The most tokens of a reply that are not guessed after guesses that were all wrong.
 const REST_MAX: usize = 32;
 
-/// What siblings have in common. Requests of other salts and adapters are none.
+/// The key that siblings share. Requests of other salts and adapters are none.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SiblingKey {
     salt: Option<Arc<str>>,
@@ -40,7 +40,7 @@ impl SiblingKey {
     }
 }
 
-/// How many tokens of a reply are worth guessing: twice as many as were right, and one. After
+/// The number of tokens that are worth guessing: twice as many as were right, and one. After
 /// guesses that were all wrong the reply goes on without for some tokens, each time for more.
 #[derive(Debug)]
 pub(crate) struct DraftPace {

@@ -14,7 +14,7 @@ use crate::parameters::Parameters;
 /// The kept audit of a store.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AuditView {
-    /// What the command wrote; none where no audit is kept.
+    /// The object that the command wrote; none where no audit is kept.
     pub audit: Option<Value>,
 }
 

@@ -12,7 +12,7 @@ use crate::options::secret_file::create_folder_of;
 use crate::options::store::kept_audit;
 use crate::time::now;
 
-/// What is kept: the object that `--json` prints, and when it was made.
+/// The kept audit: the object that `--json` prints, and the time at which it was made.
 #[derive(Serialize)]
 struct KeptAudit<'a> {
     /// Seconds since 1970.

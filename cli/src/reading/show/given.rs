@@ -1,4 +1,4 @@
-//! Who gave the rewards of an episode, from where, and under which key.
+//! The givers of the rewards of an episode: by whom, from where, and under which key.
 
 use viewer::{EpisodeTree, RewardView};
 
@@ -30,7 +30,7 @@ pub(super) fn givers(tree: &EpisodeTree) -> Vec<String> {
     lines
 }
 
-/// What two rewards have in common that were given in one way.
+/// The fields that two rewards share if they were given in one way.
 fn way(reward: &RewardView) -> [Option<&str>; 4] {
     let RewardView { source, given_by, given_from, key_name, .. } = reward;
     [Some(source.as_str()), given_by.as_deref(), given_from.as_deref(), key_name.as_deref()]
@@ -44,7 +44,7 @@ fn line(GivenTogether { first, names }: &GivenTogether<'_>) -> String {
     format!("{named}: said by {}, {}", first.source, hand(first))
 }
 
-/// How a reward came into the store, in words.
+/// The way in which a reward came into the store, in words.
 fn hand(reward: &RewardView) -> String {
     let from = reward.given_from.as_ref().map(|from| format!(" from {from}")).unwrap_or_default();
     match (reward.given_by.as_deref(), reward.key_name.as_deref()) {

@@ -96,7 +96,7 @@ fn every_kind<O: Ops>(engine: &TestEngine<O>) -> Vec<Request> {
     [requests.clone(), requests, others].concat()
 }
 
-/// What a reply must have, with drafts and without.
+/// The part of a reply that is the same with drafts and without.
 fn lasting(results: (ChoiceResult, Vec<VersionSpan>)) -> (ChoiceResult, Vec<VersionSpan>) {
     (ChoiceResult { cached: 0, ..results.0 }, results.1)
 }

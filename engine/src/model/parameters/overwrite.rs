@@ -66,7 +66,7 @@ impl<O: Ops> ModelParameters<O> {
         Ok(())
     }
 
-    /// What is beside a tensor: all of its layer, or all that is in none.
+    /// The parameters beside a tensor: all of its layer, or all that are in none.
     fn around(&mut self, name: &str) -> Option<AllMut<'_, O>> {
         let Some(name) = name.strip_prefix("model.layers.") else {
             let mut matrices = vec![&mut self.embedding];

@@ -21,7 +21,7 @@ use crate::bounds::SALT_BYTES_MAX;
 /// of other fields are rounded.
 const WRITTEN: [&str; 4] = ["messages", "tools", "documents", "chat_template_kwargs"];
 
-/// What stands in the header of a scope before the attempt.
+/// The text before the attempt in the header of a scope.
 const ATTEMPT: &str = "; attempt=";
 
 /// The fields of a request.

@@ -1,4 +1,4 @@
-//! What an update of the weights will take of a GPU's memory, said before the first one comes.
+//! The memory of a GPU that an update of the weights will take, told before the first one comes.
 
 use std::sync::Arc;
 
