@@ -2,6 +2,7 @@
 //! overlap or not, and whoever samples.
 
 use super::super::drafts::{KINDS, forms, hold};
+use super::host::{FEW, hits, keeping};
 use super::*;
 use crate::emulated::exclusive_gpu;
 use crate::grammar::GrammarCompiler;
@@ -54,6 +55,19 @@ fn mixed_requests_say_the_same_with_drafts() {
         assert_eq!(engine.preemptions() > 0, pages == 14);
         let (guessed, right) = engine.drafted();
         assert!(right > 30 && right < guessed, "{right} of {guessed}");
+    }
+}
+
+#[test]
+fn drafts_say_the_same_with_pages_on_the_host() {
+    let _emulated = shared_gpu();
+    let requests: Vec<Request> = twice(mixed().into_iter().map(told).collect());
+    let expected = lasting(exact(SIZES, false).say(requests.clone()));
+    for (overlap, ahead) in [(true, 6), (true, 0), (false, 6)] {
+        let mut engine = keeping(exact(FEW, overlap), 24, ahead).drafting(5);
+        let found = lasting(engine.say(requests.clone()));
+        assert_eq!(found, expected, "overlap: {overlap}, {ahead} ahead");
+        assert!(engine.drafted().1 > 0 && hits(&engine) > 0, "{}", hits(&engine));
     }
 }
 

@@ -4,16 +4,20 @@ use super::*;
 use crate::core::message::SleepTags;
 
 /// Fewer pages than what the replies of a test need, so that pages are reused.
-const FEW: TestSizes = TestSizes { pages: 14, ..SIZES };
+pub(super) const FEW: TestSizes = TestSizes { pages: 14, ..SIZES };
 
 /// The engine with places for so many pages on the host.
-fn keeping(mut engine: TestEngine<Cuda>, places: usize, ahead: usize) -> TestEngine<Cuda> {
+pub(super) fn keeping(
+    mut engine: TestEngine<Cuda>,
+    places: usize,
+    ahead: usize,
+) -> TestEngine<Cuda> {
     engine.core.model.keep_host_pages(places).unwrap();
     engine.core.scheduler.keep_host_pages(places, ahead);
     engine
 }
 
-fn hits(engine: &TestEngine<Cuda>) -> u64 {
+pub(super) fn hits(engine: &TestEngine<Cuda>) -> u64 {
     engine.stats.host_hits.load(Ordering::Relaxed)
 }
 
