@@ -5,7 +5,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { after, before, test } from "node:test";
-import { browser, finish, go, open, ROOT, view } from "./kit.mjs";
+import { browser, finish, go, open, rolltape, ROOT, view } from "./kit.mjs";
 import { HOSTILE, LISTING, MARKDOWN, record, SYSTEM } from "./record.mjs";
 
 let folder, chromium, played, recorded;
@@ -660,6 +660,28 @@ test("numbers are those of the store", () =>
     }
     assert.ok((await page.locator(".group-plot circle").count()) === 3);
   }));
+
+test("a store without recordings says so on each page, and draws nothing", async () => {
+  const store = path.join(folder, "empty.db");
+  const places = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0"];
+  const words = ["serve", "--upstream", "http://127.0.0.1:9", "--store", store, ...places];
+  await (await rolltape(words, "stderr", /^listening on/)).stop();
+  const empty = await view(store);
+  try {
+    await inPage(empty.link, async (page) => {
+      for (const place of ["episodes", "groups", "stats", "calls"]) {
+        await go(page, `#/${place}`);
+        await page.waitForSelector(`a.on[href="#/${place}"]`);
+        await page.waitForSelector(".empty");
+        const main = await textOf(page, "main");
+        assert.doesNotMatch(main, /1970|NaN|undefined|no data/, place);
+        assert.equal(await page.locator("main svg").count(), 0, place);
+      }
+    });
+  } finally {
+    await empty.stop();
+  }
+});
 
 test("a search finds what was said, and leads to its turn", () =>
   inPage(recorded.link, async (page) => {

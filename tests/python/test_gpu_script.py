@@ -122,8 +122,9 @@ def test_every_part_runs_and_holds(emulated, tmp_path):
     assert all("running on the GPU Emulated" in text for text in logs)
     assert json.loads(left["profile-tiny.json"])["operations"] == operations
     assert left["reference.txt"].count("torch is imported") == 1, "torch was imported again"
-    begun = (tmp_path / "out/report.txt").read_text().split("\n== ")
+    *begun, table = (tmp_path / "out/report.txt").read_text().split("\n== ")
     order = [part.split(" (")[0] for part in begun[1:]]
+    assert table.startswith("table\n")
     assert order[:6] == ["machine", "kernels", "torch", "bandwidth", "sampled, small", "penalties"]
     assert [one["part"] for one in report["parts"]] == order
     assert report["flags"][0] == str(harness.binary()) and len(report["commit"]) >= 40

@@ -123,7 +123,7 @@ impl SealedBytes {
 
 #[cfg(test)]
 mod tests {
-    use episode::CallId;
+    use episode::{CallId, ReplyHead};
     use uuid::Uuid;
 
     use super::*;
@@ -138,8 +138,12 @@ mod tests {
             seal(&other)
         };
         assert_eq!(seal(&first), changed(|ended| ended.choices.reverse()));
-        let changes: [fn(&mut CallEnd); 12] = [
+        let changes: [fn(&mut CallEnd); 16] = [
             |ended| ended.heartbeats = 1,
+            |ended| ended.continued = None,
+            |ended| ended.head = ReplyHead::default(),
+            |ended| ended.replayed = None,
+            |ended| ended.stamps.end = Some("2".into()),
             |ended| ended.sampled_with = Some("{}".into()),
             |ended| ended.status = None,
             |ended| ended.ended_at += 1,
