@@ -173,6 +173,10 @@ bench *options:
     cargo build --release -p benches
     ROLLTAPE_BIN={{binary}} target/release/benches {{options}}
 
+# what `--continue exact` costs beside a call without it: `just bench-continued --tokens 20000`
+bench-continued *options:
+    ROLLTAPE_BIN={{binary}} python3 benches/continued.py {{options}}
+
 # Ray, Spark, Delta Lake and Iceberg on segments and exports
 lake:
     .ci/run lake

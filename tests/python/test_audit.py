@@ -136,6 +136,10 @@ class Shifting(Fault):
             told = [entry["logprob"] for entry in entries]
             for entry, logprob in zip(entries, told[1:] + told[:1], strict=True):
                 entry["logprob"] = logprob
+            # SGLang says them a second time.
+            pairs = choice.get("meta_info", {}).get("output_token_logprobs", [])
+            for pair, entry in zip(pairs, entries):
+                pair[0] = entry["logprob"]
 
 
 class Dropping(Fault):

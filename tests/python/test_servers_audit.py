@@ -1,4 +1,4 @@
-"""`rolltape audit` with real vLLM, and with rolltape's engine, on what real vLLM sampled."""
+"""`rolltape audit` with real vLLM and SGLang, and with rolltape's engine, on what these sampled."""
 
 import pytest
 from openai import OpenAI
@@ -40,9 +40,9 @@ def record(folder, server, fault, *told):
         return proxy.store
 
 
-def test_what_vllm_sampled_is_what_both_say(vllm, tmp_path):
-    store = record(tmp_path, vllm, audited.Fault())
-    for scorer in (vllm.url, harness.MODEL):
+def test_what_a_server_sampled_is_what_both_say(takes_ids, tmp_path):
+    store = record(tmp_path, takes_ids, audited.Fault())
+    for scorer in (takes_ids.url, harness.MODEL):
         status, report = audit(tmp_path, store, "--with", scorer)
         assert (status, report["verdict"]) == (0, "clean"), report
         assert report["compared"] > 0.9 * report["tokens"] > 50
@@ -57,7 +57,7 @@ def test_vllm_s_processed_logprobs_are_not_raw(vllm, tmp_path):
     assert (status, report["causes"][0]["cause"]) == (1, "raw_against_processed"), report
 
 
-def test_shifted_logprobs_are_found_by_vllm(vllm, tmp_path):
-    store = record(tmp_path, vllm, Shifting())
-    status, report = audit(tmp_path, store, "--with", vllm.url)
+def test_shifted_logprobs_are_found_by_a_server(takes_ids, tmp_path):
+    store = record(tmp_path, takes_ids, Shifting())
+    status, report = audit(tmp_path, store, "--with", takes_ids.url)
     assert (status, report["causes"][0]["cause"]) == (1, "shifted_ids"), report

@@ -10,7 +10,8 @@ import pytest
 
 import control
 import harness
-from servers import truth
+from servers import same, truth
+from servers.measured import GREEDY, send
 from servers.running import NAME
 from test_servers import SCORE_ERROR_MAX
 
@@ -66,6 +67,13 @@ def play(server, proxy, letters):
     control.close(proxy, "a")
 
 
+def reasons_of(proxy):
+    """Why each recorded call did not go on from recorded ids, in their order; None where it did."""
+    with sqlite3.connect(proxy.store) as store:
+        rows = store.execute("SELECT continued FROM calls ORDER BY started_at").fetchall()
+    return [json.loads(continued)["reason"] for (continued,) in rows]
+
+
 def test_what_was_sampled_keeps_its_ids(takes_ids, tmp_path):
     server = takes_ids
     letters = [token for letter in LETTERS for token in tokenize(server, letter)]
@@ -73,9 +81,7 @@ def test_what_was_sampled_keeps_its_ids(takes_ids, tmp_path):
     with harness.serve(tmp_path, *told) as proxy:
         play(server, proxy, letters)
         proxy.command("export", "--out", tmp_path / "out")
-        with sqlite3.connect(proxy.store) as store:
-            rows = store.execute("SELECT continued FROM calls ORDER BY started_at").fetchall()
-    reasons = [json.loads(continued)["reason"] for (continued,) in rows]
+        reasons = reasons_of(proxy)
     if server.kind.name == "vllm-rust" and reasons[1] == "not_supported":
         # A frontend that does not know the field is left alone.
         assert reasons == ["no_parent", *["not_supported"] * (TURNS - 1)]
@@ -89,3 +95,28 @@ def test_what_was_sampled_keeps_its_ids(takes_ids, tmp_path):
     own = truth.score(server, ids, last)
     for recorded, scored in zip(row["logprobs"][last:], own, strict=True):
         assert recorded == pytest.approx(scored, abs=SCORE_ERROR_MAX)
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "streamed"])
+def test_greedy_replies_have_the_bytes_of_the_server(takes_ids, tmp_path, is_stream):
+    server, messages = takes_ids, []
+    told = ("--upstream", server.url, *server.kind.told, "--continue", "exact")
+    with harness.serve(tmp_path, *told) as proxy:
+        for turn in range(TURNS):
+            messages.append({"role": "user", "content": f"Guess {turn}."})
+            asked = {"model": NAME, "messages": messages, "stream": is_stream, **GREEDY}
+            # One token has the ids of its text, so both prompts are the same. SGLang's logprobs
+            # differ in their last bits from one reply to the next, whose prompt is in its cache.
+            told = {"logprobs": True} if server.kind.dialect == "vllm" else {}
+            body = json.dumps(asked | {"max_tokens": 1} | told).encode()
+            direct = send(server.address, "/v1/chat/completions", body)
+            through = send(proxy.data, "/e/a/v1/chat/completions", body)
+            assert direct.status == 200, direct.body
+            assert (same.equal_joined if is_stream else same.equal)(direct, through), through.body
+            choices, _ = same.joined(direct) if is_stream else ({}, None)
+            said = choices[0]["delta"] if is_stream else json.loads(direct.body)["choices"][0]["message"]
+            messages.append({"role": "assistant", "content": said["content"]})
+        reasons = reasons_of(proxy)
+    if server.kind.name == "vllm-rust" and reasons[1] == "not_supported":
+        return
+    assert reasons == ["no_parent", *[None] * (TURNS - 1)]
