@@ -260,18 +260,16 @@ impl Scheduler {
 
     /// Starts the one whose turn it is. Returns false if there is none, or too few pages for it.
     fn admit_next(&mut self, weights: u64) -> bool {
-        let (tokens, request, is_scored) = match self.queue.next() {
+        let (tokens, request, scored) = match self.queue.next() {
             None => return false,
-            Some(NextChoice::New(request)) => {
-                (&*request.prompt, request, request.prompt_logprobs.is_some())
-            }
+            Some(NextChoice::New(request)) => (&*request.prompt, request, request.first_scored()),
             Some(NextChoice::Preempted(sequence)) => {
-                (&*sequence.tokens, &sequence.request, sequence.is_scoring())
+                (&*sequence.tokens, &sequence.request, sequence.next_scored())
             }
         };
         let (scope, prompt) = (cache_scope(weights, request), request.prompt.len());
         let attempt = request.attempt.clone();
-        let prefix = Prefix { tokens, prompt, is_scored, scope, attempt };
+        let prefix = Prefix { tokens, prompt, scored, scope, attempt };
         let Some(cache) = allocate(&mut self.pages, prefix, self.running.len()) else {
             return false;
         };
@@ -310,7 +308,7 @@ impl Scheduler {
         let prefix = Prefix {
             tokens: &request.prompt,
             prompt: request.prompt.len(),
-            is_scored: request.prompt_logprobs.is_some(),
+            scored: request.first_scored(),
             scope: cache_scope(weights, request),
             attempt: request.attempt.clone(),
         };
@@ -511,7 +509,7 @@ impl Scheduler {
         if sequence.is_complete() {
             return None;
         }
-        // A scored prompt computes every position itself.
+        // A scored prompt computes every position itself, but for what it was given at its start.
         if sequence.is_scoring() {
             let count = sequence.uncomputed().min(plan.scored_left);
             return Some(NextTokens { count, keys: Vec::new() });
@@ -562,8 +560,9 @@ struct Prefix<'a> {
     tokens: &'a [u32],
     /// Tokens of the prompt, at the beginning of `tokens`.
     prompt: usize,
-    /// True if the tokens are to be scored, and so all to be computed.
-    is_scored: bool,
+    /// The position of the first token of which logits are needed, and so of the first that must be
+    /// computed; `None` if any but the last may come from the cache.
+    scored: Option<usize>,
     scope: CacheScope,
     attempt: Option<Arc<str>>,
 }
@@ -574,14 +573,12 @@ struct Prefix<'a> {
 fn allocate(pages: &mut PagePool, prefix: Prefix<'_>, running: usize) -> Option<SequenceCache> {
     let mut cache = SequenceCache::new(Arc::new(prefix.scope));
     cache.attempt = prefix.attempt;
-    if !prefix.is_scored {
-        pages.share(&mut cache, prefix.tokens);
-    }
+    // At least one more than what is taken is there, to be computed.
+    let may_share = prefix.scored.map_or(prefix.tokens, |scored| &prefix.tokens[..=scored]);
+    pages.share(&mut cache, may_share);
     let needed = PagePool::missing(&cache, prefix.tokens.len()) + running.div_ceil(2);
     if needed <= pages.available() && pages.begin(&mut cache, prefix.prompt) {
-        if !prefix.is_scored {
-            pages.fetch(&mut cache, prefix.tokens);
-        }
+        pages.fetch(&mut cache, may_share);
         return Some(cache);
     }
     pages.release(cache);

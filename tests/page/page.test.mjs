@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { after, before, test } from "node:test";
 import { browser, finish, go, open, rolltape, ROOT, view } from "./kit.mjs";
-import { HOSTILE, LISTING, MARKDOWN, record, SYSTEM } from "./record.mjs";
+import { HOSTILE, LISTING, MARKDOWN, record, Server, SYSTEM } from "./record.mjs";
 
 let folder, chromium, played, recorded;
 
@@ -542,6 +542,36 @@ test("the attempts of a group stand side by side, the best one first", () =>
     );
     assert.match(await textOf(page, ".column-verdict"), /exact/);
   }));
+
+test("turns that say the same are faint, also behind a prompt of the attempt's own", async () => {
+  const store = path.join(folder, "seeds.db");
+  const server = await Server.start(store);
+  for (const seed of [7, 8]) {
+    const headers = { "x-group-id": "seeds" };
+    const messages = [];
+    for (const words of [`Seed ${seed}. Begin.`, "Go on.", "And on."]) {
+      messages.push({ role: "user", content: words });
+      // Nothing but one token can be said.
+      const said = { max_tokens: 1, logit_bias: { 40: 100 } };
+      messages.push(await server.ask(`seed-${seed}`, messages, { headers, ...said }));
+    }
+  }
+  await server.stop();
+
+  const seeds = await view(store);
+  try {
+    await inPage(seeds.link, async (page) => {
+      await go(page, "#/group/seeds");
+      await page.waitForFunction(() => document.querySelectorAll(".column .card").length === 6);
+      const faint = page.locator(".column:nth-child(2) .card");
+      const classes = await faint.evaluateAll((cards) => cards.map((card) => card.className.trim()));
+      assert.deepEqual(classes, ["card", "card same", "card same"]);
+      assert.match(await page.locator(".column:nth-child(2)").innerText(), /2 turns as in the first/);
+    });
+  } finally {
+    await seeds.stop();
+  }
+});
 
 test("the best and the worst attempt of a group are chosen, and compared", () =>
   inPage(recorded.link, async (page) => {

@@ -47,7 +47,7 @@ const GUESS = {
 const AGENT = { "user-agent": "claude-cli/2.1", "x-claude-code-session-id": "session-1" };
 
 /** A server that records into a store, and what a client and a trainer send to it. */
-class Server {
+export class Server {
   static async start(store) {
     const args = [
       "serve",

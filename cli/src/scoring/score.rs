@@ -12,6 +12,7 @@ use serde_json::json;
 use store::Snapshot;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
+use wire::TokenScore;
 
 use crate::exit::{CommandResult, Failure};
 use crate::options::device::DeviceArgs;
@@ -26,6 +27,8 @@ const WRITE_AFTER: Duration = Duration::from_secs(30);
 const FOREIGN_MAX: u64 = 4;
 /// Spans of a row whose texts are compared with what the server reads in their ids.
 const TOLD_MAX: usize = 3;
+/// Rows of an attempt whose scores are kept for the rows that begin as they do.
+const KNOWN_MAX: usize = 4;
 /// Longest name of scores, in bytes.
 const NAME_MAX: usize = 64;
 
@@ -131,7 +134,7 @@ async fn scorer(args: &Args) -> Result<(Scorer, String), Failure> {
             .hint(format!("it has {}", served.join(", "))));
     }
     // A server that does not tell as many ids refuses every row, so it is asked once before.
-    if let Scored::Refused(why) = scorer.scores(&model, &[0, 0]).await? {
+    if let Scored::Refused(why) = scorer.scores(&model, &[0, 0], 0).await? {
         return Err(Failure::new(format!("the server scores nothing: {why}"))
             .hint("vLLM tells 20 ids beside each token unless it runs with --max-logprobs"));
     }
@@ -143,6 +146,8 @@ async fn scorer(args: &Args) -> Result<(Scorer, String), Failure> {
 struct ScoreCounts {
     scored: u64,
     tokens: u64,
+    /// Tokens at the beginning of rows whose scores another row had.
+    shared: u64,
     held: u64,
     foreign: u64,
     refused: u64,
@@ -152,7 +157,8 @@ struct ScoreCounts {
 
 /// A server's answer about a path.
 enum ScoreOutcome {
-    Row(Box<ScoredRow>, usize),
+    /// A row, its tokens, and how many of them an earlier row had.
+    Row(Box<ScoredRow>, usize, usize),
     Foreign,
     Refused(String),
 }
@@ -161,8 +167,9 @@ enum ScoreOutcome {
 struct ScoreRun {
     scorer: Arc<Scorer>,
     folder: ScoreFolder,
-    /// Rows that are asked for, in order.
-    waiting: VecDeque<JoinHandle<Result<ScoreOutcome, Failure>>>,
+    /// Rows that are asked for, in order: those of an attempt together, if the server does not
+    /// compute again what they share.
+    waiting: VecDeque<JoinHandle<Result<Vec<ScoreOutcome>, Failure>>>,
     at_once: usize,
     /// The last time at which scores were written.
     written: Instant,
@@ -172,13 +179,18 @@ struct ScoreRun {
 impl ScoreRun {
     async fn score_all(&mut self, snapshot: &mut Snapshot, args: &Args) -> Result<(), Failure> {
         for record in snapshot.episodes(&args.filter.selection()).await? {
-            let paths = read_paths(snapshot, record).await?;
-            for path in paths.into_iter().flatten() {
-                if self.folder.holds(&path.trajectory_id, &path.ids_hash()) {
-                    self.counts.held += 1;
-                    continue;
-                }
-                self.ask(path);
+            let paths = read_paths(snapshot, record).await?.unwrap_or_default();
+            let count = paths.len();
+            let is_new = |path: &ScorePath| {
+                !self.folder.holds(&path.trajectory_id, &path.ids_hash())
+            };
+            let mut paths: Vec<ScorePath> = paths.into_iter().filter(is_new).collect();
+            self.counts.held += (count - paths.len()) as u64;
+
+            let together = if self.scorer.takes_known() { paths.len() } else { 1 };
+            while !paths.is_empty() {
+                let rest = paths.split_off(together);
+                self.ask(std::mem::replace(&mut paths, rest));
                 if self.waiting.len() >= self.at_once {
                     self.take_next().await?;
                 }
@@ -190,28 +202,20 @@ impl ScoreRun {
         Ok(())
     }
 
-    fn ask(&mut self, path: ScorePath) {
+    fn ask(&mut self, paths: Vec<ScorePath>) {
         let (scorer, set) = (Arc::clone(&self.scorer), self.folder.set().clone());
-        self.waiting.push_back(tokio::spawn(async move { outcome(&scorer, &set, &path).await }));
+        self.waiting.push_back(tokio::spawn(async move { outcomes(&scorer, &set, &paths).await }));
     }
 
-    /// Takes the next row, which is kept from then on.
+    /// Takes the next rows, which are kept from then on.
     async fn take_next(&mut self) -> Result<(), Failure> {
         let Some(next) = self.waiting.front_mut() else { return Ok(()) };
-        let outcome = next.await.map_err(|error| Failure::of(&error))?;
+        let outcomes = next.await.map_err(|error| Failure::of(&error))?;
         self.waiting.pop_front();
-        match outcome? {
-            ScoreOutcome::Row(row, tokens) => {
-                self.counts.scored += 1;
-                self.counts.tokens += tokens as u64;
-                self.folder.add(*row).map_err(|error| Failure::of(&error))?;
-            }
-            ScoreOutcome::Foreign => self.counts.foreign += 1,
-            ScoreOutcome::Refused(why) => {
-                self.counts.refused += 1;
-                self.counts.why.get_or_insert(why);
-            }
+        for outcome in outcomes? {
+            self.take(outcome)?;
         }
+
         let is_other = self.counts.scored == 0 && self.folder.rows() == 0;
         if is_other && self.counts.foreign >= FOREIGN_MAX {
             return Err(other_tokenizer());
@@ -225,6 +229,56 @@ impl ScoreRun {
     }
 }
 
+impl ScoreRun {
+    fn take(&mut self, outcome: ScoreOutcome) -> Result<(), Failure> {
+        match outcome {
+            ScoreOutcome::Row(row, tokens, shared) => {
+                self.counts.scored += 1;
+                self.counts.tokens += tokens as u64;
+                self.counts.shared += shared as u64;
+                self.folder.add(*row).map_err(|error| Failure::of(&error))?;
+            }
+            ScoreOutcome::Foreign => self.counts.foreign += 1,
+            ScoreOutcome::Refused(why) => {
+                self.counts.refused += 1;
+                self.counts.why.get_or_insert(why);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The scores of the rows of an attempt that were scored last, with their ids.
+#[derive(Default)]
+struct KnownScores(VecDeque<(Vec<u32>, Vec<Option<TokenScore>>)>);
+
+impl KnownScores {
+    /// The scores of the longest beginning of `ids` that is known.
+    fn of(&self, ids: &[u32]) -> &[Option<TokenScore>] {
+        let shared = |known: &[u32]| known.iter().zip(ids).take_while(|(a, b)| a == b).count();
+        let of_each = self.0.iter().map(|(known, scores)| &scores[..shared(known)]);
+        of_each.max_by_key(|scores| scores.len()).unwrap_or_default()
+    }
+
+    fn add(&mut self, ids: &[u32], scores: Vec<Option<TokenScore>>) {
+        self.0.truncate(KNOWN_MAX - 1);
+        self.0.push_front((ids.to_vec(), scores));
+    }
+}
+
+/// Has paths of one attempt scored, one after the other.
+async fn outcomes(
+    scorer: &Scorer,
+    set: &ScoreSet,
+    paths: &[ScorePath],
+) -> Result<Vec<ScoreOutcome>, Failure> {
+    let (mut known, mut outcomes) = (KnownScores::default(), Vec::with_capacity(paths.len()));
+    for path in paths {
+        outcomes.push(outcome(scorer, set, path, &mut known).await?);
+    }
+    Ok(outcomes)
+}
+
 fn other_tokenizer() -> Failure {
     Failure::new("the recorded ids say another text by the server's tokenizer than agents received")
         .hint("score with a model of the same tokenizer")
@@ -235,6 +289,7 @@ async fn outcome(
     scorer: &Scorer,
     set: &ScoreSet,
     path: &ScorePath,
+    known: &mut KnownScores,
 ) -> Result<ScoreOutcome, Failure> {
     let (mut told, mut same) = (0, 0);
     for (ids, texts) in path.told().take(TOLD_MAX) {
@@ -246,18 +301,25 @@ async fn outcome(
         return Ok(ScoreOutcome::Foreign);
     }
 
-    Ok(match scorer.scores(&set.model, &path.ids).await? {
-        Scored::Refused(why) => ScoreOutcome::Refused(why),
-        Scored::Scores(scores) => match ScoredRow::new(set, path, &scores) {
-            Some(row) => ScoreOutcome::Row(Box::new(row), path.ids.len()),
-            None => ScoreOutcome::Refused("a token has no score".to_owned()),
-        },
-    })
+    let shared = known.of(&path.ids);
+    let mut scores = match scorer.scores(&set.model, &path.ids, shared.len()).await? {
+        Scored::Refused(why) => return Ok(ScoreOutcome::Refused(why)),
+        Scored::Scores(scores) => scores,
+    };
+    let count = shared.len();
+    scores[..count].clone_from_slice(shared);
+    let Some(row) = ScoredRow::new(set, path, &scores) else {
+        return Ok(ScoreOutcome::Refused("a token has no score".to_owned()));
+    };
+    if scorer.takes_known() {
+        known.add(&path.ids, scores);
+    }
+    Ok(ScoreOutcome::Row(Box::new(row), path.ids.len(), count))
 }
 
 impl ScoreCounts {
     fn report(&self, folder: &ScoreFolder, out: &std::path::Path, as_json: bool) -> CommandResult {
-        let Self { scored, tokens, held, foreign, refused, why } = self;
+        let Self { scored, tokens, shared, held, foreign, refused, why } = self;
         if scored + held == 0 {
             return Err(match (foreign, why) {
                 (1.., _) => other_tokenizer(),
@@ -272,6 +334,7 @@ impl ScoreCounts {
                 "model": folder.set().model,
                 "rows": scored,
                 "tokens": tokens,
+                "shared": shared,
                 "held": held,
                 "foreign": foreign,
                 "refused": refused,
@@ -283,6 +346,9 @@ impl ScoreCounts {
 
         let rows = print::count(*scored, "row");
         print::line(&format!("{rows} scored by `{}`, {tokens} tokens", folder.set().model))?;
+        if *shared > 0 {
+            print::line(&format!("  {shared} of them at the beginning of another row"))?;
+        }
         if *held > 0 {
             print::line(&format!("  {} scored before", print::count(*held, "row")))?;
         }
@@ -312,6 +378,25 @@ fn name(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longest_beginning_that_is_known_is_not_asked_for_again() {
+        let scores = |count: usize, of: f32| {
+            let score = |at| (at > 0).then(|| TokenScore { logprob: of, top: Vec::new() });
+            (0..count).map(score).collect::<Vec<_>>()
+        };
+        let mut known = KnownScores::default();
+        assert_eq!(known.of(&[1, 2]), []);
+        known.add(&[1, 2, 3, 4], scores(4, -1.0));
+        known.add(&[1, 2, 9], scores(3, -2.0));
+        assert_eq!(known.of(&[1, 2, 3, 5]), &scores(4, -1.0)[..3]);
+        assert_eq!(known.of(&[1, 2, 9, 9]), scores(3, -2.0));
+        assert_eq!(known.of(&[8]), []);
+        for other in 10..10 + KNOWN_MAX as u32 {
+            known.add(&[other], scores(1, 0.0));
+        }
+        assert_eq!(known.of(&[1, 2, 3]), [], "few rows are kept");
+    }
 
     #[test]
     fn a_name_can_stand_in_names_of_columns() {

@@ -123,13 +123,26 @@ impl Scorer {
         self.top = top;
     }
 
-    /// Asks for the scores of ids under a model of the server, or under its first.
-    pub(crate) async fn scores(&self, model: &str, ids: &[u32]) -> Result<Scored, Failure> {
-        let known = self.models.iter().find(|known| *known == model).or(self.models.first());
+    /// True if the server takes the beginning of ids that it scored before from its cache.
+    pub(crate) fn takes_known(&self) -> bool {
+        matches!(self.dialect, Dialect::Sglang | Dialect::Rolltape)
+    }
+
+    /// Asks for the scores of ids under a model of the server, or under its first. Those of the
+    /// first `known` ids are not needed.
+    pub(crate) async fn scores(
+        &self,
+        model: &str,
+        ids: &[u32],
+        known: usize,
+    ) -> Result<Scored, Failure> {
+        let served = self.models.iter().find(|served| *served == model).or(self.models.first());
+        let question = ScoreQuestion { ids, known, top: self.top, model: None };
         // SGLang takes names of adapters only; its base model is what it asks without one.
-        let is_asked = self.dialect != Dialect::Sglang || known != self.models.first();
-        let model = known.filter(|_| is_asked).map(String::as_str);
-        let question = ScoreQuestion { ids, top: self.top, model };
+        let is_sglang = question.asked_in(self.dialect) == Dialect::Sglang;
+        let is_asked = !is_sglang || served != self.models.first();
+        let model = served.filter(|_| is_asked).map(String::as_str);
+        let question = ScoreQuestion { model, ..question };
         let (path, body) = question.request(self.dialect).map_err(|e| Failure::of(&e))?;
         let (status, reply) = self.post(path, &body).await?;
         match status {
@@ -163,7 +176,7 @@ impl Scorer {
         self.models = server.models;
         self.dialect = dialect_of_models(&models);
         // Refused here and not at the first row.
-        let question = ScoreQuestion { ids: &[1], top: 0, model: None };
+        let question = ScoreQuestion { ids: &[1], known: 0, top: 0, model: None };
         question.request(self.dialect).map_err(|error| Failure::of(&error))?;
         Ok(())
     }
@@ -223,7 +236,7 @@ impl ScoringServer for Scorer {
     }
 
     async fn score(&mut self, model: &str, ids: &[u32]) -> Result<Scored, Failure> {
-        self.scores(model, ids).await
+        self.scores(model, ids, 0).await
     }
 
     async fn encode(&mut self, chat: &Bytes) -> Option<Vec<u32>> {

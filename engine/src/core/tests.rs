@@ -96,6 +96,7 @@ impl TestRequest {
             cache_salt: None,
             attempt: None,
             prompt_logprobs: self.scored.then_some(1),
+            scored_from: 0,
             routed_experts: false,
             aborted: Arc::new(AtomicBool::new(false)),
             adapter: None,

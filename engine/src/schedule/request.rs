@@ -52,6 +52,8 @@ pub(crate) struct Request {
     /// The number of likeliest tokens to report at each position of the prompt; the prompt is not
     /// scored if absent.
     pub(crate) prompt_logprobs: Option<usize>,
+    /// The position in the prompt behind which tokens are scored.
+    pub(crate) scored_from: usize,
     /// True if the end of the reply is to have the experts of its tokens.
     pub(crate) routed_experts: bool,
     /// Set to end the reply early.
@@ -61,6 +63,12 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// Returns the position of the first row of logits that scores the prompt; `None` if it is not
+    /// scored.
+    pub(crate) fn first_scored(&self) -> Option<usize> {
+        self.prompt_logprobs.map(|_| self.scored_from)
+    }
+
     /// Returns true if the reply is to end early.
     pub(crate) fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::Relaxed)

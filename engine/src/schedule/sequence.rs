@@ -107,10 +107,17 @@ impl Sequence {
         self.prompt.iter_mut().for_each(|prompt| prompt.cached_tokens += count);
     }
 
-    /// Returns true while tokens of the prompt are still to be scored, and so to be computed.
+    /// Returns the position of the next row of logits that scores the prompt; `None` if all that
+    /// was asked for is known. The row of a position scores the token after it.
+    pub(crate) fn next_scored(&self) -> Option<usize> {
+        let scores = self.prompt.as_ref()?.scores.as_ref()?;
+        let next = self.request.scored_from + scores.len();
+        (next + 1 < self.request.prompt.len()).then_some(next)
+    }
+
+    /// Returns true while tokens of the prompt are still to be scored.
     pub(crate) fn is_scoring(&self) -> bool {
-        let scores = self.prompt.as_ref().and_then(|prompt| prompt.scores.as_ref());
-        scores.is_some_and(|scores| scores.len() + 1 < self.request.prompt.len())
+        self.next_scored().is_some()
     }
 
     /// Drops the scores of the prompt if no token was sampled: other weights are to compute them.
@@ -133,10 +140,7 @@ impl Sequence {
     /// Returns true if the next `count` rows of logits give scores of the prompt that were asked
     /// for and are not known yet.
     pub(crate) fn scores_prompt(&self, count: usize) -> bool {
-        let scores = self.prompt.as_ref().and_then(|prompt| prompt.scores.as_ref());
-        let Some(known) = scores.map(Vec::len) else { return false };
-        // The row of a position scores the token after it.
-        known + 1 < self.request.prompt.len() && self.cache.len + count > known
+        self.next_scored().is_some_and(|next| self.cache.len + count > next)
     }
 
     /// Scores the prompt's token after `position` with the row of logits at `position`.
@@ -147,7 +151,8 @@ impl Sequence {
             return;
         };
         // A preempted prompt is computed again, and has been scored before.
-        if let Some(scores) = self.scores_mut().filter(|scores| scores.len() == position) {
+        let is_next = self.next_scored() == Some(position);
+        if let Some(scores) = self.scores_mut().filter(|_| is_next) {
             scores.push(score(logits, next, count));
         }
     }

@@ -310,7 +310,7 @@ async fn whole_reply(call: &ChatCall, outputs: Receiver<Output>) -> Result<HttpR
     let prompt = collected.first().and_then(|choice| choice.prompt.as_ref());
     let prompt_logprobs = prompt
         .and_then(|prompt| prompt.scores.as_deref())
-        .map(|scores| PromptTokens::new(&model.tokenizer, &call.prompt, scores).logprobs());
+        .map(|scores| PromptTokens::new(&model.tokenizer, &call.prompt, 0, scores).logprobs());
 
     let mut choices = Vec::with_capacity(collected.len());
     for (index, choice) in collected.into_iter().enumerate() {

@@ -88,7 +88,7 @@ impl CompletionCall {
     /// Returns the tokens of a choice's prompt, if the engine scored them.
     fn prompt_tokens_of(&self, index: usize, facts: &PromptInfo) -> Option<PromptTokens> {
         let scores = facts.scores.as_deref()?;
-        Some(PromptTokens::new(&self.state.model.tokenizer, self.prompt_of(index), scores))
+        Some(PromptTokens::new(&self.state.model.tokenizer, self.prompt_of(index), 0, scores))
     }
 
     /// Counts the tokens of all prompts.

@@ -272,6 +272,7 @@ fn choice_of(
         cache_salt: request.cache_salt.clone(),
         attempt: request.attempt.clone(),
         prompt_logprobs: request.prompt_logprobs.filter(|_| has_scores),
+        scored_from: request.scored_from,
         routed_experts: request.options.routed_experts,
         aborted,
         adapter: request.adapter.clone(),

@@ -257,7 +257,7 @@ async fn whole_reply(
     let prompt = collected.first().and_then(|choice| choice.prompt.as_ref());
     let prompt_logprobs = prompt
         .and_then(|prompt| prompt.scores.as_deref())
-        .map(|scores| PromptTokens::new(tokenizer, prompt_ids, scores).logprobs());
+        .map(|scores| PromptTokens::new(tokenizer, prompt_ids, 0, scores).logprobs());
 
     let choices = collected.into_iter().enumerate();
     Ok(json_reply(&GenerateReply {

@@ -20,6 +20,9 @@ use crate::dialect::Dialect;
 pub struct ScoreQuestion<'a> {
     /// The ids, of which the first gets no score.
     pub ids: &'a [u32],
+    /// The number of ids at the beginning that need no score. SGLang and rolltape's engine take
+    /// them from their caches; others score them again.
+    pub known: usize,
     /// The number of most probable ids that are told beside each token.
     pub top: usize,
     /// The model or adapter to ask.
@@ -60,6 +63,7 @@ impl ScoreQuestion<'_> {
     /// # Errors
     /// [`ScoreError::NotScored`] for a server that scores no prompts.
     pub fn request(&self, dialect: Dialect) -> Result<ServerQuestion, ScoreError> {
+        let dialect = self.asked_in(dialect);
         let (path, mut body) = match dialect {
             Dialect::Vllm | Dialect::Rolltape => ("/v1/completions", self.of_completions()),
             Dialect::Sglang => ("/generate", self.of_generate()),
@@ -72,6 +76,14 @@ impl ScoreQuestion<'_> {
             fields.insert(name.to_owned(), model.into());
         }
         Ok((path, Bytes::from(body.to_string())))
+    }
+
+    /// The dialect of the question: the engine scores the rest of ids by SGLang's route alone.
+    pub fn asked_in(&self, dialect: Dialect) -> Dialect {
+        match dialect {
+            Dialect::Rolltape if self.known > 0 => Dialect::Sglang,
+            other => other,
+        }
     }
 
     fn of_completions(&self) -> Value {
@@ -90,12 +102,18 @@ impl ScoreQuestion<'_> {
             "input_ids": self.ids,
             "sampling_params": {"max_new_tokens": 1, "temperature": 1, "top_p": 1, "top_k": -1},
             "return_logprob": true,
-            "logprob_start_len": 0,
+            "logprob_start_len": self.start(),
             "top_logprobs_num": self.top,
         })
     }
 
-    /// The scores in the reply: none for the first token, and for one whose score is no number.
+    /// The position before the first id that SGLang scores.
+    fn start(&self) -> usize {
+        self.known.clamp(1, self.ids.len().max(1)) - 1
+    }
+
+    /// The scores in the reply, one for each id: none for the first, for one whose score is no
+    /// number, and for what is known where the server left it out.
     ///
     /// # Errors
     /// [`ScoreError`] when the reply has no scores, or not one a token.
@@ -104,8 +122,11 @@ impl ScoreQuestion<'_> {
         dialect: Dialect,
         reply: &[u8],
     ) -> Result<Vec<Option<TokenScore>>, ScoreError> {
-        let mut scores = match dialect {
-            Dialect::Sglang => of_generated(reply),
+        let mut scores = match self.asked_in(dialect) {
+            Dialect::Sglang => of_generated(reply).map(|scored| {
+                let before = std::iter::repeat_n(None, self.start());
+                before.chain(scored).collect()
+            }),
             _ => of_completion(reply, self.ids),
         }
         .ok_or(ScoreError::NoScores)?;
@@ -204,7 +225,8 @@ fn of_generated(reply: &[u8]) -> Option<Vec<Option<TokenScore>>> {
 mod tests {
     use super::*;
 
-    const QUESTION: ScoreQuestion<'_> = ScoreQuestion { ids: &[5, 6, 7], top: 1, model: Some("m") };
+    const QUESTION: ScoreQuestion<'_> =
+        ScoreQuestion { ids: &[5, 6, 7], known: 0, top: 1, model: Some("m") };
 
     fn score(logprob: f32, top: (u32, f32)) -> Option<TokenScore> {
         Some(TokenScore { logprob, top: vec![top] })
@@ -237,6 +259,28 @@ mod tests {
             "input_top_logprobs": [null, [[-0.25, 9, null]], [[-1.0, 7, null]]]}});
         let found = QUESTION.answer(Dialect::Sglang, sglang.to_string().as_bytes()).unwrap();
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_is_known_is_asked_for_where_it_costs_nothing_alone() {
+        let question = ScoreQuestion { known: 2, ..QUESTION };
+        let (path, _) = question.request(Dialect::Vllm).unwrap();
+        assert_eq!(path, "/v1/completions");
+        for dialect in [Dialect::Sglang, Dialect::Rolltape] {
+            let (path, body) = question.request(dialect).unwrap();
+            let body: Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!((path, &body["logprob_start_len"]), ("/generate", &json!(1)));
+            let reply = json!({"meta_info": {
+                "input_token_logprobs": [[null, 6, null], [-1.0, 7, null]],
+                "input_top_logprobs": [null, [[-1.0, 7, null]]]}});
+            let found = question.answer(dialect, reply.to_string().as_bytes()).unwrap();
+            assert_eq!(found, [None, None, score(-1.0, (7, -1.0))]);
+        }
+        // All may be known, and none.
+        let starts = [(0, 0), (1, 0), (3, 2), (9, 2)];
+        for (known, start) in starts {
+            assert_eq!(ScoreQuestion { known, ..QUESTION }.start(), start, "{known}");
+        }
     }
 
     #[test]

@@ -32,6 +32,7 @@ fn request(prompt: &[u32], salt: Option<&str>) -> Request {
         priority: 0,
         cache_salt: salt.map(Arc::from),
         prompt_logprobs: None,
+        scored_from: 0,
         routed_experts: false,
         aborted: Arc::new(AtomicBool::new(false)),
         adapter: None,

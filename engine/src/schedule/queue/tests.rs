@@ -34,6 +34,7 @@ fn submit(queue: &mut Queue, name: u32, count: usize, priority: i64) -> Receiver
             cache_salt: None,
             attempt: None,
             prompt_logprobs: None,
+            scored_from: 0,
             routed_experts: false,
             aborted: Arc::clone(&aborted),
             adapter: None,

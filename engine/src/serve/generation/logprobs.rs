@@ -195,31 +195,36 @@ pub(crate) struct PromptTokens {
 }
 
 impl PromptTokens {
-    /// Decodes the tokens of a prompt, which is not empty. `scores` has an element for each token
-    /// but the first.
+    /// Decodes the tokens of a prompt, which is not empty, from one on. `scores` has an element for
+    /// each token after that one.
     pub(crate) fn new(
         tokenizer: &Tokenizer,
         prompt: &[u32],
+        from: usize,
         scores: &[TokenScores],
     ) -> PromptTokens {
         let mut names = TokenStrings::default();
-        let first = prompt.first().copied().unwrap_or_default();
+        for id in prompt.iter().take(from) {
+            names.push(tokenizer, *id);
+        }
+
+        let first = prompt.get(from).copied().unwrap_or_default();
         let first_text = names.push(tokenizer, first);
         let rest = prompt
             .iter()
-            .skip(1)
+            .skip(from + 1)
             .zip(scores)
             .map(|(id, scores)| ScoredToken::new(&mut names, tokenizer, *id, scores))
             .collect();
         PromptTokens { first, first_text, rest }
     }
 
-    /// Returns the text of the first token, which has no logprob.
+    /// Returns the text of the token before the scored ones, which has no logprob.
     pub(crate) fn first_text(&self) -> &str {
         &self.first_text
     }
 
-    /// Returns the tokens after the first.
+    /// Returns the scored tokens.
     pub(crate) fn rest(&self) -> &[ScoredToken] {
         &self.rest
     }

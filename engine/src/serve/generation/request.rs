@@ -128,6 +128,8 @@ pub(crate) struct GenerationRequest {
     pub(crate) attempt: Option<Arc<str>>,
     /// Alternatives of each token of the prompt; none if the prompt is not scored.
     pub(crate) prompt_logprobs: Option<usize>,
+    /// The position in the prompt behind which tokens are scored.
+    pub(crate) scored_from: usize,
     pub(crate) options: ReplyOptions,
     /// The adapter that the request names as `model`.
     pub(crate) adapter: Option<Arc<Adapter>>,
@@ -189,6 +191,7 @@ impl GenerationRequest {
             cache_salt: fields.cache_salt()?,
             attempt: fields.attempt(),
             prompt_logprobs: parse_prompt_logprobs(fields, model, options.stream)?,
+            scored_from: 0,
             options,
             adapter,
             model: name,

@@ -296,6 +296,7 @@ impl<'a> PromptBatch<'a> {
             return Err(ApiError::bad_field("logprob_start_len", message));
         }
         request.prompt_logprobs = request.options.logprobs.filter(|_| scored_from.is_some());
+        request.scored_from = scored_from.unwrap_or(0);
 
         // A prompt that is only scored needs no reply, but the engine samples at least one token.
         let wanted = fields.count("max_tokens", 0)?.unwrap_or(0);

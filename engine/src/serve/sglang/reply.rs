@@ -191,16 +191,11 @@ impl SglangCall {
     fn prompt_scores(&self, choice: &ChoiceDelta, count: usize) -> Option<PromptScores> {
         let start = self.scored_from?;
         let scores = choice.prompt.as_ref()?.scores.as_deref()?;
-        let tokens = PromptTokens::new(&self.state.model.tokenizer, &self.prompt, scores);
-        // The list of tokens lacks the first of the prompt.
-        let (first_text, rest) = match start.checked_sub(1) {
-            None => (tokens.first_text(), tokens.rest()),
-            Some(before) => (&*tokens.rest().get(before)?.text, tokens.rest().get(start..)?),
-        };
+        let tokens = PromptTokens::new(&self.state.model.tokenizer, &self.prompt, start, scores);
 
-        let first = (None, *self.prompt.get(start)?, self.reported_text(first_text));
+        let first = (None, *self.prompt.get(start)?, self.reported_text(tokens.first_text()));
         let mut scores = PromptScores { tokens: vec![first], top: vec![None] };
-        for token in rest {
+        for token in tokens.rest() {
             scores.tokens.push(self.score(token));
             scores.top.push(Some(self.top(token, count)));
         }

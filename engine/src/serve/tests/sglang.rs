@@ -112,6 +112,30 @@ async fn a_prompt_is_scored_without_a_reply() {
 }
 
 #[tokio::test]
+async fn tokens_that_need_no_score_come_from_the_cache() {
+    let server = Server::plain().await;
+    let score = async |ids: &[u32], start: usize| {
+        let score = json!({"input_ids": ids, "sampling_params": {"max_new_tokens": 0},
+            "return_logprob": true, "top_logprobs_num": 2, "logprob_start_len": start});
+        server.post("/generate", &score).await.json()["meta_info"].clone()
+    };
+    let ids: Vec<u32> = (0..70).map(|at| 1 + at * 7 % 90).collect();
+    let whole = score(&ids, 0).await;
+    assert_eq!(whole["cached_tokens"], 0);
+
+    // Of pages of 16, those before the token whose logits are needed.
+    for (start, cached) in [(0, 0), (15, 0), (16, 16), (40, 32), (69, 64)] {
+        let rest = score(&ids, start).await;
+        assert_eq!(rest["cached_tokens"], cached, "{start}");
+        for name in ["input_token_logprobs", "input_top_logprobs"] {
+            let expected = &whole[name].as_array().unwrap()[start + 1..];
+            assert_eq!(rest[name].as_array().unwrap()[1..], *expected, "{name} from {start}");
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn how_a_reply_ended_is_said_in_its_own_form() {
     let server = Server::plain().await;
     let greedy = json!({"sampling_params": {"temperature": 0, "max_new_tokens": 8,
