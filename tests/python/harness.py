@@ -159,9 +159,9 @@ def command(*arguments, folder, **options):
     )
 
 
-def done(*arguments, folder):
+def done(*arguments, folder, **options):
     """Runs a command that must succeed and gives its stdout."""
-    ended = command(*arguments, folder=folder)
+    ended = command(*arguments, folder=folder, **options)
     assert ended.returncode == 0, f"{arguments}: {ended.returncode}\n{ended.stderr}"
     return ended.stdout
 
@@ -200,9 +200,9 @@ class Proxy:
         """The control listener's token."""
         return token_of(self.control)
 
-    def command(self, *arguments):
+    def command(self, *arguments, **options):
         """Runs a command on the store that this one writes to; it must succeed."""
-        return done(*arguments, "--store", self.store, folder=self.folder)
+        return done(*arguments, "--store", self.store, folder=self.folder, **options)
 
 
 def token_of(control):

@@ -21,6 +21,8 @@ FOLDER = Path(__file__).resolve().parent
 HOME = Path(os.environ.get("ROLLTAPE_FAMILIES_HOME", FOLDER / ".fetched"))
 PYTHON = HOME / "venv" / "bin" / "python"
 STOP_WAIT_S = 10
+EXPORT_WAIT_S = 300
+"""A thousand conversations are four million tokens."""
 SHOWN = 5
 """How many faults a report shows."""
 
@@ -96,7 +98,7 @@ def measured(folder, family, numbers, *arguments, parts=1, kind=()):
         for part in range(parts):
             with harness.serve(folder, *words) as proxy:
                 agents.converse(talking, proxy.data, part, parts)
-    proxy.command("export", "--out", folder / "rows.parquet")
+    proxy.command("export", "--out", folder / "rows.parquet", timeout=EXPORT_WAIT_S)
     outcome = Outcome(family, conversations=len(numbers))
     told, rows = recorded(proxy.store), exported(folder / "rows.parquet")
     for verdict in judged(folder, family, log):
