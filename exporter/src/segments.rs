@@ -80,7 +80,7 @@ pub async fn segments_at_hand(
     }
 }
 
-/// The entries of a shard: its share of the segments, and all rewards that came late.
+/// The entries of a shard: its share of the segments, and all that came late.
 fn of_shard(entries: Vec<CatalogEntry>, shard: Option<Shard>) -> Vec<CatalogEntry> {
     let Some(shard) = shard else { return entries };
     let joined = JoinedSegments::of(&entries);
@@ -88,7 +88,7 @@ fn of_shard(entries: Vec<CatalogEntry>, shard: Option<Shard>) -> Vec<CatalogEntr
         EntryKind::Attempts => {
             joined.ordinal(entry.number) % u64::from(shard.count.max(1)) == u64::from(shard.index)
         }
-        EntryKind::Rewards => true,
+        EntryKind::Rewards | EntryKind::Annotations => true,
     };
     entries.into_iter().filter(is_own).collect()
 }

@@ -44,6 +44,12 @@ pub(crate) const EPISODE: &str = "SELECT e.*, EXISTS (SELECT 1 FROM mark m \
 pub(crate) const ANNOTATIONS: &str =
     "SELECT c.call_id, a.* FROM annotation a JOIN call c USING (call_key)";
 
+/// Annotations that came after the calls left for a segment.
+const LATE_OF_EPISODE: &str =
+    "SELECT * FROM late_annotation WHERE episode_key = $1 ORDER BY late_annotation_key";
+const LATE_OF_CALL: &str =
+    "SELECT * FROM late_annotation WHERE call_id = $1 ORDER BY late_annotation_key";
+
 /// A view of one moment of a store: later commits do not show.
 #[derive(Debug)]
 pub struct Snapshot {
@@ -303,13 +309,17 @@ impl Snapshot {
         &mut self,
         record: &AttemptRecord,
     ) -> Result<Vec<Annotation>, SnapshotError> {
-        let CallsHolder { part, key, .. } = self.holder(record.key).await?;
-        if !part.has_annotations().await? {
-            return Ok(Vec::new());
+        let CallsHolder { part, key, is_segment } = self.holder(record.key).await?;
+        let mut rows = Vec::new();
+        if part.has_annotations().await? {
+            let of_episode =
+                format!("{ANNOTATIONS} WHERE c.episode_key = $1 ORDER BY a.annotation_key");
+            rows = query(of_episode).bind(key).fetch_all(&mut part.connection).await?;
         }
-        let of_episode =
-            format!("{ANNOTATIONS} WHERE c.episode_key = $1 ORDER BY a.annotation_key");
-        let rows = query(of_episode).bind(key).fetch_all(&mut part.connection).await?;
+        if is_segment {
+            let late = query(LATE_OF_EPISODE).bind(record.key);
+            rows.extend(late.fetch_all(self.connection()).await?);
+        }
         rows.iter().map(annotation_of).collect()
     }
 
@@ -323,7 +333,9 @@ impl Snapshot {
     ) -> Result<Vec<Annotation>, SnapshotError> {
         let of_call = format!("{ANNOTATIONS} WHERE c.call_id = $1 ORDER BY a.annotation_key");
         let part = self.part_with(call).await?;
-        let rows = query(of_call).bind(call.to_string()).fetch_all(&mut part.connection).await?;
+        let id = call.to_string();
+        let mut rows = query(of_call).bind(id.clone()).fetch_all(&mut part.connection).await?;
+        rows.extend(query(LATE_OF_CALL).bind(id).fetch_all(self.connection()).await?);
         rows.iter().map(annotation_of).collect()
     }
 }

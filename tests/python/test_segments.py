@@ -188,6 +188,44 @@ def test_a_late_reward_counts_with_and_without_the_store(store, tmp_path):
     assert {row["reward"] for row in alone.values()} == {0.75, 1.0}
 
 
+def test_what_is_said_late_of_a_call_counts_with_and_without_the_store(recorded, tmp_path):
+    store = tmp_path / "recorded.db"
+    shutil.copy(recorded, store)
+    before = rows(export(tmp_path / "before", "--store", store, "--group", "g2"))
+    seal(store, "--segment-size", "1")
+    row = before["g2-0/0/0"]
+    first, last = (row["turns"][at]["call_id"] for at in (0, -1))
+    numbers = [position / 4 for position in range(len(row["input_ids"]))]
+    with harness.serve(tmp_path, "--model", harness.MODEL) as proxy:
+        control.reward(proxy, "g2-0", 0.5, call_id=first, name="step")
+        said = {
+            "trajectory_id": row["trajectory_id"],
+            "version": 7,
+            "token_ids": row["input_ids"],
+            "streams": {"trainer_logprobs": numbers},
+        }
+        status, reply = control.post(proxy, "/annotations", {"annotations": [said]})
+        assert status == 200 and reply["kept"] > 0, reply
+        other = before["g2-1/0/0"]["turns"][0]["call_id"]
+        body = {"value": 1, "call_id": other}
+        status, reply = control.post(proxy, "/episodes/g2-0/rewards", body)
+        assert status == 404, reply
+    done("reward", "g2-0", 0.25, "--call", last, "--name", "step", "--store", store, folder=tmp_path)
+
+    shown = read(store, "show", "g2-0", "--json")
+    assert json.loads(shown)["rewards"][-1]["value"] == 0.25
+    everything = rows(export(tmp_path / "all", "--store", store, "--group", "g2"))
+    told = everything["g2-0/0/0"]
+    assert told["annotations"] and told != row
+    kinds = [(entry["kind"], entry["attempts"]) for entry in seal(store)["entries"]]
+    assert kinds[0] == ("rewards", 2) and kinds[1][0] == "annotations"
+    folder = tmp_path / "segments"
+    assert rows(export(tmp_path / "alone", "--segments", folder, "--group", "g2")) == everything
+    assert read(folder, "show", "g2-0", "--json") == shown
+    for at in (store, folder):
+        assert "nothing is broken" in read(at, "verify")
+
+
 def test_segments_of_a_bucket_are_read_without_a_store(store, tmp_path, bucket):
     seal(store, "--segment-size", "1")
     folder = tmp_path / "segments"

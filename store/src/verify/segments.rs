@@ -6,8 +6,10 @@ use crate::chain;
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::database::row::Row;
+use crate::error::with_causes;
 use crate::maintenance::segments::catalog::hash_of;
 use crate::open;
+use crate::snapshot::rows::annotation_of;
 use crate::verify::check_store;
 use crate::verify::report::VerifyReport;
 
@@ -20,6 +22,15 @@ const KEY_THERE: &str = "SELECT episode_key FROM episode WHERE episode_id = $1 A
 const CALLS: &str = "SELECT count(*) FROM call c JOIN episode e USING (episode_key) \
     WHERE e.episode_id = $1 AND e.attempt = $2";
 
+/// What the store says of calls of an attempt that are in a segment.
+const SPOKEN_OF: &str = "SELECT call_id, 'reward' AS what FROM reward \
+    WHERE episode_key = $1 AND call_id IS NOT NULL \
+    UNION SELECT call_id, 'annotation' FROM late_annotation WHERE episode_key = $1";
+const LATE: &str = "SELECT * FROM late_annotation WHERE episode_key = $1";
+/// Annotations of attempts whose calls are in no segment.
+const ASTRAY: &str = "SELECT late_annotation_key FROM late_annotation a WHERE NOT EXISTS \
+    (SELECT 1 FROM sealed s WHERE s.episode_key = a.episode_key) ORDER BY 1 LIMIT 100";
+
 /// Checks the segments of a store. The calls in them are counted as those of the store.
 pub(super) async fn check_segments(connection: &mut StoreConnection, report: &mut VerifyReport) {
     let files = match query(FILES).fetch_all(connection).await {
@@ -29,6 +40,15 @@ pub(super) async fn check_segments(connection: &mut StoreConnection, report: &mu
             return;
         }
     };
+    match query(ASTRAY).scalars::<i64>(connection).await {
+        Ok(astray) => astray.iter().for_each(|key| {
+            report.add_store_damage(format!("`late_annotation` {key} is of no sealed attempt"));
+        }),
+        Err(error) => {
+            report.add_store_damage(format!("its late annotations cannot be listed: {error}"));
+        }
+    }
+
     for row in &files {
         let name = name(row).unwrap_or_else(|error| error.to_string());
         match check_segment(connection, row, Path::new(&name)).await {
@@ -65,7 +85,7 @@ async fn check_segment(
     Ok(found)
 }
 
-/// Attempts that the segment should hold with so many calls.
+/// Attempts that the segment should hold with so many calls, and calls that something is said of.
 async fn lacking(
     connection: &mut StoreConnection,
     segment: &mut StoreConnection,
@@ -86,6 +106,7 @@ async fn lacking(
                 "episode `{id}` attempt {attempt} has another chain there than it had"
             ));
         }
+        spoken_of(connection, segment, row.try_get("episode_key")?, &mut lacking).await?;
         if found != wanted {
             lacking.push(format!(
                 "episode `{id}` attempt {attempt} has {found} calls there, and had {wanted}"
@@ -93,6 +114,30 @@ async fn lacking(
         }
     }
     Ok(lacking)
+}
+
+/// Looks for calls that the store says something of and the segment does not have.
+async fn spoken_of(
+    connection: &mut StoreConnection,
+    segment: &mut StoreConnection,
+    key: i64,
+    lacking: &mut Vec<String>,
+) -> Result<(), sqlx::Error> {
+    for row in query(SPOKEN_OF).bind(key).fetch_all(connection).await? {
+        let (call, what): (String, String) = (row.try_get("call_id")?, row.try_get("what")?);
+        let there = query("SELECT 1 FROM call WHERE call_id = $1").bind(&call);
+        if there.fetch_optional(segment).await?.is_none() {
+            lacking.push(format!("`{what}` is about call `{call}`, which is not there"));
+        }
+    }
+
+    for row in query(LATE).bind(key).fetch_all(connection).await? {
+        if let Err(error) = annotation_of(&row) {
+            let key: i64 = row.try_get("late_annotation_key")?;
+            lacking.push(format!("`late_annotation` {key}: {}", with_causes(&error)));
+        }
+    }
+    Ok(())
 }
 
 impl VerifyReport {

@@ -22,6 +22,26 @@ pub enum EntryKind {
     Attempts,
     /// Rewards of attempts that were sealed before.
     Rewards,
+    /// Annotations of calls that were sealed before.
+    Annotations,
+}
+
+impl EntryKind {
+    const ALL: [Self; 3] = [Self::Attempts, Self::Rewards, Self::Annotations];
+
+    /// The word for it in an entry.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Attempts => "attempts",
+            Self::Rewards => "rewards",
+            Self::Annotations => "annotations",
+        }
+    }
+
+    /// True for a file of what came late, and not of attempts.
+    pub fn is_late(self) -> bool {
+        self != Self::Attempts
+    }
 }
 
 /// An entry of the catalog.
@@ -39,17 +59,25 @@ pub struct CatalogEntry {
     pub hash: String,
     /// The length of the file.
     pub bytes: u64,
-    /// Attempts in it; of rewards, their number.
+    /// Attempts in it; of what came late, the number of its lines.
     pub attempts: u64,
     /// Calls in it.
     pub calls: u64,
     /// Sampled tokens in it, by the count of the server.
     pub completion_tokens: u64,
-    /// The positions of its first and its last attempt; 0 and 0 for rewards.
+    /// The positions of its first and its last attempt; 0 and 0 for what came late.
     pub positions: (i64, i64),
     /// The numbers of earlier entries with attempts of its groups: who compares attempts of a group
     /// reads them together.
     pub joins: Vec<u64>,
+}
+
+/// A file that has its name.
+#[derive(Debug)]
+pub(super) struct KeptFile {
+    pub(super) name: String,
+    pub(super) hash: blake3::Hash,
+    pub(super) bytes: u64,
 }
 
 /// A folder of segments.
@@ -117,13 +145,12 @@ impl SegmentFolder {
     }
 
     /// Gives a file of the folder its name, which begins with `number` and ends with `kind`.
-    /// Returns the name, the hash and the length.
     pub(super) fn keep(
         &self,
         file: NamedTempFile,
         number: u64,
         kind: &str,
-    ) -> Result<(String, blake3::Hash, u64), SegmentError> {
+    ) -> Result<KeptFile, SegmentError> {
         let path = file.path().to_owned();
         let sealed = file.as_file().sync_all().and_then(|()| hash_of(&path));
         let (hash, bytes) = sealed.map_err(SegmentError::io(&path))?;
@@ -132,7 +159,7 @@ impl SegmentFolder {
         let to = self.0.join(&name);
         file.persist(&to).map_err(|error| SegmentError::io(&to)(error.error))?;
         self.sync(&self.0)?;
-        Ok((name, hash, bytes))
+        Ok(KeptFile { name, hash, bytes })
     }
 
     /// Enters a file in the catalog, under the first number that is free.
@@ -173,6 +200,29 @@ pub(crate) fn hash_of(path: &Path) -> io::Result<(blake3::Hash, u64)> {
 }
 
 impl CatalogEntry {
+    /// The entry of a file of `lines` lines that came late.
+    pub(super) fn of_late(
+        kind: EntryKind,
+        store: &str,
+        number: u64,
+        kept: KeptFile,
+        lines: u64,
+    ) -> Self {
+        Self {
+            number,
+            kind,
+            store: store.to_owned(),
+            file: kept.name,
+            hash: kept.hash.to_hex().to_string(),
+            bytes: kept.bytes,
+            attempts: lines,
+            calls: 0,
+            completion_tokens: 0,
+            positions: (0, 0),
+            joins: Vec::new(),
+        }
+    }
+
     /// Compares the file at a path with the entry.
     ///
     /// # Errors
@@ -190,10 +240,7 @@ impl CatalogEntry {
         json!({
             "format": ENTRY_FORMAT,
             "number": self.number,
-            "kind": match self.kind {
-                EntryKind::Attempts => "attempts",
-                EntryKind::Rewards => "rewards",
-            },
+            "kind": self.kind.word(),
             "store": self.store,
             "file": self.file,
             "hash": self.hash,
@@ -228,16 +275,16 @@ impl CatalogEntry {
         if file.contains(['/', '\\']) || file.starts_with('.') {
             return Err("`file` names something outside the folder".to_owned());
         }
+        let word = text("kind")?;
+        let kind = EntryKind::ALL.into_iter().find(|kind| kind.word() == word).ok_or(format!(
+            "the kind `{word}` is not known: it may be of a newer version of rolltape"
+        ))?;
         let positions = object.get("positions").and_then(Value::as_array);
         let position = |at: usize| positions.and_then(|all| all.get(at)?.as_i64());
         let joins = object.get("joins").and_then(Value::as_array);
         Ok(Self {
             number: number("number")?,
-            kind: match text("kind")?.as_str() {
-                "attempts" => EntryKind::Attempts,
-                "rewards" => EntryKind::Rewards,
-                kind => return Err(format!("the kind `{kind}` is not known")),
-            },
+            kind,
             store: text("store")?,
             file,
             hash: text("hash")?,

@@ -27,7 +27,7 @@ use crate::location::Location;
 use crate::maintenance::extract::copy_attempts;
 use crate::maintenance::prune::remove::remove_calls;
 use crate::maintenance::segments::catalog::{CatalogEntry, EntryKind, SegmentFolder};
-use crate::maintenance::segments::late::seal_rewards;
+use crate::maintenance::segments::late::LATE;
 use crate::maintenance::segments::plan::{PlannedSegment, plan};
 use crate::maintenance::segments::{SealOptions, SegmentError};
 use crate::snapshot::Snapshot;
@@ -98,6 +98,10 @@ const IN_STORE: &str = "SELECT e.episode_key, \
         WHERE c.episode_key = e.episode_key) AS annotations \
     FROM episode e WHERE e.episode_id = $1 AND e.attempt = $2 \
     AND NOT EXISTS (SELECT 1 FROM sealed s WHERE s.episode_key = e.episode_key)";
+/// Keeps a recorder of a database from giving rewards to the attempt until the transaction ends.
+const LOCK: &str = "SELECT 1 FROM episode WHERE episode_key = $1 FOR NO KEY UPDATE";
+/// Rewards that came while the segment was made are late.
+const NOTE_LATE: &str = "UPDATE reward SET is_late = 1 WHERE episode_key = $1 AND reward_key > $2";
 const CALL_TIMES: &str = "SELECT coalesce(min(started_at), 0) AS first, \
     coalesce(max(started_at), 0) AS last, \
     CAST(coalesce(sum(completion_tokens), 0) AS BIGINT) AS tokens FROM call";
@@ -208,10 +212,12 @@ impl Sealing<'_> {
         }
         let mut next = entries.last().map_or(1, |entry| entry.number + 1);
 
-        let late = seal_rewards(&mut self.connection, &self.folder, &store, next).await?;
-        if let Some(entry) = late {
-            next = entry.number + 1;
-            report.entries.push(entry);
+        for late in &LATE {
+            let sealed = late.seal(&mut self.connection, &self.folder, &store, next).await?;
+            if let Some(entry) = sealed {
+                next = entry.number + 1;
+                report.entries.push(entry);
+            }
         }
 
         let plan = plan(&mut self.connection, self.options).await?;
@@ -241,16 +247,16 @@ impl Sealing<'_> {
         let calls = copy_attempts(source, &keys, file.path().to_owned()).await?;
 
         let times = call_times(file.path()).await?;
-        let (file, hash, bytes) = self.folder.keep(file, number, "db")?;
+        let kept = self.folder.keep(file, number, "db")?;
         let joins = self.joins(segment).await?;
         let positions = segment.attempts.iter().map(|attempt| attempt.position);
         self.folder.enter(CatalogEntry {
             number,
             kind: EntryKind::Attempts,
             store: store.to_owned(),
-            file,
-            hash: hash.to_hex().to_string(),
-            bytes,
+            file: kept.name,
+            hash: kept.hash.to_hex().to_string(),
+            bytes: kept.bytes,
             attempts: keys.len() as u64,
             calls,
             completion_tokens: times.tokens,
@@ -311,6 +317,12 @@ impl Sealing<'_> {
         let here = query(IN_STORE).bind(id).bind(attempt);
         // It may have been taken out before a crash, or pruned.
         let Some(own) = here.fetch_optional(&mut self.connection).await? else { return Ok(()) };
+        if !self.connection.is_file() {
+            query(LOCK)
+                .bind(own.try_get::<i64>("episode_key")?)
+                .execute(&mut self.connection)
+                .await?;
+        }
 
         let counts = |row: &Row| -> Result<(i64, i64), sqlx::Error> {
             Ok((row.try_get("calls")?, row.try_get("annotations")?))
@@ -349,6 +361,7 @@ impl Sealing<'_> {
             .bind(chain.digest.to_vec())
             .execute(&mut self.connection)
             .await?;
+        query(NOTE_LATE).bind(key).bind(reward_key).execute(&mut self.connection).await?;
         remove_calls(&mut self.connection, key).await
     }
 

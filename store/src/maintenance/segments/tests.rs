@@ -19,8 +19,8 @@ use crate::open;
 use crate::site::{Site, on_both};
 use crate::tests::{announced, begun, ended};
 use crate::{
-    Announcement, EpisodeFilter, EpisodeSummary, PastCalls, Selection, Snapshot, Store,
-    VersionRecord, prune, verify,
+    Announcement, CommitError, EpisodeFilter, EpisodeSummary, PastCalls, Selection, Snapshot,
+    Store, VersionRecord, prune, verify,
 };
 
 /// A moment after all that is recorded here, in microseconds.
@@ -224,6 +224,8 @@ async fn make_older(path: PathBuf) {
         "DROP INDEX episode_with_replay",
         "DROP INDEX episode_by_replay",
         "ALTER TABLE episode DROP COLUMN replay",
+        "DROP INDEX reward_late",
+        "ALTER TABLE reward DROP COLUMN is_late",
     ] {
         query(undone).execute(&mut segment).await.unwrap();
     }
@@ -351,6 +353,155 @@ async fn a_late_reward_is_over_the_chain_that_was_sealed() {
         assert!(found[0].to_string().contains("given over other records"), "{found:?}");
     })
     .await;
+}
+
+fn annotation(call: CallId, version: &str, value: f32) -> Annotation {
+    Annotation {
+        call,
+        choice: 0,
+        name: "trainer_logprobs".into(),
+        version: version.into(),
+        start: 0,
+        values: vec![value, -0.125],
+        at: 7,
+    }
+}
+
+/// Gives rewards to calls of sealed attempts, and annotates some.
+async fn speak_late(site: &Site, calls: &[CallId]) {
+    let (store, writer) = site.open().await;
+    let of_call = Reward { scope: RewardScope::Call(calls[1]), ..reward(0.5, 9) };
+    let span = RewardScope::Tokens { call: calls[1], choice: 0, start: 0, end: 1 };
+    store.reward(attempt("a/0"), of_call).await.unwrap();
+    store.reward(attempt("a/0"), Reward { scope: span, ..reward(0.25, 10) }).await.unwrap();
+    let open = calls[calls.len() - 1];
+    let said = [(calls[1], "8"), (open, "8"), (calls[0], "8"), (calls[6], "9")];
+    let said = said.map(|(call, version)| annotation(call, version, -0.5)).to_vec();
+    store.annotate(said).await.unwrap();
+    drop(store);
+    writer.finish().await;
+}
+
+#[tokio::test]
+async fn what_is_said_late_of_a_call_is_read_everywhere() {
+    on_both(async |site| {
+        let calls = filled(&site).await;
+        let before = recorded(&site.at).await;
+        let segments = Segments::new();
+        segments.seal(&site).await;
+        speak_late(&site, &calls).await;
+
+        let said = recorded(&site.at).await;
+        assert_eq!(said["a/0"].rewards.len(), before["a/0"].rewards.len() + 2);
+        let versions = |name: &str| {
+            let all = said[name].annotations.iter();
+            all.map(|one| (one.call, one.version.clone())).collect::<Vec<_>>()
+        };
+        let of_a = [(calls[0], "7"), (calls[1], "8"), (calls[0], "8")];
+        assert_eq!(versions("a/0"), of_a.map(|(call, version)| (call, version.to_owned())));
+        assert_eq!((versions("c/0").len(), versions("open/0").len()), (1, 1));
+        let of_call = site.snapshot().await.call_annotations(calls[0]).await.unwrap();
+        assert_eq!(of_call.iter().map(|one| &*one.version).collect::<Vec<_>>(), ["7", "8"]);
+        assert_eq!(verify(&site.at).await.unwrap().damage, []);
+
+        // Written beside the segments, once.
+        let kinds = |report: &SealReport| {
+            report.entries.iter().map(|entry| (entry.kind, entry.attempts)).collect::<Vec<_>>()
+        };
+        let wanted = [(EntryKind::Rewards, 2), (EntryKind::Annotations, 3)];
+        assert_eq!(kinds(&segments.seal(&site).await), wanted);
+        assert_eq!(kinds(&segments.seal(&site).await), []);
+        let gathered = segments.gathered().await;
+        let alone = recorded(&gathered.location()).await;
+        for name in ["a/0", "b/1", "c/0"] {
+            assert_eq!(alone[name], said[name]);
+        }
+        assert_eq!(verify(gathered.location()).await.unwrap().damage, []);
+
+        let to = segments.0.path().join("copy.db");
+        let episodes = ["a", "b", "c", "open"].map(|id| (id.parse().unwrap(), None)).to_vec();
+        let which = ExtractFilter { episodes, ..ExtractFilter::default() };
+        extract(&site.at, &which, &to).await.unwrap();
+        assert_eq!(recorded(&Location::from(&to)).await, said);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn calls_that_no_segment_has_take_nothing() {
+    on_both(async |site| {
+        let calls = filled(&site).await;
+        let segments = Segments::new();
+        segments.seal(&site).await;
+        let (store, writer) = site.open().await;
+        let other = Reward { scope: RewardScope::Call(calls[3]), ..reward(0.5, 9) };
+        let refused = store.reward(attempt("a/0"), other).await;
+        assert!(matches!(refused, Err(CommitError::UnknownCall(_))), "{refused:?}");
+        let unknown = CallId(uuid::Uuid::now_v7());
+        let both = vec![annotation(calls[0], "8", 0.5), annotation(unknown, "8", 0.5)];
+        let refused = store.annotate(both).await;
+        assert!(matches!(refused, Err(CommitError::UnknownCall(call)) if call == unknown));
+        assert_eq!(count(&site, "late_annotation").await, 0, "all of it or nothing");
+
+        // A call may be in a segment that cannot be read.
+        std::fs::remove_file(&segments.files()[0]).unwrap();
+        let of_call = Reward { scope: RewardScope::Call(calls[0]), ..reward(0.5, 9) };
+        let refused = store.reward(attempt("a/0"), of_call.clone()).await.unwrap_err();
+        assert!(refused.to_string().contains("its segment cannot be read"), "{refused}");
+        let editor = crate::StoreEditor::open(&site.at).await.unwrap();
+        assert!(editor.reward(attempt("a/0"), of_call).await.is_err());
+        drop(store);
+        writer.finish().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_late_reward_counts_though_another_had_its_key() {
+    let site = Site::file();
+    let calls = filled(&site).await;
+    let segments = Segments::new();
+    segments.seal(&site).await;
+    let give = async |name: &str, call: CallId| {
+        let reward = Reward { scope: RewardScope::Call(call), ..reward(0.5, 9) };
+        let editor = crate::StoreEditor::open(&site.at).await.unwrap();
+        editor.reward(attempt(name), reward).await.unwrap();
+    };
+    give("a/0", calls[1]).await;
+    assert_eq!(segments.seal(&site).await.entries.len(), 1);
+    let filter = crate::PruneFilter {
+        episode: Some("a".parse().unwrap()),
+        now: LATER,
+        ..crate::PruneFilter::default()
+    };
+    prune(&site.at, &filter).await.unwrap();
+
+    // SQLite gives the highest key again once its row is gone.
+    give("b/1", calls[4]).await;
+    assert_eq!(segments.seal(&site).await.entries.len(), 1);
+    let alone = recorded(&segments.gathered().await.location()).await;
+    assert_eq!(alone["b/1"], recorded(&site.at).await["b/1"]);
+}
+
+#[tokio::test]
+async fn a_late_word_about_a_call_that_is_not_there_is_found() {
+    let site = Site::file();
+    let calls = filled(&site).await;
+    let segments = Segments::new();
+    segments.seal(&site).await;
+    speak_late(&site, &calls).await;
+    let mut connection = open::for_editing(&site.at).await.unwrap();
+    let (call, other) = (calls[1].to_string(), CallId(uuid::Uuid::now_v7()).to_string());
+    for (change, found) in [
+        ("UPDATE reward SET call_id = $2 WHERE call_id = $1", 1),
+        ("UPDATE late_annotation SET call_id = $2 WHERE call_id = $1", 2),
+        ("UPDATE late_annotation SET tokens = 9 WHERE call_id = $2 AND call_id <> $1", 3),
+        ("UPDATE late_annotation SET episode_key = 4 WHERE call_id = $2 AND call_id <> $1", 2),
+    ] {
+        query(change).bind(&call).bind(&other).execute(&mut connection).await.unwrap();
+        let damage = verify(&site.at).await.unwrap().damage;
+        assert_eq!(damage.len(), found, "{change}: {damage:?}");
+    }
 }
 
 #[tokio::test]
