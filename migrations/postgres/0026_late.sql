@@ -28,8 +28,19 @@ CREATE INDEX late_annotation_by_episode ON late_annotation (episode_key);
 CREATE INDEX late_annotation_by_call ON late_annotation (call_id);
 CREATE INDEX late_annotation_late ON late_annotation (late_annotation_key) WHERE is_late = 1;
 
--- Attempts that were removed from what was sealed. A segment that lost one is another file.
+-- Attempts that were removed from what was sealed. A segment that lost one is another file, or none:
+-- then `bytes` is 0.
 ALTER TABLE segment_file ADD COLUMN removed BIGINT NOT NULL DEFAULT 0;
+
+-- Attempts that were pruned and are still to be removed from a segment. `has_late` is 1 where
+-- something that came late is said of one in a file beside the segments.
+CREATE TABLE forgotten (
+  segment_file_key BIGINT NOT NULL REFERENCES segment_file,
+  episode_id       TEXT   NOT NULL,
+  attempt          BIGINT NOT NULL,
+  has_late         BIGINT NOT NULL,
+  PRIMARY KEY (segment_file_key, episode_id, attempt)
+);
 
 DROP VIEW IF EXISTS annotations;
 CREATE VIEW annotations AS

@@ -173,6 +173,12 @@ pub enum SnapshotError {
         /// The most that one reader may have, in bytes.
         bytes_max: u64,
     },
+    /// The segment of an attempt does not hold it any more.
+    #[error(
+        "episode `{0}` attempt {1} was removed from its segment; the next `rolltape seal` removes \
+         it from the store"
+    )]
+    NotInSegment(String, i64),
     /// The database does not take a question in SQL.
     #[error("the store does not take this question: {0}")]
     Question(String),

@@ -1,9 +1,11 @@
 //! A read-only view of the store at one moment.
 //!
 //! `calls` reads calls back whole, `summary` counts them, `rows` decodes rows. `condition` and
-//! `portion` say which attempts. `sealed` finds the calls of attempts that are in segments.
+//! `portion` say which attempts. `sealed` finds the calls of attempts that are in segments, whose
+//! folder and catalog are in `catalog`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 
 use episode::{Annotation, AttemptId, CallId, ChainHead, Micros, Reward, RewardScope};
@@ -23,6 +25,7 @@ use crate::snapshot::sealed::{CallsHolder, OpenSegments, StorePart};
 use crate::types::{AttemptRecord, Selection};
 
 pub(crate) mod calls;
+pub(crate) mod catalog;
 pub(crate) mod condition;
 pub(crate) mod portion;
 pub(crate) mod room;
@@ -81,6 +84,11 @@ impl Snapshot {
     /// As [`Snapshot::open`].
     pub async fn open_here(at: impl Into<Location>) -> Result<Self, SnapshotError> {
         Self::of(open::for_local_reading(&at.into()).await?).await
+    }
+
+    /// Opens a segment as the store that it is.
+    pub(crate) async fn of_segment(path: &Path) -> Result<Self, SnapshotError> {
+        Self::of(open::for_segment(path, false).await?).await
     }
 
     async fn of(mut connection: StoreConnection) -> Result<Self, SnapshotError> {

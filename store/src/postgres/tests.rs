@@ -184,7 +184,7 @@ async fn set_former(site: &Site, newest: i64) {
         "ALTER TABLE episode DROP COLUMN continues",
         "DROP TABLE unsettled, gathering",
         "ALTER TABLE consumer DROP COLUMN alone, DROP COLUMN grouped, DROP COLUMN group_count",
-        "DROP TABLE sealed, segment_file, late_annotation CASCADE",
+        "DROP TABLE sealed, segment_file, late_annotation, forgotten CASCADE",
         "DROP TABLE link",
         "ALTER TABLE reward DROP COLUMN given_by CASCADE, DROP COLUMN given_from, \
              DROP COLUMN key_name, DROP COLUMN over_calls, DROP COLUMN over_chain, DROP COLUMN is_late",

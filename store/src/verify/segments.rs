@@ -1,21 +1,26 @@
 //! The files of sealed attempts: each is what was sealed, holds what the store says, and is sound.
 
-use std::path::Path;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::path::{Path, PathBuf};
+
+use episode::AttemptId;
 
 use crate::chain;
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::with_causes;
-use crate::maintenance::segments::catalog::hash_of;
 use crate::open;
+use crate::snapshot::catalog::{CatalogEntry, SegmentFolder, hash_of};
 use crate::snapshot::rows::annotation_of;
 use crate::verify::check_store;
-use crate::verify::report::VerifyReport;
+use crate::verify::report::{RecordRef, VerifyReport};
 
 const FILES: &str = "SELECT * FROM segment_file f WHERE EXISTS \
     (SELECT 1 FROM sealed s WHERE s.segment_file_key = f.segment_file_key) \
     ORDER BY segment_file_key";
+const REMOVED: &str = "SELECT CAST(coalesce(sum(removed), 0) AS BIGINT) FROM segment_file";
 const HELD: &str = "SELECT e.episode_key, e.episode_id, e.attempt, s.calls FROM sealed s \
     JOIN episode e USING (episode_key) WHERE s.segment_file_key = $1";
 const KEY_THERE: &str = "SELECT episode_key FROM episode WHERE episode_id = $1 AND attempt = $2";
@@ -49,12 +54,68 @@ pub(super) async fn check_segments(connection: &mut StoreConnection, report: &mu
         }
     }
 
+    match query(REMOVED).scalar::<i64>(connection).await {
+        Ok(removed) => report.removed += removed.unsigned_abs(),
+        Err(error) => report.add_store_damage(format!("its segments cannot be counted: {error}")),
+    }
+
+    let mut catalogs = HashMap::new();
     for row in &files {
-        let name = name(row).unwrap_or_else(|error| error.to_string());
-        match check_segment(connection, row, Path::new(&name)).await {
-            Ok(found) => report.add_segment(&name, found),
-            Err(why) => report.add_store_damage(format!("segment `{name}`: {why}")),
+        let found = match FileToCheck::of(row, &mut catalogs) {
+            Ok(file) => check_segment(connection, file, report).await,
+            Err(why) => Err(why),
+        };
+        if let Err(why) = found {
+            let name = name(row).unwrap_or_else(|error| error.to_string());
+            report.add_store_damage(format!("segment `{name}`: {why}"));
         }
+    }
+}
+
+/// A file of sealed attempts, which may have been replaced by another one.
+struct FileToCheck {
+    key: i64,
+    path: PathBuf,
+    hash: Vec<u8>,
+    /// The entry in its place, which the store does not know yet.
+    in_place: Option<CatalogEntry>,
+}
+
+impl FileToCheck {
+    fn of(row: &Row, catalogs: &mut HashMap<String, Vec<CatalogEntry>>) -> Result<Self, String> {
+        let of_row = || -> Result<_, sqlx::Error> {
+            let names = (row.try_get::<String>("folder")?, row.try_get::<String>("name")?);
+            Ok((names, row.try_get("segment_file_key")?, row.try_get("hash")?))
+        };
+        let ((path, name), key, hash) = of_row().map_err(|error| error.to_string())?;
+        let folder = SegmentFolder::at(&path);
+        let entries = match catalogs.entry(path) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                new.insert(folder.entries().map_err(|error| with_causes(&error))?)
+            }
+        };
+
+        let in_place = SegmentFolder::in_place_of(entries, &name).cloned();
+        let (path, hash) = match &in_place {
+            None => (folder.path().join(name), hash),
+            Some(entry) => {
+                let hash = blake3::Hash::from_hex(&entry.hash);
+                (
+                    folder.file(entry),
+                    hash.map_or_else(|_| Vec::new(), |hash| hash.as_bytes().to_vec()),
+                )
+            }
+        };
+        Ok(Self { key, path, hash, in_place })
+    }
+
+    /// True where an attempt was removed from it.
+    fn has_removed(&self, id: &str, attempt: i64) -> bool {
+        let named = id.parse().ok().zip(attempt.try_into().ok());
+        let named = named.map(|(episode, attempt)| AttemptId { episode, attempt });
+        let entry = self.in_place.as_ref();
+        entry.zip(named).is_some_and(|(entry, named)| entry.has_removed(&named))
     }
 }
 
@@ -66,34 +127,50 @@ fn name(row: &Row) -> Result<String, sqlx::Error> {
 /// Checks one segment. An error is the reason why it is of no use.
 async fn check_segment(
     connection: &mut StoreConnection,
-    row: &Row,
-    path: &Path,
-) -> Result<VerifyReport, String> {
-    let (hash, _) = hash_of(path).map_err(|error| error.to_string())?;
-    let sealed: Vec<u8> = row.try_get("hash").map_err(|error| error.to_string())?;
-    if hash.as_bytes().as_slice() != sealed {
-        return Err("it is not the file that was sealed: its hash differs".to_owned());
+    file: FileToCheck,
+    report: &mut VerifyReport,
+) -> Result<(), String> {
+    let mut found = VerifyReport::default();
+    let is_empty = file.in_place.as_ref().is_some_and(CatalogEntry::is_empty);
+    let mut segment = None;
+    if !is_empty {
+        let (hash, _) = hash_of(&file.path).map_err(|error| error.to_string())?;
+        if hash.as_bytes().as_slice() != file.hash {
+            return Err("it is not the file that was sealed: its hash differs".to_owned());
+        }
+        let opened = open::for_segment(&file.path, true).await;
+        let mut opened = opened.map_err(|error| error.to_string())?;
+        found = check_store(&mut opened).await;
+        segment = Some(opened);
     }
 
-    let mut segment = open::for_segment(path, true).await.map_err(|error| error.to_string())?;
-    let mut found = check_store(&mut segment).await;
-    let key: i64 = row.try_get("segment_file_key").map_err(|error| error.to_string())?;
-    let lacking = lacking(connection, &mut segment, key).await;
+    let lacking = lacking(connection, segment.as_mut(), &file, report).await;
     for what in lacking.map_err(|error| error.to_string())? {
         found.add_store_damage(what);
     }
-    Ok(found)
+    report.add_segment(&file.path.display().to_string(), found);
+    Ok(())
 }
 
 /// Attempts that the segment should hold with so many calls, and calls that something is said of.
 async fn lacking(
     connection: &mut StoreConnection,
-    segment: &mut StoreConnection,
-    key: i64,
+    mut segment: Option<&mut StoreConnection>,
+    file: &FileToCheck,
+    report: &mut VerifyReport,
 ) -> Result<Vec<String>, sqlx::Error> {
     let mut lacking = Vec::new();
-    for row in query(HELD).bind(key).fetch_all(connection).await? {
+    for row in query(HELD).bind(file.key).fetch_all(connection).await? {
         let (id, attempt): (String, i64) = (row.try_get("episode_id")?, row.try_get("attempt")?);
+        if file.has_removed(&id, attempt) {
+            report.removed += 1;
+            report.removed_here.push(RecordRef { episode: Some((id, attempt)), call: None });
+            continue;
+        }
+        let Some(segment) = segment.as_deref_mut() else {
+            lacking.push(format!("episode `{id}` attempt {attempt} is not there"));
+            continue;
+        };
         let (wanted, calls) = (row.try_get::<i64>("calls")?, query(CALLS).bind(&id).bind(attempt));
         let found: i64 = calls.scalar(segment).await?;
 

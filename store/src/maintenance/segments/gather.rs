@@ -17,10 +17,11 @@ use crate::database::value::Value;
 use crate::location::Location;
 use crate::maintenance::extract::{CopiedColumn, columns};
 use crate::maintenance::segments::SegmentError;
-use crate::maintenance::segments::catalog::{CatalogEntry, EntryKind, hash_of};
+use crate::maintenance::segments::files::add_file;
 use crate::maintenance::segments::late::{LATE, LateKind};
-use crate::maintenance::segments::seal::{ADD_FILE, FILE_KEY, LAST_CALL_FAILED, call_times};
+use crate::maintenance::segments::seal::LAST_CALL_FAILED;
 use crate::open;
+use crate::snapshot::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 use crate::snapshot::summary::{BY_ATTEMPT, COUNTS};
 use crate::sqlite;
 
@@ -132,25 +133,12 @@ impl Gathering {
 
     async fn add_segment(&mut self, file: &SegmentAtHand) -> Result<(), SegmentError> {
         let path = file.path();
-        let times = call_times(&path).await?;
-        let (hash, bytes) = hash_of(&path).map_err(SegmentError::io(&path))?;
-        if hash.to_hex().as_str() != file.entry.hash {
-            return Err(SegmentError::Changed(path));
+        let folder = SegmentFolder::at(&file.folder);
+        if file.entry.is_empty() {
+            return add_file(&mut self.target, &folder, &file.entry, 0).await.map(drop);
         }
-        let folder = file.folder.display().to_string();
-        query(ADD_FILE)
-            .bind(&folder)
-            .bind(&file.entry.file)
-            .bind(file.entry.number as i64)
-            .bind(hash.as_bytes().to_vec())
-            .bind(bytes as i64)
-            .bind(times.first)
-            .bind(times.last)
-            .bind(0_i64)
-            .execute(&mut self.target)
-            .await?;
-        let key = query(FILE_KEY).bind(folder).bind(&file.entry.file);
-        let file_key: i64 = key.scalar(&mut self.target).await?;
+        file.entry.check(&path)?;
+        let file_key = add_file(&mut self.target, &folder, &file.entry, 0).await?;
 
         let mut segment = open::for_segment(&path, false).await?;
         self.copy(&mut segment, Copy::all("group_size")).await?;
@@ -250,12 +238,15 @@ impl Gathering {
         taken: &mut HashSet<(String, String, i64, i64)>,
     ) -> Result<(), SegmentError> {
         let path = file.path();
+        if file.entry.is_empty() {
+            return Ok(());
+        }
         file.entry.check(&path)?;
         let lines = File::open(&path).map_err(SegmentError::io(&path))?;
         for line in BufReader::new(lines).lines() {
             let line = line.map_err(SegmentError::io(&path))?;
             let row = late.read(&line);
-            let row = row.map_err(|why| SegmentError::Entry { path: path.clone(), why })?;
+            let row = row.map_err(|why| SegmentError::entry(&path, why))?;
             let store = file.entry.store.clone();
             if taken.insert((store, row.episode.clone(), row.attempt, row.key)) {
                 late.add(row, &mut self.target).await?;

@@ -3,6 +3,7 @@
 
 use std::io::{BufWriter, Write};
 
+use episode::{AttemptId, InvalidId};
 use serde_json::{Value as Json, json};
 use tempfile::NamedTempFile;
 
@@ -12,7 +13,7 @@ use crate::database::row::Row;
 use crate::database::value::Value;
 use crate::encoding::pack::{pack_planes, unpack_planes};
 use crate::maintenance::segments::SegmentError;
-use crate::maintenance::segments::catalog::{CatalogEntry, EntryKind, SegmentFolder};
+use crate::snapshot::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 
 /// Rows that are read at once.
 const ROWS_AT_ONCE: usize = 256;
@@ -35,7 +36,7 @@ pub(super) struct LateKind {
     /// The column with the store's own key, by which a row is known when it comes twice.
     key: &'static str,
     /// The end of a file's name.
-    suffix: &'static str,
+    pub(super) suffix: &'static str,
     /// Adds a row to the attempt of its name, where the store has that.
     insert: &'static str,
 }
@@ -146,6 +147,15 @@ pub(super) struct LateRow {
     pub(super) episode: String,
     pub(super) attempt: i64,
     values: Vec<Value>,
+}
+
+impl LateRow {
+    /// The name of its attempt.
+    pub(super) fn named(&self) -> Result<AttemptId, String> {
+        let episode = self.episode.parse().map_err(|error: InvalidId| error.to_string())?;
+        let attempt = self.attempt.try_into().map_err(|_| "`attempt` is out of range")?;
+        Ok(AttemptId { episode, attempt })
+    }
 }
 
 fn listed(keys: &[i64]) -> String {

@@ -1,6 +1,6 @@
 //! Attempts that leave a store for segments are read as before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use episode::{
@@ -12,15 +12,16 @@ use crate::database::query::query;
 use crate::location::Location;
 use crate::maintenance::extract::{ExtractFilter, extract};
 use crate::maintenance::segments::SealOptions;
-use crate::maintenance::segments::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 use crate::maintenance::segments::gather::{GatheredStore, SegmentAtHand};
+use crate::maintenance::segments::remove::{SegmentRemoval, Unwanted, remove_from_folder};
 use crate::maintenance::segments::seal::{SealReport, seal};
 use crate::open;
 use crate::site::{Site, on_both};
+use crate::snapshot::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 use crate::tests::{announced, begun, ended};
 use crate::{
     Announcement, CommitError, EpisodeFilter, EpisodeSummary, PastCalls, Selection, Snapshot,
-    Store, VersionRecord, prune, verify,
+    Store, VerifyReport, VersionRecord, prune, verify,
 };
 
 /// A moment after all that is recorded here, in microseconds.
@@ -159,7 +160,7 @@ impl Segments {
 
     async fn gathered(&self) -> GatheredStore {
         let at_hand = |entry| SegmentAtHand { entry, folder: self.0.path().to_owned() };
-        let files: Vec<_> = self.entries().into_iter().map(at_hand).collect();
+        let files: Vec<_> = self.live().into_iter().map(at_hand).collect();
         GatheredStore::of(&files).await.unwrap()
     }
 
@@ -650,4 +651,339 @@ async fn the_attempt_of_the_newest_call_stays() {
         assert_eq!(after, before, "keys of later calls are larger");
     })
     .await;
+}
+
+fn of_episode(id: &str) -> crate::PruneFilter {
+    let episode = Some(id.parse().unwrap());
+    crate::PruneFilter { episode, now: LATER, ..crate::PruneFilter::default() }
+}
+
+impl Segments {
+    fn folder(&self) -> SegmentFolder {
+        SegmentFolder::at(self.0.path())
+    }
+
+    /// Entries that none replaces, and nothing else.
+    fn live(&self) -> Vec<CatalogEntry> {
+        let entries = self.entries();
+        SegmentFolder::live(&entries).into_iter().cloned().collect()
+    }
+
+    /// All that is recorded in the segments alone, and what a check of them finds.
+    async fn alone(&self) -> (BTreeMap<String, Recorded>, VerifyReport) {
+        let gathered = self.gathered().await;
+        let report = verify(gathered.location()).await.unwrap();
+        (recorded(&gathered.location()).await, report)
+    }
+
+    /// The names of the files of the folder, without the catalog.
+    fn names(&self) -> Vec<String> {
+        let files = self.0.path().read_dir().unwrap().flatten();
+        let files = files.filter(|file| file.path().is_file());
+        let mut names: Vec<_> = files.map(|file| file.file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn live_names(&self) -> Vec<String> {
+        let live = self.live().into_iter().filter(|entry| !entry.is_empty());
+        let mut names: Vec<_> = live.map(|entry| entry.file).collect();
+        names.sort();
+        names
+    }
+
+    async fn remove(&self, names: &[&str]) -> SegmentRemoval {
+        let attempts = names.iter().map(|name| attempt(name)).collect();
+        remove_from_folder(&self.folder(), &attempts).await.unwrap()
+    }
+}
+
+/// Sealed attempts `a/0`, `b/1` and `c/0`, and what was said late of calls of `a/0` and `c/0`.
+async fn sealed(site: &Site) -> Segments {
+    let calls = filled(site).await;
+    let segments = Segments::new();
+    segments.seal(site).await;
+    speak_late(site, &calls).await;
+    segments.seal(site).await;
+    segments
+}
+
+#[tokio::test]
+async fn a_pruned_attempt_leaves_its_segment() {
+    on_both(async |site| {
+        let segments = sealed(&site).await;
+        let mut all = recorded(&site.at).await;
+        let old = segments.names();
+
+        let report = prune(&site.at, &of_episode("a")).await.unwrap();
+        assert_eq!((report.segments_replaced, report.segments_left), (3, None));
+        all.remove("a/0");
+        assert_eq!(recorded(&site.at).await, all);
+        let report = verify(&site.at).await.unwrap();
+        assert_eq!((report.damage, report.removed), (Vec::new(), 1));
+        assert_eq!((count(&site, "forgotten").await, count(&site, "segment_file").await), (0, 1));
+
+        all.remove("open/0");
+        let (alone, report) = segments.alone().await;
+        assert_eq!(alone, all);
+        assert_eq!((report.damage, report.removed), (Vec::new(), 1));
+        assert_eq!(segments.names(), segments.live_names());
+        assert!(old.iter().all(|name| !segments.names().contains(name)));
+        for name in segments.names() {
+            let bytes = std::fs::read(segments.0.path().join(name)).unwrap();
+            assert!(!String::from_utf8_lossy(&bytes).contains("\"episode_id\":\"a\""));
+        }
+
+        // Nothing more happens, and what comes later is sealed as before.
+        let again = segments.seal(&site).await;
+        assert_eq!((again.attempts, again.entries.len()), (0, 0));
+        let (store, writer) = site.open().await;
+        store.reward(attempt("b/1"), reward(0.75, 9)).await.unwrap();
+        record(&store, "a/0", Some("g")).await;
+        finish(&store, "a/0").await;
+        record(&store, "last/0", None).await;
+        drop(store);
+        writer.finish().await;
+        segments.seal(&site).await;
+        let (alone, report) = segments.alone().await;
+        assert_eq!((report.damage, report.removed), (Vec::new(), 1));
+        assert_eq!(alone["a/0"], recorded(&site.at).await["a/0"], "the name is free again");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_attempt_leaves_a_folder_without_its_store() {
+    on_both(async |site| {
+        let segments = sealed(&site).await;
+        let mut all = recorded(&site.at).await;
+        let removal = segments.remove(&["b/1", "c/0", "none/0"]).await;
+        assert_eq!((removal.entries.len(), removal.files_removed), (2, 2));
+        let positions = removal.entries[0].positions;
+        assert_eq!((removal.entries[0].attempts, positions), (1, (1, 1)));
+        assert_eq!(segments.names(), segments.live_names());
+        let (alone, report) = segments.alone().await;
+        assert_eq!((report.damage, report.removed), (Vec::new(), 2));
+        assert_eq!(alone.keys().collect::<Vec<_>>(), ["a/0"]);
+        assert_eq!(alone["a/0"], all["a/0"]);
+        assert_eq!(segments.remove(&["b/1"]).await.entries, []);
+
+        // The store finds what is left, and says of the others that they were removed.
+        let mut snapshot = site.snapshot().await;
+        for record in snapshot.episodes(&Selection::default()).await.unwrap() {
+            let calls = snapshot.calls(&record).await;
+            match record.id.as_str() {
+                "b" | "c" => {
+                    let told = calls.unwrap_err().to_string();
+                    assert!(told.contains("was removed from its segment"), "{told}");
+                }
+                name => assert_eq!(calls.unwrap(), all[&format!("{name}/0")].calls),
+            }
+        }
+        drop(snapshot);
+        let report = verify(&site.at).await.unwrap();
+        assert_eq!((report.damage, report.removed, report.removed_here.len()), (vec![], 2, 2));
+
+        // The next sealing takes their lines out of the store.
+        segments.seal(&site).await;
+        all.retain(|name, _| name == "a/0" || name == "open/0");
+        assert_eq!(recorded(&site.at).await, all);
+        let report = verify(&site.at).await.unwrap();
+        assert_eq!((report.damage, report.removed, report.removed_here.len()), (vec![], 2, 0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_segment_of_which_nothing_is_left_has_no_file() {
+    on_both(async |site| {
+        let segments = sealed(&site).await;
+        let all = recorded(&site.at).await;
+        let before = segments.entries().len();
+        for name in ["a", "b", "c"] {
+            prune(&site.at, &of_episode(name)).await.unwrap();
+        }
+        assert_eq!(segments.names(), Vec::<String>::new());
+        assert!(segments.live().iter().all(|entry| entry.is_empty()));
+        assert_eq!(segments.live().len(), before);
+        let (alone, report) = segments.alone().await;
+        assert_eq!((alone.len(), report.damage, report.removed), (0, Vec::new(), 3));
+        let report = verify(&site.at).await.unwrap();
+        assert_eq!((report.damage, report.removed), (Vec::new(), 3));
+        let left = recorded(&site.at).await;
+        assert_eq!((left.len(), &left["open/0"]), (1, &all["open/0"]));
+        let mut snapshot = site.snapshot().await;
+        assert!(snapshot.call(CallId(uuid::Uuid::nil())).await.unwrap().is_none());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_removal_that_died_is_old_or_new_and_is_taken_up() {
+    on_both(async |site| {
+        let segments = sealed(&site).await;
+        let all = recorded(&site.at).await;
+        let without = |names: &[&str]| {
+            let mut left = recorded_names(&all);
+            left.retain(|name| !names.contains(&name.as_str()));
+            left
+        };
+
+        // It died before any segment: the store has forgotten it, the segments have not.
+        crate::maintenance::prune::prune(&site.at, &of_episode("a")).await.unwrap();
+        assert_eq!(recorded_names(&recorded(&site.at).await), without(&["a/0"]));
+        assert_eq!(segments.alone().await.0["a/0"], all["a/0"]);
+        assert_eq!(verify(&site.at).await.unwrap().damage, []);
+        segments.seal(&site).await;
+        assert!(!segments.alone().await.0.contains_key("a/0"));
+        assert_eq!(segments.names(), segments.live_names());
+
+        // It died before its entry: the file is not read.
+        let unwanted = ["c/0".parse().unwrap()].into();
+        let store = segments.entries()[0].store.clone();
+        let gone = BTreeSet::new();
+        let unwanted = Unwanted { store: &store, attempts: &unwanted, gone };
+        let number = segments.live()[0].number;
+        let entry = segments.folder().without(number, &unwanted).await.unwrap().unwrap();
+        let path = segments.0.path().join(SegmentFolder::entry_name(entry.number));
+        let hidden = path.with_extension("hidden");
+        std::fs::rename(&path, &hidden).unwrap();
+        assert_eq!(segments.alone().await.0["c/0"], all["c/0"]);
+        assert_eq!(recorded_names(&recorded(&site.at).await), without(&["a/0"]));
+        assert_eq!(verify(&site.at).await.unwrap().damage, []);
+
+        // It died after its entry: the folder is new, and the store reads the old file.
+        std::fs::rename(&hidden, &path).unwrap();
+        let (alone, report) = segments.alone().await;
+        assert_eq!((alone.contains_key("c/0"), report.damage), (false, Vec::new()));
+        assert_eq!(recorded(&site.at).await["c/0"], all["c/0"]);
+        let report = verify(&site.at).await.unwrap();
+        assert_eq!((report.damage, report.removed_here.len()), (Vec::new(), 1));
+        prune(&site.at, &of_episode("c")).await.unwrap();
+        assert_eq!(recorded_names(&recorded(&site.at).await), without(&["a/0", "c/0"]));
+        assert_eq!(recorded(&site.at).await["b/1"], all["b/1"]);
+        assert_eq!(segments.names(), segments.live_names());
+        let (alone, report) = segments.alone().await;
+        assert_eq!((alone.len(), report.damage, report.removed), (1, Vec::new(), 2));
+    })
+    .await;
+}
+
+fn recorded_names(all: &BTreeMap<String, Recorded>) -> Vec<String> {
+    all.keys().cloned().collect()
+}
+
+#[tokio::test]
+async fn what_came_late_follows_after_a_removal_that_died() {
+    let site = Site::file();
+    let segments = sealed(&site).await;
+    let store = segments.entries()[0].store.clone();
+    let attempts = ["a/0".parse().unwrap()].into();
+    let unwanted = Unwanted { store: &store, attempts: &attempts, gone: BTreeSet::new() };
+    segments.folder().without(1, &unwanted).await.unwrap().unwrap();
+    let held = |name: &str| {
+        let path = segments.0.path().join(name);
+        std::fs::read_to_string(path).is_ok_and(|text| text.contains("\"episode_id\":\"a\""))
+    };
+    assert!(segments.live_names().iter().any(|name| held(name)));
+    segments.remove(&["a/0"]).await;
+    assert!(!segments.live_names().iter().any(|name| held(name)));
+    assert_eq!(segments.alone().await.1.damage, []);
+}
+
+#[tokio::test]
+async fn two_removals_at_once_remove_both() {
+    let site = Site::file();
+    let segments = sealed(&site).await;
+    let (one, other) = tokio::join!(segments.remove(&["a/0"]), segments.remove(&["c/0"]));
+    assert!(one.entries.len() + other.entries.len() >= 4);
+    let (alone, report) = segments.alone().await;
+    assert_eq!(alone.keys().collect::<Vec<_>>(), ["b/1"]);
+    assert_eq!((report.damage, report.removed), (Vec::new(), 2));
+    let mut replaced: Vec<_> =
+        segments.entries().into_iter().filter_map(|entry| entry.replaces).collect();
+    let all = replaced.len();
+    replaced.dedup();
+    assert_eq!(replaced.len(), all, "no two entries replace one");
+    segments.seal(&site).await;
+    assert_eq!(segments.names(), segments.live_names());
+}
+
+#[tokio::test]
+async fn a_file_that_is_read_is_removed_later() {
+    let site = Site::file();
+    let segments = sealed(&site).await;
+    let all = recorded(&site.at).await;
+    let (mut reader, mut late) = (site.snapshot().await, site.snapshot().await);
+    let episodes = reader.episodes(&Selection::default()).await.unwrap();
+    let of = |name: &str| episodes.iter().find(|one| one.id.as_str() == name).unwrap();
+    assert_eq!(reader.calls(of("b")).await.unwrap(), all["b/1"].calls);
+
+    let report = prune(&site.at, &of_episode("a")).await.unwrap();
+    let told = report.segments_left.unwrap();
+    assert!(told.contains("was replaced, and is still read"), "{told}");
+    assert_eq!(segments.names().len(), segments.live_names().len() + 1);
+    assert_eq!(reader.calls(of("a")).await.unwrap(), all["a/0"].calls, "of its moment");
+    drop(reader);
+    segments.seal(&site).await;
+    assert_eq!(segments.names(), segments.live_names());
+
+    // A reader of an earlier moment finds the file that took the place of the one it knows.
+    assert_eq!(late.calls(of("c")).await.unwrap(), all["c/0"].calls);
+    assert!(late.calls(of("a")).await.unwrap_err().to_string().contains("was removed"));
+}
+
+#[tokio::test]
+async fn a_file_without_an_entry_goes_with_the_next_sealing() {
+    let site = Site::file();
+    let segments = sealed(&site).await;
+    let stray = "0000000009-00.db";
+    std::fs::write(segments.0.path().join(stray), b"a sealing that died").unwrap();
+    let mut connection = open::for_editing(&site.at).await.unwrap();
+    let insert = "INSERT INTO segment_file (folder, name, number, hash, bytes, first_call_at, \
+        last_call_at, sealed_at) SELECT folder, $1, 9, hash, 1, 0, 0, 0 FROM segment_file";
+    query(insert).bind(stray).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+    segments.seal(&site).await;
+    assert_eq!(segments.names(), segments.live_names());
+    assert_eq!(count(&site, "segment_file").await, 1);
+}
+
+#[tokio::test]
+async fn segments_that_were_not_mounted_are_left_for_later() {
+    let site = Site::file();
+    let segments = sealed(&site).await;
+    let away = segments.0.path().with_extension("away");
+    std::fs::rename(segments.0.path(), &away).unwrap();
+    let report = prune(&site.at, &of_episode("a")).await.unwrap();
+    assert!(report.segments_left.unwrap().contains("cannot use"));
+    std::fs::rename(&away, segments.0.path()).unwrap();
+    assert!(segments.alone().await.0.contains_key("a/0"));
+    let report = prune(&site.at, &of_episode("a")).await.unwrap();
+    assert_eq!((report.plan.candidates.len(), report.segments_replaced), (0, 3));
+    assert!(!segments.alone().await.0.contains_key("a/0"));
+}
+
+#[tokio::test]
+async fn a_pruned_attempt_leaves_a_segment_that_holds_an_older_state_of_it() {
+    let site = Site::file();
+    let calls = filled(&site).await;
+    let Location::File(path) = &site.at else { unreachable!() };
+    let copy = Site::at(path.with_file_name("copy.db"));
+    let segments = Segments::new();
+    seal(&site.at, &SealOptions { finished_before: 0, ..segments.options() }).await.unwrap();
+    let Location::File(to) = &copy.at else { unreachable!() };
+    crate::backup(&site.at, to).await.unwrap();
+    segments.seal(&copy).await;
+    let (store, writer) = site.open().await;
+    store.annotate(vec![annotation(calls[3], "8", 1.0)]).await.unwrap();
+    drop(store);
+    writer.finish().await;
+    assert_eq!(segments.seal(&site).await.changed, 1);
+
+    prune(&site.at, &of_episode("b")).await.unwrap();
+    let (alone, report) = segments.alone().await;
+    assert_eq!(alone.keys().collect::<Vec<_>>(), ["a/0", "c/0"]);
+    assert_eq!(report.removed, 2, "of two segments");
+    assert_eq!(segments.names(), segments.live_names());
 }
