@@ -199,6 +199,7 @@ pub(crate) async fn delete(
         "attempt": gone.attempt,
         "calls": gone.calls,
         "bytes": gone.bytes,
+        "segments_left": report.segments_left,
     })))
 }
 

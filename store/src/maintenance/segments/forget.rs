@@ -13,10 +13,10 @@ use crate::database::query::query;
 use crate::database::row::Row;
 use crate::location::Location;
 use crate::maintenance::prune::remove::remove_line;
-use crate::maintenance::segments::SegmentError;
 use crate::maintenance::segments::files::add_file;
 use crate::maintenance::segments::lock::{lock_file, lock_server};
 use crate::maintenance::segments::remove::{SegmentRemoval, Unwanted};
+use crate::maintenance::segments::{SegmentError, between_steps};
 use crate::open;
 use crate::snapshot::catalog::{CatalogEntry, SegmentFolder};
 
@@ -100,6 +100,7 @@ pub(super) async fn forget(
         }
         remove_from(&file, &attempts, has_late, removal).await?;
         catch_up(connection, &file).await?;
+        between_steps()?;
         query(DROP_FILE[0]).bind(file.key).execute(connection).await?;
         file.folder.sweep(removal)?;
     }

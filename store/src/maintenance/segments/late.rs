@@ -12,7 +12,7 @@ use crate::database::query::query;
 use crate::database::row::Row;
 use crate::database::value::Value;
 use crate::encoding::pack::{pack_planes, unpack_planes};
-use crate::maintenance::segments::SegmentError;
+use crate::maintenance::segments::{SegmentError, between_steps};
 use crate::snapshot::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 
 /// Rows that are read at once.
@@ -95,7 +95,9 @@ impl LateKind {
         drop(lines);
 
         let kept = folder.keep(file, number, self.suffix)?;
+        between_steps()?;
         let entry = folder.enter(CatalogEntry::of_late(self.kind, store, number, kept, count))?;
+        between_steps()?;
         // A crash before this makes another file with the same rows, which `gather` takes once.
         for keys in keys.chunks(ROWS_AT_ONCE) {
             let done = format!("UPDATE {table} SET is_late = 0 WHERE {key} IN ({})", listed(keys));

@@ -20,9 +20,9 @@ use tempfile::NamedTempFile;
 use crate::attempts::attempt_of;
 use crate::database::query::query;
 use crate::maintenance::extract::copy_attempts;
-use crate::maintenance::segments::SegmentError;
 use crate::maintenance::segments::files::call_times;
 use crate::maintenance::segments::late::LATE;
+use crate::maintenance::segments::{SegmentError, between_steps};
 use crate::open;
 use crate::snapshot::Snapshot;
 use crate::snapshot::catalog::{CatalogEntry, EntryKind, KeptFile, SegmentFolder};
@@ -123,7 +123,9 @@ impl SegmentFolder {
             };
 
             let Some(rest) = rest else { return Ok(None) };
+            between_steps()?;
             if self.enter_at(&rest)? {
+                between_steps()?;
                 return Ok(Some(rest));
             }
             self.drop_unnamed(&rest)?;
@@ -260,7 +262,10 @@ impl SegmentFolder {
         for entry in replaced.filter(|entry| !entry.is_empty()) {
             let path = self.file(entry);
             match remove_unread(&path) {
-                Ok(true) => removal.files_removed += 1,
+                Ok(true) => {
+                    removal.files_removed += 1;
+                    between_steps()?;
+                }
                 Ok(false) => removal.files_in_use.push(path),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(SegmentError::io(path)(error)),

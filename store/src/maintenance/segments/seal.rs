@@ -29,7 +29,7 @@ use crate::maintenance::segments::late::LATE;
 use crate::maintenance::segments::lock::{lock_file, lock_server};
 use crate::maintenance::segments::plan::{PlannedSegment, plan};
 use crate::maintenance::segments::remove::SegmentRemoval;
-use crate::maintenance::segments::{SealOptions, SegmentError};
+use crate::maintenance::segments::{SealOptions, SegmentError, between_steps};
 use crate::snapshot::Snapshot;
 use crate::snapshot::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 use crate::snapshot::summary::{BY_ATTEMPT, COUNTS};
@@ -225,9 +225,11 @@ impl Sealing<'_> {
         let keys: BTreeSet<i64> = segment.attempts.iter().map(|attempt| attempt.key).collect();
         let source = Snapshot::open(self.at).await?;
         let calls = copy_attempts(source, &keys, file.path().to_owned()).await?;
+        between_steps()?;
 
         let times = call_times(file.path()).await?;
         let kept = self.folder.keep(file, number, "db")?;
+        between_steps()?;
         let joins = self.joins(segment).await?;
         let positions = segment.attempts.iter().map(|attempt| attempt.position);
         let entry = CatalogEntry {
@@ -247,7 +249,10 @@ impl Sealing<'_> {
         };
         // A prune that comes before the next step finds it by this.
         add_file(&mut self.connection, &self.folder, &entry, self.options.now).await?;
-        Ok(self.folder.enter(entry)?)
+        between_steps()?;
+        let entry = self.folder.enter(entry)?;
+        between_steps()?;
+        Ok(entry)
     }
 
     /// Numbers of the segments that hold attempts of the same groups, or may hold the same attempt.
@@ -286,6 +291,7 @@ impl Sealing<'_> {
                 self.take_out_if_same(held, file_key, report).await?;
             }
             self.connection.commit().await?;
+            between_steps()?;
             sleep(PAUSE).await;
         }
         let done = "UPDATE segment_file SET is_taken_out = 1 WHERE segment_file_key = $1";

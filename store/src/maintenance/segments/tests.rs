@@ -1,5 +1,6 @@
 //! Attempts that leave a store for segments are read as before.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -11,10 +12,10 @@ use tempfile::TempDir;
 use crate::database::query::query;
 use crate::location::Location;
 use crate::maintenance::extract::{ExtractFilter, extract};
-use crate::maintenance::segments::SealOptions;
 use crate::maintenance::segments::gather::{GatheredStore, SegmentAtHand};
 use crate::maintenance::segments::remove::{SegmentRemoval, Unwanted, remove_from_folder};
 use crate::maintenance::segments::seal::{SealReport, seal};
+use crate::maintenance::segments::{SealOptions, SegmentError};
 use crate::open;
 use crate::site::{Site, on_both};
 use crate::snapshot::catalog::{CatalogEntry, EntryKind, SegmentFolder};
@@ -96,7 +97,7 @@ async fn filled(site: &Site) -> Vec<CallId> {
 }
 
 /// All that is recorded of an attempt.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 struct Recorded {
     calls: Vec<Call>,
     rewards: Vec<Reward>,
@@ -985,5 +986,166 @@ async fn a_pruned_attempt_leaves_a_segment_that_holds_an_older_state_of_it() {
     let (alone, report) = segments.alone().await;
     assert_eq!(alone.keys().collect::<Vec<_>>(), ["a/0", "c/0"]);
     assert_eq!(report.removed, 2, "of two segments");
+    assert_eq!(segments.names(), segments.live_names());
+}
+
+thread_local! {
+    /// Steps that are left until the process dies; `None` where it does not.
+    static DIES_AFTER: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
+/// Dies, as far as a function can: it leaves all that it holds.
+pub(super) fn between_steps() -> Result<(), SegmentError> {
+    match DIES_AFTER.get() {
+        Some(0) => Err(SegmentError::InUse("a process that died".into())),
+        left => {
+            DIES_AFTER.set(left.map(|left| left - 1));
+            Ok(())
+        }
+    }
+}
+
+/// Does something at every kind of site, and dies after each number of steps. Returns the numbers
+/// of steps after which it did not die any more.
+async fn dying_after_each_step(test: impl AsyncFn(&Site, u32) -> bool) -> Vec<u32> {
+    let mut counts = Vec::new();
+    for kind in 0..crate::site::sites().len() {
+        let mut steps = 0;
+        while test(&crate::site::sites().remove(kind), steps).await {
+            steps += 1;
+        }
+        counts.push(steps);
+    }
+    counts
+}
+
+async fn dying<T>(steps: u32, work: impl Future<Output = T>) -> T {
+    DIES_AFTER.set(Some(steps));
+    let done = work.await;
+    DIES_AFTER.set(None);
+    done
+}
+
+#[tokio::test]
+async fn a_sealing_that_dies_between_any_two_steps_loses_nothing() {
+    let counts = dying_after_each_step(async |site, steps| {
+        let calls = filled(site).await;
+        let before = recorded(&site.at).await;
+        let segments = Segments::new();
+        let options = SealOptions { segment_bytes: 1, ..segments.options() };
+        let died = dying(steps, seal(&site.at, &options)).await.is_err();
+        assert_eq!(recorded(&site.at).await, before, "after {steps} steps");
+        assert_eq!(verify(&site.at).await.unwrap().damage, []);
+        let (alone, report) = segments.alone().await;
+        assert!(alone.iter().all(|(name, one)| *one == before[name]), "after {steps} steps");
+        assert_eq!(report.damage, []);
+
+        // What is said now is late for some attempts, and not for others.
+        speak_late(site, &calls).await;
+        let said = recorded(&site.at).await;
+        seal(&site.at, &options).await.unwrap();
+        assert_eq!(recorded(&site.at).await, said, "after {steps} steps");
+        let (mut alone, report) = segments.alone().await;
+        assert_eq!(report.damage, []);
+        alone.insert("open/0".into(), said["open/0"].clone());
+        assert_eq!(alone, said, "after {steps} steps");
+        assert_eq!(count(site, "call").await, 3);
+        assert_eq!(verify(&site.at).await.unwrap().damage, []);
+        assert_eq!(segments.names(), segments.live_names());
+        died
+    })
+    .await;
+    assert!(counts.iter().all(|steps| *steps == 10), "{counts:?}");
+}
+
+#[tokio::test]
+async fn late_words_are_sealed_once_though_a_sealing_dies() {
+    let counts = dying_after_each_step(async |site, steps| {
+        let calls = filled(site).await;
+        let segments = Segments::new();
+        segments.seal(site).await;
+        speak_late(site, &calls).await;
+        let mut said = recorded(&site.at).await;
+        let died = dying(steps, seal(&site.at, &segments.options())).await.is_err();
+        assert_eq!(recorded(&site.at).await, said, "after {steps} steps");
+        segments.seal(site).await;
+        assert_eq!(recorded(&site.at).await, said, "after {steps} steps");
+        said.remove("open/0");
+        let (alone, report) = segments.alone().await;
+        assert_eq!((alone, report.damage), (said, Vec::new()), "after {steps} steps");
+        died
+    })
+    .await;
+    assert!(counts.iter().all(|steps| *steps == 4), "{counts:?}");
+}
+
+#[tokio::test]
+async fn a_removal_that_dies_between_any_two_steps_is_taken_up() {
+    let counts = dying_after_each_step(async |site, steps| {
+        let segments = sealed(site).await;
+        let mut all = recorded(&site.at).await;
+        let report = dying(steps, prune(&site.at, &of_episode("a"))).await.unwrap();
+        let died = report.segments_left.is_some();
+        let (alone, found) = segments.alone().await;
+        assert!(alone.iter().all(|(name, one)| *one == all[name]), "after {steps} steps");
+        assert_eq!(found.damage, []);
+        all.remove("a/0");
+        assert_eq!(recorded(&site.at).await, all, "after {steps} steps");
+        assert_eq!(verify(&site.at).await.unwrap().damage, []);
+
+        segments.seal(site).await;
+        assert_eq!(recorded(&site.at).await, all, "after {steps} steps");
+        assert_eq!(count(site, "forgotten").await, 0);
+        all.remove("open/0");
+        let (alone, report) = segments.alone().await;
+        assert_eq!((alone, report.damage, report.removed), (all, Vec::new(), 1));
+        assert_eq!(segments.names(), segments.live_names(), "after {steps} steps");
+        died
+    })
+    .await;
+    assert!(counts.iter().all(|steps| *steps == 10), "{counts:?}");
+}
+
+#[tokio::test]
+async fn two_stores_seal_into_one_folder_at_once() {
+    let segments = Segments::new();
+    let options = SealOptions { segment_bytes: 1, ..segments.options() };
+    let mut stores = crate::site::sites();
+    stores.push(Site::file());
+    let mut all = BTreeMap::new();
+    for (number, site) in stores.iter().enumerate() {
+        let (store, writer) = site.open().await;
+        for attempt in 0..6 {
+            let name = format!("s{number}-{attempt}/0");
+            record(&store, &name, None).await;
+            finish(&store, &name).await;
+        }
+        drop(store);
+        writer.finish().await;
+        all.extend(recorded(&site.at).await);
+    }
+    let mut sealing = tokio::task::JoinSet::new();
+    for site in &stores {
+        let (at, options) = (site.at.clone(), options.clone());
+        sealing.spawn(async move { seal(at, &options).await });
+    }
+    for report in sealing.join_all().await {
+        assert_eq!(report.unwrap().attempts, 5, "the newest call stays");
+    }
+
+    let entries = segments.entries();
+    let numbers: Vec<u64> = entries.iter().map(|entry| entry.number).collect();
+    assert_eq!(numbers, (1..=5 * stores.len() as u64).collect::<Vec<_>>());
+    let (alone, report) = segments.alone().await;
+    assert_eq!((alone.len(), report.damage), (numbers.len(), Vec::new()));
+    for (name, one) in &alone {
+        assert_eq!((&one.calls, &one.rewards), (&all[name].calls, &all[name].rewards));
+    }
+    for site in &stores {
+        for (name, one) in recorded(&site.at).await {
+            assert_eq!(one, all[&name]);
+        }
+        assert_eq!(verify(&site.at).await.unwrap().damage, []);
+    }
     assert_eq!(segments.names(), segments.live_names());
 }
