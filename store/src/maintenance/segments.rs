@@ -92,7 +92,8 @@ impl SegmentError {
     /// True where a file is not there, which another process may just have replaced.
     pub fn is_missing(&self) -> bool {
         match self {
-            Self::Open(OpenError::Missing(_)) => true,
+            Self::Open(OpenError::Missing(_))
+            | Self::Read(SnapshotError::Open(OpenError::Missing(_))) => true,
             Self::Folder(CatalogError::Io { source, .. }) => {
                 source.kind() == io::ErrorKind::NotFound
             }

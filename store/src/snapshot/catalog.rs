@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use episode::AttemptId;
 use serde_json::{Map, Value, json};
@@ -18,6 +19,13 @@ const ENTRIES: &str = "catalog";
 /// both.
 const ENTRY_FORMAT: u64 = 1;
 const REPLACING_FORMAT: u64 = 2;
+/// The beginning of the name of a file that has no other yet.
+const UNNAMED: &str = ".segment-";
+/// Digits of the number that names begin with.
+const NUMBER_DIGITS: usize = 10;
+/// Age of a file without an entry from which on its maker is taken for dead, unless it holds its
+/// lock: a folder may be shared by machines that do not see each other's locks.
+const STRAY_AFTER: Duration = Duration::from_secs(3600);
 /// The beginning of what is hashed of the name of an attempt that was removed.
 const REMOVED: &str = "rolltape removed 1";
 
@@ -122,12 +130,14 @@ pub(crate) struct KeptFile {
     /// Its BLAKE3 hash, as an entry has it.
     pub(crate) hash: String,
     pub(crate) bytes: u64,
+    /// The lock of its maker: see [`SegmentFolder::making`].
+    pub(crate) lock: Option<File>,
 }
 
 impl KeptFile {
     /// No file.
     fn none() -> Self {
-        Self { name: String::new(), hash: String::new(), bytes: 0 }
+        Self { name: String::new(), hash: String::new(), bytes: 0, lock: None }
     }
 }
 
@@ -224,6 +234,45 @@ impl SegmentFolder {
         std::fs::create_dir_all(&entries).map_err(CatalogError::io(&entries))
     }
 
+    /// A file of the folder that is being made. Its lock tells it from one whose maker died, and
+    /// is to be held until it has an entry.
+    pub(crate) fn making(&self) -> Result<NamedTempFile, CatalogError> {
+        let mut named = tempfile::Builder::new();
+        let file = named.prefix(UNNAMED).suffix(".tmp").tempfile_in(&self.0);
+        let file = file.map_err(CatalogError::io(&self.0))?;
+        // A file system without locks has no other process to tell it to.
+        let _ = file.as_file().try_lock();
+        Ok(file)
+    }
+
+    /// Removes files that no entry names: a maker that died left them.
+    pub(crate) fn remove_strays(&self) -> Result<(), CatalogError> {
+        let listed = self.0.read_dir().map_err(CatalogError::io(&self.0))?;
+        let mut strays = Vec::new();
+        for file in listed.flatten() {
+            let name = file.file_name();
+            if name.to_str().is_some_and(is_of_segments) && is_stray(&file.path()) {
+                strays.push(file.path());
+            }
+        }
+        if strays.is_empty() {
+            return Ok(());
+        }
+
+        // Read last: what got its entry meanwhile stays.
+        let named: BTreeSet<PathBuf> =
+            self.entries()?.iter().map(|entry| self.file(entry)).collect();
+        for path in strays.iter().filter(|path| !named.contains(*path)) {
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(CatalogError::io(path)(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Gives a file of the folder its name, which begins with `number` and ends with `kind`.
     pub(crate) fn keep(
         &self,
@@ -237,9 +286,9 @@ impl SegmentFolder {
 
         let name = format!("{number:010}-{}.{kind}", &hash.to_hex()[..16]);
         let to = self.0.join(&name);
-        file.persist(&to).map_err(|error| CatalogError::io(&to)(error.error))?;
+        let lock = file.persist(&to).map_err(|error| CatalogError::io(&to)(error.error))?;
         self.sync(&self.0)?;
-        Ok(KeptFile { name, hash: hash.to_hex().to_string(), bytes })
+        Ok(KeptFile { name, hash: hash.to_hex().to_string(), bytes, lock: Some(lock) })
     }
 
     /// Enters a file in the catalog, under the first number that is free.
@@ -272,6 +321,24 @@ impl SegmentFolder {
         let synced = File::open(folder).and_then(|folder| folder.sync_all());
         synced.map_err(CatalogError::io(folder))
     }
+}
+
+/// True for a name that files of segments have, with an entry or before.
+fn is_of_segments(name: &str) -> bool {
+    let (number, rest) = name.split_at_checked(NUMBER_DIGITS).unwrap_or_default();
+    let is_numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    let is_kind = rest.ends_with(".db") || rest.ends_with(".jsonl");
+    name.starts_with(UNNAMED) || is_numbered && is_kind && rest.starts_with('-')
+}
+
+/// True for a file that is old and that nobody makes or reads.
+fn is_stray(path: &Path) -> bool {
+    let is_old = || {
+        let changed = path.metadata().and_then(|file| file.modified()).ok()?;
+        Some(changed.elapsed().ok()? > STRAY_AFTER)
+    };
+    let is_free = || File::open(path).is_ok_and(|file| file.try_lock().is_ok());
+    is_old() == Some(true) && is_free()
 }
 
 /// The hash of a file, and its length.

@@ -5,7 +5,6 @@ use std::io::{BufWriter, Write};
 
 use episode::{AttemptId, InvalidId};
 use serde_json::{Value as Json, json};
-use tempfile::NamedTempFile;
 
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
@@ -75,8 +74,7 @@ impl LateKind {
             return Ok(None);
         }
 
-        let file = NamedTempFile::new_in(folder.path());
-        let file = file.map_err(SegmentError::io(folder.path()))?;
+        let file = folder.making()?;
         let mut lines = BufWriter::new(file.as_file());
         let mut count = 0;
         for keys in keys.chunks(ROWS_AT_ONCE) {

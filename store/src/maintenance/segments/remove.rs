@@ -15,7 +15,6 @@ use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use episode::AttemptId;
-use tempfile::NamedTempFile;
 
 use crate::attempts::attempt_of;
 use crate::database::query::query;
@@ -56,6 +55,9 @@ impl SegmentRemoval {
     }
 }
 
+/// An entry that is to be entered, with the lock of its file.
+type MadeEntry = (CatalogEntry, Option<File>);
+
 /// Attempts to remove, of one store.
 #[derive(Debug)]
 pub(super) struct Unwanted<'a> {
@@ -90,7 +92,7 @@ pub async fn remove_from_folder(
         let live = SegmentFolder::live(&entries).into_iter();
         for entry in live.filter(|entry| entry.kind.is_late() == is_late) {
             let store = entry.store.as_str();
-            let gone = if is_late { folder.gone(&entries, store).await? } else { BTreeSet::new() };
+            let gone = if is_late { folder.gone(store).await? } else { BTreeSet::new() };
             let unwanted = Unwanted { store, attempts, gone };
             removal.entries.extend(folder.without(entry.number, &unwanted).await?);
         }
@@ -116,13 +118,19 @@ impl SegmentFolder {
             }
             let next = entries.last().map_or(1, |entry| entry.number + 1);
             let rest = match entry.kind {
-                EntryKind::Attempts => self.rest_of_attempts(entry, unwanted, next).await?,
+                EntryKind::Attempts => self.rest_of_attempts(entry, unwanted, next).await,
                 EntryKind::Rewards | EntryKind::Annotations => {
-                    self.rest_of_late(entry, unwanted, next)?
+                    self.rest_of_late(entry, unwanted, next)
                 }
             };
 
-            let Some(rest) = rest else { return Ok(None) };
+            let (rest, _lock) = match rest {
+                // The file was replaced and removed meanwhile.
+                Err(error) if error.is_missing() && self.entries()? != entries => continue,
+                Err(error) => return Err(error),
+                Ok(None) => return Ok(None),
+                Ok(Some(rest)) => rest,
+            };
             between_steps()?;
             if self.enter_at(&rest)? {
                 between_steps()?;
@@ -133,7 +141,18 @@ impl SegmentFolder {
     }
 
     /// Hashes of the attempts of a store that were removed and are in no segment.
-    async fn gone(
+    async fn gone(&self, store: &str) -> Result<BTreeSet<String>, SegmentError> {
+        loop {
+            let entries = self.entries()?;
+            match self.gone_of(&entries, store).await {
+                // A file was replaced and removed meanwhile.
+                Err(error) if error.is_missing() && self.entries()? != entries => {}
+                gone => return gone,
+            }
+        }
+    }
+
+    async fn gone_of(
         &self,
         entries: &[CatalogEntry],
         store: &str,
@@ -143,6 +162,7 @@ impl SegmentFolder {
             segments.filter(|entry| entry.store == store && !entry.kind.is_late()).collect();
         let mut gone: BTreeSet<String> =
             segments.iter().flat_map(|entry| entry.removed.iter().cloned()).collect();
+
         for entry in segments {
             if gone.is_empty() || entry.is_empty() {
                 continue;
@@ -174,7 +194,7 @@ impl SegmentFolder {
         entry: &CatalogEntry,
         unwanted: &Unwanted<'_>,
         number: u64,
-    ) -> Result<Option<CatalogEntry>, SegmentError> {
+    ) -> Result<Option<MadeEntry>, SegmentError> {
         let path = self.file(entry);
         entry.check(&path)?;
         let mut source = Snapshot::of_segment(&path).await?;
@@ -194,16 +214,14 @@ impl SegmentFolder {
 
         let rest = CatalogEntry::replacing(entry, number, &gone);
         if keys.is_empty() {
-            return Ok(Some(rest));
+            return Ok(Some((rest, None)));
         }
-        let file =
-            tempfile::Builder::new().prefix(".segment-").suffix(".tmp").tempfile_in(self.path());
-        let file = file.map_err(SegmentError::io(self.path()))?;
+        let file = self.making()?;
         let calls = copy_attempts(source, &keys, file.path().to_owned()).await?;
         let times = call_times(file.path()).await?;
-        let KeptFile { name, hash, bytes } = self.keep(file, number, "db")?;
+        let KeptFile { name, hash, bytes, lock } = self.keep(file, number, "db")?;
         let ends = positions.first().copied().zip(positions.last().copied());
-        Ok(Some(CatalogEntry {
+        let entry = CatalogEntry {
             file: name,
             hash,
             bytes,
@@ -212,7 +230,8 @@ impl SegmentFolder {
             completion_tokens: times.tokens,
             positions: ends.unwrap_or((0, 0)),
             ..rest
-        }))
+        };
+        Ok(Some((entry, lock)))
     }
 
     /// The entry of a file of what came late, without what is said of some attempts.
@@ -221,11 +240,11 @@ impl SegmentFolder {
         entry: &CatalogEntry,
         unwanted: &Unwanted<'_>,
         number: u64,
-    ) -> Result<Option<CatalogEntry>, SegmentError> {
+    ) -> Result<Option<MadeEntry>, SegmentError> {
         let Some(late) = LATE.iter().find(|late| late.kind == entry.kind) else { return Ok(None) };
         let path = self.file(entry);
         entry.check(&path)?;
-        let file = NamedTempFile::new_in(self.path()).map_err(SegmentError::io(self.path()))?;
+        let file = self.making()?;
         let mut to = BufWriter::new(file.as_file());
         let (mut kept, mut gone) = (0, Vec::new());
         let from = File::open(&path).map_err(SegmentError::io(&path))?;
@@ -248,13 +267,14 @@ impl SegmentFolder {
 
         let rest = CatalogEntry::replacing(entry, number, &gone);
         if kept == 0 {
-            return Ok(Some(rest));
+            return Ok(Some((rest, None)));
         }
-        let KeptFile { name, hash, bytes } = self.keep(file, number, late.suffix)?;
-        Ok(Some(CatalogEntry { file: name, hash, bytes, attempts: kept, ..rest }))
+        let KeptFile { name, hash, bytes, lock } = self.keep(file, number, late.suffix)?;
+        Ok(Some((CatalogEntry { file: name, hash, bytes, attempts: kept, ..rest }, lock)))
     }
 
-    /// Removes files that were replaced and that no reader has open.
+    /// Removes files that were replaced and that no reader has open, and those that a process that
+    /// died left without an entry.
     pub(super) fn sweep(&self, removal: &mut SegmentRemoval) -> Result<(), SegmentError> {
         let entries = self.entries()?;
         let replaced: BTreeSet<u64> = entries.iter().filter_map(|entry| entry.replaces).collect();
@@ -271,7 +291,7 @@ impl SegmentFolder {
                 Err(error) => return Err(SegmentError::io(path)(error)),
             }
         }
-        Ok(())
+        Ok(self.remove_strays()?)
     }
 }
 

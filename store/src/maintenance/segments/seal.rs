@@ -219,9 +219,7 @@ impl Sealing<'_> {
         store: &str,
         number: u64,
     ) -> Result<CatalogEntry, SegmentError> {
-        let folder = self.folder.path();
-        let file = tempfile::Builder::new().prefix(".segment-").suffix(".tmp").tempfile_in(folder);
-        let file = file.map_err(SegmentError::io(folder))?;
+        let file = self.folder.making()?;
         let keys: BTreeSet<i64> = segment.attempts.iter().map(|attempt| attempt.key).collect();
         let source = Snapshot::open(self.at).await?;
         let calls = copy_attempts(source, &keys, file.path().to_owned()).await?;

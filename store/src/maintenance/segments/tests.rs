@@ -686,6 +686,15 @@ impl Segments {
         names
     }
 
+    /// Makes files without an entry old enough to be taken for left ones.
+    fn age(&self) {
+        for name in self.names() {
+            let file = std::fs::File::options().write(true).open(self.0.path().join(name));
+            let before = std::time::SystemTime::now() - std::time::Duration::from_secs(7200);
+            file.unwrap().set_modified(before).unwrap();
+        }
+    }
+
     fn live_names(&self) -> Vec<String> {
         let live = self.live().into_iter().filter(|entry| !entry.is_empty());
         let mut names: Vec<_> = live.map(|entry| entry.file).collect();
@@ -951,6 +960,27 @@ async fn a_file_without_an_entry_goes_with_the_next_sealing() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_being_made_is_left_alone() {
+    let site = Site::file();
+    let segments = sealed(&site).await;
+    let folder = segments.folder();
+    let (unnamed, named) = (folder.making().unwrap(), folder.making().unwrap());
+    let kept = folder.keep(named, 9, "db").unwrap();
+    std::fs::write(segments.0.path().join("0000000008-of-mine.txt"), b"old").unwrap();
+    segments.age();
+    std::fs::write(segments.0.path().join("0000000007-new.db"), b"new").unwrap();
+    std::fs::write(segments.0.path().join("notes.txt"), b"mine").unwrap();
+    let unnamed = unnamed.keep().unwrap();
+    segments.seal(&site).await;
+    let others = segments.names().len() - segments.live_names().len();
+    assert_eq!(others, 5, "{:?}", segments.names());
+    drop((unnamed, kept));
+    segments.seal(&site).await;
+    let others = segments.names().len() - segments.live_names().len();
+    assert_eq!(others, 3, "{:?}", segments.names());
+}
+
+#[tokio::test]
 async fn segments_that_were_not_mounted_are_left_for_later() {
     let site = Site::file();
     let segments = sealed(&site).await;
@@ -1051,6 +1081,8 @@ async fn a_sealing_that_dies_between_any_two_steps_loses_nothing() {
         assert_eq!(alone, said, "after {steps} steps");
         assert_eq!(count(site, "call").await, 3);
         assert_eq!(verify(&site.at).await.unwrap().damage, []);
+        segments.age();
+        segments.seal(site).await;
         assert_eq!(segments.names(), segments.live_names());
         died
     })
@@ -1099,6 +1131,8 @@ async fn a_removal_that_dies_between_any_two_steps_is_taken_up() {
         all.remove("open/0");
         let (alone, report) = segments.alone().await;
         assert_eq!((alone, report.damage, report.removed), (all, Vec::new(), 1));
+        segments.age();
+        segments.seal(site).await;
         assert_eq!(segments.names(), segments.live_names(), "after {steps} steps");
         died
     })
