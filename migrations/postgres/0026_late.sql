@@ -28,8 +28,8 @@ CREATE INDEX late_annotation_by_episode ON late_annotation (episode_key);
 CREATE INDEX late_annotation_by_call ON late_annotation (call_id);
 CREATE INDEX late_annotation_late ON late_annotation (late_annotation_key) WHERE is_late = 1;
 
--- Attempts that were removed from what was sealed. A segment that lost one is another file, or none:
--- then `bytes` is 0.
+-- Attempts that were removed from what was sealed. A segment that lost one is another file, or
+-- none: then `bytes` is 0.
 ALTER TABLE segment_file ADD COLUMN removed BIGINT NOT NULL DEFAULT 0;
 
 -- Attempts that were pruned and are still to be removed from a segment. `has_late` is 1 where

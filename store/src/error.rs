@@ -99,7 +99,7 @@ pub enum CommitError {
     UnknownCall(CallId),
     /// The call may be in a segment, and was not looked for there, or the segment cannot be read.
     #[error(
-        "call `{0}` was sealed, and its segment cannot be read: is the folder of the segments there?"
+        "call `{0}` was sealed, and its segment cannot be read: is the folder of segments there?"
     )]
     Sealed(CallId),
     /// The store cannot be written at the moment; nothing of the record was kept.

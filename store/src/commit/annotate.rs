@@ -21,7 +21,7 @@ const INSERT_LATE: &str = "INSERT INTO late_annotation (episode_key, call_id, ch
 
 /// The place of a call.
 #[derive(Debug, Clone, Copy)]
-enum CallPlace {
+enum PlaceOfCall {
     /// It is in the store, under this key.
     Here(i64),
     /// It is in the segment of the attempt of this key.
@@ -43,8 +43,8 @@ pub(super) async fn annotate(
         };
 
         let insert: Query = match place {
-            CallPlace::Here(key) => query(INSERT).bind(key),
-            CallPlace::Sealed(key) => query(INSERT_LATE).bind(key).bind(call.to_string()),
+            PlaceOfCall::Here(key) => query(INSERT).bind(key),
+            PlaceOfCall::Sealed(key) => query(INSERT_LATE).bind(key).bind(call.to_string()),
         };
         insert
             .bind(i64::from(annotation.choice))
@@ -65,14 +65,14 @@ async fn place_of(
     connection: &mut StoreConnection,
     call: CallId,
     sealed: Option<&AttemptId>,
-) -> Result<CallPlace, CommitError> {
+) -> Result<PlaceOfCall, CommitError> {
     let found = query("SELECT call_key FROM call WHERE call_id = $1")
         .bind(call.to_string())
         .fetch_optional(connection)
         .await?;
     match (found, sealed) {
-        (Some(row), _) => Ok(CallPlace::Here(row.try_get("call_key")?)),
-        (None, Some(attempt)) => Ok(CallPlace::Sealed(find_attempt(connection, attempt).await?)),
+        (Some(row), _) => Ok(PlaceOfCall::Here(row.try_get("call_key")?)),
+        (None, Some(attempt)) => Ok(PlaceOfCall::Sealed(find_attempt(connection, attempt).await?)),
         (None, None) => Err(absent(connection, call).await?),
     }
 }

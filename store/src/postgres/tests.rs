@@ -187,7 +187,8 @@ async fn set_former(site: &Site, newest: i64) {
         "DROP TABLE sealed, segment_file, late_annotation, forgotten CASCADE",
         "DROP TABLE link",
         "ALTER TABLE reward DROP COLUMN given_by CASCADE, DROP COLUMN given_from, \
-             DROP COLUMN key_name, DROP COLUMN over_calls, DROP COLUMN over_chain, DROP COLUMN is_late",
+             DROP COLUMN key_name, DROP COLUMN over_calls, DROP COLUMN over_chain, \
+             DROP COLUMN is_late",
     ] {
         query(undone).execute(&mut connection).await.unwrap();
     }

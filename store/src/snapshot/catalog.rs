@@ -391,8 +391,8 @@ impl CatalogEntry {
         self.file.is_empty()
     }
 
-    /// The name of an attempt of a store as it is kept once the attempt is removed: a hash, by which
-    /// it is known to those who know the name.
+    /// The name of an attempt of a store as it is kept once the attempt is removed: a hash, which
+    /// only those know who know the name.
     pub fn hash_of(store: &str, attempt: &AttemptId) -> String {
         let name = format!("{REMOVED}\0{store}\0{}\0{}", attempt.episode, attempt.attempt);
         blake3::hash(name.as_bytes()).to_hex()[..32].to_owned()
@@ -431,6 +431,7 @@ impl CatalogEntry {
             "positions": [self.positions.0, self.positions.1],
             "joins": self.joins,
         });
+
         if let Some(number) = self.replaces {
             entry["format"] = json!(REPLACING_FORMAT);
             entry["replaces"] = json!(number);

@@ -1,6 +1,8 @@
 //! Records about calls that are in segments. The writer does not open segments: a reader finds the
 //! calls first. They cannot go meanwhile, unless their attempt does.
 
+use std::collections::hash_map::Entry;
+
 use episode::{AttemptId, CallId};
 
 use crate::commit::{Record, SealedCalls};
@@ -28,9 +30,8 @@ pub(super) async fn of_sealed_calls(
         Record::Annotate(annotations, _) => {
             let mut sealed = SealedCalls::new();
             for annotation in &annotations {
-                if !sealed.contains_key(&annotation.call) {
-                    let attempt = find(&mut snapshot, annotation.call).await?;
-                    sealed.insert(annotation.call, attempt);
+                if let Entry::Vacant(new) = sealed.entry(annotation.call) {
+                    new.insert(find(&mut snapshot, annotation.call).await?);
                 }
             }
             Ok(Record::Annotate(annotations, sealed))

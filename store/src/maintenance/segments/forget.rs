@@ -66,7 +66,7 @@ pub(crate) async fn forget_pruned(at: &Location) -> Result<SegmentRemoval, Segme
 }
 
 /// A file that a store knows.
-struct KnownFile {
+struct FileOfStore {
     key: i64,
     folder: SegmentFolder,
     name: String,
@@ -74,7 +74,7 @@ struct KnownFile {
     is_taken_out: bool,
 }
 
-impl KnownFile {
+impl FileOfStore {
     fn of(row: &Row) -> Result<Self, sqlx::Error> {
         Ok(Self {
             key: row.try_get("segment_file_key")?,
@@ -92,7 +92,7 @@ pub(super) async fn forget(
     removal: &mut SegmentRemoval,
 ) -> Result<(), SegmentError> {
     for row in query(FILES).fetch_all(connection).await? {
-        let file = KnownFile::of(&row)?;
+        let file = FileOfStore::of(&row)?;
         let (mut attempts, mut has_late) = (BTreeSet::new(), false);
         for row in query(OF_FILE).bind(file.key).fetch_all(connection).await? {
             attempts.insert(attempt_of(&row)?);
@@ -109,7 +109,7 @@ pub(super) async fn forget(
 
 /// Replaces a segment, and the files of what came late of its store.
 async fn remove_from(
-    file: &KnownFile,
+    file: &FileOfStore,
     attempts: &BTreeSet<AttemptId>,
     has_late: bool,
     removal: &mut SegmentRemoval,
@@ -141,14 +141,17 @@ pub(super) async fn catch_up_all(
 ) -> Result<(), SegmentError> {
     let name = folder.path().display().to_string();
     for row in query(OF_FOLDER).bind(name).fetch_all(connection).await? {
-        catch_up(connection, &KnownFile::of(&row)?).await?;
+        catch_up(connection, &FileOfStore::of(&row)?).await?;
     }
     Ok(())
 }
 
 /// Turns the store to what replaces a file, if anything does. The lines of attempts that were
 /// removed go.
-async fn catch_up(connection: &mut StoreConnection, file: &KnownFile) -> Result<(), SegmentError> {
+async fn catch_up(
+    connection: &mut StoreConnection,
+    file: &FileOfStore,
+) -> Result<(), SegmentError> {
     let entries = file.folder.entries()?;
     let Some(entry) = entries.iter().find(|entry| entry.file == file.name) else {
         return drop_without_entry(connection, file).await;
@@ -172,7 +175,7 @@ async fn catch_up(connection: &mut StoreConnection, file: &KnownFile) -> Result<
 /// Removes the lines of attempts that were removed from a segment.
 async fn remove_lines(
     connection: &mut StoreConnection,
-    file: &KnownFile,
+    file: &FileOfStore,
     last: &CatalogEntry,
 ) -> Result<(), SegmentError> {
     for row in query(HELD).bind(file.key).fetch_all(connection).await? {
@@ -186,7 +189,7 @@ async fn remove_lines(
 /// Drops a file that never got an entry: a sealing died before that, and nobody reads it.
 async fn drop_without_entry(
     connection: &mut StoreConnection,
-    file: &KnownFile,
+    file: &FileOfStore,
 ) -> Result<(), SegmentError> {
     let is_used = query(HELD).bind(file.key).fetch_optional(connection).await?.is_some();
     if file.is_taken_out || is_used {

@@ -342,6 +342,7 @@ impl Sealing<'_> {
              last_call_at, model, {LAST_CALL_FAILED}, CAST($4 AS BIGINT), $5 \
              FROM ({COUNTS} e.episode_key = $1 {BY_ATTEMPT}) AS counted"
         );
+
         query(insert)
             .bind(key)
             .bind(file_key)

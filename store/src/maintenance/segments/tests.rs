@@ -996,7 +996,7 @@ async fn segments_that_were_not_mounted_are_left_for_later() {
 }
 
 #[tokio::test]
-async fn a_pruned_attempt_leaves_a_segment_that_holds_an_older_state_of_it() {
+async fn a_pruned_attempt_leaves_older_states_of_it_as_well() {
     let site = Site::file();
     let calls = filled(&site).await;
     let Location::File(path) = &site.at else { unreachable!() };
