@@ -15,7 +15,6 @@ pub(crate) fn commit_error(reason: CommitError) -> JsonReply {
         }
         CommitError::Closed(..)
         | CommitError::Announced(..)
-        | CommitError::Sealed(_)
         | CommitError::Taken
         | CommitError::NoLease(_) => StatusCode::CONFLICT,
         CommitError::TooManyLabels(_) => StatusCode::BAD_REQUEST,
@@ -24,6 +23,7 @@ pub(crate) fn commit_error(reason: CommitError) -> JsonReply {
         | CommitError::Revoked
         | CommitError::Spent(..)
         | CommitError::Full(_)
+        | CommitError::Sealed(_)
         | CommitError::Unavailable(_)
         | CommitError::Database(_)
         | CommitError::Stopped => StatusCode::SERVICE_UNAVAILABLE,

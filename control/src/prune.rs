@@ -82,6 +82,12 @@ pub struct PrunedSpace {
     pub file_bytes_after: u64,
     /// The reason for which space was not given back.
     pub withheld: Option<String>,
+    /// Files of segments that were replaced by others without these attempts.
+    #[serde(default)]
+    pub segments_replaced: u64,
+    /// The reason for which segments still hold some of them, or replaced files are still there.
+    #[serde(default)]
+    pub segments_left: Option<String>,
 }
 
 impl From<PrunePlan> for PruneDocument {
@@ -110,6 +116,8 @@ impl From<PruneReport> for PruneDocument {
             file_bytes_before: report.bytes_before,
             file_bytes_after: report.bytes_after,
             withheld: report.withheld,
+            segments_replaced: report.segments_replaced,
+            segments_left: report.segments_left,
         };
         Self { space: Some(space), ..report.plan.into() }
     }
@@ -191,6 +199,7 @@ pub(crate) async fn delete(
         "attempt": gone.attempt,
         "calls": gone.calls,
         "bytes": gone.bytes,
+        "segments_left": report.segments_left,
     })))
 }
 

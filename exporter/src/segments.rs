@@ -1,13 +1,13 @@
 //! Segments of a folder or an object store, brought to where they can be read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
-use store::{CatalogEntry, EntryKind, SegmentAtHand, SegmentError, SegmentFolder};
+use store::{CatalogEntry, CatalogError, EntryKind, SegmentAtHand, SegmentFolder};
 use tempfile::NamedTempFile;
 use thiserror::Error;
 
@@ -34,13 +34,20 @@ pub enum FetchError {
     NoCatalog(String),
     /// A segment is not there, or not what was sealed.
     #[error(transparent)]
-    Segment(#[from] SegmentError),
+    Segment(#[from] CatalogError),
     /// The object store could not be read.
     #[error("cannot read `{0}`")]
     Object(String, #[source] object_store::Error),
     /// A file of the cache could not be written.
     #[error("cannot write to `{0}`")]
     Cache(PathBuf, #[source] io::Error),
+}
+
+impl FetchError {
+    /// True where a file is not there, which another process may just have replaced.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Object(_, object_store::Error::NotFound { .. }))
+    }
 }
 
 /// Brings the segments of a shard to hand, or all of them: those of a folder stay in it, objects
@@ -72,7 +79,9 @@ pub async fn segments_at_hand(
             let remote = RemoteFolder::open(bucket)?;
             let mut at_hand = Vec::new();
             for entry in of_shard(remote.entries().await?, shard) {
-                remote.fetch(&entry, cache).await?;
+                if !entry.is_empty() {
+                    remote.fetch(&entry, cache).await?;
+                }
                 at_hand.push(SegmentAtHand { entry, folder: cache.to_owned() });
             }
             Ok(at_hand)
@@ -80,17 +89,20 @@ pub async fn segments_at_hand(
     }
 }
 
-/// The entries of a shard: its share of the segments, and all rewards that came late.
+/// The entries of a shard that none replaces: its share of the segments, and all that came late.
 fn of_shard(entries: Vec<CatalogEntry>, shard: Option<Shard>) -> Vec<CatalogEntry> {
-    let Some(shard) = shard else { return entries };
     let joined = JoinedSegments::of(&entries);
+    let live: BTreeSet<u64> =
+        SegmentFolder::live(&entries).iter().map(|entry| entry.number).collect();
+    let entries = entries.into_iter().filter(|entry| live.contains(&entry.number));
+    let Some(shard) = shard else { return entries.collect() };
     let is_own = |entry: &CatalogEntry| match entry.kind {
         EntryKind::Attempts => {
             joined.ordinal(entry.number) % u64::from(shard.count.max(1)) == u64::from(shard.index)
         }
-        EntryKind::Rewards => true,
+        EntryKind::Rewards | EntryKind::Annotations => true,
     };
-    entries.into_iter().filter(is_own).collect()
+    entries.filter(is_own).collect()
 }
 
 /// Segments that have attempts of one group, under the first of them.
@@ -107,8 +119,9 @@ impl JoinedSegments {
         for entry in entries.iter().filter(|entry| entry.kind == EntryKind::Attempts) {
             all.ordinals.insert(entry.number, all.ordinals.len() as u64);
             all.earlier.insert(entry.number, entry.number);
-            // One that is no longer there joins nothing.
-            for number in entry.joins.iter().filter(|number| all.ordinals.contains_key(number)) {
+            // One that is no longer there joins nothing. One that was replaced keeps its place.
+            let others = entry.joins.iter().chain(&entry.replaces);
+            for number in others.filter(|number| all.ordinals.contains_key(number)) {
                 let (one, other) = (all.first(*number), all.first(entry.number));
                 all.earlier.insert(one.max(other), one.min(other));
             }
@@ -172,7 +185,7 @@ impl RemoteFolder {
             let bytes = found.bytes().await.map_err(self.error(&name))?;
             let entry = CatalogEntry::parse(&bytes);
             let path = PathBuf::from(name);
-            entries.push(entry.map_err(|why| SegmentError::Entry { path, why })?);
+            entries.push(entry.map_err(|why| CatalogError::Entry { path, why })?);
         }
         entries.sort_by_key(|entry| entry.number);
         Ok(entries)
@@ -198,7 +211,7 @@ impl RemoteFolder {
             at = end;
         }
 
-        entry.check(file.path()).map_err(|_| SegmentError::Changed(cached.clone()))?;
+        entry.check(file.path()).map_err(|_| CatalogError::Changed(cached.clone()))?;
         file.persist(&cached).map_err(|error| FetchError::Cache(cached, error.error))?;
         Ok(())
     }
@@ -221,6 +234,8 @@ mod tests {
             completion_tokens: 1,
             positions: (0, 0),
             joins: joins.to_vec(),
+            replaces: None,
+            removed: Vec::new(),
         }
     }
 
@@ -244,5 +259,20 @@ mod tests {
         entries.push(entry(7, EntryKind::Attempts, &[4, 6]));
         assert_eq!(numbers(&entries, 0), [1, 3]);
         assert_eq!(numbers(&entries, 1), [2, 3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn a_segment_that_replaces_another_has_its_place() {
+        let plain = |number| entry(number, EntryKind::Attempts, &[]);
+        let mut entries = vec![plain(1), plain(2), plain(3)];
+        entries.push(CatalogEntry { replaces: Some(2), ..plain(4) });
+        assert_eq!(numbers(&entries, 0), [1, 3]);
+        assert_eq!(numbers(&entries, 1), [4]);
+        // What is added joins the one that was replaced, and finds the other.
+        entries.push(entry(5, EntryKind::Attempts, &[2]));
+        entries.push(CatalogEntry { replaces: Some(4), ..plain(6) });
+        assert_eq!(numbers(&entries, 0), [1, 3]);
+        assert_eq!(numbers(&entries, 1), [5, 6]);
+        assert_eq!(of_shard(entries, None).len(), 4);
     }
 }

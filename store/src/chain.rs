@@ -212,11 +212,12 @@ pub(crate) async fn extend(
     connection: &mut StoreConnection,
     key: i64,
 ) -> Result<Option<ChainHead>, sqlx::Error> {
-    if let Some(kept) = sealed(connection, key).await? {
-        return Ok(kept);
-    }
+    // First, since a sealing that ends meanwhile takes the calls away.
     if !connection.is_file() {
         query(LOCK).bind(key).execute(connection).await?;
+    }
+    if let Some(kept) = sealed(connection, key).await? {
+        return Ok(kept);
     }
 
     let keys = query(WITHOUT_PLACE).bind(key).scalars::<i64>(connection).await?;

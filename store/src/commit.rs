@@ -49,7 +49,7 @@ pub(crate) mod seal;
 pub(crate) mod state;
 mod whole;
 
-pub(crate) use self::record::Record;
+pub(crate) use self::record::{Record, SealedCalls};
 
 /// Writes `group` in the transaction that has begun on `connection`, and commits it.
 ///
@@ -165,10 +165,12 @@ async fn write(
         }
         Record::Unmark(attempt) => Ok(unmark(connection, attempt, state.writer()).await?),
         Record::MayLackCalls(attempt) => Ok(set_may_lack_calls(connection, attempt).await?),
-        Record::Reward { attempt, reward } => write_reward(connection, attempt, reward).await,
-        Record::Annotate(annotations) => {
+        Record::Reward { attempt, reward, in_segment } => {
+            write_reward(connection, attempt, reward, *in_segment).await
+        }
+        Record::Annotate(annotations, sealed) => {
             connection.begin_part().await?;
-            let annotated = annotate(connection, annotations).await;
+            let annotated = annotate(connection, annotations, sealed).await;
             end_part(connection, annotated).await
         }
         Record::Version(version) => write_version(connection, version).await,

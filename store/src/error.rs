@@ -97,8 +97,10 @@ pub enum CommitError {
     /// The episode has no such call.
     #[error("the episode has no call `{0}`")]
     UnknownCall(CallId),
-    /// The call is in a segment, which is never changed.
-    #[error("call `{0}` was sealed: it takes no reward and no annotation of its own any more")]
+    /// The call may be in a segment, and was not looked for there, or the segment cannot be read.
+    #[error(
+        "call `{0}` was sealed, and its segment cannot be read: is the folder of segments there?"
+    )]
     Sealed(CallId),
     /// The store cannot be written at the moment; nothing of the record was kept.
     #[error("cannot write to the store: {0}")]
@@ -171,6 +173,12 @@ pub enum SnapshotError {
         /// The most that one reader may have, in bytes.
         bytes_max: u64,
     },
+    /// The segment of an attempt does not hold it any more.
+    #[error(
+        "episode `{0}` attempt {1} was removed from its segment; the next `rolltape seal` removes \
+         it from the store"
+    )]
+    NotInSegment(String, i64),
     /// The database does not take a question in SQL.
     #[error("the store does not take this question: {0}")]
     Question(String),

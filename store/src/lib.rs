@@ -71,13 +71,15 @@ pub use location::{Location, LocationError, ServerLocation};
 pub use maintenance::backup::{BackupError, backup};
 pub use maintenance::extract::{ExtractFilter, ExtractReport, extract};
 pub use maintenance::prune::{
-    KeepReason, PruneCandidate, PruneError, PruneFilter, PrunePlan, PruneReport, plan_prune, prune,
+    KeepReason, PruneCandidate, PruneError, PruneFilter, PrunePlan, PruneReport, plan_prune,
 };
-pub use maintenance::segments::catalog::{CatalogEntry, EntryKind, SegmentFolder};
+pub use maintenance::removal::prune;
 pub use maintenance::segments::gather::{GatheredStore, SegmentAtHand};
+pub use maintenance::segments::remove::{SegmentRemoval, remove_from_folder};
 pub use maintenance::segments::seal::{SealReport, seal};
 pub use maintenance::segments::{SealOptions, SegmentError};
 pub use snapshot::Snapshot;
+pub use snapshot::catalog::{CatalogEntry, CatalogError, EntryKind, SegmentFolder};
 pub use snapshot::portion::{Portion, Scope, WeighedPart};
 pub use snapshot::room::{Loan, ReadingRoom};
 pub use snapshot::summary::EpisodeSummary;

@@ -3,4 +3,5 @@
 pub(crate) mod backup;
 pub(crate) mod extract;
 pub(crate) mod prune;
+pub(crate) mod removal;
 pub(crate) mod segments;

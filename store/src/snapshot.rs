@@ -1,9 +1,11 @@
 //! A read-only view of the store at one moment.
 //!
 //! `calls` reads calls back whole, `summary` counts them, `rows` decodes rows. `condition` and
-//! `portion` say which attempts. `sealed` finds the calls of attempts that are in segments.
+//! `portion` say which attempts. `sealed` finds the calls of attempts that are in segments, whose
+//! folder and catalog are in `catalog`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 
 use episode::{Annotation, AttemptId, CallId, ChainHead, Micros, Reward, RewardScope};
@@ -23,6 +25,7 @@ use crate::snapshot::sealed::{CallsHolder, OpenSegments, StorePart};
 use crate::types::{AttemptRecord, Selection};
 
 pub(crate) mod calls;
+pub(crate) mod catalog;
 pub(crate) mod condition;
 pub(crate) mod portion;
 pub(crate) mod room;
@@ -43,6 +46,12 @@ pub(crate) const EPISODE: &str = "SELECT e.*, EXISTS (SELECT 1 FROM mark m \
 /// Annotations with the ids of their calls.
 pub(crate) const ANNOTATIONS: &str =
     "SELECT c.call_id, a.* FROM annotation a JOIN call c USING (call_key)";
+
+/// Annotations that came after the calls left for a segment.
+const LATE_OF_EPISODE: &str =
+    "SELECT * FROM late_annotation WHERE episode_key = $1 ORDER BY late_annotation_key";
+const LATE_OF_CALL: &str =
+    "SELECT * FROM late_annotation WHERE call_id = $1 ORDER BY late_annotation_key";
 
 /// A view of one moment of a store: later commits do not show.
 #[derive(Debug)]
@@ -75,6 +84,11 @@ impl Snapshot {
     /// As [`Snapshot::open`].
     pub async fn open_here(at: impl Into<Location>) -> Result<Self, SnapshotError> {
         Self::of(open::for_local_reading(&at.into()).await?).await
+    }
+
+    /// Opens a segment as the store that it is.
+    pub(crate) async fn of_segment(path: &Path) -> Result<Self, SnapshotError> {
+        Self::of(open::for_segment(path, false).await?).await
     }
 
     async fn of(mut connection: StoreConnection) -> Result<Self, SnapshotError> {
@@ -303,13 +317,17 @@ impl Snapshot {
         &mut self,
         record: &AttemptRecord,
     ) -> Result<Vec<Annotation>, SnapshotError> {
-        let CallsHolder { part, key, .. } = self.holder(record.key).await?;
-        if !part.has_annotations().await? {
-            return Ok(Vec::new());
+        let CallsHolder { part, key, is_segment } = self.holder(record.key).await?;
+        let mut rows = Vec::new();
+        if part.has_annotations().await? {
+            let of_episode =
+                format!("{ANNOTATIONS} WHERE c.episode_key = $1 ORDER BY a.annotation_key");
+            rows = query(of_episode).bind(key).fetch_all(&mut part.connection).await?;
         }
-        let of_episode =
-            format!("{ANNOTATIONS} WHERE c.episode_key = $1 ORDER BY a.annotation_key");
-        let rows = query(of_episode).bind(key).fetch_all(&mut part.connection).await?;
+        if is_segment {
+            let late = query(LATE_OF_EPISODE).bind(record.key);
+            rows.extend(late.fetch_all(self.connection()).await?);
+        }
         rows.iter().map(annotation_of).collect()
     }
 
@@ -323,7 +341,9 @@ impl Snapshot {
     ) -> Result<Vec<Annotation>, SnapshotError> {
         let of_call = format!("{ANNOTATIONS} WHERE c.call_id = $1 ORDER BY a.annotation_key");
         let part = self.part_with(call).await?;
-        let rows = query(of_call).bind(call.to_string()).fetch_all(&mut part.connection).await?;
+        let id = call.to_string();
+        let mut rows = query(of_call).bind(id.clone()).fetch_all(&mut part.connection).await?;
+        rows.extend(query(LATE_OF_CALL).bind(id).fetch_all(self.connection()).await?);
         rows.iter().map(annotation_of).collect()
     }
 }

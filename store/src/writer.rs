@@ -13,7 +13,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::commit::Record;
+use crate::commit::{Record, SealedCalls};
 use crate::error::{CommitError, CommitResult, OpenError, SnapshotError};
 use crate::feed::admission::{AdmissionCandidate, AdmissionRule};
 use crate::feed::types::{FeedRecord, Lease, Settlement};
@@ -26,6 +26,7 @@ use crate::writer::hold::{HeldStarts, PendingRecords, QueuedRecord, StartSignal}
 use crate::writer::loss::LossTracker;
 use crate::writer::prune::{PIECES_MAX, PrunePiece};
 use crate::writer::run::WriterLoop;
+use crate::writer::sealed_calls::of_sealed_calls;
 use crate::writer::session::WriterSession;
 
 pub(crate) mod counts;
@@ -34,6 +35,7 @@ mod hold;
 pub(crate) mod loss;
 mod prune;
 mod run;
+mod sealed_calls;
 pub(crate) mod session;
 
 /// Records that may wait for the writer.
@@ -263,7 +265,7 @@ impl Store {
     /// # Errors
     /// [`CommitError::Unknown`] when there is no such episode.
     pub async fn reward(&self, attempt: AttemptId, reward: Reward) -> Result<(), CommitError> {
-        self.write(Record::Reward { attempt, reward }).await
+        self.write_of_calls(Record::Reward { attempt, reward, in_segment: false }).await
     }
 
     /// Appends what a trainer says of sampled tokens, all of it or nothing.
@@ -271,7 +273,18 @@ impl Store {
     /// # Errors
     /// [`CommitError::UnknownCall`] when one of the calls is not there.
     pub async fn annotate(&self, annotations: Vec<Annotation>) -> Result<(), CommitError> {
-        self.write(Record::Annotate(annotations)).await
+        self.write_of_calls(Record::Annotate(annotations, SealedCalls::new())).await
+    }
+
+    /// Writes a record about calls, some of which may be in segments.
+    async fn write_of_calls(&self, record: Record) -> CommitResult {
+        match self.write(record.clone()).await {
+            Err(CommitError::Sealed(call)) => {
+                let record = of_sealed_calls(record, call, self.snapshot().await).await?;
+                self.write(record).await
+            }
+            written => written,
+        }
     }
 
     /// Registers a consumer of the feed that starts after the position `floor`. One that exists is

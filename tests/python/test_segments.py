@@ -188,6 +188,140 @@ def test_a_late_reward_counts_with_and_without_the_store(store, tmp_path):
     assert {row["reward"] for row in alone.values()} == {0.75, 1.0}
 
 
+def test_what_is_said_late_of_a_call_counts_with_and_without_the_store(recorded, tmp_path):
+    store = tmp_path / "recorded.db"
+    shutil.copy(recorded, store)
+    before = rows(export(tmp_path / "before", "--store", store, "--group", "g2"))
+    seal(store, "--segment-size", "1")
+    row = before["g2-0/0/0"]
+    first, last = (row["turns"][at]["call_id"] for at in (0, -1))
+    numbers = [position / 4 for position in range(len(row["input_ids"]))]
+    with harness.serve(tmp_path, "--model", harness.MODEL) as proxy:
+        control.reward(proxy, "g2-0", 0.5, call_id=first, name="step")
+        said = {
+            "trajectory_id": row["trajectory_id"],
+            "version": 7,
+            "token_ids": row["input_ids"],
+            "streams": {"trainer_logprobs": numbers},
+        }
+        status, reply = control.post(proxy, "/annotations", {"annotations": [said]})
+        assert status == 200 and reply["kept"] > 0, reply
+        other = before["g2-1/0/0"]["turns"][0]["call_id"]
+        body = {"value": 1, "call_id": other}
+        status, reply = control.post(proxy, "/episodes/g2-0/rewards", body)
+        assert status == 404, reply
+    words = ("--call", last, "--name", "step", "--store", store)
+    done("reward", "g2-0", 0.25, *words, folder=tmp_path)
+
+    shown = read(store, "show", "g2-0")
+    assert "step" in shown and "0.25" in shown
+    everything = rows(export(tmp_path / "all", "--store", store, "--group", "g2"))
+    told = everything["g2-0/0/0"]
+    assert told["annotations"] and told != row
+    kinds = [(entry["kind"], entry["attempts"]) for entry in seal(store)["entries"]]
+    assert kinds[0] == ("rewards", 2) and kinds[1][0] == "annotations"
+    folder = tmp_path / "segments"
+    assert rows(export(tmp_path / "alone", "--segments", folder, "--group", "g2")) == everything
+    assert read(folder, "show", "g2-0") == shown
+    for at in (store, folder):
+        assert "nothing is broken" in read(at, "verify")
+
+
+def held(folder):
+    """The episodes that are in a folder of segments."""
+    listed = read(folder, "episodes", "--json").splitlines()
+    return {json.loads(line)["episode_id"] for line in listed}
+
+
+def live_files(folder):
+    """The files that entries of the catalog name and no other entry replaces."""
+    entries = [json.loads(path.read_text()) for path in (folder / "catalog").glob("*.json")]
+    replaced = {entry["replaces"] for entry in entries if "replaces" in entry}
+    left = (entry for entry in entries if entry["number"] not in replaced)
+    return {entry["file"] for entry in left if entry["file"]}
+
+
+def test_an_episode_is_removed_from_a_store_and_its_segments(store, tmp_path):
+    whole = rows(export(tmp_path / "before", "--store", store))
+    seal(store)
+    done("reward", "g2-0", 0.75, "--store", store, folder=tmp_path)
+    done("reward", "g2-1", 0.75, "--store", store, folder=tmp_path)
+    seal(store)
+    folder = tmp_path / "segments"
+    planned = json.loads(read(store, "prune", "--episode", "g2-0", "--dry-run", "--json"))
+    assert planned["episodes"] == 1 and "g2-0" in held(folder)
+    pruned = json.loads(read(store, "prune", "--episode", "g2-0", "--json"))
+    assert (pruned["segments_replaced"], pruned["segments_left"]) == (2, None)
+
+    for at in (store, folder):
+        assert "g2-0" not in held(at) and "g2-1" in held(at)
+        told = read(at, "verify")
+        assert "nothing is broken" in told and "removed from segments: 1 episode" in told
+    assert {path.name for path in folder.iterdir() if path.is_file()} == live_files(folder)
+    assert not any(b'"g2-0"' in path.read_bytes() for path in folder.glob("*.jsonl"))
+    alone = rows(export(tmp_path / "alone", "--segments", folder))
+    left = {row for row in whole if not row.startswith(("g2-0/", "open/"))}
+    assert set(alone) == left
+    assert all(alone[row] == whole[row] for row in left if not row.startswith("g2-"))
+
+
+def test_an_episode_is_removed_from_a_folder_of_segments(store, tmp_path, bucket):
+    whole = rows(export(tmp_path / "before", "--store", store))
+    seal(store, "--segment-size", "1")
+    folder = tmp_path / "segments"
+    shards = []
+    for number in range(3):
+        words = ("--segments", folder, "--shard", f"{number}/3")
+        shards.append(rows(export(tmp_path / f"old-{number}", *words)))
+    told = read(folder, "prune", "--episode", "g5-1")
+    assert "gone: 1 episode" in told and "1 file written anew" in told
+    again = harness.command("prune", "--episode", "g5-1", "--store", folder, folder=tmp_path)
+    assert again.returncode == 0 and "holds no such attempt" in again.stderr
+    assert "g5-1" not in held(folder) and len(held(folder)) == GROUPS * MEMBERS - 1
+    # No segment moved to another shard, in the folder or in a bucket.
+    buckets.upload(bucket, folder, "lab/segments")
+    for number, before in enumerate(shards):
+        for place in (folder, "s3://runs/lab/segments"):
+            words = ("--segments", place, "--shard", f"{number}/3")
+            name = f"new-{number}-{'s3' in str(place)}"
+            after = rows(export(tmp_path / name, *words))
+            assert set(after) == {row for row in before if not row.startswith("g5-1/")}
+
+    refused = harness.command("show", "g5-1", "--store", store, folder=tmp_path)
+    assert refused.returncode == 1 and "was removed from its segment" in refused.stderr
+    assert "of which the store still has a line" in read(store, "verify")
+    seal(store)
+    assert "g5-1" not in read(store, "episodes")
+    everything = rows(export(tmp_path / "all", "--store", store))
+    assert set(everything) == {row for row in whole if not row.startswith("g5-1/")}
+    read(folder, "prune", "--older-than", "0s")
+    assert held(folder) == set() and live_files(folder) == set()
+    assert not list(folder.glob("*.db"))
+
+
+@pytest.mark.parametrize("of_store", [True, False])
+def test_a_removal_that_is_killed_leaves_the_old_or_the_new(store, tmp_path, of_store):
+    whole = rows(export(tmp_path / "before", "--store", store))
+    seal(store)
+    folder = tmp_path / "segments"
+    place = store if of_store else folder
+    names = [f"g{group}-{member}" for group in range(4) for member in range(MEMBERS)]
+    for seed, name in enumerate(names):
+        kill_one("prune", "--episode", name, "--store", place, folder=tmp_path, seed=seed)
+        alone = rows(export(tmp_path / f"alone-{seed}", "--segments", folder))
+        kept = {row for row in whole if row.split("/")[0] not in {"open", *names[: seed + 1]}}
+        assert kept <= set(alone)
+        for at in (store, folder):
+            assert "nothing is broken" in read(at, "verify")
+    for name in names:
+        done("prune", "--episode", name, "--store", place, folder=tmp_path)
+    seal(store)
+    assert held(folder) == {row.split("/")[0] for row in whole} - {"open", *names}
+    everything = rows(export(tmp_path / "after", "--store", store))
+    assert {row.split("/")[0] for row in everything} == held(folder) | {"open"}
+    assert {path.name for path in folder.iterdir() if path.suffix == ".db"} == live_files(folder)
+
+
 def test_segments_of_a_bucket_are_read_without_a_store(store, tmp_path, bucket):
     seal(store, "--segment-size", "1")
     folder = tmp_path / "segments"

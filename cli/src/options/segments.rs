@@ -9,6 +9,9 @@ use tempfile::TempDir;
 use super::store::StoreArgs;
 use crate::exit::Failure;
 
+/// Times that a catalog is read anew where a file of it is gone.
+const TRIES_MAX: u32 = 3;
+
 /// Segments to read in place of a store.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Segments")]
@@ -37,8 +40,7 @@ impl SegmentsArgs {
 
         let removed = TempDir::new()?;
         let cache = self.segments_cache.as_deref().unwrap_or(removed.path());
-        let files = segments_at_hand(&source, shard, cache).await.map_err(fetch_failure)?;
-        let store = GatheredStore::of(&files).await.map_err(|error| Failure::of(&error))?;
+        let store = gather(&source, shard, cache).await?;
         Ok(Some(SegmentStore { store, _cache: removed }))
     }
 }
@@ -60,11 +62,30 @@ impl StoreArgs {
         }
 
         let source = SegmentSource::Folder(path.clone());
-        let files = segments_at_hand(&source, None, Path::new(".")).await.map_err(fetch_failure)?;
-        let gathered = GatheredStore::of(&files).await.map_err(|error| Failure::of(&error))?;
+        let gathered = gather(&source, None, Path::new(".")).await?;
         let location = gathered.location();
         self.gathered = Some(gathered.into());
         Ok(location)
+    }
+}
+
+/// Gathers segments. Where a file is gone, another one may just have replaced it.
+async fn gather(
+    source: &SegmentSource,
+    shard: Option<Shard>,
+    cache: &Path,
+) -> Result<GatheredStore, Failure> {
+    let mut tries = 1..=TRIES_MAX;
+    loop {
+        let is_last = tries.next().is_none_or(|tried| tried == TRIES_MAX);
+        let files = match segments_at_hand(source, shard, cache).await {
+            Err(error) if error.is_missing() && !is_last => continue,
+            files => files.map_err(fetch_failure)?,
+        };
+        match GatheredStore::of(&files).await {
+            Err(error) if error.is_missing() && !is_last => {}
+            gathered => return gathered.map_err(|error| Failure::of(&error)),
+        }
     }
 }
 

@@ -1,14 +1,14 @@
 //! `rolltape prune`: removes episodes from a store.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use control::{PruneDocument, PrunedAttempt};
 use episode::{AttemptId, EpisodeId, Micros};
 use hyper::Method;
 use serde_json::json;
-use store::{Location, PruneError, PruneFilter, Snapshot};
+use store::{Location, PruneError, PruneFilter, PruneReport, SegmentFolder, Snapshot};
 
 use crate::exit::{CommandResult, Failure};
 use crate::http::{self, Http};
@@ -28,6 +28,7 @@ const KEPT_PRINTED: usize = 10;
 ///
 /// A server on this machine that records to the file is asked to remove them, and goes on
 /// recording. It keeps what is open, has a call under way, or is leased by a reader of the feed.
+/// Segments that hold any of them are written anew. --store may be a folder of segments.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Episodes to remove")]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
@@ -63,10 +64,13 @@ pub(crate) struct Args {
 }
 
 /// Prunes the store, or prints the plan.
-pub(crate) async fn run(args: Args) -> CommandResult {
+pub(crate) async fn run(mut args: Args) -> CommandResult {
+    let segments = segments_of(&args.store.location);
+    // Of segments alone: a store that is gathered of them.
+    let read_from = args.store.read_from().await?;
     let mut keep = BTreeSet::new();
     for path in &args.keep_exported {
-        let mut snapshot = Snapshot::open_here(&args.store.location).await?;
+        let mut snapshot = Snapshot::open_here(&read_from).await?;
         let exported = exporter::exported_attempts(path, &mut snapshot).await;
         keep.extend(exported.map_err(|error| {
             Failure::of(&error).hint("--keep-exported takes what `rolltape export` wrote")
@@ -76,9 +80,12 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     let only_named = args.older_than.is_none() && keep.is_empty();
     let named = args.episode.clone().filter(|_| only_named);
 
-    let document = match server_of(&args.store.location) {
-        Some(server) => through(&server, &args, &keep).await?,
-        None => alone(&args, keep).await?,
+    let document = match (segments, server_of(&args.store.location)) {
+        (Some(folder), _) => {
+            from_segments(&folder, &read_from, filter(&args, keep), args.dry_run).await?
+        }
+        (None, Some(server)) => through(&server, &args, &keep).await?,
+        (None, None) => alone(&args, keep).await?,
     };
     warn_if_unknown(named.as_ref(), &document);
     match args.json {
@@ -95,17 +102,62 @@ fn server_of(store: &Location) -> Option<ServerPointer> {
     pointer::running().into_iter().find(|server| server.store == name)
 }
 
-/// Prunes a store that no server here records to, or plans that.
-async fn alone(args: &Args, keep: BTreeSet<AttemptId>) -> Result<PruneDocument, Failure> {
+fn filter(args: &Args, keep: BTreeSet<AttemptId>) -> PruneFilter {
     let now = now();
-    let filter = PruneFilter {
+    PruneFilter {
         episode: args.episode.clone(),
         attempt: args.attempt,
         silent_since: args.older_than.map(|age| now.saturating_sub(age)),
         keep,
         now,
         keeps_open: false,
+    }
+}
+
+/// The folder of segments that is meant in place of a store.
+fn segments_of(store: &Location) -> Option<SegmentFolder> {
+    match store {
+        Location::File(path) if SegmentFolder::is_at(path) => Some(SegmentFolder::at(path)),
+        _ => None,
+    }
+}
+
+/// Removes episodes from a folder of segments, or plans that. `gathered` knows what is in them.
+async fn from_segments(
+    folder: &SegmentFolder,
+    gathered: &Location,
+    filter: PruneFilter,
+    is_dry: bool,
+) -> Result<PruneDocument, Failure> {
+    let plan = store::plan_prune(gathered, &filter).await?;
+    if is_dry {
+        return Ok(plan.into());
+    }
+    let attempts = plan.candidates.iter().map(|candidate| candidate.attempt.clone()).collect();
+    let bytes = || folder_bytes(folder.path());
+    let bytes_before = bytes();
+    let removal = store::remove_from_folder(folder, &attempts).await;
+    let removal = removal.map_err(|error| Failure::of(&error))?;
+    let report = PruneReport {
+        plan,
+        bytes_before,
+        bytes_after: bytes(),
+        withheld: None,
+        segments_replaced: removal.entries.len() as u64,
+        segments_left: removal.in_use(),
     };
+    Ok(report.into())
+}
+
+/// The length of all files in a folder.
+fn folder_bytes(folder: &Path) -> u64 {
+    let files = folder.read_dir().into_iter().flatten().flatten();
+    files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
+}
+
+/// Prunes a store that no server here records to, or plans that.
+async fn alone(args: &Args, keep: BTreeSet<AttemptId>) -> Result<PruneDocument, Failure> {
+    let filter = filter(args, keep);
     let store = &args.store.location;
     match args.dry_run {
         // A plan takes no lock.
@@ -195,8 +247,15 @@ fn print_document(document: &PruneDocument) -> Result<(), Failure> {
         "the store has {} bytes; it had {}",
         space.file_bytes_after, space.file_bytes_before
     ))?;
-    match &space.withheld {
-        Some(why) => print::line(&format!("space that was not given back: {why}")),
+    if let Some(why) = &space.withheld {
+        print::line(&format!("space that was not given back: {why}"))?;
+    }
+    if space.segments_replaced > 0 {
+        let replaced = print::count(space.segments_replaced, "file");
+        print::line(&format!("segments: {replaced} written anew without them"))?;
+    }
+    match &space.segments_left {
+        Some(why) => print::line(&format!("left to the next `prune` or `seal`: {why}")),
         None => Ok(()),
     }
 }

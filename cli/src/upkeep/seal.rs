@@ -95,10 +95,12 @@ fn print_report(report: &SealReport) -> Result<(), Failure> {
     }
 
     print::line(&format!("sealed: {}", print::count(report.attempts, "episode")))?;
-    let late = report.entries.iter().filter(|entry| entry.kind == EntryKind::Rewards);
-    let late: u64 = late.map(|entry| entry.attempts).sum();
-    if late > 0 {
-        print::line(&format!("rewards that came late: {late}"))?;
+    for (kind, what) in [(EntryKind::Rewards, "rewards"), (EntryKind::Annotations, "annotations")] {
+        let late = report.entries.iter().filter(|entry| entry.kind == kind);
+        let late: u64 = late.map(|entry| entry.attempts).sum();
+        if late > 0 {
+            print::line(&format!("{what} that came late: {late}"))?;
+        }
     }
     if report.waiting > 0 {
         let waiting = print::count(report.waiting, "episode");

@@ -47,6 +47,15 @@ fn as_text(report: &VerifyReport) -> Result<(), Failure> {
     })?;
     print_rest(report.holes_found, report.holes.len(), "hole")?;
 
+    if report.removed > 0 {
+        print::line(&format!(
+            "removed from segments: {}",
+            print::count(report.removed, "episode")
+        ))?;
+    }
+    for place in &report.removed_here {
+        print::line(&format!("removed: {place}, of which the store still has a line"))?;
+    }
     report.damage.iter().try_for_each(|damage| print::line(&format!("broken: {damage}")))?;
     print_rest(report.damage_found, report.damage.len(), "more that is broken")?;
     match report.damage_found {
@@ -89,6 +98,8 @@ fn as_json(report: &VerifyReport) -> Value {
         "segments": report.segments,
         "holes_found": report.holes_found,
         "holes": report.holes.iter().map(location_json).collect::<Vec<_>>(),
+        "removed": report.removed,
+        "removed_here": report.removed_here.iter().map(location_json).collect::<Vec<_>>(),
         "damage_found": report.damage_found,
         "damage": damage.collect::<Vec<_>>(),
     })

@@ -1,10 +1,15 @@
 //! The records that the writer takes.
 
+use std::collections::HashMap;
+
 use episode::{Annotation, AttemptId, CallEnd, CallId, CallStart, Choice, Micros, Reward};
 
 use crate::feed::types::FeedRecord;
 use crate::types::{Announcement, ApiKeyRecord, Limits};
 use crate::versions::VersionRecord;
+
+/// Calls that are in segments, with their attempts.
+pub(crate) type SealedCalls = HashMap<CallId, AttemptId>;
 
 /// One thing to write.
 #[derive(Debug, Clone)]
@@ -34,10 +39,12 @@ pub(crate) enum Record {
     Unmark(AttemptId),
     /// Calls of an attempt may be missing, as another store says.
     MayLackCalls(AttemptId),
-    /// An attempt, or a part of it, gets a reward.
-    Reward { attempt: AttemptId, reward: Reward },
-    /// A trainer says something of sampled tokens.
-    Annotate(Vec<Annotation>),
+    /// An attempt, or a part of it, gets a reward. `in_segment` is true where a reader found its
+    /// call in the segment of the attempt.
+    Reward { attempt: AttemptId, reward: Reward, in_segment: bool },
+    /// A trainer says something of sampled tokens. The calls that a reader found in segments are
+    /// there with their attempts.
+    Annotate(Vec<Annotation>, SealedCalls),
     /// A version of the weights is seen.
     Version(VersionRecord),
     /// Items of the feed are leased or settled.
@@ -64,7 +71,7 @@ impl Record {
                 ended.reply.len() + 4 * ids + ended.choices.iter().map(choice_bytes).sum::<usize>()
             }
 
-            Self::Annotate(annotations) => annotations.iter().map(|a| 4 * a.values.len()).sum(),
+            Self::Annotate(annotations, _) => annotations.iter().map(|a| 4 * a.values.len()).sum(),
             Self::Open(_)
             | Self::AddKey(_)
             | Self::RevokeKeys { .. }

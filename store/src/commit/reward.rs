@@ -8,16 +8,18 @@ use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::error::{CommitError, CommitResult};
 
-/// Appends a reward, over the calls of the attempt that have ended.
+/// Appends a reward, over the calls of the attempt that have ended. `in_segment` is true where its
+/// call is known to be in the segment of the attempt.
 pub(super) async fn write_reward(
     connection: &mut StoreConnection,
     attempt: &AttemptId,
     reward: &Reward,
+    in_segment: bool,
 ) -> CommitResult {
     let key = find_attempt(connection, attempt).await?;
     let scope = reward.scope;
     // `call_id` is no reference in the table, so the database would not refuse it.
-    if let Some(call) = scope.call() {
+    if let Some(call) = scope.call().filter(|_| !in_segment) {
         check_call(connection, key, call).await?;
     }
 
@@ -26,8 +28,10 @@ pub(super) async fn write_reward(
     let (token_start, token_end) = scope.tokens().unzip();
     query(
         "INSERT INTO reward (episode_key, scope, call_id, choice_index, token_start, token_end, \
-         name, value, source, given_at, given_by, given_from, key_name, over_calls, over_chain) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
+         name, value, source, given_at, given_by, given_from, key_name, over_calls, over_chain, \
+         is_late) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, \
+         (SELECT count(*) FROM sealed s WHERE s.episode_key = $1))",
     )
     .bind(key)
     .bind(scope.as_str())

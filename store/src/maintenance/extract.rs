@@ -43,6 +43,8 @@ pub struct ExtractReport {
 const OF_EPISODE: [&str; 6] = ["episode", "label", "reward", "mark", "finished", "waiting"];
 /// Keys of a sealed attempt are moved beyond those of all others by this power of two.
 const SHIFT_BITS: u32 = 40;
+/// Keys of annotations that came late are moved beyond those of the segment by this power of two.
+const LATE_SHIFT_BITS: u32 = 39;
 /// Tables with the key of a call in each row; `call` is the first.
 const OF_CALL: [&str; 6] = ["call", "prompt", "choice", "side", "annotation", "link"];
 
@@ -54,6 +56,9 @@ const BODIES: &str = "body_key IN (SELECT request_body FROM call WHERE call_key 
     UNION SELECT reply_body FROM call WHERE call_key = $1)";
 const SEGMENTS: &str = "SELECT segment_key FROM segment WHERE reel_key IN \
     (SELECT reel_key FROM reel WHERE episode_key = $1) ORDER BY segment_key";
+const ADD_LATE: &str = "INSERT INTO annotation (annotation_key, call_key, choice_index, name, \
+    version, token_start, tokens, data, given_at) \
+    SELECT $1, call_key, $3, $4, $5, $6, $7, $8, $9 FROM call WHERE call_id = $2";
 const GROUP_SIZES: &str = "group_id = (SELECT group_id FROM episode WHERE episode_key = $1)";
 
 /// Copies attempts of the store at a location to a new file `to`: one moment of them. The file gets
@@ -181,6 +186,29 @@ impl Copier {
             }
             self.held(key, of("body", BODIES, call)).await?;
         }
+        match moved {
+            Some(moved) => Ok(self.late_annotations(key, moved.shift).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts annotations that came late beside the others, with keys after theirs.
+    async fn late_annotations(&mut self, key: i64, shift: i64) -> Result<(), sqlx::Error> {
+        let late = query("SELECT * FROM late_annotation WHERE episode_key = $1").bind(key);
+        for row in late.fetch_all(self.source.connection()).await? {
+            query(ADD_LATE)
+                .bind(row.try_get::<i64>("late_annotation_key")? + shift + (1 << LATE_SHIFT_BITS))
+                .bind(row.try_get::<String>("call_id")?)
+                .bind(row.try_get::<i64>("choice_index")?)
+                .bind(row.try_get::<String>("name")?)
+                .bind(row.try_get::<String>("version")?)
+                .bind(row.try_get::<i64>("token_start")?)
+                .bind(row.try_get::<i64>("tokens")?)
+                .bind(row.try_get::<Vec<u8>>("data")?)
+                .bind(row.try_get::<i64>("given_at")?)
+                .execute(&mut self.target)
+                .await?;
+        }
         Ok(())
     }
 
@@ -285,12 +313,14 @@ pub(crate) struct CopiedColumn {
     declared: String,
 }
 
-/// The columns of a table of a file.
+/// The columns of a table of a file that are copied. What is late in one store is not in another.
 pub(crate) async fn columns(
     file: &mut StoreConnection,
     table: &str,
 ) -> Result<Vec<CopiedColumn>, sqlx::Error> {
-    let select = query("SELECT name, type FROM pragma_table_info($1) ORDER BY cid").bind(table);
+    let select =
+        query("SELECT name, type FROM pragma_table_info($1) WHERE name <> 'is_late' ORDER BY cid");
+    let select = select.bind(table);
     let rows = select.fetch_all(file).await?;
     let column =
         |row: &Row| Ok(CopiedColumn { name: row.try_get("name")?, declared: row.try_get("type")? });

@@ -103,6 +103,10 @@ pub struct PruneReport {
     pub bytes_after: u64,
     /// The reason for which the space, or a part of it, was not given back.
     pub withheld: Option<String>,
+    /// Files of segments that were replaced by others without these attempts.
+    pub segments_replaced: u64,
+    /// The reason for which segments still hold some of them, or replaced files are still there.
+    pub segments_left: Option<String>,
 }
 
 /// The reasons for which nothing was deleted, or not everything.
@@ -172,7 +176,7 @@ pub async fn plan_prune(
     Ok(plan(Snapshot::open(at).await?.connection(), filter).await?.0)
 }
 
-/// Deletes episodes from the store at a location and gives the space back.
+/// Deletes episodes from the store at a location and gives the space back. Segments are left.
 ///
 /// A file must not be recorded to meanwhile: its writer holds in memory what later calls of an
 /// episode refer to, and deletes by itself ([`Store::prune`](crate::Store::prune)). A database may
@@ -180,7 +184,7 @@ pub async fn plan_prune(
 ///
 /// # Errors
 /// [`PruneError`] when another process records to the file, or the database refuses.
-pub async fn prune(
+pub(crate) async fn prune(
     at: impl Into<Location>,
     filter: &PruneFilter,
 ) -> Result<PruneReport, PruneError> {
@@ -217,7 +221,8 @@ async fn prune_file(path: &Path, filter: &PruneFilter) -> Result<PruneReport, Pr
         Err(error) => Some(error.to_string()),
     };
     drop((connection, file));
-    Ok(PruneReport { plan: done, bytes_before, bytes_after: file_bytes(path), withheld })
+    let bytes_after = file_bytes(path);
+    Ok(PruneReport { plan: done, bytes_before, bytes_after, withheld, ..PruneReport::default() })
 }
 
 /// Deletes from a database, beside its recorders. Each attempt that is gone is told.
@@ -240,7 +245,7 @@ pub(crate) async fn prune_server(
     let reason = "PostgreSQL keeps it for new rows once autovacuum has run; `VACUUM FULL` \
                   gives it to the system";
     let withheld = (!done.candidates.is_empty()).then(|| reason.to_owned());
-    Ok(PruneReport { plan: done, bytes_before, bytes_after, withheld })
+    Ok(PruneReport { plan: done, bytes_before, bytes_after, withheld, ..PruneReport::default() })
 }
 
 async fn server_bytes(connection: &mut StoreConnection) -> Result<u64, sqlx::Error> {

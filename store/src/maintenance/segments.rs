@@ -3,11 +3,14 @@
 //! A segment is a store of its own. Sealing copies attempts to one, enters it in the catalog, and
 //! only then takes the calls of these attempts out of the store. What is said of the attempts,
 //! their rewards among it, stays: it may still change. Rewards that came after an attempt was
-//! sealed are in files beside the segments, for readers without the store.
+//! sealed are in files beside the segments, for readers without the store. An attempt is removed by
+//! another segment in place of the one that holds it.
 //!
-//! - `catalog`: the folder and its entries.
+//! The folder and its entries are in `snapshot/catalog.rs`.
+//!
 //! - `plan`: the attempts of the next segments; `seal`: the steps from a store to a segment.
-//! - `late`: rewards that came late.
+//! - `late`: what came late. `files`: the files that a store knows.
+//! - `remove`: segments without attempts that were in them; `forget`: what a store does for that.
 //! - `gather`: a store that knows the attempts of segments, made of nothing but these.
 
 use std::io;
@@ -18,11 +21,15 @@ use thiserror::Error;
 
 use crate::error::{OpenError, SnapshotError};
 use crate::maintenance::backup::BackupError;
+use crate::snapshot::catalog::CatalogError;
 
-pub(crate) mod catalog;
+mod files;
+pub(crate) mod forget;
 pub(crate) mod gather;
 mod late;
+mod lock;
 mod plan;
+pub(crate) mod remove;
 pub(crate) mod seal;
 
 /// Rules of sealing.
@@ -64,26 +71,9 @@ pub enum SegmentError {
     /// A database refused.
     #[error("cannot seal attempts")]
     Database(#[from] sqlx::Error),
-    /// A file or a folder could not be read or written.
-    #[error("cannot use `{path}`")]
-    Io {
-        /// The file or folder.
-        path: PathBuf,
-        /// The error of the system.
-        #[source]
-        source: io::Error,
-    },
-    /// An entry of the catalog is not one that this version knows.
-    #[error("`{path}` is no entry of a catalog: {why}")]
-    Entry {
-        /// The entry.
-        path: PathBuf,
-        /// The defect.
-        why: String,
-    },
-    /// A file is not what the catalog says.
-    #[error("`{0}` is not the file that was sealed: its hash differs")]
-    Changed(PathBuf),
+    /// A file or an entry of the folder is of no use.
+    #[error(transparent)]
+    Folder(#[from] CatalogError),
     /// Two stores recorded an attempt of one name.
     #[error("episode `{0}` attempt {1} is in segments of two stores")]
     TwoStores(String, i64),
@@ -91,10 +81,36 @@ pub enum SegmentError {
 
 impl SegmentError {
     fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
-        let path = path.into();
-        |source| Self::Io { path, source }
+        let io = CatalogError::io(path);
+        |source| Self::Folder(io(source))
+    }
+
+    fn entry(path: impl Into<PathBuf>, why: String) -> Self {
+        Self::Folder(CatalogError::Entry { path: path.into(), why })
+    }
+
+    /// True where a file is not there, which another process may just have replaced.
+    pub fn is_missing(&self) -> bool {
+        match self {
+            Self::Open(OpenError::Missing(_))
+            | Self::Read(SnapshotError::Open(OpenError::Missing(_))) => true,
+            Self::Folder(CatalogError::Io { source, .. }) => {
+                source.kind() == io::ErrorKind::NotFound
+            }
+            _ => false,
+        }
     }
 }
+
+/// Stands between two steps, where tests let a process die.
+#[cfg(not(test))]
+#[expect(clippy::unnecessary_wraps, reason = "in tests it fails")]
+fn between_steps() -> Result<(), SegmentError> {
+    Ok(())
+}
+
+#[cfg(test)]
+use tests::between_steps;
 
 #[cfg(test)]
 mod tests;

@@ -184,10 +184,11 @@ async fn set_former(site: &Site, newest: i64) {
         "ALTER TABLE episode DROP COLUMN continues",
         "DROP TABLE unsettled, gathering",
         "ALTER TABLE consumer DROP COLUMN alone, DROP COLUMN grouped, DROP COLUMN group_count",
-        "DROP TABLE sealed, segment_file CASCADE",
+        "DROP TABLE sealed, segment_file, late_annotation, forgotten CASCADE",
         "DROP TABLE link",
         "ALTER TABLE reward DROP COLUMN given_by CASCADE, DROP COLUMN given_from, \
-             DROP COLUMN key_name, DROP COLUMN over_calls, DROP COLUMN over_chain",
+             DROP COLUMN key_name, DROP COLUMN over_calls, DROP COLUMN over_chain, \
+             DROP COLUMN is_late",
     ] {
         query(undone).execute(&mut connection).await.unwrap();
     }
@@ -214,7 +215,7 @@ async fn a_store_of_the_former_format_is_converted_when_it_is_opened() {
     let applied = query("SELECT version FROM _sqlx_migrations");
     assert_eq!(
         applied.scalars::<i64>(&mut connection).await.unwrap(),
-        [15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25]
+        [15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26]
     );
     stop(site.open().await).await;
 

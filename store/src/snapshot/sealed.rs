@@ -3,6 +3,7 @@
 //! A segment is a store of its own, and its keys are its own. What is counted of its calls, and the
 //! rewards of their attempts, are in the store.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use episode::CallId;
@@ -10,9 +11,10 @@ use episode::CallId;
 use crate::database::connection::StoreConnection;
 use crate::database::query::{Query, query};
 use crate::database::row::Row;
-use crate::error::SnapshotError;
+use crate::error::{OpenError, SnapshotError};
 use crate::open;
 use crate::snapshot::Snapshot;
+use crate::snapshot::catalog::SegmentFolder;
 
 /// Segments that one reader keeps open.
 const OPEN_MAX: usize = 8;
@@ -22,7 +24,7 @@ const OF_ATTEMPT: &str = "SELECT f.segment_file_key, f.folder, f.name, e.episode
     WHERE s.episode_key = $1";
 /// The segments in which a call of a time may be.
 const OF_TIME: &str = "SELECT segment_file_key, folder, name FROM segment_file \
-    WHERE first_call_at <= $1 AND last_call_at >= $2 ORDER BY segment_file_key DESC";
+    WHERE first_call_at <= $1 AND last_call_at >= $2 AND bytes > 0 ORDER BY segment_file_key DESC";
 const KEY_THERE: &str = "SELECT episode_key FROM episode WHERE episode_id = $1 AND attempt = $2";
 
 /// A difference that the time in the id of a call may have to that of its start, in microseconds.
@@ -36,6 +38,8 @@ pub(crate) struct StorePart {
     has_sides: Option<bool>,
     /// True where any choice has annotations; `None` until it is asked.
     has_annotations: Option<bool>,
+    /// The lock of a segment that is read: nobody removes its file.
+    _lock: Option<File>,
 }
 
 /// The part that has the calls of an attempt, and the key of the attempt there.
@@ -64,7 +68,15 @@ pub(crate) struct SegmentPath {
 
 impl StorePart {
     pub(crate) fn new(connection: StoreConnection) -> Self {
-        Self { connection, has_sides: None, has_annotations: None }
+        Self { connection, has_sides: None, has_annotations: None, _lock: None }
+    }
+
+    /// A segment whose file is not removed while it is read.
+    async fn of_segment(path: &Path, is_local: bool) -> Result<Self, OpenError> {
+        // Locked first: a file that is removed meanwhile is missed below.
+        let lock = File::open(path).ok().filter(|file| file.try_lock_shared().is_ok());
+        let connection = open::for_segment(path, is_local).await?;
+        Ok(Self { _lock: lock, ..Self::new(connection) })
     }
 
     /// True where any choice has arrays beside its ids. Few stores have, and asking once is faster
@@ -105,9 +117,11 @@ impl Snapshot {
 
         let (id, attempt): (String, i64) = (row.try_get("episode_id")?, row.try_get("attempt")?);
         let part = self.segment(&SegmentPath::of(&row)?).await?;
-        let there = query(KEY_THERE).bind(id).bind(attempt);
-        let key = there.scalar::<i64>(&mut part.connection).await?;
-        Ok(CallsHolder { part, key, is_segment: true })
+        let there = query(KEY_THERE).bind(&id).bind(attempt);
+        match there.fetch_optional(&mut part.connection).await? {
+            Some(row) => Ok(CallsHolder { key: row.first()?, part, is_segment: true }),
+            None => Err(SnapshotError::NotInSegment(id, attempt)),
+        }
     }
 
     /// The part that has a call; the store itself where none has it.
@@ -157,11 +171,17 @@ impl Snapshot {
     ) -> Result<&mut StorePart, SnapshotError> {
         if self.segments.used(segment.key).is_none() {
             let is_local = matches!(self.own.connection, StoreConnection::Local(_));
-            let connection = open::for_segment(&segment.path, is_local).await?;
+            let part = match StorePart::of_segment(&segment.path, is_local).await {
+                Err(OpenError::Missing(missing)) => match segment.replaced_by() {
+                    Some(path) => StorePart::of_segment(&path, is_local).await?,
+                    None => return Err(OpenError::Missing(missing).into()),
+                },
+                opened => opened?,
+            };
             if self.segments.open.len() == OPEN_MAX {
                 self.segments.open.remove(0);
             }
-            self.segments.open.push((segment.key, StorePart::new(connection)));
+            self.segments.open.push((segment.key, part));
         }
         Ok(self.segments.used(segment.key).expect("it was opened above"))
     }
@@ -181,6 +201,15 @@ impl SegmentPath {
     pub(crate) fn of(row: &Row) -> Result<Self, sqlx::Error> {
         let (folder, name): (String, String) = (row.try_get("folder")?, row.try_get("name")?);
         Ok(Self { key: row.try_get("segment_file_key")?, path: Path::new(&folder).join(name) })
+    }
+
+    /// The file that took its place after an attempt was removed from it.
+    fn replaced_by(&self) -> Option<PathBuf> {
+        let (folder, name) = (self.path.parent()?, self.path.file_name()?.to_str()?);
+        let folder = SegmentFolder::at(folder);
+        let entries = folder.entries().ok()?;
+        let last = SegmentFolder::in_place_of(&entries, name).filter(|last| !last.is_empty())?;
+        Some(folder.file(last))
     }
 }
 

@@ -25,6 +25,10 @@ pub struct VerifyReport {
     pub holes: Vec<RecordRef>,
     /// The number of calls without an end, those that are not listed included.
     pub holes_found: u64,
+    /// Attempts that were removed from what had been sealed. This is no damage.
+    pub removed: u64,
+    /// Attempts that were removed from their segment, of which the store still says something.
+    pub removed_here: Vec<RecordRef>,
     /// Damage, the first thousand.
     pub damage: Vec<Damage>,
     /// The number of damages, those that are not listed included.

@@ -8,12 +8,17 @@ use crate::database::connection::StoreConnection;
 use crate::error::{CommitError, CommitResult, OpenError};
 use crate::location::Location;
 use crate::open;
+use crate::snapshot::Snapshot;
 use crate::unavailable::StoreUnavailable;
+use crate::writer::sealed_calls::of_sealed_calls;
 
 /// A store that is edited beside its recorder. It takes no lock and writes to no log, so it may be
 /// used while another process records.
 #[derive(Debug)]
-pub struct StoreEditor(StoreConnection);
+pub struct StoreEditor {
+    at: Location,
+    connection: StoreConnection,
+}
 
 impl StoreEditor {
     /// Opens the store at a location, which must exist.
@@ -21,7 +26,9 @@ impl StoreEditor {
     /// # Errors
     /// [`OpenError`] when there is none, it is too new, or it cannot be opened.
     pub async fn open(at: impl Into<Location>) -> Result<Self, OpenError> {
-        Ok(Self(open::for_editing(&at.into()).await?))
+        let at = at.into();
+        let connection = open::for_editing(&at).await?;
+        Ok(Self { at, connection })
     }
 
     /// Closes an attempt at an episode: later calls are refused.
@@ -29,30 +36,41 @@ impl StoreEditor {
     /// # Errors
     /// [`CommitError::Unknown`] when there is no such episode.
     pub async fn close(
-        self,
+        mut self,
         attempt: AttemptId,
         at: Micros,
         status: Option<String>,
     ) -> Result<(), CommitError> {
-        self.write(Record::Close { attempt, at, status }).await
+        let written = self.write(&Record::Close { attempt, at, status }).await;
+        let _ = self.connection.close().await;
+        written
     }
 
     /// Appends a reward to an attempt.
     ///
     /// # Errors
     /// [`CommitError::Unknown`] when there is no such episode.
-    pub async fn reward(self, attempt: AttemptId, reward: Reward) -> Result<(), CommitError> {
-        self.write(Record::Reward { attempt, reward }).await
+    pub async fn reward(mut self, attempt: AttemptId, reward: Reward) -> Result<(), CommitError> {
+        let record = Record::Reward { attempt, reward, in_segment: false };
+        let mut written = self.write(&record).await;
+        if let Err(CommitError::Sealed(call)) = written {
+            let snapshot = Snapshot::open(&self.at).await;
+            written = match of_sealed_calls(record, call, snapshot).await {
+                Ok(record) => self.write(&record).await,
+                Err(error) => Err(error),
+            };
+        }
+        let _ = self.connection.close().await;
+        written
     }
 
-    async fn write(mut self, record: Record) -> CommitResult {
+    async fn write(&mut self, record: &Record) -> CommitResult {
         // No record of this kind uses a log.
         let mut no_logs = CommitState::default();
-        let written = match self.0.begin().await {
-            Ok(()) => commit(&mut self.0, &mut no_logs, &[&record]).await,
+        let written = match self.connection.begin().await {
+            Ok(()) => commit(&mut self.connection, &mut no_logs, &[record]).await,
             Err(error) => Err(error),
         };
-        let _ = self.0.close().await;
 
         let results = written.map_err(|error| match StoreUnavailable::of(&error) {
             Some(reason) => CommitError::Unavailable(reason),

@@ -25,6 +25,7 @@ use crate::maintenance::prune::{
     HELD_BY_READER, KeepReason, PruneCandidate, PruneError, PruneFilter, PrunePlan, PruneReport,
     prune_server,
 };
+use crate::maintenance::removal::with_segments;
 use crate::sqlite::checkpoint::PASSIVE;
 use crate::sqlite::open::reopen;
 use crate::sqlite::space::{can_shrink, file_bytes, free_pages, give_back_some};
@@ -96,7 +97,8 @@ impl Store {
             gone(attempt);
         };
         let Location::File(path) = &*self.at else {
-            return prune_server(&self.at, &filter, gone).await;
+            let report = prune_server(&self.at, &filter, gone).await?;
+            return Ok(with_segments(&self.at, report).await);
         };
         let bytes_before = file_bytes(path);
         let (planned, is_self_contained) =
@@ -105,7 +107,15 @@ impl Store {
 
         let (done, file) = file.remove(planned, filter, is_self_contained, gone).await?;
         let withheld = file.give_back().await?;
-        Ok(PruneReport { plan: done, bytes_before, bytes_after: file_bytes(path), withheld })
+        let bytes_after = file_bytes(path);
+        let report = PruneReport {
+            plan: done,
+            bytes_before,
+            bytes_after,
+            withheld,
+            ..PruneReport::default()
+        };
+        Ok(with_segments(&self.at, report).await)
     }
 }
 

@@ -23,7 +23,8 @@ const CALLS: [&str; 9] = [
 ];
 
 /// Deletions of the rest of the episode, likewise.
-const REST: [&str; 10] = [
+const REST: [&str; 11] = [
+    "DELETE FROM late_annotation WHERE episode_key = $1",
     "DELETE FROM reward WHERE episode_key = $1",
     "DELETE FROM label WHERE episode_key = $1",
     "DELETE FROM mark WHERE episode_key = $1",
@@ -36,6 +37,18 @@ const REST: [&str; 10] = [
      (SELECT episode_id, attempt FROM episode WHERE episode_key = $1)",
     "DELETE FROM episode WHERE episode_key = $1",
 ];
+
+/// Notes that an attempt is to leave the segments that hold it, or may: its own, one that was made
+/// while it changed, and one whose attempts have not left the store yet.
+const FORGET: &str = "INSERT INTO forgotten (segment_file_key, episode_id, attempt, has_late) \
+    SELECT f.segment_file_key, e.episode_id, e.attempt, CASE WHEN \
+        EXISTS (SELECT 1 FROM reward r WHERE r.episode_key = $1 \
+            AND r.reward_key > coalesce(s.reward_key, 0)) \
+        OR EXISTS (SELECT 1 FROM late_annotation a WHERE a.episode_key = $1) \
+        THEN 1 ELSE 0 END \
+    FROM episode e CROSS JOIN segment_file f LEFT JOIN sealed s ON s.episode_key = e.episode_key \
+    WHERE e.episode_key = $1 AND (f.segment_file_key = s.segment_file_key OR f.has_stale = 1 \
+        OR f.is_taken_out = 0) ON CONFLICT DO NOTHING";
 
 /// Keeps other recorders of a database from writing to the episode until the transaction ends.
 const LOCK: &str = "SELECT 1 FROM episode WHERE episode_key = $1 FOR UPDATE";
@@ -66,12 +79,23 @@ pub(crate) async fn remove(
         Some(Fate::Kept(reason)) => return Ok(Removal::Kept(reason)),
         Some(Fate::NotMeant) | None => return Ok(Removal::NotMeant),
     }
-    forget(connection, candidate.key).await?;
+    query(FORGET).bind(candidate.key).execute(connection).await?;
     remove_calls(connection, candidate.key).await?;
-    for deletion in REST {
-        query(deletion).bind(candidate.key).execute(connection).await?;
-    }
+    remove_line(connection, candidate.key).await?;
     Ok(Removal::Removed)
+}
+
+/// Removes what a store says of an attempt whose calls are not in it, in the transaction that has
+/// begun on `connection`.
+pub(crate) async fn remove_line(
+    connection: &mut StoreConnection,
+    key: i64,
+) -> Result<(), sqlx::Error> {
+    forget(connection, key).await?;
+    for deletion in REST {
+        query(deletion).bind(key).execute(connection).await?;
+    }
+    Ok(())
 }
 
 /// Removes the calls of an episode, with all that belongs to them, in the transaction that has

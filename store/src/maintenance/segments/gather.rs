@@ -1,6 +1,8 @@
 //! A store that is made of segments alone: it knows their attempts and finds their calls in them.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use episode::ChainHead;
@@ -15,10 +17,11 @@ use crate::database::value::Value;
 use crate::location::Location;
 use crate::maintenance::extract::{CopiedColumn, columns};
 use crate::maintenance::segments::SegmentError;
-use crate::maintenance::segments::catalog::{CatalogEntry, EntryKind, hash_of};
-use crate::maintenance::segments::late::LateReward;
-use crate::maintenance::segments::seal::{ADD_FILE, FILE_KEY, LAST_CALL_FAILED, call_times};
+use crate::maintenance::segments::files::add_file;
+use crate::maintenance::segments::late::{LATE, LateKind};
+use crate::maintenance::segments::seal::LAST_CALL_FAILED;
 use crate::open;
+use crate::snapshot::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 use crate::snapshot::summary::{BY_ATTEMPT, COUNTS};
 use crate::sqlite;
 
@@ -78,9 +81,11 @@ impl GatheredStore {
         for file in files.iter().filter(|file| file.entry.kind == EntryKind::Attempts) {
             gathering.add_segment(file).await?;
         }
-        let mut rewards = HashSet::new();
-        for file in files.iter().filter(|file| file.entry.kind == EntryKind::Rewards) {
-            gathering.add_rewards(file, &mut rewards).await?;
+        for late in &LATE {
+            let mut taken = HashSet::new();
+            for file in files.iter().filter(|file| file.entry.kind == late.kind) {
+                gathering.add_late(late, file, &mut taken).await?;
+            }
         }
         gathering.target.commit().await?;
         gathering.target.close().await?;
@@ -128,25 +133,12 @@ impl Gathering {
 
     async fn add_segment(&mut self, file: &SegmentAtHand) -> Result<(), SegmentError> {
         let path = file.path();
-        let times = call_times(&path).await?;
-        let (hash, bytes) = hash_of(&path).map_err(SegmentError::io(&path))?;
-        if hash.to_hex().as_str() != file.entry.hash {
-            return Err(SegmentError::Changed(path));
+        let folder = SegmentFolder::at(&file.folder);
+        if file.entry.is_empty() {
+            return add_file(&mut self.target, &folder, &file.entry, 0).await.map(drop);
         }
-        let folder = file.folder.display().to_string();
-        query(ADD_FILE)
-            .bind(&folder)
-            .bind(&file.entry.file)
-            .bind(file.entry.number as i64)
-            .bind(hash.as_bytes().to_vec())
-            .bind(bytes as i64)
-            .bind(times.first)
-            .bind(times.last)
-            .bind(0_i64)
-            .execute(&mut self.target)
-            .await?;
-        let key = query(FILE_KEY).bind(folder).bind(&file.entry.file);
-        let file_key: i64 = key.scalar(&mut self.target).await?;
+        file.entry.check(&path)?;
+        let file_key = add_file(&mut self.target, &folder, &file.entry, 0).await?;
 
         let mut segment = open::for_segment(&path, false).await?;
         self.copy(&mut segment, Copy::all("group_size")).await?;
@@ -239,18 +231,25 @@ impl Gathering {
         Ok(())
     }
 
-    async fn add_rewards(
+    async fn add_late(
         &mut self,
+        late: &LateKind,
         file: &SegmentAtHand,
-        taken: &mut HashSet<(String, i64)>,
+        taken: &mut HashSet<(String, String, i64, i64)>,
     ) -> Result<(), SegmentError> {
         let path = file.path();
+        if file.entry.is_empty() {
+            return Ok(());
+        }
         file.entry.check(&path)?;
-        let text = std::fs::read_to_string(&path).map_err(SegmentError::io(&path))?;
-        let rewards = LateReward::read(&text);
-        for reward in rewards.map_err(|why| SegmentError::Entry { path, why })? {
-            if taken.insert((file.entry.store.clone(), reward.key)) {
-                reward.add(&mut self.target).await?;
+        let lines = File::open(&path).map_err(SegmentError::io(&path))?;
+        for line in BufReader::new(lines).lines() {
+            let line = line.map_err(SegmentError::io(&path))?;
+            let row = late.read(&line);
+            let row = row.map_err(|why| SegmentError::entry(&path, why))?;
+            let store = file.entry.store.clone();
+            if taken.insert((store, row.episode.clone(), row.attempt, row.key)) {
+                late.add(row, &mut self.target).await?;
             }
         }
         Ok(())

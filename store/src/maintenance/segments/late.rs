@@ -1,89 +1,168 @@
-//! Rewards of attempts that were sealed before they came: a file of lines of JSON for each sealing
-//! that finds some. The store keeps them, too.
+//! What came after attempts were sealed: their rewards, and annotations of their calls. A sealing
+//! that finds some writes a file of lines of JSON for each kind. The store keeps them, too.
 
 use std::io::{BufWriter, Write};
 
+use episode::{AttemptId, InvalidId};
 use serde_json::{Value as Json, json};
-use tempfile::NamedTempFile;
 
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::database::row::Row;
 use crate::database::value::Value;
-use crate::maintenance::segments::SegmentError;
-use crate::maintenance::segments::catalog::{CatalogEntry, EntryKind, SegmentFolder};
+use crate::encoding::pack::{pack_planes, unpack_planes};
+use crate::maintenance::segments::{SegmentError, between_steps};
+use crate::snapshot::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 
-/// The setting with the key of the last reward that was looked at.
-const SEEN: &str = "late_rewards_seen";
-const LATE: &str = "SELECT r.*, e.episode_id, e.attempt FROM reward r JOIN sealed s \
-    USING (episode_key) JOIN episode e USING (episode_key) \
-    WHERE r.reward_key > $1 AND r.reward_key > s.reward_key ORDER BY r.reward_key";
-const LAST: &str = "SELECT coalesce(max(reward_key), 0) FROM reward";
-const SET_SEEN: &str = "INSERT INTO setting (name, value) VALUES ($1, $2) \
-    ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-const INSERT: &str = "INSERT INTO reward (episode_key, scope, call_id, choice_index, token_start, \
-    token_end, name, value, source, given_at, given_by, given_from, key_name, over_calls, \
-    over_chain) \
+/// Rows that are read at once.
+const ROWS_AT_ONCE: usize = 256;
+
+const INSERT_REWARD: &str = "INSERT INTO reward (episode_key, scope, call_id, choice_index, \
+    token_start, token_end, name, value, source, given_at, given_by, given_from, key_name, \
+    over_calls, over_chain) \
     SELECT episode_key, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16 FROM episode \
     WHERE episode_id = $1 AND attempt = $2";
+const INSERT_ANNOTATION: &str = "INSERT INTO late_annotation (episode_key, call_id, choice_index, \
+    name, version, token_start, tokens, data, given_at) \
+    SELECT episode_key, $3, $4, $5, $6, $7, $8, $9, $10 FROM episode \
+    WHERE episode_id = $1 AND attempt = $2";
 
-/// Writes the rewards that came late to a file beside the segments. `None` where there are none.
-pub(super) async fn seal_rewards(
-    connection: &mut StoreConnection,
-    folder: &SegmentFolder,
-    store: &str,
-    number: u64,
-) -> Result<Option<CatalogEntry>, SegmentError> {
-    let seen = query("SELECT value FROM setting WHERE name = $1").bind(SEEN);
-    let seen = seen.fetch_optional(connection).await?.map(|row| row.first::<Vec<u8>>());
-    let seen = seen.transpose()?.and_then(|text| String::from_utf8(text).ok());
-    let seen: i64 = seen.and_then(|text| text.parse().ok()).unwrap_or(0);
-    let last: i64 = query(LAST).scalar(connection).await?;
-    let rows = query(LATE).bind(seen).fetch_all(connection).await?;
-
-    // A crash before the last statement makes another file with the same rewards, which `add`
-    // takes once.
-    let entry = match rows.is_empty() {
-        true => None,
-        false => Some(write(&rows, folder, store, number)?),
-    };
-    let text = last.to_string().into_bytes();
-    query(SET_SEEN).bind(SEEN).bind(text).execute(connection).await?;
-    Ok(entry)
+/// A kind of what came late.
+#[derive(Debug)]
+pub(super) struct LateKind {
+    pub(super) kind: EntryKind,
+    table: &'static str,
+    /// The column with the store's own key, by which a row is known when it comes twice.
+    key: &'static str,
+    /// The end of a file's name.
+    pub(super) suffix: &'static str,
+    /// Adds a row to the attempt of its name, where the store has that.
+    insert: &'static str,
 }
 
-fn write(
-    rows: &[Row],
-    folder: &SegmentFolder,
-    store: &str,
-    number: u64,
-) -> Result<CatalogEntry, SegmentError> {
-    let io = SegmentError::io;
-    let file = NamedTempFile::new_in(folder.path()).map_err(io(folder.path()))?;
-    let mut lines = BufWriter::new(file.as_file());
-    for row in rows {
-        writeln!(lines, "{}", line(row)?).map_err(io(file.path()))?;
-    }
-    lines.flush().map_err(io(file.path()))?;
-    drop(lines);
-
-    let (file, hash, bytes) = folder.keep(file, number, "rewards.jsonl")?;
-    folder.enter(CatalogEntry {
-        number,
+/// All kinds.
+pub(super) static LATE: [LateKind; 2] = [
+    LateKind {
         kind: EntryKind::Rewards,
-        store: store.to_owned(),
-        file,
-        hash: hash.to_hex().to_string(),
-        bytes,
-        attempts: rows.len() as u64,
-        calls: 0,
-        completion_tokens: 0,
-        positions: (0, 0),
-        joins: Vec::new(),
-    })
+        table: "reward",
+        key: "reward_key",
+        suffix: "rewards.jsonl",
+        insert: INSERT_REWARD,
+    },
+    LateKind {
+        kind: EntryKind::Annotations,
+        table: "late_annotation",
+        key: "late_annotation_key",
+        suffix: "annotations.jsonl",
+        insert: INSERT_ANNOTATION,
+    },
+];
+
+impl LateKind {
+    /// Writes what came late to a file beside the segments. `None` where there is nothing.
+    pub(super) async fn seal(
+        &self,
+        connection: &mut StoreConnection,
+        folder: &SegmentFolder,
+        store: &str,
+        number: u64,
+    ) -> Result<Option<CatalogEntry>, SegmentError> {
+        let Self { table, key, .. } = self;
+        let late = query(format!("SELECT {key} FROM {table} WHERE is_late = 1 ORDER BY {key}"));
+        let keys = late.scalars::<i64>(connection).await?;
+        if keys.is_empty() {
+            return Ok(None);
+        }
+
+        let file = folder.making()?;
+        let mut lines = BufWriter::new(file.as_file());
+        let mut count = 0;
+        for keys in keys.chunks(ROWS_AT_ONCE) {
+            let select = format!(
+                "SELECT l.*, e.episode_id, e.attempt FROM {table} l JOIN episode e \
+                 USING (episode_key) WHERE l.{key} IN ({}) ORDER BY l.{key}",
+                listed(keys)
+            );
+            for row in query(select).fetch_all(connection).await? {
+                let line = self.line(&row)?;
+                writeln!(lines, "{line}").map_err(SegmentError::io(file.path()))?;
+                count += 1;
+            }
+        }
+        lines.flush().map_err(SegmentError::io(file.path()))?;
+        drop(lines);
+
+        let kept = folder.keep(file, number, self.suffix)?;
+        between_steps()?;
+        let entry = folder.enter(CatalogEntry::of_late(self.kind, store, number, kept, count))?;
+        between_steps()?;
+        // A crash before this makes another file with the same rows, which `gather` takes once.
+        for keys in keys.chunks(ROWS_AT_ONCE) {
+            let done = format!("UPDATE {table} SET is_late = 0 WHERE {key} IN ({})", listed(keys));
+            query(done).execute(connection).await?;
+        }
+        Ok(Some(entry))
+    }
+
+    fn line(&self, row: &Row) -> Result<Json, SegmentError> {
+        Ok(match self.kind {
+            EntryKind::Annotations => annotation_line(row)?,
+            _ => reward_line(row)?,
+        })
+    }
+
+    /// Reads a line of a file.
+    pub(super) fn read(&self, line: &str) -> Result<LateRow, String> {
+        let object: Json = serde_json::from_str(line).map_err(|error| error.to_string())?;
+        let values = match self.kind {
+            EntryKind::Annotations => annotation_values(&object)?,
+            _ => reward_values(&object),
+        };
+
+        let key = self.key;
+        Ok(LateRow {
+            key: object[key].as_i64().ok_or_else(|| format!("`{key}` is no number"))?,
+            episode: object["episode_id"].as_str().ok_or("`episode_id` is no text")?.to_owned(),
+            attempt: object["attempt"].as_i64().ok_or("`attempt` is no number")?,
+            values,
+        })
+    }
+
+    /// Adds a row to the attempt of its name, where the store has that.
+    pub(super) async fn add(
+        &self,
+        row: LateRow,
+        to: &mut StoreConnection,
+    ) -> Result<(), sqlx::Error> {
+        let LateRow { episode, attempt, values, .. } = row;
+        query(self.insert).bind(episode).bind(attempt).bind_all(values).execute(to).await
+    }
 }
 
-fn line(row: &Row) -> Result<Json, sqlx::Error> {
+/// A row of a file.
+#[derive(Debug)]
+pub(super) struct LateRow {
+    /// The key that the store gave it.
+    pub(super) key: i64,
+    pub(super) episode: String,
+    pub(super) attempt: i64,
+    values: Vec<Value>,
+}
+
+impl LateRow {
+    /// The name of its attempt.
+    pub(super) fn named(&self) -> Result<AttemptId, String> {
+        let episode = self.episode.parse().map_err(|error: InvalidId| error.to_string())?;
+        let attempt = self.attempt.try_into().map_err(|_| "`attempt` is out of range")?;
+        Ok(AttemptId { episode, attempt })
+    }
+}
+
+fn listed(keys: &[i64]) -> String {
+    keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn reward_line(row: &Row) -> Result<Json, sqlx::Error> {
     let text = |name: &str| row.try_get::<Option<String>>(name);
     let number = |name: &str| row.try_get::<Option<i64>>(name);
 
@@ -108,49 +187,64 @@ fn line(row: &Row) -> Result<Json, sqlx::Error> {
     }))
 }
 
-/// A reward of a file, by the name of its attempt.
-pub(super) struct LateReward {
-    /// The key that the store gave it, by which it is known when it comes twice.
-    pub(super) key: i64,
-    values: Vec<Value>,
+fn reward_values(object: &Json) -> Vec<Value> {
+    let text = |name: &str| Value::Text(object[name].as_str().map(str::to_owned));
+    let number = |name: &str| Value::Integer(object[name].as_i64());
+
+    vec![
+        text("scope"),
+        text("call_id"),
+        number("choice_index"),
+        number("token_start"),
+        number("token_end"),
+        text("name"),
+        Value::Real(object["value"].as_f64()),
+        text("source"),
+        number("given_at"),
+        text("given_by"),
+        text("given_from"),
+        text("key_name"),
+        number("over_calls"),
+        Value::Bytes(serde_json::from_value(object["over_chain"].clone()).unwrap_or(None)),
+    ]
 }
 
-impl LateReward {
-    /// Reads the rewards of a file.
-    pub(super) fn read(text: &str) -> Result<Vec<Self>, String> {
-        text.lines().map(Self::of).collect()
-    }
+fn annotation_line(row: &Row) -> Result<Json, SegmentError> {
+    let text = |name: &str| row.try_get::<String>(name);
+    let number = |name: &str| row.try_get::<i64>(name);
+    let values = unpack_planes(row.try_get("data")?, row.try_get("tokens")?)
+        .map_err(|error| sqlx::Error::Decode(error.into()))?;
 
-    fn of(line: &str) -> Result<Self, String> {
-        let object: Json = serde_json::from_str(line).map_err(|error| error.to_string())?;
-        let text = |name: &str| Value::Text(object[name].as_str().map(str::to_owned));
-        let number = |name: &str| Value::Integer(object[name].as_i64());
+    Ok(json!({
+        "episode_id": text("episode_id")?,
+        "attempt": number("attempt")?,
+        "late_annotation_key": number("late_annotation_key")?,
+        "call_id": text("call_id")?,
+        "choice_index": number("choice_index")?,
+        "name": text("name")?,
+        "version": text("version")?,
+        "token_start": number("token_start")?,
+        // Nothing is said of a token where the number is none.
+        "values": values,
+        "given_at": number("given_at")?,
+    }))
+}
 
-        Ok(Self {
-            key: object["reward_key"].as_i64().ok_or("`reward_key` is no number")?,
-            values: vec![
-                text("episode_id"),
-                number("attempt"),
-                text("scope"),
-                text("call_id"),
-                number("choice_index"),
-                number("token_start"),
-                number("token_end"),
-                text("name"),
-                Value::Real(object["value"].as_f64()),
-                text("source"),
-                number("given_at"),
-                text("given_by"),
-                text("given_from"),
-                text("key_name"),
-                number("over_calls"),
-                Value::Bytes(serde_json::from_value(object["over_chain"].clone()).unwrap_or(None)),
-            ],
-        })
-    }
+fn annotation_values(object: &Json) -> Result<Vec<Value>, String> {
+    let text = |name: &str| Value::Text(object[name].as_str().map(str::to_owned));
+    let number = |name: &str| Value::Integer(object[name].as_i64());
+    let values: Vec<Option<f32>> = serde_json::from_value(object["values"].clone())
+        .map_err(|error| format!("`values` are no numbers: {error}"))?;
+    let values: Vec<f32> = values.into_iter().map(|value| value.unwrap_or(f32::NAN)).collect();
 
-    /// Adds it to the attempt of its name, where the store has that.
-    pub(super) async fn add(self, to: &mut StoreConnection) -> Result<(), sqlx::Error> {
-        query(INSERT).bind_all(self.values).execute(to).await
-    }
+    Ok(vec![
+        text("call_id"),
+        number("choice_index"),
+        text("name"),
+        text("version"),
+        number("token_start"),
+        Value::from(values.len() as i64),
+        Value::from(pack_planes(&values)),
+        number("given_at"),
+    ])
 }

@@ -9,11 +9,9 @@
 //! store that the store does not know.
 
 use std::collections::BTreeSet;
-use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use episode::Micros;
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -22,18 +20,20 @@ use crate::database::connection::StoreConnection;
 use crate::database::offloaded::OffloadedConnection;
 use crate::database::query::query;
 use crate::database::row::Row;
-use crate::error::OpenError;
 use crate::location::Location;
 use crate::maintenance::extract::copy_attempts;
 use crate::maintenance::prune::remove::remove_calls;
-use crate::maintenance::segments::catalog::{CatalogEntry, EntryKind, SegmentFolder};
-use crate::maintenance::segments::late::seal_rewards;
+use crate::maintenance::segments::files::{add_file, call_times};
+use crate::maintenance::segments::forget::{catch_up_all, forget};
+use crate::maintenance::segments::late::LATE;
+use crate::maintenance::segments::lock::{lock_file, lock_server};
 use crate::maintenance::segments::plan::{PlannedSegment, plan};
-use crate::maintenance::segments::{SealOptions, SegmentError};
+use crate::maintenance::segments::remove::SegmentRemoval;
+use crate::maintenance::segments::{SealOptions, SegmentError, between_steps};
 use crate::snapshot::Snapshot;
+use crate::snapshot::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 use crate::snapshot::summary::{BY_ATTEMPT, COUNTS};
 use crate::sqlite::checkpoint::PASSIVE;
-use crate::sqlite::private::open_or_make;
 use crate::sqlite::space::{can_shrink, file_bytes, free_pages, give_back_some};
 use crate::{open, sqlite};
 
@@ -78,12 +78,6 @@ const JOINED: &str = "SELECT DISTINCT f.number FROM episode e JOIN sealed s USIN
     JOIN segment_file f USING (segment_file_key) WHERE e.group_id = $1";
 const STALE: &str = "SELECT number FROM segment_file WHERE has_stale = 1";
 
-pub(super) const ADD_FILE: &str = "INSERT INTO segment_file \
-    (folder, name, number, hash, bytes, first_call_at, last_call_at, sealed_at) \
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
-pub(super) const FILE_KEY: &str =
-    "SELECT segment_file_key FROM segment_file WHERE folder = $1 AND name = $2";
-
 const IN_SEGMENT: &str = "SELECT e.episode_id, e.attempt, \
     (SELECT count(*) FROM call c WHERE c.episode_key = e.episode_key) AS calls, \
     (SELECT count(*) FROM annotation a JOIN call c USING (call_key) \
@@ -98,10 +92,10 @@ const IN_STORE: &str = "SELECT e.episode_key, \
         WHERE c.episode_key = e.episode_key) AS annotations \
     FROM episode e WHERE e.episode_id = $1 AND e.attempt = $2 \
     AND NOT EXISTS (SELECT 1 FROM sealed s WHERE s.episode_key = e.episode_key)";
-const CALL_TIMES: &str = "SELECT coalesce(min(started_at), 0) AS first, \
-    coalesce(max(started_at), 0) AS last, \
-    CAST(coalesce(sum(completion_tokens), 0) AS BIGINT) AS tokens FROM call";
-
+/// Keeps a recorder of a database from giving rewards to the attempt until the transaction ends.
+const LOCK: &str = "SELECT 1 FROM episode WHERE episode_key = $1 FOR NO KEY UPDATE";
+/// Rewards that came while the segment was made are late.
+const NOTE_LATE: &str = "UPDATE reward SET is_late = 1 WHERE episode_key = $1 AND reward_key > $2";
 /// Seals finished attempts of the store at a location.
 ///
 /// The store may be recorded to meanwhile: attempts that are finished take no calls, and the
@@ -120,10 +114,7 @@ pub async fn seal(
     match &at {
         Location::Server(_) => {
             let mut connection = open::for_editing(&at).await?;
-            let free = query("SELECT pg_try_advisory_lock(1383034988, -3)");
-            if !free.scalar::<bool>(&mut connection).await? {
-                return Err(SegmentError::InUse(at.to_string()));
-            }
+            lock_server(&at, &mut connection).await?;
             Sealing { at: &at, folder, connection, options }.run().await
         }
         Location::File(path) => seal_file(&at, path, folder, options).await,
@@ -136,10 +127,7 @@ async fn seal_file(
     folder: SegmentFolder,
     options: &SealOptions,
 ) -> Result<SealReport, SegmentError> {
-    if !path.exists() {
-        return Err(OpenError::Missing(path.display().to_string()).into());
-    }
-    let _lock = lock(path)?;
+    let _lock = lock_file(path)?;
     let bytes_before = file_bytes(path);
     let file = open::beside(path, sqlite::open::for_editing).await?;
     let file = OffloadedConnection::new(file);
@@ -150,17 +138,6 @@ async fn seal_file(
     let report = Sealing { at, folder, connection, options }.run().await?;
     give_back_slowly(&file).await?;
     Ok(SealReport { bytes_before, bytes_after: file_bytes(path), ..report })
-}
-
-/// Keeps another process from sealing the same store until the file is closed.
-fn lock(path: &Path) -> Result<File, SegmentError> {
-    let of_store = PathBuf::from(format!("{}-sealing", path.display()));
-    let file = open_or_make(&of_store).map_err(SegmentError::io(&of_store))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(SegmentError::InUse(path.display().to_string())),
-        Err(TryLockError::Error(error)) => Err(SegmentError::io(&of_store)(error)),
-    }
 }
 
 /// Gives free pages back, a few at a time, so that a recorder's commits come between.
@@ -199,19 +176,28 @@ impl Sealing<'_> {
         let store = store_id(&mut self.connection).await?;
         let mut report = SealReport::default();
 
+        // What was removed from segments, here or from the folder alone.
+        let mut removal = SegmentRemoval::default();
+        forget(&mut self.connection, &mut removal).await?;
+        catch_up_all(&mut self.connection, &self.folder).await?;
+        self.folder.sweep(&mut removal)?;
+
         // What an earlier sealing entered and did not take out of the store.
         let entries = self.folder.entries()?;
-        for entry in entries.iter().filter(|entry| entry.store == store) {
+        let live = SegmentFolder::live(&entries).into_iter();
+        for entry in live.filter(|entry| entry.store == store && !entry.is_empty()) {
             if entry.kind == EntryKind::Attempts && !self.has_taken_out(entry).await? {
                 self.take_out(entry, &mut report).await?;
             }
         }
         let mut next = entries.last().map_or(1, |entry| entry.number + 1);
 
-        let late = seal_rewards(&mut self.connection, &self.folder, &store, next).await?;
-        if let Some(entry) = late {
-            next = entry.number + 1;
-            report.entries.push(entry);
+        for late in &LATE {
+            let sealed = late.seal(&mut self.connection, &self.folder, &store, next).await?;
+            if let Some(entry) = sealed {
+                next = entry.number + 1;
+                report.entries.push(entry);
+            }
         }
 
         let plan = plan(&mut self.connection, self.options).await?;
@@ -233,30 +219,38 @@ impl Sealing<'_> {
         store: &str,
         number: u64,
     ) -> Result<CatalogEntry, SegmentError> {
-        let folder = self.folder.path();
-        let file = tempfile::Builder::new().prefix(".segment-").suffix(".tmp").tempfile_in(folder);
-        let file = file.map_err(SegmentError::io(folder))?;
+        let file = self.folder.making()?;
         let keys: BTreeSet<i64> = segment.attempts.iter().map(|attempt| attempt.key).collect();
         let source = Snapshot::open(self.at).await?;
         let calls = copy_attempts(source, &keys, file.path().to_owned()).await?;
+        between_steps()?;
 
         let times = call_times(file.path()).await?;
-        let (file, hash, bytes) = self.folder.keep(file, number, "db")?;
+        let kept = self.folder.keep(file, number, "db")?;
+        between_steps()?;
         let joins = self.joins(segment).await?;
         let positions = segment.attempts.iter().map(|attempt| attempt.position);
-        self.folder.enter(CatalogEntry {
+        let entry = CatalogEntry {
             number,
             kind: EntryKind::Attempts,
             store: store.to_owned(),
-            file,
-            hash: hash.to_hex().to_string(),
-            bytes,
+            file: kept.name,
+            hash: kept.hash,
+            bytes: kept.bytes,
             attempts: keys.len() as u64,
             calls,
             completion_tokens: times.tokens,
             positions: (positions.clone().min().unwrap_or(0), positions.max().unwrap_or(0)),
             joins,
-        })
+            replaces: None,
+            removed: Vec::new(),
+        };
+        // A prune that comes before the next step finds it by this.
+        add_file(&mut self.connection, &self.folder, &entry, self.options.now).await?;
+        between_steps()?;
+        let entry = self.folder.enter(entry)?;
+        between_steps()?;
+        Ok(entry)
     }
 
     /// Numbers of the segments that hold attempts of the same groups, or may hold the same attempt.
@@ -283,18 +277,19 @@ impl Sealing<'_> {
     ) -> Result<(), SegmentError> {
         let path = self.folder.file(entry);
         entry.check(&path)?;
-        let times = call_times(&path).await?;
         let mut segment = open::for_segment(&path, false).await?;
         let held = query(IN_SEGMENT).fetch_all(&mut segment).await?;
         drop(segment);
 
-        let file_key = self.add_file(entry, &times).await?;
+        let now = self.options.now;
+        let file_key = add_file(&mut self.connection, &self.folder, entry, now).await?;
         for batch in held.chunks(BATCH_ATTEMPTS) {
             self.connection.begin().await?;
             for held in batch {
                 self.take_out_if_same(held, file_key, report).await?;
             }
             self.connection.commit().await?;
+            between_steps()?;
             sleep(PAUSE).await;
         }
         let done = "UPDATE segment_file SET is_taken_out = 1 WHERE segment_file_key = $1";
@@ -311,6 +306,12 @@ impl Sealing<'_> {
         let here = query(IN_STORE).bind(id).bind(attempt);
         // It may have been taken out before a crash, or pruned.
         let Some(own) = here.fetch_optional(&mut self.connection).await? else { return Ok(()) };
+        if !self.connection.is_file() {
+            query(LOCK)
+                .bind(own.try_get::<i64>("episode_key")?)
+                .execute(&mut self.connection)
+                .await?;
+        }
 
         let counts = |row: &Row| -> Result<(i64, i64), sqlx::Error> {
             Ok((row.try_get("calls")?, row.try_get("annotations")?))
@@ -341,6 +342,7 @@ impl Sealing<'_> {
              last_call_at, model, {LAST_CALL_FAILED}, CAST($4 AS BIGINT), $5 \
              FROM ({COUNTS} e.episode_key = $1 {BY_ATTEMPT}) AS counted"
         );
+
         query(insert)
             .bind(key)
             .bind(file_key)
@@ -349,31 +351,8 @@ impl Sealing<'_> {
             .bind(chain.digest.to_vec())
             .execute(&mut self.connection)
             .await?;
+        query(NOTE_LATE).bind(key).bind(reward_key).execute(&mut self.connection).await?;
         remove_calls(&mut self.connection, key).await
-    }
-
-    async fn add_file(
-        &mut self,
-        entry: &CatalogEntry,
-        times: &CallTimes,
-    ) -> Result<i64, SegmentError> {
-        let hash = blake3::Hash::from_hex(&entry.hash).map_err(|why| SegmentError::Entry {
-            path: self.folder.file(entry),
-            why: why.to_string(),
-        })?;
-        query(ADD_FILE)
-            .bind(self.folder_name())
-            .bind(&entry.file)
-            .bind(entry.number as i64)
-            .bind(hash.as_bytes().to_vec())
-            .bind(entry.bytes as i64)
-            .bind(times.first)
-            .bind(times.last)
-            .bind(self.options.now)
-            .execute(&mut self.connection)
-            .await?;
-        let key = query(FILE_KEY).bind(self.folder_name()).bind(&entry.file);
-        Ok(key.scalar(&mut self.connection).await?)
     }
 
     fn folder_name(&self) -> String {
@@ -388,21 +367,4 @@ async fn store_id(connection: &mut StoreConnection) -> Result<String, SegmentErr
     let select = query("SELECT value FROM setting WHERE name = $1").bind(STORE_ID);
     let kept: Vec<u8> = select.scalar(connection).await?;
     Ok(String::from_utf8_lossy(&kept).into_owned())
-}
-
-/// The times of the first and the last call of a segment, and its sampled tokens.
-pub(super) struct CallTimes {
-    pub(super) first: Micros,
-    pub(super) last: Micros,
-    tokens: u64,
-}
-
-pub(super) async fn call_times(path: &Path) -> Result<CallTimes, SegmentError> {
-    let mut segment = open::for_segment(path, false).await?;
-    let row = query(CALL_TIMES).fetch_one(&mut segment).await?;
-    Ok(CallTimes {
-        first: row.try_get("first")?,
-        last: row.try_get("last")?,
-        tokens: row.try_get::<i64>("tokens")?.unsigned_abs(),
-    })
 }
