@@ -197,7 +197,7 @@ def test_keys_of_fp8_are_timed_and_compared(emulated, tmp_path):
                                    "fp8, --deterministic, alone and in a batch"]
     assert [row["batch"] for row in report["table"]] == [1, 4]
     logs = [text for name, text in rest(tmp_path / "out").items() if name.startswith("engine-")]
-    assert ["the KV cache of FP8 takes" in text for text in sorted(logs, key=len)].count(True) == 2
+    assert sum("the KV cache of FP8 takes" in text for text in logs) == 2 < len(logs)
 
 
 def test_a_kernel_that_fails_is_told(emulated, tmp_path):

@@ -188,8 +188,19 @@ fn kernels_agree_with_their_references() {
     // Of the largest size, those whose kernels differ by the size.
     let differs = |name: &str| name.starts_with("attention") || name.starts_with("rope_write");
     check_kernels(&[(64, 0), (128, 1), (16, 2), (256, 3)], |name, head_dim| {
-        !LONG.contains(&name) && (head_dim < 256 || differs(name))
+        !LONG.contains(&name) && !is_fp8(name) && (head_dim < 256 || differs(name))
     });
+}
+
+#[test]
+fn kernels_of_fp8_pages_agree_with_their_references() {
+    check_kernels(&[(64, 0), (128, 1), (16, 2), (256, 3)], |name, _| {
+        !LONG.contains(&name) && is_fp8(name)
+    });
+}
+
+fn is_fp8(name: &str) -> bool {
+    name.ends_with("_fp8")
 }
 
 #[test]
