@@ -16,6 +16,7 @@ made. The most telling parts run first. Each part runs whether or not the others
     sampled      Qwen3-0.6B's and 8B's shapes: decoding at batch 1, 32 and 256, greedy and as
                  trainers sample, and 256 requests of 100 to 1,024 tokens in and out
     penalties    steps with `presence_penalty`, and one such row among many
+    fp8          steps with keys and values in FP8
     long         logprobs behind 8,000 to 32,000 positions beside transformers', and
                  `--deterministic` for prompts of up to 6,000 tokens
     variants     whole steps with kernels of the folders that `--variants` names
@@ -33,6 +34,7 @@ made. The most telling parts run first. Each part runs whether or not the others
 These take at most ten minutes together by the limits of each. In the time that they leave:
 
     logprobs     of sampled tokens against transformers', same random weights, f32 and bf16
+    fp8          logprobs with keys and values in FP8 beside those with bf16, and bits
     bits         recorded steps (CUDA graphs) and eager ones; `--deterministic` in any batch
     profile      the time of each operation of a step
     mixture, hybrid    the same as sampled for a mixture of experts and for a hybrid, greedy
@@ -65,8 +67,8 @@ import tempfile
 import time
 import types
 
-from gpu_parts import (adapters, anchors, bits, clocks, compare, doctor, larger, long, profile,
-                       steady, times, updates)
+from gpu_parts import (adapters, anchors, bits, clocks, compare, doctor, fp8, larger, long,
+                       profile, steady, times, updates)
 from gpu_parts.engine import Engine, logprobs_of
 from gpu_parts.report import Report, Skipped
 from gpu_parts.shapes import config_of, prompts_of
@@ -222,6 +224,7 @@ def listed(run):
         ("sampled, small", 10, 35, lambda: times.sampled(run, name, small, source(name))),
         ("sampled, large", 30, 70, lambda: times.sampled(run, large, big, source(large))),
         ("penalties", 10, 35, lambda: times.penalties(run, name, small, source(name))),
+        ("fp8, steps", 5, 15, lambda: fp8.steps(run, name, small, source(name))),
         ("long, logprobs", 10, 35, lambda: long.logprobs(run, small, weights())),
         ("long, deterministic", 10, 25, lambda: long.invariant(run, small, source(name))),
         ("variants", 5, 20, lambda: steady.variants(run, name, run.variants)),
@@ -252,6 +255,7 @@ def further(run):
     return [
         ("logprobs, weights as trainers begin with", 20, 90, lambda: logprobs(
             run, small, 0.02, "deviation 0.02", compare.MEAN_MAX)),
+        ("fp8, numbers", 10, 40, lambda: fp8.numbers(run, small, source(name))),
         ("bits, recorded", 10, 60, lambda: bits.recorded(run, small, source(name))),
         ("bits, deterministic", 10, 60, lambda: bits.invariant(run, small, source(name))),
         ("profile, small", 10, 60, lambda: profile.profile(run, name)),

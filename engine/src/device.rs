@@ -3,7 +3,7 @@
 use kernels::cuda::grid::experts::EXPERTS_MAX;
 use kernels::cuda::grid::recurrent;
 use kernels::cuda::{Cuda, CudaError, CudaOptions, DeviceOptions, NoCuda};
-use kernels::{Cpu, OpError};
+use kernels::{Cpu, KvFormat, OpError};
 
 use crate::config::ModelConfig;
 use crate::error::LoadError;
@@ -23,7 +23,7 @@ impl SelectedDevice {
         model: &ModelConfig,
     ) -> Result<(SelectedDevice, String), LoadError> {
         if options.device == DeviceChoice::Cpu {
-            return Ok(cpu(options, "as requested"));
+            return cpu(options, "as requested");
         }
 
         let unsupported = [
@@ -32,7 +32,7 @@ impl SelectedDevice {
         ];
         if let Some((_, reason, refusal)) = unsupported.into_iter().find(|(found, ..)| *found) {
             return match options.device {
-                DeviceChoice::Auto => Ok(cpu(options, reason)),
+                DeviceChoice::Auto => cpu(options, reason),
                 _ => Err(refusal),
             };
         }
@@ -45,7 +45,7 @@ impl SelectedDevice {
             // A full GPU is an error under `Auto` too: falling back to the CPU would hide it.
             Err(NoCuda::Failed(CudaError::Memory { bytes })) => Err(LoadError::GpuMemory { bytes }),
             Err(missing) if options.device == DeviceChoice::Auto => {
-                Ok(cpu(options, &missing.to_string()))
+                cpu(options, &missing.to_string())
             }
             Err(missing) => Err(LoadError::NoGpu(missing)),
         }
@@ -64,10 +64,15 @@ fn has_other_delta_heads(model: &ModelConfig) -> bool {
     model.hybrid.as_ref().is_some_and(|hybrid| !recurrent::takes(hybrid.heads))
 }
 
-fn cpu(options: &EngineOptions, reason: &str) -> (SelectedDevice, String) {
+/// The CPU, for a reason, if it can keep keys and values as the options want it.
+fn cpu(options: &EngineOptions, reason: &str) -> Result<(SelectedDevice, String), LoadError> {
+    if options.kv_format == KvFormat::Fp8 {
+        let reason = format!("the model would run on the CPU: {reason}");
+        return Err(LoadError::NoFp8 { reason });
+    }
     let cpu = Cpu::new(options.threads, options.numerics);
     let line = format!("running on the CPU with {} threads: {reason}", cpu.threads());
-    (SelectedDevice::Cpu(cpu), line)
+    Ok((SelectedDevice::Cpu(cpu), line))
 }
 
 /// The number of the GPU, and the places of the libraries and kernels that it needs.
@@ -93,6 +98,7 @@ fn cuda_options(options: &EngineOptions) -> CudaOptions {
         device: gpu_options(options),
         deterministic: options.deterministic,
         eager: options.eager,
+        kv: options.kv_format,
         ..CudaOptions::default()
     }
 }
@@ -137,6 +143,24 @@ mod tests {
         assert!(refused.contains("at most 1024 experts") && refused.contains("--device cpu"));
         let (_, usual) = of(DeviceChoice::Auto).unwrap();
         assert!(usual.ends_with("the GPU's kernels take fewer experts of a layer"), "{usual}");
+    }
+
+    #[test]
+    fn keys_of_fp8_are_refused_on_the_cpu() {
+        let mut model = tiny("tiny");
+        let refused = |device, model: &ModelConfig| {
+            let options =
+                EngineOptions { device, kv_format: KvFormat::Fp8, ..EngineOptions::default() };
+            SelectedDevice::new(&options, model).map(|(_, line)| line).unwrap_err().to_string()
+        };
+        let expected = "`kv_cache_dtype` is fp8, but only a GPU keeps keys and values so, and the \
+                        model would run on the CPU: ";
+        let asked = refused(DeviceChoice::Cpu, &model);
+        assert_eq!(asked, format!("{expected}as requested; leave the option out"));
+        // Also where the CPU would take the GPU's place.
+        model.heads.dim = 8;
+        let fallen = refused(DeviceChoice::Auto, &model);
+        assert!(fallen.starts_with(expected) && fallen.contains("heads of 16 to 256"), "{fallen}");
     }
 
     #[test]

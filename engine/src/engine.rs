@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kernels::{Ops, PAGE};
+use kernels::{KvFormat, Ops, PAGE};
 use template::ChatTemplate;
 
 use crate::bounds::ENCODED_BYTES_MAX;
@@ -234,7 +234,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
             max_model_len,
             vocab: folder.model.vocab,
             created: now(),
-            system_fingerprint: system_fingerprint(&folder.fingerprint),
+            system_fingerprint: system_fingerprint(&folder.fingerprint, options.kv_format),
             tokenizer: Arc::new(folder.tokenizer),
             template: folder.template,
             tools_left_out: Once::new(),
@@ -245,6 +245,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
             allow_priority: options.allow_priority,
             weights_root,
             gpu_memory_utilization: options.gpu_memory_utilization,
+            kv_format: options.kv_format,
             update_mode: options.update_mode,
             text_work: WorkLimit::new(ENCODED_BYTES_MAX),
             max_logprobs: options.max_logprobs,
@@ -268,10 +269,15 @@ fn default_name(path: &Path) -> String {
     name.map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
 }
 
-/// The fingerprint in replies: the version of the server, and a hash of the tokenizer.
-fn system_fingerprint(tokenizer: &str) -> String {
+/// The fingerprint in replies: the version of the server, a hash of the tokenizer, and the numbers
+/// of the KV cache where they are not the model's own.
+fn system_fingerprint(tokenizer: &str, format: KvFormat) -> String {
     let hash = &tokenizer[..tokenizer.len().min(8)];
-    format!("rolltape-{}-{hash}", env!("CARGO_PKG_VERSION"))
+    let numbers = match format {
+        KvFormat::Native => "",
+        KvFormat::Fp8 => "-kv-fp8",
+    };
+    format!("rolltape-{}-{hash}{numbers}", env!("CARGO_PKG_VERSION"))
 }
 
 /// Seconds since 1970.

@@ -168,6 +168,15 @@ pub enum LoadError {
         /// The option.
         option: &'static str,
     },
+    /// Keys and values cannot be kept in FP8.
+    #[error(
+        "`kv_cache_dtype` is fp8, but only a GPU keeps keys and values so, and {reason}; leave the \
+         option out"
+    )]
+    NoFp8 {
+        /// The reason, as a clause.
+        reason: String,
+    },
     /// Keys and values cannot be kept in the host's memory.
     #[error("`kv_host_memory` is {bytes} bytes, but {reason}; leave it out, or change it")]
     NoHostPages {

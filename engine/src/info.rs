@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Once, OnceLock};
 
+use kernels::KvFormat;
 use kernels::cuda::DeviceOptions;
 use template::{ChatTemplate, Tokenizer, ToolFormat};
 
@@ -37,6 +38,8 @@ pub(crate) struct ModelInfo {
     pub(crate) weights_root: WeightsRoot,
     /// The part of a GPU's memory that the engine may use.
     pub(crate) gpu_memory_utilization: f64,
+    /// The numbers in which keys and values are kept.
+    pub(crate) kv_format: KvFormat,
     /// The mode of updates whose calls name none.
     pub(crate) update_mode: UpdateMode,
     /// The limit of texts that are encoded at once, in bytes.

@@ -56,7 +56,7 @@ mod work_limit;
 
 pub use engine::Engine;
 pub use error::{ConfigError, LoadError};
-pub use kernels::Numerics;
+pub use kernels::{KvFormat, Numerics};
 pub use model::folder::refuse_gguf;
 pub use options::parsers::{ReasoningParser, ToolCallParser};
 pub use options::{DeviceChoice, EngineOptions, UpdateMode};

@@ -5,7 +5,7 @@ pub(crate) mod parsers;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kernels::{DeviceLimits, Numerics, Ops, PAGE};
+use kernels::{DeviceLimits, KvFormat, Numerics, Ops, PAGE};
 
 use crate::bounds::{DRAFTS_MAX, STEP_TIMEOUT};
 use crate::config::ModelConfig;
@@ -88,6 +88,8 @@ pub struct EngineOptions {
     /// Bytes for keys and values. The default is the need of `max_num_seqs` sequences of
     /// `max_model_len`, at most a quarter of the machine's memory.
     pub kv_cache_memory: Option<u64>,
+    /// The numbers in which keys and values are kept; those of FP8 need a GPU.
+    pub kv_format: KvFormat,
     /// Bytes of the host's memory for keys and values that a GPU has no room for; zero for none.
     pub kv_host_memory: u64,
     /// True if requests that begin with the same tokens share keys and values.
@@ -150,6 +152,7 @@ impl Default for EngineOptions {
             update_mode: UpdateMode::default(),
             drafts: 0,
             kv_cache_memory: None,
+            kv_format: KvFormat::default(),
             kv_host_memory: 0,
             prefix_caching: true,
             max_logprobs: 20,
@@ -369,6 +372,10 @@ impl EngineOptions {
             (None, true) => "within --gpu-memory-utilization; --kv-cache-memory sets it",
             (None, false) => "at most a quarter of the machine's memory; --kv-cache-memory sets it",
         };
+        let numbers = match self.kv_format {
+            KvFormat::Native => "",
+            KvFormat::Fp8 => " of FP8",
+        };
         let (size, tokens) = (memory::in_words(bytes), kv.pages * PAGE);
         let on_host = match self.host_pages(sizes, at_once) {
             Ok(pages) if pages > 0 => {
@@ -377,7 +384,7 @@ impl EngineOptions {
             }
             _ => String::new(),
         };
-        format!("the KV cache {takes} {size}, {tokens} tokens: {share}{on_host}")
+        format!("the KV cache{numbers} {takes} {size}, {tokens} tokens: {share}{on_host}")
     }
 
     /// Slots of recurrent states of `state_bytes` each: what the sequences need, within a share of

@@ -53,7 +53,7 @@ library() { # NAME SOURCE... : one of the libraries
 # The families and their files, from the one list in the Rust code.
 families() {
   tr '\n' ' ' <"$here/../src/cuda/program/source.rs" |
-    { grep -oE 'family!\("[a-z_]+":[^)]*' || true; } | sed 's/family!(//; s/[":]/ /g'
+    { grep -oE 'family!\("[a-z_0-9]+":[^)]*' || true; } | sed 's/family!(//; s/[":]/ /g'
 }
 
 # The names of the kernels of a text.

@@ -26,7 +26,7 @@ pub use cpu::{Cpu, Numerics};
 pub use op::{
     AttentionRows, ConvolutionInputs, DeltaHeads, DeltaInputs, DeviceLimits, DrawParams,
     DrawnScores, DrawnToken, EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, HostValues,
-    IN_PROMPT, LayerPages, LayerRouting, LayerStates, LowRank, MatrixPart, OpError, Ops, PAGE,
-    POSITION_MAX, PageMove, PageMoves, Penalties, Placement, ReplyCounts, Residual, RmsNorm,
+    IN_PROMPT, KvFormat, LayerPages, LayerRouting, LayerStates, LowRank, MatrixPart, OpError, Ops,
+    PAGE, POSITION_MAX, PageMove, PageMoves, Penalties, Placement, ReplyCounts, Residual, RmsNorm,
     Rotation, ShapedDraw, Span, SpanState, StateMark, Step, TOP_MAX, Values,
 };

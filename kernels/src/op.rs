@@ -28,8 +28,8 @@ pub use limits::DeviceLimits;
 pub(crate) use operands::with_host_parts;
 pub use operands::{
     AttentionRows, DeviceValues, EXPERTS_MAX, ExpertChoice, ExpertMatrices, Heads, HostValues,
-    LayerPages, LayerRouting, LowRank, MatrixPart, PAGE, PageMove, PageMoves, Placement, Residual,
-    RmsNorm, Rotation, Values,
+    KvFormat, LayerPages, LayerRouting, LowRank, MatrixPart, PAGE, PageMove, PageMoves, Placement,
+    Residual, RmsNorm, Rotation, Values,
 };
 pub use recurrent::{
     ConvolutionInputs, DeltaHeads, DeltaInputs, LayerStates, SpanState, StateMark,

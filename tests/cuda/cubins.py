@@ -45,10 +45,11 @@ ACCESS = re.compile(r"\b(?:ld|st|atom|red)(?:\.\w+)*\.global\S*")
 # Families without a kernel of a step.
 OUTSIDE = ["weights", "arrival"]
 # Kernels that read through the cache for constants: addresses of pages, which no kernel writes.
-CONSTANTS = ["attention", "attention_tall", "attention_warpgroups", "rope_attention"]
+CONSTANTS = ["attention", "attention_tall", "attention_warpgroups", "rope_attention",
+             "attention_fp8", "attention_tall_fp8", "rope_attention_fp8"]
 # Kernels that load words of the step before they wait, by which they find what no kernel of the step
 # writes. They store nothing before.
-EARLY = ["rope_attention"]
+EARLY = ["rope_attention", "rope_attention_fp8"]
 FAMILY = re.compile(r'family!\("(\w+)": ([^)]*)\)')
 
 

@@ -88,6 +88,7 @@ FEATURES = {
     "annotations": List(
         {"name": Value("string"), "version": Value("string"), "values": List(Value("float32"))}
     ),
+    "kv_cache": Value("string"),
 }
 FREE_TEXT = re.compile(r"^\| `(\w+)` \| `([\w<>]+)`(, nullable)? \| ", re.MULTILINE)
 

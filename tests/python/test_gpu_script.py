@@ -70,7 +70,7 @@ NEAR = ["as near to f32 as transformers", "beside transformers in bf16"]
 # What rows of the table say of every part, for the tiny shapes.
 ROWS = [
     "tiny        default       batch   1:", "tiny        sampled       batch   4:",
-    "tiny        filtered      batch   4:", "tiny        penalties     batch   1:",
+    "tiny        filtered      batch   4:", "tiny        fp8           batch   4:", "tiny        penalties     batch   1:",
     "tiny        one penalty   batch   4:", "batch 1, 400 positions each, splits of 128:",
     "attention of 16 rows behind 64, math", "product of 64^3", "3 decode, during a push: p50",
     "push of a folder", "/sleep", "from start to ready", "adapter, rank 8   batch   3:",
@@ -105,6 +105,8 @@ def test_every_part_runs_and_holds(emulated, tmp_path):
         "recorded steps and eager ones",
         "--deterministic, alone and in a batch",
         "--deterministic, whole prompts and pieces",
+        "fp8, logprobs beside bf16",
+        "fp8, --deterministic, alone and in a batch",
         *(f"{name}, {what}" for name in ("tiny", "tiny-moe", "tiny-hybrid")
           for what in ("12 requests", "prompts that were computed", "profile")),
     }
@@ -186,6 +188,17 @@ def test_a_part_that_fails_does_not_stop_the_others(emulated, tmp_path):
     assert named(report, "not made") == ["generate"] and report["torch"].startswith("not used")
     reasons = [one["detail"] for one in report["checks"] if one["result"] == "FAILED"]
     assert all("could not be compiled for sm_90a" in reason for reason in reasons), reasons
+
+
+def test_keys_of_fp8_are_timed_and_compared(emulated, tmp_path):
+    only = ("--tiny", "--only", "fp8", "--python", "/none")
+    status, report = run(tmp_path, emulated, *only)
+    assert (status, named(report, "FAILED"), named(report, "not made")) == (0, [], [])
+    assert named(report, "ok") == ["fp8, logprobs beside bf16",
+                                   "fp8, --deterministic, alone and in a batch"]
+    assert [row["batch"] for row in report["table"]] == [1, 4]
+    logs = [text for name, text in rest(tmp_path / "out").items() if name.startswith("engine-")]
+    assert sum("the KV cache of FP8 takes" in text for text in logs) == 2 < len(logs)
 
 
 def test_a_kernel_that_fails_is_told(emulated, tmp_path):

@@ -65,6 +65,7 @@ impl UpstreamReport<'_> {
                 "system_fingerprint": findings.server.fingerprint,
                 "weight_version": self.weights(),
                 "logprob_kind": findings.logprob_kind,
+                "kv_cache": findings.sampler.kv_cache(),
                 "sampling_defaults": self.defaults(),
                 "models": findings.server.models,
                 "model": findings.model,
@@ -104,6 +105,12 @@ impl UpstreamReport<'_> {
         format!("{defaults}{source}")
     }
 
+    /// The numbers of the upstream's KV cache, where they are not the model's own.
+    fn kv_cache(&self) -> Option<String> {
+        let numbers = self.findings.sampler.kv_cache()?;
+        Some(format!("{numbers}: logprobs are those of a cache of fewer bits"))
+    }
+
     /// The upstream's properties, one per line.
     fn heading(&self) -> Vec<String> {
         let Findings { upstream, dialect, server, model, logprob_kind, .. } = self.findings;
@@ -123,6 +130,7 @@ impl UpstreamReport<'_> {
             ("weights", self.weights()),
             ("logprobs", Some(kind_in_words(logprob_kind).to_owned())),
             ("defaults", Some(self.defaults())),
+            ("kv cache", self.kv_cache()),
         ]
         .into_iter()
         .filter_map(|(property, value)| Some(format!("{property:<8}  {}", value?)))
@@ -234,6 +242,13 @@ mod tests {
     use super::*;
 
     fn page(rows: &[ProbeRow], advice: &Advice) -> Vec<String> {
+        page_of(rows, advice, b"{}")
+    }
+
+    /// The page for a server that says `about` of itself.
+    fn page_of(rows: &[ProbeRow], advice: &Advice, about: &[u8]) -> Vec<String> {
+        let mut sampler = ServerSampling::for_dialect(Dialect::Vllm);
+        sampler.take(about);
         let models = vec!["m".to_owned(), "n".to_owned()];
         let server =
             ServerInfo { version: Some("0.33.0".to_owned()), models, ..ServerInfo::default() };
@@ -241,7 +256,7 @@ mod tests {
             upstream: "http://h:1".to_owned(),
             dialect: Dialect::Vllm,
             server,
-            sampler: ServerSampling::for_dialect(Dialect::Vllm),
+            sampler,
             model: "m".to_owned(),
             logprob_kind: "raw".to_owned(),
             rows: rows.to_vec(),
@@ -267,6 +282,18 @@ mod tests {
         for line in page(&rows, &advice) {
             assert!(line.chars().count() <= WIDTH, "{line}");
         }
+    }
+
+    #[test]
+    fn numbers_of_a_kv_cache_are_told_where_they_are_not_the_model_s_own() {
+        assert!(!page(&[], &Advice::default()).iter().any(|line| line.starts_with("kv cache")));
+        let told = page_of(
+            &[],
+            &Advice::default(),
+            br#"{"vllm_config":{"model_config":{},
+            "cache_config":{"cache_dtype":"fp8_e4m3"}}}"#,
+        );
+        assert!(told.iter().any(|line| line.starts_with("kv cache  fp8_e4m3: ")), "{told:?}");
     }
 
     #[test]

@@ -4,7 +4,9 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use engine::{EngineOptions, LogprobsMode, Numerics, ReasoningParser, ToolCallParser, UpdateMode};
+use engine::{
+    EngineOptions, KvFormat, LogprobsMode, Numerics, ReasoningParser, ToolCallParser, UpdateMode,
+};
 
 use super::device::DeviceArgs;
 
@@ -26,6 +28,9 @@ pub(crate) struct EngineArgs {
     /// sequences of --max-model-len, but at most a quarter of the machine's memory]
     #[arg(long, value_name = "BYTES", value_parser = bytes, env = "ROLLTAPE_KV_CACHE_MEMORY")]
     kv_cache_memory: Option<u64>,
+    /// Numbers of the KV cache, which are recorded with each call
+    #[arg(long, value_enum, value_name = "KIND", default_value_t, env = "ROLLTAPE_KV_CACHE_DTYPE")]
+    kv_cache_dtype: KvFormatName,
     /// Memory of the host for prefixes that leave a GPU's KV cache, such as 64GiB
     ///
     /// It is pinned at the start. Prefixes are copied back from there instead of being computed.
@@ -138,6 +143,7 @@ impl EngineArgs {
                 false => defaults.update_mode,
             },
             kv_cache_memory: self.kv_cache_memory,
+            kv_format: self.kv_cache_dtype.into(),
             kv_host_memory: self.kv_host_memory.unwrap_or(defaults.kv_host_memory),
             prefix_caching: !self.no_prefix_caching,
             // The engine takes 0 for one thread per core.
@@ -195,6 +201,26 @@ impl From<NumericsName> for Numerics {
         match name {
             NumericsName::Reference => Self::Reference,
             NumericsName::Fast => Self::Fast,
+        }
+    }
+}
+
+/// A value of `--kv-cache-dtype`, in vLLM's words.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum KvFormatName {
+    /// bf16 on a GPU, 32-bit floats on the CPU
+    #[default]
+    Auto,
+    /// e4m3, half the memory of bf16; needs a GPU, and changes logprobs
+    #[value(alias = "fp8_e4m3")]
+    Fp8,
+}
+
+impl From<KvFormatName> for KvFormat {
+    fn from(name: KvFormatName) -> Self {
+        match name {
+            KvFormatName::Auto => Self::Native,
+            KvFormatName::Fp8 => Self::Fp8,
         }
     }
 }

@@ -32,6 +32,9 @@ use self::readings::{Contest, Reading, ScoredSpan};
 use crate::scoring::paths::{SampledSpan, ScorePath, StatedSampling};
 use crate::scoring::server::{Scored, ScoringServer};
 
+/// Factor by which gaps may be larger where the KV cache has fewer bits than the model's numbers.
+const KV_CACHE_FACTOR: f64 = 3.0;
+
 /// Audits the recorded logprobs of paths. Tells `progress` how many are scored, and of how many.
 ///
 /// # Errors
@@ -237,7 +240,8 @@ impl<'a> AuditRun<'a> {
     /// Returns true where spans differ by more than arithmetic makes.
     fn is_off(&self, group: usize, spans: &[usize]) -> bool {
         let contest = self.stated(group, spans);
-        contest.tokens > 0 && contest.stated() > tolerance(contest.tokens)
+        let sampling = &self.groups[group].kind.sampling;
+        contest.tokens > 0 && contest.stated() > tolerance(contest.tokens, sampling)
     }
 
     /// Explains spans by another reading, if one fits. Returns true where it does.
@@ -353,9 +357,11 @@ struct Blame<'s> {
 }
 
 /// Mean amount of the gaps of this many tokens, in nats, above which they are not arithmetic's. In
-/// bfloat16 some tokens are far off, so that few tokens may be further off than many.
-fn tolerance(tokens: u64) -> f64 {
-    0.03 + 0.15 / (tokens.max(1) as f64).sqrt()
+/// bfloat16 some tokens are far off, so that few tokens may be further off than many. Keys and
+/// values of fewer bits make further ones.
+fn tolerance(tokens: u64, sampling: &StatedSampling) -> f64 {
+    let factor = if sampling.kv_cache.is_some() { KV_CACHE_FACTOR } else { 1.0 };
+    factor * (0.03 + 0.15 / (tokens.max(1) as f64).sqrt())
 }
 
 fn tokens(span: &SampledSpan) -> u64 {

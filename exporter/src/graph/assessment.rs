@@ -218,6 +218,15 @@ impl<'a> RecordedSampling<'a> {
     }
 }
 
+/// Returns the numbers of the KV cache that the server said, where they are not the model's own.
+pub(crate) fn kv_cache(node: &Node<'_>) -> Option<String> {
+    let recorded = node.ended.sampled_with.as_deref()?;
+    // Most calls have none, and their parameters need not be read.
+    let sampling =
+        recorded.contains("kv_cache").then(|| EffectiveSampling::from_json(recorded))??;
+    sampling.kv_cache().map(str::to_owned)
+}
+
 /// Returns the temperature that was used: the one asked for or forced, else the server's default
 /// where it is known.
 pub(crate) fn temperature(node: &Node<'_>) -> Option<f64> {

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use episode::{Fidelity, INFRASTRUCTURE_FAILED, Outcome, RewardScope, Trajectory, Turn};
 use serde_json::json;
 
+use crate::graph::assessment::kv_cache;
 use crate::graph::derive::Derived;
 use crate::graph::message_ids::{MessageIds, sent_message_ids};
 use crate::graph::node::{Node, PerNode};
@@ -126,6 +127,7 @@ impl RowBuilder<'_> {
             // Its tokens and versions.
             tokenizer_fingerprint: fingerprint(path),
             logprob_kind: logprob_kind(&nodes),
+            kv_cache: kv_caches(&nodes),
             prompt_len: int(trajectory.turns[0].new_prompt.len()),
             turns,
             mixed_versions: self.shares.versions(id).mixed(),
@@ -373,6 +375,14 @@ fn logprob_kind(nodes: &[&Node<'_>]) -> String {
     }
 }
 
+/// Returns the numbers of the KV caches with which the nodes with ids were sampled, where they are
+/// not the model's own.
+fn kv_caches(nodes: &[&Node<'_>]) -> Option<String> {
+    let with_ids = nodes.iter().filter(|node| node.has_ids);
+    let found: BTreeSet<String> = with_ids.filter_map(|node| kv_cache(node)).collect();
+    (!found.is_empty()).then(|| Vec::from_iter(found).join(", "))
+}
+
 /// Returns the status of a path whose episode was closed without one.
 fn status(leaf: &Node<'_>) -> &'static str {
     if is_limit(leaf.choice.and_then(|choice| choice.finish_reason.as_deref())) {
@@ -551,6 +561,25 @@ mod tests {
         assert_eq!(reasons(&cold), ["logprobs_not_of_sampling_distribution"]);
         let unknown = with(r#"{"value":null,"source":"unknown"}"#);
         assert_eq!((unknown.verdict, reasons(&unknown)), ("usable", vec!["sampling_unknown"]));
+    }
+
+    #[test]
+    fn a_row_says_with_what_kv_cache_it_was_sampled() {
+        let with = |numbers: &[Option<&str>]| {
+            let calls = numbers.iter().zip(1..).map(|(numbers, n)| {
+                let prompt: Vec<u32> = (1..2 * n).collect();
+                let mut call = call(n, &prompt, &[&[2 * n]]);
+                let entry =
+                    |name| format!(r#"{{"kv_cache":{{"value":"{name}","source":"server"}}}}"#);
+                reply(&mut call).sampled_with = numbers.map(entry);
+                call
+            });
+            one(calls.collect()).kv_cache
+        };
+        assert_eq!(with(&[None, None]), None);
+        assert_eq!(with(&[None, Some("fp8_e4m3")]).as_deref(), Some("fp8_e4m3"));
+        let both = with(&[Some("fp8_e5m2"), Some("fp8_e4m3")]);
+        assert_eq!(both.as_deref(), Some("fp8_e4m3, fp8_e5m2"));
     }
 
     #[test]

@@ -89,6 +89,7 @@ fn text<'a>(name: &str, row: &'a Row) -> Option<&'a str> {
         "model" => Some(&row.model),
         "tokenizer_fingerprint" => Some(&row.tokenizer_fingerprint),
         "logprob_kind" => Some(&row.logprob_kind),
+        "kv_cache" => row.kv_cache.as_deref(),
         "rewards" => Some(&row.rewards),
         "fidelity" => row.fidelity,
         "verdict" => Some(row.verdict),

@@ -41,6 +41,7 @@ pub(crate) struct Row {
     pub(crate) tokenizer_fingerprint: String,
     pub(crate) tokens: Tokens,
     pub(crate) logprob_kind: String,
+    pub(crate) kv_cache: Option<String>,
     pub(crate) prompt_len: i32,
     pub(crate) turns: Vec<TurnRow>,
     pub(crate) mixed_versions: Option<bool>,

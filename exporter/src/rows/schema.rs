@@ -48,7 +48,7 @@ enum ColumnType {
 }
 
 /// Every column of the file, in order.
-pub const COLUMNS: [SchemaColumn; 53] = [
+pub const COLUMNS: [SchemaColumn; 54] = [
     SchemaColumn::required("schema_version", ColumnType::Int32, "version of this table: 1"),
     SchemaColumn::required("episode_id", ColumnType::Text, "one run of an agent under one id"),
     SchemaColumn::required("attempt", ColumnType::Int32, "which run of that episode, from 0"),
@@ -271,6 +271,11 @@ pub const COLUMNS: [SchemaColumn; 53] = [
         "annotations",
         ColumnType::Annotations,
         "what trainers said of the tokens, the newest version of each name; null without any",
+    ),
+    SchemaColumn::optional(
+        "kv_cache",
+        ColumnType::Text,
+        "numbers of the engine's KV cache, such as fp8_e4m3; null for the model's own, or not said",
     ),
 ];
 

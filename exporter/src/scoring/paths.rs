@@ -7,7 +7,7 @@ use episode::{Call, CallEnd, Choice, Route};
 use serde_json::Value;
 use store::{AttemptRecord, Snapshot, SnapshotError};
 
-use crate::graph::assessment::{is_missing, temperature};
+use crate::graph::assessment::{is_missing, kv_cache, temperature};
 use crate::graph::derive::{Derived, derive};
 use crate::graph::node::{Node, NodeId};
 use crate::graph::paths::PathId;
@@ -71,6 +71,8 @@ pub struct StatedSampling {
     pub min_p: Option<f64>,
     /// True where something else bends the distribution: a penalty, a bias, a form.
     pub is_bent: bool,
+    /// The numbers of the KV cache, where they are not the model's own.
+    pub kv_cache: Option<String>,
 }
 
 impl SampledSpan {
@@ -200,6 +202,7 @@ fn stated(node: &Node<'_>) -> StatedSampling {
         top_k: number("top_k").filter(|k| *k >= 1.0).map(|k| k as usize),
         min_p: number("min_p").filter(|p| *p > 0.0),
         is_bent: used.iter().any(|(name, entry)| bends(name, entry)),
+        kv_cache: kv_cache(node),
     }
 }
 

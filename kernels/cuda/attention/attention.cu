@@ -15,7 +15,7 @@
 // warp) do the same sums in the same order, and `attention_combine` folds as they do. Keys past a
 // row change nothing: they weigh zero, and what lies past the tile's last row is read as zeros.
 //
-// keys, values: this layer's pages [pages][kv heads][PAGE][HEAD_DIM].
+// keys, values: this layer's pages [pages][kv heads][PAGE_HEAD].
 // tiles: one of a prompt is {span, first row within the span, rows, -1}, with at most 64 packed
 //   rows; its result goes to `out` [rows of the step, nq * HEAD_DIM]. One of a decoded row is
 //   {span, tiles of a split, splits, split}, with at most 16 packed rows; the split's sums go to
@@ -23,10 +23,11 @@
 //   splits of a row stand one after another. Span -1 is no tile.
 // arrived: zeros [tiles][kv heads], and again zeros behind the kernel: the last block of a row
 //   folds its splits. Null leaves that to `attention_combine`, which gives the same bits.
-// Launch: grid (tiles, kv heads), 128 threads, ATTENTION_SHARED bytes of dynamic shared memory.
+// Launch: grid (tiles, kv heads), 128 threads, dynamic shared memory of a ring of SLOTS, a tile's
+//   weights and the tops of all warps.
 
-extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS) attention(
-    bf16* out, const bf16* qkv, const bf16* keys, const bf16* values, const int4* tiles,
+__device__ __forceinline__ void attend(
+    bf16* out, const bf16* qkv, const PageUnit* keys, const PageUnit* values, const int4* tiles,
     const int* span_row, const int* span_start, const int* table_at, const int* tables,
     float* partial, unsigned* arrived, int nq, int nkv, float scale) {
     take_over();
@@ -37,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS
     int head = blockIdx.y, group = nq / nkv, rows = decoded ? 1 : tile.z;
     int first_row = decoded ? 0 : tile.y, length = decoded ? tile.y : SPLIT / TILE;
     long long row = span_row[tile.x] + first_row;
-    unsigned page_stride = nkv * PAGE * HEAD_DIM;
+    unsigned page_stride = nkv * PAGE_HEAD;
     int query_stride = (nq + 2 * nkv) * HEAD_DIM, out_stride = nq * HEAD_DIM;
     int at = head * group * HEAD_DIM;
     int position = span_start[tile.x] + first_row;
@@ -45,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS
         qkv + row * query_stride + at, query_stride, out + row * out_stride + at, out_stride,
         group, rows * group, position, scale * LOG2_E};
     Source source = {
-        keys + head * PAGE * HEAD_DIM, values + head * PAGE * HEAD_DIM,
+        keys + head * PAGE_HEAD, values + head * PAGE_HEAD,
         tables + table_at[tile.x], page_stride, position + rows};
     if (HEAD_DIM <= 128 && task.packed > NARROW) {
         if constexpr (HEAD_DIM <= 128) {
@@ -58,8 +59,8 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS
     Ring<SLOTS> ring = {source};
     ring.slots = shared;
     Narrow narrow = {
-        shared + SLOTS * SLOT_BYTES,
-        (float*)(shared + SLOTS * SLOT_BYTES + NARROW * WEIGHT_BYTES)};
+        shared + RING_BYTES(SLOTS),
+        (float*)(shared + RING_BYTES(SLOTS) + NARROW * WEIGHT_BYTES)};
     // A row of one split is folded at once.
     bool joins = decoded && arrived;
     int split = joins && tile.z == 1 ? -1 : tile.w;

@@ -14,7 +14,8 @@ struct Narrow {
         Ring<SLOTS>& ring, const unsigned (&queries)[STEPS][4], int key, const int (&last)[2],
         float scale, Sums<OWN_STEPS * 2>& sums) {
         int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, q = lane % 4;
-        const unsigned char* keys = next(ring);
+        int left = ring.source.limit - key;
+        const unsigned char* keys = own_keys(next(ring), widened(ring), left);
         float scores[2][4] = {};
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
@@ -44,7 +45,7 @@ struct Narrow {
             *(unsigned*)to = to_pair(scores[n][0], scores[n][1]);
             *(unsigned*)(to + 8 * WEIGHT_BYTES) = to_pair(scores[n][2], scores[n][3]);
         }
-        add(next(ring), sums);
+        add(own_values(next(ring), widened(ring), left), sums);
     }
 
     /// Adds the values of a tile by the weights that all warps have written.

@@ -5,8 +5,8 @@
 // rotates its key, writes key and value to their pages, and then begins to load. The others begin
 // to load before they rotate. The bits are those of the two kernels.
 //
-// Queries are passed from thread to thread in the ring's last slot, which is filled behind the first
-// barrier of the walk, when they are in registers.
+// Queries are passed from thread to thread in the ring's last bytes, which are written behind the
+// first barrier of the walk, when they are in registers.
 
 /// A row of the step whose heads are rotated.
 struct RotatedRow {
@@ -19,8 +19,8 @@ struct RotatedRow {
 /// Norms and rotates the query heads of group `head` into `queries`, with zeros behind them, and
 /// writes key and value to the pages `keys` and `values` of the layer if the row has a slot.
 __device__ __forceinline__ void rotate_group(
-    const RotatedRow& row, const Rotation& rotation, int head, unsigned char* queries, bf16* keys,
-    bf16* values) {
+    const RotatedRow& row, const Rotation& rotation, int head, unsigned char* queries,
+    PageUnit* keys, PageUnit* values) {
     int group = row.nq / row.nkv, heads = group + (row.slot < 0 ? 0 : 2);
     // All lanes take part in the sums of a warp, those that have nothing with zeros.
     for (int first = 0; first < heads * ROPE_LANES; first += ATTENTION_THREADS) {
@@ -29,16 +29,18 @@ __device__ __forceinline__ void rotate_group(
         int place = query ? head * group + own : row.nq + (value ? row.nkv : 0) + head;
         HeadPart part = load_part(row.qkv + place * HEAD_DIM, at, has);
         float scale = rotation.q_norm ? norm_scale(part, rotation.eps) : 1.0f;
-        if (!has) continue;
-        if (!value) {
+        if (has && !value) {
             const float* weight = query ? rotation.q_norm : rotation.k_norm;
             turn(part, at, scale, weight, rotation, row.position);
         }
-        bf16* page = (value ? values : keys) + page_row(max(row.slot, 0), head, row.nkv) + at;
-        unsigned char* low = queries + chunk_at(own, at / 8);
-        unsigned char* high = queries + chunk_at(own, (ROPE_HALF + at) / 8);
-        store_pack(query ? (bf16*)low : page, pack(part.low));
-        store_pack(query ? (bf16*)high : page + ROPE_HALF, pack(part.high));
+        if (has && query) {
+            store_pack((bf16*)(queries + chunk_at(own, at / 8)), pack(part.low));
+            store_pack((bf16*)(queries + chunk_at(own, (ROPE_HALF + at) / 8)), pack(part.high));
+        }
+        if (row.slot >= 0) {
+            PageUnit* page = (value ? values : keys) + page_head(row.slot, head, row.nkv);
+            store_part(page, row.slot % PAGE, at, part, has && !query);
+        }
     }
     for (int c = group * CHUNKS + threadIdx.x; c < NARROW * CHUNKS; c += ATTENTION_THREADS) {
         *(uint4*)(queries + chunk_at(c / CHUNKS, c % CHUNKS)) = make_uint4(0, 0, 0, 0);
@@ -49,10 +51,10 @@ __device__ __forceinline__ void rotate_group(
 /// `qkv`: see `rope_write` for the norms, `table` and `positions`. `qkv` stays as it is. No
 /// position that a row writes may be read by another row, unless that writes it, too.
 /// Launch: as `attention`.
-extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS) rope_attention(
-    bf16* out, const bf16* qkv, bf16* keys, bf16* values, const int4* tiles, const int* span_row,
-    const int* span_start, const int* table_at, const int* tables, float* partial,
-    unsigned* arrived, const float* q_norm, const float* k_norm, const float* table,
+__device__ __forceinline__ void rotate_and_attend(
+    bf16* out, const bf16* qkv, PageUnit* keys, PageUnit* values, const int4* tiles,
+    const int* span_row, const int* span_start, const int* table_at, const int* tables,
+    float* partial, unsigned* arrived, const float* q_norm, const float* k_norm, const float* table,
     const int* positions, int nq, int nkv, float scale, float eps, float offset) {
     DYNAMIC_SHARED(shared);
     // Words of the step: a copy in front of all kernels has written them.
@@ -69,14 +71,14 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, ATTENTION_BLOCKS
         nullptr, 0, out + (row * nq + head * group) * HEAD_DIM, 0,
         group, group, position, scale * LOG2_E};
     Source source = {
-        keys + head * PAGE * HEAD_DIM, values + head * PAGE * HEAD_DIM, pages,
-        (unsigned)(nkv * PAGE * HEAD_DIM), position + 1};
+        keys + head * PAGE_HEAD, values + head * PAGE_HEAD, pages,
+        (unsigned)(nkv * PAGE_HEAD), position + 1};
     Ring<SLOTS> ring = {source};
     ring.slots = shared;
     Narrow narrow = {
-        shared + SLOTS * SLOT_BYTES,
-        (float*)(shared + SLOTS * SLOT_BYTES + NARROW * WEIGHT_BYTES)};
-    unsigned char* rotated = shared + (SLOTS - 1) * SLOT_BYTES;
+        shared + RING_BYTES(SLOTS),
+        (float*)(shared + RING_BYTES(SLOTS) + NARROW * WEIGHT_BYTES)};
+    unsigned char* rotated = shared + RING_BYTES(SLOTS) - SLOT_BYTES;
     bool joins = arrived != nullptr;
     int split = joins && tile.z == 1 ? -1 : tile.w;
     long long place = (long long)blockIdx.x * nkv + head;

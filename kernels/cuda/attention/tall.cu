@@ -29,8 +29,8 @@ struct Front {
 
 /// The shared memory of a block.
 struct __align__(16) TallBlock {
-    unsigned char keys[SLOT_BYTES];
-    unsigned char values[SLOT_BYTES];
+    /// A tile of keys and one of values as they are loaded, and room for one of them widened.
+    unsigned char tiles[2 * LOADED_BYTES + WIDENED_BYTES];
     unsigned char queries[TALL * ROW_BYTES];
     /// Of each packed row the last position that it attends to. One that is none has that of the
     /// last row, or -1 if no row of its warp is one.
@@ -80,7 +80,8 @@ struct Tall {
 
     /// The scores of a tile.
     __device__ __forceinline__ static void score_tile(
-        const TallBlock& block, int first, float (&scores)[TALL_PARTS][TILE / 8][4]) {
+        const TallBlock& block, const unsigned char* keys, int first,
+        float (&scores)[TALL_PARTS][TILE / 8][4]) {
         int lane = threadIdx.x % WARP;
         int own_query = afresh(chunk_at(first + lane % 16, lane / 16));
         int own_key = afresh(chunk_at(lane / 16 * 8 + lane % 8, lane / 8 % 2));
@@ -96,7 +97,7 @@ struct Tall {
             for (int n = 0; n < TILE / 8; n += 2) {
                 unsigned b[4];
                 int at = place_of_step(own_key, step) + n * 8 * ROW_BYTES;
-                load_matrices(b, block.keys + at);
+                load_matrices(b, keys + at);
 #pragma unroll
                 for (int part = 0; part < TALL_PARTS; part++) {
                     mma(scores[part][n], a[part], b[0], b[1]);
@@ -129,7 +130,7 @@ struct Tall {
 
     /// Adds the values of a tile.
     __device__ __forceinline__ static void add(
-        const TallBlock& block, const Weights (&weights)[TALL_PARTS],
+        const unsigned char* values, const Weights (&weights)[TALL_PARTS],
         Sums<STEPS * 2> (&sums)[TALL_PARTS]) {
         int lane = threadIdx.x % WARP;
         int own_value = afresh(chunk_at(lane % 16, lane / 16));
@@ -143,7 +144,7 @@ struct Tall {
             for (int step = 0; step < STEPS; step++) {
                 unsigned b[4];
                 int at = place_of_step(own_value, step) + keys * 16 * ROW_BYTES;
-                load_transposed(b, block.values + at);
+                load_transposed(b, values + at);
 #pragma unroll
                 for (int part = 0; part < TALL_PARTS; part++) {
                     mma(sums[part].values[step * 2], weights[part][keys], b[0], b[1]);
@@ -157,16 +158,21 @@ struct Tall {
     __device__ __forceinline__ static void tile(
         TallBlock& block, int first, int key, float scale, Sums<STEPS * 2> (&sums)[TALL_PARTS]) {
         const Source& source = block.source;
+        unsigned char* loaded_keys = block.tiles;
+        unsigned char* loaded_values = block.tiles + LOADED_BYTES;
+        unsigned char* widened = block.tiles + 2 * LOADED_BYTES;
         // The keys are there, and nobody reads the values of the tile before any more.
         copy_wait<0>();
         __syncthreads();
-        load_tile(source, source.values, key / TILE, block.values, afresh(threadIdx.x));
+        load_tile(source, source.values, key / TILE, loaded_values, afresh(threadIdx.x));
         copy_commit();
+        const unsigned char* keys =
+            whole_tile(loaded_keys, widened, source.limit - key, afresh(threadIdx.x));
         bool any = key <= block.last[first + TALL_ROWS - 1];
         Weights weights[TALL_PARTS];
         if (any) {
             float scores[TALL_PARTS][TILE / 8][4] = {};
-            score_tile(block, first, scores);
+            score_tile(block, keys, first, scores);
             // Most tiles lie in front of all rows.
             bool partly = key + TILE - 1 > block.last[first];
 #pragma unroll
@@ -178,10 +184,12 @@ struct Tall {
         copy_wait<0>();
         __syncthreads();
         if (key + TILE < source.limit) {
-            load_tile(source, source.keys, key / TILE + 1, block.keys, afresh(threadIdx.x));
+            load_tile(source, source.keys, key / TILE + 1, loaded_keys, afresh(threadIdx.x));
         }
         copy_commit();
-        if (any) add(block, weights, sums);
+        const unsigned char* values =
+            whole_tile(loaded_values, widened, source.limit - key, afresh(threadIdx.x));
+        if (any) add(values, weights, sums);
     }
 
     /// Adds to the sums of a split of 16 rows, from `first` on, those of the splits in front, of
@@ -240,7 +248,7 @@ struct Tall {
     __device__ __forceinline__ static void walk(
         TallBlock& block, float scale, bf16* out, float* totals) {
         int first = threadIdx.x / WARP * TALL_ROWS, limit = block.source.limit;
-        load_tile(block.source, block.source.keys, 0, block.keys, threadIdx.x);
+        load_tile(block.source, block.source.keys, 0, block.tiles, threadIdx.x);
         copy_commit();
         Sums<STEPS * 2> sums[TALL_PARTS];
         for (int key = 0; key < limit;) {
@@ -267,8 +275,8 @@ struct Tall {
 ///   tile. Later ones, which have more keys, begin first.
 /// totals: scratch memory [rows of the step, nq * HEAD_DIM], fewer than 2^31 elements.
 /// Launch: grid (kv heads, tiles), 128 threads, TALL_SHARED bytes of dynamic shared memory.
-extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, TALL_BLOCKS) attention_tall(
-    bf16* out, const bf16* qkv, const bf16* keys, const bf16* values, const int4* tiles,
+__device__ __forceinline__ void attend_tall(
+    bf16* out, const bf16* qkv, const PageUnit* keys, const PageUnit* values, const int4* tiles,
     const int* span_row, const int* span_start, const int* table_at, const int* tables,
     float* totals, int nq, int nkv, float scale) {
     take_over();
@@ -286,8 +294,8 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, TALL_BLOCKS) att
         TallBlock& block = *(TallBlock*)shared;
         if (threadIdx.x == 0) {
             block.source = {
-                keys + head * PAGE * HEAD_DIM, values + head * PAGE * HEAD_DIM,
-                tables + table_at[tile.x], (unsigned)(nkv * PAGE * HEAD_DIM), position + tile.z};
+                keys + head * PAGE_HEAD, values + head * PAGE_HEAD,
+                tables + table_at[tile.x], (unsigned)(nkv * PAGE_HEAD), position + tile.z};
         }
         Tall::list_rows(task, (int)(row * out_stride + at), block);
         Tall::load_queries(task, block);

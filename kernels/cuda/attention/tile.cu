@@ -27,12 +27,7 @@
 #define TWISTED (HEAD_DIM % 64 == 0)
 #define ROW_BYTES (TWISTED ? HEAD_DIM * 2 : HEAD_DIM * 2 + 16)
 #define SLOT_BYTES (TILE * ROW_BYTES)
-/// Tiles of keys or of values that are in shared memory or on their way.
-#define SLOTS (HEAD_DIM <= 64 ? 8 : HEAD_DIM <= 128 ? 6 : 3)
-/// Those that `wide` uses.
-#define WIDE_SLOTS (SLOTS - 3)
 #define WEIGHT_BYTES ((TILE + 8) * 2)
-#define ATTENTION_SHARED (SLOTS * SLOT_BYTES + NARROW * WEIGHT_BYTES + ATTENTION_WARPS * NARROW * 4)
 
 /// 16 x 16 blocks of a head: in its depth for scores, in its breadth for sums.
 #define STEPS (HEAD_DIM / 16)
@@ -50,3 +45,17 @@ struct Task {
     int position; // of the first row
     float scale;  // to powers of two
 };
+
+/// The keys and values of a sequence, of one head.
+struct Source {
+    const PageUnit* keys;
+    const PageUnit* values;
+    const int* pages;
+    unsigned page_stride;
+    int limit; // positions that exist
+};
+
+/// The place of a chunk in a slot.
+__device__ __forceinline__ int chunk_at(int row, int chunk) {
+    return row * ROW_BYTES + (TWISTED ? chunk ^ (row & 7) : chunk) * 16;
+}

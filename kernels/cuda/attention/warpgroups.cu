@@ -69,7 +69,7 @@ struct Warpgroups {
 
     /// Begins to load a tile of one side, keys or values.
     __device__ __forceinline__ static void load(
-        const Source& source, const bf16* side, int tile, unsigned char* to) {
+        const Source& source, const PageUnit* side, int tile, unsigned char* to) {
         constexpr int rows = BLOCK_THREADS / CHUNKS; // at a time
         int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
         const int* list = source.pages + tile * (KEYS / PAGE);
@@ -80,7 +80,7 @@ struct Warpgroups {
         for (int first = 0; first < KEYS; first += rows) {
             int at = first + row;
             unsigned page = at / PAGE * PAGE < left ? __ldg(list + at / PAGE) : 0;
-            const bf16* from = side + (u64)page * source.page_stride;
+            const PageUnit* from = side + (u64)page * source.page_stride;
             copy_async(own + first * PANEL_ROW, from + at % PAGE * HEAD_DIM + chunk * 8, at < left);
         }
     }
@@ -272,8 +272,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_warpgro
         qkv + row * query_stride + at, query_stride, out + row * out_stride + at, out_stride,
         group, tile.z * group, position, scale * LOG2_E};
     Source source = {
-        keys + head * PAGE * HEAD_DIM, values + head * PAGE * HEAD_DIM, tables + table_at[tile.x],
-        (unsigned)(nkv * PAGE * HEAD_DIM), position + tile.z};
+        keys + head * PAGE_HEAD, values + head * PAGE_HEAD, tables + table_at[tile.x],
+        (unsigned)(nkv * PAGE_HEAD), position + tile.z};
     unsigned over = shared_address(shared) % ATOM_BYTES;
     Warpgroups::walk(task, source, *(WarpgroupBlock*)(shared + (ATOM_BYTES - over) % ATOM_BYTES));
 #endif

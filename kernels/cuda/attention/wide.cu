@@ -21,7 +21,8 @@ struct Wide {
         Ring<WIDE_SLOTS>& ring, const unsigned char* queries, int key, const int (&last)[2],
         float scale, Sums<STEPS * 2>& sums) {
         int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, q = lane % 4;
-        const unsigned char* keys = next(ring);
+        int left = ring.source.limit - key;
+        const unsigned char* keys = whole_tile(next(ring), widened(ring), left, threadIdx.x);
         bool any = __ballot_sync(EVERY_LANE, key <= max(last[0], last[1])) != 0;
         float scores[TILE / 8][4] = {};
         if (any) {
@@ -42,7 +43,7 @@ struct Wide {
 #pragma unroll
             for (int n = 0; n < TILE / 8; n++) weigh(scores[n], scale, sums.top);
         }
-        const unsigned char* values = next(ring);
+        const unsigned char* values = whole_tile(next(ring), widened(ring), left, threadIdx.x);
         if (any) add(scores, values, sums);
     }
 
@@ -68,7 +69,7 @@ struct Wide {
         int first = threadIdx.x / WARP * 16, row = first + threadIdx.x % WARP / 4;
         int last[2] = {last_key(task, row), last_key(task, row + 8)};
         int tile = 0, end = (last_key(task, task.packed - 1) + TILE) / TILE;
-        unsigned char* queries = ring.slots + WIDE_SLOTS * SLOT_BYTES;
+        unsigned char* queries = ring.slots + RING_BYTES(WIDE_SLOTS);
         load_queries(task, queries);
         start(ring, tile, end);
         Sums<STEPS * 2> sums;

@@ -16,6 +16,8 @@
 #define ROPE_LANES 16
 #endif
 #define ROPE_HALF (HEAD_DIM / 2)
+/// Pairs of neighbors that a lane has, where a warp has a head.
+#define ROPE_PAIRS ((HEAD_DIM + 63) / 64)
 
 /// A lane's numbers of a head.
 struct HeadPart {
@@ -86,7 +88,8 @@ __device__ __forceinline__ void turn(
     rotate(part, cosines, cosines + ROPE_HALF);
 }
 
-/// The place of head `kv` of this slot, of `nkv` heads, in the keys or values of one layer.
-__device__ __forceinline__ long long page_row(int slot, int kv, int nkv) {
-    return (((long long)(slot / PAGE) * nkv + kv) * PAGE + slot % PAGE) * HEAD_DIM;
+/// The place of head `kv`, of `nkv` heads, of the page of this slot in the keys or values of a
+/// layer.
+__device__ __forceinline__ long long page_head(int slot, int kv, int nkv) {
+    return ((long long)(slot / PAGE) * nkv + kv) * PAGE_HEAD;
 }

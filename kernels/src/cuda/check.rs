@@ -13,6 +13,7 @@ mod arrival;
 mod attention;
 mod elementwise;
 mod experts;
+mod fp8;
 mod gemm;
 mod lora;
 mod norm;
@@ -41,6 +42,9 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("rope_write", rope::rope_write),
     ("attention", attention::attention),
     ("attention_long", attention::long::attention_long),
+    ("rope_write_fp8", rope::rope_write_fp8),
+    ("attention_fp8", attention::attention_fp8),
+    ("attention_long_fp8", attention::long::attention_long_fp8),
     ("gemm", gemm::gemm),
     ("gemm_gated", gemm::gated),
     ("sample", sample::sample),

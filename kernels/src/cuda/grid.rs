@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use crate::cuda::Cuda;
     use crate::cuda::params::SampleParams;
-    use crate::op::{DeltaHeads, Heads};
+    use crate::op::{DeltaHeads, Heads, KvFormat};
 
     /// Blocks that a grid may have in y and in z.
     const BLOCKS: u32 = 65_535;
@@ -151,10 +151,10 @@ mod tests {
             shape_logits(rows, SampleParams::VOCAB_MAX),
             experts::route(rows, experts::EXPERTS_MAX),
             experts::combine(rows, 4096),
-            attention::grid(rows, heads),
+            attention::grid(rows, heads, KvFormat::Native),
             attention::combine(rows, heads),
-            tall::grid(tall::TallKernel::Warps, rows, heads),
-            tall::grid(tall::TallKernel::Warpgroups, rows, heads),
+            tall::grid(tall::TallKernel::Warps, rows, heads, KvFormat::Native),
+            tall::grid(tall::TallKernel::Warpgroups, rows, heads, KvFormat::Native),
             gemm::gemm(rows, SampleParams::VOCAB_MAX),
             gemm::gemm_small(rows, SampleParams::VOCAB_MAX, 132),
         ]

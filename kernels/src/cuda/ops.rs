@@ -212,18 +212,18 @@ impl Ops for Cuda {
     }
 
     fn page_bytes(&self, heads: Heads) -> usize {
-        2 * CudaPages::side_bytes(heads)
+        2 * CudaPages::side_bytes(heads, self.kv)
     }
 
     fn pages(&self, heads: Heads, layers: usize, count: usize) -> Result<CudaPages, OpError> {
         check_len("pages", "heads", heads.row(), self.heads.row())?;
-        let bytes = CudaPages::side_bytes(heads) * layers * count;
+        let bytes = CudaPages::side_bytes(heads, self.kv) * layers * count;
         let keys = Storage::new(&self.device, bytes).map_err(op_error("pages"))?;
         let values = Storage::new(&self.device, bytes).map_err(op_error("pages"))?;
         // Kernels multiply positions beyond the end by a weight of zero, which must give zero.
         keys.memory().fill(0).map_err(op_error("pages"))?;
         values.memory().fill(0).map_err(op_error("pages"))?;
-        Ok(CudaPages { keys, values, heads, layers, count })
+        Ok(CudaPages { keys, values, heads, format: self.kv, layers, count })
     }
 
     fn keep_host_pages(

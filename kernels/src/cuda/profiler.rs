@@ -13,9 +13,11 @@ use super::device::memory::Memory;
 use super::error::CudaError;
 use super::grid;
 use super::kernels::{Arg, Kernels};
+use super::program::source::FP8_END;
 use super::step::plan::{StepPlan, StepShape};
+use super::tensor::CudaPages;
 use super::variant::Variant;
-use crate::op::{ExpertChoice, Heads};
+use crate::op::{ExpertChoice, Heads, KvFormat, PAGE};
 use crate::random::Random;
 
 /// Minimum seconds of a lead: more than a host needs to start the longest step.
@@ -241,13 +243,13 @@ pub(super) fn kernel_cost(
     name: &str,
     args: &[Arg],
     plan: &StepPlan,
-    heads: Heads,
+    (heads, kv): (Heads, KvFormat),
 ) -> (String, usize) {
     let StepShape { rows, wanted, tiles, spans, decodes, .. } = plan.shape;
     let at = |index| int_arg(args, index);
 
     // Indexes of arguments are those of the kernels' parameters.
-    let bytes = match name {
+    let bytes = match name.trim_end_matches(FP8_END) {
         _ if name.starts_with("gemm") && name.ends_with("_gated") => {
             let (m, n, k) = (int_arg(args, 3), int_arg(args, 4), int_arg(args, 5));
             return (format!("{name} {m}x{n}x{k}"), 2 * (m * k + n * k) + m * n);
@@ -285,8 +287,8 @@ pub(super) fn kernel_cost(
         }
         "gated_norm" => 6 * rows * int_arg(args, 3) * int_arg(args, 4),
         "attention" | "attention_tall" | "rope_attention" => {
-            // Keys and values of bf16. Only decoded rows have splits whose sums are written.
-            let cache = 4 * plan.positions * heads.kv * heads.dim;
+            // Keys and values. Only decoded rows have splits whose sums are written.
+            let cache = 2 * CudaPages::side_bytes(heads, kv) / PAGE * plan.positions;
             let sums = if decodes > 0 { split_sums_bytes(tiles, heads) } else { 0 };
             cache + 2 * rows * heads.query_width() + sums
         }

@@ -24,10 +24,12 @@ use super::grid::attention::{self, SplitRule};
 use super::grid::tall::{self, TallKernel, TallRule};
 use super::kernels::Kernels;
 use super::profiler::Profiler;
-use super::program::source::FAMILIES;
+use super::program::source::families_for;
 use super::tensor::Storage;
 use super::variant::Variant;
-use crate::op::{Heads, OpError, PAGE, Span, Step, check_index, check_slots, check_span_states};
+use crate::op::{
+    Heads, KvFormat, OpError, PAGE, Span, Step, check_index, check_slots, check_span_states,
+};
 use draws::Draws;
 use host_pages::HostPages;
 use plan::{StepPlan, StepShape, padded};
@@ -53,6 +55,8 @@ pub struct CudaOptions {
     pub deterministic: bool,
     /// Launches every step operation by operation, to compare with recorded steps.
     pub eager: bool,
+    /// The numbers in which keys and values are kept.
+    pub kv: KvFormat,
     /// The kernels, where there is a choice.
     pub variant: Variant,
 }
@@ -64,6 +68,8 @@ pub struct Cuda {
     pub(super) kernels: Arc<Kernels>,
     pub(super) library: Option<RefCell<CublasLt>>,
     pub(super) heads: Heads,
+    /// The numbers in which keys and values are kept.
+    pub(super) kv: KvFormat,
     /// Times every operation, if it is set.
     pub(super) profiler: Option<Profiler>,
     pub(super) eager: bool,
@@ -156,7 +162,7 @@ impl Cuda {
     pub fn open(options: &CudaOptions, heads: Heads) -> Result<Cuda, NoCuda> {
         check_heads(heads)?;
         let device = Device::open(&options.device)?;
-        let kernels = Arc::new(Kernels::load(&device, FAMILIES, heads.dim)?);
+        let kernels = Arc::new(Kernels::load(&device, &families_for(options.kv), heads.dim)?);
         let has_library = !options.deterministic && device.libraries().cublaslt.is_some();
         let library = has_library.then(|| CublasLt::new(&device)).transpose()?;
         let mut cuda = Cuda::new(device, kernels, options, heads)?;
@@ -183,7 +189,7 @@ impl Cuda {
     /// An error of the driver.
     pub fn with_new_stream(&self) -> Result<Cuda, CudaError> {
         let (deterministic, eager) = (self.deterministic, self.eager);
-        let options = CudaOptions { deterministic, eager, ..CudaOptions::default() };
+        let options = CudaOptions { deterministic, eager, kv: self.kv, ..CudaOptions::default() };
         let device = self.device.with_new_stream()?;
         let cuda = Cuda::new(device, Arc::clone(&self.kernels), &options, self.heads)?;
         Ok(Cuda { spills: true, ..cuda })
@@ -201,6 +207,7 @@ impl Cuda {
         Ok(Cuda {
             library: None,
             heads,
+            kv: options.kv,
             profiler: None,
             eager: options.eager,
             deterministic: options.deterministic,
@@ -343,7 +350,8 @@ impl Cuda {
 
     /// The kernel that walks over tall tiles.
     pub(super) fn tall_kernel(&self) -> TallKernel {
-        match self.variant.warpgroups {
+        // Products of warpgroups read bf16 where it was loaded to.
+        match self.variant.warpgroups && self.kv == KvFormat::Native {
             true => TallKernel::fastest(self.device.capability(), self.heads.dim),
             false => TallKernel::Warps,
         }

@@ -12,7 +12,7 @@ use crate::cuda::device::memory::Memory;
 use crate::cuda::element_type::ElementType;
 use crate::cuda::error::CudaError;
 use crate::cuda::kernels::Arg;
-use crate::op::{Heads, LayerPages, MatrixPart, OpError, PAGE, Values, check_index};
+use crate::op::{Heads, KvFormat, LayerPages, MatrixPart, OpError, PAGE, Values, check_index};
 
 /// Elements that are converted at a time.
 const CHUNK: usize = 1 << 20;
@@ -318,13 +318,14 @@ fn write_bf16(to: &Memory, offset: usize, values: Values<'_>) -> Result<(), Cuda
     }
 }
 
-/// Keys and values of all sequences and layers, bf16: the keys of each layer are `[pages, kv heads,
-/// 16, dim]`, and so are the values.
+/// Keys and values of all sequences and layers: the keys of each layer are `[pages, kv heads]` of
+/// `[16, dim]` bf16, or of as many e4m3 and 16 scales, and so are the values.
 #[derive(Debug)]
 pub struct CudaPages {
     pub(crate) keys: Storage,
     pub(crate) values: Storage,
     pub(crate) heads: Heads,
+    pub(crate) format: KvFormat,
     pub(crate) layers: usize,
     /// Pages of one layer.
     pub(crate) count: usize,
@@ -332,8 +333,17 @@ pub struct CudaPages {
 
 impl CudaPages {
     /// Bytes of the keys of one page in one layer, and of the values.
-    pub(crate) fn side_bytes(heads: Heads) -> usize {
-        heads.kv * heads.dim * PAGE * 2
+    pub(crate) fn side_bytes(heads: Heads, format: KvFormat) -> usize {
+        let row_bytes = match format {
+            KvFormat::Native => heads.dim * 2,
+            KvFormat::Fp8 => heads.dim + 1,
+        };
+        heads.kv * PAGE * row_bytes
+    }
+
+    /// Bytes of the keys of one of its pages, and of the values.
+    pub(crate) fn side(&self) -> usize {
+        CudaPages::side_bytes(self.heads, self.format)
     }
 }
 
@@ -342,7 +352,7 @@ impl LayerPages<&CudaPages> {
     pub(crate) fn addresses(&self) -> Result<[Arg; 2], OpError> {
         let LayerPages { pages, layer } = *self;
         check_index("attention", layer, pages.layers)?;
-        let offset = (CudaPages::side_bytes(pages.heads) * pages.count * layer) as u64;
+        let offset = (pages.side() * pages.count * layer) as u64;
         let sides = [&pages.keys, &pages.values];
         Ok(sides.map(|side| Arg::Pointer(side.address() + offset)))
     }

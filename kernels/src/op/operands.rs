@@ -36,6 +36,16 @@ impl Heads {
 /// Positions of a page of keys and values.
 pub const PAGE: usize = 16;
 
+/// The numbers in which keys and values are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvFormat {
+    /// Those of the device's results.
+    #[default]
+    Native,
+    /// On a GPU: e4m3, one byte a number, and a scale for each position and head.
+    Fp8,
+}
+
 /// A copy of a page, in all layers, from or to its place in the host's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageMove {

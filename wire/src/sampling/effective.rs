@@ -19,6 +19,9 @@ use crate::sse::documents;
 const GREEDY_BELOW: f64 = 1e-5;
 /// The entry that notes that a server sends logits in the place of logprobs.
 const LOGITS: &str = "logprobs";
+/// The entry with the numbers of the KV cache, where they are not the model's own. They change no
+/// parameter of the distribution, which is that of the model with this cache.
+const KV_CACHE: &str = "kv_cache";
 /// The kind of logprobs that are of the distribution that was sampled from.
 const PROCESSED: &str = "processed";
 /// Bytes of JSON for which room is made ahead.
@@ -179,6 +182,9 @@ impl EffectiveSampling {
         if server.sends_logits() {
             self.set(LOGITS, Entry::new(&json!("logits"), "server"));
         }
+        if let Some(numbers) = server.kv_cache() {
+            self.set(KV_CACHE, Entry::new(&json!(numbers), "server"));
+        }
     }
 
     /// Sets unknown parameters to those that a reply on the Responses route repeats.
@@ -255,10 +261,16 @@ impl EffectiveSampling {
         self.get(name).is_some_and(Entry::is_unknown)
     }
 
-    /// Returns true if there is an entry that is not a shaping parameter: these are the masks.
+    /// Returns true if there is an entry that is neither a shaping parameter nor about the cache:
+    /// these are the masks.
     fn is_masked(&self) -> bool {
         let is_shaping = |name: &str| SHAPING.iter().any(|parameter| parameter.name == name);
-        self.0.iter().any(|(name, _)| !is_shaping(name))
+        self.0.iter().any(|(name, _)| !is_shaping(name) && name != KV_CACHE)
+    }
+
+    /// The numbers of the KV cache, in the server's own words, where they are not the model's own.
+    pub fn kv_cache(&self) -> Option<&str> {
+        self.get(KV_CACHE)?.value.as_ref()?.as_str()
     }
 
     fn is_greedy(&self) -> bool {
@@ -302,6 +314,24 @@ mod tests {
         assert_eq!(entries["top_p"], json!({"value": 1, "source": "forced"}));
         assert_eq!(entries["min_p"], json!({"value": 0, "source": "request"}));
         assert_eq!(entries["top_k"], json!({"value": null, "source": "unknown"}));
+    }
+
+    #[test]
+    fn the_numbers_of_the_cache_are_recorded_and_are_no_mask() {
+        let page = br#"{"vllm_config":{"model_config":{"generation_config":"vllm"},
+            "cache_config":{"cache_dtype":"fp8_e4m3"}}}"#;
+        let mut server = ServerSampling::for_dialect(Dialect::Rolltape);
+        assert!(server.take(page));
+        let mut effective = asked(r#"{"temperature":1}"#, "");
+        assert_eq!(effective.kv_cache(), None);
+        effective.fill_from_server(&server);
+        let recorded = effective.to_json();
+        assert!(
+            recorded.contains(r#""kv_cache":{"value":"fp8_e4m3","source":"server"}"#),
+            "{recorded}"
+        );
+        let read = EffectiveSampling::from_json(&recorded).unwrap();
+        assert_eq!((read.kv_cache(), fits(&read)), (Some("fp8_e4m3"), [LogprobFit::Yes; 3]));
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub struct ServerSampling {
     end_text: Option<String>,
     /// The id of the model's end token.
     end_id: Option<u32>,
+    /// The numbers of its KV cache, where they are fewer bits than the model's own.
+    kv_cache: Option<String>,
 }
 
 /// A parameter that a model's `generation_config.json` may set, and its value without that file.
@@ -67,6 +69,10 @@ impl ServerSampling {
         let vllm = document.pointer("/vllm_config/model_config").filter(|c| c.is_object());
         let llamacpp =
             document.pointer("/default_generation_settings/params").and_then(Value::as_object);
+
+        let in_vllm = document.pointer("/vllm_config/cache_config/cache_dtype");
+        let kv_cache = in_vllm.or_else(|| document.get("kv_cache_dtype")).and_then(Value::as_str);
+        self.kv_cache = kv_cache.filter(|name| is_quantized(name)).map(str::to_owned);
 
         if let Some(config) = vllm {
             self.take_vllm(config);
@@ -159,6 +165,12 @@ impl ServerSampling {
         self.mode.as_deref().is_some_and(|mode| mode.ends_with("_logits"))
     }
 
+    /// The numbers of the server's KV cache in its own words, such as `fp8_e4m3`, if they have
+    /// fewer bits than the model's own. Logprobs are then those of what such a cache holds.
+    pub fn kv_cache(&self) -> Option<&str> {
+        self.kv_cache.as_deref()
+    }
+
     /// The source of the server's defaults, in its own words.
     pub fn source(&self) -> Option<&str> {
         self.source.as_deref()
@@ -176,6 +188,12 @@ impl ServerSampling {
         let shaping = self.defaults.iter().filter(|(name, value)| is_shaping(name, value));
         shaping.map(|(name, value)| format!("{name} {value}")).collect()
     }
+}
+
+/// Returns true for the name of numbers of a KV cache that are not the model's own.
+fn is_quantized(name: &str) -> bool {
+    let own = ["auto", "bfloat16", "bf16", "float16", "half", "float32", "float", ""];
+    !own.contains(&name)
 }
 
 /// SGLang's preferred parameters, which it shows as they were given: as JSON, or as text that is
@@ -252,6 +270,20 @@ mod tests {
             sampling_of(Dialect::Sglang, &with(SGLANG_OWN, &[(preferred, "null")]))
                 .knows_defaults()
         );
+    }
+
+    #[test]
+    fn numbers_of_a_kv_cache_are_told_where_they_are_not_the_model_s_own() {
+        let vllm = |dtype: &str| {
+            let page = json!({"vllm_config": {"model_config": {}, "cache_config": {
+                "cache_dtype": dtype}}});
+            sampling_of(Dialect::Vllm, page.to_string().as_bytes())
+        };
+        assert_eq!(vllm("fp8_e4m3").kv_cache(), Some("fp8_e4m3"));
+        assert_eq!([vllm("auto").kv_cache(), vllm("bfloat16").kv_cache()], [None, None]);
+        let page = br#"{"sampling_defaults":"model","kv_cache_dtype":"fp8_e5m2"}"#;
+        assert_eq!(sampling_of(Dialect::Sglang, page).kv_cache(), Some("fp8_e5m2"));
+        assert_eq!(sampling_of(Dialect::Sglang, SGLANG).kv_cache(), None);
     }
 
     #[test]

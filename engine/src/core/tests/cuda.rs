@@ -2,6 +2,7 @@
 //! tokens and bits are the same as without overlap.
 
 mod drafts;
+mod fp8;
 mod host;
 mod shaped;
 

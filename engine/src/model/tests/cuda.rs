@@ -1,6 +1,7 @@
 //! The model on an emulated GPU, against the CPU and against itself.
 
 mod experts;
+mod fp8;
 mod hybrid;
 mod long;
 mod tall;

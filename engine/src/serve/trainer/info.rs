@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::api::schema::Field;
+use kernels::KvFormat;
 use serde_json::{Map, Value, json};
 
 use super::task::{lock_book, run_blocking};
@@ -47,6 +48,7 @@ pub(crate) async fn server_info(
     let lora = (adapters > 0).then(|| json!({"max_lora_rank": rank, "max_loras": adapters}));
     let config = json!({
         "model_config": model_config(state),
+        "cache_config": {"cache_dtype": cache_dtype(model.kv_format)},
         "parallel_config": {
             "data_parallel_size": 1,
             "tensor_parallel_size": 1,
@@ -64,6 +66,14 @@ pub(crate) async fn server_info(
     };
     let system = json!({"version": env!("CARGO_PKG_VERSION")});
     Ok(json_reply(&json!({"vllm_config": shown, "vllm_env": {}, "system_env": system})))
+}
+
+/// The numbers of the KV cache, in vLLM's words.
+fn cache_dtype(format: KvFormat) -> &'static str {
+    match format {
+        KvFormat::Native => "auto",
+        KvFormat::Fp8 => "fp8_e4m3",
+    }
 }
 
 fn model_config(state: &ServerState) -> Value {

@@ -141,6 +141,7 @@ impl<'a> ExportedRows<'a> {
             sampling: StatedSampling {
                 kind,
                 temperature: temperature.is_valid(turn).then(|| temperature.value(turn)),
+                kv_cache: Some(self.text("kv_cache", row)).filter(|numbers| !numbers.is_empty()),
                 ..StatedSampling::default()
             },
             continues: turn > 0,

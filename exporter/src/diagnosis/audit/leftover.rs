@@ -105,12 +105,19 @@ impl AuditRun<'_> {
         if contest.tokens < RIGHT_TOKENS_MIN || contest.stated() < FLOOR {
             return;
         }
-        let sentence = "as large as other kernels or number formats make it, such as bfloat16 \
-                        beside float32";
+        let sentence = match &self.groups[group].kind.sampling.kv_cache {
+            Some(numbers) => format!(
+                "as large as keys and values in {numbers} make it, with which the calls were \
+                 sampled"
+            ),
+            None => "as large as other kernels or number formats make it, such as bfloat16 beside \
+                     float32"
+                .to_owned(),
+        };
         self.assign(Blame {
             cause: AuditCause::Numerics,
             proven: false,
-            sentence: sentence.to_owned(),
+            sentence,
             spans: &open,
             contest: None,
         });

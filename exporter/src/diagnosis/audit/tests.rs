@@ -375,3 +375,24 @@ async fn clean_episodes_are_not_accused() {
         assert!(report.compared > report.tokens / 2, "{run}: {:?}", report.left_out);
     }
 }
+
+#[tokio::test]
+async fn a_kv_cache_of_fewer_bits_is_named_and_no_fault() {
+    for seed in 0..10 {
+        let audited_with = async |kv_cache: Option<&str>| {
+            let making = |one: u64| {
+                let mut making = Making { noise: 0.1, ..Making::clean(3000 * seed + 12 * one) };
+                making.stated.kv_cache = kv_cache.map(str::to_owned);
+                making
+            };
+            audited(&(0..4).map(making).collect::<Vec<_>>(), &["7"]).await
+        };
+        let report = audited_with(Some("fp8_e4m3")).await;
+        let told: Vec<_> = report.causes.iter().map(|c| (c.cause, c.sentence.as_str())).collect();
+        assert_eq!(report.verdict, AuditWord::Clean, "{seed}: {told:?}");
+        assert!(told.iter().all(|(cause, _)| *cause == AuditCause::Numerics), "{seed}: {told:?}");
+        assert!(told[0].1.contains("keys and values in fp8_e4m3"), "{seed}: {told:?}");
+        // Of the model's own numbers, gaps of this size are not arithmetic's.
+        assert_eq!(audited_with(None).await.verdict, AuditWord::Differs, "{seed}");
+    }
+}

@@ -4,11 +4,11 @@
 pub(super) mod long;
 mod rotating;
 
-use super::{Checker, dot, wide, widened};
+use super::{Checker, dot, fp8, wide, widened};
 use crate::cuda::grid::attention::{self as grid, SplitRule, Tile};
 use crate::cuda::grid::tall::{self, TALL, TallKernel};
-use crate::cuda::{Arg, CudaError, Memory};
-use crate::op::{Heads, PAGE};
+use crate::cuda::{Arg, CudaError, CudaPages, Memory};
+use crate::op::{Heads, KvFormat, PAGE};
 
 /// Half a unit in the last place of a bf16 for the weights, whose sum is rounded like them, and as
 /// much for the result.
@@ -30,10 +30,13 @@ const SHAPES: &[(usize, usize, &[SpanRows])] = &[
 /// Spans with their keys and values, on the host and on the device.
 struct AttentionCase {
     heads: Heads,
+    /// The numbers of the pages on the device.
+    format: KvFormat,
     spans: Vec<SpanRows>,
     /// Pages of each span.
     pages: Vec<Vec<usize>>,
     qkv: Vec<u16>,
+    /// Keys and values as they are read from the pages.
     keys: Vec<u16>,
     values: Vec<u16>,
     device: DeviceTensors,
@@ -117,11 +120,41 @@ impl AttentionCase {
         // Keys and values start as NaN.
         let (keys, values) = (vec![0x7FFF; elements], vec![0x7FFF; elements]);
         let spans = spans.to_vec();
-        let mut case = AttentionCase { heads, spans, pages, qkv, keys, values, device };
+        let format = KvFormat::Native;
+        let mut case = AttentionCase { heads, format, spans, pages, qkv, keys, values, device };
         case.fill(checker);
         case.device.keys = checker.upload(&case.keys)?;
         case.device.values = checker.upload(&case.values)?;
         Ok(case)
+    }
+
+    /// The case with keys and values in pages of a format, rounded to what those can hold.
+    fn in_format(
+        self,
+        checker: &Checker<'_>,
+        format: KvFormat,
+    ) -> Result<AttentionCase, CudaError> {
+        let mut case = AttentionCase { format, ..self };
+        if format == KvFormat::Fp8 {
+            case.keys = fp8::rounded(&case.keys, case.heads.dim);
+            case.values = fp8::rounded(&case.values, case.heads.dim);
+        }
+        case.device.keys = case.upload_side(checker, &case.keys)?;
+        case.device.values = case.upload_side(checker, &case.values)?;
+        Ok(case)
+    }
+
+    /// Uploads pages of keys or of values with these numbers.
+    fn upload_side(&self, checker: &Checker<'_>, numbers: &[u16]) -> Result<Memory, CudaError> {
+        match self.format {
+            KvFormat::Native => checker.upload(numbers),
+            KvFormat::Fp8 => checker.upload(&fp8::pages(numbers, self.heads.dim)),
+        }
+    }
+
+    /// The name of a kernel for the format of the pages.
+    fn kernel(&self, name: &str) -> String {
+        fp8::kernel(name, self.format)
     }
 
     /// Writes keys and values of all positions.
@@ -249,9 +282,9 @@ impl AttentionCase {
             &lists,
             &[Arg::from(&to.partial_sums), Arg::opt(to.arrived.as_ref())],
         );
-        let grid = grid::grid(tiles.len(), self.heads);
+        let grid = grid::grid(tiles.len(), self.heads, self.format);
         // SAFETY: tiles name spans and rows that exist, and pages are within keys and values.
-        unsafe { checker.kernels.launch("attention", grid, &args)? };
+        unsafe { checker.kernels.launch(&self.kernel("attention"), grid, &args)? };
         // The lists must live until the kernel is done.
         checker.kernels.device().synchronize()
     }
@@ -359,13 +392,13 @@ impl AttentionCase {
         let totals = checker.poisoned(tall::totals_bytes(self.rows(), self.heads))?;
         let lists = AttentionCase::lists(checker, &self.launch_spans(), &tiles)?;
         let (name, scratch) = match kernel {
-            TallKernel::Warps => ("attention_tall", vec![Arg::from(&totals)]),
-            TallKernel::Warpgroups => ("attention_warpgroups", Vec::new()),
+            TallKernel::Warps => (self.kernel("attention_tall"), vec![Arg::from(&totals)]),
+            TallKernel::Warpgroups => ("attention_warpgroups".to_owned(), Vec::new()),
         };
         let args = self.args(&out, &lists, &scratch);
-        let grid = tall::grid(kernel, tiles.len(), self.heads);
+        let grid = tall::grid(kernel, tiles.len(), self.heads, self.format);
         // SAFETY: tiles name spans and rows that exist, and pages are within keys and values.
-        unsafe { checker.kernels.launch(name, grid, &args)? };
+        unsafe { checker.kernels.launch(&name, grid, &args)? };
         out.to_vec()
     }
 }
@@ -375,13 +408,25 @@ fn words(spans: &[LaunchSpan], number: fn(&LaunchSpan) -> usize) -> Vec<i32> {
     spans.iter().map(|span| number(span) as i32).collect()
 }
 
+/// Checks attention over pages of bf16.
+pub(super) fn attention(checker: &mut Checker<'_>) -> Result<(), CudaError> {
+    attention_over(checker, KvFormat::Native)
+}
+
+/// Checks attention over pages of FP8. The reference has the numbers that were stored, and so have
+/// the kernels for bf16, whose bits are the same.
+pub(super) fn attention_fp8(checker: &mut Checker<'_>) -> Result<(), CudaError> {
+    attention_over(checker, KvFormat::Fp8)
+}
+
 /// Compares decoded rows with the reference, and rows in tiles of any height with those, bit for
 /// bit.
-pub(super) fn attention(checker: &mut Checker<'_>) -> Result<(), CudaError> {
+fn attention_over(checker: &mut Checker<'_>, format: KvFormat) -> Result<(), CudaError> {
     for &(group, kv, spans) in SHAPES {
         let heads = Heads { query: group * kv, kv, dim: checker.head_dim };
-        let case = AttentionCase::new(checker, heads, spans)?;
-        let what = format!("attention {group}x{kv}x{} {spans:?}", checker.head_dim);
+        let case = AttentionCase::new(checker, heads, spans)?.in_format(checker, format)?;
+        let name = case.kernel("attention");
+        let what = format!("{name} {group}x{kv}x{} {spans:?}", checker.head_dim);
         let reference = case.reference();
         let decoded = case.decode(checker, SplitRule::FIXED)?;
         checker.compare_bf16(&what, &decoded, &reference, TOLERANCE);
@@ -406,22 +451,33 @@ pub(super) fn attention(checker: &mut Checker<'_>) -> Result<(), CudaError> {
             let found = case.tall(checker, TallKernel::Warps, most)?;
             checker.equal(&format!("{what}, {most} rows a tall tile"), &found, &decoded);
         }
-        if has_warpgroups(checker) {
-            let found = case.tall(checker, TallKernel::Warpgroups, TALL)?;
-            let what = format!("{what}, warpgroups");
-            checker.compare_bf16(&what, &found, &reference, TOLERANCE);
-            checker.compare_bf16(
-                &format!("{what} and warps"),
-                &found,
-                &widened(&decoded),
-                TOLERANCE,
-            );
-            let few = case.tall(checker, TallKernel::Warpgroups, 5)?;
-            checker.equal(&format!("{what}, 5 rows a tile"), &few, &found);
+        if format == KvFormat::Fp8 {
+            let native = case.in_format(checker, KvFormat::Native)?;
+            let same = native.decode(checker, SplitRule::FIXED)?;
+            checker.equal(&format!("{what} and bf16"), &decoded, &same);
+        } else if has_warpgroups(checker) {
+            check_warpgroups(checker, &case, (&decoded, &reference), &what)?;
         }
     }
-    rotating::rope_attention(checker)?;
-    speed(checker)
+    rotating::rope_attention(checker, format)?;
+    speed(checker, format)
+}
+
+/// Compares tall tiles by products of warpgroups with the reference, with decoded rows, and with
+/// tiles of few rows.
+fn check_warpgroups(
+    checker: &mut Checker<'_>,
+    case: &AttentionCase,
+    (decoded, reference): (&[u16], &[f32]),
+    what: &str,
+) -> Result<(), CudaError> {
+    let found = case.tall(checker, TallKernel::Warpgroups, TALL)?;
+    let what = format!("{what}, warpgroups");
+    checker.compare_bf16(&what, &found, reference, TOLERANCE);
+    checker.compare_bf16(&format!("{what} and warps"), &found, &widened(decoded), TOLERANCE);
+    let few = case.tall(checker, TallKernel::Warpgroups, 5)?;
+    checker.equal(&format!("{what}, 5 rows a tile"), &few, &found);
+    Ok(())
 }
 
 /// Compares tall tiles by products of warpgroups with the reference, in one small shape.
@@ -459,7 +515,7 @@ fn check_joined(
 
 /// Times 256 sequences of 1,024 positions that decode, with eight key heads of two query heads
 /// each.
-fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
+fn speed(checker: &mut Checker<'_>, format: KvFormat) -> Result<(), CudaError> {
     const SEQUENCES: usize = 256;
     const LENGTH: usize = 1024;
     if checker.speeds.is_none() {
@@ -467,7 +523,7 @@ fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     }
     let heads = Heads { query: 16, kv: 8, dim: checker.head_dim };
     let pages = LENGTH / PAGE;
-    let side_bytes = SEQUENCES * LENGTH * heads.kv * heads.dim * 2;
+    let side_bytes = SEQUENCES * pages * CudaPages::side_bytes(heads, format);
     let (keys, values) = (checker.poisoned(side_bytes)?, checker.poisoned(side_bytes)?);
     // All numbers are the same, small one.
     keys.fill(0x3C)?;
@@ -506,9 +562,10 @@ fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         Arg::from(0.1_f32),
     ];
 
-    let grid = grid::grid(tiles.len(), heads);
-    checker.time(&format!("attention, {SEQUENCES} of {LENGTH}"), side_bytes * 2, |kernels| {
+    let grid = grid::grid(tiles.len(), heads, format);
+    let name = fp8::kernel("attention", format);
+    checker.time(&format!("{name}, {SEQUENCES} of {LENGTH}"), side_bytes * 2, |kernels| {
         // SAFETY: tiles name spans and rows that exist, and pages are within keys and values.
-        unsafe { kernels.launch("attention", grid, &args) }
+        unsafe { kernels.launch(&name, grid, &args) }
     })
 }

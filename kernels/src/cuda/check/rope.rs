@@ -1,9 +1,10 @@
 //! Head norms, rotation and the write to pages, against their reference.
 
 use super::elementwise::HALF_UNIT;
-use super::{Checker, wide};
-use crate::PAGE;
-use crate::cuda::{Arg, CudaError, Memory, grid};
+use super::{Checker, fp8, wide};
+use crate::bf16::narrow;
+use crate::cuda::{Arg, CudaError, CudaPages, Memory, Pod, grid};
+use crate::op::{Heads, KvFormat, PAGE};
 
 const EPS: f32 = 1e-6;
 /// Positions of the rotation table.
@@ -29,11 +30,11 @@ struct RopeCase {
     slots: Vec<i32>,
 }
 
-/// The tensors after a launch.
-struct RopeOutput {
+/// The tensors after a launch, with the numbers of pages of bf16 or with the bytes of any.
+struct RopeOutput<T> {
     qkv: Vec<u16>,
-    keys: Vec<u16>,
-    values: Vec<u16>,
+    keys: Vec<T>,
+    values: Vec<T>,
 }
 
 /// The shape of a launch.
@@ -109,8 +110,14 @@ impl RopeCase {
         out
     }
 
-    fn launch(&self, checker: &Checker<'_>) -> Result<RopeOutput, CudaError> {
-        let side_bytes = PAGES * self.kv_heads * PAGE * self.dim * 2;
+    /// Launches the kernel that writes pages of a format.
+    fn launch<T: Pod>(
+        &self,
+        checker: &Checker<'_>,
+        format: KvFormat,
+    ) -> Result<RopeOutput<T>, CudaError> {
+        let heads = Heads { query: self.query_heads, kv: self.kv_heads, dim: self.dim };
+        let side_bytes = PAGES * CudaPages::side_bytes(heads, format);
         let (keys, values) = (checker.poisoned(side_bytes)?, checker.poisoned(side_bytes)?);
         let qkv = checker.upload(&self.qkv)?;
         let norms: Option<[Memory; 2]> = match &self.norms {
@@ -143,12 +150,12 @@ impl RopeCase {
             args.push(Arg::from(self.width));
         }
         // SAFETY: all sizes are those that the kernel's header requires.
-        unsafe { checker.kernels.launch(name, grid, &args)? };
+        unsafe { checker.kernels.launch(&fp8::kernel(name, format), grid, &args)? };
         Ok(RopeOutput { qkv: qkv.to_vec()?, keys: keys.to_vec()?, values: values.to_vec()? })
     }
 
     /// Compares queries, keys and values, and checks that nothing else was written.
-    fn compare(&self, checker: &mut Checker<'_>, what: &str, found: &RopeOutput) {
+    fn compare(&self, checker: &mut Checker<'_>, what: &str, found: &RopeOutput<u16>) {
         let dim = self.dim;
         let (mut queries, mut expected_queries) = (Vec::new(), Vec::new());
         let (mut written, mut expected_written) = (Vec::new(), Vec::new());
@@ -184,20 +191,89 @@ impl RopeCase {
     }
 }
 
+/// Rows, heads of queries and of keys, and whether heads are normed.
+const SHAPES: [(usize, (usize, usize), bool); 4] =
+    [(1, (14, 2), true), (5, (16, 8), false), (9, (3, 3), true), (33, (8, 1), false)];
+
 /// Checks `rope_write` and `rope_write_part`, with head norms and without, and with rows that write
 /// nothing.
 pub(super) fn rope_write(checker: &mut Checker<'_>) -> Result<(), CudaError> {
-    let shapes = [(1, (14, 2), true), (5, (16, 8), false), (9, (3, 3), true), (33, (8, 1), false)];
-    for (rows, heads, has_norms) in shapes {
+    for (rows, heads, has_norms) in SHAPES {
         let dim = checker.head_dim;
         for width in [dim, dim / 4, dim - 2] {
             let shape = RopeShape { rows, heads, has_norms };
             let case = RopeCase::new(checker, &shape, width);
             let norms = if has_norms { " with norms" } else { "" };
             let what = format!("rope_write of {width}, {rows} rows of {heads:?}{norms}");
-            let found = case.launch(checker)?;
+            let found = case.launch(checker, KvFormat::Native)?;
             case.compare(checker, &what, &found);
         }
     }
     Ok(())
+}
+
+/// Numbers in value heads, of one row each: their scales are at the borders.
+const ODD_VALUES: [f32; 8] = [
+    f32::NAN,
+    f32::INFINITY,
+    f32::MAX,
+    f32::MIN_POSITIVE,
+    // The largest e4m3, times powers of two, and the next bf16 behind it.
+    448.0,
+    450.0,
+    -57_344.0,
+    60_000.0,
+];
+
+/// Checks `rope_write_fp8` and `rope_write_part_fp8`: their pages are those of bf16, rounded, and
+/// their queries are the same bits.
+pub(super) fn rope_write_fp8(checker: &mut Checker<'_>) -> Result<(), CudaError> {
+    for (rows, heads, has_norms) in SHAPES {
+        let dim = checker.head_dim;
+        for width in [dim, dim / 4] {
+            let shape = RopeShape { rows, heads, has_norms };
+            let mut case = RopeCase::new(checker, &shape, width);
+            let (stride, first_value) = (case.heads() * dim, (heads.0 + heads.1) * dim);
+            for (row, number) in ODD_VALUES.iter().enumerate().take(rows - 1) {
+                // Of the least number a whole head.
+                let count = if number.abs() < 1.0 { dim } else { 1 };
+                case.qkv[row * stride + first_value..][..count].fill(narrow(*number));
+            }
+            // A row of zeros.
+            case.qkv[(rows - 1) * stride + first_value..][..dim].fill(0);
+
+            let bf16 = case.launch::<u16>(checker, KvFormat::Native)?;
+            let fp8 = case.launch::<u8>(checker, KvFormat::Fp8)?;
+            let what = format!("rope_write_fp8 of {width}, {rows} rows of {heads:?}");
+            let queries = |qkv: &[u16]| -> Vec<u16> {
+                qkv.chunks(stride).flat_map(|row| row[..heads.0 * dim].to_vec()).collect()
+            };
+            let (found, expected) = (queries(&fp8.qkv), queries(&bf16.qkv));
+            checker.equal(&format!("{what}, queries"), &found, &expected);
+            let keys = case.expected_fp8(&bf16.keys);
+            checker.equal(&format!("{what}, keys"), &fp8.keys, &keys);
+            let values = case.expected_fp8(&bf16.values);
+            checker.equal(&format!("{what}, values"), &fp8.values, &values);
+        }
+    }
+    Ok(())
+}
+
+impl RopeCase {
+    /// Rounds the rows that pages of bf16 got. Nothing else is written.
+    fn expected_fp8(&self, numbers: &[u16]) -> Vec<u8> {
+        let mut pages = fp8::pages(numbers, self.dim);
+        let block = PAGE * (self.dim + 1);
+        for (at, byte) in pages.iter_mut().enumerate() {
+            let place = match at % block {
+                number if number < PAGE * self.dim => number / self.dim,
+                scale => scale - PAGE * self.dim,
+            };
+            let slot = at / block / self.kv_heads * PAGE + place;
+            if !self.slots.contains(&(slot as i32)) {
+                *byte = 0xFF;
+            }
+        }
+        pages
+    }
 }

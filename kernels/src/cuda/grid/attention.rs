@@ -1,7 +1,7 @@
 //! The grids of attention, its tiles, and the scratch memory between its two kernels.
 
 use crate::cuda::Grid;
-use crate::op::Heads;
+use crate::op::{Heads, KvFormat};
 
 /// Positions of a split by the fixed rule. The sums of splits are added up in order.
 pub const SPLIT: usize = 512;
@@ -94,10 +94,10 @@ pub fn prefill(span: usize, rows: usize, most: usize) -> impl Iterator<Item = Ti
         .map(move |first| [span as i32, first as i32, most.min(rows - first) as i32, -1])
 }
 
-/// Grid of `attention` and `rope_attention`.
-pub fn grid(tiles: usize, heads: Heads) -> Grid {
+/// Grid of `attention` and `rope_attention`, for pages in a format.
+pub fn grid(tiles: usize, heads: Heads, format: KvFormat) -> Grid {
     let blocks = [tiles as u32, heads.kv as u32, 1];
-    Grid { blocks, threads: THREADS, shared: shared(heads.dim) as u32 }
+    Grid { blocks, threads: THREADS, shared: shared(heads.dim, format) as u32 }
 }
 
 /// Grid of `attention_combine` for spans of one row each.
@@ -120,15 +120,27 @@ pub(super) fn slot_bytes(dim: usize) -> usize {
     STRIDE * if dim.is_multiple_of(64) { dim * 2 } else { dim * 2 + 16 }
 }
 
+/// Bytes of shared memory for so many tiles of keys and of values, and for one of bf16 that those of
+/// FP8 are widened to.
+pub(super) fn tile_bytes(dim: usize, tiles: usize, format: KvFormat) -> usize {
+    match format {
+        KvFormat::Native => tiles * slot_bytes(dim),
+        KvFormat::Fp8 => tiles * STRIDE * (dim + 1) + slot_bytes(dim),
+    }
+}
+
 /// Bytes of shared memory of a block: slots for tiles of keys and of values, weights, and the
 /// maxima of four warps.
-fn shared(dim: usize) -> usize {
-    let slots = match dim {
-        0..=64 => 8,
-        65..=128 => 6,
-        _ => 3,
+fn shared(dim: usize, format: KvFormat) -> usize {
+    let slots = match (dim, format) {
+        (0..=64, KvFormat::Native) => 8,
+        (65..=128, KvFormat::Native) => 6,
+        (_, KvFormat::Native) => 3,
+        (0..=64, KvFormat::Fp8) => 12,
+        (65..=128, KvFormat::Fp8) => 9,
+        (_, KvFormat::Fp8) => 4,
     };
-    slots * slot_bytes(dim) + NARROW * (STRIDE + 8) * 2 + 4 * NARROW * 4
+    tile_bytes(dim, slots, format) + NARROW * (STRIDE + 8) * 2 + 4 * NARROW * 4
 }
 
 #[cfg(test)]
@@ -177,6 +189,8 @@ mod tests {
     #[test]
     fn two_blocks_fit_on_a_multiprocessor_and_one_anywhere() {
         // A block may have 99 KiB on the smallest device.
-        assert!((16..=256).step_by(16).all(|dim| shared(dim) <= 99 << 10));
+        for format in [KvFormat::Native, KvFormat::Fp8] {
+            assert!((16..=256).step_by(16).all(|dim| shared(dim, format) <= 99 << 10));
+        }
     }
 }

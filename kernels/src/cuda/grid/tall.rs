@@ -1,9 +1,9 @@
 //! The grids of `attention_tall` and `attention_warpgroups`, which walk over tall tiles, scratch
 //! memory, and the steps in which they take the prompts.
 
-use super::attention::{STRIDE, THREADS, slot_bytes};
+use super::attention::{STRIDE, THREADS, slot_bytes, tile_bytes};
 use crate::cuda::Grid;
-use crate::op::Heads;
+use crate::op::{Heads, KvFormat};
 
 /// Rows times heads of a tile.
 pub const TALL: usize = 128;
@@ -77,11 +77,11 @@ impl TallRule {
     }
 }
 
-/// Grid of the kernel.
-pub fn grid(kernel: TallKernel, tiles: usize, heads: Heads) -> Grid {
+/// Grid of the kernel, for pages in a format; warpgroups take bf16 only.
+pub fn grid(kernel: TallKernel, tiles: usize, heads: Heads, format: KvFormat) -> Grid {
     let blocks = [heads.kv as u32, tiles as u32, 1];
     let (threads, shared) = match kernel {
-        TallKernel::Warps => (THREADS, shared(heads.dim)),
+        TallKernel::Warps => (THREADS, shared(heads.dim, format)),
         TallKernel::Warpgroups => (WARPGROUP_THREADS, warpgroup_shared(heads.dim)),
     };
     Grid { blocks, threads, shared: shared as u32 }
@@ -101,8 +101,9 @@ fn warpgroup_shared(dim: usize) -> usize {
 
 /// Bytes of shared memory of a block of `attention_tall`: a tile of keys, one of values, queries,
 /// and what is kept of them.
-fn shared(dim: usize) -> usize {
-    (2 + TALL / STRIDE) * slot_bytes(dim) + TALL * ROW_BYTES + SOURCE_BYTES
+fn shared(dim: usize, format: KvFormat) -> usize {
+    let queries = TALL / STRIDE * slot_bytes(dim);
+    tile_bytes(dim, 2, format) + queries + TALL * ROW_BYTES + SOURCE_BYTES
 }
 
 #[cfg(test)]
@@ -145,6 +146,8 @@ mod tests {
     fn two_blocks_fit_on_a_multiprocessor_and_one_anywhere() {
         // A block may have 99 KiB on the smallest device, and two have 164 KiB on those of 8.0, of
         // which each needs one beside its own.
-        assert!((16..=DIM_MAX).step_by(16).all(|dim| shared(dim) <= 81 << 10));
+        for format in [KvFormat::Native, KvFormat::Fp8] {
+            assert!((16..=DIM_MAX).step_by(16).all(|dim| shared(dim, format) <= 81 << 10));
+        }
     }
 }

@@ -8,7 +8,9 @@ use crate::cuda::kernels::Arg;
 use crate::cuda::step::Cuda;
 use crate::cuda::tensor::{CudaBuffer, CudaPages};
 use crate::cuda::variant::{JOINED_ROWS, ROTATING_ROWS};
-use crate::op::{Heads, LayerPages, OpError, Rotation, check_index, check_len, check_multiple};
+use crate::op::{
+    Heads, KvFormat, LayerPages, OpError, Rotation, check_index, check_len, check_multiple,
+};
 
 /// Arguments of the kernels of attention: those in front of their scratch memory.
 type Operands = [Arg; 9];
@@ -18,6 +20,14 @@ impl Cuda {
     pub(super) fn rotates_in_attention(&self, rotation: &Rotation<'_, CudaBuffer>) -> bool {
         let is_one = self.plan.records && self.shape().rows <= ROTATING_ROWS;
         self.variant.rotating && is_one && rotation.width == self.heads.dim
+    }
+
+    /// The kernel for the pages that there are, of those for bf16 and for FP8.
+    fn page_kernel(&self, [native, fp8]: [&'static str; 2]) -> &'static str {
+        match self.kv {
+            KvFormat::Native => native,
+            KvFormat::Fp8 => fp8,
+        }
     }
 
     /// Launches `rope_write`, or `rope_write_part`; see [`crate::Ops::rope_and_cache`].
@@ -48,10 +58,12 @@ impl Cuda {
 
         let (rows, row_heads) = (self.shape().rows, heads.query + 2 * heads.kv);
         if rotation.width == heads.dim {
-            return self.launch("rope_write", grid::rope(rows, row_heads, heads.dim), &args);
+            let name = self.page_kernel(["rope_write", "rope_write_fp8"]);
+            return self.launch(name, grid::rope(rows, row_heads, heads.dim), &args);
         }
         let args = [&args[..], &[Arg::from(rotation.width)]].concat();
-        self.launch("rope_write_part", grid::rope_part(rows, row_heads), &args)
+        let name = self.page_kernel(["rope_write_part", "rope_write_part_fp8"]);
+        self.launch(name, grid::rope_part(rows, row_heads), &args)
     }
 
     /// Checks the operands of a rotation, and sets the bounds of the step's indexes.
@@ -109,8 +121,9 @@ impl Cuda {
         let inputs = [query_norm, key_norm, table, self.words_at(offsets.positions)];
         let floats = [Arg::from(rotation.eps), Arg::from(rotation.offset)];
         let args = [&operands[..], &self.split_scratch(), &inputs, &sizes(heads), &floats].concat();
-        let grid = grid::attention::grid(self.shape().tiles, heads);
-        self.launch("rope_attention", grid, &args)?;
+        let grid = grid::attention::grid(self.shape().tiles, heads, self.kv);
+        let name = self.page_kernel(["rope_attention", "rope_attention_fp8"]);
+        self.launch(name, grid, &args)?;
         self.combine_splits(out, heads)
     }
 
@@ -151,11 +164,12 @@ impl Cuda {
 
     fn launch_tall(&self, operands: &Operands, heads: Heads) -> Result<(), OpError> {
         let kernel = self.tall_kernel();
-        let grid = grid::tall::grid(kernel, self.shape().tall, heads);
+        let grid = grid::tall::grid(kernel, self.shape().tall, heads, self.kv);
         match kernel {
             TallKernel::Warps => {
                 let args = [&operands[..], &[pointer(&self.totals)], &sizes(heads)].concat();
-                self.launch("attention_tall", grid, &args)
+                let name = self.page_kernel(["attention_tall", "attention_tall_fp8"]);
+                self.launch(name, grid, &args)
             }
             TallKernel::Warpgroups => {
                 let args = [&operands[..], &sizes(heads)].concat();
@@ -166,7 +180,8 @@ impl Cuda {
 
     fn launch_attention(&self, operands: &Operands, heads: Heads) -> Result<(), OpError> {
         let args = [&operands[..], &self.split_scratch(), &sizes(heads)].concat();
-        self.launch("attention", grid::attention::grid(self.shape().tiles, heads), &args)
+        let grid = grid::attention::grid(self.shape().tiles, heads, self.kv);
+        self.launch(self.page_kernel(["attention", "attention_fp8"]), grid, &args)
     }
 
     /// The sums of splits, and the counters with which the last block of a row finds that it is the

@@ -14,7 +14,7 @@ impl Cuda {
         layers: usize,
         count: usize,
     ) -> Result<(), OpError> {
-        let bytes = 2 * CudaPages::side_bytes(heads) * layers;
+        let bytes = 2 * CudaPages::side_bytes(heads, self.kv) * layers;
         let made = HostPages::new(&self.device, bytes, count);
         self.host_pages = Some(made.map_err(op_error("keep_host_pages"))?);
         Ok(())

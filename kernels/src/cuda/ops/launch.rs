@@ -75,7 +75,9 @@ impl Cuda {
         grid: Grid,
         args: &[Arg],
     ) -> Result<(), OpError> {
-        self.launch_as(name, grid, args, || kernel_cost(name, args, &self.plan, self.heads))
+        self.launch_as(name, grid, args, || {
+            kernel_cost(name, args, &self.plan, (self.heads, self.kv))
+        })
     }
 
     /// As [`Cuda::launch`], for a kernel whose `cost` its arguments do not tell.

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::cuda::error::CudaError;
+use crate::op::KvFormat;
 
 /// Kernels that are compiled together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,18 +38,21 @@ macro_rules! family {
 pub const FAMILIES: &[Family] = &[
     family!("elementwise": "base" "gate" "elementwise"),
     family!("norm": "base" "norm"),
-    family!("rope": "base" "rope/head" "rope"),
+    family!("rope": "base" "pages/bf16" "rope/head" "pages/bf16_store" "rope/rows"
+        "rope/kernels_bf16"),
     family!("sample": "base" "sample/params" "sample/numbers" "sample/shape" "sample/tiles"
         "sample/block" "sample/select" "sample/filters" "sample/draw" "sample/top" "sample/rows"),
     family!("lora": "base" "lora"),
     family!("weights": "base" "eights" "weights"),
     family!("arrival": "base" "eights" "arrival/elements" "arrival/blake3" "arrival/checksum"),
-    family!("attention": "base" "mma" "rope/head" "attention/tile" "attention/ring"
-        "attention/softmax" "attention/splits" "attention/narrow" "attention/wide"
-        "attention/combine" "attention/attention" "attention/rotating"),
-    family!("attention_tall": "base" "mma" "attention/tile" "attention/ring" "attention/softmax"
-        "attention/splits" "attention/tall"),
-    family!("attention_warpgroups": "base" "mma" "warpgroup" "attention/tile" "attention/ring"
+    family!("attention": "base" "mma" "pages/bf16" "rope/head" "pages/bf16_store" "attention/tile"
+        "pages/bf16_load" "attention/ring" "attention/softmax" "attention/splits"
+        "attention/narrow" "attention/wide" "attention/combine" "attention/attention"
+        "attention/rotating" "attention/kernels_bf16"),
+    family!("attention_tall": "base" "mma" "pages/bf16" "attention/tile" "pages/bf16_load"
+        "attention/ring" "attention/softmax" "attention/splits" "attention/tall"
+        "attention/tall_bf16"),
+    family!("attention_warpgroups": "base" "mma" "warpgroup" "pages/bf16" "attention/tile"
         "attention/softmax" "attention/warpgroups"),
     family!("gemm": "base" "mma" "gate" "product/operands" "product/tile" "gemm"),
     family!("gemm_small": "base" "mma" "gate" "product/operands" "product/slab" "product/spread"
@@ -60,7 +64,25 @@ pub const FAMILIES: &[Family] = &[
         "experts/operands" "experts/gemm"),
     family!("expert_gemm_small": "base" "mma" "gate" "product/operands" "product/slab"
         "experts/operands" "experts/gemm_small"),
+    family!("rope_fp8": "base" "pages/fp8" "rope/head" "pages/fp8_store" "rope/rows"
+        "rope/kernels_fp8"),
+    family!("attention_fp8": "base" "mma" "pages/fp8" "rope/head" "pages/fp8_store"
+        "attention/tile" "pages/fp8_load" "attention/ring" "attention/softmax" "attention/splits"
+        "attention/narrow" "attention/wide" "attention/combine" "attention/attention"
+        "attention/rotating" "attention/kernels_fp8"),
+    family!("attention_tall_fp8": "base" "mma" "pages/fp8" "attention/tile" "pages/fp8_load"
+        "attention/ring" "attention/softmax" "attention/splits" "attention/tall"
+        "attention/tall_fp8"),
 ];
+
+/// The end of the names of families and kernels of FP8 pages.
+pub(crate) const FP8_END: &str = "_fp8";
+
+/// Returns the families whose kernels steps launch, for keys and values in a format.
+pub(crate) fn families_for(format: KvFormat) -> Vec<Family> {
+    let is_used = |family: &&Family| format == KvFormat::Fp8 || !family.name.ends_with(FP8_END);
+    FAMILIES.iter().filter(is_used).copied().collect()
+}
 
 impl Family {
     /// Returns the whole text that is built in.
@@ -252,6 +274,15 @@ mod tests {
         let found = texts(FAMILIES, None, 128).unwrap();
         let sizes: BTreeMap<_, _> = found.iter().map(|one| (one.family, one.head_dim)).collect();
         assert_eq!((sizes["attention"], sizes["rope"], sizes["gemm"]), (128, 128, ANY_HEAD_DIM));
+    }
+
+    #[test]
+    fn kernels_of_fp8_pages_are_loaded_where_they_are_wanted() {
+        let names = |format| families_for(format).iter().map(|one| one.name).collect::<Vec<_>>();
+        assert_eq!(names(KvFormat::Fp8).len(), FAMILIES.len());
+        let usual = names(KvFormat::Native);
+        assert_eq!(usual.len(), FAMILIES.len() - 3);
+        assert!(usual.contains(&"attention") && !usual.contains(&"attention_fp8"));
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl HostPages {
         if moves.is_empty() {
             return Ok(());
         }
-        let side = CudaPages::side_bytes(pages.heads);
+        let side = pages.side();
         check_len(op, "pages", 2 * side * pages.layers, self.bytes)?;
         self.computed.record().map_err(failed)?;
         self.stream.wait_for(&self.computed).map_err(failed)?;

@@ -11,7 +11,7 @@ use crate::grammar::GrammarCompiler;
 const END: u32 = 383;
 
 /// A request whose prompt tells its siblings.
-fn told(request: Request) -> Request {
+pub(super) fn told(request: Request) -> Request {
     let prompt = [&beginning()[..16], &request.prompt].concat();
     Request { prompt: prompt.into(), ..request }
 }
@@ -36,7 +36,7 @@ fn every_kind(engine: &TestEngine<Cuda>) -> Vec<Request> {
 }
 
 /// The requests, and all of them again.
-fn twice(requests: Vec<Request>) -> Vec<Request> {
+pub(super) fn twice(requests: Vec<Request>) -> Vec<Request> {
     [requests.clone(), requests].concat()
 }
 

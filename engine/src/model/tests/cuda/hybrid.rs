@@ -11,7 +11,7 @@ const NEAR: f32 = 0.6;
 const NEAR_MEAN: f64 = 0.06;
 
 /// Two layers with a state around one with attention.
-fn hybrid() -> (TempDir, PathBuf) {
+pub(super) fn hybrid() -> (TempDir, PathBuf) {
     config(json!({
         "architectures": ["Qwen3_5ForCausalLM"], "num_hidden_layers": 3,
         "layer_types": ["linear_attention", "full_attention", "linear_attention"],

@@ -12,6 +12,7 @@ async fn trainers_find_what_they_ask_for() {
     let config = server.get("/server_info?config_format=json").await.json()["vllm_config"].clone();
     assert_eq!(config["model_config"]["dtype"], "torch.float32");
     assert_eq!(config["model_config"]["logprobs_mode"], "processed_logprobs");
+    assert_eq!(config["cache_config"], json!({"cache_dtype": "auto"}));
     assert_eq!(config["parallel_config"]["data_parallel_size"], 1);
     assert!(config["weight_transfer_config"].is_object());
     assert!(server.get("/server_info").await.json()["vllm_config"].is_string());

@@ -58,15 +58,16 @@ impl AttentionCase {
         let qkv = self.rows_of(&self.qkv, parts);
         let device = DeviceTensors {
             qkv: checker.upload(&qkv)?,
-            keys: checker.upload(&keys)?,
-            values: checker.upload(&values)?,
+            keys: self.upload_side(checker, &keys)?,
+            values: self.upload_side(checker, &values)?,
             tables: checker.upload(&tables)?,
         };
         let spans = parts
             .iter()
             .map(|(span, rows)| (self.spans[*span].0 + rows.start, rows.len()))
             .collect();
-        Ok(AttentionCase { heads: self.heads, spans, pages, qkv, keys, values, device })
+        let AttentionCase { heads, format, .. } = *self;
+        Ok(AttentionCase { heads, format, spans, pages, qkv, keys, values, device })
     }
 
     /// The numbers of some rows of some spans, of those of all rows.
@@ -81,12 +82,24 @@ impl AttentionCase {
     }
 }
 
+/// Checks long attention over pages of bf16.
+pub(in crate::cuda::check) fn attention_long(checker: &mut Checker<'_>) -> Result<(), CudaError> {
+    long_over(checker, KvFormat::Native)
+}
+
+/// Checks long attention over pages of FP8.
+pub(in crate::cuda::check) fn attention_long_fp8(
+    checker: &mut Checker<'_>,
+) -> Result<(), CudaError> {
+    long_over(checker, KvFormat::Fp8)
+}
+
 /// Compares rows behind thousands of positions with the reference, and all ways to compute them
 /// with each other, bit for bit.
-pub(in crate::cuda::check) fn attention_long(checker: &mut Checker<'_>) -> Result<(), CudaError> {
+fn long_over(checker: &mut Checker<'_>, format: KvFormat) -> Result<(), CudaError> {
     let heads = Heads { query: GROUP, kv: 1, dim: checker.head_dim };
-    let case = AttentionCase::new(checker, heads, SPANS)?;
-    let what = format!("attention {GROUP}x1x{} {SPANS:?}", heads.dim);
+    let case = AttentionCase::new(checker, heads, SPANS)?.in_format(checker, format)?;
+    let what = format!("{} {GROUP}x1x{} {SPANS:?}", case.kernel("attention"), heads.dim);
     let (reference, whole) = (case.reference(), case.decode(checker, SplitRule::FIXED)?);
     checker.compare_bf16(&what, &whole, &reference, LONG_TOLERANCE);
 
@@ -94,7 +107,7 @@ pub(in crate::cuda::check) fn attention_long(checker: &mut Checker<'_>) -> Resul
     for (name, launch) in LAUNCHES.iter().filter(|(name, _)| has_tall || *name != TALL_NAME) {
         check_steps(checker, &case, (name, *launch), &whole)?;
     }
-    if has_warpgroups(checker) {
+    if format == KvFormat::Native && has_warpgroups(checker) {
         let launch: Launch = |case, checker| case.tall(checker, TallKernel::Warpgroups, TALL);
         let found = launch(&case, checker)?;
         checker.compare_bf16(&format!("{what}, warpgroups"), &found, &reference, LONG_TOLERANCE);
@@ -113,7 +126,8 @@ fn check_steps(
     for parts in STEPS {
         let found = launch(&case.step(checker, parts)?, checker)?;
         let expected = case.rows_of(whole, parts);
-        let what = format!("attention {GROUP}x1x{}, {name}, {parts:?}", case.heads.dim);
+        let kernel = case.kernel("attention");
+        let what = format!("{kernel} {GROUP}x1x{}, {name}, {parts:?}", case.heads.dim);
         checker.equal(&what, &found, &expected);
     }
     Ok(())

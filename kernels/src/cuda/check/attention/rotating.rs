@@ -28,8 +28,8 @@ struct RotationInputs {
 /// The tensors after the launches.
 struct Rotated {
     out: Vec<u16>,
-    keys: Vec<u16>,
-    values: Vec<u16>,
+    keys: Vec<u8>,
+    values: Vec<u8>,
 }
 
 impl RotationInputs {
@@ -83,7 +83,7 @@ impl RotationInputs {
         ];
         let grid = grids::rope(case.rows(), heads.query + 2 * heads.kv, heads.dim);
         // SAFETY: each row has a position of the table and a slot of the pages.
-        unsafe { checker.kernels.launch("rope_write", grid, &args) }
+        unsafe { checker.kernels.launch(&case.kernel("rope_write"), grid, &args) }
     }
 }
 
@@ -91,8 +91,8 @@ impl AttentionCase {
     /// Takes the numbers as they were before any launch.
     fn renew(&mut self, checker: &Checker<'_>) -> Result<(), CudaError> {
         self.device.qkv = checker.upload(&self.qkv)?;
-        self.device.keys = checker.upload(&self.keys)?;
-        self.device.values = checker.upload(&self.values)?;
+        self.device.keys = self.upload_side(checker, &self.keys)?;
+        self.device.values = self.upload_side(checker, &self.values)?;
         Ok(())
     }
 
@@ -119,19 +119,19 @@ impl AttentionCase {
         let inputs = [query_norm, key_norm, table, positions];
         let mut args = self.args(&to.out, &lists, &[&sums[..], &inputs].concat());
         args.extend([Arg::from(EPS), Arg::from(OFFSET)]);
-        let grid = grid::grid(tiles.len(), self.heads);
+        let grid = grid::grid(tiles.len(), self.heads, self.format);
         // SAFETY: tiles name spans and rows that exist, pages are within keys and values, and no
         // span reads a position that another one writes.
-        unsafe { checker.kernels.launch("rope_attention", grid, &args)? };
+        unsafe { checker.kernels.launch(&self.kernel("rope_attention"), grid, &args)? };
         to.out.to_vec()
     }
 }
 
 /// Compares rows and pages with those of two kernels, bit for bit.
-pub(super) fn rope_attention(checker: &mut Checker<'_>) -> Result<(), CudaError> {
+pub(super) fn rope_attention(checker: &mut Checker<'_>, format: KvFormat) -> Result<(), CudaError> {
     for &(group, kv, has_norms) in SHAPES {
         let heads = Heads { query: group * kv, kv, dim: checker.head_dim };
-        let mut case = AttentionCase::new(checker, heads, SPANS)?;
+        let mut case = AttentionCase::new(checker, heads, SPANS)?.in_format(checker, format)?;
         let inputs = RotationInputs::new(checker, &case, has_norms)?;
         for (rule, splits) in
             [(SplitRule::FIXED, "of 512"), (SplitRule::filling(132, kv), "that fill a device")]
@@ -144,7 +144,8 @@ pub(super) fn rope_attention(checker: &mut Checker<'_>) -> Result<(), CudaError>
             case.renew(checker)?;
             let found = case.decode_rotating(checker, rule, &inputs)?;
             let found = case.rotated(found)?;
-            let what = format!("rope_attention {group}x{kv}x{}, splits {splits}", heads.dim);
+            let name = case.kernel("rope_attention");
+            let what = format!("{name} {group}x{kv}x{}, splits {splits}", heads.dim);
             checker.equal(&what, &found.out, &apart.out);
             checker.equal(&format!("{what}, keys"), &found.keys, &apart.keys);
             checker.equal(&format!("{what}, values"), &found.values, &apart.values);

@@ -1,5 +1,6 @@
 // What comes between the product of queries, keys and values and the attention: norms of heads,
-// rotation, and the keys and values into their pages.
+// rotation, and the keys and values into their pages. Names of kernels over pages of FP8 end in
+// `_fp8`.
 //
 //   rope_write<<<((heads * ROPE_LANES + 255) / 256, T), 256>>>, heads = nq + 2 * nkv
 //   rope_write_part<<<((heads + 7) / 8, T), 256>>>
@@ -10,9 +11,10 @@
 /// both null) and rotated; queries go back to `qkv` (`[T, (nq + 2 * nkv) * HEAD_DIM]`), keys and
 /// values to the slot of their row in the pages of one layer. `table` has `HEAD_DIM / 2` cosines,
 /// then as many sines for each position; a slot is `page * 16 + place`, and -1 writes nothing.
-extern "C" __global__ void __launch_bounds__(256) rope_write(
+__device__ __forceinline__ void rotate_and_write(
     bf16* qkv, const float* q_norm, const float* k_norm, const float* table, const int* positions,
-    const int* slots, bf16* keys, bf16* values, int nq, int nkv, float eps, float offset) {
+    const int* slots, PageUnit* keys, PageUnit* values, int nq, int nkv, float eps,
+    float offset) {
     take_over();
     const int heads = nq + 2 * nkv, t = blockIdx.y;
     const int unit = blockIdx.x * 256 + threadIdx.x;
@@ -23,29 +25,27 @@ extern "C" __global__ void __launch_bounds__(256) rope_write(
     bf16* const from = qkv + ((long long)t * heads + head) * HEAD_DIM;
     HeadPart part = load_part(from, at, has);
     const float scale = q_norm ? norm_scale(part, eps) : 1.0f;
-    if (!has) return;
-    if (!value) {
+    if (has && !value) {
         const Rotation rotation = {q_norm, k_norm, table, eps, offset};
         turn(part, at, scale, query ? q_norm : k_norm, rotation, positions[t]);
     }
-    bf16* to = from;
-    if (!query) {
-        const int slot = slots[t], kv = value ? head - nq - nkv : head - nq;
-        if (slot < 0) return;
-        to = (value ? values : keys) + page_row(slot, kv, nkv);
+    if (has && query) {
+        store_pack(from + at, pack(part.low));
+        store_pack(from + ROPE_HALF + at, pack(part.high));
     }
-    store_pack(to + at, pack(part.low));
-    store_pack(to + ROPE_HALF + at, pack(part.high));
+    const int slot = slots[t], kv = value ? head - nq - nkv : head - nq;
+    if (slot < 0) return;
+    const bool kept = has && !query;
+    PageUnit* const page = (value ? values : keys) + (kept ? page_head(slot, kv, nkv) : 0);
+    store_part(page, slot % PAGE, at, part, kept);
 }
-
-#define ROPE_PAIRS ((HEAD_DIM + 63) / 64)
 
 /// As `rope_write`, but only the first `width` elements of a head are rotated, the first half of
 /// them against the second: `table` has `width / 2` cosines, then as many sines for each position.
 /// A warp has a head, and a lane has pairs of neighbors. `width` is even.
-extern "C" __global__ void __launch_bounds__(256) rope_write_part(
+__device__ __forceinline__ void rotate_part_and_write(
     bf16* qkv, const float* q_norm, const float* k_norm, const float* table, const int* positions,
-    const int* slots, bf16* keys, bf16* values, int nq, int nkv, float eps, float offset,
+    const int* slots, PageUnit* keys, PageUnit* values, int nq, int nkv, float eps, float offset,
     int width) {
     take_over();
     __shared__ float all_numbers[8 * HEAD_DIM];
@@ -79,25 +79,26 @@ extern "C" __global__ void __launch_bounds__(256) rope_write_part(
     }
     __syncwarp();
 
-    bf16* to = from;
-    if (!query) {
-        const int slot = slots[t], kv = value ? head - nq - nkv : head - nq;
-        if (slot < 0) return;
-        to = (value ? values : keys) + page_row(slot, kv, nkv);
-    }
     const float* const cosines = table + (long long)positions[t] * width;
     const int half = width / 2;
-    for (int at = 2 * lane; at < HEAD_DIM; at += 2 * WARP) {
-        float turned[2];
+    unsigned turned[ROPE_PAIRS];
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
+    for (int pair = 0; pair < ROPE_PAIRS; pair++) {
+        const int at = 2 * (pair * WARP + lane);
+        float both[2] = {};
+#pragma unroll
+        for (int i = 0; i < 2 && at < HEAD_DIM; i++) {
             const int own = at + i, turn = own < half ? own : own - half;
-            turned[i] = numbers[own];
+            both[i] = numbers[own];
             if (value || own >= width) continue;
             const float other = numbers[own < half ? own + half : turn];
             const float sine = cosines[half + turn];
-            turned[i] = turned[i] * cosines[turn] + other * (own < half ? -sine : sine);
+            both[i] = both[i] * cosines[turn] + other * (own < half ? -sine : sine);
         }
-        *(unsigned*)(to + at) = to_pair(turned[0], turned[1]);
+        turned[pair] = to_pair(both[0], both[1]);
+        if (query && at < HEAD_DIM) *(unsigned*)(from + at) = turned[pair];
     }
+    const int slot = slots[t], kv = value ? head - nq - nkv : head - nq;
+    if (query || slot < 0) return;
+    store_pairs((value ? values : keys) + page_head(slot, kv, nkv), slot % PAGE, turned);
 }
