@@ -30,6 +30,8 @@ char pool_object;
 
 // Bytes that were copied between the device and pageable memory of the host, and pinned memory.
 long long bytes_pageable = 0, bytes_pinned = 0;
+// The copy to the host that cannot be started, counted from now; 0 is none.
+long long fail_read = 0;
 
 long long from_environment(const char *name, long long otherwise) {
   const char *text = getenv((std::string("ROLLTAPE_EMULATED_") + name).c_str());
@@ -78,6 +80,7 @@ long long *named(const std::string &name) {
       {"peak", &peak},
       {"pins", &pins},
       {"fail_pin", &fail_pin},
+      {"fail_read", &fail_read},
       {"faults", &c.faults},
   };
   auto found = all.find(name);
@@ -439,6 +442,7 @@ API cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *stream) {
   if (!known) return INVALID_HANDLE;
   if (bytes == 0) return SUCCESS;
   if (Result wrong = in_range(from, bytes)) return wrong;
+  if (fail_read > 0 && --fail_read == 0) return UNKNOWN;
   counts().bytes_to_host += static_cast<long long>(bytes);
   auto source = reinterpret_cast<const void *>(from);
   count_copy(to, bytes);

@@ -85,8 +85,8 @@ fn library(path: &Path) -> Result<Library, String> {
 }
 
 impl EmulatedGpu {
-    /// Sets `fail_allocation`, `fail_launch`, `fail_recording` or `fail_pin` (the n-th from now
-    /// fails; 0 is none), `hang` (while it is not zero, no wait for the device ends),
+    /// Sets `fail_allocation`, `fail_launch`, `fail_recording`, `fail_pin` or `fail_read` (the n-th
+    /// from now fails; 0 is none), `hang` (while it is not zero, no wait for the device ends),
     /// `wrong_products` (while it is not zero, sums of warpgroups are off by one), `driver` (its
     /// version), `memory` (bytes, no more than at first), `seed`, `order`, or a counter. Returns
     /// false for an unknown name.

@@ -251,6 +251,10 @@ impl Ops for Cuda {
         self.draws.take().map_err(op_error("drawn"))
     }
 
+    fn drop_draws(&mut self) {
+        self.draws.drop_waiting();
+    }
+
     fn embed(&self, _: &Step<'_>, table: &CudaMatrix, out: &mut CudaBuffer) -> Result<(), OpError> {
         let rows = self.shape().rows;
         self.set_bounds(|bounds| bounds.vocab = table.rows);
@@ -496,6 +500,10 @@ impl Ops for Cuda {
         out: &mut Vec<u16>,
     ) -> Result<(), OpError> {
         routing.take(rows, out)
+    }
+
+    fn drop_routing(&self, routing: &mut CudaRouting) {
+        routing.drop_waiting();
     }
 
     fn draw_shaped(
