@@ -3,6 +3,7 @@
 
 pub(super) mod draws;
 pub(super) mod host_pages;
+mod parts;
 pub(super) mod plan;
 mod recordings;
 pub(super) mod shaping;
@@ -30,6 +31,7 @@ use super::variant::Variant;
 use crate::op::{Heads, OpError, PAGE, Span, Step, check_index, check_slots, check_span_states};
 use draws::Draws;
 use host_pages::HostPages;
+use parts::ProductParts;
 use plan::{StepPlan, padded};
 use recordings::{Recordings, Replay};
 use shaping::Shaping;
@@ -89,6 +91,8 @@ pub struct Cuda {
     pub(super) host_pages: Option<HostPages>,
     /// Between the two kernels of low-rank additions.
     pub(super) lora_scratch: RefCell<Storage>,
+    /// Between the blocks of a product that divide its depth.
+    pub(super) parts: RefCell<ProductParts>,
     recordings: Recordings,
     /// Number of steps whose words were copied.
     steps: u64,
@@ -200,6 +204,7 @@ impl Cuda {
             shaping: Shaping::new(&device)?,
             host_pages: None,
             lora_scratch: RefCell::new(Storage::new(&device, 0)?),
+            parts: RefCell::new(ProductParts::new(&device)?),
             recordings: Recordings::default(),
             steps: 0,
             usual: variant,
@@ -348,6 +353,7 @@ impl Cuda {
         self.arrived = Storage::new(&self.device, 0)?;
         self.totals = Storage::new(&self.device, 0)?;
         self.lora_scratch.replace(Storage::new(&self.device, 0)?);
+        self.parts.replace(ProductParts::new(&self.device)?);
         self.draws.tiles.replace(Storage::new(&self.device, 0)?);
         self.shaping = Shaping::new(&self.device)?;
         Ok(())

@@ -78,6 +78,18 @@ impl Cuda {
         self.launch_as(name, grid, args, || kernel_cost(name, args, &self.plan, self.heads))
     }
 
+    /// As [`Cuda::launch`], for a product of so many bytes of weights.
+    pub(crate) fn launch_product(
+        &self,
+        name: &'static str,
+        grid: Grid,
+        args: &[Arg],
+        bytes: usize,
+    ) -> Result<(), OpError> {
+        let cost = || kernel_cost(name, args, &self.plan, self.heads);
+        self.launch_from((name, grid, args), bytes < self.variant.early_bytes, cost)
+    }
+
     /// As [`Cuda::launch`], for a kernel whose `cost` its arguments do not tell.
     pub(crate) fn launch_as(
         &self,
@@ -86,8 +98,18 @@ impl Cuda {
         args: &[Arg],
         cost: impl FnOnce() -> (String, usize),
     ) -> Result<(), OpError> {
+        self.launch_from((name, grid, args), self.variant.early_bytes > 0, cost)
+    }
+
+    /// Launches a kernel, early if it `may_begin` so.
+    fn launch_from(
+        &self,
+        (name, grid, args): (&'static str, Grid, &[Arg]),
+        may_begin: bool,
+        cost: impl FnOnce() -> (String, usize),
+    ) -> Result<(), OpError> {
         // Where prompts are computed, blocks that wait take the place of those that compute.
-        let is_early = self.variant.early && self.plan.records;
+        let is_early = may_begin && self.plan.records;
         // SAFETY: operations check shapes before they launch, indexes were checked before the step
         // began, and memory is freed in stream order behind the work that uses it. All kernels of
         // operations wait for the one in front.
