@@ -29,7 +29,7 @@ thread_local void *current_context = nullptr;
 char pool_object;
 
 // Bytes that were copied between the device and pageable memory of the host, and pinned memory.
-long long bytes_pageable = 0, bytes_pinned = 0;
+long long bytes_pageable = 0, bytes_pinned = 0, bytes_pageable_to_device = 0;
 // The copy to the host that cannot be started, counted from now; 0 is none.
 long long fail_read = 0;
 
@@ -77,6 +77,7 @@ long long *named(const std::string &name) {
       {"bytes_to_host", &c.bytes_to_host},
       {"bytes_pageable", &bytes_pageable},
       {"bytes_pinned", &bytes_pinned},
+      {"bytes_pageable_to_device", &bytes_pageable_to_device},
       {"peak", &peak},
       {"pins", &pins},
       {"fail_pin", &fail_pin},
@@ -426,6 +427,7 @@ API cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *strea
   if (pinned(from, bytes))
     return enqueue(known, [=] { return copy(target, from, bytes, "an asynchronous copy"); });
   if (known->capture) return STREAM_CAPTURE_UNSUPPORTED;
+  bytes_pageable_to_device += static_cast<long long>(bytes);
   auto begin = static_cast<const char *>(from);
   auto kept = std::make_shared<std::vector<char>>(begin, begin + bytes);
   return enqueue(known, [=] {

@@ -82,7 +82,8 @@ impl Ops for Cuda {
     }
 
     fn upload(&self, values: &[f32]) -> Result<CudaBuffer, OpError> {
-        CudaBuffer::of(&self.device, values, self.spills).map_err(op_error("upload"))
+        let ring = &mut self.ring.borrow_mut();
+        CudaBuffer::of(ring, values, self.spills).map_err(op_error("upload"))
     }
 
     fn scratch(&self, rows: usize, width: usize) -> Result<CudaBuffer, OpError> {

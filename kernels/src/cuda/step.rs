@@ -19,6 +19,7 @@ use super::device::arena::PinnedArena;
 use super::device::event::CudaEvent;
 use super::device::graph::Graph;
 use super::device::memory::Pinned;
+use super::device::ring::PinnedRing;
 use super::device::{Device, DeviceOptions};
 use super::error::{CudaError, NoCuda};
 use super::grid::attention::{self, SplitRule};
@@ -73,6 +74,8 @@ pub struct Cuda {
     pub(super) spills: bool,
     /// The host's memory for weights that leave the device.
     pub(super) arena: PinnedArena,
+    /// Through which vectors of weights go to the device.
+    pub(super) ring: RefCell<PinnedRing>,
     /// The running step, and its words on the device.
     pub(super) plan: StepPlan,
     pub(super) words: Storage,
@@ -193,6 +196,7 @@ impl Cuda {
             deterministic: options.deterministic,
             spills: false,
             arena: PinnedArena::default(),
+            ring: RefCell::new(PinnedRing::new(&device)),
             plan: StepPlan::default(),
             words: Storage::new(&device, 0)?,
             uploads: [Upload::new(&device)?, Upload::new(&device)?],

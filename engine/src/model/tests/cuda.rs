@@ -231,7 +231,8 @@ fn products_of_many_bytes_begin_behind_the_kernel_in_front() {
     let prompts = prompts(5);
     let run = |early_bytes| {
         let variant = Variant { early_bytes, ..Variant::SERVING };
-        let options = CudaOptions { eager: true, deterministic: true, variant, ..Default::default() };
+        let options =
+            CudaOptions { eager: true, deterministic: true, variant, ..Default::default() };
         let before = emulated.get("early_launches");
         let found = decode(&mut model(&options), &prompts, EARLY_STEPS);
         (found, emulated.get("early_launches") - before)

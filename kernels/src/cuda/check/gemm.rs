@@ -80,11 +80,7 @@ impl GemmCase {
     }
 
     /// All rows by the kernel whose blocks divide the depth, with the counters that it leaves.
-    fn parts(
-        &self,
-        checker: &Checker<'_>,
-        split: Split,
-    ) -> Result<(Vec<u8>, Vec<u32>), CudaError> {
+    fn parts(&self, checker: &Checker<'_>, split: Split) -> Result<(Vec<u8>, Vec<u32>), CudaError> {
         let out = checker.poisoned(self.row_bytes() * self.m)?;
         let sums = checker.poisoned(split.sums_bytes(self.n))?;
         let arrived = checker.upload(&vec![0_u32; split.arrived_bytes(self.n) / 4])?;
@@ -147,8 +143,8 @@ pub(super) fn gemm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     speed(checker)
 }
 
-/// Checks the kernel whose blocks divide the depth against the reference, for one part and more; and
-/// that a row has the same bits beside others.
+/// Checks the kernel whose blocks divide the depth against the reference, for one part and more;
+/// and that a row has the same bits beside others.
 fn parts(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     for (m, n, k, f32_out) in [(17, 33, 1160, true), (32, 64, 640, false), (20, 70, 136, true)] {
         let (x, w) = (checker.random.halves(m * k, 1.0), checker.random.halves(n * k, 1.0));
@@ -160,7 +156,8 @@ fn parts(checker: &mut Checker<'_>) -> Result<(), CudaError> {
             let (found, arrived) = case.parts(checker, split)?;
             case.compare(checker, &what, &found, &expected);
             checker.equal(&format!("{what}, counters"), &arrived, &vec![0; arrived.len()]);
-            let few = GemmCase { x: checker.upload(&x[..k])?, w: checker.upload(&w)?, m: 1, ..case };
+            let few =
+                GemmCase { x: checker.upload(&x[..k])?, w: checker.upload(&w)?, m: 1, ..case };
             let (alone, _) = few.parts(checker, split)?;
             checker.equal(&format!("{what}, a row alone"), &alone, &found[..alone.len()]);
         }

@@ -7,8 +7,8 @@ use crate::cuda::grid::gemm::{self, FewRows, SMALL_ROWS, SPREAD_GATED, Split, Sp
 use crate::cuda::kernels::{Arg, Grid};
 use crate::cuda::profiler::product_cost;
 use crate::cuda::step::Cuda;
-use crate::cuda::variant::ProductChoice;
 use crate::cuda::tensor::{CudaBuffer, CudaMatrix, Storage};
+use crate::cuda::variant::ProductChoice;
 use crate::op::{OpError, check_len};
 
 impl Cuda {

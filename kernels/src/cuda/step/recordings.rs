@@ -31,7 +31,7 @@ pub(super) enum Replay {
 
 /// The record of a step shape that came up before.
 #[derive(Debug)]
-struct Recording {
+struct RecordedShape {
     replay: Replay,
     /// The device's epoch when it was recorded: a higher one means that its addresses may be gone.
     epoch: u64,
@@ -39,7 +39,7 @@ struct Recording {
     used: u64,
 }
 
-impl Recording {
+impl RecordedShape {
     /// Frees it before the step number `now` is launched. Waits for the device only if it may
     /// still run the recording.
     fn retire(mut self, now: u64) {
@@ -54,7 +54,7 @@ impl Recording {
 /// The records of the shapes that came up last.
 #[derive(Debug)]
 pub(super) struct Recordings {
-    by_key: HashMap<RecordingKey, Recording>,
+    by_key: HashMap<RecordingKey, RecordedShape>,
     most: usize,
 }
 
@@ -92,7 +92,7 @@ impl Recordings {
             let Some(oldest) = oldest.and_then(|key| self.by_key.remove(&key)) else { break };
             oldest.retire(now);
         }
-        self.by_key.insert(key, Recording { replay, epoch, used: now });
+        self.by_key.insert(key, RecordedShape { replay, epoch, used: now });
     }
 
     /// Frees all of them.
@@ -130,7 +130,9 @@ mod tests {
         fn new(most: usize) -> Steps {
             let (guard, emulated, _) = device();
             let heads = Heads { query: 2, kv: 1, dim: 64 };
-            let mut cuda = Cuda::open(&CudaOptions::default(), heads).unwrap();
+            // No kernel is tried at the start.
+            let options = CudaOptions { deterministic: true, ..CudaOptions::default() };
+            let mut cuda = Cuda::open(&options, heads).unwrap();
             cuda.recordings.most = most;
             let [gate, x] = [(); 2].map(|()| {
                 let mut buffer = cuda.buffer(ElementType::Bf16, ELEMENTS).unwrap();
@@ -151,8 +153,14 @@ mod tests {
             let spans: Vec<Span<'_>> =
                 (0..rows).map(|row| Span { rows: row..row + 1, start: 0, pages: &[0] }).collect();
             let (ids, positions) = (vec![0; rows], vec![0; rows]);
-            let step =
-                Step { ids: &ids, positions: &positions, spans: &spans, ..Step::default() };
+            let wanted: Vec<usize> = (0..rows).collect();
+            let step = Step {
+                ids: &ids,
+                positions: &positions,
+                spans: &spans,
+                wanted: &wanted,
+                ..Step::default()
+            };
             let (gate, x) = (&self.gate, &mut self.x);
             self.cuda.run_step(&step, &mut |cuda| cuda.sigmoid_mul(gate, x)).unwrap();
             let after = counts();
