@@ -147,6 +147,8 @@ async fn a_folder_that_cannot_be_read_changes_nothing() {
     let file = file.unwrap();
     file.set_len(file.metadata().unwrap().len() - 1).unwrap();
 
+    let start = Engine::load(wrong.path(), deterministic()).map(drop).unwrap_err().to_string();
+    assert!(start.contains("NaN"), "{start}");
     for mode in ["staged", "in_place"] {
         let server = Server::of(&tiny(), deterministic()).await;
         let served = checked(&server).await;
