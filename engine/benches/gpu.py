@@ -33,6 +33,7 @@ made. The most telling parts run first. Each part runs whether or not the others
 
 These take at most ten minutes together by the limits of each. In the time that they leave:
 
+    loading      a start from a folder, beside its bytes over PCIe and from the disk
     logprobs     of sampled tokens against transformers', same random weights, f32 and bf16
     fp8          logprobs with keys and values in FP8 beside those with bf16, and bits
     bits         recorded steps (CUDA graphs) and eager ones; `--deterministic` in any batch
@@ -67,8 +68,8 @@ import tempfile
 import time
 import types
 
-from gpu_parts import (adapters, anchors, bits, clocks, compare, doctor, fp8, larger, long,
-                       profile, steady, times, updates)
+from gpu_parts import (adapters, anchors, bits, clocks, compare, doctor, fp8, larger, loading,
+                       long, profile, steady, times, updates)
 from gpu_parts.engine import Engine, logprobs_of
 from gpu_parts.report import Report, Skipped
 from gpu_parts.shapes import config_of, prompts_of
@@ -253,6 +254,7 @@ def further(run):
         return small_model(run, small, 0.02)
 
     return [
+        ("loading", 10, 60, lambda: loading.measure(run, large, small_model(run, big, 0.03))),
         ("logprobs, weights as trainers begin with", 20, 90, lambda: logprobs(
             run, small, 0.02, "deviation 0.02", compare.MEAN_MAX)),
         ("fp8, numbers", 10, 40, lambda: fp8.numbers(run, small, source(name))),

@@ -148,13 +148,17 @@ impl<O: Ops> EngineCore<O> {
         let planned = self.scheduler.admit(self.weights).and_then(|()| self.scheduler.plan());
         let counts = match planned {
             Ok(counts) => counts,
-            Err(NeedsStepInFlight) => return self.read_step(),
+            Err(NeedsStepInFlight) => {
+                self.read_step();
+                return;
+            }
         };
         if counts.iter().all(|count| *count == 0) {
             if !counts.is_empty() && self.in_flight.is_none() {
                 self.fail("no running sequence can continue");
             }
-            return self.read_step();
+            self.read_step();
+            return;
         }
         if self.end_without_adapter_memory(&counts) {
             return;
@@ -162,7 +166,10 @@ impl<O: Ops> EngineCore<O> {
 
         // The device runs the new step while the host reads the one before it.
         let launched = self.launch(&counts);
-        self.read_step();
+        if !self.read_step() {
+            // The replies of the new step have ended, and its tokens were dropped.
+            return;
+        }
         // What is drawn may depend on the tokens of the step that was read.
         match launched.and_then(|step| self.draw_shaped(step)) {
             Ok(step) => self.in_flight = Some(step),
@@ -211,6 +218,7 @@ impl<O: Ops> EngineCore<O> {
         for sequence in std::mem::take(&mut self.scheduler.running) {
             self.scheduler.finish(sequence, FinishReason::Failed(Arc::clone(&reason)));
         }
+        self.model.drop_unread();
         // The failed step may have left wrong contents in published pages.
         self.scheduler.reset_prefixes(false);
     }

@@ -75,7 +75,7 @@ impl Drop for ExclusiveGpu {
     fn drop(&mut self) {
         self.emulated.set("memory", self.memory);
         let faults = ["fail_allocation", "fail_launch", "fail_recording", "fail_pin", "hang"];
-        for name in faults.into_iter().chain(["seed", "wrong_products"]) {
+        for name in faults.into_iter().chain(["seed", "wrong_products", "fail_read"]) {
             self.emulated.set(name, 0);
         }
     }

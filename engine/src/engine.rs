@@ -30,6 +30,7 @@ use crate::weights::TensorSource;
 use crate::weights::files::WeightFiles;
 use crate::weights::manifest::{ManifestRecorder, WeightManifest};
 use crate::weights::root::WeightsRoot;
+use crate::weights::streamed::FileStream;
 use crate::work_limit::WorkLimit;
 
 /// The label of the weights that an engine starts with.
@@ -125,21 +126,23 @@ impl<T: TensorSource> Blueprint<'_, T> {
         let (device, description) = SelectedDevice::new(&self.options, &self.folder.model)?;
         match device {
             // Threads of the CPU do not hang, and a large step takes its time.
-            SelectedDevice::Cpu(ops) => self.build_on(ops, description, None),
+            SelectedDevice::Cpu(ops) => self.build_on((ops, None), description, None),
             SelectedDevice::Cuda(ops) => {
                 let step_limit = Some(self.options.step_timeout);
-                self.build_on(*ops, description, step_limit).map_err(gpu_load_error)
+                let has_files = self.weights.has_files();
+                let stream = has_files.then(|| FileStream::open(ops.device())).flatten();
+                self.build_on((*ops, stream), description, step_limit).map_err(gpu_load_error)
             }
         }
     }
 
     fn build_on<O: Ops + 'static>(
         self,
-        ops: O,
+        (ops, stream): (O, Option<FileStream>),
         device: String,
         step_limit: Option<Duration>,
     ) -> Result<Engine, LoadError> {
-        let loaded = self.load_model(ops)?;
+        let loaded = self.load_model(ops, stream)?;
         let staging_device = loaded.model.second_device()?;
         let staging = Arc::new(WeightStaging::new(staging_device, loaded.model.config().clone()));
         let updates = WeightUpdates::new(Arc::clone(&staging) as _, loaded.manifest, FIRST_VERSION);
@@ -165,7 +168,11 @@ impl<T: TensorSource> Blueprint<'_, T> {
     }
 
     /// Places the weights on the device, and divides the memory that is left.
-    fn load_model<O: Ops>(&self, ops: O) -> Result<LoadedModel<O>, LoadError> {
+    fn load_model<O: Ops>(
+        &self,
+        ops: O,
+        stream: Option<FileStream>,
+    ) -> Result<LoadedModel<O>, LoadError> {
         let (config, options): (&ModelConfig, _) = (&self.folder.model, &self.options);
         if config.hybrid.is_some() && options.drafts > 0 {
             return Err(LoadError::DraftsOfHybrid);
@@ -176,11 +183,13 @@ impl<T: TensorSource> Blueprint<'_, T> {
         let host_pages = options.host_pages(sizes, room.is_some())?;
         self.weights.check_room(config, room)?;
 
-        let recorder = ManifestRecorder::new(self.weights, ops.uses_bf16());
+        let recorder = ManifestRecorder::new(self.weights, ops.uses_bf16()).through(stream);
         let parameters = ModelParameters::load(&ops, &recorder, config)?;
         if config.tied {
             recorder.check_tied_head(config)?;
         }
+        // The memory of the stream is given back before the rest is divided.
+        let manifest = recorder.into_manifest();
         let scratch = Scratch::new(&ops, config, tokens, options.logit_rows(tokens))?;
 
         // Keys and values get what weights and intermediate results have left.
@@ -210,7 +219,7 @@ impl<T: TensorSource> Blueprint<'_, T> {
         let pages = PagePool::new(kv.pages, options.prefix_caching).with_states(kv.states);
         Ok(LoadedModel {
             memory: options.describe_cache(kv, sizes, free.is_some()),
-            manifest: recorder.into_manifest(),
+            manifest,
             model,
             max_model_len: kv.max_model_len,
             pages: pages.with_host(host_pages, ahead),

@@ -222,6 +222,14 @@ impl<O: Ops> Model<O> {
         self.ops.take_draws()
     }
 
+    /// Drops the tokens and the experts of steps that nobody will read.
+    pub(crate) fn drop_unread(&mut self) {
+        self.ops.drop_draws();
+        if let Some(routing) = &mut self.scratch.routing {
+            self.ops.drop_routing(routing);
+        }
+    }
+
     /// Takes back the buffer that [`Model::logits`] returned. Without this, a step of many rows
     /// faults in megabytes of fresh memory each time.
     pub(crate) fn recycle(&mut self, logits: Vec<f32>) {

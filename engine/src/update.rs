@@ -5,14 +5,17 @@
 //! - [`staging`]: places new weights beside those that serve, and hands both over.
 //! - [`WeightUpdates`]: the labels of weights, and the update under way.
 //! - [`wait`]: waits for a trainer.
-//! - [`nccl`]: weights over NCCL.
+//! - [`nccl`]: weights over NCCL. [`folder`]: the folder of a model. [`arrivals`]: the memory of
+//!   both on a GPU.
 //!
 //! Nothing that arrives touches the weights that serve. They are exchanged as a whole, between two
 //! steps, once everything that arrived was checked and placed. A failure before that changes
 //! nothing. An update in place is the exception ([`TensorWriter`]): nothing is sampled from its
 //! first tensor to its end, and a failure in between leaves no weights.
 
+mod arrivals;
 pub(crate) mod error;
+pub(crate) mod folder;
 pub(crate) mod incoming;
 pub(crate) mod nccl;
 mod open;

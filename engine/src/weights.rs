@@ -3,7 +3,7 @@
 //! - [`Tensor`]: the elements of one tensor on the host. [`Elements`]: those, or elements that a
 //!   trainer has broadcast to a GPU.
 //! - [`TensorSource`]: where the weights of a model come from.
-//! - [`files`]: the safetensors files of a folder.
+//! - [`files`]: the safetensors files of a folder. [`streamed`]: their way to a GPU.
 //! - [`names`]: names of tensors. [`manifest`]: their checksums.
 //! - [`root`]: the folder that callers may load from.
 
@@ -12,6 +12,7 @@ pub(crate) mod files;
 pub(crate) mod manifest;
 pub(crate) mod names;
 pub(crate) mod root;
+pub(crate) mod streamed;
 
 use half::bf16;
 use kernels::Values;
@@ -19,6 +20,7 @@ use kernels::Values;
 use crate::config::ModelConfig;
 use crate::error::LoadError;
 pub(crate) use elements::Elements;
+use streamed::FileTensor;
 
 /// The elements of a tensor, row-major.
 #[derive(Debug)]
@@ -69,6 +71,20 @@ pub(crate) trait TensorSource {
     /// As [`TensorSource::take`], of elements that may be on a GPU already.
     fn take_elements(&self, name: &str, shape: &[usize]) -> Result<Elements, LoadError> {
         self.take(name, shape).map(Elements::Host)
+    }
+
+    /// Returns true if its tensors are in files, which [`TensorSource::file_tensor`] finds.
+    fn has_files(&self) -> bool {
+        false
+    }
+
+    /// Returns the place of a tensor of exactly this shape, if it is in a file.
+    fn file_tensor(
+        &self,
+        _name: &str,
+        _shape: &[usize],
+    ) -> Result<Option<FileTensor<'_>>, LoadError> {
+        Ok(None)
     }
 
     /// Returns the head that files have beside an embedding that serves as one, if they do.

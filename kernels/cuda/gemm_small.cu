@@ -4,7 +4,8 @@
 //
 // Launch: grid (slabs, but two blocks a multiprocessor are enough; m / ROWS rounded up), 128
 // threads, `Slabs<ROWS>::SHARED` or `Spread<GROUPS>::SHARED` bytes of dynamic shared memory. ROWS
-// is 16, 32 or 64; those with `spread` take up to 16 rows.
+// is 16, 32 or 64; those with `spread` take up to 16 rows. `gemm_parts` takes 17 to 32 rows: grid
+// (slabs, parts), `Slabs<32>::SHARED` bytes.
 
 extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_small(
     void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out) {
@@ -73,4 +74,13 @@ extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_spread_gated
     DYNAMIC_SHARED(stages);
     Product product = {out, x, w, nullptr, m, n, k, 0};
     multiply_spread_slabs<4, true>(product, stages);
+}
+
+extern "C" __global__ void __launch_bounds__(SMALL_THREADS, 2) gemm_parts(
+    void* out, const bf16* x, const bf16* w, int m, int n, int k, int f32_out, float* sums,
+    unsigned* arrived, int depth) {
+    DYNAMIC_SHARED(stages);
+    Product product = {out, x, w, nullptr, m, n, k, f32_out};
+    Meeting meeting = {sums, arrived, depth};
+    multiply_part<32>(product, meeting, stages);
 }

@@ -29,7 +29,9 @@ thread_local void *current_context = nullptr;
 char pool_object;
 
 // Bytes that were copied between the device and pageable memory of the host, and pinned memory.
-long long bytes_pageable = 0, bytes_pinned = 0;
+long long bytes_pageable = 0, bytes_pinned = 0, bytes_pageable_to_device = 0;
+// The copy to the host that cannot be started, counted from now; 0 is none.
+long long fail_read = 0;
 
 long long from_environment(const char *name, long long otherwise) {
   const char *text = getenv((std::string("ROLLTAPE_EMULATED_") + name).c_str());
@@ -75,9 +77,11 @@ long long *named(const std::string &name) {
       {"bytes_to_host", &c.bytes_to_host},
       {"bytes_pageable", &bytes_pageable},
       {"bytes_pinned", &bytes_pinned},
+      {"bytes_pageable_to_device", &bytes_pageable_to_device},
       {"peak", &peak},
       {"pins", &pins},
       {"fail_pin", &fail_pin},
+      {"fail_read", &fail_read},
       {"faults", &c.faults},
   };
   auto found = all.find(name);
@@ -423,6 +427,7 @@ API cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *strea
   if (pinned(from, bytes))
     return enqueue(known, [=] { return copy(target, from, bytes, "an asynchronous copy"); });
   if (known->capture) return STREAM_CAPTURE_UNSUPPORTED;
+  bytes_pageable_to_device += static_cast<long long>(bytes);
   auto begin = static_cast<const char *>(from);
   auto kept = std::make_shared<std::vector<char>>(begin, begin + bytes);
   return enqueue(known, [=] {
@@ -439,6 +444,7 @@ API cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *stream) {
   if (!known) return INVALID_HANDLE;
   if (bytes == 0) return SUCCESS;
   if (Result wrong = in_range(from, bytes)) return wrong;
+  if (fail_read > 0 && --fail_read == 0) return UNKNOWN;
   counts().bytes_to_host += static_cast<long long>(bytes);
   auto source = reinterpret_cast<const void *>(from);
   count_copy(to, bytes);

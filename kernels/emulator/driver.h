@@ -102,6 +102,7 @@ struct Operation {
 
 struct Graph {
   std::vector<Operation> nodes;
+  long long running = 0;  // launches that are not over
 };
 
 struct Stream {

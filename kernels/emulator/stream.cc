@@ -387,13 +387,20 @@ API cuGraphLaunch(void *handle, void *stream_handle) {
   if (Result result = enqueue(stream, nullptr)) return result;
   for (const Operation &node : graph->nodes)
     if (Result result = enqueue(stream, node.work, node.kind)) return result;
-  return enqueue(stream, nullptr);
+  graph->running++;
+  return enqueue(stream, [=] {
+    graph->running--;
+    return SUCCESS;
+  });
 }
 
 API cuGraphExecDestroy(void *handle) {
   BEGIN;
   auto graph = static_cast<Graph *>(handle);
-  if (!executables.erase(graph)) return INVALID_VALUE;
+  if (!executables.count(graph)) return INVALID_VALUE;
+  // Newer drivers keep what still runs; their documentation does not promise it.
+  if (graph->running) return fault(LAUNCH_FAILED, "a graph is destroyed while it runs");
+  executables.erase(graph);
   delete graph;
   return SUCCESS;
 }

@@ -8,7 +8,7 @@
 //! - [`Cuda`]: implements [`crate::Ops`]. Steps that only decode are recorded and replayed as one
 //!   graph.
 //! - [`Device`]: one GPU with a stream. [`Memory`]: its memory. [`Pinned`]: memory of the host that
-//!   the device copies by itself.
+//!   the device copies by itself. [`PinnedRing`]: a little of it, through which much goes.
 //! - [`Arrival`], [`Intake`]: tensors that were broadcast to a device, and what is done with them
 //!   there.
 //! - [`Kernels`]: our own kernels, compiled for the device and cached in a folder.
@@ -41,6 +41,7 @@ pub use arrival::intake::{ArrivedTensor, ArrivingType, Intake, IntakeOrder, Take
 pub use arrival::{Arrival, ArrivedValues};
 pub use device::library::{LOADS_LIBRARIES, Libraries, LibraryLocation};
 pub use device::memory::{Memory, Pinned, Pod};
+pub use device::ring::PinnedRing;
 pub use device::{Device, DeviceOptions};
 pub use element_type::ElementType;
 pub use error::{CudaError, NoCuda};

@@ -288,6 +288,9 @@ pub trait Ops: Send {
         Ok(Vec::new())
     }
 
+    /// Drops the tokens that were not taken. A later step must not read those of earlier ones.
+    fn drop_draws(&mut self) {}
+
     // Mathematics of a step, in the order of a model's walk.
 
     /// `out[t] = table[ids[t]]`: table `[V, H]`, out `[T, H]`.
@@ -488,6 +491,11 @@ pub trait Ops: Send {
         rows: usize,
         out: &mut Vec<u16>,
     ) -> Result<(), OpError>;
+
+    /// Drops the experts that were fetched and not taken.
+    fn drop_routing(&self, routing: &mut Self::Routing) {
+        let _ = routing;
+    }
 
     /// Makes the draws of the step that ran last, that had none, from its logits, `[R, vocab]`, and
     /// changes some of them first: one draw for each wanted row, `None` if the host draws. The

@@ -73,7 +73,8 @@ ROWS = [
     "tiny        filtered      batch   4:", "tiny        fp8           batch   4:", "tiny        penalties     batch   1:",
     "tiny        one penalty   batch   4:", "batch 1, 400 positions each, splits of 128:",
     "attention of 16 rows behind 64, math", "product of 64^3", "3 decode, during a push: p50",
-    "push of a folder", "/sleep", "from start to ready", "adapter, rank 8   batch   3:",
+    "push of a folder", "/sleep", "from start to ready", "start from the page cache:",
+    "adapter, rank 8   batch   3:",
     "adapter, rank 16  prompt of 64:", "serve, batch   3, cores 0:",
     "transformers, static cache, torch.compile eager", "behind 32     batch   1:",
     "3 repeats: median", "of 8 experts used in a layer", "deterministic batch   4:",
@@ -113,10 +114,11 @@ def test_every_part_runs_and_holds(emulated, tmp_path):
     assert not missing(report), missing(report)
     operations = report["profile tiny"]["operations"]
     variants = {"usual", "cublaslt", "in order", "deterministic", "fixed", "splits of 64",
-                "splits of 128", "splits of 256", "upright", "warps", "wide", "apart"}
+                "splits of 128", "splits of 256", "upright", "warps", "wide", "whole depth",
+                "in parts", "apart"}
     assert variants == {row["products"] for row in operations}
     steps = report["profile tiny"]["steps"]
-    assert variants | {"late"} == {step["variant"] for step in steps}
+    assert variants | {"late", "early"} == {step["variant"] for step in steps}
     assert {path.name for path in (tmp_path / "out").iterdir()} == PLAIN | {ARCHIVE}
     left = rest(tmp_path / "out")
     logs = [text for name, text in left.items() if name.startswith("engine-")]

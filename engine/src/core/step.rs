@@ -269,9 +269,10 @@ impl<O: Ops> EngineCore<O> {
         behind
     }
 
-    /// Reads the step in flight, if there is one, and gives the tokens to their sequences.
-    pub(super) fn read_step(&mut self) {
-        let Some(step) = self.in_flight.take() else { return };
+    /// Reads the step in flight, if there is one, and gives the tokens to their sequences. Returns
+    /// false if it failed, and all running replies have ended.
+    pub(super) fn read_step(&mut self) -> bool {
+        let Some(step) = self.in_flight.take() else { return true };
         match self.wait_for_results(&step) {
             Ok(mut results) => {
                 // Pages whose last token was not known when they were computed.
@@ -282,8 +283,12 @@ impl<O: Ops> EngineCore<O> {
                 }
                 self.apply(&step, &mut results);
                 self.model.recycle(results.logits);
+                true
             }
-            Err(error) => self.fail(&error.to_string()),
+            Err(error) => {
+                self.fail(&error.to_string());
+                false
+            }
         }
     }
 

@@ -129,8 +129,11 @@ enum About {
     Launches,
 }
 
-/// The most rows of a step, for variants that have no limit.
+/// The most rows of a step, or bytes of a product, for variants that have no limit.
 const ANY: usize = usize::MAX;
+
+/// The numbers of rows of products whose depth blocks may divide.
+const PARTS_ROWS: RangeInclusive<usize> = SMALL_ROWS + 1..=2 * SMALL_ROWS;
 
 /// The kernels that serve, and those that could, mostly without one of the things that do.
 const VARIANTS: &[VariantKind] = &[
@@ -145,7 +148,11 @@ const VARIANTS: &[VariantKind] = &[
     kind("upright", Variant { rotating: false, ..SERVING }, 1..=ROTATING_ROWS, About::Rotation),
     kind("warps", Variant { warpgroups: false, ..SERVING }, 1..=ANY, About::Prompts),
     kind("wide", Variant { tall: false, ..SERVING }, 1..=ANY, About::Prompts),
-    kind("late", Variant { early: false, ..SERVING }, 1..=ANY, About::Launches),
+    kind("late", Variant { early_bytes: 0, ..SERVING }, 1..=ANY, About::Launches),
+    // Large products, too.
+    kind("early", Variant { early_bytes: ANY, ..SERVING }, 1..=ANY, About::Launches),
+    kind("whole depth", Variant { split_bytes: 0, ..SERVING }, PARTS_ROWS, About::Products),
+    kind("in parts", Variant { split_bytes: ANY, ..SERVING }, PARTS_ROWS, About::Products),
     // Each operation by itself.
     kind("apart", Variant { joined: false, ..SERVING }, 1..=ANY, About::Joints),
 ];

@@ -8,13 +8,13 @@ pub(crate) mod device;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
-use std::path::Path;
 use std::sync::Arc;
 
 use half::f16;
 use safetensors::{Dtype, SafeTensors};
 
 use super::error::UpdateError;
+use crate::error::LoadError;
 use crate::weights::files::WeightFiles;
 use crate::weights::manifest::{
     NOT_FINITE, OTHER_HEAD, ServedType, TensorDigest, WeightManifest, convert, is_finite,
@@ -34,6 +34,9 @@ pub(crate) struct IncomingTensor<'a> {
     /// The elements, row-major, little-endian.
     pub(crate) bytes: &'a [u8],
 }
+
+/// The name and the shape of a tensor that a folder must have.
+pub(super) type ExpectedTensor = (String, Vec<usize>);
 
 /// A tensor that was taken.
 #[derive(Debug)]
@@ -108,7 +111,7 @@ impl IncomingWeights {
 
     /// Lets tensors that were taken go on to where they go.
     pub(crate) fn flush(&mut self) -> Result<(), UpdateError> {
-        if matches!(self.destination, TensorDestination::Kept) {
+        if self.keeps() {
             return Ok(());
         }
         let waiting = self.arrived.iter_mut().filter_map(|(name, taken)| {
@@ -174,29 +177,47 @@ impl IncomingWeights {
         Ok(())
     }
 
-    /// Takes the folder of a whole model.
-    pub(crate) fn take_folder(&mut self, folder: &Path) -> Result<(), UpdateError> {
-        let files = WeightFiles::open(folder)?;
-        let serving = Arc::clone(&self.serving);
-        let mut expected: Vec<(&str, &[usize])> =
-            serving.iter().map(|(name, digest)| (name, &*digest.shape)).collect();
+    /// The tensors to take from the files of a whole model. What headers can tell is checked before
+    /// any of them goes on.
+    pub(super) fn expected(&self, files: &WeightFiles) -> Result<Vec<ExpectedTensor>, LoadError> {
+        let served = self.serving.iter();
+        let mut expected: Vec<ExpectedTensor> =
+            served.map(|(name, digest)| (name.to_owned(), digest.shape.clone())).collect();
         // A head beside a tied embedding is read too, to check that the two are equal.
-        if serving.get(HEAD).is_none()
+        if self.serving.get(HEAD).is_none()
             && files.has(HEAD)
-            && let Some(embedding) = serving.get(EMBEDDING)
+            && let Some(embedding) = self.serving.get(EMBEDDING)
         {
-            expected.push((HEAD, &embedding.shape));
+            expected.push((HEAD.to_owned(), embedding.shape.clone()));
         }
 
-        // What headers can tell is checked before any tensor goes on.
         expected.iter().try_for_each(|(name, shape)| files.check(name, shape))?;
         files.check_all_taken(false)?;
+        Ok(expected)
+    }
+
+    /// Reads tensors of files on the host, and takes them.
+    pub(super) fn take_expected(
+        &mut self,
+        files: &WeightFiles,
+        expected: &[ExpectedTensor],
+    ) -> Result<(), UpdateError> {
         for (name, shape) in expected {
             let tensor = files.take(name, shape)?;
             self.insert(name, shape, tensor)?;
             self.flush()?;
         }
         Ok(())
+    }
+
+    /// True if tensors are kept until all have come.
+    pub(super) fn keeps(&self) -> bool {
+        matches!(self.destination, TensorDestination::Kept)
+    }
+
+    /// The bytes of all tensors of the model, as they are served.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        self.serving.sizes().sum()
     }
 
     /// Takes all tensors of `other`, which is of the same model, or none of them.

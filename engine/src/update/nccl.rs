@@ -3,7 +3,6 @@
 //! - [`store`]: finds the trainer and the id of its group in PyTorch's `TCPStore`.
 //! - [`pickle`]: extracts that id from the trainer's value.
 //! - [`plan`]: the tensors, and their broadcasts.
-//! - [`arrivals`]: their memory on the GPU.
 //!
 //! Field names, the order of calls and the packing are those of vLLM 0.33, whose client TRL uses.
 //! Without a GPU or without the library, a call is refused before it waits for anyone.
@@ -11,7 +10,6 @@
 //! The engine waits at most `timeout` seconds for the group and for each broadcast. Then it aborts
 //! the group, and a later call joins another one.
 
-mod arrivals;
 mod pickle;
 mod plan;
 mod store;
@@ -29,12 +27,12 @@ use kernels::cuda::{Device, DeviceOptions, Memory};
 use kernels::nccl::{self, Communicator, ID_BYTES, NcclError};
 use serde_json::{Map, Value};
 
+use super::arrivals::Arrivals;
 use super::error::UpdateError;
 use super::incoming::IncomingWeights;
 use super::incoming::device::DeviceTensor;
 use super::transport::Transport;
 use super::wait::{DEFAULT_TIMEOUT, TrainerWait, parse_timeout};
-use arrivals::Arrivals;
 use plan::{AnnouncedTensor, Packing};
 use store::TcpStore;
 

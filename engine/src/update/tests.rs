@@ -18,6 +18,7 @@ use crate::model::forward::{LogitRows, Scratch, SequenceChunk};
 use crate::model::parameters::ModelParameters;
 use crate::model::{Model, ModelCapacity};
 use crate::sample::score;
+use crate::update::folder::take_folder;
 use crate::update::incoming::IncomingTensor;
 use crate::weights::files::WeightFiles;
 use crate::weights::manifest::{ManifestRecorder, TensorDigest, WeightManifest};
@@ -175,7 +176,7 @@ fn experts_come_to_the_same_weights_in_both_layouts() {
         std::fs::write(folder.path().join("model.safetensors"), file_of(&named, Dtype::BF16))
             .unwrap();
         let mut file = IncomingWeights::new(Arc::clone(&manifest));
-        file.take_folder(folder.path()).unwrap();
+        take_folder(&mut file, folder.path(), None).unwrap();
         outcomes.extend([pieces.outcome().unwrap(), file.outcome().unwrap()]);
     }
     assert!(outcomes.windows(2).all(|pair| pair[0] == pair[1]));
@@ -230,7 +231,7 @@ fn a_folder_and_pieces_of_any_type_come_to_the_same_weights() {
     let expected = loaded(folder.path()).1;
     assert_ne!(expected.checksum(), loaded(&tiny()).1.checksum());
     let mut whole = staging();
-    whole.take_folder(folder.path()).unwrap();
+    take_folder(&mut whole, folder.path(), None).unwrap();
     assert!(whole.is_whole());
     assert_eq!(whole.outcome().unwrap(), expected);
     // Halves are widened to the type that is served, and give the same as a file of them.
@@ -243,7 +244,7 @@ fn a_folder_and_pieces_of_any_type_come_to_the_same_weights() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("model.safetensors"), file_of(&named, dtype)).unwrap();
         let mut file = staging();
-        file.take_folder(folder.path()).unwrap();
+        take_folder(&mut file, folder.path(), None).unwrap();
         assert_eq!(pieces.outcome().unwrap(), file.outcome().unwrap());
     }
 }
@@ -305,13 +306,13 @@ fn a_tied_head_may_come_but_must_be_the_embedding() {
     let embedding = named[EMBEDDING].clone();
     named.insert("lm_head.weight".into(), embedding.clone());
     let mut staging = self::staging();
-    staging.take_folder(folder_of(&named).path()).unwrap();
+    take_folder(&mut staging, folder_of(&named).path(), None).unwrap();
     assert_eq!(staging.outcome().unwrap(), loaded(folder_of(&variant(1)).path()).1);
     let mut other = embedding;
     other.1[5] += 1.0;
     named.insert("lm_head.weight".into(), other);
     let mut staging = self::staging();
-    staging.take_folder(folder_of(&named).path()).unwrap();
+    take_folder(&mut staging, folder_of(&named).path(), None).unwrap();
     let refused = staging.outcome().unwrap_err().to_string();
     assert!(refused.contains("`lm_head.weight`"), "{refused}");
 }

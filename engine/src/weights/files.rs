@@ -19,6 +19,7 @@ use crate::config::fields::read_json;
 use crate::error::LoadError;
 use crate::weights::names;
 use crate::weights::names::ExpertPart;
+use crate::weights::streamed::FileTensor;
 
 /// The index of weights in several files.
 const INDEX: &str = "model.safetensors.index.json";
@@ -220,6 +221,15 @@ impl WeightFiles {
         self.checked(name, shape).map(drop)
     }
 
+    /// Finds the elements of a tensor of this shape, and counts it as taken.
+    pub(crate) fn locate(&self, name: &str, shape: &[usize]) -> Result<FileTensor<'_>, LoadError> {
+        let StoredTensor { file, info, offset } = self.checked(name, shape)?;
+        let (path, file) = &self.files[*file];
+        let (begin, end) = info.data_offsets;
+        let (file, dtype) = ((path.as_path(), file), info.dtype);
+        Ok(FileTensor { file, dtype, offset: *offset, bytes: end - begin })
+    }
+
     /// Finds a tensor of this shape, and counts it as taken: those that never are, are refused at
     /// the end of loading.
     fn checked(&self, name: &str, shape: &[usize]) -> Result<&StoredTensor, LoadError> {
@@ -257,6 +267,18 @@ impl TensorSource for WeightFiles {
             }
             _ => Err(self.wrong_type(name, stored)),
         }
+    }
+
+    fn has_files(&self) -> bool {
+        true
+    }
+
+    fn file_tensor(
+        &self,
+        name: &str,
+        shape: &[usize],
+    ) -> Result<Option<FileTensor<'_>>, LoadError> {
+        self.locate(name, shape).map(Some)
     }
 
     fn tied_head(&self, shape: &[usize]) -> Result<Option<Tensor>, LoadError> {

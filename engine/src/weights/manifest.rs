@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use blake3::{Hash, Hasher};
 use half::bf16;
 
-use super::{Tensor, TensorSource};
+use super::streamed::FileStream;
+use super::{Elements, Tensor, TensorSource};
 use crate::config::ModelConfig;
 use crate::error::LoadError;
 use crate::weights::names::{EMBEDDING, HEAD};
@@ -137,11 +138,33 @@ pub(crate) struct ManifestRecorder<'a, T: ?Sized> {
     /// True if matrices become bf16, as [`kernels::Ops::rounds`] says.
     uses_bf16: bool,
     manifest: RefCell<WeightManifest>,
+    /// The way of matrices to a GPU, if files are read for one.
+    stream: Option<RefCell<FileStream>>,
 }
 
 impl<'a, T: TensorSource + ?Sized> ManifestRecorder<'a, T> {
     pub(crate) fn new(inner: &'a T, uses_bf16: bool) -> ManifestRecorder<'a, T> {
-        ManifestRecorder { inner, uses_bf16, manifest: RefCell::default() }
+        ManifestRecorder { inner, uses_bf16, manifest: RefCell::default(), stream: None }
+    }
+
+    /// The same, whose matrices go to a GPU by this way.
+    pub(crate) fn through(self, stream: Option<FileStream>) -> ManifestRecorder<'a, T> {
+        ManifestRecorder { stream: stream.map(RefCell::new), ..self }
+    }
+
+    /// Brings a matrix of a file to the GPU. None if it is to be taken from the host.
+    fn stream_matrix(&self, name: &str, shape: &[usize]) -> Result<Option<Elements>, LoadError> {
+        let (Some(stream), 2) = (&self.stream, shape.len()) else { return Ok(None) };
+        let Some(tensor) = self.inner.file_tensor(name, shape)? else { return Ok(None) };
+        let element_type = ServedType::Bf16;
+        let head = TensorDigest::head(name, element_type, shape).into_bytes();
+        let Some(arrived) = stream.borrow_mut().take(&tensor, head)? else { return Ok(None) };
+        if !arrived.is_finite {
+            return Err(self.inner.refuse(name, NOT_FINITE.to_owned()));
+        }
+        let (shape, hash) = (shape.to_vec(), Hash::from_bytes(arrived.hash));
+        self.manifest.borrow_mut().insert(name, TensorDigest { element_type, shape, hash });
+        Ok(Some(Elements::Device(arrived.values)))
     }
 
     /// Refuses a head beside an embedding that serves as one, unless the two are equal.
@@ -180,6 +203,13 @@ impl<T: TensorSource + ?Sized> TensorSource for ManifestRecorder<'_, T> {
         let tensor = self.checked(name, shape, self.inner.take(name, shape)?)?;
         self.manifest.borrow_mut().insert(name, TensorDigest::of(name, shape, &tensor));
         Ok(tensor)
+    }
+
+    fn take_elements(&self, name: &str, shape: &[usize]) -> Result<Elements, LoadError> {
+        match self.stream_matrix(name, shape)? {
+            Some(elements) => Ok(elements),
+            None => self.take(name, shape).map(Elements::Host),
+        }
     }
 }
 

@@ -136,6 +136,26 @@ __device__ __forceinline__ void load_first_inputs(
     }
 }
 
+/// Multiplies a stage: this warp's 8 rows of w, and all rows of x.
+template <int ROWS>
+__device__ __forceinline__ void multiply_stage(
+    float (&sums)[ROWS / 16][4], const unsigned char* block, int warp) {
+    using Ring = Slabs<ROWS>;
+#pragma unroll
+    for (int part = 0; part < SLAB_CHUNKS / ROW_CHUNKS; part++, block += Ring::BLOCK) {
+        unsigned left[4], right[4];
+        load_right(right, block, warp * 8);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+#pragma unroll
+            for (int i = 0; i < ROWS / 16; i++) {
+                load_left(left, block + Ring::SLAB * ROW, i * 16, half);
+                mma(sums[i], left, right[half * 2], right[half * 2 + 1]);
+            }
+        }
+    }
+}
+
 /// Computes `ROWS` rows of a product from `first_row` on: the block's slabs, which are `blockIdx.x`
 /// and those `gridDim.x` further on. It waits for the launch in front before it reads x; w must not
 /// be written by a step.
@@ -173,20 +193,7 @@ __device__ __forceinline__ void multiply_slabs(
         copy_wait<Ring::STAGES - 2>();
         __syncthreads();
         issue(true);
-        const unsigned char* block = stages + used * Ring::STAGE;
-#pragma unroll
-        for (int part = 0; part < SLAB_CHUNKS / ROW_CHUNKS; part++, block += Ring::BLOCK) {
-            unsigned left[4], right[4];
-            load_right(right, block, warp * 8);
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-#pragma unroll
-                for (int i = 0; i < ROWS / 16; i++) {
-                    load_left(left, block + Ring::SLAB * ROW, i * 16, half);
-                    mma(sums[i], left, right[half * 2], right[half * 2 + 1]);
-                }
-            }
-        }
+        multiply_stage<ROWS>(sums, stages + used * Ring::STAGE, warp);
         used = (used + 1) % Ring::STAGES;
         int column = place.slab * Ring::SLAB + warp * 8 + q * 2;
         advance(place, SMALL_DEPTH, k);

@@ -79,8 +79,9 @@ struct SampleTile {
 #define MOST 32
 #define GREEDY_BELOW 1e-5f
 
-// Bits of the weight of a logit, relative to its bin; in two halves, whose sums over 2^20 ids fit
-// 32 bits each. Shared memory adds 32-bit integers by itself, but not longer ones.
+// Bits of the weight of a logit, relative to its bin, which is below 2^24; in two halves below 2^12,
+// whose sums over 2^20 ids fit 32 bits each. Shared memory adds 32-bit integers by itself, but not
+// longer ones.
 #define WEIGHT_BITS 24
 #define HALF_BITS 12
 // A whole weight of one in the sum over all bins; 2^20 of them fit 63 bits.

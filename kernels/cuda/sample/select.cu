@@ -9,7 +9,7 @@
 // Bins by distance from the highest value; a lower one has the same bin or a later one.
 struct Place {
     int bin;
-    unsigned amount;  // weight relative to that of the bin's upper edge
+    unsigned amount;  // weight relative to that of the bin's upper edge, below 2^WEIGHT_BITS
 };
 
 __device__ __forceinline__ Place place_of(float value, float highest) {
@@ -18,7 +18,8 @@ __device__ __forceinline__ Place place_of(float value, float highest) {
     const int bin = (int)distance;
     const float x = (distance - bin) * (1.0f / BINS_A_UNIT);
     const float relative = fmaf(x, fmaf(x, fmaf(x, -0.16666667f, 0.5f), -1.0f), 1.0f);
-    return {bin, (unsigned)(relative * (1 << WEIGHT_BITS))};
+    const unsigned amount = (unsigned)(relative * (1 << WEIGHT_BITS));
+    return {bin, amount - (amount >> WEIGHT_BITS)};
 }
 
 // Adds to bins, once for the whole warp where all its lanes have the same.

@@ -5,6 +5,7 @@ pub(super) mod event;
 pub(super) mod graph;
 pub(super) mod library;
 pub(super) mod memory;
+pub(super) mod ring;
 pub(super) mod strided;
 
 use std::ffi::CStr;

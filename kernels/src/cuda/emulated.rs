@@ -85,8 +85,8 @@ fn library(path: &Path) -> Result<Library, String> {
 }
 
 impl EmulatedGpu {
-    /// Sets `fail_allocation`, `fail_launch`, `fail_recording` or `fail_pin` (the n-th from now
-    /// fails; 0 is none), `hang` (while it is not zero, no wait for the device ends),
+    /// Sets `fail_allocation`, `fail_launch`, `fail_recording`, `fail_pin` or `fail_read` (the n-th
+    /// from now fails; 0 is none), `hang` (while it is not zero, no wait for the device ends),
     /// `wrong_products` (while it is not zero, sums of warpgroups are off by one), `driver` (its
     /// version), `memory` (bytes, no more than at first), `seed`, `order`, or a counter. Returns
     /// false for an unknown name.
@@ -99,8 +99,8 @@ impl EmulatedGpu {
     /// Reads a counter: `launches`, `early_launches`, `graph_launches`, `recordings`,
     /// `allocations`, `pins`, `synchronizations`, `faults`, `bytes_to_host` (of copies from the
     /// device), `bytes_pageable` and `bytes_pinned` (of copies in both directions, by the memory of
-    /// the host), the bytes `used`, or the most at once since `peak` was set. Returns -1 for an
-    /// unknown name.
+    /// the host), `bytes_pageable_to_device`, the bytes `used`, or the most at once since `peak` was
+    /// set. Returns -1 for an unknown name.
     pub fn get(&self, name: &str) -> i64 {
         let Ok(name) = CString::new(name) else { return -1 };
         // SAFETY: as above.

@@ -7,6 +7,9 @@ use cudarc::driver::sys;
 
 use crate::op::OpError;
 
+/// The call that pins memory of the host.
+pub(super) const PINNING: &str = "cuMemAllocHost";
+
 /// Error of the driver, of a library, or of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
@@ -107,6 +110,11 @@ impl CudaError {
             format!("code {}", code as u32)
         };
         Err(CudaError::Driver { call, reason })
+    }
+
+    /// True if the host could not pin memory. Other memory serves as well, only slower.
+    pub fn is_of_pinning(&self) -> bool {
+        matches!(self, CudaError::Driver { call: PINNING, .. })
     }
 
     /// Converts it to an error of an operation.

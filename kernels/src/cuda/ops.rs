@@ -82,7 +82,8 @@ impl Ops for Cuda {
     }
 
     fn upload(&self, values: &[f32]) -> Result<CudaBuffer, OpError> {
-        CudaBuffer::of(&self.device, values, self.spills).map_err(op_error("upload"))
+        let ring = &mut self.ring.borrow_mut();
+        CudaBuffer::of(ring, values, self.spills).map_err(op_error("upload"))
     }
 
     fn scratch(&self, rows: usize, width: usize) -> Result<CudaBuffer, OpError> {
@@ -249,6 +250,10 @@ impl Ops for Cuda {
 
     fn take_draws(&mut self) -> Result<Vec<Option<DrawnToken>>, OpError> {
         self.draws.take().map_err(op_error("drawn"))
+    }
+
+    fn drop_draws(&mut self) {
+        self.draws.drop_waiting();
     }
 
     fn embed(&self, _: &Step<'_>, table: &CudaMatrix, out: &mut CudaBuffer) -> Result<(), OpError> {
@@ -496,6 +501,10 @@ impl Ops for Cuda {
         out: &mut Vec<u16>,
     ) -> Result<(), OpError> {
         routing.take(rows, out)
+    }
+
+    fn drop_routing(&self, routing: &mut CudaRouting) {
+        routing.drop_waiting();
     }
 
     fn draw_shaped(

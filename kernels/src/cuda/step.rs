@@ -3,12 +3,13 @@
 
 pub(super) mod draws;
 pub(super) mod host_pages;
+mod parts;
 pub(super) mod plan;
+mod recordings;
 pub(super) mod shaping;
 pub(super) mod tiles;
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,6 +19,7 @@ use super::device::arena::PinnedArena;
 use super::device::event::CudaEvent;
 use super::device::graph::Graph;
 use super::device::memory::Pinned;
+use super::device::ring::PinnedRing;
 use super::device::{Device, DeviceOptions};
 use super::error::{CudaError, NoCuda};
 use super::grid::attention::{self, SplitRule};
@@ -32,7 +34,9 @@ use crate::op::{
 };
 use draws::Draws;
 use host_pages::HostPages;
-use plan::{StepPlan, StepShape, padded};
+use parts::ProductParts;
+use plan::{StepPlan, padded};
+use recordings::{Recordings, Replay};
 use shaping::Shaping;
 use tiles::TileRules;
 
@@ -43,8 +47,6 @@ const HEAD_DIM_UNIT: usize = 16;
 const GROUP_MAX: usize = attention::NARROW;
 /// Minimum number of words that the buffers for steps have room for.
 const WORDS_MIN: usize = 1 << 18;
-/// Maximum number of recorded steps; each takes memory of the driver.
-const GRAPHS_MAX: usize = 256;
 
 /// Options of [`Cuda`].
 #[derive(Debug, Clone, Default)]
@@ -78,6 +80,8 @@ pub struct Cuda {
     pub(super) spills: bool,
     /// The host's memory for weights that leave the device.
     pub(super) arena: PinnedArena,
+    /// Through which vectors of weights go to the device.
+    pub(super) ring: RefCell<PinnedRing>,
     /// The running step, and its words on the device.
     pub(super) plan: StepPlan,
     pub(super) words: Storage,
@@ -96,7 +100,11 @@ pub struct Cuda {
     pub(super) host_pages: Option<HostPages>,
     /// Between the two kernels of low-rank additions.
     pub(super) lora_scratch: RefCell<Storage>,
-    graphs: HashMap<(StepShape, Variant), CachedStep>,
+    /// Between the blocks of a product that divide its depth.
+    pub(super) parts: RefCell<ProductParts>,
+    recordings: Recordings,
+    /// Number of steps whose words were copied.
+    steps: u64,
     /// The kernels without a profiler, and those of the running step.
     usual: Variant,
     /// True if products of warpgroups were tried at the start, and were wrong.
@@ -111,24 +119,6 @@ pub struct Cuda {
 struct Upload {
     words: Pinned<i32>,
     copied: CudaEvent,
-}
-
-/// The record of a step shape that came up before.
-#[derive(Debug)]
-struct CachedStep {
-    replay: Replay,
-    /// The device's epoch when it was recorded: a higher one means that its addresses may be gone.
-    epoch: u64,
-}
-
-/// The way in which the next step of a shape runs.
-#[derive(Debug)]
-enum Replay {
-    /// The shape came up once. The next step of it is recorded.
-    RecordNext,
-    Graph(Graph),
-    /// Recording failed, mostly for want of memory. Steps are launched operation by operation.
-    Failed,
 }
 
 /// Bounds of indexes. The device does not check them, and a replayed step does not call the
@@ -213,6 +203,7 @@ impl Cuda {
             deterministic: options.deterministic,
             spills: false,
             arena: PinnedArena::default(),
+            ring: RefCell::new(PinnedRing::new(&device)),
             plan: StepPlan::default(),
             words: Storage::new(&device, 0)?,
             uploads: [Upload::new(&device)?, Upload::new(&device)?],
@@ -224,7 +215,9 @@ impl Cuda {
             shaping: Shaping::new(&device)?,
             host_pages: None,
             lora_scratch: RefCell::new(Storage::new(&device, 0)?),
-            graphs: HashMap::new(),
+            parts: RefCell::new(ProductParts::new(&device)?),
+            recordings: Recordings::default(),
+            steps: 0,
             usual: variant,
             warpgroups_are_wrong: false,
             variant,
@@ -257,7 +250,7 @@ impl Cuda {
 
     /// Number of recorded steps.
     pub fn recorded(&self) -> usize {
-        self.graphs.values().filter(|step| matches!(step.replay, Replay::Graph(_))).count()
+        self.recordings.recorded()
     }
 
     /// Number of rows to which a step of `rows` rows is padded.
@@ -295,7 +288,7 @@ impl Cuda {
     ///
     /// The first step of a shape is launched as it is, because memory grows and algorithms are
     /// chosen in it. The second is recorded, and all later ones are replayed. If there is no memory
-    /// for a recording, steps of the shape are launched as the first.
+    /// for a recording, steps of the shape are launched as the first until it is tried again.
     fn walk_or_replay(
         &mut self,
         walk: &mut dyn FnMut(&Self) -> Result<(), OpError>,
@@ -305,15 +298,16 @@ impl Cuda {
             return walk(self);
         }
 
-        let key = (self.plan.shape, self.variant);
-        let epoch = self.epoch();
-        let cached = self.graphs.remove(&key).filter(|step| step.epoch == epoch);
-        let graph = match cached.map(|step| step.replay) {
+        let (key, now) = ((self.plan.shape, self.variant), self.steps);
+        let graph = match self.recordings.take(&key, self.epoch(), now) {
             Some(Replay::Graph(graph)) => Some(Ok(graph)),
             Some(Replay::RecordNext) => {
                 Some(Graph::record(&self.device, || walk(self).map_err(|_| RecordingFailed)))
             }
-            Some(Replay::Failed) => Some(Err(RecordingFailed)),
+            Some(Replay::Failed(at)) => {
+                self.recordings.keep(key, Replay::Failed(at), self.epoch(), now);
+                return walk(self);
+            }
             None => None,
         };
         let replayed = graph.map(|graph| graph.and_then(launched));
@@ -322,15 +316,10 @@ impl Cuda {
             other => {
                 // If the failure was not one of recording alone, this reports it.
                 walk(self)?;
-                other.map_or(Replay::RecordNext, |_| Replay::Failed)
+                other.map_or(Replay::RecordNext, |_| Replay::Failed(now))
             }
         };
-
-        // Shapes that still come up are recorded again.
-        if self.graphs.len() >= GRAPHS_MAX {
-            self.graphs.clear();
-        }
-        self.graphs.insert(key, CachedStep { replay, epoch: self.epoch() });
+        self.recordings.keep(key, replay, self.epoch(), now);
         Ok(())
     }
 
@@ -371,11 +360,12 @@ impl Cuda {
 
     /// Frees recorded steps and the scratch memory between kernels.
     pub(super) fn free_scratch(&mut self) -> Result<(), CudaError> {
-        self.graphs.clear();
+        self.recordings.clear();
         self.partial_sums = Storage::new(&self.device, 0)?;
         self.arrived = Storage::new(&self.device, 0)?;
         self.totals = Storage::new(&self.device, 0)?;
         self.lora_scratch.replace(Storage::new(&self.device, 0)?);
+        self.parts.replace(ProductParts::new(&self.device)?);
         self.draws.tiles.replace(Storage::new(&self.device, 0)?);
         self.shaping = Shaping::new(&self.device)?;
         Ok(())
@@ -385,7 +375,6 @@ impl Cuda {
     fn upload_plan(&mut self) -> Result<(), CudaError> {
         let count = self.plan.words.len();
         let upload = &mut self.uploads[self.next_upload];
-        self.next_upload = 1 - self.next_upload;
         // The copy of two steps ago may still be reading this memory.
         upload.copied.wait()?;
 
@@ -398,6 +387,8 @@ impl Cuda {
         // SAFETY: this memory is not changed before the event behind its copy.
         unsafe { self.words.memory().write_later(&upload.words, count)? };
         upload.copied.record()?;
+        self.next_upload = 1 - self.next_upload;
+        self.steps += 1;
 
         let shape = self.plan.shape;
         let splits = if shape.decodes > 0 { shape.tiles } else { 0 };
@@ -467,7 +458,7 @@ impl From<CudaError> for RecordingFailed {
     }
 }
 
-fn launched(graph: Graph) -> Result<Graph, RecordingFailed> {
+fn launched(mut graph: Graph) -> Result<Graph, RecordingFailed> {
     graph.launch()?;
     Ok(graph)
 }

@@ -9,6 +9,7 @@ use crate::cuda::arrival::ArrivedValues;
 use crate::cuda::device::Device;
 use crate::cuda::device::arena::{PinnedArena, PinnedBytes};
 use crate::cuda::device::memory::Memory;
+use crate::cuda::device::ring::PinnedRing;
 use crate::cuda::element_type::ElementType;
 use crate::cuda::error::CudaError;
 use crate::cuda::kernels::Arg;
@@ -164,15 +165,19 @@ impl CudaBuffer {
         Ok(CudaBuffer { storage, element, len: 0 })
     }
 
-    /// Copies 32-bit floats to the device. They stay on the host if they may `spill` and the device
-    /// has no room.
+    /// Copies 32-bit floats to the device of a ring. They stay on the host if they may `spill` and
+    /// the device has no room.
     pub(crate) fn of(
-        device: &Device,
+        ring: &mut PinnedRing,
         values: &[f32],
         spill: bool,
     ) -> Result<CudaBuffer, CudaError> {
-        let storage = match Memory::of(device, values) {
-            Ok(memory) => Storage::from_memory(memory),
+        let device = &ring.device().clone();
+        let storage = match Memory::new(device, size_of_val(values)) {
+            Ok(memory) => {
+                ring.write((&memory, 0), values)?;
+                Storage::from_memory(memory)
+            }
             Err(CudaError::Memory { .. }) if spill => {
                 let bytes = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
                 Storage::on_host(device, HostBytes::Pageable(bytes))?

@@ -10,7 +10,7 @@ use kernels::cuda::{Cuda, CudaOptions, emulated};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::emulated::shared_gpu;
+use crate::emulated::{exclusive_gpu, shared_gpu};
 use crate::error::LoadError;
 use crate::model::random::tests::config;
 use crate::model::random::{RandomWeights, model_folder};
@@ -215,6 +215,33 @@ fn a_mixture_has_the_same_experts_whether_steps_overlap_or_not() {
     let (found, preemptions) = say(true, 12);
     assert_eq!(found, expected);
     assert!(preemptions > 0);
+}
+
+/// A step may fail behind its draws, when the copy of its experts cannot be started.
+#[test]
+fn tokens_of_a_step_that_failed_are_not_those_of_a_later_one() {
+    let emulated = exclusive_gpu();
+    let mixture = || {
+        let changes = json!({
+            "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 4, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16, "norm_topk_prob": true,
+        });
+        let options = CudaOptions { deterministic: true, ..CudaOptions::default() };
+        changed_gpu(changes, &options, SIZES, true)
+    };
+    let expected = mixture().say(vec![request(3)]);
+    let mut engine = mixture();
+    // One of these copies is that of the experts, behind those of the tokens.
+    for copy in 1..=4 {
+        let call = engine.send(vec![request(2)]);
+        engine.steps(3);
+        assert!(emulated.set("fail_read", copy));
+        engine.steps(4);
+        assert!(emulated.set("fail_read", 0));
+        let finish = replies(vec![call]).remove(0).0.finish;
+        assert!(matches!(finish, Some(FinishReason::Failed(_))), "copy {copy}: {finish:?}");
+        assert_eq!(engine.say(vec![request(3)]), expected, "copy {copy}");
+    }
 }
 
 /// A layer with a recurrent state before one with attention.

@@ -73,11 +73,14 @@ fn every_operation_of_a_step_is_timed() {
     };
     let one = [
         &["usual", "cublaslt", "in order", "deterministic", "fixed"][..],
-        &["splits of 64", "splits of 128", "splits of 256", "upright", "late", "apart"],
+        &["splits of 64", "splits of 128", "splits of 256", "upright", "late", "early", "apart"],
     ];
     assert_eq!(steps(1), one.concat());
-    let many = ["usual", "deterministic", "fixed", "upright", "late", "apart"];
-    assert_eq!(steps(17), many);
+    let many = [
+        &["usual", "deterministic", "fixed", "upright", "late", "early"][..],
+        &["whole depth", "in parts", "apart"],
+    ];
+    assert_eq!(steps(17), many.concat());
     assert!(profile.steps.iter().all(|step| step.microseconds > 0.0));
     assert!(emulated.get("graph_launches") > before);
     assert!(emulated.get("early_launches") > early_before);

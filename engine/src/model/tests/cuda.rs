@@ -202,7 +202,8 @@ fn check_early(model: impl Fn(&CudaOptions) -> Model<Cuda>, prompts: &[Vec<u32>]
     let emulated = exclusive_gpu();
     for (eager, deterministic) in [(true, false), (false, false), (false, true)] {
         let run = |early| {
-            let variant = Variant { early, rotating: deterministic, ..Variant::SERVING };
+            let early_bytes = if early { usize::MAX } else { 0 };
+            let variant = Variant { early_bytes, rotating: deterministic, ..Variant::SERVING };
             let options = CudaOptions { eager, deterministic, variant, ..CudaOptions::default() };
             let before = [emulated.get("launches"), emulated.get("early_launches")];
             let mut gpu = model(&options);
@@ -223,6 +224,47 @@ fn check_early(model: impl Fn(&CudaOptions) -> Model<Cuda>, prompts: &[Vec<u32>]
 fn kernels_that_begin_early_give_the_same_bits() {
     // The library multiplies the first rows, where it may.
     check_early(model, &prompts(5));
+}
+
+#[test]
+fn products_of_many_bytes_begin_behind_the_kernel_in_front() {
+    let emulated = exclusive_gpu();
+    let prompts = prompts(5);
+    let run = |early_bytes| {
+        let variant = Variant { early_bytes, ..Variant::SERVING };
+        let options =
+            CudaOptions { eager: true, deterministic: true, variant, ..Default::default() };
+        let before = emulated.get("early_launches");
+        let found = decode(&mut model(&options), &prompts, EARLY_STEPS);
+        (found, emulated.get("early_launches") - before)
+    };
+    let (expected, all) = run(usize::MAX);
+    // The step of the prompts has none. In all others there are four products in each of two
+    // layers, and that of the head, which has the most bytes.
+    let steps = EARLY_STEPS as i64 - 1;
+    assert_eq!(run(1), (expected.clone(), all - 9 * steps));
+    let head_bytes = 2 * 64 * 2000;
+    assert_eq!(run(head_bytes), (expected, all - steps));
+}
+
+#[test]
+fn products_of_32_rows_are_summed_in_parts() {
+    let _emulated = exclusive_gpu();
+    let (_keep, path) = config(json!({"intermediate_size": 1024}));
+    let prompts = prompts(20);
+    let run = |eager, split_bytes| {
+        let variant = Variant { split_bytes, ..Variant::SERVING };
+        let options = CudaOptions { eager, variant, ..CudaOptions::default() };
+        let mut gpu = made(crate::emulated::open(&options, HEADS), &path);
+        decode(&mut gpu, &prompts, 4)
+    };
+    let found = run(true, usize::MAX);
+    // Counters are zero again behind each product, also in recorded steps.
+    assert_eq!(run(false, usize::MAX), found);
+    let whole = run(true, 0);
+    assert_ne!(whole, found);
+    let first = |steps: &[Vec<DrawnToken>]| steps[1][0].scores.as_ref().unwrap().raw;
+    assert!((first(&whole) - first(&found)).abs() < NEAR);
 }
 
 #[test]

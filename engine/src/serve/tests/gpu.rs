@@ -3,6 +3,7 @@
 mod adapters;
 mod exact;
 mod experts;
+mod folders;
 mod fp8;
 mod hung;
 mod hybrid;

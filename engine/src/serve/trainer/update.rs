@@ -9,6 +9,7 @@ use std::sync::Arc;
 use http::api::schema::Field;
 use hyper::StatusCode;
 use kernels::Placement;
+use kernels::cuda::DeviceOptions;
 use safetensors::SafeTensors;
 use serde_json::{Map, Value, json};
 
@@ -30,6 +31,7 @@ use crate::update::UpdateError;
 use crate::update::UpdateReceipt;
 use crate::update::UpdateState;
 use crate::update::WeightVersion;
+use crate::update::folder::take_folder;
 use crate::weights::root::WeightsRoot;
 
 /// The fields of `/init_weight_transfer_engine`.
@@ -247,23 +249,24 @@ impl WeightSource {
         }
     }
 
-    /// Reads all tensors into `staging`. What arrives on a GPU may stay there if `home` is the
-    /// device. Blocks.
+    /// Reads all tensors into `staging`. Blocks.
     fn read(
         self,
-        root: &WeightsRoot,
+        to: &ReadPlace,
         book: &mut UpdateState,
-        home: Placement,
         staging: &mut IncomingWeights,
     ) -> Result<(), UpdateError> {
         match self {
-            WeightSource::Folder(folder) => staging.take_folder(&root.folder(Path::new(&folder))?),
+            WeightSource::Folder(folder) => {
+                let folder = to.root.folder(Path::new(&folder))?;
+                take_folder(staging, &folder, to.gpu.as_ref())
+            }
             WeightSource::Body(body) => staging.take_file(&body),
             WeightSource::Transport(info) => {
                 let Some(mut transport) = book.transport.take() else {
                     return Err(UpdateError::Weights(NOT_CONNECTED.into()));
                 };
-                let received = transport.receive(&info, home, staging);
+                let received = transport.receive(&info, to.home, staging);
                 // A transport out of step would take an old broadcast for a new one.
                 book.transport = transport.is_in_step().then_some(transport);
                 received
@@ -286,6 +289,26 @@ fn parse_label(fields: &Fields, name: &str) -> Result<Option<String>, ApiError> 
     }
 }
 
+/// Where tensors may be read from, and where they may stay.
+struct ReadPlace {
+    root: WeightsRoot,
+    /// The device if what arrives on a GPU may stay there.
+    home: Placement,
+    /// The GPU of the engine, if folders may be read by way of it.
+    gpu: Option<DeviceOptions>,
+}
+
+impl ReadPlace {
+    fn new(state: &ServerState) -> ReadPlace {
+        // The memory of a GPU whose weights sleep is for others.
+        let (home, gpu) = match state.engine.status().asleep.weights {
+            true => (Placement::Host, None),
+            false => (Placement::Device, Some(state.model.gpu.clone())),
+        };
+        ReadPlace { root: state.model.weights_root.clone(), home, gpu }
+    }
+}
+
 /// The result of reading a source; the lock comes back also if that failed.
 struct ReadWeights {
     book: BookGuard,
@@ -300,14 +323,12 @@ async fn read_source(
     mut staging: IncomingWeights,
     source: WeightSource,
 ) -> Result<ReadWeights, ApiError> {
-    let root = state.model.weights_root.clone();
-    // The memory of a GPU whose weights sleep is for others.
-    let home = match state.engine.status().asleep.weights {
-        true => Placement::Host,
-        false => Placement::Device,
-    };
+    let mut to = ReadPlace::new(state);
+    let area = Arc::clone(&state.updates.staging);
     run_blocking(move || {
-        let read = source.read(&root, &mut book, home, &mut staging);
+        // An engine on the CPU has no use for the machine's GPU.
+        to.gpu = to.gpu.filter(|_| matches!(area.memory(), Ok(Some(_))));
+        let read = source.read(&to, &mut book, &mut staging);
         let result = read.and_then(|()| staging.flush());
         ReadWeights { book, staging, result }
     })

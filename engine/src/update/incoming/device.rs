@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use blake3::Hash;
-use kernels::cuda::{self, ArrivedTensor, ArrivingType, IntakeOrder};
+use kernels::cuda::{self, ArrivedTensor, IntakeOrder};
 use safetensors::Dtype;
 
 use super::{IncomingWeights, ServedPlace, wrong_type};
@@ -17,6 +17,7 @@ use crate::update::error::UpdateError;
 use crate::weights::Elements;
 use crate::weights::manifest::{NOT_FINITE, ServedType, TensorDigest};
 use crate::weights::names;
+use crate::weights::streamed::arriving_type;
 
 /// A tensor of a broadcast.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,12 +87,7 @@ impl IncomingWeights {
     /// Orders a tensor of the model.
     fn order(&self, tensor: &DeviceTensor<'_>, plan: &mut ArrivalPlan) -> Result<(), UpdateError> {
         let DeviceTensor { name, dtype, shape, bytes } = tensor;
-        let from = match *dtype {
-            Dtype::F32 => ArrivingType::F32,
-            Dtype::BF16 => ArrivingType::Bf16,
-            Dtype::F16 => ArrivingType::F16,
-            other => return Err(wrong_type(name, other)),
-        };
+        let from = arriving_type(*dtype).ok_or_else(|| wrong_type(name, *dtype))?;
         let place = self.place(name, shape)?;
         let to = match place.element_type {
             ServedType::F32 => cuda::ElementType::F32,

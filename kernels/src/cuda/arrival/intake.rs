@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::checksum::{DIGEST_WORDS, HashInput};
 use super::{Arrival, ArrivedValues};
 use crate::cuda::device::Device;
-use crate::cuda::device::memory::Memory;
+use crate::cuda::device::memory::{Memory, Pinned};
 use crate::cuda::element_type::ElementType;
 use crate::cuda::error::CudaError;
 use crate::cuda::grid;
@@ -102,6 +102,9 @@ impl IntakeOrder {
 pub struct Intake {
     kernels: Kernels,
     workspace: Memory,
+    /// What goes to the workspace, and the reports that come back.
+    heads: Pinned<u32>,
+    reports: Pinned<u32>,
 }
 
 /// The offsets within the workspace: first the reports of all tensors, then their heads one behind
@@ -134,7 +137,9 @@ impl Intake {
         let families: Vec<Family> =
             FAMILIES.iter().copied().filter(|family| family.name == FAMILY).collect();
         let kernels = Kernels::load(device, &families, ANY_HEAD_DIM)?;
-        Ok(Intake { kernels, workspace: Memory::new(device, 0)? })
+        let workspace = Memory::new(device, 0)?;
+        let (heads, reports) = (Pinned::new(device, 0)?, Pinned::new(device, 0)?);
+        Ok(Intake { kernels, workspace, heads, reports })
     }
 
     /// Takes tensors in, and waits until that is done. Nothing changes in `memory`, whose device is
@@ -166,9 +171,11 @@ impl Intake {
             unsafe { input.hash(&self.kernels, nodes, report + 4)? };
         }
 
-        let mut words = vec![0_u32; orders.len() * REPORT_WORDS];
-        // Behind this copy all of the work is done.
-        self.workspace.read(0, &mut words)?;
+        let count = orders.len() * REPORT_WORDS;
+        // SAFETY: they are read behind the end of all work, this copy included.
+        unsafe { self.workspace.read_later(&mut self.reports, count)? };
+        self.kernels.device().synchronize()?;
+        let words = self.reports[..count].to_vec();
         let elements = orders.iter().map(|order| (order.to, order.len())).collect();
         Ok(TakenIn { words, places: places.places, elements, converted })
     }
@@ -206,9 +213,21 @@ impl Intake {
             self.workspace = Memory::new(&device, 0)?;
             self.workspace = Memory::new(&device, workspace.bytes)?;
         }
+
         let mut bytes = vec![0_u8; orders.len() * REPORT_WORDS * 4];
         bytes.extend(orders.iter().flat_map(|order| &order.head));
-        self.workspace.write(0, &bytes)?;
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        let words = bytes.as_chunks().0;
+        if self.heads.len() < words.len() {
+            let (device, count) = (self.kernels.device(), words.len().next_power_of_two());
+            self.heads = Pinned::new(device, count)?;
+            self.reports = Pinned::new(device, count)?;
+        }
+        for (to, word) in self.heads.iter_mut().zip(words) {
+            *to = u32::from_ne_bytes(*word);
+        }
+        // SAFETY: they are changed again behind the end of this work, for which each call waits.
+        unsafe { self.workspace.write_later(&self.heads, words.len())? };
         Ok(workspace)
     }
 }

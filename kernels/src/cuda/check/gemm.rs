@@ -4,7 +4,7 @@ use super::elementwise::{HALF_UNIT, check_gated};
 use super::{Checker, dot};
 use crate::bf16::narrow;
 use crate::cuda::grid::gemm::{
-    self as grid, FEW_ROWS, SMALL_ROWS, SPREAD, SPREAD_GATED, SPREAD_NARROW, Spread,
+    self as grid, FEW_ROWS, PARTS, SMALL_ROWS, SPREAD, SPREAD_GATED, SPREAD_NARROW, Split, Spread,
 };
 use crate::cuda::{Arg, CudaError, Grid, Memory};
 
@@ -79,6 +79,18 @@ impl GemmCase {
         out.to_vec()
     }
 
+    /// All rows by the kernel whose blocks divide the depth, with the counters that it leaves.
+    fn parts(&self, checker: &Checker<'_>, split: Split) -> Result<(Vec<u8>, Vec<u32>), CudaError> {
+        let out = checker.poisoned(self.row_bytes() * self.m)?;
+        let sums = checker.poisoned(split.sums_bytes(self.n))?;
+        let arrived = checker.upload(&vec![0_u32; split.arrived_bytes(self.n) / 4])?;
+        let rest = [(&sums).into(), (&arrived).into(), split.depth.into()];
+        let args = [&self.args(&out, 0, self.m)[..], &rest].concat();
+        // SAFETY: operands and result are as large as the shape says.
+        unsafe { checker.kernels.launch(PARTS, split.grid(self.n), &args)? };
+        Ok((out.to_vec()?, arrived.to_vec()?))
+    }
+
     /// Compares a result with the reference.
     fn compare(&self, checker: &mut Checker<'_>, what: &str, found: &[u8], expected: &[f32]) {
         if self.f32_out {
@@ -127,7 +139,30 @@ pub(super) fn gemm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         let last = &found[found.len() - alone.len()..];
         checker.equal(&format!("{what}, a row alone"), &alone, last);
     }
+    parts(checker)?;
     speed(checker)
+}
+
+/// Checks the kernel whose blocks divide the depth against the reference, for one part and more;
+/// and that a row has the same bits beside others.
+fn parts(checker: &mut Checker<'_>) -> Result<(), CudaError> {
+    for (m, n, k, f32_out) in [(17, 33, 1160, true), (32, 64, 640, false), (20, 70, 136, true)] {
+        let (x, w) = (checker.random.halves(m * k, 1.0), checker.random.halves(n * k, 1.0));
+        let case = GemmCase { x: checker.upload(&x)?, w: checker.upload(&w)?, m, n, k, f32_out };
+        let expected = reference(&x, &w, k);
+        for most in [1, 2, 4] {
+            let split = Split::into(most, k);
+            let what = format!("{PARTS} {m}x{n}x{k} in {}", split.parts);
+            let (found, arrived) = case.parts(checker, split)?;
+            case.compare(checker, &what, &found, &expected);
+            checker.equal(&format!("{what}, counters"), &arrived, &vec![0; arrived.len()]);
+            let few =
+                GemmCase { x: checker.upload(&x[..k])?, w: checker.upload(&w)?, m: 1, ..case };
+            let (alone, _) = few.parts(checker, split)?;
+            checker.equal(&format!("{what}, a row alone"), &alone, &found[..alone.len()]);
+        }
+    }
+    Ok(())
 }
 
 /// Checks products with a gate against products without one and `silu_mul`, in shapes at the
@@ -207,6 +242,9 @@ fn speed(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         let few = FEW_ROWS.map(|few| (few.kernel, few.grid(m, n, processors)));
         time_products(checker, (m, n, k), few.into_iter().chain([("gemm", grid::gemm(m, n))]))?;
     }
+    for (m, n, k) in [(32, 1024, 2048), (32, 1024, 3072)] {
+        time_parts(checker, (m, n, k), Split::of([m, n, k], processors))?;
+    }
     let (m, n, k) = (4096, 4096, 4096);
     time_products(checker, (m, n, k), [("gemm", grid::gemm(m, n))].into_iter())
 }
@@ -227,4 +265,23 @@ fn time_products(
         })?;
     }
     Ok(())
+}
+
+/// Times one product whose depth is divided among blocks, if it is.
+fn time_parts(
+    checker: &mut Checker<'_>,
+    (m, n, k): (usize, usize, usize),
+    split: Option<Split>,
+) -> Result<(), CudaError> {
+    let Some(split) = split else { return Ok(()) };
+    let case = GemmCase::filled(checker, m, n, k)?;
+    let out = checker.poisoned(case.row_bytes() * m)?;
+    let sums = checker.poisoned(split.sums_bytes(n))?;
+    let arrived = checker.upload(&vec![0_u32; split.arrived_bytes(n) / 4])?;
+    let rest = [(&sums).into(), (&arrived).into(), split.depth.into()];
+    let args = [&case.args(&out, 0, m)[..], &rest].concat();
+    checker.time(&format!("{PARTS} {m}x{n}x{k}"), case.moved_bytes(), |kernels| {
+        // SAFETY: operands and result are as large as the shape says.
+        unsafe { kernels.launch(PARTS, split.grid(n), &args) }
+    })
 }

@@ -437,8 +437,20 @@ pub(super) fn sample(checker: &mut Checker<'_>) -> Result<(), CudaError> {
         }
         compare(checker, &format!("sample {vocab} ids"), &rows, stride)?;
     }
+    most_ids(checker)?;
     frequencies(checker, if is_real { 20_000 } else { 300 })?;
     speed(checker)
+}
+
+/// Checks the largest vocabulary with logits that have one weight and two values: sums of weights
+/// are the largest that there are.
+fn most_ids(checker: &mut Checker<'_>) -> Result<(), CudaError> {
+    let vocab = SampleParams::VOCAB_MAX;
+    let mut logits = vec![-1e-9; vocab];
+    logits[vocab / 2..].fill(0.0);
+    let seed = checker.random.bits();
+    let row = (logits, SampleParams { top_p: 0.25, seed, ..PLAIN });
+    compare(checker, "sample the most ids", &[row.into()], vocab)
 }
 
 /// Counts how often each id is drawn, with probabilities of all sizes.

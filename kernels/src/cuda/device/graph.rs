@@ -10,6 +10,8 @@ use crate::cuda::error::CudaError;
 pub(crate) struct Graph {
     device: Device,
     handle: sys::CUgraphExec,
+    /// True if the device may still run its launches.
+    may_run: bool,
 }
 
 // SAFETY: the driver's handles may be used from any thread.
@@ -49,21 +51,30 @@ impl Graph {
         // SAFETY: the recording was ended without an error, so the template is complete.
         let code = unsafe { sys::cuGraphInstantiateWithFlags(&mut handle, template, 0) };
         CudaError::check("cuGraphInstantiate", code)?;
-        Ok(Graph { device: device.clone(), handle })
+        Ok(Graph { device: device.clone(), handle, may_run: false })
     }
 
     /// Starts all recorded launches.
-    pub(crate) fn launch(&self) -> Result<(), CudaError> {
+    pub(crate) fn launch(&mut self) -> Result<(), CudaError> {
         self.device.bind()?;
+        self.may_run = true;
         // SAFETY: the owner of a graph keeps the memory that its launches use, or drops the graph.
         let code = unsafe { sys::cuGraphLaunch(self.handle, self.device.inner.stream) };
         CudaError::check("cuGraphLaunch", code)
+    }
+
+    /// Notes that all its launches are over, so that dropping it need not wait for the device.
+    pub(crate) fn note_end(&mut self) {
+        self.may_run = false;
     }
 }
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        self.device.synchronize().ok();
+        if self.may_run {
+            self.device.synchronize().ok();
+        }
+        self.device.bind().ok();
         // SAFETY: none of its launches runs any more, and it is destroyed once.
         let _ = unsafe { sys::cuGraphExecDestroy(self.handle) };
     }

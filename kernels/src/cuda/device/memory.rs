@@ -6,7 +6,7 @@ use std::ops::Range;
 use cudarc::driver::sys;
 
 use super::Device;
-use crate::cuda::error::CudaError;
+use crate::cuda::error::{CudaError, PINNING};
 
 /// A number that has the same bytes on the device and the host, and no invalid ones.
 pub trait Pod: Copy + Default + Send + 'static {}
@@ -205,13 +205,30 @@ impl Memory {
         from: &Pinned<T>,
         count: usize,
     ) -> Result<(), CudaError> {
-        let bytes = self.check(0, count.min(from.len) * size_of::<T>())?;
-        self.device.bind()?;
-        let stream = self.device.inner.stream;
+        // SAFETY: the caller promises the same.
+        unsafe { self.write_part_later(&self.device, 0, from, count) }
+    }
+
+    /// As [`Memory::write_later`], to byte `offset`, on the stream of `device`.
+    ///
+    /// # Errors
+    /// As for [`Memory::write_later`].
+    ///
+    /// # Safety
+    /// As for [`Memory::write_later`].
+    pub(super) unsafe fn write_part_later<T: Pod>(
+        &self,
+        device: &Device,
+        offset: usize,
+        from: &Pinned<T>,
+        count: usize,
+    ) -> Result<(), CudaError> {
+        let bytes = self.check(offset, count.min(from.len) * size_of::<T>())?;
+        device.bind()?;
+        let (to, stream) = (self.address + offset as u64, device.inner.stream);
         // SAFETY: both ranges lie within memories that live until the stream is done with them.
-        let code = unsafe {
-            sys::cuMemcpyHtoDAsync_v2(self.address, from.start.cast_const().cast(), bytes, stream)
-        };
+        let code =
+            unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.start.cast_const().cast(), bytes, stream) };
         CudaError::check("cuMemcpyHtoDAsync", code)
     }
 
@@ -286,7 +303,7 @@ impl<T: Pod> Pinned<T> {
         let mut start = std::ptr::null_mut();
         let bytes = (len * size_of::<T>()).max(1);
         // SAFETY: the driver writes an address.
-        CudaError::check("cuMemAllocHost", unsafe { sys::cuMemAllocHost_v2(&mut start, bytes) })?;
+        CudaError::check(PINNING, unsafe { sys::cuMemAllocHost_v2(&mut start, bytes) })?;
         // SAFETY: so many bytes are there, aligned for any number.
         unsafe { start.cast::<u8>().write_bytes(0, bytes) };
         Ok(Pinned { device: device.clone(), start: start.cast(), len, values: PhantomData })

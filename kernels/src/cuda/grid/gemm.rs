@@ -99,6 +99,58 @@ impl Spread {
     }
 }
 
+/// The kernel for products of 17 to 32 rows whose depth is divided among blocks.
+pub const PARTS: &str = "gemm_parts";
+/// The most rows of such a product.
+const PARTS_ROWS: usize = 32;
+/// The least depth of a part: the block of a slab that comes last reads the sums of all parts, which
+/// are 4 KiB for each, as are 64 of depth of its weights.
+const PART_DEPTH_MIN: usize = 512;
+/// The depth of a stage, of which that of a part is a multiple.
+const STAGE_DEPTH: usize = 128;
+
+/// The division of the depth of a product among blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Split {
+    /// Number of parts, none of them empty.
+    pub parts: usize,
+    /// The depth of a part; the last one may have less.
+    pub depth: usize,
+}
+
+impl Split {
+    /// The division of an `[m, n]` product of depth `k` into as many parts as there are
+    /// multiprocessors for each slab; `None` if that is one, or if there is no kernel for the rows.
+    pub fn of([m, n, k]: [usize; 3], processors: usize) -> Option<Split> {
+        let most = (processors / n.div_ceil(SLAB).max(1)).min(k / PART_DEPTH_MIN);
+        let has_kernel = m > SMALL_ROWS && m <= PARTS_ROWS;
+        (has_kernel && most > 1).then(|| Split::into(most, k))
+    }
+
+    /// The division of a depth into at most so many parts.
+    pub fn into(most: usize, k: usize) -> Split {
+        let depth = k.div_ceil(most).next_multiple_of(STAGE_DEPTH);
+        Split { parts: k.div_ceil(depth), depth }
+    }
+
+    /// Grid for a result of `n` columns.
+    pub fn grid(&self, n: usize) -> Grid {
+        let slabs = n.div_ceil(SLAB) as u32;
+        // The ring of `gemm_small_32`.
+        Grid { blocks: [slabs, self.parts as u32, 1], ..FEW_ROWS[1].grid(1, n, 1) }
+    }
+
+    /// Bytes of the sums of all parts.
+    pub fn sums_bytes(&self, n: usize) -> usize {
+        4 * n.div_ceil(SLAB) * self.parts * PARTS_ROWS * SLAB
+    }
+
+    /// Bytes of the counters of all slabs.
+    pub fn arrived_bytes(&self, n: usize) -> usize {
+        4 * n.div_ceil(SLAB)
+    }
+}
+
 /// Bytes of so many rows of 32 of depth in shared memory.
 fn block_bytes(rows: usize) -> usize {
     rows * 64 + 64
@@ -132,6 +184,20 @@ mod tests {
         assert_eq!(Spread::of(4096, 132), SPREAD);
         assert_eq!(Spread::of(1024, 132), SPREAD_NARROW);
         assert_eq!(SPREAD_NARROW.grid(1024, 132).blocks, [128, 1, 1]);
+    }
+
+    #[test]
+    fn narrow_products_of_32_rows_are_split_to_fill_the_device() {
+        // The products of Qwen3-0.6B behind attention and behind the gate.
+        assert_eq!(Split::of([32, 1024, 2048], 132), Some(Split { parts: 4, depth: 512 }));
+        assert_eq!(Split::of([17, 1024, 3072], 132), Some(Split { parts: 4, depth: 768 }));
+        // Wide ones, other numbers of rows, and a depth that is no use to divide.
+        for shape in [[32, 4096, 1024], [16, 1024, 2048], [33, 1024, 2048], [32, 1024, 1000]] {
+            assert_eq!(Split::of(shape, 132), None, "{shape:?}");
+        }
+        // No part is empty.
+        assert_eq!(Split::into(4, 640), Split { parts: 3, depth: 256 });
+        assert_eq!(Split::into(2, 2048).grid(1000).blocks, [32, 2, 1]);
     }
 
     #[test]

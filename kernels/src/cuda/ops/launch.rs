@@ -43,6 +43,13 @@ pub(crate) fn optional_pointer(buffer: Option<&CudaBuffer>) -> Arg {
     Arg::Pointer(buffer.map_or(0, |buffer| buffer.storage.address()))
 }
 
+/// A kernel with its grid and its arguments.
+struct KernelLaunch<'a> {
+    name: &'static str,
+    grid: Grid,
+    args: &'a [Arg],
+}
+
 impl Cuda {
     /// Padded counts of the running step.
     pub(crate) fn shape(&self) -> StepShape {
@@ -80,6 +87,18 @@ impl Cuda {
         })
     }
 
+    /// As [`Cuda::launch`], for a product of so many bytes of weights.
+    pub(crate) fn launch_product(
+        &self,
+        name: &'static str,
+        grid: Grid,
+        args: &[Arg],
+        bytes: usize,
+    ) -> Result<(), OpError> {
+        let cost = || kernel_cost(name, args, &self.plan, self.heads);
+        self.launch_kernel(&KernelLaunch { name, grid, args }, bytes, cost)
+    }
+
     /// As [`Cuda::launch`], for a kernel whose `cost` its arguments do not tell.
     pub(crate) fn launch_as(
         &self,
@@ -88,8 +107,19 @@ impl Cuda {
         args: &[Arg],
         cost: impl FnOnce() -> (String, usize),
     ) -> Result<(), OpError> {
+        self.launch_kernel(&KernelLaunch { name, grid, args }, 0, cost)
+    }
+
+    /// Launches a kernel that reads so many bytes of weights: early, if they are few.
+    fn launch_kernel(
+        &self,
+        launch: &KernelLaunch<'_>,
+        bytes: usize,
+        cost: impl FnOnce() -> (String, usize),
+    ) -> Result<(), OpError> {
+        let &KernelLaunch { name, grid, args } = launch;
         // Where prompts are computed, blocks that wait take the place of those that compute.
-        let is_early = self.variant.early && self.plan.records;
+        let is_early = bytes < self.variant.early_bytes && self.plan.records;
         // SAFETY: operations check shapes before they launch, indexes were checked before the step
         // began, and memory is freed in stream order behind the work that uses it. All kernels of
         // operations wait for the one in front.

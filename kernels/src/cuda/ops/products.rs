@@ -3,11 +3,12 @@
 use super::launch::{op_error, pointer};
 use crate::cuda::cublaslt::{ProductAddresses, ProductShape};
 use crate::cuda::element_type::ElementType;
-use crate::cuda::grid::gemm::{self, FewRows, SMALL_ROWS, SPREAD_GATED, Spread};
+use crate::cuda::grid::gemm::{self, FewRows, SMALL_ROWS, SPREAD_GATED, Split, Spread};
 use crate::cuda::kernels::{Arg, Grid};
 use crate::cuda::profiler::product_cost;
 use crate::cuda::step::Cuda;
-use crate::cuda::tensor::{CudaBuffer, CudaMatrix};
+use crate::cuda::tensor::{CudaBuffer, CudaMatrix, Storage};
+use crate::cuda::variant::ProductChoice;
 use crate::op::{OpError, check_len};
 
 impl Cuda {
@@ -20,15 +21,43 @@ impl Cuda {
     ) -> Result<(), OpError> {
         let shape = product_shape(x, w, out)?;
         out.resize(shape.m * shape.n).map_err(op_error("matmul"))?;
+        if let Some(split) = self.split_of(shape) {
+            return self.multiply_in_parts(shape, split, [out, x].map(|one| &one.storage), w);
+        }
         if self.multiply_by_library(shape, x, w, out)? {
             return Ok(());
         }
 
         let ProductShape { m, n, k, f32_out } = shape;
-        let (name, grid) = self.own_kernel(m, n);
+        let ((name, grid), bytes) = (self.own_kernel(m, n), 2 * n * k);
         let [out, x, w] = [&out.storage, &x.storage, &w.storage].map(pointer);
         let [m, n, k] = [m, n, k].map(Arg::from);
-        self.launch(name, grid, &[out, x, w, m, n, k, Arg::Int(f32_out.into())])
+        let args = [out, x, w, m, n, k, Arg::Int(f32_out.into())];
+        self.launch_product(name, grid, &args, bytes)
+    }
+
+    /// The parts in which blocks divide the depth of a product, if they do.
+    fn split_of(&self, ProductShape { m, n, k, .. }: ProductShape) -> Option<Split> {
+        let is_ours = self.variant.spread && self.variant.products != ProductChoice::Library;
+        let is_small = 2 * n * k < self.variant.split_bytes;
+        Split::of([m, n, k], self.device.processors()).filter(|_| is_ours && is_small)
+    }
+
+    /// Computes a product whose depth is divided among blocks.
+    fn multiply_in_parts(
+        &self,
+        shape: ProductShape,
+        split: Split,
+        [out, x]: [&Storage; 2],
+        w: &CudaMatrix,
+    ) -> Result<(), OpError> {
+        let ProductShape { m, n, k, f32_out } = shape;
+        let reserved = self.parts.borrow_mut().reserve(split.sums_bytes(n), split.arrived_bytes(n));
+        let [sums, arrived] = reserved.map_err(op_error("matmul"))?.map(Arg::Pointer);
+        let [out, x, w] = [out, x, &w.storage].map(pointer);
+        let [m, depth, f32_out] = [m, split.depth, usize::from(f32_out)].map(Arg::from);
+        let args = [out, x, w, m, n.into(), k.into(), f32_out, sums, arrived, depth];
+        self.launch_product(gemm::PARTS, split.grid(n), &args, 2 * n * k)
     }
 
     /// Computes [`crate::Ops::gated_matmul`] with one kernel, and returns true; or returns false
@@ -48,10 +77,10 @@ impl Cuda {
         out.resize(shape.m * width).map_err(op_error("gated_matmul"))?;
 
         let ProductShape { m, n, k, .. } = shape;
-        let (name, grid) = self.gated_kernel(m, n);
+        let ((name, grid), bytes) = (self.gated_kernel(m, n), 2 * n * k);
         let [out, x, w] = [&out.storage, &x.storage, &w.storage].map(pointer);
         let [m, n, k] = [m, n, k].map(Arg::from);
-        self.launch(name, grid, &[out, x, w, m, n, k])?;
+        self.launch_product(name, grid, &[out, x, w, m, n, k], bytes)?;
         Ok(true)
     }
 

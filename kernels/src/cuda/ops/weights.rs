@@ -99,9 +99,8 @@ impl Cuda {
             return Ok(());
         }
         let written = self.device.synchronize();
-        written
-            .and_then(|()| buffer.storage.memory().write(4 * start, values))
-            .map_err(op_error(op))
+        let to = (buffer.storage.memory(), 4 * start);
+        written.and_then(|()| self.ring.borrow_mut().write(to, values)).map_err(op_error(op))
     }
 
     /// Copies staged weights over the live ones, in stream order behind the steps that use those.

@@ -56,7 +56,7 @@ pub const FAMILIES: &[Family] = &[
         "attention/softmax" "attention/warpgroups"),
     family!("gemm": "base" "mma" "gate" "product/operands" "product/tile" "gemm"),
     family!("gemm_small": "base" "mma" "gate" "product/operands" "product/slab" "product/spread"
-        "gemm_small"),
+        "product/split" "gemm_small"),
     family!("recurrent": "base" "recurrent/spans" "recurrent/convolve" "recurrent/delta"
         "recurrent/norm"),
     family!("experts": "base" "experts/route" "experts/sort" "experts/combine"),

@@ -139,6 +139,11 @@ impl Draws {
         self.waiting.len() == STEPS
     }
 
+    /// Drops the tokens that were not taken. Their copies come before those of later steps.
+    pub(crate) fn drop_waiting(&mut self) {
+        self.waiting.clear();
+    }
+
     /// Waits for the tokens of the earliest step and takes them.
     pub(crate) fn take(&mut self) -> Result<Vec<Option<DrawnToken>>, CudaError> {
         let Some(step) = self.waiting.pop_front() else { return Ok(Vec::new()) };

@@ -7,7 +7,7 @@ use crate::update::tests::{file_of, tiny, variant};
 #[tokio::test]
 async fn a_start_without_room_is_one_line_and_leaves_nothing_behind() {
     let emulated = exclusive_gpu_async().await;
-    let mut n = 0;
+    let (mut n, mut made_up) = (0, 0);
     let engine = loop {
         n += 1;
         emulated.fail_allocation(n);
@@ -15,10 +15,13 @@ async fn a_start_without_room_is_one_line_and_leaves_nothing_behind() {
         let left = emulated.get("fail_allocation");
         emulated.fail_allocation(0);
         match loaded {
-            Ok(engine) => {
-                assert!(left > 0, "an allocation failed, and nobody was told");
-                break engine;
+            // The host takes a matrix that does not fit beside the memory that is made for it.
+            Ok(engine) if left == 0 => {
+                drop(engine);
+                made_up += 1;
+                assert_eq!(emulated.get("used"), 0, "allocation {n} leaves memory behind");
             }
+            Ok(engine) => break engine,
             Err(error) => {
                 let room = matches!(error, LoadError::GpuMemory { .. });
                 let text = error.to_string();
@@ -28,7 +31,7 @@ async fn a_start_without_room_is_one_line_and_leaves_nothing_behind() {
             }
         }
     };
-    assert!(n > 25, "{n} allocations make an engine");
+    assert!(n - made_up > 25 && made_up > 0, "{n} allocations make an engine, {made_up} need not");
     drop(engine);
     assert_eq!(emulated.get("used"), 0);
     assert_eq!(emulated.get("faults"), 0);

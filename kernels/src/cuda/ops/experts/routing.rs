@@ -173,6 +173,11 @@ impl CudaRouting {
         Ok(())
     }
 
+    /// Drops the experts that were not taken.
+    pub(crate) fn drop_waiting(&mut self) {
+        self.copies.waiting.clear();
+    }
+
     /// Waits for the earliest step whose experts were not taken, and appends those of its first
     /// `rows` rows: for each row those of all layers.
     pub(crate) fn take(&mut self, rows: usize, out: &mut Vec<u16>) -> Result<(), OpError> {

@@ -1,4 +1,4 @@
-//! The memory of broadcasts on the GPU, and what is done with the tensors in it.
+//! The memory of broadcasts, and of folders, on the GPU, and what is done with the tensors in it.
 //!
 //! Tensors stay where they arrived until they are placed. If the GPU has no room for them beside
 //! the next broadcast, everything that arrived so far moves to the host.
@@ -8,14 +8,13 @@ use std::sync::{Arc, Weak};
 use kernels::Placement;
 use kernels::cuda::{Arrival, ArrivedTensor, CudaError, Device, Intake, IntakeOrder, Memory};
 
-use super::device_error;
+use super::error::UpdateError;
+use super::incoming::device::DeviceTensor;
+use super::incoming::{IncomingTensor, IncomingWeights};
 use crate::bounds::FREE_PART;
-use crate::update::error::UpdateError;
-use crate::update::incoming::device::DeviceTensor;
-use crate::update::incoming::{IncomingTensor, IncomingWeights};
 
 /// The arrivals of a transport.
-pub(super) struct Arrivals {
+pub(crate) struct Arrivals {
     device: Device,
     /// Absent if there are no kernels for this GPU. The host then does their work.
     intake: Option<Intake>,
@@ -25,15 +24,20 @@ pub(super) struct Arrivals {
 
 impl Arrivals {
     /// Loads the kernels for tensors that arrive.
-    pub(super) fn new(device: &Device) -> Arrivals {
+    pub(crate) fn new(device: &Device) -> Arrivals {
         let intake = Intake::new(device).inspect_err(|error| {
-            tracing::info!(%error, "weights over NCCL are checked by the host");
+            tracing::info!(%error, "weights that arrive are checked by the host");
         });
         Arrivals { device: device.clone(), intake: intake.ok(), held: Vec::new() }
     }
 
+    /// True if the GPU takes tensors in by itself.
+    pub(crate) fn has_kernels(&self) -> bool {
+        self.intake.is_some()
+    }
+
     /// Allocates memory for a broadcast.
-    pub(super) fn memory(&mut self, bytes: usize) -> Result<Memory, CudaError> {
+    pub(crate) fn memory(&mut self, bytes: usize) -> Result<Memory, CudaError> {
         self.keep_free(bytes)?;
         match Memory::new(&self.device, bytes) {
             Err(CudaError::Memory { .. }) if self.make_room()? => Memory::new(&self.device, bytes),
@@ -43,7 +47,7 @@ impl Arrivals {
 
     /// Hands over the tensors of one broadcast: where they are if `home` is the device and it has
     /// room for their conversion, else on the host.
-    pub(super) fn hand_over(
+    pub(crate) fn hand_over(
         &mut self,
         memory: Memory,
         tensors: &[DeviceTensor<'_>],
@@ -88,12 +92,13 @@ impl Arrivals {
         match taken {
             Ok(taken) => Ok(Ok(taken.keep(memory))),
             Err(CudaError::Memory { .. }) => Ok(Err(memory)),
+            Err(error) if error.is_of_pinning() => Ok(Err(memory)),
             Err(error) => Err(error),
         }
     }
 
     /// Forgets arrivals that were placed or dropped.
-    pub(super) fn forget_gone(&mut self) {
+    pub(crate) fn forget_gone(&mut self) {
         self.held.retain(|arrival| arrival.strong_count() > 0);
     }
 
@@ -123,6 +128,10 @@ impl Arrivals {
     }
 }
 
+fn device_error(error: CudaError) -> UpdateError {
+    UpdateError::Device(error.to_string())
+}
+
 /// Moves all that arrived to the host. Returns false if there was nothing on the GPU.
 fn make_room(held: &mut Vec<Weak<Arrival>>) -> Result<bool, CudaError> {
     let mut bytes = 0;
@@ -132,7 +141,7 @@ fn make_room(held: &mut Vec<Weak<Arrival>>) -> Result<bool, CudaError> {
     if bytes > 0 {
         tracing::info!(
             bytes,
-            "weights that arrived over NCCL wait in the machine's memory: the GPU has no room"
+            "weights that arrived wait in the machine's memory: the GPU has no room"
         );
     }
     Ok(bytes > 0)
