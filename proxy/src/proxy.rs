@@ -46,6 +46,8 @@ pub struct Proxy {
     pub(crate) reading_room: Arc<AccountRoom>,
     /// Reads back what calls go on from.
     pub(crate) read_back: ReadBack,
+    /// Longest reply that is recorded, in bytes.
+    reply_bytes_max: usize,
     /// Bounds the calls in flight.
     call_permits: Arc<Semaphore>,
     pub(crate) open_attempts: OpenAttempts,
@@ -132,6 +134,9 @@ impl Proxy {
         let bytes_max = (config.memory_bytes_max / ATTEMPT_MEMORY_PART).max(ATTEMPT_BYTES_MIN);
         let attempt_bytes_max = Some(bytes_max);
         store.set_limits(Limits { budget: config.budget, attempt_bytes_max }).await?;
+        // A longer reply would be read by nobody, and its record is copied while it is written.
+        let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+        let reply_bytes_max = config.reply_bytes_max.min(bytes_max);
         let paths = PathMemory::new(config.continues, &memory);
         for (attempt, mode) in wishes.continues {
             paths.set_mode(attempt, mode);
@@ -142,6 +147,7 @@ impl Proxy {
         }
         Ok(Self {
             fleet: Arc::new(fleet),
+            reply_bytes_max,
             call_permits: Arc::new(Semaphore::new(config.calls_at_once())),
             memory,
             read_back: ReadBack::new(&store, &reading_room),
@@ -281,7 +287,7 @@ impl Proxy {
             paths: &self.paths,
             mask: &self.mask,
             memory: &self.memory,
-            reply_bytes_max: self.config.reply_bytes_max,
+            reply_bytes_max: self.reply_bytes_max,
             names_call: self.config.call_id_header,
         }
     }
