@@ -126,15 +126,29 @@ impl MemoryLease {
             return Ok(());
         }
         let wanted = rounded(bytes);
-        let account = &self.account;
-        let room = account.part(MEMORY_ADMIT_SHARE);
-        let others = account.held.load(Ordering::Relaxed).saturating_sub(self.charged);
-        if others.saturating_add(wanted) > room {
-            account.count_shed();
+        if !self.has_room(wanted) {
+            self.account.count_shed();
             return Err(MemoryFull);
         }
         self.charge(wanted);
         Ok(())
+    }
+
+    /// Waits until a call under way may hold `bytes` in all, as a new one would have to.
+    ///
+    /// # Errors
+    /// [`MemoryFull`] if the account has no room for it until then.
+    pub async fn admit_until(&mut self, bytes: usize, until: Instant) -> Result<(), MemoryFull> {
+        while !self.has_room(rounded(bytes as u64)) && Instant::now() < until {
+            tokio::time::sleep(MEMORY_POLL_WAIT).await;
+        }
+        self.admit(bytes)
+    }
+
+    /// True if a new call may hold `bytes`.
+    fn has_room(&self, bytes: u64) -> bool {
+        let others = self.account.held.load(Ordering::Relaxed).saturating_sub(self.charged);
+        others.saturating_add(bytes) <= self.account.part(MEMORY_ADMIT_SHARE)
     }
 
     /// True if the account has no room for this reply, which then waits for at most

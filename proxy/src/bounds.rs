@@ -225,3 +225,13 @@ pub(crate) const READING_PIECE_BYTES: u64 = 64 << 10;
 pub(crate) const ATTEMPT_MEMORY_PART: u64 = 12;
 /// Bytes that the calls of an attempt may hold in any case.
 pub(crate) const ATTEMPT_BYTES_MIN: u64 = 32 << 20;
+/// Longest wait of a call for the memory in which it reads back what it goes on from.
+pub(crate) const READ_BACK_WAIT: Duration = Duration::from_secs(5);
+/// Copies of the longest body of an attempt that a call makes when it reads the attempt back: its
+/// bytes, those of the two before it, and its values.
+pub(crate) const READ_BACK_COPIES: u64 = 4;
+/// Copies of the turns before a request: their bytes, their values, the request that holds them, and
+/// the one for the upstream.
+pub(crate) const HISTORY_COPIES: usize = 4;
+/// Copies of a reply that is given again: its bytes, its pieces, and what is recorded of them.
+pub(crate) const GIVEN_COPIES: usize = 3;

@@ -7,7 +7,7 @@ use http::memory::MemoryFull;
 use http::path::target::Ambiguity;
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Response, StatusCode};
-use store::CommitError;
+use store::{CommitError, SnapshotError};
 use thiserror::Error;
 use wire::StatePlace;
 
@@ -87,6 +87,15 @@ pub(crate) enum CallError {
     ForeignState(StatePlace),
     #[error("what the request names by its id cannot be looked up; try again in a second")]
     StateUnread,
+    #[error(
+        "too much memory is in use to read back what the call goes on from; try again in a second"
+    )]
+    NoRoomToRead,
+    #[error(
+        "what is recorded of this attempt is too long to be read back here ({0}); send the whole \
+         conversation instead"
+    )]
+    TooLongToRead(String),
     #[error("sampling parameters are forced here, and the body is no JSON object that they fit in")]
     NotForced,
     #[error("WebSocket is not recorded on this route; use POST")]
@@ -159,6 +168,15 @@ impl From<MemoryFull> for CallError {
 }
 
 impl CallError {
+    /// The error of a call whose recorded past cannot be read back.
+    pub(crate) fn unread(error: &SnapshotError) -> Self {
+        match error {
+            SnapshotError::RoomTaken => Self::NoRoomToRead,
+            SnapshotError::TooLarge { .. } => Self::TooLongToRead(error.to_string()),
+            _ => Self::StateUnread,
+        }
+    }
+
     /// The HTTP status, chosen so that an SDK retries or stops as it should.
     pub(crate) fn status(&self) -> StatusCode {
         match self {
@@ -191,9 +209,12 @@ impl CallError {
             | Self::Broken(_)
             | Self::ReplyTooLong(_)
             | Self::ReplyTooDense(_) => StatusCode::BAD_GATEWAY,
-            Self::Overloaded | Self::NoEngine(_) | Self::NotAdmitted(_) | Self::StateUnread => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::Overloaded
+            | Self::NoEngine(_)
+            | Self::NotAdmitted(_)
+            | Self::NoRoomToRead
+            | Self::StateUnread => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooLongToRead(_) => StatusCode::INSUFFICIENT_STORAGE,
             Self::Cancelled | Self::Replayed(_) => StatusCode::CONFLICT,
             Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Unrecorded(error) => status_of_unrecorded(error),
@@ -229,12 +250,12 @@ impl CallError {
             | Self::Broken(_)
             | Self::ReplyTooLong(_)
             | Self::ReplyTooDense(_) => "upstream_error",
-            Self::Overloaded | Self::NotAdmitted(_) => "overloaded_error",
+            Self::Overloaded | Self::NotAdmitted(_) | Self::NoRoomToRead => "overloaded_error",
             Self::Cancelled | Self::Unrecorded(CommitError::Closed(..)) => "episode_closed",
             Self::Unrecorded(CommitError::Spent(..)) => "budget_spent",
             Self::Unrecorded(CommitError::Full(_)) => "attempt_full",
             Self::Replayed(_) => "replay_differs",
-            Self::Panicked | Self::StateUnread => "recorder_error",
+            Self::Panicked | Self::StateUnread | Self::TooLongToRead(_) => "recorder_error",
             Self::Unrecorded(error) if status_of_unrecorded(error).is_server_error() => {
                 "recorder_error"
             }
@@ -254,11 +275,17 @@ impl CallError {
         let mut response = Response::new(full(Bytes::from(body)));
         *response.status_mut() = status;
         set_error_headers(response.headers_mut());
-        if matches!(status, StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS) {
+        if matches!(
+            status,
+            StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS | StatusCode::INSUFFICIENT_STORAGE
+        ) {
             // SDKs retry these by default; a closed episode stays closed, and a budget spent.
             response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
         }
-        if matches!(self, Self::Overloaded | Self::NoEngine(_) | Self::StateUnread) {
+        if matches!(
+            self,
+            Self::Overloaded | Self::NoEngine(_) | Self::NoRoomToRead | Self::StateUnread
+        ) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         if matches!(self, Self::NotAdmitted(_)) {
@@ -284,6 +311,8 @@ impl CallError {
             | Self::Body(BodyError::TooLong(_) | BodyError::TooSlow(_))
             | Self::ForeignState(_)
             | Self::StateUnread
+            | Self::NoRoomToRead
+            | Self::TooLongToRead(_)
             | Self::Replayed(_)
             | Self::InBackground
             | Self::Unrecordable => Outcome::Refused,

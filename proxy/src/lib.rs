@@ -26,6 +26,7 @@ mod fleet;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod proxy;
+mod reading_room;
 mod record;
 mod recorder;
 mod replay;

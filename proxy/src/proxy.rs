@@ -22,12 +22,12 @@ use crate::config::{Config, InvalidSetting};
 use crate::error::CallError;
 use crate::fleet::health;
 use crate::fleet::members::{ChangeError, Fleet};
+use crate::reading_room::{AccountRoom, ReadBack};
 use crate::record::admission::Admission;
 use crate::record::attempts::OpenAttempts;
 use crate::record::experts::ExpertPrompts;
 use crate::record::mask::KeyMask;
 use crate::record::paths::PathMemory;
-use crate::record::reading_room::AccountRoom;
 use crate::record::services::RecordingServices;
 use crate::record::tracker::CallTracker;
 use crate::replay::answer::ReplayServices;
@@ -44,6 +44,10 @@ pub struct Proxy {
     pub(crate) memory: Arc<MemoryAccount>,
     /// The memory of those who read the recording.
     pub(crate) reading_room: Arc<AccountRoom>,
+    /// Reads back what calls go on from.
+    pub(crate) read_back: ReadBack,
+    /// Longest reply that is recorded, in bytes.
+    reply_bytes_max: usize,
     /// Bounds the calls in flight.
     call_permits: Arc<Semaphore>,
     pub(crate) open_attempts: OpenAttempts,
@@ -130,6 +134,9 @@ impl Proxy {
         let bytes_max = (config.memory_bytes_max / ATTEMPT_MEMORY_PART).max(ATTEMPT_BYTES_MIN);
         let attempt_bytes_max = Some(bytes_max);
         store.set_limits(Limits { budget: config.budget, attempt_bytes_max }).await?;
+        // A longer reply would be read by nobody, and its record is copied while it is written.
+        let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+        let reply_bytes_max = config.reply_bytes_max.min(bytes_max);
         let paths = PathMemory::new(config.continues, &memory);
         for (attempt, mode) in wishes.continues {
             paths.set_mode(attempt, mode);
@@ -140,8 +147,10 @@ impl Proxy {
         }
         Ok(Self {
             fleet: Arc::new(fleet),
+            reply_bytes_max,
             call_permits: Arc::new(Semaphore::new(config.calls_at_once())),
             memory,
+            read_back: ReadBack::new(&store, &reading_room),
             reading_room,
             default_force: Arc::new(config.force.clone()),
             paths,
@@ -247,7 +256,9 @@ impl Proxy {
     ) -> Result<(), CallError> {
         let is_open = self.config.allow_foreign_state || !wire::names_state(path);
         match request.filter(|_| !is_open) {
-            Some(request) => self.tags.responses.check_named(&self.store, attempt, request).await,
+            Some(request) => {
+                self.tags.responses.check_named(&self.read_back, attempt, request).await
+            }
             None => Ok(()),
         }
     }
@@ -269,13 +280,14 @@ impl Proxy {
     pub(crate) fn recording(&self) -> RecordingServices<'_> {
         RecordingServices {
             store: &self.store,
+            read_back: &self.read_back,
             tags: &self.tags,
             tracker: &self.tracker,
             expert_prompts: &self.expert_prompts,
             paths: &self.paths,
             mask: &self.mask,
             memory: &self.memory,
-            reply_bytes_max: self.config.reply_bytes_max,
+            reply_bytes_max: self.reply_bytes_max,
             names_call: self.config.call_id_header,
         }
     }
@@ -284,14 +296,9 @@ impl Proxy {
     pub(crate) fn replaying(&self) -> ReplayServices<'_> {
         ReplayServices {
             decks: &self.decks,
-            store: &self.store,
-            room: &self.reading_room,
+            read_back: &self.read_back,
             has_upstream: self.config.has_upstream,
         }
-    }
-
-    pub(crate) fn store(&self) -> &Store {
-        &self.store
     }
 
     /// Sampling parameters for the calls of an attempt.

@@ -8,7 +8,6 @@ pub(crate) mod experts;
 pub(crate) mod mask;
 pub(crate) mod open_call;
 pub(crate) mod paths;
-pub(crate) mod reading_room;
 pub(crate) mod recording;
 pub(crate) mod services;
 pub(crate) mod tracker;

@@ -29,6 +29,7 @@ use crate::replay::answer::{self as replay, ReplayAnswer};
 use crate::reply::late::late_reply;
 use crate::reply::masked::masked;
 use crate::reply::relay::{self, ReplyReceiver};
+use crate::tag::responses::History;
 use crate::tag::{self, RequestTag};
 use crate::upstream::exchange::AgentRequest;
 use crate::upstream::plan::{PlanInput, cache_scope};
@@ -129,10 +130,13 @@ async fn call(
         ReplayAnswer::Given(reply) => return Ok(reply),
         ReplayAnswer::Live(call) => *call,
     };
-    let history = proxy.tags.responses.history(proxy.store(), &attempt, route, request).await;
+    let history = match history(proxy, &attempt, route, request).await {
+        Ok(history) => history,
+        Err(unread) => return Err(call.fail(unread).await),
+    };
 
     // The engine that has the thread's prefix gets the call, rewritten for its dialect.
-    let history = history.as_ref();
+    let history = history.as_ref().map(|history| &history.request);
     let thread = Thread::new(&attempt, &lineage, route, history.or(request));
     let cache_scope = cache_scope.as_ref();
     let input = PlanInput { route, path: &path, request, history, force: &force, cache_scope };
@@ -147,6 +151,17 @@ async fn call(
 
     // No byte of the reply leaves before the start record is on disk.
     relay::relay(reply, rewrite, call, ReplyReceiver::new(route, codings, proxy.config())).await
+}
+
+/// The request with the conversation that it continues before it, if the server lacks it.
+async fn history(
+    proxy: &Proxy,
+    attempt: &AttemptId,
+    route: Route,
+    request: Option<&wire::Request>,
+) -> Result<Option<History>, CallError> {
+    let Some(request) = request else { return Ok(None) };
+    proxy.tags.responses.history(&proxy.read_back, attempt, route, request).await
 }
 
 /// Begins a call: its start record is queued. An attempt that this process does not know to be open

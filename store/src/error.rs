@@ -179,6 +179,9 @@ pub enum SnapshotError {
          it from the store"
     )]
     NotInSegment(String, i64),
+    /// Others have the memory that the calls of an attempt take, and the reader waits no longer.
+    #[error("too much memory is in use; try again in a second")]
+    RoomTaken,
     /// The database does not take a question in SQL.
     #[error("the store does not take this question: {0}")]
     Question(String),

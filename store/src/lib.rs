@@ -81,7 +81,7 @@ pub use maintenance::segments::{SealOptions, SegmentError};
 pub use snapshot::Snapshot;
 pub use snapshot::catalog::{CatalogEntry, CatalogError, EntryKind, SegmentFolder};
 pub use snapshot::portion::{Portion, Scope, WeighedPart};
-pub use snapshot::room::{Loan, ReadingRoom};
+pub use snapshot::room::{Lending, Loan, NoRoom, ReadingRoom};
 pub use snapshot::summary::EpisodeSummary;
 pub use types::{
     Announcement, ApiKeyRecord, AttemptRecord, Budget, Durability, Limits, OpenedKey, Selection,

@@ -19,7 +19,7 @@ use crate::error::SnapshotError;
 use crate::location::Location;
 use crate::open;
 use crate::snapshot::condition::Condition;
-use crate::snapshot::room::{Loan, ReadingRoom};
+use crate::snapshot::room::{COPIES, Loan, ReadingRoom};
 use crate::snapshot::rows::{annotation_of, episode_of, reward_of};
 use crate::snapshot::sealed::{CallsHolder, OpenSegments, StorePart};
 use crate::types::{AttemptRecord, Selection};
@@ -66,6 +66,8 @@ pub struct Snapshot {
     loans: Vec<Loan>,
     /// Copies of what is new in an attempt for which memory is borrowed with its calls.
     log_copies: u64,
+    /// Copies of the longest body of an attempt, likewise.
+    body_copies: u64,
 }
 
 impl Snapshot {
@@ -95,7 +97,8 @@ impl Snapshot {
         // The transaction stays open as long as the snapshot: it is what fixes the moment.
         connection.begin_snapshot().await?;
         let (own, segments) = (StorePart::new(connection), OpenSegments::default());
-        Ok(Self { own, segments, room: None, loans: Vec::new(), log_copies: 0 })
+        let (loans, body_copies) = (Vec::new(), COPIES);
+        Ok(Self { own, segments, room: None, loans, log_copies: 0, body_copies })
     }
 
     pub(crate) fn connection(&mut self) -> &mut StoreConnection {

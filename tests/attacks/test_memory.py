@@ -1,8 +1,10 @@
 """The memory of all calls together: its ceiling, and what one agent or reply can hold of it."""
 
 import json
+import os
 import socket
 import time
+import zlib
 
 import costs
 import harness
@@ -200,6 +202,54 @@ def test_replies_beyond_the_ceiling_are_whole_for_agents_and_capped_in_the_recor
     (row,) = hostile.rows(proxy, "SELECT outcome FROM calls")
     assert row["outcome"] == "capped" and hostile.is_clean(proxy)
     assert cost.mib < 48, cost
+
+
+def endless(form, mib, is_coded):
+    """An answer to calls for embeddings: `mib` MiB as one document or as a stream, of which little
+    shrinks, in gzip or as it is. Other calls get a reply."""
+    block = os.urandom(MIB // 2).hex().encode()
+    kind, start, end = {
+        "document": ("application/json", b'{"data":"', b'"}'),
+        "stream": ("text/event-stream", b"", DONE),
+    }[form]
+    part = block if form == "document" else b"data: " + block + b"\n\n"
+    coding = "content-encoding: gzip\r\n" if is_coded else ""
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\n{coding}connection: close"
+
+    def answer(request):
+        if "embeddings" not in request.path:
+            yield hostile.reply(hostile.REPLY, headers=[("connection", "close")])
+            raise ConnectionError
+        yield head.encode() + http1.HEAD_END
+        # Not compressed: it is as long, and costs the test nothing.
+        coder = zlib.compressobj(0, wbits=31)
+        code = coder.compress if is_coded else lambda piece: piece
+        for piece in [start, *[part] * mib, end]:
+            yield code(piece)
+        yield coder.flush() if is_coded else b""
+        raise ConnectionError
+
+    return answer
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("is_coded", [False, True], ids=["plain", "gzip"])
+@pytest.mark.parametrize("form", ["document", "stream"])
+def test_a_reply_of_many_times_what_is_kept_of_it_stays_below_the_ceiling(serve, form, is_coded):
+    mib, ceiling = 400, 160
+    answer = endless(form, mib, is_coded)
+    proxy = serve("--dialect", "vllm", "--memory-max", f"{ceiling}MiB", answer=answer)
+    with Cost(proxy) as cost:
+        line = Open(proxy, call("/e/a/v1/embeddings", hostile.BODY))
+        received, statuses = 0, set()
+        while piece := line._line.recv(1 << 20):
+            received += len(piece)
+            if received > len(statuses) * 100 * MIB:
+                statuses |= {(len(statuses), hostile.post(proxy, "/e/b" + hostile.CHAT).status)}
+    assert received > mib * MIB and {status for _, status in statuses} == {200}, statuses
+    assert cost.mib < ceiling, cost
+    (row,) = hostile.rows(proxy, "SELECT outcome FROM calls WHERE path = '/v1/embeddings'")
+    assert row["outcome"] == "capped" and hostile.is_clean(proxy)
 
 
 def test_streams_that_were_relayed_leave_no_memory_behind(serve):

@@ -1,7 +1,7 @@
 //! Conversations that go on from a response by its id, with responses that were chat replies.
 
 use bytes::Bytes;
-use episode::{Call, Route};
+use episode::{Call, Outcome, Route};
 use kit::{Step, Upstream, World, exchange, post, start_engine, tape};
 use proxy::Config;
 use serde_json::{Value, json};
@@ -98,6 +98,30 @@ async fn a_response_is_known_after_a_restart_and_to_its_episode_alone() {
     let own: Vec<&Call> = calls.iter().filter(|call| call.begun.path == "/v1/responses").collect();
     let ((prompt, sampled), (next, _)) = (ids(own[0]), ids(own[1]));
     assert!(next.starts_with(&[prompt, sampled].concat()));
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_whose_recording_is_too_long_to_be_read_back_is_not_asked_for() {
+    let engine = start_engine().await;
+    let config = Config::new(format!("http://{engine}").parse().unwrap());
+    let world = World::start_with(config.clone()).await;
+    let mut last = post(world.data, PATH, &body(json!(QUESTION), None, false).to_string()).await;
+    for _ in 0..9 {
+        last = post(world.data, PATH, &body(json!(QUESTION), None, false).to_string()).await;
+    }
+    let folder = world.stop().await;
+
+    // Readers have 64 KiB, and each body counts for 4.
+    let narrow = Config { memory_bytes_max: 192 << 10, ..config };
+    let world = World::start_in(folder, narrow).await;
+    let next = body(result(&last.body), Some(&id(&last.body)), false).to_string();
+    let refused = post(world.data, PATH, &next).await;
+    assert_eq!(refused.status, 507, "{}", refused.text());
+    assert_eq!(refused.header("x-should-retry"), Some("false"));
+    assert!(refused.text().contains("send the whole conversation"), "{}", refused.text());
+    let calls = world.calls().await;
+    assert_eq!(calls.last().unwrap().ended.as_ref().unwrap().outcome, Outcome::Refused);
     world.stop().await;
 }
 

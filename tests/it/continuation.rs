@@ -163,6 +163,25 @@ async fn a_restart_goes_on_from_the_store() {
 }
 
 #[tokio::test]
+async fn what_takes_too_much_memory_to_be_read_back_is_left_to_the_server() {
+    let server = engine().await;
+    let world = World::start_with(config(server)).await;
+    let mut agent = Agent::new("/e/a/v1/chat/completions");
+    for _ in 0..9 {
+        agent.say(world.data, json!({})).await;
+    }
+    let folder = world.stop().await;
+    // Readers have 64 KiB, and each body counts for 4.
+    let narrow = Config { memory_bytes_max: 192 << 10, ..config(server) };
+    let world = World::start_in(folder, narrow).await;
+    agent.say(world.data, json!({})).await;
+    let calls = world.calls().await;
+    let continued = ended(calls.last().unwrap()).continued.unwrap();
+    assert_eq!(continued, Continued { tokens: 0, reason: Some(ContinueReason::NotRead) });
+    world.stop().await;
+}
+
+#[tokio::test]
 async fn an_answer_that_was_edited_is_left_to_the_server() {
     let server = engine().await;
     let world = World::start_with(config(server)).await;

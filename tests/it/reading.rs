@@ -1,13 +1,12 @@
 //! What people read of a recording: the viewer on what the real engine and the proxy recorded.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use exporter::health_of;
 use kit::{World, post, start_engine};
 use serde_json::{Value, json};
-use store::{Loan, ReadingRoom, Selection};
+use store::{Lending, Loan, NoRoom, ReadingRoom, Selection};
 use viewer::{Answer, EventReader, TokenTexts, View, ViewError, Viewer};
 
 /// The tokenizer of the engine's model.
@@ -300,10 +299,10 @@ impl ReadingRoom for RoomFor {
         1 << 30
     }
 
-    fn lend(&self, _: u64) -> Pin<Box<dyn Future<Output = Option<Loan>> + Send + '_>> {
+    fn lend(&self, _: u64) -> Lending<'_> {
         let left = self.0.load(Ordering::Relaxed);
         self.0.store(left.saturating_sub(1), Ordering::Relaxed);
-        Box::pin(async move { (left > 0).then(|| Box::new(()) as Loan) })
+        Box::pin(async move { (left > 0).then(|| Box::new(()) as Loan).ok_or(NoRoom::TooLarge) })
     }
 }
 

@@ -49,6 +49,9 @@ words! {
         NotSupported = "not_supported",
         /// The upstream did not answer in time how it encodes the messages.
         NotAnswered = "not_answered",
+        /// The recorded answers could not be read back: the store failed, or they take more memory
+        /// than there was.
+        NotRead = "not_read",
     }
 }
 

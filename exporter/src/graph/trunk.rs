@@ -49,12 +49,11 @@ pub(crate) async fn trunk(
 
 #[cfg(test)]
 mod tests {
-    use std::pin::Pin;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use episode::{CallEnd, Replay, ReplayMode, Tag, TagSource};
-    use store::{Announcement, Budget, Durability, Loan, ReadingRoom, Store};
+    use store::{Announcement, Budget, Durability, Lending, Loan, ReadingRoom, Store};
 
     use super::*;
     use crate::graph::scan::scan;
@@ -77,11 +76,11 @@ mod tests {
             u64::MAX
         }
 
-        fn lend(&self, _: u64) -> Pin<Box<dyn Future<Output = Option<Loan>> + Send + '_>> {
+        fn lend(&self, _: u64) -> Lending<'_> {
             let before = self.0.fetch_add(1, Ordering::Relaxed);
             assert_eq!(before, 0, "it would wait for itself");
             let loan: Loan = Box::new(Lent(Arc::clone(&self.0)));
-            Box::pin(async move { Some(loan) })
+            Box::pin(async move { Ok(loan) })
         }
     }
 

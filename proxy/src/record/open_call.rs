@@ -168,7 +168,7 @@ impl OpenCall {
         services.mask.hide_in_start(&mut start);
         let recording = Recording::new(start.call_id, start.route, services.reply_bytes_max);
         let paths = match start.route.generates() {
-            true => CallPaths::of(services.paths, &attempt, services.store),
+            true => CallPaths::of(services.paths, &attempt, services.read_back),
             false => None,
         };
 
@@ -484,6 +484,7 @@ mod tests {
     use super::*;
     use crate::config::continue_mode::ContinueMode;
     use crate::config::episode_prefix::EpisodePrefix;
+    use crate::reading_room::{AccountRoom, ReadBack};
     use crate::record::paths::PathMemory;
     use crate::tag::api_key::KeySigner;
 
@@ -516,6 +517,7 @@ mod tests {
     /// The services of a recording into `store`, without an account of memory that could be full.
     struct Services {
         store: Store,
+        read_back: ReadBack,
         tags: Arc<TagContext>,
         tracker: Arc<CallTracker>,
         expert_prompts: Arc<ExpertPrompts>,
@@ -530,7 +532,9 @@ mod tests {
             let (store, writer) = Store::open(at.as_path(), Durability::Process).await.unwrap();
             let memory = Arc::new(MemoryAccount::new(u64::MAX));
             let signer = KeySigner::open(None, None).unwrap();
+            let room = Arc::new(AccountRoom::new(&memory));
             let services = Self {
+                read_back: ReadBack::new(&store, &room),
                 store,
                 tags: Arc::new(TagContext::new(signer, EpisodePrefix::default())),
                 tracker: Arc::default(),
@@ -543,10 +547,12 @@ mod tests {
         }
 
         fn borrowed(&self) -> RecordingServices<'_> {
-            let Self { store, tags, tracker, expert_prompts, paths, mask, memory } = self;
+            let Self { store, read_back, tags, tracker, expert_prompts, paths, mask, memory } =
+                self;
             let (reply_bytes_max, names_call) = (1 << 20, false);
             RecordingServices {
                 store,
+                read_back,
                 tags,
                 tracker,
                 expert_prompts,

@@ -12,11 +12,12 @@ use std::time::Instant;
 
 use episode::{AttemptId, Call, CallEnd, Choice};
 use http::memory::{MemoryAccount, MemoryLease};
-use store::{Selection, SnapshotError, Store};
+use store::{Selection, SnapshotError};
 use template::continuation::{HistoryRule, ReplyMemory, TokenChain};
 
 use crate::bounds::{PATH_BYTES_MAX, PATHS_WAITING_MAX};
 use crate::config::continue_mode::ContinueMode;
+use crate::reading_room::ReadBack;
 
 /// The paths of all attempts.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ pub(crate) struct AttemptPaths {
     /// Those whose text is known.
     pub(crate) memory: ReplyMemory,
     /// Those whose text is looked for when the next call comes.
-    waiting: Mutex<VecDeque<RecordedPath>>,
+    waiting: Mutex<WaitingPaths>,
     /// Held while texts are looked for, so that no call passes by its parent.
     pub(crate) reading: tokio::sync::Mutex<()>,
     /// True once the calls in the store are among them.
@@ -52,6 +53,15 @@ pub(crate) struct AttemptPaths {
     /// True if the text of one of them could not be known.
     pub(crate) has_unknown_texts: AtomicBool,
     charge: Mutex<Charge>,
+    /// The most bytes of paths that wait.
+    bytes_max: usize,
+}
+
+/// Paths whose text is looked for, the oldest first, and their bytes.
+#[derive(Debug, Default)]
+struct WaitingPaths {
+    paths: VecDeque<RecordedPath>,
+    bytes: usize,
 }
 
 /// The bytes that the paths of an attempt are charged with.
@@ -85,33 +95,35 @@ pub(crate) enum PathPrompt {
 pub(crate) struct CallPaths {
     pub(crate) attempt: Arc<AttemptPaths>,
     id: AttemptId,
-    store: Store,
+    read_back: ReadBack,
     /// True if the attempt was announced so.
     pub(crate) is_announced: bool,
 }
 
 impl CallPaths {
     /// Those of an attempt, if its prompts are sent as ids.
-    pub(crate) fn of(memory: &PathMemory, id: &AttemptId, store: &Store) -> Option<Self> {
+    pub(crate) fn of(memory: &PathMemory, id: &AttemptId, read_back: &ReadBack) -> Option<Self> {
         let is_announced = lock(&memory.modes).contains_key(id);
-        Some(Self { attempt: memory.of(id)?, id: id.clone(), store: store.clone(), is_announced })
+        let (attempt, read_back) = (memory.of(id)?, read_back.clone());
+        Some(Self { attempt, id: id.clone(), read_back, is_announced })
     }
 
     /// Adds the calls of the attempt that are in the store, once: this process may not have seen
     /// them, or may have forgotten them.
     ///
     /// # Errors
-    /// [`SnapshotError`] if the store cannot be read.
+    /// [`SnapshotError`] if the store cannot be read, or there is no memory for its calls.
     pub(crate) async fn load(&self) -> Result<(), SnapshotError> {
         if self.attempt.is_loaded.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let mut snapshot = self.store.snapshot().await?;
+        let mut snapshot = self.read_back.open(ReadBack::until()).await?;
         let selection =
             Selection { episode: Some(self.id.episode.clone()), ..Selection::default() };
         let records = snapshot.episodes(&selection).await?;
         for record in records.iter().filter(|record| record.attempt == self.id.attempt) {
             self.attempt.add_recorded(snapshot.calls(record).await?);
+            snapshot.give_back();
         }
         // Only now: the agent of a call may leave while it waits.
         self.attempt.is_loaded.store(true, Ordering::Relaxed);
@@ -213,15 +225,21 @@ impl AttemptPaths {
             is_loaded: AtomicBool::new(false),
             has_unknown_texts: AtomicBool::new(false),
             charge: Mutex::new(Charge { bytes: 0, all: Arc::clone(all), lease }),
+            bytes_max,
         }
     }
 
     /// Adds paths whose text is to be looked for.
     pub(crate) fn add(&self, paths: impl IntoIterator<Item = RecordedPath>) {
         let mut waiting = lock(&self.waiting);
-        waiting.extend(paths);
-        let surplus = waiting.len().saturating_sub(PATHS_WAITING_MAX);
-        waiting.drain(..surplus);
+        for path in paths {
+            waiting.push(path);
+            while waiting.paths.len() > PATHS_WAITING_MAX || waiting.bytes > self.bytes_max {
+                waiting.pop();
+            }
+        }
+        drop(waiting);
+        self.count_bytes();
     }
 
     /// Adds the recorded calls of the attempt.
@@ -240,23 +258,48 @@ impl AttemptPaths {
     /// The oldest path whose text is to be looked for. It stays until [`Self::settle_first`], so
     /// that it is not lost with a call whose agent leaves.
     pub(crate) fn first_waiting(&self) -> Option<RecordedPath> {
-        lock(&self.waiting).front().cloned()
+        lock(&self.waiting).paths.front().cloned()
     }
 
     /// Drops the oldest path, whose text was looked for.
     pub(crate) fn settle_first(&self) {
-        lock(&self.waiting).pop_front();
+        lock(&self.waiting).pop();
     }
 
-    /// Counts what the memory takes now.
+    /// Counts what the paths take now.
     pub(crate) fn count_bytes(&self) {
+        let waiting = lock(&self.waiting).bytes;
         let mut charge = lock(&self.charge);
-        let bytes = self.memory.bytes();
+        let bytes = self.memory.bytes() + waiting;
         charge.all.fetch_add(bytes, Ordering::Relaxed);
         charge.all.fetch_sub(charge.bytes, Ordering::Relaxed);
         charge.bytes = bytes;
         charge.lease.hold(bytes);
         charge.lease.shrink(bytes);
+    }
+}
+
+impl WaitingPaths {
+    fn push(&mut self, path: RecordedPath) {
+        self.bytes += path.bytes();
+        self.paths.push_back(path);
+    }
+
+    /// Drops the oldest path.
+    fn pop(&mut self) {
+        self.bytes -= self.paths.pop_front().map_or(0, |path| path.bytes());
+    }
+}
+
+impl RecordedPath {
+    /// The memory that it takes, roughly, in bytes.
+    fn bytes(&self) -> usize {
+        let (text, ids) = match &self.prompt {
+            PathPrompt::Text { text, ids, .. } => (text.len(), ids.len()),
+            PathPrompt::Ids(ids) => (0, ids.len()),
+        };
+        let sampled = self.choice.token_ids.as_ref().map_or(0, Vec::len);
+        size_of::<Self>() + text + (ids + sampled) * size_of::<u32>()
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::memory::MemoryAccount;
 use store::Store;
 
+use crate::reading_room::ReadBack;
 use crate::record::experts::ExpertPrompts;
 use crate::record::mask::KeyMask;
 use crate::record::paths::PathMemory;
@@ -15,6 +16,7 @@ use crate::tag::TagContext;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RecordingServices<'a> {
     pub(crate) store: &'a Store,
+    pub(crate) read_back: &'a ReadBack,
     pub(crate) tags: &'a Arc<TagContext>,
     pub(crate) tracker: &'a Arc<CallTracker>,
     pub(crate) expert_prompts: &'a Arc<ExpertPrompts>,

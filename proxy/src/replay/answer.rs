@@ -1,34 +1,34 @@
 //! The walk of a call that a recording may answer.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
-use episode::{AttemptId, Call, CallEnd, Outcome, ReplyHead, Route};
-use http::body::{ReplyBody, full};
+use episode::{AttemptId, Body, Call, CallEnd, Outcome, ReplyHead, Route};
+use http::body::ReplyBody;
+use http::body::outgoing::OutgoingBody;
 use http::clock::now;
 use http::path::target::redacted;
 use http_body_util::BodyExt;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::http::response::Parts;
 use hyper::{Response, StatusCode};
-use store::{ReadingRoom, SnapshotError, Store};
+use store::SnapshotError;
+use tokio::time::Instant;
 use wire::{ReplyKind, Splitter};
 
 use super::body::{Pauses, Pieces, ReplayedBody};
 use super::deck::{Deck, DeckRequest, Match};
 use super::decks::Decks;
 use super::told;
+use crate::bounds::GIVEN_COPIES;
 use crate::error::CallError;
+use crate::reading_room::ReadBack;
 use crate::record::open_call::{Arrival, OpenCall, committed};
-use crate::record::reading_room::AccountRoom;
 use crate::reply::opening::BodyKind;
 
 /// The parts of a proxy that answer from a recording.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReplayServices<'a> {
     pub(crate) decks: &'a Decks,
-    pub(crate) store: &'a Store,
-    pub(crate) room: &'a Arc<AccountRoom>,
+    pub(crate) read_back: &'a ReadBack,
     /// False if every call is answered from a recording, or refused.
     pub(crate) has_upstream: bool,
 }
@@ -47,7 +47,7 @@ pub(crate) enum ReplayAnswer {
 /// [`CallError`] if the recording should answer it and cannot.
 pub(crate) async fn answer(
     services: ReplayServices<'_>,
-    call: OpenCall,
+    mut call: OpenCall,
     attempt: &AttemptId,
     (arrival, path): (Arrival<'_>, &str),
 ) -> Result<ReplayAnswer, CallError> {
@@ -55,12 +55,14 @@ pub(crate) async fn answer(
     let method = arrival.head.method.as_str();
     let path = redacted(path);
     let request = DeckRequest { method, path: &path, body: &arrival.body.decoded };
-    match find(services, &deck, attempt, request).await {
+    match find(services, &deck, (&mut call, attempt), request).await {
         Ok(Some(recorded)) => {
             let keeps_time = deck.replay.keeps_time;
             give(call, recorded, keeps_time).await.map(ReplayAnswer::Given)
         }
         Ok(None) => live(services, call).await,
+        // The agent may send it again.
+        Err(error @ CallError::NoRoomToRead) => Err(call.fail(error).await),
         Err(error) => {
             deck.note_refused(&error.to_string());
             Err(call.fail(error).await)
@@ -83,31 +85,41 @@ async fn live(services: ReplayServices<'_>, call: OpenCall) -> Result<ReplayAnsw
 async fn find(
     services: ReplayServices<'_>,
     deck: &Deck,
-    attempt: &AttemptId,
+    (call, attempt): (&mut OpenCall, &AttemptId),
     request: DeckRequest<'_>,
 ) -> Result<Option<Call>, CallError> {
-    let unread = |error: SnapshotError| {
-        CallError::Replayed(format!("the recording cannot be read: {error}"))
-    };
-    let room = Arc::clone(services.room) as Arc<dyn ReadingRoom>;
-    let mut snapshot = services.store.reading().await.map_err(unread)?.in_room(room);
-    let calls = deck.load(&mut snapshot, attempt).await?;
+    let (read_back, until) = (services.read_back, ReadBack::until());
+    let mut snapshot = read_back.open_beside(until).await.map_err(unread)?;
+    let calls = deck.load(&mut snapshot, attempt, read_back.lease()).await?;
     let source = &deck.replay.source;
 
     let (found, is_given) = match deck.take(calls, request) {
-        Match::Given(call) => (call, true),
-        Match::Differs(call) => (call, false),
+        Match::Given(found) => (found, true),
+        Match::Differs(found) => (found, false),
         Match::Live => return Ok(None),
-        Match::Again(call) => return Err(CallError::Replayed(told::again(source, call.number))),
+        Match::Again(found) => return Err(CallError::Replayed(told::again(source, found.number))),
         Match::Over => {
             let told = told::over(source, request.method, request.path);
             return Err(CallError::Replayed(told));
         }
     };
-    let recorded = snapshot.call(found.id).await.map_err(unread)?;
-    let recorded = recorded.ok_or_else(|| {
+    let gone = || {
         CallError::Replayed(format!("call {} of the recording `{source}` is gone", found.number))
-    })?;
+    };
+    let read = async {
+        let recorded = snapshot.call(found.id).await.map_err(unread)?.ok_or_else(gone)?;
+        // Its own memory, before that of its reader is given back.
+        hold_given(call, &recorded, until).await.map(|()| recorded)
+    };
+    let recorded = match read.await {
+        Ok(recorded) => recorded,
+        Err(error) => {
+            if is_given {
+                deck.put_back(found.id);
+            }
+            return Err(error);
+        }
+    };
     match is_given {
         true => Ok(Some(recorded)),
         false => {
@@ -117,6 +129,27 @@ async fn find(
     }
 }
 
+fn unread(error: SnapshotError) -> CallError {
+    match error {
+        SnapshotError::RoomTaken => CallError::NoRoomToRead,
+        error => CallError::Replayed(format!("the recording cannot be read: {error}")),
+    }
+}
+
+/// Charges what is given again to the call that it answers.
+async fn hold_given(call: &mut OpenCall, given: &Call, until: Instant) -> Result<(), CallError> {
+    let Some(ended) = &given.ended else { return Ok(()) };
+    let prompts: usize = ended.prompts.iter().map(Vec::len).sum();
+    let tokens = ended.choices.iter().filter_map(|choice| choice.token_ids.as_ref());
+    let sampled: usize = tokens.map(Vec::len).sum();
+    let bytes = ended.reply.len() * GIVEN_COPIES + (prompts + sampled * 4) * size_of::<u32>();
+    match call.recording().memory_mut() {
+        Some(memory) => memory.admit_until(bytes, until.into_std()).await,
+        None => Ok(()),
+    }
+    .map_err(|_| CallError::NoRoomToRead)
+}
+
 /// The recorded reply, as its agent received it.
 async fn give(
     mut call: OpenCall,
@@ -124,11 +157,15 @@ async fn give(
     keeps_time: bool,
 ) -> Result<Response<ReplyBody>, CallError> {
     let Call { begun, ended } = recorded;
-    let ended = ended.expect("a deck has calls with a reply");
-    let reply = reply_of(begun.route, &ended);
+    let mut ended = ended.expect("a deck has calls with a reply");
+    let (route, started_at) = (begun.route, begun.started_at);
+    // A body that is kept holds the whole log of its attempt.
+    drop(begun);
+    let reply = reply_of(route, &ended);
+    ended.reply = Body::default();
     let kind = ReplyKind::of(&reply, false).unwrap_or(ReplyKind::Document);
     let head = head_of(&ended, kind, reply.is_empty());
-    let pauses = keeps_time.then(|| Pauses::of(begun.started_at, &ended));
+    let pauses = keeps_time.then(|| Pauses::of(started_at, &ended));
     let is_cut = matches!(ended.outcome, Outcome::ClientGone | Outcome::UpstreamFailed)
         && head.status.is_success();
 
@@ -160,8 +197,15 @@ async fn give_whole(
     }
     call.recording().add_arrival(now);
     call.recording().add_reply_bytes(&reply);
+    // An agent may leave its reply unread.
+    let memory = call.recording().memory().map(|memory| {
+        let mut of_agent = memory.sibling();
+        of_agent.hold(reply.len());
+        of_agent
+    });
     committed(call.end(Outcome::Complete)).await?;
-    Ok(Response::from_parts(head, full(reply)))
+    let body = OutgoingBody::whole(reply, None).charged_to(memory);
+    Ok(Response::from_parts(head, body.boxed_unsync()))
 }
 
 /// The bytes of a recorded reply. An error of rolltape's own is made again: its bytes are not

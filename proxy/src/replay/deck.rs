@@ -3,7 +3,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use episode::{AttemptId, Call, CallId, Outcome, Replay, ReplayMode};
-use store::{Selection, Snapshot};
+use http::memory::MemoryLease;
+use store::{Selection, Snapshot, SnapshotError};
 use tokio::sync::OnceCell;
 use wire::{IgnoreRules, RequestPrint};
 
@@ -15,10 +16,17 @@ use crate::error::CallError;
 pub(crate) struct Deck {
     pub(crate) replay: Replay,
     pub(super) rules: IgnoreRules,
-    calls: OnceCell<Vec<DeckCall>>,
+    calls: OnceCell<LoadedDeck>,
     given: Mutex<Vec<CallId>>,
     /// The words on the first call that the recording does not answer.
     refused: Mutex<Option<String>>,
+}
+
+/// The calls of a recording, and the memory that they take.
+#[derive(Debug)]
+struct LoadedDeck {
+    calls: Vec<DeckCall>,
+    _memory: MemoryLease,
 }
 
 /// A recorded call with a reply.
@@ -88,6 +96,7 @@ impl Deck {
         &self,
         snapshot: &mut Snapshot,
         attempt: &AttemptId,
+        mut memory: MemoryLease,
     ) -> Result<&[DeckCall], CallError> {
         let source = &self.replay.source;
         let load = async {
@@ -96,16 +105,19 @@ impl Deck {
                 let told = format!("the store has no calls of the recording `{source}`");
                 return Err(CallError::Replayed(told));
             }
-            let deck = deck_of(&recorded, &self.rules);
+            let calls = deck_of(&recorded, &self.rules);
             // A reader that holds memory and waits for more may wait for itself.
             drop(recorded);
             snapshot.give_back();
-            if deck.iter().map(|call| call.print.messages()).sum::<usize>() > DECK_MESSAGES_MAX {
+            let messages: usize = calls.iter().map(|call| call.print.messages()).sum();
+            if messages > DECK_MESSAGES_MAX {
                 return Err(CallError::Replayed(format!(
                     "the recording `{source}` is too long to be replayed: its requests have more \
                      than {DECK_MESSAGES_MAX} messages"
                 )));
             }
+
+            memory.hold(messages * size_of::<u64>() + size_of_val(calls.as_slice()));
 
             // This process may have been restarted since.
             let own = calls_of(snapshot, attempt).await?;
@@ -113,9 +125,9 @@ impl Deck {
             lock(&self.given).extend(given);
             drop(own);
             snapshot.give_back();
-            Ok(deck)
+            Ok(LoadedDeck { calls, _memory: memory })
         };
-        self.calls.get_or_try_init(|| load).await.map(Vec::as_slice)
+        self.calls.get_or_try_init(|| load).await.map(|deck| deck.calls.as_slice())
     }
 
     /// Finds the recorded call for a request, and notes that it answers.
@@ -127,6 +139,11 @@ impl Deck {
             given.push(call.id);
         }
         found
+    }
+
+    /// Takes back that a recorded call answers: its reply could not be read.
+    pub(super) fn put_back(&self, id: CallId) {
+        lock(&self.given).retain(|given| *given != id);
     }
 
     fn find<'a>(
@@ -180,7 +197,7 @@ impl Deck {
     }
 
     pub(super) fn state(&self) -> ReplayState {
-        let calls = self.calls.get().map_or(&[][..], Vec::as_slice);
+        let calls = self.calls.get().map_or(&[][..], |deck| deck.calls.as_slice());
         ReplayState {
             replay: self.replay.clone(),
             calls: calls.iter().filter(|call| self.is_within(call)).count(),
@@ -196,8 +213,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 async fn calls_of(snapshot: &mut Snapshot, attempt: &AttemptId) -> Result<Vec<Call>, CallError> {
     let selection = Selection { episode: Some(attempt.episode.clone()), ..Selection::default() };
-    let unread = |error: store::SnapshotError| {
-        CallError::Replayed(format!("the recording `{attempt}` cannot be read: {error}"))
+    let unread = |error: SnapshotError| match error {
+        SnapshotError::RoomTaken => CallError::NoRoomToRead,
+        error => CallError::Replayed(format!("the recording `{attempt}` cannot be read: {error}")),
     };
     let records = snapshot.episodes(&selection).await.map_err(unread)?;
     match records.iter().find(|record| record.attempt == attempt.attempt) {

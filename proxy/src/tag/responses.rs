@@ -11,12 +11,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use episode::{AttemptId, Call, CallEnd, CallStart, EpisodeId, Outcome, Route, TagSource};
+use http::memory::MemoryLease;
 use hyper::HeaderMap;
-use store::{AttemptRecord, Selection, Snapshot, SnapshotError, Store};
+use store::{AttemptRecord, Selection, Snapshot, SnapshotError};
+use tokio::time::Instant;
 use wire::{NamedState, Request};
 
-use crate::bounds::{RESPONSE_CACHE_BYTES_MAX, RESPONSE_ID_BYTES_MAX, RESPONSE_TURNS_MAX};
+use crate::bounds::{
+    HISTORY_COPIES, RESPONSE_CACHE_BYTES_MAX, RESPONSE_ID_BYTES_MAX, RESPONSE_TURNS_MAX,
+};
 use crate::error::CallError;
+use crate::reading_room::ReadBack;
 use crate::tag::own_ids::OwnIds;
 use crate::tag::owner::owner;
 
@@ -78,6 +83,13 @@ pub(crate) struct PendingResponse {
     route: Route,
     request: Bytes,
     untagged: Option<UntaggedEpisode>,
+}
+
+/// A request with the conversation that it continues before it, and the memory of both.
+#[derive(Debug)]
+pub(crate) struct History {
+    pub(crate) request: Request,
+    _memory: MemoryLease,
 }
 
 impl PendingResponse {
@@ -185,7 +197,7 @@ impl ResponseChains {
     /// [`CallError`] if it did not, or if that cannot be read.
     pub(crate) async fn check_named(
         &self,
-        store: &Store,
+        read_back: &ReadBack,
         attempt: &AttemptId,
         request: &Request,
     ) -> Result<(), CallError> {
@@ -195,37 +207,49 @@ impl ResponseChains {
             return Ok(());
         }
 
-        let read = self.reload(store, attempt).await;
-        match named.iter().find(unknown) {
-            None => Ok(()),
-            Some(_) if read.is_err() => Err(CallError::StateUnread),
-            Some(foreign) => Err(CallError::ForeignState(foreign.place)),
+        let read = self.reload(read_back, attempt, ReadBack::until()).await;
+        match (named.iter().find(unknown), read) {
+            (None, _) => Ok(()),
+            (Some(_), Err(error)) => Err(CallError::unread(&error)),
+            (Some(foreign), Ok(())) => Err(CallError::ForeignState(foreign.place)),
         }
     }
 
     /// The request with the conversation that it continues before it. `None` if it continues none,
     /// or one that the server stores.
+    ///
+    /// # Errors
+    /// [`CallError`] if it cannot be read back: the server may not have it.
     pub(crate) async fn history(
         &self,
-        store: &Store,
+        read_back: &ReadBack,
         attempt: &AttemptId,
         route: Route,
-        request: Option<&Request>,
-    ) -> Option<Request> {
-        let request = request?;
-        let id = wire::previous_response(route, request.body()).filter(|id| is_short(id))?;
-        let turns = match self.turns_up_to(attempt, &id) {
-            Some(turns) => turns,
+        request: &Request,
+    ) -> Result<Option<History>, CallError> {
+        let named = wire::previous_response(route, request.body());
+        let Some(id) = named.filter(|id| is_short(id)) else { return Ok(None) };
+        let until = ReadBack::until();
+        let known = match self.turns_up_to(attempt, &id) {
             None => {
-                // Without its recording, the server is asked.
-                let _ = self.reload(store, attempt).await;
+                let read = self.reload(read_back, attempt, until).await;
+                read.map_err(|error| CallError::unread(&error))?;
                 self.leave_to_server(attempt, &id);
-                self.turns_up_to(attempt, &id)?
+                self.turns_up_to(attempt, &id)
             }
+            known => known,
         };
+        let turns = known.unwrap_or_default();
+        let bytes: usize = turns.iter().map(|turn| turn.request.len() + turn.reply.len()).sum();
+        let mut memory = read_back.lease();
+        let admitted = memory.admit_until(bytes * HISTORY_COPIES, until.into_std()).await;
+        admitted.map_err(|_| CallError::NoRoomToRead)?;
+
         let turns: Vec<(&[u8], &[u8])> =
             turns.iter().map(|turn| (&*turn.request, &*turn.reply)).collect();
-        Request::read(&wire::prepend_turns(request.body(), &turns)?.into())
+        let whole = wire::prepend_turns(request.body(), &turns);
+        let request = whole.and_then(|whole| Request::read(&whole.into()));
+        Ok(request.map(|request| History { request, _memory: memory }))
     }
 
     /// The turns of an attempt up to the response `id`, first to last. `None` if one of them is not
@@ -258,12 +282,18 @@ impl ResponseChains {
 
     /// Reads the responses of an attempt back from its recording: all of them, or those that
     /// another process recorded since.
-    async fn reload(&self, store: &Store, attempt: &AttemptId) -> Result<(), SnapshotError> {
+    async fn reload(
+        &self,
+        read_back: &ReadBack,
+        attempt: &AttemptId,
+        until: Instant,
+    ) -> Result<(), SnapshotError> {
         let _alone = self.reading.lock().await;
         let is_whole = self.cache().whole.contains(attempt);
-        let read = match is_whole {
-            true => self.read_new(store, attempt).await,
-            false => self.read_back(store, attempt).await,
+        let read = match read_back.open(until).await {
+            Ok(snapshot) if is_whole => self.read_new(snapshot, attempt).await,
+            Ok(snapshot) => self.read_all(snapshot, attempt).await,
+            Err(error) => Err(error),
         };
         if let Err(error) = &read {
             tracing::warn!(%error, "the responses that a request continues cannot be read");
@@ -271,23 +301,31 @@ impl ResponseChains {
         read
     }
 
-    async fn read_back(&self, store: &Store, attempt: &AttemptId) -> Result<(), SnapshotError> {
+    async fn read_all(
+        &self,
+        mut snapshot: Snapshot,
+        attempt: &AttemptId,
+    ) -> Result<(), SnapshotError> {
         // First: a turn that is dropped meanwhile takes this back.
         self.cache().whole.insert(attempt.clone());
-        let calls = match recorded_calls(store, attempt).await {
+        let calls = match recorded_calls(&mut snapshot, attempt).await {
             Ok(calls) => calls,
             Err(error) => {
                 self.cache().whole.remove(attempt);
                 return Err(error);
             }
         };
+        // The memory of the calls is the snapshot's, which outlives them.
         calls.into_iter().for_each(|call| self.store_recorded(attempt, call));
         Ok(())
     }
 
     /// Reads the calls that have ended and were not looked at here.
-    async fn read_new(&self, store: &Store, attempt: &AttemptId) -> Result<(), SnapshotError> {
-        let mut snapshot = store.snapshot().await?;
+    async fn read_new(
+        &self,
+        mut snapshot: Snapshot,
+        attempt: &AttemptId,
+    ) -> Result<(), SnapshotError> {
         let Some(known) = recorded_attempt(&mut snapshot, attempt).await? else { return Ok(()) };
         for (call, path) in snapshot.ended_calls(&known).await? {
             if !wire::tells_state(&path) || self.own_ids().has_call(call) {
@@ -296,6 +334,8 @@ impl ResponseChains {
             if let Some(call) = snapshot.call(call).await? {
                 self.store_recorded(attempt, call);
             }
+            // A reader that holds memory and waits for more may wait for itself.
+            snapshot.give_back();
         }
         Ok(())
     }
@@ -344,9 +384,11 @@ fn is_short(id: &str) -> bool {
 }
 
 /// The calls of an attempt, in the order in which they began.
-async fn recorded_calls(store: &Store, attempt: &AttemptId) -> Result<Vec<Call>, SnapshotError> {
-    let mut snapshot = store.snapshot().await?;
-    match recorded_attempt(&mut snapshot, attempt).await? {
+async fn recorded_calls(
+    snapshot: &mut Snapshot,
+    attempt: &AttemptId,
+) -> Result<Vec<Call>, SnapshotError> {
+    match recorded_attempt(snapshot, attempt).await? {
         Some(known) => snapshot.calls(&known).await,
         None => Ok(Vec::new()),
     }

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use episode::{CallEnd, ContinueReason, Continued};
 use hyper::HeaderMap;
+use store::SnapshotError;
 use template::ToolFormat;
 use template::continuation::{
     EncodedText, PrefixMatch, PrefixReason, RememberedPrompt, ReplySyntax, TokenChain,
@@ -141,11 +142,12 @@ impl PathSearch {
     }
 
     /// Finds the texts of the paths that wait for it, for as long as the upstream may take for one
-    /// answer. What is left is for a later call.
-    async fn find_texts(&self, model: Option<&str>) {
+    /// answer. What is left is for a later call. Fails if the recorded paths cannot be read back.
+    async fn find_texts(&self, model: Option<&str>) -> Result<(), SnapshotError> {
         let attempt = &self.paths.attempt;
         let _reading = attempt.reading.lock().await;
-        if let Err(error) = self.paths.load().await {
+        let loaded = self.paths.load().await;
+        if let Err(error) = &loaded {
             tracing::warn!(%error, "the recorded calls of an episode cannot be read");
         }
 
@@ -163,6 +165,7 @@ impl PathSearch {
             attempt.settle_first();
         }
         attempt.count_bytes();
+        loaded
     }
 
     /// Finds the longest recorded path that the text goes on from.
@@ -171,7 +174,7 @@ impl PathSearch {
         encoded: &EncodedText,
         model: Option<&str>,
     ) -> Result<PrefixMatch, ContinueReason> {
-        self.find_texts(model).await;
+        let loaded = self.find_texts(model).await;
         let attempt = &self.paths.attempt;
         let syntax = ReplySyntax {
             turn_ends: Vec::new(),
@@ -188,6 +191,7 @@ impl PathSearch {
         }
         if found.start.is_none() && found.report.reason.is_none() {
             return Err(match attempt.memory.bytes() {
+                _ if loaded.is_err() => ContinueReason::NotRead,
                 _ if attempt.has_unknown_texts.load(Ordering::Relaxed) => {
                     ContinueReason::TextUnknown
                 }

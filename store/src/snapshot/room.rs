@@ -20,8 +20,23 @@ pub trait ReadingRoom: Debug + Send + Sync {
     /// The most that one reader may have, in bytes.
     fn bytes_max(&self) -> u64;
 
-    /// Waits until so many bytes are free. `None` if they are more than one reader may have.
-    fn lend(&self, bytes: u64) -> Pin<Box<dyn Future<Output = Option<Loan>> + Send + '_>>;
+    /// Waits until so many bytes are free.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if they are not lent.
+    fn lend(&self, bytes: u64) -> Lending<'_>;
+}
+
+/// A loan that is waited for.
+pub type Lending<'a> = Pin<Box<dyn Future<Output = Result<Loan, NoRoom>> + Send + 'a>>;
+
+/// The reason for which memory is not lent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoRoom {
+    /// It is more than one reader may have.
+    TooLarge,
+    /// Others have it, and the reader waits no longer.
+    Taken,
 }
 
 /// The sizes of what is stored of an attempt: bytes of its logs, decoded; ids of its prompts and
@@ -42,9 +57,10 @@ const SIZES: &str = "SELECT \
 
 /// Bytes that a body takes beside those of the logs: its row, its extents, its call.
 const BODY_BYTES: u64 = 4096;
-/// Copies of the longest body while it is read: its bytes, those of the two before it, its values,
-/// the message of a row, the row as it is written, and what these grow by.
-const COPIES: u64 = 8;
+/// Copies of the longest body while it is read, unless a reader makes fewer: its bytes, those of the
+/// two before it, its values, the message of a row, the row as it is written, and what these grow
+/// by.
+pub(super) const COPIES: u64 = 8;
 /// The part of all bodies that the numbers of their messages take, and the most of it.
 const NUMBERS_PART: u64 = 8;
 const NUMBERS_BYTES_MAX: u64 = 64 << 20;
@@ -74,11 +90,18 @@ impl Snapshot {
         self.log_copies = copies;
     }
 
+    /// Borrows memory for so many copies of the longest body of an attempt whenever its calls are
+    /// read, for a reader that makes no rows of it. They hold its bytes and those of the two before
+    /// it.
+    pub fn copy_bodies(&mut self, copies: u64) {
+        self.body_copies = copies;
+    }
+
     /// Borrows so many bytes; false if they are more than this reader may have.
     pub async fn borrow_bytes(&mut self, bytes: u64) -> bool {
         let Some(room) = self.room.clone() else { return true };
         let loan = room.lend(bytes).await;
-        let is_lent = loan.is_some();
+        let is_lent = loan.is_ok();
         self.loans.extend(loan);
         is_lent
     }
@@ -87,8 +110,12 @@ impl Snapshot {
     pub(super) async fn borrow_room(&mut self, episode_key: i64) -> Result<(), SnapshotError> {
         let Some(room) = self.room.clone() else { return Ok(()) };
         let bytes = self.reading_bytes(episode_key).await?;
-        let too_large = || SnapshotError::TooLarge { bytes, bytes_max: room.bytes_max() };
-        self.loans.push(room.lend(bytes).await.ok_or_else(too_large)?);
+        let bytes_max = room.bytes_max();
+        let loan = room.lend(bytes).await.map_err(|reason| match reason {
+            NoRoom::TooLarge => SnapshotError::TooLarge { bytes, bytes_max },
+            NoRoom::Taken => SnapshotError::RoomTaken,
+        })?;
+        self.loans.push(loan);
         Ok(())
     }
 
@@ -106,6 +133,12 @@ impl Snapshot {
         let tokens = size("prompts")? * 8 + size("choices")? * 32 + size("sides")? * 2;
         let bodies = size("bodies")? * BODY_BYTES + bytes.min(HELD_BYTES_MAX as u64);
         let copies = logs * self.log_copies;
-        Ok(logs + logs / 4 + copies + bodies + tokens + numbers + size("longest")? * COPIES)
+        Ok(logs
+            + logs / 4
+            + copies
+            + bodies
+            + tokens
+            + numbers
+            + size("longest")? * self.body_copies)
     }
 }
