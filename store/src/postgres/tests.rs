@@ -174,8 +174,8 @@ async fn a_database_without_a_store_is_left_alone_by_readers() {
 async fn set_former(site: &Site, newest: i64) {
     let mut connection = open::for_editing(&site.at).await.unwrap();
     for undone in [
-        "DROP VIEW annotations",
-        "DROP TABLE annotation",
+        "DROP VIEW annotations, comments",
+        "DROP TABLE annotation, comment",
         "ALTER TABLE call DROP COLUMN continued CASCADE, DROP COLUMN reply_head, \
              DROP COLUMN replayed",
         "DROP INDEX episode_with_replay, episode_by_replay",

@@ -1,6 +1,6 @@
 //! Single records, written by another process than the recorder.
 
-use episode::{AttemptId, Micros, Reward};
+use episode::{AttemptId, Comment, Micros, Reward};
 
 use crate::commit::state::CommitState;
 use crate::commit::{Record, commit};
@@ -64,7 +64,19 @@ impl StoreEditor {
         written
     }
 
+<<<<<<< HEAD
     async fn write(&mut self, record: &Record) -> CommitResult {
+=======
+    /// Appends what people say of attempts, all of it or nothing.
+    ///
+    /// # Errors
+    /// As [`crate::Store::comment`].
+    pub async fn comment(self, comments: Vec<(AttemptId, Comment)>) -> Result<(), CommitError> {
+        self.write(Record::Comment(comments)).await
+    }
+
+    async fn write(mut self, record: Record) -> CommitResult {
+>>>>>>> people
         // No record of this kind uses a log.
         let mut no_logs = CommitState::default();
         let written = match self.connection.begin().await {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use episode::{
-    Annotation, AttemptId, Call, CallId, ChainHead, Micros, ReplyHead, Reward, RewardScope,
+    Annotation, AttemptId, Call, CallId, ChainHead, Comment, Micros, ReplyHead, Reward, RewardScope,
 };
 use tempfile::TempDir;
 
@@ -18,8 +18,12 @@ use crate::maintenance::segments::seal::{SealReport, seal};
 use crate::maintenance::segments::{SealOptions, SegmentError};
 use crate::open;
 use crate::site::{Site, on_both};
+<<<<<<< HEAD
 use crate::snapshot::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 use crate::tests::{announced, begun, ended};
+=======
+use crate::tests::{announced, begun, comment, ended};
+>>>>>>> people
 use crate::{
     Announcement, CommitError, EpisodeFilter, EpisodeSummary, PastCalls, Selection, Snapshot,
     Store, VerifyReport, VersionRecord, prune, verify,
@@ -89,6 +93,8 @@ async fn filled(site: &Site) -> Vec<CallId> {
         at: 6,
     };
     store.annotate(vec![annotation]).await.unwrap();
+    let comment = comment(Some(calls[0]), Some("good"), None);
+    store.comment(vec![(attempt("a/0"), comment)]).await.unwrap();
     store.version(VersionRecord { label: "3".into(), ..VersionRecord::default() }).await.unwrap();
     calls.extend(record(&store, "open/0", None).await);
     drop(store);
@@ -102,6 +108,7 @@ struct Recorded {
     calls: Vec<Call>,
     rewards: Vec<Reward>,
     annotations: Vec<Annotation>,
+    comments: Vec<Comment>,
     summary: EpisodeSummary,
     version: Option<String>,
     last_call: Option<CallId>,
@@ -122,6 +129,7 @@ async fn recorded(at: &Location) -> BTreeMap<String, Recorded> {
             calls: snapshot.calls(&record).await.unwrap(),
             rewards: snapshot.rewards(&record).await.unwrap(),
             annotations: snapshot.annotations(&record).await.unwrap(),
+            comments: snapshot.comments(&record).await.unwrap(),
             summary,
             version: snapshot.last_version_of(record.key).await.unwrap(),
             last_call: last_call.map(|row| row.call_id),
