@@ -73,11 +73,8 @@ pub(crate) static SQLITE: Migrations = Migrations {
         migration!("sqlite", 23, "provenance"),
         migration!("sqlite", 24, "replay"),
         migration!("sqlite", 25, "replays"),
-<<<<<<< HEAD
         migration!("sqlite", 26, "late"),
-=======
-        migration!("sqlite", 26, "comments"),
->>>>>>> people
+        migration!("sqlite", 27, "comments"),
     ],
     former: 14,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \
@@ -99,11 +96,8 @@ pub(crate) static POSTGRES: Migrations = Migrations {
         migration!("postgres", 23, "provenance"),
         migration!("postgres", 24, "replay"),
         migration!("postgres", 25, "replays"),
-<<<<<<< HEAD
         migration!("postgres", 26, "late"),
-=======
-        migration!("postgres", 26, "comments"),
->>>>>>> people
+        migration!("postgres", 27, "comments"),
     ],
     former: 10,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \

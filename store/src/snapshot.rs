@@ -19,13 +19,8 @@ use crate::error::SnapshotError;
 use crate::location::Location;
 use crate::open;
 use crate::snapshot::condition::Condition;
-<<<<<<< HEAD
 use crate::snapshot::room::{COPIES, Loan, ReadingRoom};
-use crate::snapshot::rows::{annotation_of, episode_of, reward_of};
-=======
-use crate::snapshot::room::{Loan, ReadingRoom};
 use crate::snapshot::rows::{annotation_of, comment_of, episode_of, reward_of};
->>>>>>> people
 use crate::snapshot::sealed::{CallsHolder, OpenSegments, StorePart};
 use crate::types::{AttemptRecord, Selection};
 

@@ -1,12 +1,8 @@
 //! The records that the writer takes.
 
-<<<<<<< HEAD
 use std::collections::HashMap;
 
-use episode::{Annotation, AttemptId, CallEnd, CallId, CallStart, Choice, Micros, Reward};
-=======
 use episode::{Annotation, AttemptId, CallEnd, CallId, CallStart, Choice, Comment, Micros, Reward};
->>>>>>> people
 
 use crate::feed::types::FeedRecord;
 use crate::types::{Announcement, ApiKeyRecord, Limits};
@@ -43,21 +39,14 @@ pub(crate) enum Record {
     Unmark(AttemptId),
     /// Calls of an attempt may be missing, as another store says.
     MayLackCalls(AttemptId),
-<<<<<<< HEAD
     /// An attempt, or a part of it, gets a reward. `in_segment` is true where a reader found its
     /// call in the segment of the attempt.
     Reward { attempt: AttemptId, reward: Reward, in_segment: bool },
     /// A trainer says something of sampled tokens. The calls that a reader found in segments are
     /// there with their attempts.
     Annotate(Vec<Annotation>, SealedCalls),
-=======
-    /// An attempt, or a part of it, gets a reward.
-    Reward { attempt: AttemptId, reward: Reward },
-    /// A trainer says something of sampled tokens.
-    Annotate(Vec<Annotation>),
     /// People say something of attempts.
     Comment(Vec<(AttemptId, Comment)>),
->>>>>>> people
     /// A version of the weights is seen.
     Version(VersionRecord),
     /// Items of the feed are leased or settled.
@@ -84,14 +73,10 @@ impl Record {
                 ended.reply.len() + 4 * ids + ended.choices.iter().map(choice_bytes).sum::<usize>()
             }
 
-<<<<<<< HEAD
             Self::Annotate(annotations, _) => annotations.iter().map(|a| 4 * a.values.len()).sum(),
-=======
-            Self::Annotate(annotations) => annotations.iter().map(|a| 4 * a.values.len()).sum(),
             Self::Comment(comments) => {
                 comments.iter().filter_map(|(_, c)| c.text.as_ref()).map(String::len).sum()
             }
->>>>>>> people
             Self::Open(_)
             | Self::AddKey(_)
             | Self::RevokeKeys { .. }

@@ -64,19 +64,17 @@ impl StoreEditor {
         written
     }
 
-<<<<<<< HEAD
-    async fn write(&mut self, record: &Record) -> CommitResult {
-=======
     /// Appends what people say of attempts, all of it or nothing.
     ///
     /// # Errors
     /// As [`crate::Store::comment`].
-    pub async fn comment(self, comments: Vec<(AttemptId, Comment)>) -> Result<(), CommitError> {
-        self.write(Record::Comment(comments)).await
+    pub async fn comment(mut self, comments: Vec<(AttemptId, Comment)>) -> Result<(), CommitError> {
+        let written = self.write(&Record::Comment(comments)).await;
+        let _ = self.connection.close().await;
+        written
     }
 
-    async fn write(mut self, record: Record) -> CommitResult {
->>>>>>> people
+    async fn write(&mut self, record: &Record) -> CommitResult {
         // No record of this kind uses a log.
         let mut no_logs = CommitState::default();
         let written = match self.connection.begin().await {

@@ -95,7 +95,7 @@ impl Cuda {
         args: &[Arg],
         bytes: usize,
     ) -> Result<(), OpError> {
-        let cost = || kernel_cost(name, args, &self.plan, self.heads);
+        let cost = || kernel_cost(name, args, &self.plan, (self.heads, self.kv));
         self.launch_kernel(&KernelLaunch { name, grid, args }, bytes, cost)
     }
 

@@ -23,12 +23,9 @@ const CALLS: [&str; 9] = [
 ];
 
 /// Deletions of the rest of the episode, likewise.
-const REST: [&str; 11] = [
-<<<<<<< HEAD
+const REST: [&str; 12] = [
     "DELETE FROM late_annotation WHERE episode_key = $1",
-=======
     "DELETE FROM comment WHERE episode_key = $1",
->>>>>>> people
     "DELETE FROM reward WHERE episode_key = $1",
     "DELETE FROM label WHERE episode_key = $1",
     "DELETE FROM mark WHERE episode_key = $1",

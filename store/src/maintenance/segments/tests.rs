@@ -18,12 +18,8 @@ use crate::maintenance::segments::seal::{SealReport, seal};
 use crate::maintenance::segments::{SealOptions, SegmentError};
 use crate::open;
 use crate::site::{Site, on_both};
-<<<<<<< HEAD
 use crate::snapshot::catalog::{CatalogEntry, EntryKind, SegmentFolder};
-use crate::tests::{announced, begun, ended};
-=======
 use crate::tests::{announced, begun, comment, ended};
->>>>>>> people
 use crate::{
     Announcement, CommitError, EpisodeFilter, EpisodeSummary, PastCalls, Selection, Snapshot,
     Store, VerifyReport, VersionRecord, prune, verify,
