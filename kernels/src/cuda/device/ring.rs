@@ -119,12 +119,16 @@ mod tests {
         let mut ring = PinnedRing::new(&device);
         let len = 4 * PIECE + 77;
         let memory = Memory::new(&device, len + 8).unwrap();
-        let expected: Vec<u8> = (0..len).map(|i| (i / 1009) as u8).collect();
-        ring.copy((&memory, 8), len, |first, piece| {
-            piece.copy_from_slice(&expected[first..][..piece.len()]);
-            Ok::<(), CudaError>(())
-        })
-        .unwrap();
+        let mut expected: Vec<u8> = (0..len).map(|i| (i / 1009) as u8).collect();
+        // The second time no piece grows, for which the device is waited for.
+        for _ in 0..2 {
+            expected.reverse();
+            ring.copy((&memory, 8), len, |first, piece| {
+                piece.copy_from_slice(&expected[first..][..piece.len()]);
+                Ok::<(), CudaError>(())
+            })
+            .unwrap();
+        }
         device.synchronize().unwrap();
         // Three empty ones that grew.
         let pins = emulated.get("pins") - before[0];

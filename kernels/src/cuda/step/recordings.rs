@@ -209,7 +209,9 @@ mod tests {
     #[test]
     fn a_recording_that_may_run_is_waited_for() {
         let mut steps = Steps::new(1);
-        for rows in [1, 2, 4, 8] {
+        // The largest comes first, so that no later one frees memory, for which the device is
+        // waited for.
+        for rows in [8, 4, 2, 1] {
             // Each takes the place of the one before it, which has just been launched.
             assert_eq!(steps.steps(rows, 3), [0, 1]);
         }
