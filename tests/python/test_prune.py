@@ -144,7 +144,8 @@ def test_agents_lose_nothing_while_others_episodes_go(tmp_path, upstream):
         assert calls_by_episode(proxy.store, tmp_path) == seen | {"open": 1}
         assert min(seen.values()) > 0
         assert is_clean(proxy.store, tmp_path)
-    assert proxy.store.stat().st_size < gone["file_bytes_before"] / 2
+    # The pages of an empty store stay.
+    assert proxy.store.stat().st_size < 0.6 * gone["file_bytes_before"]
     assert is_clean(proxy.store, tmp_path)
 
 

@@ -279,9 +279,9 @@ def test_an_episode_is_removed_from_a_folder_of_segments(store, tmp_path, bucket
     assert again.returncode == 0 and "holds no such attempt" in again.stderr
     assert "g5-1" not in held(folder) and len(held(folder)) == GROUPS * MEMBERS - 1
     # No segment moved to another shard, in the folder or in a bucket.
-    buckets.upload(bucket, folder, "lab/segments")
+    buckets.upload(bucket, folder, "lab/removed")
     for number, before in enumerate(shards):
-        for place in (folder, "s3://runs/lab/segments"):
+        for place in (folder, "s3://runs/lab/removed"):
             words = ("--segments", place, "--shard", f"{number}/3")
             name = f"new-{number}-{'s3' in str(place)}"
             after = rows(export(tmp_path / name, *words))
