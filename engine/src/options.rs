@@ -376,6 +376,7 @@ impl EngineOptions {
             KvFormat::Native => "",
             KvFormat::Fp8 => " of FP8",
         };
+
         let (size, tokens) = (memory::in_words(bytes), kv.pages * PAGE);
         let on_host = match self.host_pages(sizes, at_once) {
             Ok(pages) if pages > 0 => {

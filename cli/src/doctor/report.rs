@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_a_kv_cache_are_told_where_they_are_not_the_model_s_own() {
+    fn a_kv_cache_of_fewer_bits_is_told() {
         assert!(!page(&[], &Advice::default()).iter().any(|line| line.starts_with("kv cache")));
         let told = page_of(
             &[],

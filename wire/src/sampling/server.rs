@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_a_kv_cache_are_told_where_they_are_not_the_model_s_own() {
+    fn a_kv_cache_of_fewer_bits_is_told() {
         let vllm = |dtype: &str| {
             let page = json!({"vllm_config": {"model_config": {}, "cache_config": {
                 "cache_dtype": dtype}}});

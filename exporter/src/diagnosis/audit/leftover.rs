@@ -105,6 +105,7 @@ impl AuditRun<'_> {
         if contest.tokens < RIGHT_TOKENS_MIN || contest.stated() < FLOOR {
             return;
         }
+
         let sentence = match &self.groups[group].kind.sampling.kv_cache {
             Some(numbers) => format!(
                 "as large as keys and values in {numbers} make it, with which the calls were \

@@ -120,8 +120,8 @@ pub(super) fn slot_bytes(dim: usize) -> usize {
     STRIDE * if dim.is_multiple_of(64) { dim * 2 } else { dim * 2 + 16 }
 }
 
-/// Bytes of shared memory for so many tiles of keys and of values, and for one of bf16 that those of
-/// FP8 are widened to.
+/// Bytes of shared memory for so many tiles of keys and of values, and for one of bf16 that those
+/// of FP8 are widened to.
 pub(super) fn tile_bytes(dim: usize, tiles: usize, format: KvFormat) -> usize {
     match format {
         KvFormat::Native => tiles * slot_bytes(dim),

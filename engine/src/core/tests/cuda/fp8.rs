@@ -1,4 +1,4 @@
-//! Keys and values in FP8: replies are the same however they come about, and there is room for more.
+//! Keys and values in FP8: replies are the same, however they come about.
 
 use kernels::KvFormat;
 
