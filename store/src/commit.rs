@@ -175,9 +175,9 @@ async fn write(
             let annotated = annotate(connection, annotations, sealed).await;
             end_part(connection, annotated).await
         }
-        Record::Comment(comments) => {
+        Record::Comment(comments, sealed) => {
             connection.begin_part().await?;
-            let commented = write_comments(connection, comments).await;
+            let commented = write_comments(connection, comments, sealed).await;
             end_part(connection, commented).await
         }
         Record::Version(version) => write_version(connection, version).await,

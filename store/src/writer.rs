@@ -295,7 +295,7 @@ impl Store {
     /// [`CommitError::Unknown`] when one of the attempts is not there, and
     /// [`CommitError::UnknownCall`] when it does not have the call.
     pub async fn comment(&self, comments: Vec<(AttemptId, Comment)>) -> Result<(), CommitError> {
-        self.write(Record::Comment(comments)).await
+        self.write_of_calls(Record::Comment(comments, SealedCalls::new())).await
     }
 
     /// Registers a consumer of the feed that starts after the position `floor`. One that exists is

@@ -3,19 +3,21 @@
 use episode::{AttemptId, Comment, Giver};
 
 use crate::attempts::find_attempt;
+use crate::commit::record::SealedCalls;
 use crate::commit::reward::check_call;
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::error::CommitResult;
 
-/// Appends comments, each to its attempt.
+/// Appends comments, each to its attempt. Of calls in segments `sealed` has the attempts.
 pub(super) async fn write_comments(
     connection: &mut StoreConnection,
     comments: &[(AttemptId, Comment)],
+    sealed: &SealedCalls,
 ) -> CommitResult {
     for (attempt, comment) in comments {
         let key = find_attempt(connection, attempt).await?;
-        if let Some(call) = comment.call {
+        if let Some(call) = comment.call.filter(|call| sealed.get(call) != Some(attempt)) {
             check_call(connection, key, call).await?;
         }
 

@@ -45,8 +45,9 @@ pub(crate) enum Record {
     /// A trainer says something of sampled tokens. The calls that a reader found in segments are
     /// there with their attempts.
     Annotate(Vec<Annotation>, SealedCalls),
-    /// People say something of attempts.
-    Comment(Vec<(AttemptId, Comment)>),
+    /// People say something of attempts. The calls that a reader found in segments are there with
+    /// their attempts.
+    Comment(Vec<(AttemptId, Comment)>, SealedCalls),
     /// A version of the weights is seen.
     Version(VersionRecord),
     /// Items of the feed are leased or settled.
@@ -74,7 +75,7 @@ impl Record {
             }
 
             Self::Annotate(annotations, _) => annotations.iter().map(|a| 4 * a.values.len()).sum(),
-            Self::Comment(comments) => {
+            Self::Comment(comments, _) => {
                 comments.iter().filter_map(|(_, c)| c.text.as_ref()).map(String::len).sum()
             }
             Self::Open(_)

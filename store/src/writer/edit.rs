@@ -3,7 +3,7 @@
 use episode::{AttemptId, Comment, Micros, Reward};
 
 use crate::commit::state::CommitState;
-use crate::commit::{Record, commit};
+use crate::commit::{Record, SealedCalls, commit};
 use crate::database::connection::StoreConnection;
 use crate::error::{CommitError, CommitResult, OpenError};
 use crate::location::Location;
@@ -50,8 +50,20 @@ impl StoreEditor {
     ///
     /// # Errors
     /// [`CommitError::Unknown`] when there is no such episode.
-    pub async fn reward(mut self, attempt: AttemptId, reward: Reward) -> Result<(), CommitError> {
-        let record = Record::Reward { attempt, reward, in_segment: false };
+    pub async fn reward(self, attempt: AttemptId, reward: Reward) -> Result<(), CommitError> {
+        self.write_of_calls(Record::Reward { attempt, reward, in_segment: false }).await
+    }
+
+    /// Appends what people say of attempts, all of it or nothing.
+    ///
+    /// # Errors
+    /// As [`crate::Store::comment`].
+    pub async fn comment(self, comments: Vec<(AttemptId, Comment)>) -> Result<(), CommitError> {
+        self.write_of_calls(Record::Comment(comments, SealedCalls::new())).await
+    }
+
+    /// Writes a record about calls, some of which may be in segments.
+    async fn write_of_calls(mut self, record: Record) -> CommitResult {
         let mut written = self.write(&record).await;
         if let Err(CommitError::Sealed(call)) = written {
             let snapshot = Snapshot::open(&self.at).await;
@@ -60,16 +72,6 @@ impl StoreEditor {
                 Err(error) => Err(error),
             };
         }
-        let _ = self.connection.close().await;
-        written
-    }
-
-    /// Appends what people say of attempts, all of it or nothing.
-    ///
-    /// # Errors
-    /// As [`crate::Store::comment`].
-    pub async fn comment(mut self, comments: Vec<(AttemptId, Comment)>) -> Result<(), CommitError> {
-        let written = self.write(&Record::Comment(comments)).await;
         let _ = self.connection.close().await;
         written
     }

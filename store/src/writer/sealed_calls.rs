@@ -36,6 +36,15 @@ pub(super) async fn of_sealed_calls(
             }
             Ok(Record::Annotate(annotations, sealed))
         }
+        Record::Comment(comments, _) => {
+            let mut sealed = SealedCalls::new();
+            for call in comments.iter().filter_map(|(_, comment)| comment.call) {
+                if let Entry::Vacant(new) = sealed.entry(call) {
+                    new.insert(find(&mut snapshot, call).await?);
+                }
+            }
+            Ok(Record::Comment(comments, sealed))
+        }
         _ => Err(CommitError::UnknownCall(call)),
     }
 }

@@ -22,7 +22,7 @@ use crate::snapshot::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 use crate::tests::{announced, begun, comment, ended};
 use crate::{
     Announcement, CommitError, EpisodeFilter, EpisodeSummary, PastCalls, Selection, Snapshot,
-    Store, VerifyReport, VersionRecord, prune, verify,
+    Store, StoreEditor, VerifyReport, VersionRecord, prune, verify,
 };
 
 /// A moment after all that is recorded here, in microseconds.
@@ -232,6 +232,8 @@ async fn make_older(path: PathBuf) {
         "ALTER TABLE episode DROP COLUMN replay",
         "DROP INDEX reward_late",
         "ALTER TABLE reward DROP COLUMN is_late",
+        "DROP VIEW comments",
+        "DROP TABLE comment",
     ] {
         query(undone).execute(&mut segment).await.unwrap();
     }
@@ -386,6 +388,29 @@ async fn speak_late(site: &Site, calls: &[CallId]) {
     store.annotate(said).await.unwrap();
     drop(store);
     writer.finish().await;
+}
+
+#[tokio::test]
+async fn people_may_say_something_of_a_sealed_call() {
+    on_both(async |site| {
+        let calls = filled(&site).await;
+        let segments = Segments::new();
+        segments.seal(&site).await;
+
+        let late = comment(Some(calls[1]), Some("late"), Some(0.5));
+        let (store, writer) = site.open().await;
+        store.comment(vec![(attempt("a/0"), late.clone())]).await.unwrap();
+        let other = store.comment(vec![(attempt("c/0"), late.clone())]).await.unwrap_err();
+        assert!(matches!(other, CommitError::UnknownCall(_)), "{other}");
+        drop(store);
+        writer.finish().await;
+
+        let editor = StoreEditor::open(&site.at).await.unwrap();
+        editor.comment(vec![(attempt("a/0"), late.clone())]).await.unwrap();
+        assert_eq!(recorded(&site.at).await["a/0"].comments[1..], [late.clone(), late]);
+        assert_eq!(verify(&site.at).await.unwrap().damage, []);
+    })
+    .await;
 }
 
 #[tokio::test]
