@@ -74,6 +74,7 @@ pub use maintenance::prune::{
     KeepReason, PruneCandidate, PruneError, PruneFilter, PrunePlan, PruneReport, plan_prune,
 };
 pub use maintenance::removal::prune;
+pub use maintenance::replace::{AttemptReplacer, ReplaceError, ReplaceReport};
 pub use maintenance::segments::gather::{GatheredStore, SegmentAtHand};
 pub use maintenance::segments::remove::{SegmentRemoval, remove_from_folder};
 pub use maintenance::segments::seal::{SealReport, seal};
