@@ -1,19 +1,20 @@
-//! Numbers that a trainer computed for the tokens that it trained on.
+//! Numbers that a trainer computed for the tokens that it trained on, and what people say.
 
 use std::collections::BTreeMap;
 
-use episode::{Annotation, AttemptId, Micros};
+use episode::{Annotation, AttemptId, Comment, Micros, Provenance};
 use exporter::{NumberStream, PlacedStreams, TrajectoryStreams, place_streams};
 use http::api::json::{parse, parse_value};
 use http::api::reply::{JsonReply, bad_request, ok};
 use http::clock::now;
 use proxy::Recorder;
 use serde_json::{Map, Value, json};
-use store::{CommitError, Selection, Snapshot};
+use store::{CommitError, Location, Selection, Snapshot, SnapshotError, StoreEditor};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
 use crate::bounds::ANNOTATION_TEXT_BYTES_MAX;
+use crate::comments;
 use crate::error::{broken, commit_error, snapshot_error};
 use crate::requests::{AnnotationsBody, TrajectoryBody};
 use crate::versions::label;
@@ -21,9 +22,54 @@ use crate::versions::label;
 /// Streams of the trajectories of some attempts.
 type StreamsOf = BTreeMap<AttemptId, Vec<TrajectoryStreams>>;
 
-/// Appends the streams of a body, all of them or none.
-pub(crate) async fn add(recorder: &Recorder, body: &[u8]) -> Result<JsonReply, JsonReply> {
-    let sent = streams_of(body)?;
+/// The statements of a body: those of a trainer, or those of people.
+enum Statements {
+    Streams(StreamsOf),
+    Comments(Vec<(AttemptId, Comment)>),
+}
+
+/// Appends the statements of a body, all of them or none.
+pub(crate) async fn add(
+    recorder: &Recorder,
+    body: &[u8],
+    provenance: &Provenance,
+) -> Result<JsonReply, JsonReply> {
+    match statements(body, provenance)? {
+        Statements::Streams(streams) => add_streams(recorder, streams).await,
+        Statements::Comments(comments) => {
+            let count = comments.len();
+            recorder.store().comment(comments).await.map_err(commit_error)?;
+            Ok(comments::kept(count))
+        }
+    }
+}
+
+/// Appends the comments of a body to a store that this process does not record to.
+pub(crate) async fn add_beside(
+    store: &Location,
+    body: &[u8],
+    provenance: &Provenance,
+) -> Result<JsonReply, JsonReply> {
+    let Statements::Comments(comments) = statements(body, provenance)? else {
+        return Err(bad_request(&"this listener takes `comments`; `rolltape serve` has the rest"));
+    };
+    let count = comments.len();
+    let editor = StoreEditor::open(store).await;
+    let editor = editor.map_err(|why| snapshot_error(SnapshotError::Open(why)))?;
+    editor.comment(comments).await.map_err(commit_error)?;
+    Ok(comments::kept(count))
+}
+
+fn statements(body: &[u8], provenance: &Provenance) -> Result<Statements, JsonReply> {
+    let AnnotationsBody { annotations, comments } = parse(body)?;
+    match (annotations, comments) {
+        (Some(annotations), None) => streams_of(annotations).map(Statements::Streams),
+        (None, Some(sent)) => comments::read(sent, provenance).map(Statements::Comments),
+        _ => Err(bad_request(&"the body has `annotations` or `comments`, and one of them only")),
+    }
+}
+
+async fn add_streams(recorder: &Recorder, sent: StreamsOf) -> Result<JsonReply, JsonReply> {
     let snapshot = recorder.store().reading().await.map_err(snapshot_error)?;
     let mut snapshot = snapshot.in_room(recorder.reading_room());
     // Reading a file keeps a thread busy, and so does putting turns together.
@@ -65,8 +111,7 @@ async fn place(
     Ok(placed)
 }
 
-fn streams_of(body: &[u8]) -> Result<StreamsOf, JsonReply> {
-    let AnnotationsBody { annotations } = parse(body)?;
+fn streams_of(annotations: Vec<Value>) -> Result<StreamsOf, JsonReply> {
     let mut all = StreamsOf::new();
     for value in annotations {
         let body: TrajectoryBody = parse_value(value)?;

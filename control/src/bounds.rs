@@ -30,6 +30,8 @@ pub(crate) const KEY_LIFE_S_MAX: i64 = 31_536_000;
 pub(crate) const GROUP_SIZE_MAX: u32 = 100_000;
 /// Longest label and checksum of a version, in bytes.
 pub(crate) const VERSION_TEXT_BYTES_MAX: usize = 256;
+/// Comments of one request.
+pub(crate) const COMMENTS_MAX: usize = 1_000;
 /// Longest name of a stream of annotations, in bytes.
 pub(crate) const ANNOTATION_TEXT_BYTES_MAX: usize = 256;
 

@@ -8,7 +8,8 @@
 //! - `episodes`, `keys`, `versions`, `admission`, `upstreams`: what is announced, changed, listed.
 //! - `prune`: episodes are deleted, between the calls that are recorded.
 //! - `engines`: requests that are forwarded to the control routes of engines.
-//! - `annotations`: numbers that a trainer computed for the tokens that it trained on.
+//! - `annotations`: numbers that a trainer computed for the tokens that it trained on; `comments`:
+//!   what people say.
 //! - `feed`: finished attempts for trainers, as rows of the exporter.
 //! - `reading`: what people read of a recording, as documents of the viewer.
 //! - `metrics`: numbers for Prometheus, and as values for what is sent by OTLP.
@@ -17,6 +18,7 @@
 mod admission;
 mod annotations;
 mod bounds;
+mod comments;
 mod door;
 mod engines;
 mod episodes;

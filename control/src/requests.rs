@@ -131,7 +131,21 @@ pub(crate) struct VersionBody {
 #[serde(deny_unknown_fields)]
 pub(crate) struct AnnotationsBody {
     /// Each is a [`TrajectoryBody`].
-    pub(crate) annotations: Vec<Value>,
+    pub(crate) annotations: Option<Vec<Value>>,
+    /// Each is a [`CommentBody`].
+    pub(crate) comments: Option<Vec<Value>>,
+}
+
+/// What a person says of an attempt, or of one call of it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CommentBody {
+    pub(crate) episode_id: String,
+    pub(crate) attempt: Option<u32>,
+    pub(crate) call_id: Option<String>,
+    pub(crate) text: Option<String>,
+    pub(crate) score: Option<f64>,
+    pub(crate) author: Option<String>,
 }
 
 /// Streams of numbers for tokens of a trajectory.

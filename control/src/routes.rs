@@ -257,9 +257,11 @@ static OWN: [ControlRoute; 43] = [
             kept_leased, kept_needed, kept, file_bytes_before, file_bytes_after, withheld}`"),
 
     post("/annotations", J::AddAnnotations,
-        "Appends what a trainer says of sampled tokens: a number for each, by name and version.")
+        "Appends what a trainer says of sampled tokens, a number for each by name and version; or \
+         `comments`: what people say of attempts and calls.")
         .body(fields_of::<AnnotationsBody>)
-        .reply("`{status: \"ok\", kept, not_sampled}`, once it is on disk"),
+        .reply("`{status: \"ok\", kept, not_sampled}` or `{status: \"ok\", comments}`, once it is \
+            on disk"),
 
     // A lease changes what others are handed out, so it is no GET.
     Route { methods: POST, other_replies: FEED_EMPTY,

@@ -7,6 +7,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use episode::AttemptId;
@@ -89,25 +90,27 @@ pub async fn serve_control(
     tasks.shutdown().await;
 }
 
-/// Serves what people read of a recording, and nothing else, until `shutdown`.
+/// Serves what people read of a recording until `shutdown`. Of what they write it takes comments,
+/// if the settings name a store for them.
 pub async fn serve_reading(
     settings: Settings,
     listener: impl Into<Endpoint>,
     shutdown: impl Future<Output = ()>,
 ) {
     let listener = listener_of(&settings, listener.into());
-    let shared = Arc::new((Door::new(&settings, &listener.socket), Reading::new(settings.viewer)));
+    let door = Door::new(&settings, &listener.socket);
+    let reading = Reading::new(settings.viewer.clone());
+    let shared = Arc::new(ReadingListener { door, reading, settings });
     let stopping = Arc::clone(&shared);
     let shutdown = async move {
         shutdown.await;
-        stopping.1.stop();
+        stopping.reading.stop();
         Instant::now() + CONTROL_DRAIN_WAIT
     };
     let answer = move |request: Request<Incoming>| {
         let shared = Arc::clone(&shared);
         async move {
-            let (door, reading) = &*shared;
-            let reply = respond_to_reader(door, reading, &request.into_parts().0).await;
+            let reply = respond_to_reader(&shared, request).await;
             Ok(reply.unwrap_or_else(JsonReply::into_response))
         }
     };
@@ -126,26 +129,44 @@ fn panicked() -> Response<ReplyBody> {
     error(StatusCode::INTERNAL_SERVER_ERROR, message).into_response()
 }
 
+/// A listener that reads.
+struct ReadingListener {
+    door: Door,
+    reading: Reading,
+    settings: Settings,
+}
+
 async fn respond_to_reader(
-    door: &Door,
-    reading: &Reading,
-    head: &Parts,
+    listener: &ReadingListener,
+    request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, JsonReply> {
-    if let Some(file) = door.page_file(head)? {
+    let ReadingListener { door, reading, settings } = listener;
+    let (head, body) = request.into_parts();
+    if let Some(file) = door.page_file(&head)? {
         return Ok(file);
     }
-    let (route, parameter) = door.let_in(head).await?;
+    let (route, parameter) = door.let_in(&head).await?;
     let query = head.uri.query();
     match route.handler {
         Handler::Health => Ok(done().into_response()),
         Handler::Read(view) => reading.read(route, view, &parameter, query).await,
         Handler::Changes => reading.changes(route, query).await,
         Handler::Json(JsonHandler::ShowReadToken) => Ok(door.show_read_token().into_response()),
-        _ => {
-            let message = "this listener only reads a recording; `rolltape serve` has the rest";
-            Err(error(StatusCode::NOT_FOUND, message))
+        Handler::Json(JsonHandler::AddAnnotations) => {
+            let Some(store) = &settings.comments_to else { return Err(only_reads()) };
+            let request = Request::from_parts(head, body);
+            let (head, body) =
+                read_json(request, CONTROL_BODY_BYTES_MAX, settings.body_wait).await?;
+            let provenance = door.provenance(&head.extensions);
+            annotations::add_beside(store, &body, &provenance).await.map(JsonReply::into_response)
         }
+        _ => Err(only_reads()),
     }
+}
+
+fn only_reads() -> JsonReply {
+    let message = "this listener only reads a recording; `rolltape serve` has the rest";
+    error(StatusCode::NOT_FOUND, message)
 }
 
 /// A control listener.
@@ -243,22 +264,29 @@ impl Control {
         }
     }
 
-    /// Reads a request whole, before its permit is taken: a slow one holds up nobody. A body must
-    /// say that it is JSON: a web page cannot send such a one to another origin without asking
-    /// first.
+    /// Reads a request whole, before its permit is taken: a slow one holds up nobody.
     async fn read_json(
         &self,
         request: Request<Incoming>,
         most: usize,
     ) -> Result<(Parts, Bytes), JsonReply> {
-        let read = read_whole(request, most, self.settings.body_wait).await;
-        let (head, body) = read.map_err(body_error)?;
-        if body.is_empty() || is_json(&head.headers) {
-            return Ok((head, body));
-        }
-        let message = "this route takes JSON; send content-type: application/json";
-        Err(error(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
+        read_json(request, most, self.settings.body_wait).await
     }
+}
+
+/// Reads a request whole. A body must say that it is JSON: a web page cannot send such a one to
+/// another origin without asking first.
+async fn read_json(
+    request: Request<Incoming>,
+    most: usize,
+    wait: Duration,
+) -> Result<(Parts, Bytes), JsonReply> {
+    let (head, body) = read_whole(request, most, wait).await.map_err(body_error)?;
+    if body.is_empty() || is_json(&head.headers) {
+        return Ok((head, body));
+    }
+    let message = "this route takes JSON; send content-type: application/json";
+    Err(error(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
 }
 
 /// True if a content type is given, and only that of JSON.
@@ -307,7 +335,10 @@ impl JsonRequest<'_> {
             JsonHandler::DeleteEpisode => prune::delete(recorder, self.attempt(recorder)?).await,
             JsonHandler::Prune => prune::prune(recorder, body).await,
 
-            JsonHandler::AddAnnotations => annotations::add(recorder, body).await,
+            JsonHandler::AddAnnotations => {
+                let provenance = control.door.provenance(&self.head.extensions);
+                annotations::add(recorder, body, &provenance).await
+            }
 
             JsonHandler::ListConsumers => feed::list_consumers(recorder, &control.readers).await,
             JsonHandler::AckLease => feed::ack(recorder, self.parameter, body).await,

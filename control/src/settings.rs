@@ -9,6 +9,7 @@ use http::bounds::{BODY_WAIT, HEAD_WAIT, IDLE_WAIT, PEER_PART};
 use http::server::activity::AgentWaits;
 use http::server::listen::{ConnectionBounds, descriptors_kept};
 use http::tls::{InvalidTls, server_config};
+use store::Location;
 use tokio_rustls::rustls::ServerConfig;
 use viewer::Viewer;
 
@@ -25,6 +26,8 @@ pub struct Settings {
     pub token: Option<String>,
     /// Certificate and key of the listener, if it speaks TLS.
     pub tls: Option<Arc<ServerConfig>>,
+    /// The store that takes comments, where nothing else is written.
+    pub comments_to: Option<Location>,
     /// Ranges of rewards by their names; the value of another name may be any number.
     pub reward_ranges: Vec<RewardRange>,
     /// Names by which the listener may be addressed, besides loopback and its own address.
@@ -52,6 +55,7 @@ impl Settings {
             viewer,
             token: None,
             tls: None,
+            comments_to: None,
             reward_ranges: Vec::new(),
             hosts: Vec::new(),
             head_wait: HEAD_WAIT,

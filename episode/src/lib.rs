@@ -15,12 +15,14 @@
 //! - [`RewardRange`]: the values that rewards of a name may have.
 //! - [`Provenance`]: who gave a reward, and over which records ([`ChainHead`]).
 //! - [`Annotation`]: what a trainer says of the tokens of a choice.
+//! - [`Comment`]: what a person says of an attempt or a call.
 //! - [`Turn`]: the tokens that one call added to a conversation: new prompt, then sampled.
 //! - [`Trajectory`]: one root-to-leaf path of turns; the loss mask is derived here.
 #![forbid(unsafe_code)]
 
 mod annotation;
 mod call;
+mod comment;
 mod id;
 mod lineage;
 mod provenance;
@@ -39,6 +41,7 @@ pub use call::{
     Body, Call, CallEnd, CallStart, Choice, ContinueReason, Continued, Fidelity, KeptBody, Outcome,
     ReplyHead, TokenColumn, TokenCounts, VersionSpan,
 };
+pub use comment::{Comment, InvalidComment};
 pub use id::{AttemptId, CallId, EpisodeId, GroupId, InvalidId, Micros, TaskId};
 pub use lineage::{CallKind, Lineage};
 pub use provenance::{ChainHead, Giver, Provenance};

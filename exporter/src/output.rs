@@ -5,11 +5,13 @@
 //!   thread of its own.
 //! - [`target`] is the place of the files, which become visible only when they are whole.
 //!   [`objects`] is an object store, reached through `object_http`.
+//! - `statements` are the tables beside the rows: `annotations`, `comments`.
 //! - `layout` names the files, `manifest` lists their content, `card` describes them to `datasets`,
 //!   and [`read_export`] reads an export again.
 
 mod annotations;
 mod card;
+mod comments;
 pub(crate) mod encode;
 mod footer;
 pub(crate) mod jsonl;
@@ -21,4 +23,5 @@ mod open_file;
 mod parquet;
 pub(crate) mod read_export;
 pub(crate) mod sink;
+mod statements;
 pub(crate) mod target;

@@ -16,6 +16,7 @@ use episode::{AttemptId, CallId, Micros, Replay};
 use crate::attempts::find_attempt;
 use crate::commit::annotate::annotate;
 use crate::commit::begun::write_begun;
+use crate::commit::comment::write_comments;
 use crate::commit::cut::cut;
 use crate::commit::ended::write_ended;
 use crate::commit::episode_row::{NamedBy, evict, upsert_episode};
@@ -35,6 +36,7 @@ use crate::versions::write_version;
 mod annotate;
 mod begun;
 mod body;
+mod comment;
 mod cut;
 mod ended;
 mod episode_row;
@@ -170,6 +172,11 @@ async fn write(
             connection.begin_part().await?;
             let annotated = annotate(connection, annotations).await;
             end_part(connection, annotated).await
+        }
+        Record::Comment(comments) => {
+            connection.begin_part().await?;
+            let commented = write_comments(connection, comments).await;
+            end_part(connection, commented).await
         }
         Record::Version(version) => write_version(connection, version).await,
         Record::Feed(record) => write_feed(connection, record).await,

@@ -73,6 +73,7 @@ pub(crate) static SQLITE: Migrations = Migrations {
         migration!("sqlite", 23, "provenance"),
         migration!("sqlite", 24, "replay"),
         migration!("sqlite", 25, "replays"),
+        migration!("sqlite", 26, "comments"),
     ],
     former: 14,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \
@@ -94,6 +95,7 @@ pub(crate) static POSTGRES: Migrations = Migrations {
         migration!("postgres", 23, "provenance"),
         migration!("postgres", 24, "replay"),
         migration!("postgres", 25, "replays"),
+        migration!("postgres", 26, "comments"),
     ],
     former: 10,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \

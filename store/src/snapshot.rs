@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use episode::{Annotation, AttemptId, CallId, ChainHead, Micros, Reward, RewardScope};
+use episode::{Annotation, AttemptId, CallId, ChainHead, Comment, Micros, Reward, RewardScope};
 
 use crate::attempts::attempt_of;
 use crate::chain;
@@ -18,7 +18,7 @@ use crate::location::Location;
 use crate::open;
 use crate::snapshot::condition::Condition;
 use crate::snapshot::room::{Loan, ReadingRoom};
-use crate::snapshot::rows::{annotation_of, episode_of, reward_of};
+use crate::snapshot::rows::{annotation_of, comment_of, episode_of, reward_of};
 use crate::snapshot::sealed::{CallsHolder, OpenSegments, StorePart};
 use crate::types::{AttemptRecord, Selection};
 
@@ -311,6 +311,19 @@ impl Snapshot {
             format!("{ANNOTATIONS} WHERE c.episode_key = $1 ORDER BY a.annotation_key");
         let rows = query(of_episode).bind(key).fetch_all(&mut part.connection).await?;
         rows.iter().map(annotation_of).collect()
+    }
+
+    /// All comments on one attempt, in the order in which they were given.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the store cannot be read.
+    pub async fn comments(
+        &mut self,
+        record: &AttemptRecord,
+    ) -> Result<Vec<Comment>, SnapshotError> {
+        let of_episode = "SELECT * FROM comment WHERE episode_key = $1 ORDER BY comment_key";
+        let rows = query(of_episode).bind(record.key).fetch_all(self.connection()).await?;
+        rows.iter().map(comment_of).collect()
     }
 
     /// All annotations of one call, in the order in which they were given.

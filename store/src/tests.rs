@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use episode::{
-    Annotation, AttemptId, CallEnd, CallId, CallKind, CallStart, Choice, ContinueReason, Continued,
-    EpisodeId, Fidelity, Lineage, Outcome, ReplyHead, Reward, RewardScope, Route, Tag, TagSource,
-    TokenColumn, TokenCounts, VersionSpan, VersionStamps,
+    Annotation, AttemptId, CallEnd, CallId, CallKind, CallStart, Choice, Comment, ContinueReason,
+    Continued, EpisodeId, Fidelity, Lineage, Outcome, ReplyHead, Reward, RewardScope, Route, Tag,
+    TagSource, TokenColumn, TokenCounts, VersionSpan, VersionStamps,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -307,6 +307,45 @@ async fn closed_episodes_refuse_and_rewards_keep_their_history() {
         assert_eq!(summary.reward, None);
         let rewards = snapshot.rewards(&summary.episode).await.unwrap();
         assert_eq!(without_chains(rewards), [reward(Some(1.0)), reward(None)]);
+    })
+    .await;
+}
+
+/// What a person says.
+pub(crate) fn comment(call: Option<CallId>, text: Option<&str>, score: Option<f64>) -> Comment {
+    let text = text.map(str::to_owned);
+    let provenance = episode::Provenance {
+        by: Some(episode::Giver::ControlToken),
+        from: Some("127.0.0.1".into()),
+        key: Some("control-00000000".into()),
+        over: None,
+    };
+    Comment { call, text, score, author: "ada".into(), at: 6, provenance }
+}
+
+#[tokio::test]
+async fn comments_are_appended_all_or_none_to_attempts_that_are_there() {
+    on_both(async |site| {
+        let (store, _writer) = site.open().await;
+        let begun = begun("a", 1);
+        let call = begun.call_id;
+        store.begin(begun).await.done().await.unwrap();
+        let a: AttemptId = "a/0".parse().unwrap();
+        let (said, scored) =
+            (comment(None, Some("a <b>\u{1F600}"), None), comment(Some(call), None, Some(-0.5)));
+        let both = vec![(a.clone(), said.clone()), (a.clone(), scored.clone())];
+        store.comment(both).await.unwrap();
+
+        let nowhere = ("a/1".parse().unwrap(), said.clone());
+        let refused = store.comment(vec![(a.clone(), said.clone()), nowhere]).await;
+        assert!(matches!(refused, Err(CommitError::Unknown(_))));
+        let other = comment(Some(CallId(Uuid::nil())), Some("x"), None);
+        let refused = store.comment(vec![(a.clone(), said.clone()), (a, other)]).await;
+        assert!(matches!(refused, Err(CommitError::UnknownCall(_))));
+
+        let mut snapshot = store.snapshot().await.unwrap();
+        let record = snapshot.episodes(&Selection::default()).await.unwrap().remove(0);
+        assert_eq!(snapshot.comments(&record).await.unwrap(), [said, scored]);
     })
     .await;
 }

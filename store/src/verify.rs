@@ -98,12 +98,13 @@ const fn reference(
 }
 
 /// All references. The databases check most of them themselves when they are written.
-const REFERENCES: [Reference; 18] = [
+const REFERENCES: [Reference; 19] = [
     reference("label", "label_key", "episode_key", "episode"),
     reference("api_key", "api_key_key", "episode_key", "episode"),
     reference("mark", "writer", "episode_key", "episode"),
     reference("reel", "reel_key", "episode_key", "episode"),
     reference("reward", "reward_key", "episode_key", "episode"),
+    reference("comment", "comment_key", "episode_key", "episode"),
     reference("call", "call_key", "episode_key", "episode"),
     reference("call", "call_key", "request_body", "body"),
     reference("call", "call_key", "reply_body", "body"),

@@ -7,7 +7,9 @@
 
 use std::sync::Arc;
 
-use episode::{Annotation, AttemptId, CallEnd, CallId, CallStart, EpisodeId, Micros, Reward};
+use episode::{
+    Annotation, AttemptId, CallEnd, CallId, CallStart, Comment, EpisodeId, Micros, Reward,
+};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -272,6 +274,15 @@ impl Store {
     /// [`CommitError::UnknownCall`] when one of the calls is not there.
     pub async fn annotate(&self, annotations: Vec<Annotation>) -> Result<(), CommitError> {
         self.write(Record::Annotate(annotations)).await
+    }
+
+    /// Appends what people say of attempts, all of it or nothing.
+    ///
+    /// # Errors
+    /// [`CommitError::Unknown`] when one of the attempts is not there, and
+    /// [`CommitError::UnknownCall`] when it does not have the call.
+    pub async fn comment(&self, comments: Vec<(AttemptId, Comment)>) -> Result<(), CommitError> {
+        self.write(Record::Comment(comments)).await
     }
 
     /// Registers a consumer of the feed that starts after the position `floor`. One that exists is

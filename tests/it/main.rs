@@ -10,6 +10,7 @@ mod chains;
 mod chaos;
 mod circles;
 mod codings;
+mod comments;
 mod continuation;
 mod crash;
 mod differential;

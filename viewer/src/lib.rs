@@ -52,7 +52,7 @@ pub use stats::{AttemptUsage, ModelUsage, Stats, TimeBucket, Totals, VersionStat
 pub use tasks::{TaskList, TaskVersion, TaskView};
 pub use texts::TokenTexts;
 pub use tokens::TokensView;
-pub use tree::{EpisodeTree, FindingView, OtherCall, RewardView, SiblingView};
+pub use tree::{CommentView, EpisodeTree, FindingView, OtherCall, RewardView, SiblingView};
 pub use turn::{ContinuedView, TurnId, TurnView};
 pub use verdicts::{AuditView, ChecksView};
 pub use weights::SpanView;

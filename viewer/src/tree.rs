@@ -1,5 +1,6 @@
 //! One attempt as turns, threaded as an export would thread it.
 
+mod comments;
 mod siblings;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,6 +23,7 @@ use crate::time::{milliseconds, seconds};
 use crate::turn::{TurnMaker, TurnView, model, replayed};
 use crate::weights::VersionTable;
 
+pub use self::comments::CommentView;
 pub use self::siblings::SiblingView;
 
 /// An attempt with its turns.
@@ -49,6 +51,9 @@ pub struct EpisodeTree {
     pub forks: Vec<Value>,
     /// The rewards, in the order in which they were given.
     pub rewards: Vec<RewardView>,
+    /// What people said, in the order in which they said it.
+    #[serde(default)]
+    pub comments: Vec<CommentView>,
     /// Other attempts that go on from the same turn of the same recording.
     #[serde(default)]
     pub siblings: Vec<SiblingView>,
@@ -148,6 +153,7 @@ pub(crate) async fn tree(
     let record = summary.episode.clone();
     let weights = VersionTable(snapshot.versions().await?);
     let rewards = snapshot.rewards(&record).await?;
+    let comments = snapshot.comments(&record).await?;
     let siblings = siblings(snapshot, &record).await?;
     let replays = replays(snapshot, &record).await?;
     if has_messages {
@@ -179,6 +185,7 @@ pub(crate) async fn tree(
             .map(|fork| serde_json::to_value(fork).unwrap_or_default())
             .collect(),
         rewards: rewards.iter().map(RewardView::of).collect(),
+        comments: comments.into_iter().map(CommentView::of).collect(),
         siblings,
         replays,
         calls: said,

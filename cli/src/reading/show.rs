@@ -2,9 +2,11 @@
 //!
 //! [`page`] is the conversation, [`turn`] its parts and one turn in full, [`tree`] one line a turn,
 //! [`tokens`] and [`raw`] what a turn was made of, [`call`] a call as one JSON object, [`given`]
-//! who gave the rewards. [`select`] finds the call that an option names.
+//! who gave the rewards, [`comments`] what people said. [`select`] finds the call that an option
+//! names.
 
 mod call;
+mod comments;
 mod given;
 mod page;
 mod raw;

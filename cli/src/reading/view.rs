@@ -30,7 +30,7 @@ use crate::terminal;
 ///
 /// Prints a link to the page, or to an episode's conversation on it. Of a running server it is the
 /// server's own page, and the link has a token that only reads. Else this command serves the page
-/// until it ends, and so does the link's token. The store is only read.
+/// until it ends, and so does the link's token. Comments that are written there go to the store.
 ///
 /// With --html, writes the page of one episode, or of a group, to a file that a browser opens
 /// without a server.
@@ -118,6 +118,8 @@ async fn serve(mut args: Args) -> CommandResult {
     let location = args.source.store.read_from().await?;
     drop(Snapshot::open(&location).await?);
     let named = &args.source.store.location;
+    // Segments that were gathered to be read keep nothing.
+    let comments_to = (location.to_string() == named.to_string()).then(|| named.clone());
     let viewer =
         Viewer::new(location, texts).with_index(text_index(named)).with_audit(kept_audit(named));
     if let Some(to) = &args.file.html {
@@ -134,6 +136,7 @@ async fn serve(mut args: Args) -> CommandResult {
     let token = secret_file::random()?;
     let settings = Settings {
         token: Some(token.clone()),
+        comments_to,
         descriptors_max: raise_descriptors(),
         ..Settings::new(viewer)
     };

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use episode::{Call, CallId, GroupId, Provenance, Reward};
+use episode::{Call, CallId, Comment, GroupId, Provenance, Reward};
 use serde_json::json;
 use store::{AttemptRecord, Selection, Snapshot};
 
@@ -179,6 +179,9 @@ async fn known_values(
             None if !how.drop_ids && calls.iter().any(has_ids) => return Err(unread(attempt)),
             None => {}
         }
+        for said in snapshot.comments(attempt).await?.iter().filter_map(|one| one.text.as_ref()) {
+            values.extend(finder.values_of(said.as_bytes()));
+        }
         for call in &calls {
             each_text(&editor, call, |text| values.extend(finder.values_of(text)));
             let named = spans.extract_if(.., |span| span.call == call.begun.call_id);
@@ -244,7 +247,13 @@ async fn redacted(
         (snapshot.rewards(&record).await?, snapshot.annotations(&record).await?);
     // A copy is handed on; addresses of graders and names of tokens are nobody else's.
     for Reward { provenance, .. } in &mut rewards {
-        *provenance = Provenance { by: provenance.by, ..Provenance::default() };
+        *provenance = handed_on(provenance);
+    }
+    let mut comments = snapshot.comments(&record).await?;
+    for Comment { text, author, provenance, .. } in &mut comments {
+        *provenance = handed_on(provenance);
+        *author = editor.editor.text(author).unwrap_or_else(|| author.clone());
+        *text = text.take().map(|said| editor.editor.text(&said).unwrap_or(said));
     }
     let group_size = match &record.group {
         Some(group) => group_size(snapshot, group).await?,
@@ -257,7 +266,12 @@ async fn redacted(
         record.labels.retain(|(name, _)| name != LABEL);
         record.labels.push((LABEL.to_owned(), print::count(changed, "call")));
     }
-    Ok(WholeAttempt { record, group_size, calls, rewards, annotations })
+    Ok(WholeAttempt { record, group_size, calls, rewards, annotations, comments })
+}
+
+/// The part of a provenance that is handed on.
+fn handed_on(provenance: &Provenance) -> Provenance {
+    Provenance { by: provenance.by, ..Provenance::default() }
 }
 
 async fn group_size(snapshot: &mut Snapshot, group: &GroupId) -> Result<Option<u32>, Failure> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use episode::Call;
+use episode::{Call, Comment};
 use serde_json::json;
 use store::{AttemptRecord, MessageRow, Snapshot};
 use viewer::TokenTexts;
@@ -44,6 +44,8 @@ enum SecretPlace {
     Body,
     /// In the text of token ids.
     Ids,
+    /// In what a person said of it.
+    Comment,
 }
 
 /// The places of a secret in one attempt.
@@ -74,7 +76,8 @@ pub(crate) async fn run(mut args: Args) -> CommandResult {
         let calls = snapshot.calls(attempt).await?;
         has_ids |= calls.iter().any(has_some_ids);
 
-        let secrets = secrets(&finder, &messages, &calls, texts.as_ref());
+        let comments = snapshot.comments(attempt).await?;
+        let secrets = secrets(&finder, &messages, (&calls, &comments), texts.as_ref());
         found += secrets.len() as u64;
         secrets.iter().try_for_each(|(secret, places)| match args.json {
             true => print::line(&as_json(attempt, secret, places)),
@@ -94,7 +97,7 @@ pub(crate) async fn run(mut args: Args) -> CommandResult {
 fn secrets(
     finder: &SecretFinder,
     messages: &[MessageRow],
-    calls: &[Call],
+    (calls, comments): (&[Call], &[Comment]),
     texts: Option<&TokenTexts>,
 ) -> Secrets {
     let mut found = Secrets::new();
@@ -115,6 +118,11 @@ fn secrets(
         for text in texts.into_iter().flatten() {
             look(text.as_bytes(), &message.call_id, SecretPlace::Message);
         }
+    }
+    for comment in comments {
+        let call = comment.call.map_or_else(|| "none".to_owned(), |call| call.to_string());
+        let text = comment.text.as_deref().unwrap_or_default();
+        look(text.as_bytes(), &call, SecretPlace::Comment);
     }
     let mut before: &[u32] = &[];
     for call in calls {
@@ -153,6 +161,7 @@ impl SecretPlace {
             Self::Message => "message",
             Self::Body => "body",
             Self::Ids => "ids",
+            Self::Comment => "comment",
         }
     }
 }

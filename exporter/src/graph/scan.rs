@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use episode::{Annotation, Call, CallEnd, CallId, ChainHead, Choice, Micros, Reward};
+use episode::{Annotation, Call, CallEnd, CallId, ChainHead, Choice, Comment, Micros, Reward};
 use store::{AttemptRecord, Snapshot, SnapshotError};
 
 use crate::graph::node::{Node, PerNode, model_of};
@@ -20,6 +20,8 @@ pub(crate) struct RecordedAttempt {
     pub(crate) rewards: Vec<Reward>,
     /// Numbers of trainers for sampled tokens, in the order in which they were given.
     pub(crate) annotations: Vec<Annotation>,
+    /// What people said, in the order in which they said it.
+    pub(crate) comments: Vec<Comment>,
     /// The chain over the calls that have ended; none where it was not read.
     pub(crate) chain: Option<ChainHead>,
     /// The trajectories of the recording that it went on from, by the ids of their calls.
@@ -34,6 +36,7 @@ impl RecordedAttempt {
             calls,
             rewards: Vec::new(),
             annotations: Vec::new(),
+            comments: Vec::new(),
             chain: None,
             trunk: HashMap::new(),
         }
@@ -60,7 +63,7 @@ fn choice_bytes(choice: &Choice) -> usize {
     choice.token_ids.as_ref().map_or(0, Vec::len) * 4 + choice.logprobs.len() * 4 + columns
 }
 
-/// Reads one attempt, with the rewards and annotations that were given up to a time.
+/// Reads one attempt, with the rewards, annotations and comments that were given up to a time.
 pub(crate) async fn scan(
     snapshot: &mut Snapshot,
     record: AttemptRecord,
@@ -78,10 +81,21 @@ pub(crate) async fn scan(
     let mut annotations = snapshot.annotations(&record).await?;
     annotations.retain(|annotation| as_of.is_none_or(|time| annotation.at <= time));
 
+    let mut comments = snapshot.comments(&record).await?;
+    comments.retain(|comment| as_of.is_none_or(|time| comment.at <= time));
+
     let notes = Notes { rewards_later, rewards_not_finite, ..Notes::default() };
     let chain = Some(snapshot.chain(&record).await?);
     Ok((
-        RecordedAttempt { record, calls, rewards, annotations, chain, trunk: HashMap::new() },
+        RecordedAttempt {
+            record,
+            calls,
+            rewards,
+            annotations,
+            comments,
+            chain,
+            trunk: HashMap::new(),
+        },
         notes,
     ))
 }

@@ -20,13 +20,13 @@ use crate::options::Options;
 use crate::options::destination::Destination;
 use crate::options::encoding::Encoding;
 use crate::options::format::Format;
-use crate::output::annotations::{self, annotations_schema};
 use crate::output::card::{self, CardEntry};
 use crate::output::encode::Encoder;
 use crate::output::layout::Layout;
 use crate::output::manifest::{FORMAT_VERSION, Manifest};
 use crate::output::objects::{ObjectTarget, as_io};
 use crate::output::open_file::{FileWriter, FinishedFile, OpenFile};
+use crate::output::statements::STATEMENTS;
 use crate::output::target::{FileTarget, WriteError, io_error};
 use crate::rows::row::Row;
 use crate::weigh::model_filter::ModelFilter;
@@ -64,8 +64,8 @@ pub(crate) struct ExportSink {
     /// The table of forks, beside the rows of the contract.
     forks: Option<OpenFile>,
     pending_forks: Vec<Fork>,
-    /// The table of annotations, where there is one.
-    annotations: Option<OpenFile>,
+    /// The tables of statements, where there are any.
+    statements: [Option<OpenFile>; STATEMENTS.len()],
     finished: Vec<FinishedFile>,
 
     /// Rows of the finished files, without forks.
@@ -141,7 +141,7 @@ impl ExportSink {
             open: None,
             forks: None,
             pending_forks: Vec::new(),
-            annotations: None,
+            statements: Default::default(),
             finished: Vec::new(),
             rows: 0,
             episodes: BTreeSet::new(),
@@ -261,7 +261,7 @@ impl ExportSink {
         if self.format.is_of_calls() {
             self.add_calls(episode).await?;
         }
-        self.add_annotations(episode).await?;
+        self.add_statements(episode).await?;
         self.pending_forks.extend(forks);
         if self.pending_forks.len() >= BATCH_FORKS {
             self.flush_forks().await?;
@@ -321,7 +321,9 @@ impl ExportSink {
         self.rows = self.finished.iter().map(|file| file.entry.rows).sum();
 
         self.flush_forks().await?;
-        for table in [self.forks.take(), self.annotations.take()].into_iter().flatten() {
+        for table in
+            self.forks.take().into_iter().chain(self.statements.iter_mut().flat_map(Option::take))
+        {
             self.finished.push(table.end().await?);
         }
         Ok(self.rows)
@@ -475,20 +477,25 @@ impl ExportSink {
         Ok(OpenFile::begin(partition, FileWriter { name, path, encoder, body }))
     }
 
-    /// Adds the annotations of an attempt to their table, which is begun with the first.
-    async fn add_annotations(&mut self, episode: &RecordedAttempt) -> Result<(), WriteError> {
+    /// Adds what was said of an attempt to the tables, each of which is begun with the first.
+    async fn add_statements(&mut self, episode: &RecordedAttempt) -> Result<(), WriteError> {
         // The table of forks is written where tables beside the rows have a place.
-        if episode.annotations.is_empty() || self.forks.is_none() {
-            return Ok(());
+        let Some(forks) = &self.forks else { return Ok(()) };
+        for (at, table) in STATEMENTS.iter().enumerate() {
+            let batch = (table.batch)(episode).map_err(|error| forks.batch_error(error))?;
+            if batch.num_rows() == 0 {
+                continue;
+            }
+            if self.statements[at].is_none() {
+                let name = self.layout.side_table(table.name, self.addition());
+                let schema = (table.schema)();
+                let rows = FileRows::unsorted(&schema);
+                self.statements[at] = Some(self.new_file(name, "", rows).await?);
+            }
+            let Some(file) = &mut self.statements[at] else { continue };
+            file.write(batch, 0).await?;
         }
-        if self.annotations.is_none() {
-            let name = self.layout.side_table("annotations", self.addition());
-            let schema = annotations_schema();
-            self.annotations = Some(self.new_file(name, "", FileRows::unsorted(&schema)).await?);
-        }
-        let Some(file) = &mut self.annotations else { return Ok(()) };
-        let batch = annotations::batch(episode).map_err(|error| file.batch_error(error))?;
-        file.write(batch, 0).await
+        Ok(())
     }
 
     /// Has the pending forks encoded.

@@ -1,6 +1,6 @@
 //! The records that the writer takes.
 
-use episode::{Annotation, AttemptId, CallEnd, CallId, CallStart, Choice, Micros, Reward};
+use episode::{Annotation, AttemptId, CallEnd, CallId, CallStart, Choice, Comment, Micros, Reward};
 
 use crate::feed::types::FeedRecord;
 use crate::types::{Announcement, ApiKeyRecord, Limits};
@@ -38,6 +38,8 @@ pub(crate) enum Record {
     Reward { attempt: AttemptId, reward: Reward },
     /// A trainer says something of sampled tokens.
     Annotate(Vec<Annotation>),
+    /// People say something of attempts.
+    Comment(Vec<(AttemptId, Comment)>),
     /// A version of the weights is seen.
     Version(VersionRecord),
     /// Items of the feed are leased or settled.
@@ -65,6 +67,9 @@ impl Record {
             }
 
             Self::Annotate(annotations) => annotations.iter().map(|a| 4 * a.values.len()).sum(),
+            Self::Comment(comments) => {
+                comments.iter().filter_map(|(_, c)| c.text.as_ref()).map(String::len).sum()
+            }
             Self::Open(_)
             | Self::AddKey(_)
             | Self::RevokeKeys { .. }

@@ -49,7 +49,8 @@ pub(super) async fn write_reward(
     Ok(())
 }
 
-async fn check_call(
+/// Checks that the attempt has a call.
+pub(super) async fn check_call(
     connection: &mut StoreConnection,
     episode_key: i64,
     call: CallId,

@@ -40,7 +40,8 @@ pub struct ExtractReport {
 }
 
 /// Tables with the key of an episode in each row; `episode` is the first.
-const OF_EPISODE: [&str; 6] = ["episode", "label", "reward", "mark", "finished", "waiting"];
+const OF_EPISODE: [&str; 7] =
+    ["episode", "label", "reward", "comment", "mark", "finished", "waiting"];
 /// Keys of a sealed attempt are moved beyond those of all others by this power of two.
 const SHIFT_BITS: u32 = 40;
 /// Tables with the key of a call in each row; `call` is the first.
@@ -324,7 +325,7 @@ mod tests {
 
     use super::*;
     use crate::site::{Site, on_both};
-    use crate::tests::{begun, ended};
+    use crate::tests::{begun, comment, ended};
     use crate::{ApiKeyRecord, Budget, Selection, Snapshot, Store, VersionRecord, open, verify};
 
     /// Records four calls of an attempt, each with the history before it, the last without an end.
@@ -372,6 +373,8 @@ mod tests {
                 at: 6,
             };
             store.annotate(vec![annotation]).await.unwrap();
+            let comment = comment(Some(call), Some("good"), Some(0.5));
+            store.comment(vec![(id, comment)]).await.unwrap();
         }
         let attempt: AttemptId = "c/0".parse().unwrap();
         let budget = Budget::default();
@@ -392,7 +395,9 @@ mod tests {
             let rewards = snapshot.rewards(&record).await.unwrap();
             let annotations = snapshot.annotations(&record).await.unwrap();
             let name = format!("{}/{}", record.id, record.attempt);
-            found.push((name, calls, format!("{record:?} {rewards:?} {annotations:?}")));
+            let comments = snapshot.comments(&record).await.unwrap();
+            let said = format!("{record:?} {rewards:?} {annotations:?} {comments:?}");
+            found.push((name, calls, said));
         }
         found
     }

@@ -174,8 +174,8 @@ async fn a_database_without_a_store_is_left_alone_by_readers() {
 async fn set_former(site: &Site, newest: i64) {
     let mut connection = open::for_editing(&site.at).await.unwrap();
     for undone in [
-        "DROP VIEW annotations",
-        "DROP TABLE annotation",
+        "DROP VIEW annotations, comments",
+        "DROP TABLE annotation, comment",
         "ALTER TABLE call DROP COLUMN continued CASCADE, DROP COLUMN reply_head, \
              DROP COLUMN replayed",
         "DROP INDEX episode_with_replay, episode_by_replay",
@@ -214,7 +214,7 @@ async fn a_store_of_the_former_format_is_converted_when_it_is_opened() {
     let applied = query("SELECT version FROM _sqlx_migrations");
     assert_eq!(
         applied.scalars::<i64>(&mut connection).await.unwrap(),
-        [15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25]
+        [15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26]
     );
     stop(site.open().await).await;
 

@@ -3,9 +3,9 @@
 use std::str::FromStr;
 
 use episode::{
-    Annotation, Body, CallEnd, CallId, CallKind, CallStart, ChainHead, Choice, Continued, Fidelity,
-    Giver, Lineage, Outcome, Provenance, Replay, ReplyHead, Reward, RewardScope, Route, ScopeError,
-    ScopeParts, TagSource, TokenColumn, TokenCounts, VersionSpan, VersionStamps,
+    Annotation, Body, CallEnd, CallId, CallKind, CallStart, ChainHead, Choice, Comment, Continued,
+    Fidelity, Giver, Lineage, Outcome, Provenance, Replay, ReplyHead, Reward, RewardScope, Route,
+    ScopeError, ScopeParts, TagSource, TokenColumn, TokenCounts, VersionSpan, VersionStamps,
 };
 
 use crate::chain::digest_of;
@@ -207,21 +207,37 @@ pub(crate) fn reward_of(row: &Row) -> Result<Reward, SnapshotError> {
     })
 }
 
+/// A comment.
+pub(crate) fn comment_of(row: &Row) -> Result<Comment, SnapshotError> {
+    let call: Option<String> = row.try_get("call_id")?;
+    Ok(Comment {
+        call: call.map(|call| parse(call, "call id")).transpose()?,
+        text: row.try_get("text")?,
+        score: row.try_get("score")?,
+        author: row.try_get("author")?,
+        at: row.try_get("given_at")?,
+        provenance: giver_of(row)?,
+    })
+}
+
 fn provenance_of(row: &Row) -> Result<Provenance, SnapshotError> {
-    let by: Option<String> = row.try_get("given_by")?;
-    let by = by.map(|word| {
-        Giver::from_word(&word)
-            .ok_or_else(|| SnapshotError::Word(word.clone(), "giver of a reward"))
-    });
     let calls: Option<i64> = row.try_get("over_calls")?;
     let digest: Option<&[u8]> = row.try_get("over_chain")?;
     Ok(Provenance {
-        by: by.transpose()?,
-        from: row.try_get("given_from")?,
-        key: row.try_get("key_name")?,
         over: calls.zip(digest).map(|(calls, digest)| ChainHead {
             calls: calls.unsigned_abs(),
             digest: digest_of(digest),
         }),
+        ..giver_of(row)?
     })
+}
+
+/// The provenance of a row without a chain.
+fn giver_of(row: &Row) -> Result<Provenance, SnapshotError> {
+    let by: Option<String> = row.try_get("given_by")?;
+    let by = by.map(|word| {
+        Giver::from_word(&word).ok_or_else(|| SnapshotError::Word(word.clone(), "giver"))
+    });
+    let (from, key) = (row.try_get("given_from")?, row.try_get("key_name")?);
+    Ok(Provenance { by: by.transpose()?, from, key, over: None })
 }

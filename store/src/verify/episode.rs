@@ -11,7 +11,7 @@ use crate::log::format::{EXTENTS, FOLDED, IN_LOG};
 use crate::log::tokens::{CallIndex, LogSource, TokenReader};
 use crate::snapshot::ANNOTATIONS;
 use crate::snapshot::rows::{
-    annotation_of, begun_of, choice_of, ended_of, episode_of, reward_of, side_of,
+    annotation_of, begun_of, choice_of, comment_of, ended_of, episode_of, reward_of, side_of,
 };
 use crate::types::AttemptRecord;
 use crate::verify::chains::check_chains;
@@ -70,6 +70,7 @@ impl EpisodeCheck<'_> {
         check_chains(self).await?;
         let chain = check_links(self).await?;
         self.check_rewards(&chain).await?;
+        self.check_comments(chain.is_sealed).await?;
         self.check_annotations().await
     }
 
@@ -387,6 +388,30 @@ impl EpisodeCheck<'_> {
             let has_call = chain.is_sealed || row.try_get::<Option<i64>>("call_key")?.is_some();
             if call.is_some() && !has_call {
                 let what = format!("`reward` {key} is about this call, which is lost");
+                self.damaged(call.as_deref(), what);
+            }
+        }
+        Ok(())
+    }
+
+    async fn check_comments(&mut self, is_sealed: bool) -> Result<(), sqlx::Error> {
+        let rows = query(
+            "SELECT m.*, c.call_key FROM comment m LEFT JOIN call c \
+             ON c.call_id = m.call_id AND c.episode_key = m.episode_key \
+             WHERE m.episode_key = $1",
+        )
+        .bind(self.key)
+        .fetch_all(&mut *self.connection)
+        .await?;
+        for row in &rows {
+            let key: i64 = row.try_get("comment_key")?;
+            let call: Option<String> = row.try_get("call_id")?;
+            let has_call = is_sealed || row.try_get::<Option<i64>>("call_key")?.is_some();
+            if let Err(error) = comment_of(row) {
+                let what = format!("`comment` {key}: {}", with_causes(&error));
+                self.damaged(call.as_deref(), what);
+            } else if call.is_some() && !has_call {
+                let what = format!("`comment` {key} is about this call, which is lost");
                 self.damaged(call.as_deref(), what);
             }
         }

@@ -14,7 +14,7 @@ use crate::location::Location;
 use crate::open;
 use crate::site::{Site, on_both};
 use crate::snapshot::Snapshot;
-use crate::tests::{begun, ended};
+use crate::tests::{begun, comment, ended};
 
 /// Bytes that do not shrink.
 fn noise(count: u32, seed: u64) -> Vec<u8> {
@@ -56,6 +56,8 @@ async fn fill(site: &Site) {
     for scope in [last, None] {
         store.reward("a/0".parse().unwrap(), reward(scope)).await.unwrap();
     }
+    let comment = comment(last, Some("why this tool?"), None);
+    store.comment(vec![("a/0".parse().unwrap(), comment)]).await.unwrap();
     store.begin(begun("a", 10)).await.done().await.unwrap();
     let other = begun("b", 11);
     let end = ended(other.call_id);
@@ -190,6 +192,9 @@ const BROKEN: &[(&str, &str)] = &[
     ("UPDATE call SET seal = NULL WHERE call_key = 2", "the chain breaks at this call"),
     ("UPDATE body SET hash = zeroblob(16) WHERE body_key = 3", "the chain breaks at this call"),
     ("UPDATE reward SET episode_key = 9", "`reward` 1 refers to a `episode`"),
+    ("UPDATE comment SET episode_key = 9", "`comment` 1 refers to a `episode`"),
+    ("UPDATE comment SET episode_key = 2", "`comment` 1 is about this call, which is lost"),
+    ("UPDATE comment SET call_id = 'x'", "`comment` 1: `x` is not a known call id"),
     ("UPDATE label SET episode_key = 9 WHERE label_key = 1", "`label` 1 refers to a `episode`"),
     ("DELETE FROM episode WHERE episode_key = 1", "refers to a `episode` that does not exist"),
     ("UPDATE episode SET source = 'x' WHERE episode_key = 1", "`x` is not a known source"),

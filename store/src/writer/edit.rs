@@ -1,6 +1,6 @@
 //! Single records, written by another process than the recorder.
 
-use episode::{AttemptId, Micros, Reward};
+use episode::{AttemptId, Comment, Micros, Reward};
 
 use crate::commit::state::CommitState;
 use crate::commit::{Record, commit};
@@ -43,6 +43,14 @@ impl StoreEditor {
     /// [`CommitError::Unknown`] when there is no such episode.
     pub async fn reward(self, attempt: AttemptId, reward: Reward) -> Result<(), CommitError> {
         self.write(Record::Reward { attempt, reward }).await
+    }
+
+    /// Appends what people say of attempts, all of it or nothing.
+    ///
+    /// # Errors
+    /// As [`crate::Store::comment`].
+    pub async fn comment(self, comments: Vec<(AttemptId, Comment)>) -> Result<(), CommitError> {
+        self.write(Record::Comment(comments)).await
     }
 
     async fn write(mut self, record: Record) -> CommitResult {

@@ -5,6 +5,7 @@ use viewer::{EpisodeTree, FindingView, OtherCall, ReplayView, SiblingView, TurnV
 use super::super::episodes::state_cell;
 use super::super::message::{TextRoom, ToolNames};
 use super::super::numbers::{grouped, reward};
+use super::comments::comments;
 use super::given::givers;
 use super::turn::{self, answer, heading};
 use crate::exit::Failure;
@@ -48,7 +49,9 @@ pub(super) fn print(tree: &EpisodeTree, is_full: bool) -> Result<(), Failure> {
         let turn = match part {
             PagePart::Other(other) => {
                 let line = turn::other(other);
-                goes_on = print::styled_lines(&[Line::default(), line])?;
+                let mut lines = vec![Line::default(), line];
+                lines.extend(comments(tree, Some(&other.call_id), &whole));
+                goes_on = print::styled_lines(&lines)?;
                 continue;
             }
             PagePart::Turn(turn) => turn,
@@ -63,6 +66,9 @@ pub(super) fn print(tree: &EpisodeTree, is_full: bool) -> Result<(), Failure> {
             lines.extend(new.iter().flat_map(|message| message.lines(&room)));
             names.learn(call.choices.iter().map(|choice| &choice.message));
             lines.extend(answer(turn, call, &room));
+        }
+        if is_first {
+            lines.extend(comments(tree, Some(&turn.call_id), &whole));
         }
         goes_on = print::styled_lines(&lines)?;
         before = Some(turn);
@@ -111,6 +117,7 @@ pub(super) fn about(tree: &EpisodeTree, room: &TextRoom) -> Vec<Line> {
     lines.extend(dim(&times(tree), room));
     lines.extend(givers(tree).iter().flat_map(|given| dim(given, room)));
     lines.extend(verdict(tree, room));
+    lines.extend(comments(tree, None, room));
     lines
 }
 

@@ -5,6 +5,7 @@ use viewer::{CallView, EpisodeTree, OtherCall, TurnView};
 
 use super::super::message::{ReadableMessage, TextRoom};
 use super::super::numbers::milliseconds;
+use super::comments::comments;
 use super::versions::versions_suffix;
 use crate::exit::Failure;
 use crate::print;
@@ -199,10 +200,11 @@ pub(super) fn print_one(tree: &EpisodeTree, call: &CallView, as_json: bool) -> R
     }
 
     let room = TextRoom::whole();
-    let lines = match turns.split_first() {
+    let mut lines = match turns.split_first() {
         Some((first, more)) => one_turn(tree, call, first, more, &room),
         None => other_in_full(tree, call, &room),
     };
+    lines.extend(comments(tree, Some(&call.call_id), &room));
     print::styled_lines(&lines).map(drop)
 }
 

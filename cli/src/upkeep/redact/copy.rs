@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use episode::{Annotation, AttemptId, Call, Reward, Tag};
+use episode::{Annotation, AttemptId, Call, Comment, Reward, Tag};
 use store::{Announcement, AttemptRecord, Budget, Durability, Store, VersionRecord, Writer};
 use tempfile::TempDir;
 
@@ -15,6 +15,7 @@ pub(super) struct WholeAttempt {
     pub(super) calls: Vec<Call>,
     pub(super) rewards: Vec<Reward>,
     pub(super) annotations: Vec<Annotation>,
+    pub(super) comments: Vec<Comment>,
 }
 
 /// A store that is being written. It gets its name when it is whole.
@@ -80,6 +81,10 @@ impl StoreCopy {
         }
         if !whole.annotations.is_empty() {
             self.store.annotate(whole.annotations).await?;
+        }
+        if !whole.comments.is_empty() {
+            let of_attempt = whole.comments.into_iter().map(|one| (attempt.clone(), one));
+            self.store.comment(of_attempt.collect()).await?;
         }
         if record.may_lack_calls {
             self.store.note_missing_calls(attempt.clone()).await?;

@@ -23,7 +23,8 @@ const CALLS: [&str; 9] = [
 ];
 
 /// Deletions of the rest of the episode, likewise.
-const REST: [&str; 10] = [
+const REST: [&str; 11] = [
+    "DELETE FROM comment WHERE episode_key = $1",
     "DELETE FROM reward WHERE episode_key = $1",
     "DELETE FROM label WHERE episode_key = $1",
     "DELETE FROM mark WHERE episode_key = $1",

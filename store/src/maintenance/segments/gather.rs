@@ -39,13 +39,15 @@ pub struct GatheredStore {
 
 /// Further numbers that are counted of an attempt.
 const TIMES: [&str; 3] = ["completion_tokens", "last_call_at", "last_call_failed"];
-/// Tables of what is said of an attempt.
-const OF_ATTEMPT: [&str; 2] = ["label", "reward"];
+/// Tables of what is said of an attempt, and their own keys.
+const OF_ATTEMPT: [(&str, &[&str]); 3] =
+    [("label", &["label_key"]), ("reward", &["reward_key"]), ("comment", &["comment_key"])];
 /// Attempts that are sealed later may have lower positions.
 const SET_GATHERED: &str = "INSERT INTO setting (name, value) VALUES ('gathered', $1)";
 const FORGET_ID: &str = "DELETE FROM setting WHERE name = 'store_id'";
 const SET_ID: &str = "INSERT INTO setting (name, value) VALUES ('store_id', $1)";
-const FORGET: [&str; 5] = [
+const FORGET: [&str; 6] = [
+    "DELETE FROM comment WHERE episode_key = $1",
     "DELETE FROM sealed WHERE episode_key = $1",
     "DELETE FROM reward WHERE episode_key = $1",
     "DELETE FROM label WHERE episode_key = $1",
@@ -183,8 +185,7 @@ impl Gathering {
         self.known.insert(name, KnownAttempt { key, store: store.to_owned() });
         let of = |table| Copy { table, there: Some(there), own: Some(key), drops: &[] };
         self.copy(segment, of("episode")).await?;
-        for table in OF_ATTEMPT {
-            let drops: &[&str] = if table == "label" { &["label_key"] } else { &["reward_key"] };
+        for (table, drops) in OF_ATTEMPT {
             self.copy(segment, Copy { drops, ..of(table) }).await?;
         }
         let drops: &[&str] = if self.keeps_positions { &[] } else { &["position"] };

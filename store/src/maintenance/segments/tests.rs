@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use episode::{
-    Annotation, AttemptId, Call, CallId, ChainHead, Micros, ReplyHead, Reward, RewardScope,
+    Annotation, AttemptId, Call, CallId, ChainHead, Comment, Micros, ReplyHead, Reward, RewardScope,
 };
 use tempfile::TempDir;
 
@@ -17,7 +17,7 @@ use crate::maintenance::segments::gather::{GatheredStore, SegmentAtHand};
 use crate::maintenance::segments::seal::{SealReport, seal};
 use crate::open;
 use crate::site::{Site, on_both};
-use crate::tests::{announced, begun, ended};
+use crate::tests::{announced, begun, comment, ended};
 use crate::{
     Announcement, EpisodeFilter, EpisodeSummary, PastCalls, Selection, Snapshot, Store,
     VersionRecord, prune, verify,
@@ -87,6 +87,8 @@ async fn filled(site: &Site) -> Vec<CallId> {
         at: 6,
     };
     store.annotate(vec![annotation]).await.unwrap();
+    let comment = comment(Some(calls[0]), Some("good"), None);
+    store.comment(vec![(attempt("a/0"), comment)]).await.unwrap();
     store.version(VersionRecord { label: "3".into(), ..VersionRecord::default() }).await.unwrap();
     calls.extend(record(&store, "open/0", None).await);
     drop(store);
@@ -100,6 +102,7 @@ struct Recorded {
     calls: Vec<Call>,
     rewards: Vec<Reward>,
     annotations: Vec<Annotation>,
+    comments: Vec<Comment>,
     summary: EpisodeSummary,
     version: Option<String>,
     last_call: Option<CallId>,
@@ -120,6 +123,7 @@ async fn recorded(at: &Location) -> BTreeMap<String, Recorded> {
             calls: snapshot.calls(&record).await.unwrap(),
             rewards: snapshot.rewards(&record).await.unwrap(),
             annotations: snapshot.annotations(&record).await.unwrap(),
+            comments: snapshot.comments(&record).await.unwrap(),
             summary,
             version: snapshot.last_version_of(record.key).await.unwrap(),
             last_call: last_call.map(|row| row.call_id),

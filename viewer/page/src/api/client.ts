@@ -1,10 +1,10 @@
 /**
- * Questions to the control listener. All of them are GETs, and carry the token. A page that is a
- * file answers them itself.
+ * Questions to the control listener. All of them are GETs, and carry the token; so does what is
+ * said to it. A page that is a file answers the questions itself.
  */
 
 import { bodyInFile, documentInFile, FILE } from "./file";
-import { tokenHeader } from "./token";
+import { tokenHeader, writingHeader } from "./token";
 
 /** An answer that is not a 200, or none. */
 export class AskError extends Error {
@@ -58,6 +58,21 @@ export async function askJson<T>(path: string, params?: Params, signal?: AbortSi
   if (FILE) return (documentInFile(pathOf(path, params)) ?? notInFile()) as T;
   const response = await ask(pathOf(path, params), signal);
   return (await response.json()) as T;
+}
+
+/** Says something to the listener; anything but a 200 is an `AskError`. */
+export async function say(path: string, body: unknown): Promise<void> {
+  let response: Response;
+  try {
+    response = await fetch(path, {
+      method: "POST",
+      headers: { ...writingHeader(), "content-type": "application/json" },
+      body: JSON.stringify(body),
+    });
+  } catch {
+    throw new AskError(null, "rolltape does not answer. Is it still running?");
+  }
+  if (!response.ok) throw new AskError(response.status, await messageOf(response));
 }
 
 function notInFile(): never {

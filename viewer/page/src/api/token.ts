@@ -1,13 +1,15 @@
 /**
  * The token: out of the address bar, exchanged for the one that only reads, which all tabs share.
  *
- * A token that is given may do more than read, so it stays in the memory of this tab until it is
- * exchanged. What is kept where a stolen disk or a later server of this address may find it only
+ * A token that is given may do more than read, so it stays in the memory of this tab, for what a
+ * person writes there. What is kept where a stolen disk or a later server of this address may find it only
  * reads, and only for a while.
  */
 
 /** Several servers may be behind one address, each below its own path. */
 const KEY = `rolltape-read-token:${location.pathname}`;
+/** The beginning of tokens that only read. */
+const READS = "read-";
 /** Time for which the token is kept after its last use. */
 const KEPT_MS = 12 * 3600 * 1000;
 /** Least time between two renewals. */
@@ -22,6 +24,8 @@ interface Kept {
 /** The token that was given, until it is exchanged. */
 let given: string | null = null;
 let exchange: Promise<void> | null = null;
+/** The token that may write, as long as this tab has this page open. */
+let writing: string | null = null;
 /** The token of a browser that keeps nothing. */
 let unkept: string | null = null;
 
@@ -38,6 +42,7 @@ export function takeToken(): void {
 
 /** Uses a token from now on. */
 export function giveToken(token: string): void {
+  giveWriting(token.startsWith(READS) ? null : token);
   given = token;
   exchange = exchanged(token);
 }
@@ -47,6 +52,19 @@ export async function tokenHeader(): Promise<Record<string, string>> {
   if (given) await (exchange ??= exchanged(given));
   return bearer(given ?? kept() ?? unkept);
 }
+
+/** Sets the token that carries what is written; null for none. */
+export function giveWriting(token: string | null): void {
+  writing = token;
+}
+
+/** True if this tab has a token to write, or the listener asks for none. */
+export function canWrite(): boolean {
+  return writing !== null || (given ?? kept() ?? unkept) === null;
+}
+
+/** Returns the header of what is written. */
+export const writingHeader = (): Record<string, string> => bearer(writing);
 
 /** Calls `handler` when another tab keeps another token. */
 export function onShared(handler: () => void): void {

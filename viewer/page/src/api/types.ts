@@ -176,6 +176,18 @@ export interface Reward {
   over_chain?: string | null;
 }
 
+/** What a person said, of a call or of the whole attempt. */
+export interface Comment {
+  call_id: string | null;
+  text: string | null;
+  score: number | null;
+  author: string;
+  given_at: number;
+  given_by: string | null;
+  given_from: string | null;
+  key_name: string | null;
+}
+
 export interface Reason {
   reason: string;
   calls: string[];
@@ -193,6 +205,8 @@ export interface Tree {
   others: Exchange[];
   forks: Fork[];
   rewards: Reward[];
+  /** Absent in documents of earlier versions. */
+  comments?: Comment[];
   siblings?: Sibling[];
   replays?: Sibling[];
 }

@@ -3,6 +3,7 @@
 import { askJson } from "../api/client";
 import { FILE } from "../api/file";
 import type { Call, Choice, Episode, Tree, Turn } from "../api/types";
+import { Comments } from "../episode/comments";
 import { GivenAgain, GivenFrom } from "../episode/replay";
 import { useKeys } from "../parts/keys";
 import { useLoad } from "../parts/load";
@@ -61,6 +62,7 @@ export function CallView({ tree, callId, query }: Props) {
   return (
     <div class="call">
       <Head call={call} turn={turn} episode={tree.episode} />
+      <Comments tree={tree} call={callId} />
       <div class="bar">
         <Tabs view={view} forks={forks.length} to={to} turn={turn} />
         {choices.length > 1 && (

@@ -12,6 +12,7 @@ import { useNear } from "../parts/near";
 import { Text } from "../parts/text";
 import { callHref, go } from "../route";
 import { duration, number, plural } from "../words/format";
+import { Comments } from "./comments";
 import { gapOf, isAfterTool } from "./times";
 import { lineHref, lineKey, TurnMarks, type Line } from "./tree";
 
@@ -114,6 +115,7 @@ function Spoken({ tree, turn, fork, isFirst }: SpokenProps) {
         <Gap tree={tree} turn={turn} />
       </header>
       {isNear ? <Read turn={turn} isFirst={isFirst} /> : <Excerpt turn={turn} />}
+      {isFirst && <Comments tree={tree} call={turn.call_id} />}
     </div>
   );
 }

@@ -15,6 +15,7 @@ import { Failure, Mark, RewardValue, State, Waiting } from "../parts/marks";
 import { Copy, Text } from "../parts/text";
 import { episodeHref, go, goUp, href, replace, summaryHref } from "../route";
 import { duration, number, plural, time } from "../words/format";
+import { Comments, ReloadContext } from "./comments";
 import { Conversation } from "./conversation";
 import { Sampled, VerdictOf } from "./head";
 import { ReplayFacts } from "./replay";
@@ -47,7 +48,11 @@ export function EpisodeView({ id, attempt, call, isSummary, query }: Props) {
 
   if (error && !tree) return <Failure error={error} retry={reload} />;
   if (!tree) return <Waiting />;
-  return <Loaded tree={tree} call={call} isSummary={isSummary} query={query} />;
+  return (
+    <ReloadContext.Provider value={reload}>
+      <Loaded tree={tree} call={call} isSummary={isSummary} query={query} />
+    </ReloadContext.Provider>
+  );
 }
 
 function Loaded({
@@ -120,6 +125,7 @@ function Loaded({
                   {isRead && <RawSwitch isRaw={isRaw} turn={() => setRaw(!isRaw)} />}
                 </Parts>
                 <div class="detail-body">
+                  <Comments tree={tree} call={null} />
                   {isRead ? (
                     <Conversation tree={tree} lines={lines.lines} />
                   ) : (
