@@ -1,6 +1,10 @@
 """`rolltape scan`: secrets that agents said, wherever they are recorded."""
 
+import base64
+import contextlib
+import hashlib
 import json
+import random
 
 import openai
 import pytest
@@ -67,3 +71,37 @@ def test_ids_are_read_with_a_tokenizer(recorded):
 
 def test_an_episode_without_a_secret_ends_with_0(recorded):
     assert scan(recorded, "--episode", "clean") == (0, {})
+
+
+@pytest.fixture(scope="module")
+def encoded(tmp_path_factory):
+    """A store with secrets in code, and with one in several events of a stream."""
+    folder = tmp_path_factory.mktemp("encoded")
+    code = {
+        "base64": base64.b64encode(f"TOKEN={TOKEN}\n".encode()).decode(),
+        "hex": TOKEN.encode().hex(),
+        "percent": "".join(f"%{byte:02X}" for byte in TOKEN.encode()),
+        "escaped": "".join(f"\\u{byte:04x}" for byte in TOKEN.encode()),
+        "image": base64.b64encode(random.Random(7).randbytes(50_000)).decode(),
+        "hash": hashlib.sha512(b"x").hexdigest(),
+    }
+    with harness.serve(folder, "--model", harness.MODEL) as proxy:
+        for name, content in code.items():
+            agent = openai.OpenAI(base_url=proxy.base_url(name), api_key="k", max_retries=0)
+            with contextlib.suppress(openai.APIStatusError):
+                agent.chat.completions.create(
+                    model="tiny", messages=[{"role": "user", "content": content}], max_tokens=1
+                )
+        yield proxy.store
+
+
+def test_a_secret_in_code_is_found_and_what_is_none_is_not(encoded):
+    code, found = scan(encoded)
+    assert code == 1
+    assert {name: one["kind"] for name, one in found.items()} == {
+        "base64": "GitHub token in base64",
+        "hex": "GitHub token in hex",
+        "percent": "GitHub token in URL escapes",
+        "escaped": "GitHub token in JSON escapes",
+    }
+

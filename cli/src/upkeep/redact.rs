@@ -1,6 +1,6 @@
 //! `rolltape redact`: copies a store without the secrets in it.
 
-mod body;
+pub(super) mod body;
 mod call;
 mod copy;
 mod ids;

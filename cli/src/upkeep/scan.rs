@@ -13,6 +13,7 @@ use crate::exit::{CommandResult, Failure};
 use crate::options::episodes::SelectionArgs;
 use crate::print;
 use crate::terminal;
+use crate::upkeep::redact::body::SecretEditor;
 use crate::upkeep::secrets::{FoundSecret, IDS_AGAIN, RuleArgs, SecretFinder};
 
 /// Look for secrets in texts, bodies and ids: keys of usual services, passwords in URLs
@@ -101,46 +102,78 @@ fn secrets(
     texts: Option<&TokenTexts>,
 ) -> Secrets {
     let mut found = Secrets::new();
-    let mut look = |text: &[u8], call: &str, place: SecretPlace| {
-        for secret in finder.find(text) {
+    let mut note = |times: BTreeMap<FoundSecret, u64>, call: &str, place: SecretPlace| {
+        for (secret, times) in times {
             let places = found.entry(secret).or_insert_with(|| SecretPlaces {
                 first_call: call.to_owned(),
                 places: BTreeSet::new(),
                 times: 0,
             });
             places.places.insert(place);
-            places.times += 1;
+            places.times += times;
         }
     };
 
     for message in messages {
         let texts = [&message.content, &message.reasoning, &message.tool_calls];
         for text in texts.into_iter().flatten() {
-            look(text.as_bytes(), &message.call_id, SecretPlace::Message);
+            note(times_in(finder, text.as_bytes()), &message.call_id, SecretPlace::Message);
         }
     }
     for comment in comments {
         let call = comment.call.map_or_else(|| "none".to_owned(), |call| call.to_string());
         let text = comment.text.as_deref().unwrap_or_default();
-        look(text.as_bytes(), &call, SecretPlace::Comment);
+        note(times_in(finder, text.as_bytes()), &call, SecretPlace::Comment);
     }
     let mut before: &[u32] = &[];
     for call in calls {
         let id = call.begun.call_id.to_string();
-        look(&call.begun.request.read(), &id, SecretPlace::Body);
-        let Some(ended) = &call.ended else { continue };
-        look(&ended.reply.read(), &id, SecretPlace::Body);
+        let ended = call.ended.as_ref();
+        for body in
+            [Some(&call.begun.request), ended.map(|ended| &ended.reply)].into_iter().flatten()
+        {
+            note(times_in_body(finder, &body.read()), &id, SecretPlace::Body);
+        }
 
-        let Some(texts) = texts else { continue };
+        let Some((ended, texts)) = ended.zip(texts) else { continue };
         for prompt in &ended.prompts {
-            look(texts.text(new_ids(before, prompt)).as_bytes(), &id, SecretPlace::Ids);
+            let text = texts.text(new_ids(before, prompt));
+            note(times_in(finder, text.as_bytes()), &id, SecretPlace::Ids);
             before = prompt;
         }
         for ids in ended.choices.iter().filter_map(|choice| choice.token_ids.as_ref()) {
-            look(texts.text(ids).as_bytes(), &id, SecretPlace::Ids);
+            note(times_in(finder, texts.text(ids).as_bytes()), &id, SecretPlace::Ids);
         }
     }
     found
+}
+
+/// The secrets of a text, and how often each is there.
+fn times_in(finder: &SecretFinder, text: &[u8]) -> BTreeMap<FoundSecret, u64> {
+    let mut times = BTreeMap::new();
+    for secret in finder.find(text) {
+        *times.entry(secret).or_default() += 1;
+    }
+    times
+}
+
+/// The secrets of a body, also of texts that it has in pieces: those of a stream of events, and
+/// tokens that are listed one by one.
+fn times_in_body(finder: &SecretFinder, body: &[u8]) -> BTreeMap<FoundSecret, u64> {
+    let mut times = BTreeMap::<FoundSecret, u64>::new();
+    let editor = SecretEditor { finder, ids: None };
+    // A text is in the whole of its body as well.
+    editor.each_text(body, |text| {
+        for (secret, count) in times_in(finder, text) {
+            let most = times.entry(secret).or_default();
+            *most = count.max(*most);
+        }
+    });
+    let plain = times.keys().filter(|one| !one.is_escaped()).map(|one| one.secret.clone());
+    let plain: BTreeSet<Vec<u8>> = plain.collect();
+    // What JSON escapes in the whole is plain in its text.
+    times.retain(|one, _| !one.is_escaped() || !plain.contains(&one.secret));
+    times
 }
 
 /// The ids of a prompt that the one before it has not, and some in front of them.
@@ -195,6 +228,30 @@ fn as_json(attempt: &AttemptRecord, secret: &FoundSecret, found: &SecretPlaces) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_in_pieces_of_a_stream_is_found_once() {
+        let finder = SecretFinder::usual().unwrap();
+        let key = format!("sk-ant-api03-{}", "a1B2c3D4e5".repeat(4));
+        let stream = |event: fn(&str) -> String| {
+            let pieces = key.as_bytes().chunks(7);
+            pieces.map(|piece| event(std::str::from_utf8(piece).unwrap())).collect::<String>()
+        };
+        let said = |text: &str| {
+            format!(
+                "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n"
+            )
+        };
+        let listed = |text: &str| format!("data: {{\"logprobs\":[{{\"token\":\"{text}\"}}]}}\n\n");
+        for body in [stream(said), stream(listed), format!("{{\"a\":\"{key}\"}}")] {
+            let found = times_in_body(&finder, body.as_bytes());
+            let found: Vec<_> = found.iter().map(|(one, times)| (&*one.kind, *times)).collect();
+            assert_eq!(found, [("Anthropic key", 1)], "{body}");
+        }
+        let escaped = key.replace('a', "\\u0061");
+        let found = times_in_body(&finder, format!("{{\"a\":\"{escaped}\"}}").as_bytes());
+        assert_eq!(found.keys().map(|one| &*one.kind).collect::<Vec<_>>(), ["Anthropic key"]);
+    }
 
     #[test]
     fn what_is_new_of_a_prompt_is_read_with_what_stands_before_it() {

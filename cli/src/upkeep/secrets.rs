@@ -1,5 +1,6 @@
 //! Secrets in texts: their forms, the rules of a user, and values that are known to be secret.
 
+mod encoded;
 mod forms;
 
 use std::collections::BTreeMap;
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 
 use regex::bytes::{Regex, RegexBuilder};
 
+use self::encoded::{JSON_ESCAPES, each_decoded};
 use self::forms::FORMS;
 use crate::exit::Failure;
 
@@ -25,6 +27,8 @@ const VALUE_BYTES_MIN: usize = 12;
 const CUT_BYTES_MIN: usize = 8;
 /// Bytes that the programs of all forms may take.
 const PROGRAM_BYTES_MAX: usize = 256 << 20;
+/// Encodings in each other that are read, such as base64 of base64.
+const ENCODINGS_MAX: usize = 3;
 /// The kind of what `--match` finds.
 const MATCHED: &str = "match";
 /// The kind of what a user names by its place.
@@ -169,9 +173,7 @@ impl SecretFinder {
     /// The secrets of a text by their forms, with what says that they are.
     pub(super) fn find(&self, text: &[u8]) -> Vec<FoundSecret> {
         let found = self.formed(text).into_iter();
-        found
-            .map(|(span, whole)| FoundSecret { kind: span.kind, secret: text[whole].to_vec() })
-            .collect()
+        found.map(|(span, secret)| FoundSecret { kind: span.kind, secret }).collect()
     }
 
     /// The secrets of a text, with their kinds.
@@ -203,7 +205,34 @@ impl SecretFinder {
     }
 
     /// The secrets of a text by their forms alone, each with the bytes that say that it is one.
-    fn formed(&self, text: &[u8]) -> Vec<(SecretSpan, Range<usize>)> {
+    /// Where one is encoded, its span is that of the code, and these bytes are decoded.
+    fn formed(&self, text: &[u8]) -> Vec<(SecretSpan, Vec<u8>)> {
+        let mut found = self.plain(text);
+        self.add_encoded(text, ENCODINGS_MAX, &mut found);
+        found
+    }
+
+    fn add_encoded(&self, text: &[u8], depth: usize, found: &mut Vec<(SecretSpan, Vec<u8>)>) {
+        each_decoded(text, |decoded| {
+            let mut inside = self.plain(&decoded.bytes);
+            if depth > 1 {
+                self.add_encoded(&decoded.bytes, depth - 1, &mut inside);
+            }
+            for (SecretSpan { kind, range }, secret) in inside {
+                let range = decoded.source(&range);
+                let is_known = |(known, _): &(SecretSpan, Vec<u8>)| {
+                    known.range.start < range.end && range.start < known.range.end
+                };
+                if !found.iter().any(is_known) {
+                    let kind = format!("{kind} in {}", decoded.form);
+                    found.push((SecretSpan { kind, range }, secret));
+                }
+            }
+        });
+    }
+
+    /// The secrets of a text that stand there as they are.
+    fn plain(&self, text: &[u8]) -> Vec<(SecretSpan, Vec<u8>)> {
         let found = self.forms.captures_iter(text);
         found
             .filter_map(|captures| {
@@ -211,7 +240,7 @@ impl SecretFinder {
                 let whole = captures.get(form.whole)?.range();
                 let secret = form.secret.and_then(|group| captures.get(group));
                 let range = secret.map_or(whole.clone(), |secret| secret.range());
-                Some((SecretSpan { kind: form.kind.clone(), range }, whole))
+                Some((SecretSpan { kind: form.kind.clone(), range }, text[whole].to_vec()))
             })
             .filter(|(span, _)| !is_taken_out(&text[span.range.clone()]))
             .collect()
@@ -264,6 +293,11 @@ pub(super) fn joined(mut spans: Vec<SecretSpan>) -> Vec<SecretSpan> {
 }
 
 impl FoundSecret {
+    /// True where it is spelled with escapes of JSON.
+    pub(super) fn is_escaped(&self) -> bool {
+        self.kind.ends_with(JSON_ESCAPES)
+    }
+
     /// The beginning of the secret, and its length.
     pub(super) fn told(&self) -> String {
         let text = String::from_utf8_lossy(&self.secret);
@@ -334,6 +368,89 @@ mod tests {
         let kinds: std::collections::BTreeSet<_> =
             planted().iter().map(|(kind, _)| *kind).collect();
         assert!(FORMS.iter().all(|(kind, _)| kinds.contains(kind)));
+    }
+
+    /// A text in each encoding.
+    fn encodings(text: &str) -> Vec<(&'static str, String)> {
+        use base64::Engine as _;
+        use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+
+        let each = |form: fn(u8) -> String| text.bytes().map(form).collect::<String>();
+        let base64 = STANDARD.encode(text);
+        let folded: Vec<&str> =
+            base64.as_bytes().chunks(24).map(|row| std::str::from_utf8(row).unwrap()).collect();
+        vec![
+            ("base64", STANDARD.encode(format!("KEY={text}\n"))),
+            ("base64", URL_SAFE_NO_PAD.encode(format!("a {text}"))),
+            ("base64", folded.join("\n")),
+            ("base64", format!("\"{}\"", folded.join("\\n"))),
+            ("hex", each(|byte| format!("{byte:02x}"))),
+            ("hex", each(|byte| format!("\\x{byte:02X}"))),
+            ("URL escapes", each(|byte| format!("%{byte:02x}"))),
+            ("JSON escapes", each(|byte| format!("\\u{byte:04x}"))),
+            ("JSON escapes", each(|byte| format!("\\\\u{byte:04X}"))),
+            ("base64 in base64", STANDARD.encode(STANDARD.encode(text))),
+            ("URL escapes in base64", STANDARD.encode(each(|byte| format!("%{byte:02X}")))),
+        ]
+    }
+
+    #[test]
+    fn secrets_of_every_kind_are_found_in_every_encoding() {
+        let finder = SecretFinder::usual().unwrap();
+        for (kind, secret) in planted() {
+            for (form, encoded) in encodings(&secret) {
+                let text = format!("say {encoded} and go");
+                let found = finder.find(text.as_bytes());
+                assert_eq!(found.len(), 1, "{kind}: {text} {found:?}");
+                assert_eq!(found[0].kind, format!("{kind} in {form}"), "{text}");
+                assert!(secret.as_bytes().starts_with(&found[0].secret[..10]), "{text}");
+
+                // What takes the place of the code leaves nothing to find.
+                let span = finder.spans(text.as_bytes()).remove(0).range;
+                let taken_out =
+                    format!("{}[redacted of it]{}", &text[..span.start], &text[span.end..]);
+                assert_eq!(finder.find(taken_out.as_bytes()), [], "{text} {taken_out}");
+            }
+        }
+    }
+
+    /// Every byte that servers sent in the repository's recordings, images and hashes included.
+    #[test]
+    fn nothing_that_servers_sent_is_taken_for_an_encoded_secret() {
+        let finder = SecretFinder::usual().unwrap();
+        let mut folders = vec![PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/tapes")];
+        let (mut files, mut bytes) = (0, 0);
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap().flatten() {
+                if entry.path().is_dir() {
+                    folders.push(entry.path());
+                    continue;
+                }
+                let text = std::fs::read(entry.path()).unwrap();
+                (files, bytes) = (files + 1, bytes + text.len());
+                let found = finder.find(&text);
+                assert_eq!(found, [], "{}", entry.path().display());
+            }
+        }
+        assert!(files > 100 && bytes > 1_000_000, "{files} files, {bytes} bytes");
+    }
+
+    #[test]
+    fn what_is_no_text_is_no_secret_in_any_encoding() {
+        use base64::Engine as _;
+        use base64::engine::general_purpose::STANDARD;
+
+        let finder = SecretFinder::usual().unwrap();
+        let mut state = 7_u64;
+        let noise = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        });
+        let noise: Vec<u8> = noise.take(200_000).collect();
+        assert_eq!(finder.find(STANDARD.encode(&noise).as_bytes()), []);
+        let hex: String = noise.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(finder.find(hex.as_bytes()), []);
+        assert_eq!(finder.find(&noise), []);
     }
 
     #[test]

@@ -17,9 +17,9 @@ const FILLER_BYTE: u32 = b'*' as u32;
 const NUMBERS_MIN: usize = 4;
 
 /// Finds secrets, and writes texts and bodies without them.
-pub(super) struct SecretEditor<'a> {
-    pub(super) finder: &'a SecretFinder,
-    pub(super) ids: Option<&'a IdReader>,
+pub(in crate::upkeep) struct SecretEditor<'a> {
+    pub(in crate::upkeep) finder: &'a SecretFinder,
+    pub(in crate::upkeep) ids: Option<&'a IdReader>,
 }
 
 /// Bytes that take the place of others.
@@ -74,7 +74,7 @@ impl SecretEditor<'_> {
 
     /// Calls `look` with each text of a body: all of it, its texts, texts that were sent in pieces,
     /// and those that numbers say.
-    pub(super) fn each_text(&self, body: &[u8], mut look: impl FnMut(&[u8])) {
+    pub(in crate::upkeep) fn each_text(&self, body: &[u8], mut look: impl FnMut(&[u8])) {
         look(body);
         let mut leaves = Vec::new();
         for (range, is_document) in pieces(body) {

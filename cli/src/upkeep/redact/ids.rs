@@ -14,7 +14,7 @@ use crate::upkeep::secrets::{FILLERS, SecretFinder, SecretSpan, joined};
 const REPLACEMENT: char = '\u{FFFD}';
 
 /// Reads ids, and names the one that takes the place of others.
-pub(super) struct IdReader {
+pub(in crate::upkeep) struct IdReader {
     tokenizer: Tokenizer,
     filler: u32,
     /// The texts of tokens that are whole by themselves; `None` for others.
