@@ -152,3 +152,55 @@ def test_what_is_there_is_never_overwritten(recorded, tmp_path):  # noqa: F811
     to.write_text("mine")
     assert "exists already" in redact(recorded, to, "--drop-ids").stderr
     assert to.read_text() == "mine"
+
+
+def comment(proxy, **said):
+    body = json.dumps({"comments": [{"episode_id": "said", "author": "ada", **said}]})
+    where = ("--control", harness.text(proxy.control), "--store", proxy.store)
+    words = ("control", "POST", "/annotations", *where, "--json", body)
+    ended = harness.command(*words, folder=proxy.store.parent)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_secret_in_the_store_itself_is_gone_from_every_byte_of_it(tmp_path):
+    with harness.serve(tmp_path, "--model", harness.MODEL) as proxy:
+        store = proxy.store
+        for name, content in (("said", f"The key is {KEY}."), ("clean", "A task-force.")):
+            agent = openai.OpenAI(base_url=proxy.base_url(name), api_key="k", max_retries=0)
+            agent.chat.completions.create(
+                model="tiny", messages=[{"role": "user", "content": content}], max_tokens=4
+            )
+        comment(proxy, text=f"who pasted {TOKEN}?", score=0)
+        harness.command("reward", "said", "1", "--store", store, folder=tmp_path)
+        words = ("--in-place", "--store", store, "--tokenizer", harness.MODEL)
+        refused = harness.command("redact", *words, folder=tmp_path)
+        assert refused.returncode == 1 and "stop the server" in refused.stderr, refused.stderr
+    before = rows(store, tmp_path, "before").to_pylist()
+    raw = [TOKEN.encode()]
+    assert all(secret in store.read_bytes() for secret in raw)
+
+    ended = harness.command("redact", "--json", *words, folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads(ended.stdout)
+    assert (report["changed_episodes"], report["changed_calls"]) == (1, 1)
+    for path in tmp_path.glob("*"):
+        held = path.is_file() and any(secret in path.read_bytes() for secret in raw)
+        assert not held, path
+    assert not list(tmp_path.glob(".redact-*"))
+    scanned = harness.command(
+        "scan", "--store", store, "--tokenizer", harness.MODEL, folder=tmp_path
+    )
+    assert scanned.returncode == 0, scanned.stdout
+    assert harness.command("verify", "--store", store, folder=tmp_path).returncode == 0
+
+    after = rows(store, tmp_path, "after").to_pylist()
+    of = lambda table, name: next(row for row in table if row["episode_id"] == name)  # noqa: E731
+    assert of(after, "clean") == of(before, "clean")
+    assert of(after, "said")["reward"] == 1 and "redacted" in of(after, "said")["reasons"]
+    given = json.loads(of(after, "said")["rewards"])[0]
+    assert (given["given_by"], given["given_from"]) == ("command", "file")
+    shown = harness.command("show", "said", "--store", store, folder=tmp_path)
+    assert "ada scores 0: who pasted [redacted GitHub token]?" in shown.stdout
+
+    again = harness.command("redact", "--json", *words, folder=tmp_path)
+    assert json.loads(again.stdout)["changed_episodes"] == 0

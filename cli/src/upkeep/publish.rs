@@ -18,7 +18,7 @@ use crate::export;
 use crate::options::episodes::SelectionArgs;
 use crate::print;
 use crate::terminal;
-use crate::upkeep::redact::{RedactArgs, Redacted, redact};
+use crate::upkeep::redact::{CopiedAttempts, RedactArgs, Redacted, redact};
 use crate::upkeep::secrets::SecretFinder;
 
 /// The folder of sessions in the one that is published.
@@ -63,7 +63,7 @@ pub(crate) async fn run(mut args: Args) -> CommandResult {
     let mut snapshot = Snapshot::open_here(args.filter.store.read_from().await?).await?;
     let clean = staging.path().join("clean.db");
     let selection = args.filter.selection();
-    let work = redact(&mut snapshot, &selection, &args.how, &clean);
+    let work = redact(&mut snapshot, &selection, &args.how, (&clean, CopiedAttempts::All));
     let redacted = terminal::waiting("looking for secrets", work).await?;
     let report = written(&clean, &folder, args.license, &redacted).await?;
     check(&folder)?;

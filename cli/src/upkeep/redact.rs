@@ -1,9 +1,10 @@
-//! `rolltape redact`: copies a store without the secrets in it.
+//! `rolltape redact`: copies a store without the secrets in it, or takes them out of the store.
 
 pub(super) mod body;
 mod call;
 mod copy;
 mod ids;
+mod in_place;
 mod places;
 
 use std::collections::{BTreeMap, HashMap};
@@ -31,17 +32,23 @@ const COMPARED_MAX: usize = 8;
 /// Fewest characters of an answer that is compared.
 const ANSWER_CHARS_MIN: usize = 8;
 
-/// Copy episodes into a new store without the secrets in them
+/// Copy episodes without the secrets in them, or take secrets out of the store
 ///
 /// Secrets are what `rolltape scan` finds, what --match and --rules match, and what --span names,
 /// wherever it stands: in requests, replies and token ids. In a text `[redacted KIND]` takes its
-/// place; in ids as many others do, which are not trained. The store that is read stays as it is.
+/// place; in ids as many others do, which are not trained.
+///
+/// With --to the store that is read stays as it is. With --in-place it is changed, and rewritten
+/// so that the secret is in none of its pages; nobody may record to it meanwhile.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Args {
     /// The store to write; it must not exist
-    #[arg(long, value_name = "FILE")]
-    to: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "in_place")]
+    to: Option<PathBuf>,
+    /// Change the store itself, which must be a file
+    #[arg(long, conflicts_with = "to")]
+    in_place: bool,
     /// Report as one JSON object
     #[arg(long)]
     json: bool,
@@ -109,21 +116,35 @@ fn span(text: &str) -> Result<NamedSpan, String> {
 
 /// Copies.
 pub(crate) async fn run(mut args: Args) -> CommandResult {
+    let Some(to) = args.to.clone() else { return in_place::run(args).await };
     let mut snapshot = Snapshot::open_here(args.filter.store.read_from().await?).await?;
     let selection = args.filter.selection();
-    let work = redact(&mut snapshot, &selection, &args.how, &args.to);
+    let work = redact(&mut snapshot, &selection, &args.how, (&to, CopiedAttempts::All));
     let report = terminal::waiting("looking for secrets", work).await?;
-    match args.json {
-        true => print::line(&as_json(&args.to, &report))?,
-        false => print::line(&as_text(&args.to, &report))?,
-    }
-    for (kind, count) in report.secrets.iter().filter(|_| !args.json) {
-        print::line(&format!("  {count} x {kind}"))?;
-    }
+    tell(&to, &report, args.json)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the selected attempts to `to` without secrets.
+/// Says what was written to a store.
+fn tell(to: &Path, report: &Redacted, is_json: bool) -> Result<(), Failure> {
+    if is_json {
+        return print::line(&as_json(to, report));
+    }
+    print::line(&as_text(to, report))?;
+    let lines = report.secrets.iter().map(|(kind, count)| format!("  {count} x {kind}"));
+    lines.into_iter().try_for_each(|line| print::line(&line))
+}
+
+/// The attempts that are written, and what of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CopiedAttempts {
+    /// All of them, to be handed on: without addresses and names of tokens.
+    All,
+    /// Those that hold a secret, with all else that they have.
+    Changed,
+}
+
+/// Writes the selected attempts to a new store without secrets.
 ///
 /// # Errors
 /// [`Failure`] when a secret would be left; then nothing is written.
@@ -131,7 +152,7 @@ pub(super) async fn redact(
     snapshot: &mut Snapshot,
     selection: &Selection,
     how: &RedactArgs,
-    to: &Path,
+    (to, written): (&Path, CopiedAttempts),
 ) -> Result<Redacted, Failure> {
     let finder = how.rules.finder()?;
     let reader = how.tokenizer.as_deref().map(IdReader::open).transpose()?;
@@ -154,8 +175,11 @@ pub(super) async fn redact(
         copy.version(version).await?;
     }
     for record in attempts {
-        let whole = redacted(snapshot, record, &mut editor, &mut report).await?;
-        copy.attempt(whole).await?;
+        let (whole, is_changed) =
+            redacted(snapshot, record, (&mut editor, &mut report), written).await?;
+        if is_changed || written == CopiedAttempts::All {
+            copy.attempt(whole).await?;
+        }
     }
     report.bytes = copy.finish().await?;
     Ok(report)
@@ -225,48 +249,54 @@ fn text_of(span: &NamedSpan, call: &Call, reader: Option<&IdReader>) -> Result<S
     }
 }
 
-/// An attempt without secrets. One that differs from what was recorded says so in a label.
+/// An attempt without secrets, and whether it differs from what was recorded, which a label says.
 async fn redacted(
     snapshot: &mut Snapshot,
     mut record: AttemptRecord,
-    editor: &mut CallEditor<'_>,
-    report: &mut Redacted,
-) -> Result<WholeAttempt, Failure> {
+    (editor, report): (&mut CallEditor<'_>, &mut Redacted),
+    written: CopiedAttempts,
+) -> Result<(WholeAttempt, bool), Failure> {
     let (mut calls, mut changed) = (Vec::new(), 0);
+    let mut loses_ids = false;
     for call in snapshot.calls(&record).await? {
         let new = editor.redact(&call)?;
+        loses_ids |= editor.drops_ids && has_ids(&call);
         changed += u64::from(new.is_changed);
         calls.push(new.call);
     }
     report.episodes += 1;
     report.calls += calls.len() as u64;
     report.changed_calls += changed;
-    report.changed_episodes += u64::from(changed > 0);
+    let mut is_changed = changed > 0 || (loses_ids && written == CopiedAttempts::Changed);
 
     let (mut rewards, annotations) =
         (snapshot.rewards(&record).await?, snapshot.annotations(&record).await?);
     // A copy is handed on; addresses of graders and names of tokens are nobody else's.
-    for Reward { provenance, .. } in &mut rewards {
-        *provenance = handed_on(provenance);
-    }
     let mut comments = snapshot.comments(&record).await?;
-    for Comment { text, author, provenance, .. } in &mut comments {
-        *provenance = handed_on(provenance);
-        *author = editor.editor.text(author).unwrap_or_else(|| author.clone());
-        *text = text.take().map(|said| editor.editor.text(&said).unwrap_or(said));
+    if written == CopiedAttempts::All {
+        let of_rewards = rewards.iter_mut().map(|Reward { provenance, .. }| provenance);
+        let of_comments = comments.iter_mut().map(|Comment { provenance, .. }| provenance);
+        of_rewards.chain(of_comments).for_each(|provenance| *provenance = handed_on(provenance));
+    }
+    let labels = record.labels.iter_mut().map(|(_, value)| value);
+    let of_comments =
+        comments.iter_mut().flat_map(|one| one.text.iter_mut().chain([&mut one.author]));
+    for text in labels.chain(of_comments) {
+        if let Some(new) = editor.editor.text(text) {
+            (*text, is_changed) = (new, true);
+        }
     }
     let group_size = match &record.group {
         Some(group) => group_size(snapshot, group).await?,
         None => None,
     };
-    for (_, value) in &mut record.labels {
-        *value = editor.editor.text(value).unwrap_or_else(|| value.clone());
-    }
-    if changed > 0 {
+    report.changed_episodes += u64::from(is_changed);
+    if is_changed {
         record.labels.retain(|(name, _)| name != LABEL);
         record.labels.push((LABEL.to_owned(), print::count(changed, "call")));
     }
-    Ok(WholeAttempt { record, group_size, calls, rewards, annotations, comments })
+    let whole = WholeAttempt { record, group_size, calls, rewards, annotations, comments };
+    Ok((whole, is_changed))
 }
 
 /// The part of a provenance that is handed on.

@@ -42,6 +42,8 @@ pub struct ExtractReport {
 /// Tables with the key of an episode in each row; `episode` is the first.
 const OF_EPISODE: [&str; 7] =
     ["episode", "label", "reward", "comment", "mark", "finished", "waiting"];
+/// Those of them that say something of the attempt.
+const SAID: [&str; 3] = ["label", "reward", "comment"];
 /// Keys of a sealed attempt are moved beyond those of all others by this power of two.
 const SHIFT_BITS: u32 = 40;
 /// Tables with the key of a call in each row; `call` is the first.
@@ -84,7 +86,7 @@ pub(crate) async fn copy_attempts(
 ) -> Result<u64, BackupError> {
     let local = offload(move || sqlite::open::for_filling(&path)).await??;
     let target = StoreConnection::Offloaded(OffloadedConnection::new(local));
-    let mut copy = Copier { source, target, columns: HashMap::new(), calls: 0, sealed: 0 };
+    let mut copy = Copier::between(source, target);
     copy.target.begin().await?;
     let which = "version_key >= $1";
     copy.own(Rows { table: "version", which, key: 0, moved: None }).await?;
@@ -129,9 +131,9 @@ impl ExtractFilter {
 }
 
 /// A copy under way.
-struct Copier {
+pub(super) struct Copier {
     source: Snapshot,
-    target: StoreConnection,
+    pub(super) target: StoreConnection,
     columns: HashMap<&'static str, Arc<[CopiedColumn]>>,
     calls: u64,
     /// Sealed attempts that were copied.
@@ -148,16 +150,29 @@ struct Rows {
     moved: Option<Moved>,
 }
 
-/// The keys of rows of a segment in a copy.
+/// The keys that rows get in a copy, where those that they have may be of others.
 #[derive(Clone, Copy)]
-struct Moved {
-    episode_key: i64,
+pub(super) struct Moved {
+    pub(super) episode_key: i64,
     /// Added to all other keys.
-    shift: i64,
+    pub(super) shift: i64,
 }
 
 impl Copier {
-    /// Copies an attempt with all that belongs to it. Its larger rows are read one by one.
+    pub(super) fn between(source: Snapshot, target: StoreConnection) -> Self {
+        Self { source, target, columns: HashMap::new(), calls: 0, sealed: 0 }
+    }
+
+    /// Copies the calls of an attempt and what is said of it to another that is there.
+    pub(super) async fn contents(&mut self, key: i64, moved: Moved) -> Result<(), BackupError> {
+        for table in SAID {
+            let moved = Some(moved);
+            self.own(Rows { table, which: "episode_key = $1", key, moved }).await?;
+        }
+        self.calls(key, key, Some(moved)).await
+    }
+
+    /// Copies an attempt with all that belongs to it.
     async fn attempt(&mut self, key: i64) -> Result<(), BackupError> {
         for table in OF_EPISODE {
             self.own(Rows { table, which: "episode_key = $1", key, moved: None }).await?;
@@ -170,6 +185,17 @@ impl Copier {
             self.sealed += 1;
             Moved { episode_key: key, shift: self.sealed << SHIFT_BITS }
         });
+        self.calls(key, there, moved).await
+    }
+
+    /// Copies the calls of an attempt, whose key is `there` where they are. Larger rows are read
+    /// one by one.
+    async fn calls(
+        &mut self,
+        key: i64,
+        there: i64,
+        moved: Option<Moved>,
+    ) -> Result<(), BackupError> {
         let of = |table, which, key| Rows { table, which, key, moved };
         self.held(key, of("reel", "episode_key = $1", there)).await?;
         for segment in self.keys(key, SEGMENTS, there).await? {
@@ -244,7 +270,7 @@ impl Copier {
     }
 
     /// Checks that nothing refers to a row that was not copied.
-    async fn check(&mut self) -> Result<(), BackupError> {
+    pub(super) async fn check(&mut self) -> Result<(), BackupError> {
         let dangling = query("PRAGMA foreign_key_check").fetch_optional(&mut self.target).await?;
         match dangling {
             Some(row) => Err(BackupError::Needed(row.try_get("table")?)),

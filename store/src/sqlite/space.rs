@@ -44,6 +44,12 @@ pub(crate) fn give_back(file: &LocalConnection) -> Result<FreeSpace, sqlx::Error
     checkpoint(file)
 }
 
+/// Rewrites the file without what rows left, and empties the WAL.
+pub(crate) fn rewrite(file: &LocalConnection) -> Result<FreeSpace, sqlx::Error> {
+    file.run("VACUUM")?;
+    checkpoint(file)
+}
+
 /// True if a file can give pages back one by one.
 pub(crate) fn can_shrink(file: &LocalConnection) -> Result<bool, sqlx::Error> {
     Ok(file.number("PRAGMA auto_vacuum")? == INCREMENTAL)
