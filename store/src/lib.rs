@@ -73,7 +73,7 @@ pub use maintenance::extract::{ExtractFilter, ExtractReport, extract};
 pub use maintenance::prune::{
     KeepReason, PruneCandidate, PruneError, PruneFilter, PrunePlan, PruneReport, plan_prune, prune,
 };
-pub use maintenance::replace::{ReplaceError, ReplaceReport, Replacement};
+pub use maintenance::replace::{AttemptReplacer, ReplaceError, ReplaceReport};
 pub use maintenance::segments::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 pub use maintenance::segments::gather::{GatheredStore, SegmentAtHand};
 pub use maintenance::segments::seal::{SealReport, seal};

@@ -64,7 +64,7 @@ pub struct ReplaceReport {
 
 /// A file to which nobody records while attempts in it are replaced.
 #[derive(Debug)]
-pub struct Replacement {
+pub struct AttemptReplacer {
     file: OffloadedConnection,
     connection: StoreConnection,
     /// Changes with what any other connection commits.
@@ -89,7 +89,7 @@ const LAST_KEY: &str = "SELECT max(key) FROM (SELECT max(call_key) AS key FROM c
     UNION ALL SELECT max(reward_key) FROM reward UNION ALL SELECT max(label_key) FROM label \
     UNION ALL SELECT max(comment_key) FROM comment UNION ALL SELECT 0)";
 
-impl Replacement {
+impl AttemptReplacer {
     /// Keeps recorders from the store at `path`.
     ///
     /// # Errors
@@ -252,7 +252,7 @@ mod tests {
         let (b, new) = (calls(&site, "b").await, calls(&other, "a").await);
         let position = site.snapshot().await.last_position().await.unwrap();
 
-        let replacement = Replacement::begin(&path).await.unwrap();
+        let replacement = AttemptReplacer::begin(&path).await.unwrap();
         let report = replacement.replace(&path_of(&other)).await.unwrap();
         assert_eq!(report, ReplaceReport { attempts: 1, is_held: false });
         let left: Vec<_> = gone.iter().filter(|piece| holds(&path, piece)).collect();
@@ -263,7 +263,7 @@ mod tests {
 
         // It is a store that is recorded to, and can be changed again.
         filled(&site, &["c"], 3).await;
-        Replacement::begin(&path).await.unwrap().replace(&path_of(&other)).await.unwrap();
+        AttemptReplacer::begin(&path).await.unwrap().replace(&path_of(&other)).await.unwrap();
         assert_eq!(verify(&site.at).await.unwrap().damage, []);
     }
 
@@ -273,11 +273,11 @@ mod tests {
         filled(&site, &["a"], 1).await;
         filled(&other, &["a"], 2).await;
         let reader = site.snapshot().await;
-        let replacement = Replacement::begin(&path_of(&site)).await.unwrap();
+        let replacement = AttemptReplacer::begin(&path_of(&site)).await.unwrap();
         let report = replacement.replace(&path_of(&other)).await.unwrap();
         assert!(report.is_held);
         drop(reader);
-        let again = Replacement::begin(&path_of(&site)).await.unwrap().rewrite().await.unwrap();
+        let again = AttemptReplacer::begin(&path_of(&site)).await.unwrap().rewrite().await.unwrap();
         assert_eq!(again, ReplaceReport { attempts: 0, is_held: false });
     }
 
@@ -287,12 +287,12 @@ mod tests {
         filled(&site, &["a"], 1).await;
         filled(&other, &["a", "x"], 2).await;
         let before = calls(&site, "a").await;
-        let unknown = Replacement::begin(&path_of(&site)).await.unwrap();
+        let unknown = AttemptReplacer::begin(&path_of(&site)).await.unwrap();
         let unknown = unknown.replace(&path_of(&other)).await;
         assert!(matches!(unknown, Err(ReplaceError::Unknown(_))), "{unknown:?}");
         assert_eq!(calls(&site, "a").await, before);
 
-        let replacement = Replacement::begin(&path_of(&site)).await.unwrap();
+        let replacement = AttemptReplacer::begin(&path_of(&site)).await.unwrap();
         let late = vec![("a/0".parse().unwrap(), comment(None, Some("late"), None))];
         StoreEditor::open(&site.at).await.unwrap().comment(late).await.unwrap();
         let changed = replacement.replace(&path_of(&other)).await;
@@ -300,7 +300,7 @@ mod tests {
         assert!(calls(&site, "a").await.contains("late"));
 
         let (store, writer) = site.open().await;
-        let refused = Replacement::begin(&path_of(&site)).await;
+        let refused = AttemptReplacer::begin(&path_of(&site)).await;
         assert!(matches!(refused, Err(ReplaceError::Open(OpenError::InUse(..)))));
         drop(store);
         writer.finish().await;

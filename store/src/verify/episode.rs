@@ -406,6 +406,7 @@ impl EpisodeCheck<'_> {
         for row in &rows {
             let key: i64 = row.try_get("comment_key")?;
             let call: Option<String> = row.try_get("call_id")?;
+
             let has_call = is_sealed || row.try_get::<Option<i64>>("call_key")?.is_some();
             if let Err(error) = comment_of(row) {
                 let what = format!("`comment` {key}: {}", with_causes(&error));

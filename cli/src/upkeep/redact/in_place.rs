@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use store::{Location, OpenError, ReplaceError, Replacement, Snapshot};
+use store::{AttemptReplacer, Location, OpenError, ReplaceError, Snapshot};
 
 use super::{Args, CopiedAttempts, redact, tell};
 use crate::exit::{CommandResult, Failure};
@@ -21,7 +21,7 @@ pub(super) async fn run(args: Args) -> CommandResult {
             "copy a database with --to; its server keeps old rows, logs and backups of its own",
         ));
     };
-    let replacement = Replacement::begin(path).await.map_err(failure)?;
+    let replacement = AttemptReplacer::begin(path).await.map_err(failure)?;
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

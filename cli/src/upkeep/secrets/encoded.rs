@@ -30,12 +30,12 @@ pub(super) struct Decoded {
     pub(super) bytes: Vec<u8>,
     /// Bits of the text that a symbol says.
     bits: usize,
-    places: Places,
+    places: SymbolPlaces,
 }
 
 /// The places of symbols in the text around.
 #[derive(Debug, Default)]
-struct Places {
+struct SymbolPlaces {
     /// The number of the first symbol of each row without a gap, and its place.
     rows: Vec<(usize, usize)>,
     count: usize,
@@ -52,7 +52,7 @@ impl Decoded {
     }
 }
 
-impl Places {
+impl SymbolPlaces {
     fn push(&mut self, range: Range<usize>) {
         if range.start != self.end || range.len() != 1 || self.rows.is_empty() {
             self.rows.push((self.count, range.start));
@@ -128,7 +128,7 @@ fn value(symbol: u8, bits: usize) -> Option<u8> {
 
 /// The bytes that symbols say together.
 fn joined(form: &'static str, bits: usize, symbols: &[(u8, usize)]) -> Decoded {
-    let (mut bytes, mut places) = (Vec::with_capacity(symbols.len()), Places::default());
+    let (mut bytes, mut places) = (Vec::with_capacity(symbols.len()), SymbolPlaces::default());
     let (mut held, mut waiting) = (0_u32, 0);
     for (value, place) in symbols {
         places.push(*place..place + 1);
@@ -145,7 +145,7 @@ fn joined(form: &'static str, bits: usize, symbols: &[(u8, usize)]) -> Decoded {
 
 /// The whole text, with a character in the place of each escape.
 fn unescaped(form: &'static str, escapes: &Regex, text: &[u8]) -> Decoded {
-    let (mut bytes, mut places) = (Vec::with_capacity(text.len()), Places::default());
+    let (mut bytes, mut places) = (Vec::with_capacity(text.len()), SymbolPlaces::default());
     let mut at = 0;
     for escape in escapes.find_iter(text) {
         for place in at..escape.start() {
