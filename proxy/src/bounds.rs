@@ -230,8 +230,8 @@ pub(crate) const READ_BACK_WAIT: Duration = Duration::from_secs(5);
 /// Copies of the longest body of an attempt that a call makes when it reads the attempt back: its
 /// bytes, those of the two before it, and its values.
 pub(crate) const READ_BACK_COPIES: u64 = 4;
-/// Copies of the turns before a request: their bytes, their values, the request that holds them, and
-/// the one for the upstream.
+/// Copies of the turns before a request: their bytes, their values, the request that holds them,
+/// and the one for the upstream.
 pub(crate) const HISTORY_COPIES: usize = 4;
 /// Copies of a reply that is given again: its bytes, its pieces, and what is recorded of them.
 pub(crate) const GIVEN_COPIES: usize = 3;

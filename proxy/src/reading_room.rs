@@ -1,7 +1,7 @@
 //! The memory of those who read a recording beside its recorder: a part of the account of calls.
 //!
-//! [`AccountRoom`] lends it to readers of the control listener, and [`ReadBack`] to calls that go on
-//! from what was recorded.
+//! [`AccountRoom`] lends it to readers of the control listener, and [`ReadBack`] to calls that go
+//! on from what was recorded.
 
 use std::sync::Arc;
 

@@ -126,14 +126,11 @@ async fn call(
     let call = begin(proxy, arrival, tagged, permit).await?;
     // A recording answers the calls of a replay.
     let asked = (arrival, path.as_str());
-    let mut call = match replay::answer(proxy.replaying(), call, &attempt, asked).await? {
+    let call = match replay::answer(proxy.replaying(), call, &attempt, asked).await? {
         ReplayAnswer::Given(reply) => return Ok(reply),
         ReplayAnswer::Live(call) => *call,
     };
-    let history = match history(proxy, &attempt, route, request).await {
-        Ok(history) => history,
-        Err(unread) => return Err(call.fail(unread).await),
-    };
+    let (mut call, history) = with_history(proxy, call, &attempt, route, request).await?;
 
     // The engine that has the thread's prefix gets the call, rewritten for its dialect.
     let history = history.as_ref().map(|history| &history.request);
@@ -153,15 +150,20 @@ async fn call(
     relay::relay(reply, rewrite, call, ReplyReceiver::new(route, codings, proxy.config())).await
 }
 
-/// The request with the conversation that it continues before it, if the server lacks it.
-async fn history(
+/// The call, and its request with the conversation that it continues before it, if the server
+/// lacks that.
+async fn with_history(
     proxy: &Proxy,
+    call: OpenCall,
     attempt: &AttemptId,
     route: Route,
     request: Option<&wire::Request>,
-) -> Result<Option<History>, CallError> {
-    let Some(request) = request else { return Ok(None) };
-    proxy.tags.responses.history(&proxy.read_back, attempt, route, request).await
+) -> Result<(OpenCall, Option<History>), CallError> {
+    let Some(request) = request else { return Ok((call, None)) };
+    match proxy.tags.responses.history(&proxy.read_back, attempt, route, request).await {
+        Ok(history) => Ok((call, history)),
+        Err(unread) => Err(call.fail(unread).await),
+    }
 }
 
 /// Begins a call: its start record is queued. An attempt that this process does not know to be open

@@ -102,7 +102,7 @@ async fn a_response_is_known_after_a_restart_and_to_its_episode_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_response_whose_recording_is_too_long_to_be_read_back_is_not_asked_for() {
+async fn a_response_that_is_too_long_to_be_read_back_is_told_so() {
     let engine = start_engine().await;
     let config = Config::new(format!("http://{engine}").parse().unwrap());
     let world = World::start_with(config.clone()).await;

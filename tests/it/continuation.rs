@@ -163,7 +163,7 @@ async fn a_restart_goes_on_from_the_store() {
 }
 
 #[tokio::test]
-async fn what_takes_too_much_memory_to_be_read_back_is_left_to_the_server() {
+async fn what_is_too_long_to_be_read_back_is_left_to_the_server() {
     let server = engine().await;
     let world = World::start_with(config(server)).await;
     let mut agent = Agent::new("/e/a/v1/chat/completions");

@@ -6,6 +6,8 @@ use super::safe;
 
 /// Columns between two stops of a tab.
 const TAB_COLUMNS: usize = 4;
+/// Characters for each column of a line up to which a text is measured exactly. Some take none.
+const MEASURED_PER_COLUMN: usize = 8;
 
 /// The columns that a text takes in a terminal once it is made safe.
 pub(crate) fn width_of(text: &str) -> usize {
@@ -46,7 +48,7 @@ pub(crate) fn wrap_line(text: &str, width: Option<usize>) -> Vec<String> {
 fn break_into(line: &str, width: usize, lines: &mut Vec<String>) {
     let before = lines.len();
     let mut rest = line;
-    while rest.width() > width {
+    while is_wider(rest, width) {
         let fitting = prefix(rest, width);
         // One character may be wider than the line.
         let first = rest.chars().next().map_or(0, char::len_utf8);
@@ -63,6 +65,13 @@ fn break_into(line: &str, width: usize, lines: &mut Vec<String>) {
     if !rest.is_empty() || lines.len() == before {
         lines.push(rest.to_owned());
     }
+}
+
+/// True for a text that takes more than `width` columns. Of a long one only the beginning is
+/// measured: to measure all that is left for each line takes the square of its length.
+fn is_wider(text: &str, width: usize) -> bool {
+    let is_long = text.chars().nth(MEASURED_PER_COLUMN * width).is_some();
+    is_long || text.width() > width
 }
 
 /// The longest beginning of a text that takes at most `width` columns.
@@ -82,11 +91,15 @@ fn without_tabs(line: &str) -> String {
         return line.to_owned();
     }
     let mut out = String::with_capacity(line.len() + TAB_COLUMNS);
+    let mut columns = 0;
     for piece in line.split_inclusive('\t') {
         let (text, has_tab) = piece.strip_suffix('\t').map_or((piece, false), |text| (text, true));
         out.push_str(text);
+        columns += text.width();
         if has_tab {
-            out.push_str(&" ".repeat(TAB_COLUMNS - out.width() % TAB_COLUMNS));
+            let blank = TAB_COLUMNS - columns % TAB_COLUMNS;
+            out.push_str(&" ".repeat(blank));
+            columns += blank;
         }
     }
     out
@@ -103,6 +116,13 @@ mod tests {
         assert_eq!(wrap("abcdefgh ij", Some(3)), ["abc", "def", "gh", "ij"]);
         assert_eq!(wrap("a very long line", None), ["a very long line"]);
         assert_eq!(wrap("a\tb", Some(9)), ["a   b"]);
+    }
+
+    #[test]
+    fn a_line_of_a_million_letters_or_tabs_is_broken_in_one_pass() {
+        let lines = wrap(&"a".repeat(1 << 20), Some(64));
+        assert!(lines.len() == 1 << 14 && lines.iter().all(|line| line.len() == 64));
+        assert_eq!(wrap(&"a\t".repeat(1 << 19), None)[0].len(), TAB_COLUMNS << 19);
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub trait KeptBody: Send + Sync {
 
     /// Its bytes.
     fn read(&self) -> Bytes;
+
+    /// The bytes in memory that it is put together from, which the bodies of an attempt share.
+    fn shared_bytes(&self) -> usize;
 }
 
 impl Body {
@@ -58,6 +61,15 @@ impl Body {
         match &self.0 {
             BodyPlace::Held(bytes) => bytes.len(),
             BodyPlace::Kept(_) => 0,
+        }
+    }
+
+    /// The bytes in memory that it shares with the other bodies of its attempt, as long as one of
+    /// them is there.
+    pub fn shared_bytes(&self) -> usize {
+        match &self.0 {
+            BodyPlace::Held(_) => 0,
+            BodyPlace::Kept(body) => body.shared_bytes(),
         }
     }
 }
@@ -106,6 +118,10 @@ mod tests {
         fn read(&self) -> Bytes {
             self.0.repeat(2).into()
         }
+
+        fn shared_bytes(&self) -> usize {
+            self.0.len()
+        }
     }
 
     #[test]
@@ -114,6 +130,7 @@ mod tests {
         assert_eq!(kept, held);
         assert_eq!((kept.read(), kept.len()), (held.read(), 4));
         assert_eq!((kept.held_bytes(), held.held_bytes()), (0, 4));
+        assert_eq!((kept.shared_bytes(), held.shared_bytes()), (2, 0));
         assert_eq!(format!("{kept:?}"), "b\"abab\"");
         assert_ne!(kept, Body::default());
         assert!(kept == b"abab" && Body::default().is_empty());

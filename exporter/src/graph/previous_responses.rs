@@ -84,6 +84,10 @@ impl KeptBody for WholeRequest {
         self.read().len()
     }
 
+    fn shared_bytes(&self) -> usize {
+        self.own.shared_bytes()
+    }
+
     fn read(&self) -> Bytes {
         let newest_first =
             std::iter::successors(Some(&*self.previous), |turn| turn.previous.as_deref());

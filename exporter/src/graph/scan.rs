@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use episode::{Annotation, Call, CallEnd, CallId, ChainHead, Choice, Comment, Micros, Reward};
+use episode::{
+    Annotation, Body, Call, CallEnd, CallId, ChainHead, Choice, Comment, Micros, Reward,
+};
 use store::{AttemptRecord, Snapshot, SnapshotError};
 
 use crate::graph::node::{Node, PerNode, model_of};
@@ -45,7 +47,12 @@ impl RecordedAttempt {
     /// Estimates the bytes that it takes in memory.
     pub(crate) fn bytes(&self) -> usize {
         let values = self.annotations.iter().map(|a| size_of_val(a.values.as_slice()));
-        self.calls.iter().map(call_bytes).sum::<usize>() + values.sum::<usize>()
+        // Bodies beyond the first ones are put together from the log of the attempt.
+        let bodies = self.calls.iter().flat_map(|call| {
+            [Some(&call.begun.request), call.ended.as_ref().map(|ended| &ended.reply)]
+        });
+        let log = bodies.flatten().map(Body::shared_bytes).max().unwrap_or(0);
+        log + self.calls.iter().map(call_bytes).sum::<usize>() + values.sum::<usize>()
     }
 }
 
@@ -197,9 +204,42 @@ fn nodes_without_ids<'a>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use episode::KeptBody;
+
     use super::*;
     use crate::graph::node::NodeId;
     use crate::tests::fixture::{call, reply, rows_of};
+
+    /// A body of a log of a million bytes.
+    struct OfLog;
+
+    impl KeptBody for OfLog {
+        fn length(&self) -> usize {
+            1
+        }
+
+        fn read(&self) -> Bytes {
+            Bytes::from_static(b"1")
+        }
+
+        fn shared_bytes(&self) -> usize {
+            1_000_000
+        }
+    }
+
+    #[test]
+    fn a_log_that_bodies_are_put_together_from_is_counted_once() {
+        let mut calls = vec![call(1, &[1], &[&[2]]), call(2, &[1], &[&[3]])];
+        let held = crate::tests::fixture::episode(calls.clone()).bytes();
+        for call in &mut calls {
+            call.begun.request = Body::kept(Arc::new(OfLog));
+        }
+        let kept = crate::tests::fixture::episode(calls).bytes();
+        assert!((1_000_000..=1_000_000 + held).contains(&kept), "{kept}");
+    }
 
     #[test]
     fn choices_are_taken_by_their_index() {

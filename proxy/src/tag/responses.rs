@@ -253,12 +253,16 @@ impl ResponseChains {
     }
 
     /// The turns of an attempt up to the response `id`, first to last. `None` if one of them is not
-    /// known; empty if the server stores them.
+    /// known; empty if the server stores them, or gave one id to two responses.
     fn turns_up_to(&self, attempt: &AttemptId, id: &str) -> Option<Vec<TurnContent>> {
         let cache = self.cache();
-        let mut turns = Vec::new();
+        let (mut turns, mut seen) = (Vec::new(), HashSet::new());
         let mut next_id = Some(id.to_owned());
         while let Some(id) = next_id {
+            // A chain that comes back to a response has no beginning.
+            if !seen.insert(id.clone()) {
+                return Some(Vec::new());
+            }
             let turn = cache.turns.get(&(attempt.clone(), id))?;
             let Some(content) = turn.content.clone().filter(|_| turns.len() < RESPONSE_TURNS_MAX)
             else {
@@ -426,6 +430,9 @@ mod tests {
         chains.cache().add(of("e", "4"), turn(Some("3"), 3));
         let turns_up_to = |id: &str| chains.turns_up_to(&of("e", "").0, id);
         chains.cache().add(of("e", "native"), ResponseTurn::of_server());
+        chains.cache().add(of("e", "5"), turn(Some("6"), 1));
+        chains.cache().add(of("e", "6"), turn(Some("5"), 1));
+        assert!(turns_up_to("5").unwrap().is_empty(), "it comes back to itself");
         assert_eq!(turns_up_to("2").unwrap().len(), 2);
         assert!(turns_up_to("2").unwrap()[0].request.starts_with(br#"{"input":"a"}"#));
         assert_eq!(turns_up_to("native"), Some(Vec::new()));

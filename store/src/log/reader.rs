@@ -295,4 +295,8 @@ impl KeptBody for StoredBody {
         // It was decoded before, from the same bytes.
         self.row.decode(&self.extents, &self.log).unwrap_or_default().into()
     }
+
+    fn shared_bytes(&self) -> usize {
+        self.log.len()
+    }
 }

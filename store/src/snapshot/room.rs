@@ -57,9 +57,9 @@ const SIZES: &str = "SELECT \
 
 /// Bytes that a body takes beside those of the logs: its row, its extents, its call.
 const BODY_BYTES: u64 = 4096;
-/// Copies of the longest body while it is read, unless a reader makes fewer: its bytes, those of the
-/// two before it, its values, the message of a row, the row as it is written, and what these grow
-/// by.
+/// Copies of the longest body while it is read, unless a reader makes fewer: its bytes, those of
+/// the two before it, its values, the message of a row, the row as it is written, and what these
+/// grow by.
 pub(super) const COPIES: u64 = 8;
 /// The part of all bodies that the numbers of their messages take, and the most of it.
 const NUMBERS_PART: u64 = 8;
