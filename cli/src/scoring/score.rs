@@ -181,9 +181,8 @@ impl ScoreRun {
         for record in snapshot.episodes(&args.filter.selection()).await? {
             let paths = read_paths(snapshot, record).await?.unwrap_or_default();
             let count = paths.len();
-            let is_new = |path: &ScorePath| {
-                !self.folder.holds(&path.trajectory_id, &path.ids_hash())
-            };
+            let is_new =
+                |path: &ScorePath| !self.folder.holds(&path.trajectory_id, &path.ids_hash());
             let mut paths: Vec<ScorePath> = paths.into_iter().filter(is_new).collect();
             self.counts.held += (count - paths.len()) as u64;
 

@@ -8,9 +8,9 @@ from .shapes import FP8_CACHE, FP8_GOALS, prompts_of
 from .times import decode
 
 FLAGS = ["--kv-cache-dtype", "fp8"]
-# The most that logprobs of weights as trainers begin with may differ from those with bf16, in the
-# mean.
-MEAN_MAX = 0.06
+# The most that logprobs may differ from those with bf16, in the mean. Random weights are further
+# apart than trained ones.
+MEAN_MAX = 0.2
 
 
 def steps(run, name, config, source):

@@ -5,9 +5,10 @@ use kernels::KvFormat;
 use super::hybrid::hybrid;
 use super::*;
 
-/// The bound of logprobs beside those with bf16, of random weights: the worst, and the mean.
-const FP8_NEAR: f32 = 0.5;
-const FP8_NEAR_MEAN: f64 = 0.06;
+/// The bound of logprobs beside those with bf16, of random weights and heads of 16: the worst, and
+/// the mean. A trained model is some thirty times as near (`serve/tests/gpu/fp8.rs`).
+const FP8_NEAR: f32 = 1.5;
+const FP8_NEAR_MEAN: f64 = 0.15;
 
 fn options(deterministic: bool, variant: Variant) -> CudaOptions {
     CudaOptions { deterministic, kv: KvFormat::Fp8, variant, ..CudaOptions::default() }

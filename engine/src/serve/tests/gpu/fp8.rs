@@ -10,8 +10,8 @@ use super::*;
 /// Bytes for the keys and values of the tiny model: 32 pages of bf16.
 const CACHE_BYTES: u64 = 32 * 2 * 3 * 16 * 32 * 2;
 /// The bound of the logprobs of a trained model beside those with bf16: the worst, and the mean.
-const NEAR: f64 = 0.5;
-const NEAR_MEAN: f64 = 0.03;
+const NEAR: f64 = 0.05;
+const NEAR_MEAN: f64 = 0.01;
 
 async fn server(kv_format: KvFormat) -> Server {
     let kv_cache_memory = Some(CACHE_BYTES);
