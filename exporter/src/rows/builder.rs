@@ -18,7 +18,7 @@ use crate::rewards::infrastructure::{LastCall, failed_by_infrastructure};
 use crate::rewards::latest::{LatestRewards, TurnSpan, history};
 use crate::rewards::score::{Score, returns};
 use crate::rows::annotations::{TokenStream, token_streams};
-use crate::rows::dialogue::{PathMessages, path_messages};
+use crate::rows::dialogue::{Dialogue, PathMessages, path_messages};
 use crate::rows::row::{Row, Tokens, TurnRow, is_limit};
 use crate::rows::token_data::{TokenData, token_data};
 use crate::rows::trajectory::trajectory;
@@ -107,8 +107,7 @@ impl RowBuilder<'_> {
         let PathMessages { dialogue, answers } = self.messages(path, &nodes);
         let mut turns = self.turns(id, &trajectory, &spans, trajectory_score);
         turns.iter_mut().zip(answers).for_each(|(turn, at)| turn.message = at);
-        let mut reasons = self.verdicts.of_path(path);
-        reasons.extend(dialogue.lacks_parts().then_some(Reason::UnreadParts));
+        let reasons = self.reasons(path, &dialogue);
         Row {
             // Which path this is.
             episode_id: record.id.to_string(),
@@ -192,6 +191,12 @@ impl RowBuilder<'_> {
             (None | Some("completed"), "truncated") => "truncated".to_owned(),
             (told, found) => told.unwrap_or(found).to_owned(),
         }
+    }
+
+    fn reasons(&self, path: &Path, dialogue: &Dialogue) -> BTreeSet<Reason> {
+        let mut reasons = self.verdicts.of_path(path);
+        reasons.extend(dialogue.lacks_parts().then_some(Reason::UnreadParts));
+        reasons
     }
 
     /// The trajectory that a path left, and the first token that is its own: another path of the

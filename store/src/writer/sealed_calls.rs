@@ -20,6 +20,7 @@ pub(super) async fn of_sealed_calls(
     snapshot: Result<Snapshot, SnapshotError>,
 ) -> Result<Record, CommitError> {
     let mut snapshot = snapshot.map_err(|error| unread(call, &error))?;
+
     match record {
         Record::Reward { attempt, reward, .. } => {
             match find(&mut snapshot, call).await? == attempt {
