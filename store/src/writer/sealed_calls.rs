@@ -39,10 +39,12 @@ pub(super) async fn of_sealed_calls(
         }
         Record::Comment(comments, _) => {
             let mut sealed = SealedCalls::new();
-            for call in comments.iter().filter_map(|(_, comment)| comment.call) {
-                if let Entry::Vacant(new) = sealed.entry(call) {
-                    new.insert(find(&mut snapshot, call).await?);
+            for (attempt, comment) in &comments {
+                let Some(call) = comment.call else { continue };
+                if find(&mut snapshot, call).await? != *attempt {
+                    return Err(CommitError::UnknownCall(call));
                 }
+                sealed.insert(call, attempt.clone());
             }
             Ok(Record::Comment(comments, sealed))
         }
