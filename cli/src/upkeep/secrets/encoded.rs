@@ -148,20 +148,17 @@ fn unescaped(form: &'static str, escapes: &Regex, text: &[u8]) -> Decoded {
     let (mut bytes, mut places) = (Vec::with_capacity(text.len()), SymbolPlaces::default());
     let mut at = 0;
     for escape in escapes.find_iter(text) {
-        for place in at..escape.start() {
-            bytes.push(text[place]);
-            places.push(place..place + 1);
-        }
+        let plain = at..escape.start();
+        bytes.extend_from_slice(&text[plain.clone()]);
+        plain.for_each(|place| places.push(place..place + 1));
         let digits = std::str::from_utf8(&text[escape.end() - 2..escape.end()]);
         let code = digits.ok().and_then(|digits| u8::from_str_radix(digits, 16).ok());
         bytes.push(code.unwrap_or(b'/'));
         places.push(escape.range());
         at = escape.end();
     }
-    for place in at..text.len() {
-        bytes.push(text[place]);
-        places.push(place..place + 1);
-    }
+    bytes.extend_from_slice(&text[at..]);
+    (at..text.len()).for_each(|place| places.push(place..place + 1));
     Decoded { form, bytes, bits: 8, places }
 }
 
