@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use episode::{AttemptId, Micros, Replay};
+use episode::{AttemptId, Micros, Replay, Route};
 use http::clock::now;
 use http::memory::MemoryAccount;
 use http::server::activity::CallPermit;
@@ -33,6 +33,7 @@ use crate::record::tracker::CallTracker;
 use crate::replay::answer::ReplayServices;
 use crate::replay::decks::Decks;
 use crate::tag::api_key::KeySigner;
+use crate::tag::responses::History;
 use crate::tag::{self, RequestTag, TagContext};
 
 /// A proxy: its upstreams, one store.
@@ -261,6 +262,20 @@ impl Proxy {
             }
             None => Ok(()),
         }
+    }
+
+    /// The request with the conversation that it continues before it, if the upstream lacks that.
+    ///
+    /// # Errors
+    /// [`CallError`] if the conversation cannot be read back.
+    pub(crate) async fn history(
+        &self,
+        attempt: &AttemptId,
+        route: Route,
+        request: Option<&wire::Request>,
+    ) -> Result<Option<History>, CallError> {
+        let Some(request) = request else { return Ok(None) };
+        self.tags.responses.history(&self.read_back, attempt, route, request).await
     }
 
     /// Begins the drain: readers of the feed and first calls that wait are sent away, and calls in

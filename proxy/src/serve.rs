@@ -29,7 +29,6 @@ use crate::replay::answer::{self as replay, ReplayAnswer};
 use crate::reply::late::late_reply;
 use crate::reply::masked::masked;
 use crate::reply::relay::{self, ReplyReceiver};
-use crate::tag::responses::History;
 use crate::tag::{self, RequestTag};
 use crate::upstream::exchange::AgentRequest;
 use crate::upstream::plan::{PlanInput, cache_scope};
@@ -130,7 +129,7 @@ async fn call(
         ReplayAnswer::Given(reply) => return Ok(reply),
         ReplayAnswer::Live(call) => *call,
     };
-    let (mut call, history) = with_history(proxy, call, &attempt, route, request).await?;
+    let (mut call, history) = or_fail(call, proxy.history(&attempt, route, request).await).await?;
 
     // The engine that has the thread's prefix gets the call, rewritten for its dialect.
     let history = history.as_ref().map(|history| &history.request);
@@ -150,19 +149,14 @@ async fn call(
     relay::relay(reply, rewrite, call, ReplyReceiver::new(route, codings, proxy.config())).await
 }
 
-/// The call, and its request with the conversation that it continues before it, if the server
-/// lacks that.
-async fn with_history(
-    proxy: &Proxy,
+/// The call with what was found for it. It ends with the error, if there is one.
+async fn or_fail<T>(
     call: OpenCall,
-    attempt: &AttemptId,
-    route: Route,
-    request: Option<&wire::Request>,
-) -> Result<(OpenCall, Option<History>), CallError> {
-    let Some(request) = request else { return Ok((call, None)) };
-    match proxy.tags.responses.history(&proxy.read_back, attempt, route, request).await {
-        Ok(history) => Ok((call, history)),
-        Err(unread) => Err(call.fail(unread).await),
+    found: Result<T, CallError>,
+) -> Result<(OpenCall, T), CallError> {
+    match found {
+        Ok(found) => Ok((call, found)),
+        Err(error) => Err(call.fail(error).await),
     }
 }
 
@@ -185,8 +179,6 @@ async fn begin(
              --episode-prefix keeps their names apart (this is said once)"
         );
     }
-    match proxy.check_named(&attempt, &path, arrival.request).await {
-        Ok(()) => Ok(call),
-        Err(foreign) => Err(call.fail(foreign).await),
-    }
+    let named = proxy.check_named(&attempt, &path, arrival.request).await;
+    Ok(or_fail(call, named).await?.0)
 }

@@ -22,6 +22,7 @@ use crate::commit::ended::write_ended;
 use crate::commit::episode_row::{NamedBy, evict, upsert_episode};
 use crate::commit::keys::{add_key, erase_signing_key, revoke_keys};
 use crate::commit::marks::{mark, set_may_lack_calls, unmark};
+use crate::commit::part::end_part;
 use crate::commit::reward::write_reward;
 use crate::commit::state::CommitState;
 use crate::commit::whole::{WholeCall, write_whole};
@@ -45,6 +46,7 @@ mod gates;
 mod keys;
 pub(crate) mod marks;
 mod open_calls;
+mod part;
 mod record;
 mod reward;
 pub(crate) mod seal;
@@ -184,20 +186,6 @@ async fn write(
         Record::Feed(record) => write_feed(connection, record).await,
         Record::Probe => probe(connection).await,
     }
-}
-
-/// Ends a part of the transaction. What the store's rules refused is undone.
-async fn end_part<T>(
-    connection: &mut StoreConnection,
-    written: Result<T, CommitError>,
-) -> Result<T, CommitError> {
-    match written {
-        Ok(_) => connection.keep_part().await?,
-        // Then the transaction is lost anyway.
-        Err(CommitError::Database(_)) => {}
-        Err(_) => connection.undo_part().await?,
-    }
-    written
 }
 
 async fn open(

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use episode::{AttemptId, CallStart, EpisodeId};
 
-use crate::commit::end_part;
 use crate::commit::episode_row::{NamedBy, upsert_episode};
 use crate::commit::gate::Gate;
+use crate::commit::part::end_part;
 use crate::database::connection::StoreConnection;
 use crate::error::CommitError;
 use crate::types::Budget;
