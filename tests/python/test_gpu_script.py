@@ -21,7 +21,7 @@ NUMERICS = harness.ROOT / "engine/benches/numerics.py"
 TRAINERS = harness.ROOT / "tests/python/trainers/.venv/bin/python"
 # Sizes of heads: of the tiny shape, of the tiny model, and those that `doctor --gpu` looks at.
 HEAD_DIMS = ("16", "32", "64", "128", "256")
-LIMIT_S = 900
+LIMIT_S = 1800
 pytestmark = pytest.mark.timeout(2 * LIMIT_S)
 needs_torch = pytest.mark.skipif(
     not TRAINERS.exists(), reason="trainers/install.sh has not been run")

@@ -157,6 +157,7 @@ mod tests {
         let mut row = rows_of(&episode(vec![call(1, &[1, 2], &[&[3]])])).remove(0);
         row.parent_trajectory_id = Some("e/0/0".to_owned());
         row.fork_position = Some(1);
+        row.kv_cache = Some("fp8".to_owned());
         row.task_id = Some("t".to_owned());
         row.mixed_versions = Some(false);
         row.staleness = Some(1);

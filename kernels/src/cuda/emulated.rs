@@ -99,8 +99,8 @@ impl EmulatedGpu {
     /// Reads a counter: `launches`, `early_launches`, `graph_launches`, `recordings`,
     /// `allocations`, `pins`, `synchronizations`, `faults`, `bytes_to_host` (of copies from the
     /// device), `bytes_pageable` and `bytes_pinned` (of copies in both directions, by the memory of
-    /// the host), `bytes_pageable_to_device`, the bytes `used`, or the most at once since `peak` was
-    /// set. Returns -1 for an unknown name.
+    /// the host), `bytes_pageable_to_device`, the bytes `used`, or the most at once since `peak`
+    /// was set. Returns -1 for an unknown name.
     pub fn get(&self, name: &str) -> i64 {
         let Ok(name) = CString::new(name) else { return -1 };
         // SAFETY: as above.

@@ -26,8 +26,8 @@ pub const EARLY_BYTES: usize = 32 << 20;
 ///
 /// On an H100, cuBLASLt takes 4.4 and 5.0 us more than their bytes for two such products of 4 and 6
 /// MB. A launch of our own takes 2.7 us more, and adding up the parts about 1.2; and the kernel
-/// behind may begin early (0.8 us). That is 1.3 to 1.9 us for each. Our own products of 32 rows read
-/// 2.0 TB/s and cuBLASLt's 2.3, 0.06 us a MB: they break even from 20 to 30 MB.
+/// behind may begin early (0.8 us). That is 1.3 to 1.9 us for each. Our own products of 32 rows
+/// read 2.0 TB/s and cuBLASLt's 2.3, 0.06 us a MB: they break even from 20 to 30 MB.
 pub const SPLIT_BYTES: usize = 16 << 20;
 
 /// The kernels of a step, where there is a choice.

@@ -103,8 +103,8 @@ impl Spread {
 pub const PARTS: &str = "gemm_parts";
 /// The most rows of such a product.
 const PARTS_ROWS: usize = 32;
-/// The least depth of a part: the block of a slab that comes last reads the sums of all parts, which
-/// are 4 KiB for each, as are 64 of depth of its weights.
+/// The least depth of a part: the block of a slab that comes last reads the sums of all parts,
+/// which are 4 KiB for each, as are 64 of depth of its weights.
 const PART_DEPTH_MIN: usize = 512;
 /// The depth of a stage, of which that of a part is a multiple.
 const STAGE_DEPTH: usize = 128;
