@@ -564,9 +564,14 @@ test("turns that say the same are faint, also behind a prompt of the attempt's o
       await go(page, "#/group/seeds");
       await page.waitForFunction(() => document.querySelectorAll(".column .card").length === 6);
       const faint = page.locator(".column:nth-child(2) .card");
-      const classes = await faint.evaluateAll((cards) => cards.map((card) => card.className.trim()));
+      const classes = await faint.evaluateAll((cards) =>
+        cards.map((card) => card.className.trim()),
+      );
       assert.deepEqual(classes, ["card", "card same", "card same"]);
-      assert.match(await page.locator(".column:nth-child(2)").innerText(), /2 turns as in the first/);
+      assert.match(
+        await page.locator(".column:nth-child(2)").innerText(),
+        /2 turns as in the first/,
+      );
     });
   } finally {
     await seeds.stop();
