@@ -165,7 +165,7 @@ impl PrunePlan {
 const SERVER_BYTES: &str = "SELECT CAST(coalesce(sum(pg_total_relation_size(c.oid)), 0) AS BIGINT) \
     FROM pg_class c WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r'";
 
-/// Plans what [`prune`] would delete now from the store at a location.
+/// Plans what [`prune`](crate::prune()) would delete now from the store at a location.
 ///
 /// # Errors
 /// [`SnapshotError`] when the store cannot be read.
