@@ -1,4 +1,4 @@
-//! What people say of attempts: comments and scores.
+//! Comments and scores that people give attempts.
 
 use episode::{AttemptId, Comment, Provenance};
 use http::api::json::parse_value;

@@ -136,7 +136,7 @@ pub(crate) struct AnnotationsBody {
     pub(crate) comments: Option<Vec<Value>>,
 }
 
-/// What a person says of an attempt, or of one call of it.
+/// A comment of a person on an attempt, or on one call of it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CommentBody {

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::{CallId, Micros, Provenance};
 
-/// What a person says of an attempt, or of one call of it: a text, a score, or both.
+/// A comment of a person on an attempt, or on one call of it: a text, a score, or both.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comment {
     /// The call; `None` for the whole attempt.
@@ -17,7 +17,7 @@ pub struct Comment {
     pub author: String,
     /// Time at which it was given.
     pub at: Micros,
-    /// Who gave it; the chain is not part of it.
+    /// Its giver; the chain is not part of it.
     pub provenance: Provenance,
 }
 

@@ -311,7 +311,7 @@ async fn closed_episodes_refuse_and_rewards_keep_their_history() {
     .await;
 }
 
-/// What a person says.
+/// A comment of a person.
 pub(crate) fn comment(call: Option<CallId>, text: Option<&str>, score: Option<f64>) -> Comment {
     let text = text.map(str::to_owned);
     let provenance = episode::Provenance {

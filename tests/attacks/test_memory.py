@@ -160,6 +160,23 @@ def test_a_long_document_is_held_once(serve):
     assert cost.mib < 4.5 * mib, cost
 
 
+def test_documents_that_nobody_reads_stay_below_the_ceiling(serve):
+    mib, agents, ceiling = 8, 40, 256
+    document = hostile.reply(json.dumps(hostile.REPLY | {"x": "y" * (mib * MIB)}).encode())
+    options = ("--dialect", "openai", "--memory-max", f"{ceiling}MiB")
+    proxy = serve(*options, answer=lambda request: document)
+    with Cost(proxy) as cost:
+        stalled = [Open(proxy, call("/e/a" + hostile.CHAT, hostile.BODY)) for _ in range(agents)]
+        query = "SELECT status FROM calls WHERE outcome IS NOT NULL"
+        ended = lambda: hostile.rows(proxy, query)  # noqa: E731
+        harness.until("the end of all calls", lambda: len(ended()) == agents, wait_s=120)
+    statuses = [row["status"] for row in ended()]
+    assert statuses.count(200) > 1 and set(statuses) == {200, 503}, statuses
+    assert cost.mib < ceiling, cost
+    for reader in stalled:
+        reader.close()
+
+
 def test_stalled_readers_hold_little_each(serve):
     readers, offered = 8, 6
     proxy = serve("--dialect", "vllm", answer=long_stream(offered))

@@ -51,7 +51,7 @@ pub struct EpisodeTree {
     pub forks: Vec<Value>,
     /// The rewards, in the order in which they were given.
     pub rewards: Vec<RewardView>,
-    /// What people said, in the order in which they said it.
+    /// Comments of people, in the order in which they were given.
     #[serde(default)]
     pub comments: Vec<CommentView>,
     /// Other attempts that go on from the same turn of the same recording.

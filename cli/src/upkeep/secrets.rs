@@ -205,7 +205,7 @@ impl SecretFinder {
     }
 
     /// The secrets of a text by their forms alone, each with the bytes that say that it is one.
-    /// Where one is encoded, its span is that of the code, and these bytes are decoded.
+    /// The span of an encoded one is that of the code; these bytes are decoded.
     fn formed(&self, text: &[u8]) -> Vec<(SecretSpan, Vec<u8>)> {
         let mut found = self.plain(text);
         self.add_encoded(text, ENCODINGS_MAX, &mut found);

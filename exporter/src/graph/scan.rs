@@ -22,7 +22,7 @@ pub(crate) struct RecordedAttempt {
     pub(crate) rewards: Vec<Reward>,
     /// Numbers of trainers for sampled tokens, in the order in which they were given.
     pub(crate) annotations: Vec<Annotation>,
-    /// What people said, in the order in which they said it.
+    /// Comments of people, in the order in which they were given.
     pub(crate) comments: Vec<Comment>,
     /// The chain over the calls that have ended; none where it was not read.
     pub(crate) chain: Option<ChainHead>,

@@ -21,8 +21,19 @@ pub struct OutgoingBody {
     /// Longest body, in bytes.
     bytes_max: u64,
     trailers: Option<HeaderMap>,
-    /// The memory that the body takes. The rest takes none: it is sent on as it comes.
-    memory: Option<MemoryLease>,
+}
+
+/// Bytes that hold their memory until whoever sends them has sent the last one. A body ends
+/// earlier: hyper takes what it has at once.
+struct ChargedBytes {
+    bytes: Bytes,
+    _memory: MemoryLease,
+}
+
+impl AsRef<[u8]> for ChargedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl OutgoingBody {
@@ -32,9 +43,13 @@ impl OutgoingBody {
         Self { first, trailers, ..Self::default() }
     }
 
-    /// The body, with the lease of its memory.
-    pub fn charged_to(self, memory: Option<MemoryLease>) -> Self {
-        Self { memory, ..self }
+    /// The body, with the lease of the memory of its bytes. The rest takes none: it is sent on as
+    /// it comes.
+    pub fn charged_to(mut self, memory: Option<MemoryLease>) -> Self {
+        if let Some(_memory) = memory {
+            self.first = self.first.map(|bytes| Bytes::from_owner(ChargedBytes { bytes, _memory }));
+        }
+        self
     }
 
     /// A body of at most `bytes_max` bytes, of which only the beginning is in memory.
@@ -65,8 +80,6 @@ impl Body for OutgoingBody {
             return Poll::Ready(this.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
         };
 
-        // Whoever asks for the rest has sent the beginning, or all of it but little.
-        this.memory = None;
         let polled = Pin::new(rest).poll_frame(cx);
         if let Poll::Ready(Some(Ok(frame))) = &polled {
             let size = frame.data_ref().map_or(0, |data| data.len() as u64);
@@ -94,5 +107,36 @@ impl Body for OutgoingBody {
                 None => SizeHint::default(),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::memory::MemoryAccount;
+
+    const MIB: usize = 1 << 20;
+
+    #[tokio::test]
+    async fn bytes_are_on_the_account_until_they_are_sent() {
+        let account = Arc::new(MemoryAccount::new(10 * MIB as u64));
+        let mut lease = account.lease();
+        lease.hold(MIB);
+        let bytes = Bytes::from(vec![7; MIB]);
+        let mut body = OutgoingBody::whole(bytes.clone(), None).charged_to(Some(lease));
+        let taken = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert!(body.is_end_stream());
+        drop(body);
+        assert!(taken == bytes && account.counts().held >= MIB as u64);
+        drop(taken);
+        assert_eq!(account.counts().held, 0);
+
+        // Nothing takes no memory.
+        let mut lease = account.lease();
+        lease.hold(MIB);
+        let _empty = OutgoingBody::whole(Bytes::new(), None).charged_to(Some(lease));
+        assert_eq!(account.counts().held, 0);
     }
 }

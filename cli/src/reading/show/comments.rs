@@ -1,4 +1,4 @@
-//! What people said of an episode, beside what it is about.
+//! Comments on an episode, each beside its subject.
 
 use viewer::{CommentView, EpisodeTree};
 

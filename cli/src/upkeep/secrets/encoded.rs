@@ -25,7 +25,7 @@ static RUNS: LazyLock<[Regex; 4]> = LazyLock::new(|| {
 /// A text that another one has in it.
 #[derive(Debug)]
 pub(super) struct Decoded {
-    /// What it is encoded in.
+    /// Name of the code.
     pub(super) form: &'static str,
     pub(super) bytes: Vec<u8>,
     /// Bits of the text that a symbol says.
@@ -175,7 +175,7 @@ fn is_text(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// What is decoded of a text that holds `secret`, and the bytes that say it.
+    /// The decoded part of a text that holds `secret`, and the bytes that say it.
     fn found(text: &str, secret: &str) -> Option<(&'static str, String)> {
         let mut found = None;
         each_decoded(text.as_bytes(), |decoded| {

@@ -289,7 +289,7 @@ fn parse_label(fields: &Fields, name: &str) -> Result<Option<String>, ApiError> 
     }
 }
 
-/// Where tensors may be read from, and where they may stay.
+/// The places from which tensors may be read, and those in which they may stay.
 struct ReadPlace {
     root: WeightsRoot,
     /// The device if what arrives on a GPU may stay there.

@@ -102,7 +102,7 @@ impl IntakeOrder {
 pub struct Intake {
     kernels: Kernels,
     workspace: Memory,
-    /// What goes to the workspace, and the reports that come back.
+    /// Bytes that go to the workspace, and the reports that come back.
     heads: Pinned<u32>,
     reports: Pinned<u32>,
 }

@@ -51,7 +51,7 @@ fn folder(named: &Named, dtype: Dtype, files: usize) -> TempDir {
     folder
 }
 
-/// What a folder gives on the device: checksums, all elements as they are read back, and the bytes
+/// A folder as it is on the device: checksums, all elements as they are read back, and the bytes
 /// that came out of other memory than pinned memory.
 fn placed(folder: &Path, is_streamed: bool) -> (WeightManifest, Vec<Vec<f32>>, i64) {
     let config = ModelFolder::open(folder).unwrap().model;
