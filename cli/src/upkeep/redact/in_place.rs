@@ -71,8 +71,8 @@ fn failure(error: ReplaceError) -> Failure {
         ReplaceError::Open(error) => error.into(),
         ReplaceError::Read(error) => error.into(),
         ReplaceError::Sealed(_) => Failure::of(&error).hint(
-            "copy the store with --to, and remove the segments; `rolltape prune` takes the episode \
-             out of the store alone",
+            "copy the episode with --to, and remove it here: `rolltape prune` takes it out of the \
+             store and its segments",
         ),
         ReplaceError::Changed => Failure::of(&error).hint("nothing was changed; run it again"),
         ReplaceError::Needed(_) => {
