@@ -162,7 +162,7 @@ impl Scheduler {
     }
 
     /// Keeps pages in the host's memory, in so many places.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "emulated"))]
     pub(crate) fn keep_host_pages(&mut self, places: usize, ahead: usize) {
         let pages = std::mem::replace(&mut self.pages, PagePool::new(0, false));
         self.pages = pages.with_host(places, ahead);

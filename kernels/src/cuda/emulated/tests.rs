@@ -13,6 +13,8 @@ pub(crate) fn device() -> (MutexGuard<'static, ()>, &'static EmulatedGpu, Device
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let emulated = load().unwrap();
+    // Some tests provoke faults, and each counts its own.
+    assert!(emulated.set("faults", 0));
     let device = Device::open(&DeviceOptions::default()).unwrap();
     (guard, emulated, device)
 }
