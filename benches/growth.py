@@ -37,6 +37,14 @@ ASKED_S = 1.0
 TOLERANCE = 0.05
 WEIGHED = "export --shard 0/65536"
 """A part of an export weighs all groups, and reads its own."""
+PATHS = [
+    "/episodes?limit=100",
+    "/episodes?limit=100&state=failed",
+    "/episodes?limit=100&task=t-0000007",
+    "/groups?limit=100",
+    "/metrics",
+    "/checks",
+]
 RESULT = "a line of a tool's result " * 60
 REPLY = json.dumps(
     {
@@ -160,7 +168,7 @@ def measure_store(store, count):
     with served(store) as server:
         costs["serve, until it listens"] = server.start
         # The checks read the newest thousand attempts, however many there are.
-        for path in ("/episodes?limit=100", "/groups?limit=100", "/metrics", "/checks"):
+        for path in PATHS:
             costs[f"GET {path}"] = server.ask(path)
         costs["GET /search, 1,000 read"] = server.ask("/search?q=quetzalcoatlus", "searched")
     return costs

@@ -86,9 +86,9 @@ struct EpisodeArgs {
     /// The episode [default: a new name, such as claude-amber-otter-k3mx]
     #[arg(long = "episode", value_name = "ID")]
     id: Option<EpisodeId>,
-    /// Attempt of the episode
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    attempt: u32,
+    /// Attempt of the episode: a number, or `next` for the first that is not recorded
+    #[arg(long, value_name = "N", default_value = "0", value_parser = attempt_choice)]
+    attempt: AttemptChoice,
     /// Group of episodes whose rewards are compared
     #[arg(long, value_name = "ID")]
     group: Option<GroupId>,
@@ -100,6 +100,23 @@ struct EpisodeArgs {
     /// Such as owner=ann, by which lists can be filtered.
     #[arg(long, value_name = "NAME=VALUE", value_parser = label, env = "ROLLTAPE_LABEL")]
     label: Vec<(String, String)>,
+}
+
+/// The attempt that is to be run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AttemptChoice {
+    Number(u32),
+    /// The first that is not recorded.
+    Next,
+}
+
+fn attempt_choice(text: &str) -> Result<AttemptChoice, String> {
+    match text {
+        "next" => Ok(AttemptChoice::Next),
+        text => text.parse().map(AttemptChoice::Number).map_err(|_| {
+            "give the number of an attempt, or `next` for the first that is not recorded".to_owned()
+        }),
+    }
 }
 
 impl EpisodeArgs {

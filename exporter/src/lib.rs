@@ -46,7 +46,8 @@
 //! - [`KindReason`]: why a trajectory is of its kind; [`SharedTokens`]: where tokens are trained.
 //! - [`RewardOptions`], [`Advantage`], [`GroupSummary`], [`VersionFilter`], [`VersionMismatch`]:
 //!   what rewards and policy versions add or leave out; [`mean()`], [`std()`]: their formulas.
-//! - [`segments_at_hand()`], [`SegmentSource`]: segments of a folder or an object store.
+//! - [`segments_at_hand()`], [`SegmentSource`]: segments of a folder or an object store;
+//!   [`put_segments()`]: the way there.
 //! - [`schema()`], [`COLUMNS`], [`SCHEMA_VERSION`]: the contract with trainers.
 #![forbid(unsafe_code)]
 
@@ -107,6 +108,7 @@ pub use scoring::join::ScoreCount;
 pub use scoring::paths::{SampledSpan, ScorePath, StatedSampling, read_paths};
 pub use scoring::server::{Scored, ScoringServer, says};
 pub use scoring::sidecar::{ScoreSet, ScoredRow};
+pub use segments::put::{PutError, PutReport, put_segments};
 pub use segments::{FetchError, SegmentSource, segments_at_hand};
 pub use trainer_gaps::{TrainerGap, trainer_gaps};
 pub use weigh::SharedTokens;

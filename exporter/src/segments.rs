@@ -1,21 +1,18 @@
 //! Segments of a folder or an object store, brought to where they can be read.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use object_store::path::Path as ObjectPath;
-use object_store::{ObjectStore, ObjectStoreExt};
 use store::{CatalogEntry, CatalogError, EntryKind, SegmentAtHand, SegmentFolder};
-use tempfile::NamedTempFile;
 use thiserror::Error;
 
 use crate::input::plan::Shard;
 use crate::options::destination::Bucket;
+use remote::RemoteFolder;
 
-/// Bytes that are asked for at once.
-const PIECE_BYTES: u64 = 16 << 20;
+pub(crate) mod put;
+mod remote;
 
 /// The place of a catalog and its segments.
 #[derive(Debug, Clone)]
@@ -140,80 +137,6 @@ impl JoinedSegments {
     /// The number of segments before the first of those that are joined.
     fn ordinal(&self, number: u64) -> u64 {
         self.ordinals.get(&self.first(number)).copied().unwrap_or(0)
-    }
-}
-
-/// A catalog in an object store.
-struct RemoteFolder {
-    store: Arc<dyn ObjectStore>,
-    path: String,
-    url: String,
-}
-
-impl RemoteFolder {
-    fn open(bucket: &Bucket) -> Result<Self, FetchError> {
-        let opened = bucket.open();
-        let (store, path) =
-            opened.map_err(|error| FetchError::Object(bucket.url.clone(), error))?;
-        Ok(Self { store, path: path.display().to_string(), url: bucket.url.clone() })
-    }
-
-    fn at(&self, name: &str) -> Result<ObjectPath, FetchError> {
-        let path = format!("{}/{name}", self.path);
-        ObjectPath::parse(path.trim_start_matches('/'))
-            .map_err(|error| FetchError::Object(self.url.clone(), error.into()))
-    }
-
-    fn error(&self, name: &str) -> impl FnOnce(object_store::Error) -> FetchError {
-        let url = format!("{}/{name}", self.url.trim_end_matches('/'));
-        |error| FetchError::Object(url, error)
-    }
-
-    /// All entries, in the order of their numbers.
-    async fn entries(&self) -> Result<Vec<CatalogEntry>, FetchError> {
-        let folder = self.at(SegmentFolder::CATALOG)?;
-        let listed = self.store.list_with_delimiter(Some(&folder)).await;
-        let listed = listed.map_err(self.error(SegmentFolder::CATALOG))?;
-        if listed.objects.is_empty() {
-            return Err(FetchError::NoCatalog(self.url.clone()));
-        }
-
-        let mut entries = Vec::new();
-        for object in listed.objects {
-            let name = object.location.to_string();
-            let found = self.store.get(&object.location).await.map_err(self.error(&name))?;
-            let bytes = found.bytes().await.map_err(self.error(&name))?;
-            let entry = CatalogEntry::parse(&bytes);
-            let path = PathBuf::from(name);
-            entries.push(entry.map_err(|why| CatalogError::Entry { path, why })?);
-        }
-        entries.sort_by_key(|entry| entry.number);
-        Ok(entries)
-    }
-
-    /// Copies the file of an entry to a folder, unless that has it. The copy is compared with the
-    /// entry before it gets its name.
-    async fn fetch(&self, entry: &CatalogEntry, to: &Path) -> Result<(), FetchError> {
-        let cached = to.join(&entry.file);
-        if cached.metadata().is_ok_and(|file| file.len() == entry.bytes) {
-            return Ok(());
-        }
-        let cache_error = |error| FetchError::Cache(to.to_owned(), error);
-        std::fs::create_dir_all(to).map_err(cache_error)?;
-        let mut file = NamedTempFile::new_in(to).map_err(cache_error)?;
-        let from = self.at(&entry.file)?;
-        let mut at = 0;
-        while at < entry.bytes {
-            let end = (at + PIECE_BYTES).min(entry.bytes);
-            let piece = self.store.get_range(&from, at..end).await;
-            let piece = piece.map_err(self.error(&entry.file))?;
-            file.write_all(&piece).map_err(cache_error)?;
-            at = end;
-        }
-
-        entry.check(file.path()).map_err(|_| CatalogError::Changed(cached.clone()))?;
-        file.persist(&cached).map_err(|error| FetchError::Cache(cached, error.error))?;
-        Ok(())
     }
 }
 

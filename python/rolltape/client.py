@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rolltape import _servers
 from rolltape._token import Token
-from rolltape.http import Http, Json, Query, patiently, segment
+from rolltape.http import Http, Json, Query, RolltapeError, patiently, segment
 from rolltape.recording import Recording
 from rolltape.replay import Replay
 
@@ -22,6 +22,8 @@ CA_VARIABLE = "ROLLTAPE_CONTROL_CA"
 CONTROL = "http://127.0.0.1:8081"
 DATA = "http://127.0.0.1:8080"
 WEIGHTS_WAIT_S = 1800.0
+ATTEMPTS_MAX = 10_000
+"""Attempts that are looked at for the first that is not there."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,17 @@ class Client:
         """The counts of an episode: calls, tokens, reward."""
         return self.http.get(f"/episodes/{segment(episode_id)}", {"attempt": attempt})
 
+    def next_attempt(self, episode_id: str) -> int:
+        """The first attempt that is not recorded. Who asks at the same time gets the same."""
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                self.show(episode_id, attempt)
+            except RolltapeError as error:
+                if error.status != 404:
+                    raise
+                return attempt
+        raise ValueError(f"`{episode_id}` has {ATTEMPTS_MAX} attempts")
+
     def reward(
         self,
         episode_id: str,
@@ -214,6 +227,21 @@ class Client:
         """Appends what `POST /annotations` takes, all of it or nothing."""
         body = {"annotations": list(annotations)}
         return patiently(lambda: self.http.post("/annotations", body))
+
+    def comment(
+        self,
+        episode_id: str,
+        text: str | None = None,
+        attempt: int = 0,
+        *,
+        author: str | None = None,
+        score: float | None = None,
+        call_id: str | None = None,
+    ) -> None:
+        """Appends what a person says of an attempt, or of one call of it: a text, a score, or both."""
+        said = {"text": text, "author": author, "score": _finite(score), "call_id": call_id}
+        body = {"comments": [{"episode_id": episode_id, "attempt": attempt} | _given(said)]}
+        patiently(lambda: self.http.post("/annotations", body))
 
     # Versions
 

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Literal
 
 from rolltape.client import Client, Status
 from rolltape.http import RolltapeError
@@ -91,7 +92,7 @@ def without_secrets(environ: Mapping[str, str], token: str | None = None) -> dic
 def episode(
     client: Client,
     episode_id: str | None = None,
-    attempt: int = 0,
+    attempt: int | Literal["next"] = 0,
     *,
     group_id: str | None = None,
     task_id: str | None = None,
@@ -102,6 +103,8 @@ def episode(
 ) -> Iterator[Episode]:
     """An episode that is closed when the block ends: `failed` if by an exception.
 
+    `attempt` may be `next`: the first that is not recorded; see `Client.next_attempt`.
+
     `key` asks for an API key that names the episode, for agents that must not name another one;
     their base URL then carries no tag. Without `announce` nothing is sent before the first call,
     and group, task and labels stand in `headers` instead; where no call comes there is no episode.
@@ -110,11 +113,19 @@ def episode(
     if replay is not None and not announce:
         raise ValueError("a replay is announced: headers have no room for it")
     name = episode_id or f"ep-{uuid.uuid4().hex}"
+    if attempt == "next":
+        attempt = client.next_attempt(name)
     headers: dict[str, str] = {}
     if announce:
-        client.announce(
-            name, attempt, group_id=group_id, task_id=task_id, labels=labels, replay=replay
-        )
+        try:
+            client.announce(
+                name, attempt, group_id=group_id, task_id=task_id, labels=labels, replay=replay
+            )
+        except RolltapeError as error:
+            if "is closed" not in str(error):
+                raise
+            told = f'{error}; give another attempt, or "next"'
+            raise RolltapeError(told, error.status, error.body) from error
     else:
         tags = {"x-group-id": group_id, "x-task-id": task_id}
         headers = {header: value for header, value in tags.items() if value is not None}

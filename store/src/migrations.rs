@@ -75,6 +75,7 @@ pub(crate) static SQLITE: Migrations = Migrations {
         migration!("sqlite", 25, "replays"),
         migration!("sqlite", 26, "late"),
         migration!("sqlite", 27, "comments"),
+        migration!("sqlite", 28, "filters"),
     ],
     former: 14,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \
@@ -98,6 +99,7 @@ pub(crate) static POSTGRES: Migrations = Migrations {
         migration!("postgres", 25, "replays"),
         migration!("postgres", 26, "late"),
         migration!("postgres", 27, "comments"),
+        migration!("postgres", 28, "filters"),
     ],
     former: 10,
     table: "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \

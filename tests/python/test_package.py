@@ -109,6 +109,28 @@ def test_a_closed_episode_takes_no_more_calls(server):
     with rolltape.episode(server.client, "closed", attempt=1) as again:
         play(again)
     assert again.base_url.endswith("/e/closed/a/1/v1")
+    with pytest.raises(rolltape.RolltapeError, match='give another attempt, or "next"'):
+        with rolltape.episode(server.client, "closed"):
+            pass
+    for number in (2, 3):
+        with rolltape.episode(server.client, "closed", attempt="next") as next_one:
+            assert next_one.attempt == number
+    with rolltape.episode(server.client, "never", attempt="next") as first:
+        assert first.attempt == 0
+
+
+def test_a_person_comments_on_an_episode_and_on_a_call(server):
+    with rolltape.episode(server.client, "judged-by-ada") as episode:
+        play(episode)
+    call = server.client.recording.tree("judged-by-ada")["turns"][0]["call_id"]
+    server.client.comment("judged-by-ada", "gives up too early", author="ada", score=0.25)
+    server.client.comment("judged-by-ada", "why?", call_id=call)
+    told = server.client.recording.tree("judged-by-ada")["comments"]
+    said = [(one["author"], one["text"], one["score"], one["call_id"]) for one in told]
+    assert said == [("ada", "gives up too early", 0.25, None), ("api", "why?", None, call)]
+    with pytest.raises(rolltape.RolltapeError) as refused:
+        server.client.comment("judged-by-ada")
+    assert refused.value.status == 400
 
 
 def test_a_key_names_its_episode_and_no_other(server):

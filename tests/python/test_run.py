@@ -246,6 +246,12 @@ def test_an_attempt_has_its_own_path(tmp_path):
     assert sorted(found) == [("e1", 0), ("e1", 1)]
     again = run(tmp_path, [*options, "1"], AGENT)
     assert again.returncode == 1 and again.stdout == "", "a closed attempt is not run again"
+    assert "--attempt next" in again.stderr
+    assert run(tmp_path, [*options, "next"], AGENT).returncode == 0
+    found = [(e["episode_id"], e["attempt"]) for e in episodes(tmp_path / "run.db")]
+    assert sorted(found) == [("e1", 0), ("e1", 1), ("e1", 2)]
+    refused = run(tmp_path, [*options, "last"], AGENT)
+    assert refused.returncode == 2 and "`next`" in refused.stderr
 
 
 def test_a_serving_rolltape_is_used(world, tmp_path):

@@ -346,9 +346,76 @@ def test_segments_of_a_bucket_are_read_without_a_store(store, tmp_path, bucket):
     assert refused.returncode == 1 and "holds no segments" in refused.stderr
 
 
-def test_what_is_finished_leaves_the_store_while_it_records(tmp_path):
+def in_bucket(bucket, prefix):
+    """The names and lengths of the objects below a prefix."""
+    found = bucket.list_objects_v2(Bucket="runs", Prefix=f"{prefix}/").get("Contents", [])
+    return {one["Key"].removeprefix(f"{prefix}/"): one["Size"] for one in found}
+
+
+def in_folder(folder):
+    """The same of a folder."""
+    return {
+        str(path.relative_to(folder)): path.stat().st_size
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_bucket_gets_what_is_sealed_and_loses_what_is_removed(store, tmp_path, bucket):
+    folder, url = tmp_path / "segments", "s3://runs/lab/sealed"
+    to = ("--segments-bucket", url)
+    told = seal(store, "--segment-size", "1", *to)
+    assert told["bucket"]["files"] == GROUPS and told["bucket"]["entries"] == GROUPS
+    assert in_bucket(bucket, "lab/sealed") == in_folder(folder)
+    nothing = seal(store, *to)["bucket"]
+    assert nothing == {"files": 0, "bytes": 0, "entries": 0, "deleted": 0}
+
+    # What a kill left: a file without its entry, and half of the files.
+    names = sorted(in_bucket(bucket, "lab/sealed"))
+    lost = [name for name in names if name.startswith("catalog/")][-2:]
+    lost.append(next(name for name in names if name.startswith("0000000006-")))
+    for name in lost:
+        bucket.delete_object(Bucket="runs", Key=f"lab/sealed/{name}")
+    assert seal(store, *to)["bucket"]["files"] == 1
+    assert in_bucket(bucket, "lab/sealed") == in_folder(folder)
+
+    read(store, "prune", "--episode", "g5-1")
+    told = seal(store, *to)["bucket"]
+    assert (told["files"], told["deleted"]) == (1, 1)
+    assert in_bucket(bucket, "lab/sealed") == in_folder(folder)
+    whole = rows(export(tmp_path / "folder", "--segments", folder))
+    assert rows(export(tmp_path / "bucket", "--segments", url)) == whole
+    assert not any(row.startswith("g5-1/") for row in whole)
+
+
+def test_a_bucket_takes_neither_damage_nor_another_folder(store, tmp_path, bucket):
+    folder, url = tmp_path / "segments", "s3://runs/lab/kept"
+    seal(store, "--segment-size", "1")
+    damaged = next(folder.glob("0000000003-*.db"))
+    kept = damaged.read_bytes()
+    damaged.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    words = ("seal", "--store", store, "--segments", folder, "--segments-bucket", url)
+    refused = harness.command(*words, folder=tmp_path)
+    assert refused.returncode == 1 and damaged.name in refused.stderr, refused.stderr
+    assert not any(name.startswith("catalog") for name in in_bucket(bucket, "lab/kept"))
+    damaged.write_bytes(kept)
+    done(*words, folder=tmp_path)
+    assert in_bucket(bucket, "lab/kept") == in_folder(folder)
+
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    entry = max((other / "catalog").iterdir())
+    entry.write_text(entry.read_text().replace('"store":"', '"store":"other-'))
+    words = ("seal", "--store", store, "--segments", other, "--segments-bucket", url)
+    refused = harness.command(*words, folder=tmp_path)
+    assert refused.returncode == 1 and "of another folder" in refused.stderr, refused.stderr
+    assert in_bucket(bucket, "lab/kept") == in_folder(folder)
+
+
+def test_what_is_finished_leaves_the_store_while_it_records(tmp_path, bucket):
     folder = tmp_path / "segments"
     options = ("--model", harness.MODEL, "--segments", folder, "--seal-after", "1s")
+    options += ("--segments-bucket", "s3://runs/served")
     with harness.serve(tmp_path, *options) as proxy:
         for number in range(3):
             talk(proxy, f"early-{number}", ["Begin.", "Go on."])
@@ -357,11 +424,12 @@ def test_what_is_finished_leaves_the_store_while_it_records(tmp_path):
         # Short segments wait for twelve times as long.
         until = time.monotonic() + harness.UNTIL_S
         number = 3
-        while not list(folder.glob("*.db")) and time.monotonic() < until:
+        while not in_bucket(bucket, "served") and time.monotonic() < until:
             talk(proxy, f"late-{number}", ["Begin.", "Go on."])
             number += 1
         control.reward(proxy, "early-1", 0.75)
         shown = proxy.command("show", "early-1")
+    assert in_bucket(bucket, "served").items() <= in_folder(folder).items()
     assert list(folder.glob("*.db")) and "0.75" in shown
     listed = [json.loads(line) for line in read(proxy.store, "episodes", "--json").splitlines()]
     assert len(listed) == number and all(episode["calls"] == 2 for episode in listed)

@@ -8,11 +8,13 @@ use tokio::process::{Child, Command};
 use super::agents::{AgentServer, AgentSetup, KnownAgent};
 use super::environment::{Variable, variable};
 use super::recorder::RecorderClient;
-use super::{Args, names};
+use super::{Args, AttemptChoice, names};
 use crate::exit::Failure;
 
 /// Names that are tried for one that no episode has. Two in a row are never taken by chance.
 const NAMES_MAX: usize = 8;
+/// Attempts that are looked at for the first that is not there.
+const ATTEMPTS_MAX: u32 = 10_000;
 /// The API key of a command that has none.
 pub(super) const KEY: &str = "rolltape";
 
@@ -46,23 +48,39 @@ impl EpisodeClient {
             Some(id) => recorded(args, id.clone())?,
             None => fresh_id(args)?,
         };
-        Ok(Self { id, attempt: args.episode.attempt, recorder, key: None })
+        let attempt = match args.episode.attempt {
+            AttemptChoice::Number(number) => number,
+            // Found by `take_free_name`.
+            AttemptChoice::Next => 0,
+        };
+        Ok(Self { id, attempt, recorder, key: None })
     }
 
-    /// Takes another name while this one is that of a recorded episode, unless the user gave it.
+    /// Takes another name while this one is that of a recorded episode, unless the user gave it;
+    /// and the first attempt that is not there, if the user wants the next one.
     pub(super) async fn take_free_name(&mut self, args: &Args) -> Result<(), Failure> {
+        if args.episode.attempt == AttemptChoice::Next {
+            while self.attempt < ATTEMPTS_MAX && self.is_taken().await? {
+                self.attempt += 1;
+            }
+        }
         if args.episode.id.is_some() {
             return Ok(());
         }
         for _ in 0..NAMES_MAX {
-            let page = format!("/episodes/{}", self.id);
-            let (_, reply) = self.recorder.ask(Method::GET, &page, &Value::Null).await?;
-            if reply["episode_id"].is_null() {
+            if !self.is_taken().await? {
                 break;
             }
             self.id = fresh_id(args)?;
         }
         Ok(())
+    }
+
+    /// True if the attempt is recorded.
+    async fn is_taken(&self) -> Result<bool, Failure> {
+        let page = format!("/episodes/{}?attempt={}", self.id, self.attempt);
+        let (_, reply) = self.recorder.ask(Method::GET, &page, &Value::Null).await?;
+        Ok(!reply["episode_id"].is_null())
     }
 
     /// Announces group, task and labels, which the path that the agent gets cannot carry.

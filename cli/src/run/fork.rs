@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::client::EpisodeClient;
 use super::replay::{ReplayArgs, live_calls, report};
-use super::{RanEpisode, not_run, prepare, run_once};
+use super::{AttemptChoice, RanEpisode, not_run, prepare, run_once};
 use crate::exit::{CommandResult, Failure};
 use crate::options::parse::{AttemptName, attempt_name};
 use crate::server::RunningServer;
@@ -83,7 +83,9 @@ impl Branches {
         attempts: u32,
         jobs: usize,
     ) -> CommandResult {
-        let first = self.args.episode.attempt;
+        let AttemptChoice::Number(first) = self.args.episode.attempt else {
+            return Err(Failure::new("a fork has a number as the --attempt of its first branch"));
+        };
         let mut to_start = first..first.saturating_add(attempts);
         let mut failed = 0;
 
@@ -121,7 +123,7 @@ impl Branches {
     ) -> impl Future<Output = Result<RanEpisode, Failure>> + Send + 'static {
         let (mut args, server) = (self.args.clone(), self.server.clone());
         let wish = self.wish.clone();
-        args.episode.attempt = attempt;
+        args.episode.attempt = AttemptChoice::Number(attempt);
         async move { run_once(&args, server.as_deref(), Some(&wish)).await }
     }
 }

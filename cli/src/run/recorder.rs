@@ -81,7 +81,7 @@ impl RecorderClient {
         let message = reply["error"]["message"].as_str().unwrap_or("no reason was given");
         let failure = Failure::new(format!("{}{page} answered {status}: {message}", self.control));
         Err(match status {
-            409 => failure.hint("the episode is closed; give another --attempt"),
+            409 => failure.hint("the episode is closed; give another --attempt, or --attempt next"),
             _ => http::with_hint(failure, status),
         })
     }

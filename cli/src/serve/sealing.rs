@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use episode::Micros;
-use store::{Location, SealOptions, SealReport, SegmentError};
+use exporter::PutReport;
+use store::{Location, SealOptions, SealReport, SegmentError, SegmentFolder};
 use tokio::task::JoinHandle;
 
 use crate::exit::Failure;
 use crate::time::{duration, now};
-use crate::upkeep::seal::{GROUP_WAIT_US, SEGMENT_BYTES};
+use crate::upkeep::seal::{GROUP_WAIT_US, SEGMENT_BYTES, put};
 
 /// Longest time between two looks for finished episodes.
 const LOOK_EVERY_MAX: Duration = Duration::from_secs(60);
@@ -25,6 +26,9 @@ pub(super) struct SealingArgs {
     /// As `rolltape seal` does. The store stays as small as what is under way.
     #[arg(long, value_name = "FOLDER", env = "ROLLTAPE_SEGMENTS")]
     segments: Option<PathBuf>,
+    /// Put the segments into a bucket, too
+    #[arg(long, value_name = "URL", env = "ROLLTAPE_SEGMENTS_BUCKET", requires = "segments")]
+    segments_bucket: Option<String>,
     /// Time after which a finished episode is sealed
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5m")]
     #[arg(env = "ROLLTAPE_SEAL_AFTER")]
@@ -35,12 +39,15 @@ impl SealingArgs {
     /// Seals what is finished, again and again, until the task is aborted.
     pub(super) fn start(self, store: Location) -> Option<JoinHandle<()>> {
         let folder = self.segments?;
-        let after = self.seal_after;
+        let (after, bucket) = (self.seal_after, self.segments_bucket);
         let every = Duration::from_micros(after.max(0).unsigned_abs());
         Some(tokio::spawn(async move {
             loop {
                 tokio::time::sleep(every.clamp(Duration::from_secs(1), LOOK_EVERY_MAX)).await;
                 log(store::seal(&store, &options(folder.clone(), after)).await);
+                if let Some(url) = &bucket {
+                    log_put(put(SegmentFolder::at(&folder), url).await);
+                }
             }
         }))
     }
@@ -71,5 +78,16 @@ fn log(sealed: Result<SealReport, SegmentError>) {
             let error = Failure::of(&error).to_string();
             tracing::warn!(%error, "finished episodes stay in the store: they cannot be sealed");
         }
+    }
+}
+
+fn log_put(put: Result<PutReport, Failure>) {
+    match put {
+        Ok(put) if put != PutReport::default() => {
+            let PutReport { files, bytes, deleted, .. } = put;
+            tracing::info!(files, bytes, deleted, "segments were put into the bucket");
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "segments were not put into the bucket"),
     }
 }

@@ -4,11 +4,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use episode::Micros;
+use exporter::{PutReport, put_segments};
 use serde_json::json;
-use store::{EntryKind, SealOptions, SealReport, SegmentError};
+use store::{EntryKind, SealOptions, SealReport, SegmentError, SegmentFolder};
 
 use crate::exit::{CommandResult, Failure};
 use crate::options::engine::bytes;
+use crate::options::segments::bucket;
 use crate::options::store::StoreArgs;
 use crate::print;
 use crate::time::{duration, now};
@@ -29,6 +31,11 @@ pub(crate) struct Args {
     /// Folder of the segments; it is made if it is not there
     #[arg(long, value_name = "FOLDER")]
     segments: PathBuf,
+    /// Put the segments into a bucket, too
+    ///
+    /// It gets what it lacks of the folder, and loses what prune replaced.
+    #[arg(long, value_name = "URL")]
+    segments_bucket: Option<String>,
     /// Only episodes finished this long ago
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5m")]
     finished_for: Micros,
@@ -63,12 +70,26 @@ pub(crate) async fn run(args: Args) -> CommandResult {
         now,
     };
     let report = store::seal(&args.store.location, &options).await.map_err(failure)?;
+    let put = match &args.segments_bucket {
+        Some(url) => Some(put(SegmentFolder::at(options.folder), url).await?),
+        None => None,
+    };
 
     match args.json {
-        true => print::line(&report_json(&report).to_string())?,
-        false => print_report(&report)?,
+        true => print::line(&report_json(&report, put).to_string())?,
+        false => {
+            print_report(&report)?;
+            put.iter().try_for_each(print_put)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Brings a bucket to what the folder has.
+pub(crate) async fn put(folder: SegmentFolder, url: &str) -> Result<PutReport, Failure> {
+    put_segments(&folder, &bucket(url)).await.map_err(|error| {
+        Failure::of(&error).hint("the segments are in their folder; the next sealing goes on")
+    })
 }
 
 fn failure(error: SegmentError) -> Failure {
@@ -118,14 +139,33 @@ fn print_report(report: &SealReport) -> Result<(), Failure> {
     }
 }
 
-fn report_json(report: &SealReport) -> serde_json::Value {
+fn print_put(put: &PutReport) -> Result<(), Failure> {
+    let files = print::count(put.files, "file");
+    print::line(&format!("put into the bucket: {files}, {} bytes", put.bytes))?;
+    if put.deleted > 0 {
+        print::line(&format!("deleted there: {}", print::count(put.deleted, "file")))?;
+    }
+    Ok(())
+}
+
+fn report_json(report: &SealReport, put: Option<PutReport>) -> serde_json::Value {
     let entries: Vec<_> = report.entries.iter().map(store::CatalogEntry::to_json).collect();
-    json!({
+    let mut told = json!({
         "episodes": report.attempts,
         "waiting": report.waiting,
         "changed": report.changed,
         "entries": entries,
         "file_bytes_before": report.bytes_before,
         "file_bytes_after": report.bytes_after,
-    })
+    });
+
+    if let Some(put) = put {
+        told["bucket"] = json!({
+            "files": put.files,
+            "bytes": put.bytes,
+            "entries": put.entries,
+            "deleted": put.deleted,
+        });
+    }
+    told
 }

@@ -90,7 +90,9 @@ impl Conditions {
             Some(EpisodeState::Closed) => all.sql.push("e.closed_at IS NOT NULL".to_owned()),
             Some(EpisodeState::Ended(status)) => all.add("e.status = $", status),
             Some(EpisodeState::Failed) => {
-                all.add("e.status IN ('failed', $)", episode::INFRASTRUCTURE_FAILED);
+                // As the index of the failed has it: a value in its place would not use that.
+                let infrastructure = episode::INFRASTRUCTURE_FAILED;
+                all.sql.push(format!("e.status IN ('failed', '{infrastructure}')"));
             }
         }
 

@@ -4,7 +4,7 @@
 use episode::AttemptId;
 
 use super::episodes::{EpisodeOrder, EpisodePage, listing};
-use super::filter::EpisodeFilter;
+use super::filter::{EpisodeFilter, EpisodeState};
 use super::groups::newest_members;
 use super::text_index::next_states;
 use super::total::ALL_GROUPS;
@@ -46,6 +46,9 @@ async fn a_page_is_found_by_an_index() {
         let chosen = Condition::of(selection);
         chosen.query(format!("{EPISODE} WHERE {}", chosen.sql))
     };
+    let task = EpisodeFilter { task: Some("t".parse().unwrap()), ..all.clone() };
+    let failed = EpisodeFilter { state: Some(EpisodeState::Failed), ..all.clone() };
+    let filtered = |filter, after| listing(filter, page(EpisodeOrder::Opened, true, after));
     let replays = Condition::of_replays(&"e-0/0".parse().unwrap());
 
     for (statement, index) in [
@@ -54,6 +57,8 @@ async fn a_page_is_found_by_an_index() {
         (ordered(EpisodeOrder::Opened, true, after), "SEARCH e USING INDEX episode_by_opened"),
         (ordered(EpisodeOrder::Opened, false, after), "SEARCH e USING INDEX episode_by_opened"),
         (ordered(EpisodeOrder::Name, true, None), "e USING INDEX sqlite_autoindex_episode_1"),
+        (filtered(&task, after), "SEARCH e USING INDEX episode_by_task (task_id=? AND"),
+        (filtered(&failed, None), "SCAN e USING INDEX episode_failed"),
         (newest_members(&all, after), by_opened),
         (next_states(&all, after, 10), by_opened),
         (of(&episode), "SEARCH e USING INDEX sqlite_autoindex_episode_1"),

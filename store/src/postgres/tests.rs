@@ -215,7 +215,7 @@ async fn a_store_of_the_former_format_is_converted_when_it_is_opened() {
     let applied = query("SELECT version FROM _sqlx_migrations");
     assert_eq!(
         applied.scalars::<i64>(&mut connection).await.unwrap(),
-        [15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27]
+        [15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28]
     );
     stop(site.open().await).await;
 

@@ -1,0 +1,178 @@
+//! Segments of a folder, put into an object store.
+//!
+//! 1. Files that the bucket lacks are uploaded, each compared with its entry on the way.
+//! 2. Their entries follow, in the order of their numbers. An entry is read only when it is there.
+//! 3. Files that a removal replaced are deleted.
+//!
+//! Each step may be the last of a process. The next one looks at what is there, and goes on.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use object_store::{ObjectStoreExt, PutPayload, WriteMultipart};
+use store::{CatalogEntry, CatalogError, SegmentFolder};
+use thiserror::Error;
+
+use super::FetchError;
+use super::remote::RemoteFolder;
+use crate::options::destination::Bucket;
+
+/// Bytes of one part of an upload.
+const PART_BYTES: usize = 16 << 20;
+/// Parts that are under way at once.
+const PARTS_AT_ONCE: usize = 2;
+
+/// What changed in a bucket.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PutReport {
+    /// Files that were uploaded.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Entries that were added to the catalog.
+    pub entries: u64,
+    /// Files that were deleted, since others replace them.
+    pub deleted: u64,
+}
+
+/// The reasons for which segments were not put into a bucket. What is in its catalog is whole.
+#[derive(Debug, Error)]
+pub enum PutError {
+    /// The bucket, or its catalog, could not be used.
+    #[error(transparent)]
+    Bucket(#[from] FetchError),
+    /// The folder could not be read, or a file is not what was sealed.
+    #[error(transparent)]
+    Folder(#[from] CatalogError),
+    /// The bucket has an entry that the folder has not.
+    #[error("`{0}` has the segments of another folder: entry {1} differs")]
+    OtherFolder(String, u64),
+}
+
+/// Brings a bucket to what a folder of segments has.
+///
+/// A folder has one bucket, or several. A bucket has one folder.
+///
+/// # Errors
+/// [`PutError`] when the folder cannot be read or the bucket not written. Called again, it goes on
+/// where it ended.
+pub async fn put_segments(folder: &SegmentFolder, bucket: &Bucket) -> Result<PutReport, PutError> {
+    let remote = RemoteFolder::open(bucket)?;
+    let mut report = PutReport::default();
+
+    // The folder is read later: another process may put what it has just sealed.
+    let listed = remote.list(SegmentFolder::CATALOG).await?;
+    let entries = folder.entries()?;
+    let is_there =
+        |entry: &CatalogEntry| listed.contains_key(&SegmentFolder::entry_name(entry.number));
+    compare(&remote, &entries, listed.keys().next_back()).await?;
+
+    let files = remote.list("").await?;
+    let live = SegmentFolder::live(&entries);
+    for entry in live.iter().filter(|entry| !entry.is_empty() && !is_there(entry)) {
+        // One that was uploaded before a kill. An object appears whole.
+        if files.get(&entry.file) != Some(&entry.bytes) {
+            upload(&remote, folder, entry).await?;
+            report.files += 1;
+            report.bytes += entry.bytes;
+        }
+    }
+
+    for entry in entries.iter().filter(|entry| !is_there(entry)) {
+        remote.put(&SegmentFolder::entry_name(entry.number), entry).await?;
+        report.entries += 1;
+    }
+
+    let replaced = entries.iter().filter(|entry| !live.contains(entry));
+    for entry in replaced.filter(|entry| files.contains_key(&entry.file)) {
+        remote.delete(&entry.file).await?;
+        report.deleted += 1;
+    }
+    Ok(report)
+}
+
+/// Compares the last entry of a bucket with that of the folder.
+async fn compare(
+    remote: &RemoteFolder,
+    entries: &[CatalogEntry],
+    last: Option<&String>,
+) -> Result<(), PutError> {
+    let Some(name) = last else { return Ok(()) };
+    let there = remote.entry(&remote.at(name)?).await?;
+    match entries.iter().any(|entry| *entry == there) {
+        true => Ok(()),
+        false => Err(PutError::OtherFolder(remote.url().to_owned(), there.number)),
+    }
+}
+
+/// Uploads the file of an entry. It appears only if it has the hash of the entry.
+async fn upload(
+    remote: &RemoteFolder,
+    folder: &SegmentFolder,
+    entry: &CatalogEntry,
+) -> Result<(), PutError> {
+    let path = folder.file(entry);
+    let io_error = |source| PutError::Folder(CatalogError::Io { path: path.clone(), source });
+    let file = Arc::new(File::open(&path).map_err(io_error)?);
+    let to = remote.at(&entry.file)?;
+    let begun = remote.store.put_multipart(&to).await.map_err(remote.error(&entry.file))?;
+    let mut parts = WriteMultipart::new_with_chunk_size(begun, PART_BYTES);
+
+    let mut hasher = blake3::Hasher::new();
+    let mut at = 0;
+    while at < entry.bytes {
+        let part = read_part(file.clone(), at, entry.bytes).await.map_err(io_error)?;
+        hasher.update(&part);
+        at += part.len() as u64;
+        parts.wait_for_capacity(PARTS_AT_ONCE).await.map_err(remote.error(&entry.file))?;
+        parts.write(&part);
+    }
+    if hasher.finalize().to_hex().as_str() != entry.hash {
+        parts.abort().await.map_err(remote.error(&entry.file))?;
+        return Err(CatalogError::Changed(path).into());
+    }
+    parts.finish().await.map_err(remote.error(&entry.file))?;
+    Ok(())
+}
+
+/// Reads a part of a file of `bytes` bytes, outside the threads that serve.
+async fn read_part(file: Arc<File>, at: u64, bytes: u64) -> io::Result<Vec<u8>> {
+    let length = (bytes - at).min(PART_BYTES as u64) as usize;
+    let read = move || {
+        let mut part = vec![0; length];
+        file.read_exact_at(&mut part, at).map(|()| part)
+    };
+    tokio::task::spawn_blocking(read).await.map_err(io::Error::other)?
+}
+
+impl RemoteFolder {
+    /// The objects of a folder below this one, by their names from here, with their lengths.
+    async fn list(&self, folder: &str) -> Result<BTreeMap<String, u64>, FetchError> {
+        let prefix = self.at(folder)?;
+        let listed = self.store.list_with_delimiter(Some(&prefix)).await;
+        let objects = listed.map_err(self.error(folder))?.objects.into_iter();
+        let begin = if folder.is_empty() { String::new() } else { format!("{folder}/") };
+        let named = objects.filter_map(|object| {
+            Some((format!("{begin}{}", object.location.filename()?), object.size))
+        });
+        Ok(named.collect())
+    }
+
+    async fn put(&self, name: &str, entry: &CatalogEntry) -> Result<(), FetchError> {
+        let bytes = PutPayload::from(entry.to_json().to_string());
+        let put = self.store.put(&self.at(name)?, bytes).await;
+        put.map(drop).map_err(self.error(name))
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), FetchError> {
+        match self.store.delete(&self.at(name)?).await {
+            Err(error) if !matches!(error, object_store::Error::NotFound { .. }) => {
+                Err(self.error(name)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
