@@ -220,6 +220,42 @@ def ran(request, jobs):
     return request.param, found
 
 
+STEPS = ("first", "second")
+
+
+def task_of_steps(folder):
+    """A task of two steps, each judged by itself."""
+    made = task(folder, "steps", JUDGED)
+    (made / "instruction.md").unlink()
+    shutil.rmtree(made / "tests")
+    lines = [f'[[steps]]\nname = "{name}"\n' for name in STEPS]
+    with (made / "task.toml").open("a") as config:
+        config.write("".join(lines))
+    for name in STEPS:
+        (made / "steps" / name / "tests").mkdir(parents=True)
+        (made / "steps" / name / "instruction.md").write_text(f"Write hello, the {name} time.\n")
+        (made / "steps" / name / "tests" / "test.sh").write_text(f"#!/bin/bash\n{JUDGED}\n")
+    return made
+
+
+def test_each_step_of_a_trial_has_the_ids_of_its_turns(tmp_path):
+    agent = BY_NAME["terminus-2"]
+    ran = job(tmp_path, TERMINUS * len(STEPS), "-p", task_of_steps(tmp_path), *options_of(agent))
+    assert ran.ended.returncode == 0, f"{ran.ended.stdout}\n{ran.ended.stderr}"
+    ((told, result),) = ran.trials.values()
+    assert told["problems"] == [] and told["exact_calls"] == told["calls"] == 3 * len(STEPS)
+    turns = ran.turns()
+    order = [row["call_id"] for row in ran.rows("SELECT call_id FROM call ORDER BY started_at")]
+    for number, step in enumerate(result["step_results"]):
+        assert step["step_name"] == STEPS[number]
+        calls = order[3 * number:3 * number + 3]
+        details = step["agent_result"]["rollout_details"]
+        assert [call for detail in details for call in detail["extra"]["call_id"]] == calls
+        for detail in details:
+            for call, sampled in zip(detail["extra"]["call_id"], detail["completion_token_ids"]):
+                assert sampled == turns[call]["completion_ids"]
+
+
 def test_each_trial_is_an_episode_with_exact_ids(ran):
     _, job = ran
     trials = job.trials

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use episode::EpisodeId;
+use episode::{EpisodeId, Micros};
 use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -28,8 +28,29 @@ pub(super) struct RecordedIds {
     pub(super) verdict: Option<String>,
     /// Reasons for which the episode is not exact.
     pub(super) reasons: Vec<String>,
-    /// Harbor's `rollout_details`.
-    pub(super) details: Vec<Value>,
+    turns: Vec<TreeTurn>,
+    arrays: BTreeMap<String, CallArrays>,
+}
+
+impl RecordedIds {
+    /// Harbor's `rollout_details` of the whole episode.
+    pub(super) fn details(&self) -> Vec<Value> {
+        details(&self.turns.iter().collect::<Vec<_>>(), &self.arrays)
+    }
+
+    /// The same of each step, by the times at which the steps began. A turn is of the last step that
+    /// had begun, so clocks of two machines may differ by what lies between two steps.
+    pub(super) fn details_of_steps(&self, began: &[Option<Micros>]) -> Vec<Vec<Value>> {
+        let step_of = |turn: &TreeTurn| {
+            let has_begun = |at: &Option<Micros>| at.is_some_and(|at| at <= turn.started());
+            began.iter().rposition(has_begun).unwrap_or(0)
+        };
+        let of_step = |step: usize| {
+            let turns = self.turns.iter().filter(|turn| step_of(turn) == step);
+            details(&turns.collect::<Vec<_>>(), &self.arrays)
+        };
+        (0..began.len()).map(of_step).collect()
+    }
 }
 
 /// Counts of an episode.
@@ -54,6 +75,14 @@ struct TreeTurn {
     parent: Option<TreeTurnKey>,
     kind: String,
     fidelity: Option<String>,
+    /// The time at which its call began, in seconds.
+    started_at: f64,
+}
+
+impl TreeTurn {
+    fn started(&self) -> Micros {
+        (self.started_at * 1e6) as Micros
+    }
 }
 
 /// The tree of an episode.
@@ -107,12 +136,14 @@ pub(super) async fn recorded(
     let page = format!("/episodes/{episode}?attempt={attempt}");
     let counts: EpisodeCounts = parsed(recorder.request(Method::GET, &page, &Value::Null).await?)?;
 
-    let asked: BTreeSet<&str> = tree.turns.iter().map(|turn| turn.key.call_id.as_str()).collect();
     let mut calls = BTreeMap::new();
-    for call in &asked {
-        let page = format!("/calls/{call}?arrays=1");
-        let read = recorder.request(Method::GET, &page, &Value::Null).await?;
-        calls.insert((*call).to_owned(), parsed::<CallArrays>(read)?);
+    for turn in &tree.turns {
+        let call = &turn.key.call_id;
+        if !calls.contains_key(call) {
+            let page = format!("/calls/{call}?arrays=1");
+            let read = recorder.request(Method::GET, &page, &Value::Null).await?;
+            calls.insert(call.clone(), parsed::<CallArrays>(read)?);
+        }
     }
 
     let said = |reason: &TreeReason| format!("{}: {}", reason.reason, reason.meaning);
@@ -120,8 +151,9 @@ pub(super) async fn recorded(
         calls: counts.generations,
         exact_calls: exact_calls(&tree.turns, &calls) + counts.refused,
         reasons: tree.reasons.iter().map(said).collect(),
-        details: details(&tree.turns, &calls),
         verdict: tree.verdict,
+        turns: tree.turns,
+        arrays: calls,
     })
 }
 
@@ -141,14 +173,14 @@ fn parsed<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, Failure> {
         .map_err(|error| Failure::of(&error).context("the control listener's answer"))
 }
 
-/// The details of an episode: one for each path that has turns of its own, the main one first.
-fn details(turns: &[TreeTurn], calls: &BTreeMap<String, CallArrays>) -> Vec<Value> {
+/// The details of some turns: one for each path that has turns of its own, the main one first.
+fn details(turns: &[&TreeTurn], calls: &BTreeMap<String, CallArrays>) -> Vec<Value> {
     let by_key: BTreeMap<&TreeTurnKey, &TreeTurn> =
-        turns.iter().map(|turn| (&turn.key, turn)).collect();
+        turns.iter().map(|turn| (&turn.key, *turn)).collect();
     let parents: BTreeSet<&TreeTurnKey> =
         turns.iter().filter_map(|turn| turn.parent.as_ref()).collect();
     let mut leaves: Vec<&TreeTurn> =
-        turns.iter().filter(|turn| !parents.contains(&turn.key)).collect();
+        turns.iter().copied().filter(|turn| !parents.contains(&turn.key)).collect();
     leaves.sort_by_key(|turn| turn.kind != "main");
 
     let mut taken = BTreeSet::new();
@@ -212,7 +244,12 @@ mod tests {
     fn turn(call: &str, parent: Option<&str>, kind: &str) -> TreeTurn {
         let key = |call: &str| TreeTurnKey { call_id: call.to_owned(), choice: 0 };
         let fidelity = Some(EXACT.to_owned());
-        TreeTurn { key: key(call), parent: parent.map(key), kind: kind.to_owned(), fidelity }
+        let (parent, kind) = (parent.map(key), kind.to_owned());
+        TreeTurn { key: key(call), parent, kind, fidelity, started_at: 0.0 }
+    }
+
+    fn details_of(turns: &[TreeTurn], calls: &BTreeMap<String, CallArrays>) -> Vec<Value> {
+        details(&turns.iter().collect::<Vec<_>>(), calls)
     }
 
     fn call(prompt: &[u32], sampled: &[u32], logprobs: &[Option<f64>]) -> CallArrays {
@@ -250,14 +287,14 @@ mod tests {
             "prompt_token_ids": [[1, 2]], "completion_token_ids": [[7]],
             "extra": { "call_id": ["fork"] },
         });
-        assert_eq!(details(&turns, &calls), [main, side, fork]);
+        assert_eq!(details_of(&turns, &calls), [main, side, fork]);
     }
 
     #[test]
     fn a_turn_without_ids_is_in_no_detail() {
         let silent = CallArrays { prompts: Vec::new(), choices: Vec::new() };
         let calls = [("a".to_owned(), silent)].into();
-        assert!(details(&[turn("a", None, "main")], &calls).is_empty());
+        assert!(details_of(&[turn("a", None, "main")], &calls).is_empty());
         assert_eq!(exact_calls(&[turn("a", None, "main")], &calls), 0);
     }
 
@@ -267,5 +304,31 @@ mod tests {
         let mapped =
             TreeTurn { fidelity: Some("mapped".to_owned()), ..turn("b", Some("a"), "main") };
         assert_eq!(exact_calls(&[turn("a", None, "main"), mapped], &calls), 1);
+    }
+
+    #[test]
+    fn a_turn_is_of_the_step_that_began_last() {
+        let at = |call: &str, parent, seconds| TreeTurn {
+            started_at: seconds,
+            ..turn(call, parent, "main")
+        };
+        let names = ["early", "a", "b", "late"];
+        let calls = names.map(|name| (name.to_owned(), call(&[1], &[2], &[None]))).into();
+        let turns = vec![
+            at("early", None, 0.5),
+            at("a", Some("early"), 1.0),
+            at("b", Some("a"), 1.5),
+            at("late", Some("b"), 9.0),
+        ];
+        let recorded = RecordedIds { turns, arrays: calls, ..RecordedIds::default() };
+        // The second of four steps did not come to its agent.
+        let began = [Some(1_000_000), None, Some(2_000_000), Some(9_500_000)];
+        let named: Vec<Vec<Value>> = recorded
+            .details_of_steps(&began)
+            .iter()
+            .map(|step| step.iter().map(|detail| detail["extra"]["call_id"].clone()).collect())
+            .collect();
+        let first = json!(["early", "a", "b"]);
+        assert_eq!(named, [vec![first], vec![], vec![json!(["late"])], vec![]]);
     }
 }

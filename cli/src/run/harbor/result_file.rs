@@ -4,12 +4,14 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use episode::Micros;
 use serde::Serialize;
 use serde_json::ser::{PrettyFormatter, Serializer};
 use serde_json::{Map, Value, json};
 use tempfile::NamedTempFile;
 
 use crate::exit::Failure;
+use crate::time::moment;
 
 /// The name of the file in a trial's folder.
 const NAME: &str = "result.json";
@@ -69,21 +71,30 @@ impl ResultFile {
         }
     }
 
-    /// Returns true for a trial of several steps, each with a result of its own.
-    pub(super) fn has_steps(&self) -> bool {
-        self.value["step_results"].as_array().is_some_and(|steps| !steps.is_empty())
+    /// The steps of a trial that has several, each with a result of its own: the time at which its
+    /// agent began, if it did.
+    pub(super) fn steps(&self) -> Vec<Option<Micros>> {
+        let steps = self.value["step_results"].as_array();
+        let began = |step: &Value| moment(step["agent_execution"]["started_at"].as_str()?).ok();
+        steps.into_iter().flatten().map(began).collect()
     }
 
-    /// Writes the ids of the trial, in place of those that are there.
+    /// Writes ids in place of those that are there: one part for each step or, where there are no
+    /// steps, one for the trial. A part without ids changes nothing.
     ///
     /// # Errors
     /// [`Failure`] if the file cannot be replaced.
-    pub(super) fn write_details(&mut self, details: Vec<Value>) -> Result<(), Failure> {
-        let agent = &mut self.value["agent_result"];
-        if agent.is_null() {
-            *agent = json!({});
+    pub(super) fn write_details(&mut self, parts: Vec<Vec<Value>>) -> Result<(), Failure> {
+        if parts.iter().all(Vec::is_empty) {
+            return Ok(());
         }
-        agent["rollout_details"] = Value::Array(details);
+        let has_steps = !self.steps().is_empty();
+        for (number, details) in parts.into_iter().enumerate() {
+            match has_steps {
+                true => put(&mut self.value["step_results"][number], details),
+                false => put(&mut self.value, details),
+            }
+        }
         self.write().map_err(|error| {
             Failure::of(&error).context(&format!("cannot write `{}`", self.path.display()))
         })
@@ -103,6 +114,18 @@ impl ResultFile {
         file.persist(&self.path).map_err(|error| error.error)?;
         Ok(())
     }
+}
+
+/// Puts ids into the result of a trial or of a step.
+fn put(result: &mut Value, details: Vec<Value>) {
+    if details.is_empty() {
+        return;
+    }
+    let agent = &mut result["agent_result"];
+    if agent.is_null() {
+        *agent = json!({});
+    }
+    agent["rollout_details"] = Value::Array(details);
 }
 
 #[cfg(test)]
@@ -145,15 +168,36 @@ mod tests {
         let path = folder.path().join(NAME);
         fs::write(&path, r#"{"id": "x", "agent_result": null, "cost": 0.1}"#).unwrap();
         let details = || vec![json!({ "prompt_token_ids": [[1, 2]], "logprobs": [[-0.25]] })];
-        ResultFile::read(folder.path()).unwrap().write_details(details()).unwrap();
+        ResultFile::read(folder.path()).unwrap().write_details(vec![details()]).unwrap();
         let once = fs::read_to_string(&path).unwrap();
-        ResultFile::read(folder.path()).unwrap().write_details(details()).unwrap();
+        ResultFile::read(folder.path()).unwrap().write_details(vec![details()]).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), once);
 
         let read: Value = serde_json::from_str(&once).unwrap();
         assert_eq!(read["agent_result"]["rollout_details"], Value::Array(details()));
         assert!(once.starts_with("{\n    \"id\": \"x\",\n"), "{once}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn each_step_has_the_ids_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |at: &str| json!({ "agent_execution": { "started_at": at } });
+        let steps = [at("1970-01-01T00:00:01Z"), json!({ "agent_result": null }), at("later")];
+        let result = json!({ "step_results": steps, "agent_result": null });
+        fs::write(folder.path().join(NAME), result.to_string()).unwrap();
+        let mut file = ResultFile::read(folder.path()).unwrap();
+        assert_eq!(file.steps(), [Some(1_000_000), None, None]);
+
+        let details = json!([{ "prompt_token_ids": [[1]] }]);
+        let details = || details.as_array().unwrap().clone();
+        file.write_details(vec![details(), Vec::new(), Vec::new()]).unwrap();
+        let written = ResultFile::read(folder.path()).unwrap().value;
+        let [first, second, _] = written["step_results"].as_array().unwrap().as_slice() else {
+            panic!("{written}")
+        };
+        assert_eq!(first["agent_result"]["rollout_details"], Value::Array(details()));
+        assert!(second["agent_result"].is_null() && written["agent_result"].is_null());
     }
 
     #[test]

@@ -273,20 +273,20 @@ impl SettledTrial {
     fn take(&mut self, recorded: RecordedIds, plan: &TrialPlan, result: Option<&mut ResultFile>) {
         self.calls = recorded.calls;
         self.exact_calls = recorded.exact_calls;
-        self.verdict = recorded.verdict;
-        self.reasons = recorded.reasons;
+        self.verdict.clone_from(&recorded.verdict);
+        self.reasons.clone_from(&recorded.reasons);
         if self.calls == 0 {
             let why = plan.reason.as_deref().unwrap_or("its agent called another address, or none");
             self.reasons = vec![format!("no call was recorded: {why}")];
         }
 
         let Some(result) = result else { return };
-        if result.has_steps() {
-            self.problems
-                .push("its steps have a result each, into which no ids are written".into());
-        } else if !recorded.details.is_empty()
-            && let Err(failure) = result.write_details(recorded.details)
-        {
+        let began = result.steps();
+        let parts = match began.is_empty() {
+            true => vec![recorded.details()],
+            false => recorded.details_of_steps(&began),
+        };
+        if let Err(failure) = result.write_details(parts) {
             self.cannot(&failure);
         }
     }
