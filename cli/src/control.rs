@@ -1,9 +1,11 @@
 //! `rolltape control`: one request to the control listener of a running server.
 
 use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use hyper::Method;
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
 use crate::exit::{CommandResult, Failure};
@@ -27,6 +29,11 @@ pub(crate) struct Args {
     /// The body, as JSON
     #[arg(long, value_name = "JSON", value_parser = json)]
     json: Option<Value>,
+    /// Write the reply's headers to a file, as `name: value` lines
+    ///
+    /// Such as the lease of POST /feed.
+    #[arg(long, value_name = "FILE")]
+    headers: Option<PathBuf>,
     #[command(flatten)]
     server: ServerToAsk,
 }
@@ -62,15 +69,26 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 
     let body = args.json.unwrap_or_default();
     let answer = client.begin(method, &url, &headers, &body).await;
-    let (status, _, reply) = answer.map_err(|failure| {
+    let (status, told, reply) = answer.map_err(|failure| {
         failure.or_hint("give the control listener of `rolltape serve` with --control")
     })?;
+    if let Some(file) = &args.headers {
+        let written = std::fs::write(file, header_lines(&told));
+        written.map_err(|error| Failure::of(&error).context(&file.display().to_string()))?;
+    }
     let reply = http::read_body(reply, &url).await?;
     if (200..300).contains(&status) {
         print(&reply)?;
         return Ok(ExitCode::SUCCESS);
     }
     Err(refusal(status, &reply))
+}
+
+fn header_lines(headers: &HeaderMap) -> Vec<u8> {
+    let line = |(name, value): (&HeaderName, &HeaderValue)| {
+        [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\n"].concat()
+    };
+    headers.iter().flat_map(line).collect()
 }
 
 /// Prints a reply, and the end of its line on a terminal.

@@ -1,6 +1,6 @@
 //! `rolltape engine`: serves a model without the recording proxy.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -59,7 +59,11 @@ struct ModelSource {
 struct EngineListenerArgs {
     /// Address to listen on
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000", value_parser = address)]
+    #[arg(alias = "port")]
     listen: SocketAddr,
+    /// Another IP of --listen, for those who look for the option of other servers
+    #[arg(long, value_name = "IP", hide = true)]
+    host: Option<IpAddr>,
     #[command(flatten)]
     token: EngineToken,
     /// Origin whose web pages may call; repeatable
@@ -79,7 +83,9 @@ struct EngineListenerArgs {
 pub(crate) async fn run(args: Args) -> CommandResult {
     let mut signals = StopSignals::new()?;
     let access = access(&args.listener)?;
-    let socket = bind(args.listener.listen, "--listen")?;
+    let at = args.listener.listen;
+    let at = args.listener.host.map_or(at, |host| (host, at.port()).into());
+    let socket = bind(at, "--listen")?;
     let logprobs_mode = args.logprobs_mode.into();
 
     let allow_priority = args.allow_priority;

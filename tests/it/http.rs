@@ -89,7 +89,7 @@ async fn a_certificate_of_an_unknown_authority_is_not_trusted() {
     let world = World::start_with(config).await;
     let reply = post(world.data, CHAT, "{}").await;
     assert_eq!(reply.status, 502);
-    assert!(reply.text().contains("certificate"), "{}", reply.text());
+    assert!(reply.text().contains("not trusted: --upstream-ca"), "{}", reply.text());
     assert!(server.heard().is_empty());
     world.stop().await;
 }

@@ -72,6 +72,18 @@ def test_what_is_finished_is_read_from_a_cursor_on(server):
     assert feed(server, "--cursor", "3") == ([], "cursor 3\n")
 
 
+def test_the_lease_of_a_reply_is_in_its_headers(server):
+    """As the feed's page has it for a shell."""
+    play(server, "a")
+    where = ("--control", url(server), "--headers", "head")
+    rows = server.command("control", "POST", "/feed?consumer=t&unit=episode", *where)
+    assert json.loads(rows)["episode_id"] == "a"
+    lines = (server.folder / "head").read_text().splitlines()
+    lease = dict(line.split(": ", 1) for line in lines)["x-rolltape-lease"]
+    server.command("control", "POST", f"/feed/leases/{lease}/ack", *where)
+    assert acked(server) == 1
+
+
 def test_what_is_acked_is_not_read_again(server):
     play(server, "a", "b")
     assert feed(server, "--consumer", "t", "--ack", "--limit", "1")[0] == ["a", "b"]

@@ -98,27 +98,31 @@ fn percent_encoded(label: &str) -> String {
 /// Reads the versions and the rule of admission that other processes declare; ends if no others
 /// share the store.
 pub(super) async fn read_declared(proxy: &Proxy) {
+    // What goes on is said once.
+    let mut has_failed = false;
     loop {
-        match proxy.tracker.read_declared(&proxy.store).await {
+        let read = match proxy.tracker.read_declared(&proxy.store).await {
             Ok(true) => read_rule(proxy).await,
             Ok(false) => return,
-            Err(error) => {
-                tracing::warn!(%error, "the versions that others declared cannot be read");
-            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &read
+            && !has_failed
+        {
+            tracing::warn!(%error, "what other recorders declared cannot be read; trying on");
         }
+        if read.is_ok() && has_failed {
+            tracing::info!("what other recorders declared is read again");
+        }
+        has_failed = read.is_err();
         tokio::time::sleep(READ_EVERY).await;
     }
 }
 
-async fn read_rule(proxy: &Proxy) {
-    let rule = async { proxy.store.snapshot().await?.admission_rule().await };
-    match rule.await {
-        Ok(rule) => proxy.admission.set_rule(rule),
-        Err(error) => {
-            let error: SnapshotError = error;
-            tracing::warn!(%error, "the rule of admission cannot be read");
-        }
-    }
+async fn read_rule(proxy: &Proxy) -> Result<(), SnapshotError> {
+    let rule = proxy.store.snapshot().await?.admission_rule().await?;
+    proxy.admission.set_rule(rule);
+    Ok(())
 }
 
 #[cfg(test)]

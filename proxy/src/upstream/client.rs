@@ -306,6 +306,9 @@ impl UpstreamClient {
 fn reason_of(fault: &io::Error) -> &'static str {
     match fault.kind() {
         _ if is_tls_fault(fault, &is_plain) => "it does not speak TLS: name it with http://",
+        _ if is_tls_fault(fault, &is_untrusted) => {
+            "its certificate is not trusted: --upstream-ca names a file with its authority"
+        }
         _ if is_tls_fault(fault, &|_| true) => "its TLS or its certificate is not accepted",
         io::ErrorKind::ConnectionRefused => "connection refused",
         io::ErrorKind::TimedOut => "timed out",
@@ -323,6 +326,16 @@ fn is_tls_fault(fault: &io::Error, is_such: &dyn Fn(&rustls::Error) -> bool) -> 
         inner.downcast_ref().is_some_and(is_such)
             || inner.downcast_ref().is_some_and(|inner| is_tls_fault(inner, is_such))
     })
+}
+
+/// Returns true for the error of a certificate whose authority is not known.
+fn is_untrusted(error: &rustls::Error) -> bool {
+    matches!(
+        error,
+        rustls::Error::InvalidCertificate(
+            rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature
+        )
+    )
 }
 
 /// Returns true for the error that a server without TLS causes by its first bytes.

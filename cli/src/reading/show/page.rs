@@ -38,7 +38,10 @@ impl PagePart<'_> {
 /// listens any more.
 pub(super) fn print(tree: &EpisodeTree, is_full: bool) -> Result<(), Failure> {
     let whole = TextRoom::whole();
-    let shared = turn::shared_reasons(tree);
+    let mut shared = turn::shared_reasons(tree);
+    if tree.is_text_only() {
+        shared.push(NO_TOKEN_IDS);
+    }
     let (calls, mut names) = (tree.calls_by_id(), ToolNames::default());
     let mut goes_on = print::styled_lines(&about(tree, &whole))?;
     let mut before: Option<&TurnView> = None;

@@ -2,8 +2,9 @@
 
 import { askJson } from "../api/client";
 import { FILE } from "../api/file";
-import type { Call, Choice, Episode, Tree, Turn } from "../api/types";
+import type { Call, Choice, Tree, Turn } from "../api/types";
 import { Comments } from "../episode/comments";
+import { isTextOnly } from "../episode/head";
 import { GivenAgain, GivenFrom } from "../episode/replay";
 import { useKeys } from "../parts/keys";
 import { useLoad } from "../parts/load";
@@ -61,7 +62,7 @@ export function CallView({ tree, callId, query }: Props) {
 
   return (
     <div class="call">
-      <Head call={call} turn={turn} episode={tree.episode} />
+      <Head call={call} turn={turn} tree={tree} />
       <Comments tree={tree} call={callId} />
       <div class="bar">
         <Tabs view={view} forks={forks.length} to={to} turn={turn} />
@@ -152,11 +153,15 @@ function Choices({
 interface HeadProps {
   call: Call | null;
   turn: Turn | null;
-  episode: Episode;
+  tree: Tree;
 }
 
-function Head({ call, turn, episode }: HeadProps) {
+function Head({ call, turn, tree }: HeadProps) {
   if (!call) return <header class="call-head" />;
+  const { episode } = tree;
+  // What the head of the episode says of all calls.
+  const textOnly = isTextOnly(tree);
+  const told = (reason: string) => !textOnly || reason !== "no_token_ids";
   const choice = call.choices.find((each) => each.index === (turn?.choice ?? 0)) ?? null;
   return (
     <header class="call-head">
@@ -164,11 +169,13 @@ function Head({ call, turn, episode }: HeadProps) {
         <b class="big">{turn ? `#${turn.number}` : call.route}</b>
         {call.replayed && <GivenAgain />}
         <Outcome word={call.outcome} error={call.error} />
-        {choice && <Fidelity word={choice.fidelity} />}
+        {choice && !textOnly && <Fidelity word={choice.fidelity} />}
         {choice && !call.replayed && <Trained choice={choice} />}
-        {reasonsOf(call, choice).map((reason) => (
-          <ReasonMark key={reason} word={reason} />
-        ))}
+        {reasonsOf(call, choice)
+          .filter(told)
+          .map((reason) => (
+            <ReasonMark key={reason} word={reason} />
+          ))}
         <Versions call={call} choice={choice} />
         <span class="grow" />
         <span class="fact">

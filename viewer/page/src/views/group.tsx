@@ -252,7 +252,7 @@ function Card({ episode, turn, isSame }: { episode: Episode; turn: Turn; isSame:
         {turn.kind !== "main" && <Mark word={turn.kind} tone={`kind-${turn.kind}`} />}
         {turn.outcome !== "complete" && <Outcome word={turn.outcome} error={turn.error} />}
         <span class="grow" />
-        <span class="dim">{`${short(turn.sampled_tokens)} · ${decimal(turn.mean_logprob, 2)}`}</span>
+        <span class="dim">{`${short(turn.counted_tokens ?? turn.sampled_tokens)} · ${decimal(turn.mean_logprob, 2)}`}</span>
       </span>
       {above && (
         <span class="heard">
