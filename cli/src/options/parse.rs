@@ -94,6 +94,14 @@ pub(crate) fn attempt_name(text: &str) -> Result<AttemptName, String> {
     Ok(AttemptName { id: id.to_string(), attempt })
 }
 
+/// Parses the URL of a bucket.
+pub(crate) fn bucket_url(text: &str) -> Result<String, String> {
+    match text.split_once("://") {
+        Some((scheme, place)) if !scheme.is_empty() && !place.is_empty() => Ok(text.to_owned()),
+        _ => Err("give the URL of a bucket, such as s3://lab/segments".to_owned()),
+    }
+}
+
 /// Parses a label, `NAME=VALUE`.
 pub(crate) fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {

@@ -9,6 +9,7 @@ use store::{Location, SealOptions, SealReport, SegmentError, SegmentFolder};
 use tokio::task::JoinHandle;
 
 use crate::exit::Failure;
+use crate::options::parse::bucket_url;
 use crate::time::{duration, now};
 use crate::upkeep::seal::{GROUP_WAIT_US, SEGMENT_BYTES, put};
 
@@ -27,7 +28,8 @@ pub(super) struct SealingArgs {
     #[arg(long, value_name = "FOLDER", env = "ROLLTAPE_SEGMENTS")]
     segments: Option<PathBuf>,
     /// Put the segments into a bucket, too
-    #[arg(long, value_name = "URL", env = "ROLLTAPE_SEGMENTS_BUCKET", requires = "segments")]
+    #[arg(long, value_name = "URL", value_parser = bucket_url, requires = "segments")]
+    #[arg(env = "ROLLTAPE_SEGMENTS_BUCKET")]
     segments_bucket: Option<String>,
     /// Time after which a finished episode is sealed
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5m")]

@@ -10,6 +10,7 @@ use store::{EntryKind, SealOptions, SealReport, SegmentError, SegmentFolder};
 
 use crate::exit::{CommandResult, Failure};
 use crate::options::engine::bytes;
+use crate::options::parse::bucket_url;
 use crate::options::segments::bucket;
 use crate::options::store::StoreArgs;
 use crate::print;
@@ -34,7 +35,7 @@ pub(crate) struct Args {
     /// Put the segments into a bucket, too
     ///
     /// It gets what it lacks of the folder, and loses what prune replaced.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = bucket_url)]
     segments_bucket: Option<String>,
     /// Only episodes finished this long ago
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5m")]
