@@ -72,8 +72,8 @@ pub async fn put_segments(folder: &SegmentFolder, bucket: &Bucket) -> Result<Put
 
     let files = remote.list("").await?;
     let live = SegmentFolder::live(&entries);
-    for entry in live.iter().filter(|entry| !entry.is_empty() && !is_there(entry)) {
-        // One that was uploaded before a kill. An object appears whole.
+    for entry in live.iter().filter(|entry| !entry.is_empty()) {
+        // An object appears whole, so one of this length is this one.
         if files.get(&entry.file) != Some(&entry.bytes) {
             upload(&remote, folder, entry).await?;
             report.files += 1;

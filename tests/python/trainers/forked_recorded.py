@@ -44,8 +44,8 @@ class Run:
 
 def play(run, name, attempt, secret, turn=0):
     """Plays one attempt, from a turn of the group's first one on; gives its number of guesses."""
-    replay = {"replay": {"episode_id": name, "until": turn}} if turn else {}
-    run.client.announce(name, attempt, group_id=name, task_id=name.split("-")[0], **replay)
+    replay = rolltape.Replay(name, until=turn) if turn else None
+    run.client.announce(name, attempt, group_id=name, task_id=name.split("-")[0], replay=replay)
     url = run.client.base_url(name, attempt)
     agent = Agent(openai.OpenAI(base_url=url, api_key="none", http_client=run.http))
     game = Game(secret)
