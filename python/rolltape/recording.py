@@ -13,6 +13,8 @@ PAGE = 200
 """Entries that are asked for at a time."""
 SILENCE_S = 60.0
 """Longest silence of a stream of events, which says something every 15 seconds."""
+CHECKS_WAIT_S = 60.0
+"""Longest wait for the checks, which read for 20 seconds."""
 
 
 class Recording:
@@ -33,6 +35,14 @@ class Recording:
         answered last and went wrong last.
         """
         return self._pages("/episodes", "episodes", limit, filters)
+
+    def episode(self, episode_id: str, attempt: int = 0) -> Json:
+        """The counts of an attempt: calls, tokens, reward."""
+        return self._http.get(f"/episodes/{segment(episode_id)}", {"attempt": attempt})
+
+    def checks(self, *, limit: int | None = None, **filters: Any) -> Json:
+        """What `rolltape health` finds in the newest attempts."""
+        return self._http.get("/checks", {"limit": limit, **filters}, timeout_s=CHECKS_WAIT_S)
 
     def groups(self, *, limit: int | None = None, **filters: Any) -> Iterator[Json]:
         """Groups, the newest first, page by page: `name`, `since`, `until`, `sort`."""

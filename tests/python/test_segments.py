@@ -388,6 +388,20 @@ def test_a_bucket_gets_what_is_sealed_and_loses_what_is_removed(store, tmp_path,
     assert not any(row.startswith("g5-1/") for row in whole)
 
 
+def test_a_bucket_is_whole_after_each_kill(store, tmp_path, bucket):
+    folder, prefix = tmp_path / "segments", "lab/killed"
+    seal(store, "--segment-size", "1")
+    words = ("seal", "--segments", folder, "--segments-bucket", f"s3://runs/{prefix}")
+    for seed in range(KILLS):
+        kill_one(*words, "--store", store, folder=tmp_path, seed=seed)
+        there = in_bucket(bucket, prefix)
+        for name in (name for name in there if name.startswith("catalog/")):
+            entry = json.loads((folder / name).read_text())
+            assert there[entry["file"]] == entry["bytes"], name
+    seal(store, "--segments-bucket", f"s3://runs/{prefix}")
+    assert in_bucket(bucket, prefix) == in_folder(folder)
+
+
 def test_a_bucket_takes_neither_damage_nor_another_folder(store, tmp_path, bucket):
     folder, url = tmp_path / "segments", "s3://runs/lab/kept"
     seal(store, "--segment-size", "1")

@@ -71,7 +71,7 @@ def once(folder, to, store):
         words, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
     assert ended.returncode == 0, ended.stderr
     count = GROUPS * MEMBERS
-    assert f"sent 1 numbers, {count} rollouts, 2 tables\n" in ended.stderr, ended.stderr
+    assert f"sent 1 numbers, {count} rollouts, 3 tables\n" in ended.stderr, ended.stderr
 
 
 def everything(folder):
@@ -120,6 +120,10 @@ def test_wandb_has_numbers_and_a_table_of_rollouts(tmp_path, store):
         f"e{group}-{member}" for group in range(GROUPS) for member in range(MEMBERS)}
     assert all(row["prompt"] == SECRET and row["verdict"] == "exact" for row in rows)
     assert all(f"user: {SECRET}" in row["conversation"] for row in rows)
+    (file,) = tmp_path.rglob("*health*.table.json")
+    table = json.loads(file.read_text())
+    verdicts = {row[table["columns"].index("verdict")] for row in table["data"]}
+    assert verdicts <= {"finding", "fine", "no evidence"} and len(table["data"]) >= 20
     (file,) = tmp_path.rglob("*groups*.table.json")
     assert len(json.loads(file.read_text())["data"]) == GROUPS
 
@@ -269,8 +273,27 @@ def test_rollouts_are_sent_as_they_end_with_the_trainer_s_step(server):
     assert last["rolltape/episodes"] == 4 and last["rolltape/reward"] == 0.75
     engines = [name for name in last if name.startswith("rolltape/engine/")]
     assert [last[name] for name in engines if name.endswith("/calls_begun")] == [8]
-    assert {table.name for table, _ in kept.of("table")} == {"versions", "groups"}
+    assert {table.name for table, _ in kept.of("table")} == {"versions", "groups", "health"}
     assert kept.closed and tracking.dropped == {"unread": 0} and tracking.error is None
+
+
+def test_a_rollout_waits_for_its_reward_until_the_last_look(server):
+    kept = Kept()
+    with tracker(server.client, kept) as tracking:
+        until("a look", lambda: kept.of("numbers"))
+        for name in ("judged", "never"):
+            with rolltape.episode(server.client, name, group_id="g"):
+                pass
+        until("them", lambda: kept.of("numbers")[-1][0]["rolltape/episodes"] == 2)
+        looks = len(kept.of("numbers"))
+        until("further looks", lambda: len(kept.of("numbers")) >= looks + 2)
+        assert not kept.of("rollout")
+        server.client.reward("judged", 0.75)
+        until("the rollout", lambda: kept.of("rollout"))
+        sent = [(one.episode_id, one.reward) for one, _ in kept.of("rollout")]
+        assert sent == [("judged", 0.75)]
+    sent = [(one.episode_id, one.reward) for one, _ in kept.of("rollout")]
+    assert sent == [("judged", 0.75), ("never", None)] and tracking.error is None
 
 
 def test_a_training_loop_never_waits_for_a_slow_tracker(server):
@@ -331,7 +354,7 @@ def test_a_server_that_ends_costs_no_tracker(tmp_path):
 
 
 @pytest.mark.parametrize("options", [
-    {"sample": 1.5}, {"every_s": 0}, {"text_chars": -1}, {"queue_max": 0}])
+    {"sample": 1.5}, {"every_s": 0}, {"text_chars": -1}, {"queue_max": 0}, {"reward_wait_s": -1}])
 def test_arguments_that_cannot_be_are_refused(options):
     with pytest.raises(ValueError, match="positive"):
         Tracker("wandb", "p", **options)

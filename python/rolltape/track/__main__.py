@@ -32,6 +32,8 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--once", action="store_true", help=help)
     help = f"longest text of a message (default: {TEXT_CHARS})"
     parser.add_argument("--text-chars", type=int, default=TEXT_CHARS, metavar="N", help=help)
+    help = "wait for the reward of a finished attempt (default: 60 s)"
+    parser.add_argument("--reward-wait", type=float, default=60.0, metavar="S", help=help)
     help = "send no text of prompts and answers"
     parser.add_argument("--no-text", action="store_true", help=help)
     return parser.parse_args(words)
@@ -51,6 +53,7 @@ def main(words: Sequence[str] | None = None) -> int:
             every_s=told.every,
             sample=told.sample,
             text_chars=0 if told.no_text else told.text_chars,
+            reward_wait_s=told.reward_wait,
             past=told.once,
         )
     except (MissingLibrary, ValueError) as error:

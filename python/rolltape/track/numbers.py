@@ -33,6 +33,7 @@ RECENT = (
     "reward",
 )
 VERSIONS = ("number", "label", "calls", "completion_tokens", "scored", "reward", "solved")
+HEALTH = ("check", "verdict", "looked_at", "units", "sentence")
 GROUPS = ("group_id", "episodes", "closed", "scored", "mean", "std", "min", "max", "calls")
 
 
@@ -65,13 +66,23 @@ def numbers(client: Client, since: float | None = None) -> dict[str, float]:
 
 
 def tables(client: Client) -> list[Table]:
-    """Numbers by policy version and by group, the newest groups first."""
+    """Numbers by policy version and by group, the newest groups first, and checks of the run."""
     versions = client.recording.stats(buckets=1)["versions"][-ROWS_MAX:]
     groups = client.recording.groups(limit=ROWS_MAX)
     return [
         Table("versions", VERSIONS, [[row.get(name) for name in VERSIONS] for row in versions]),
         Table("groups", GROUPS, [[row.get(name) for name in GROUPS] for row in groups]),
+        *_health(client),
     ]
+
+
+def _health(client: Client) -> list[Table]:
+    """The checks, those with findings first; none while another one judges the run."""
+    try:
+        checks = client.recording.checks()["checks"]
+    except RolltapeError:
+        return []
+    return [Table("health", HEALTH, [[row.get(name) for name in HEALTH] for row in checks])]
 
 
 def _named(part: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -98,13 +99,22 @@ class Finder:
 
     `sample` is the share that is read: whole groups where there are groups, the same ones whenever
     and wherever they are looked for. `text_chars` cuts each text; 0 leaves texts out. Without
-    `past`, the first look finds nothing, and later ones what was closed after it.
+    `past`, the first look finds nothing, and later ones what was closed after it. An attempt that
+    has no reward yet is left for later looks, until `reward_wait_s` after it was closed.
     """
 
     def __init__(
-        self, recording: Recording, *, sample: float, text_chars: int, past: bool = False
+        self,
+        recording: Recording,
+        *,
+        sample: float,
+        text_chars: int,
+        past: bool = False,
+        reward_wait_s: float = 0.0,
     ) -> None:
         self._recording = recording
+        self._reward_wait_s = reward_wait_s
+        self._unrewarded: list[Json] = []
         self._sample = sample
         self._text_chars = text_chars
         self._since: float | None = float("-inf") if past else None
@@ -112,8 +122,8 @@ class Finder:
         self.unread = 0
         """Attempts of the sample that could not be read."""
 
-    def look(self) -> Iterator[Rollout]:
-        """The sample of what was closed, the newest first."""
+    def look(self, is_last: bool = False) -> Iterator[Rollout]:
+        """The sample of what was closed, the newest first. The last look leaves nothing."""
         if self._since is None:
             newest = self._closed(limit=1)
             self._since = next((one["closed_at"] for one in newest), float("-inf"))
@@ -124,11 +134,25 @@ class Finder:
         self._seen |= {_key(one): one["closed_at"] for one in found}
         late = self._since - LATE_S
         self._seen = {key: at for key, at in self._seen.items() if at >= late}
-        for one in found:
-            if _is_taken(one, self._sample):
-                rollout = self._read(one)
-                if rollout is not None:
-                    yield rollout
+        sample = [one for one in found if _is_taken(one, self._sample)]
+        sample, self._unrewarded = sample + self._unrewarded, []
+        for one in sample:
+            if not is_last and self._may_be_rewarded(one):
+                self._unrewarded.append(one)
+                continue
+            rollout = self._read(one)
+            if rollout is not None:
+                yield rollout
+
+    def _may_be_rewarded(self, one: Json) -> bool:
+        """True while an attempt has no reward and its time is not over."""
+        if one["reward"] is not None or time.time() > one["closed_at"] + self._reward_wait_s:
+            return False
+        try:
+            now = self._recording.episode(one["episode_id"], one["attempt"])
+        except RolltapeError:
+            return False
+        return now["reward"] is None
 
     def _closed(self, limit: int) -> Iterator[Json]:
         return self._recording.episodes(state="closed", sort="-closed", limit=limit)

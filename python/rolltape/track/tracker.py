@@ -28,6 +28,7 @@ BATCH_MAX = 50
 REST = 9
 """Pause after a look, as a multiple of its time: a large recording is not read all the time."""
 TEXT_CHARS = 2000
+REWARD_WAIT_S = 60.0
 CLOSE_WAIT_S = 30.0
 
 log = logging.getLogger("rolltape.track")
@@ -48,7 +49,8 @@ class Tracker:
     `to` is `wandb`, `mlflow` or `trackio`; `run` names the run that is made in `project`, beside
     the trainer's own. What is read is that of `client`, or of `control` or `store` as for
     `rolltape.track.source.Source`. `sample` is the share of finished attempts that are sent, in
-    whole groups. `text_chars` cuts each text, and 0 keeps texts here.
+    whole groups. `text_chars` cuts each text, and 0 keeps texts here. An attempt without a reward
+    is sent `reward_wait_s` after its end at the latest.
 
     Raises ValueError for an argument that cannot be, MissingLibrary without the library. Once
     started it raises nothing: what cannot be sent in time is dropped and counted in `dropped`, and
@@ -67,13 +69,15 @@ class Tracker:
         every_s: float = 10.0,
         sample: float = 0.05,
         text_chars: int = TEXT_CHARS,
+        reward_wait_s: float = REWARD_WAIT_S,
         past: bool = False,
         queue_max: int = QUEUE_MAX,
         sink: Callable[[], trackers.Sink] | None = None,
     ) -> None:
         if to not in trackers.LIBRARIES:
             raise ValueError(f"`{to}` is none of {', '.join(trackers.LIBRARIES)}")
-        if not 0 <= sample <= 1 or every_s <= 0 or text_chars < 0 or queue_max < 1:
+        is_negative = min(text_chars, reward_wait_s) < 0
+        if not 0 <= sample <= 1 or every_s <= 0 or is_negative or queue_max < 1:
             raise ValueError("a share is from 0 to 1, times and bounds are positive")
         if sink is None:
             trackers.library(to)
@@ -82,6 +86,7 @@ class Tracker:
         self._where = (control, store)
         self._every_s, self._past = every_s, past
         self._sample, self._text_chars = sample, text_chars
+        self._reward_wait_s = reward_wait_s
         self._waiting: queue.Queue[Item | None] = queue.Queue(queue_max)
         self._stop, self._sent = threading.Event(), Counter[str]()
         self._dropped, self._counting = Counter[str](), threading.Lock()
@@ -163,9 +168,13 @@ class Tracker:
         """Looks until it is told to stop, and then once more."""
         try:
             with _opened(self._open, self._where) as client:
-                recording = client.recording
-                past, chars = self._past, self._text_chars
-                finder = Finder(recording, sample=self._sample, text_chars=chars, past=past)
+                finder = Finder(
+                    client.recording,
+                    sample=self._sample,
+                    text_chars=self._text_chars,
+                    past=self._past,
+                    reward_wait_s=self._reward_wait_s,
+                )
                 self._look_on(client, finder)
         except Exception as error:
             self._fail(error)
@@ -179,7 +188,7 @@ class Tracker:
             stops = self._stop.is_set()
             begun, at = time.monotonic(), time.time()
             try:
-                self._look(client, finder, since)
+                self._look(client, finder, since, stops)
                 since = at
                 if stops:
                     for table in tables(client):
@@ -190,11 +199,11 @@ class Tracker:
             if not stops:
                 self._stop.wait(max(self._every_s, REST * took))
 
-    def _look(self, client: Client, finder: Finder, since: float | None) -> None:
+    def _look(self, client: Client, finder: Finder, since: float | None, is_last: bool) -> None:
         """Reads once."""
         found = numbers(client, since)
         batch: list[Any] = []
-        for rollout in finder.look():
+        for rollout in finder.look(is_last):
             batch.append(rollout)
             if len(batch) == BATCH_MAX:
                 self._offer_rollouts(batch)
