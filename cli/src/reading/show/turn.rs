@@ -290,5 +290,7 @@ mod tests {
         assert_eq!(tokens(&given), GIVEN_AGAIN);
         given.outcome = Some("complete".to_owned());
         assert_eq!(trouble(&given, &[]), ["  ! mapped"]);
+        // What the head of the episode says is not said again.
+        assert!(trouble(&given, &["mapped"]).is_empty());
     }
 }
