@@ -25,7 +25,8 @@ use rope::Rope;
 pub(crate) struct ModelConfig {
     pub(crate) vocab: usize,
     pub(crate) hidden: usize,
-    /// The width of a feed-forward part that is no mixture of experts.
+    /// The width of a feed-forward part that every row goes through: one that is no mixture of
+    /// experts, or the shared expert of a mixture.
     pub(crate) intermediate: usize,
     /// The mixtures of experts, if any layer has one.
     pub(crate) experts: Option<ExpertConfig>,
@@ -51,10 +52,12 @@ pub(crate) struct ModelConfig {
 }
 
 const ARCHITECTURES: &str = "`Qwen3_5ForCausalLM`, `Qwen3_5ForConditionalGeneration`, \
+                             `Qwen3_5MoeForCausalLM`, `Qwen3_5MoeForConditionalGeneration`, \
                              `Qwen3ForCausalLM`, `Qwen3MoeForCausalLM`, `Qwen2ForCausalLM`, \
                              `LlamaForCausalLM`";
 
-const MODEL_TYPES: &str = "`qwen3_5_text`, `qwen3_5`, `qwen3`, `qwen3_moe`, `qwen2`, `llama`";
+const MODEL_TYPES: &str = "`qwen3_5_text`, `qwen3_5`, `qwen3_5_moe_text`, `qwen3_5_moe`, `qwen3`, \
+                           `qwen3_moe`, `qwen2`, `llama`";
 
 /// The width of a Qwen3 head without `head_dim`, as `transformers` has it.
 const QWEN3_HEAD_DIM: usize = 128;
@@ -67,15 +70,18 @@ impl ModelConfig {
     pub(crate) fn parse(config: &Value) -> Result<ModelConfig, ConfigError> {
         let architecture = architecture(config)?;
         refuse_unsupported(config)?;
-        let is_hybrid = architecture == Architecture::Qwen3Hybrid;
+        let is_hybrid =
+            matches!(architecture, Architecture::Qwen3Hybrid | Architecture::Qwen3HybridMoe);
         let tied = hybrid::is_tied(config)?;
         // A model that also sees has its language model in an object of its own.
         let config = if is_hybrid { hybrid::text_config(config) } else { config };
         refuse_unsupported(config)?;
-        let is_mixture = architecture == Architecture::Qwen3Moe;
+        let is_mixture =
+            matches!(architecture, Architecture::Qwen3Moe | Architecture::Qwen3HybridMoe);
         if !is_mixture {
             ExpertConfig::refuse(config)?;
         }
+        let experts = if is_mixture { ExpertConfig::parse(config, is_hybrid)? } else { None };
         let hybrid = if is_hybrid { Some(HybridConfig::parse(config)?) } else { None };
         if hybrid.is_none() {
             refuse_windows(config, architecture)?;
@@ -90,8 +96,12 @@ impl ModelConfig {
         Ok(ModelConfig {
             vocab: count(config, "vocab_size")?,
             hidden,
-            intermediate: count(config, "intermediate_size")?,
-            experts: if is_mixture { ExpertConfig::parse(config)? } else { None },
+            // Where every layer has a shared expert, no other part uses the field.
+            intermediate: match experts.as_ref().and_then(|experts| experts.shared) {
+                Some(shared) => shared,
+                None => count(config, "intermediate_size")?,
+            },
+            experts,
             layers: count(config, "num_hidden_layers")?,
             rotary: hybrid::rotary_width(config, heads.dim, is_hybrid)?,
             hybrid,
@@ -121,6 +131,7 @@ impl ModelConfig {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Architecture {
     Qwen3Hybrid,
+    Qwen3HybridMoe,
     Qwen3,
     Qwen3Moe,
     Qwen2,
@@ -136,6 +147,8 @@ fn architecture(config: &Value) -> Result<Architecture, ConfigError> {
     match (class, model_type) {
         (Some("Qwen3_5ForCausalLM" | "Qwen3_5ForConditionalGeneration"), _)
         | (None, Some("qwen3_5" | "qwen3_5_text")) => Ok(Architecture::Qwen3Hybrid),
+        (Some("Qwen3_5MoeForCausalLM" | "Qwen3_5MoeForConditionalGeneration"), _)
+        | (None, Some("qwen3_5_moe" | "qwen3_5_moe_text")) => Ok(Architecture::Qwen3HybridMoe),
         (Some("Qwen3ForCausalLM"), _) | (None, Some("qwen3")) => Ok(Architecture::Qwen3),
         (Some("Qwen3MoeForCausalLM"), _) | (None, Some("qwen3_moe")) => Ok(Architecture::Qwen3Moe),
         (Some("Qwen2ForCausalLM"), _) | (None, Some("qwen2")) => Ok(Architecture::Qwen2),

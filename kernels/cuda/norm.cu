@@ -1,7 +1,8 @@
-// Root-mean-square norms of whole rows, one block a row.
+// Root-mean-square norms of whole rows, and a part that is added as a whole, one block a row.
 //
 //   add_rms_norm<<<T, threads>>>   threads = min(1024, hidden / 8 rounded up to 32)
 //   gather_norm <<<R, threads>>>
+//   add_gated   <<<T, threads>>>
 //
 // No dynamic shared memory. `hidden` is a multiple of 8. The tree of a sum depends on `hidden`
 // alone, so a row has the same bits in every batch.
@@ -16,6 +17,15 @@ struct Eight {
         float sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < 8; i++) sum = fmaf(numbers[i], numbers[i], sum);
+        return sum;
+    }
+
+    __device__ __forceinline__ float product(const float* weight) const {
+        const float4 low = *(const float4*)weight, high = *(const float4*)(weight + 4);
+        const float weights[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum = fmaf(numbers[i], weights[i], sum);
         return sum;
     }
 
@@ -99,4 +109,28 @@ extern "C" __global__ void __launch_bounds__(1024) gather_norm(
         if (at == threadIdx.x * 8) first = own;
     }
     finish(first, sum, scratch, row, weight, to, hidden, eps, offset);
+}
+
+/// sum += part / (1 + exp(-gate)), rounded to bf16, with gate = input . weight of the row: input,
+/// part and sum `[T, hidden]`, weight `[hidden]`.
+extern "C" __global__ void __launch_bounds__(1024) add_gated(
+    bf16* sum, const bf16* part, const bf16* input, const float* weight, int hidden) {
+    take_over();
+    const long long start = (long long)blockIdx.x * hidden;
+    __shared__ float scratch[WARP];
+    float product = 0.0f;
+    for (int at = threadIdx.x * 8; at < hidden; at += blockDim.x * 8) {
+        Eight own;
+        own.load(input + start + at);
+        product += own.product(weight + at);
+    }
+    const float gate = 1.0f / (1.0f + exp2_fast(-1.44269504f * block_sum(product, scratch)));
+    for (int at = threadIdx.x * 8; at < hidden; at += blockDim.x * 8) {
+        Eight own, added;
+        own.load(sum + start + at);
+        added.load(part + start + at);
+#pragma unroll
+        for (int i = 0; i < 8; i++) own.numbers[i] = fmaf(gate, added.numbers[i], own.numbers[i]);
+        store_pack(sum + start + at, pack(own.numbers));
+    }
 }

@@ -405,6 +405,16 @@ pub trait Ops: Send {
     /// `x *= sigmoid(gate)`: both of one size.
     fn sigmoid_mul(&self, gate: &Self::Buffer, x: &mut Self::Buffer) -> Result<(), OpError>;
 
+    /// `sum += sigmoid(input · weight) * part`, row by row: weight `[width]`, all others
+    /// `[T, width]`.
+    fn add_gated(
+        &self,
+        input: &Self::Buffer,
+        weight: &Self::Buffer,
+        part: &Self::Buffer,
+        sum: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
+
     /// Convolves the first `heads.channels()` elements of each row with those of the rows before it
     /// in its sequence, channel by channel, and applies silu: out `[T, channels]`. Rows before the
     /// step come from the states. Writes the states at the marks of [`Step::states`].

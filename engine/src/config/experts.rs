@@ -12,6 +12,9 @@ pub(crate) struct ExpertConfig {
     pub(crate) choice: ExpertChoice,
     /// The width of an expert.
     pub(crate) intermediate: usize,
+    /// The width of the expert that every row has beside those that are chosen for it, with a gate
+    /// of its own.
+    pub(crate) shared: Option<usize>,
     /// For each layer, true if it is a mixture of experts.
     pub(crate) is_mixture: Vec<bool>,
 }
@@ -23,13 +26,22 @@ const COUNTS: [&str; 2] = ["num_experts", "num_local_experts"];
 const OTHER_COUNTS: [&str; 1] = ["n_routed_experts"];
 
 /// Numbers of experts that every token uses, beside those that are chosen.
-const SHARED: [&str; 3] =
-    ["n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size"];
+const SHARED: [&str; 2] = ["n_shared_experts", "num_shared_experts"];
+
+/// The width of the one expert that every token uses.
+const SHARED_WIDTH: &str = "shared_expert_intermediate_size";
 
 impl ExpertConfig {
-    /// Reads the fields of `config.json`; `None` if no layer is a mixture.
-    pub(super) fn parse(config: &Value) -> Result<Option<ExpertConfig>, ConfigError> {
+    /// Reads the fields of `config.json`; `None` if no layer is a mixture. A hybrid has a mixture in
+    /// every layer, with a shared expert, and weights of the chosen ones that add up to one.
+    pub(super) fn parse(
+        config: &Value,
+        is_hybrid: bool,
+    ) -> Result<Option<ExpertConfig>, ConfigError> {
         refuse_nonzero(config, &SHARED, "no shared experts")?;
+        if !is_hybrid {
+            refuse_nonzero(config, &[SHARED_WIDTH], "no shared experts")?;
+        }
         refuse_nonzero(config, &OTHER_COUNTS, "`num_experts`")?;
         let layers = count(config, "num_hidden_layers")?;
         let Some((field, experts)) = expert_count(config)? else {
@@ -45,14 +57,18 @@ impl ExpertConfig {
             return Err(ConfigError::field("num_experts_per_tok", reason));
         }
 
-        let normed = flag(config, "norm_topk_prob")?.unwrap_or(false);
-        let is_mixture = mixture_layers(config, layers)?;
+        let normed = is_hybrid || flag(config, "norm_topk_prob")?.unwrap_or(false);
+        let is_mixture = match is_hybrid {
+            true => vec![true; layers],
+            false => mixture_layers(config, layers)?,
+        };
         if !is_mixture.contains(&true) {
             return Ok(None);
         }
         Ok(Some(ExpertConfig {
             choice: ExpertChoice { experts, chosen, normed },
             intermediate: count(config, "moe_intermediate_size")?,
+            shared: if is_hybrid { Some(count(config, SHARED_WIDTH)?) } else { None },
             is_mixture,
         }))
     }

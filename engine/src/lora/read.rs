@@ -127,7 +127,8 @@ impl AdapterReader<'_> {
 
     /// The place of a tensor in the model.
     fn place(&self, name: &str) -> Result<TensorPlace, AdapterError> {
-        if name.contains(".mlp.experts.") || name.contains(".mlp.gate.") {
+        let of_experts = [".mlp.experts.", ".mlp.gate.", ".mlp.shared_expert"];
+        if of_experts.iter().any(|part| name.contains(part)) {
             return Err(self.refusal(name, OF_EXPERTS));
         }
         let Some(place) = parse_name(name) else {

@@ -10,7 +10,7 @@ use kernels::{
 use super::cache::SequenceCache;
 use super::parameters::{
     AttentionParameters, DeltaParameters, FeedForward, LayerParameters, Mixer, ModelParameters,
-    Projections,
+    Projections, SharedExpert,
 };
 use crate::config::ModelConfig;
 use crate::config::hybrid::HybridConfig;
@@ -110,7 +110,8 @@ impl Widths {
     fn of(config: &ModelConfig) -> Widths {
         let heads = config.heads;
         let mut widths = Widths {
-            wide: heads.row().max(2 * config.intermediate),
+            // The result of a shared expert is there, too.
+            wide: heads.row().max(2 * config.intermediate).max(config.hidden),
             gate: 0,
             mixed: heads.query_width().max(config.intermediate),
         };
@@ -306,13 +307,17 @@ impl<O: Ops> ForwardPass<'_, O> {
         ops.add_rms_norm(hidden, Some(delta), norm, normed)?;
         let projections = match (&layer.feed_forward, routing) {
             (FeedForward::Dense(projections), _) => projections,
-            (FeedForward::Experts { router: weight, gate_up, down }, Some(routing)) => {
+            (FeedForward::Experts { router: weight, gate_up, down, shared }, Some(routing)) => {
                 // Adapters add to the attention of such a layer only.
                 ops.matmul(normed, weight, router)?;
                 ops.route(router, LayerRouting { routing: &mut *routing, layer: index })?;
                 let experts = ExpertMatrices { gate_up, down };
                 let chosen = LayerRouting { routing, layer: index };
-                return ops.mix_experts(normed, experts, chosen, delta);
+                ops.mix_experts(normed, experts, chosen, delta)?;
+                let Some(SharedExpert { projections, gate }) = shared else { return Ok(()) };
+                ops.gated_matmul(normed, &projections.gate_up, wide, mixed)?;
+                ops.matmul(mixed, &projections.down, wide)?;
+                return ops.add_gated(normed, gate, wide, delta);
             }
             (FeedForward::Experts { .. }, None) => {
                 let reason = "no room for the choice of experts".to_owned();

@@ -26,6 +26,9 @@ use loader::Loader;
 const NORM: &str = "model.norm.weight";
 /// The router of a mixture of experts, within its layer.
 const ROUTER: &str = "mlp.gate.weight";
+/// The shared expert of a mixture, and the vector of its gate, which files have as one row.
+const SHARED: &str = "mlp.shared_expert";
+const SHARED_GATE: &str = "mlp.shared_expert_gate.weight";
 
 /// Every weight of a model.
 pub(crate) struct ModelParameters<O: Ops> {
@@ -64,7 +67,15 @@ pub(crate) enum FeedForward<O: Ops> {
         /// For each expert, the rows of the gate above those of the up projection.
         gate_up: Vec<O::Matrix>,
         down: Vec<O::Matrix>,
+        shared: Option<SharedExpert<O>>,
     },
+}
+
+/// The expert that every row goes through, beside those that are chosen for it.
+pub(crate) struct SharedExpert<O: Ops> {
+    pub(crate) projections: Projections<O>,
+    /// `[hidden]`: the sigmoid of its product with a row is the weight of the expert.
+    pub(crate) gate: O::Buffer,
 }
 
 /// The matrices of a feed-forward part.
@@ -221,9 +232,13 @@ impl<O: Ops> LayerParameters<O> {
         let (mut matrices, mut buffers) = self.mixer.all_mut();
         match &mut self.feed_forward {
             FeedForward::Dense(Projections { gate_up, down }) => matrices.extend([gate_up, down]),
-            FeedForward::Experts { router, gate_up, down } => {
+            FeedForward::Experts { router, gate_up, down, shared } => {
                 matrices.push(router);
                 matrices.extend(gate_up.iter_mut().chain(down));
+                if let Some(SharedExpert { projections, gate }) = shared {
+                    matrices.extend([&mut projections.gate_up, &mut projections.down]);
+                    buffers.push(gate);
+                }
             }
         }
         buffers.extend([&mut self.input_norm, &mut self.post_norm]);
@@ -257,14 +272,15 @@ impl<O: Ops> FeedForward<O> {
         let hidden = config.hidden;
 
         match self {
-            FeedForward::Dense(Projections { gate_up, down }) => {
-                let inner = config.intermediate;
-                Some(match name {
-                    "mlp.gate_proj.weight" => TensorLocation::Rows(gate_up, 0..inner),
-                    "mlp.up_proj.weight" => TensorLocation::Rows(gate_up, inner..2 * inner),
-                    "mlp.down_proj.weight" => TensorLocation::Rows(down, 0..hidden),
-                    _ => return None,
-                })
+            FeedForward::Dense(projections) => {
+                projections.locate(config, name.strip_prefix("mlp.")?)
+            }
+            FeedForward::Experts { shared: Some(shared), .. } if name == SHARED_GATE => {
+                Some(TensorLocation::Range(&shared.gate, 0..hidden))
+            }
+            FeedForward::Experts { shared: Some(shared), .. } if name.starts_with(SHARED) => {
+                let name = name.strip_prefix(SHARED)?.strip_prefix('.')?;
+                shared.projections.locate(config, name)
             }
             FeedForward::Experts { router, .. } if name == ROUTER => {
                 let experts = config.experts.as_ref()?.choice.experts;
@@ -281,6 +297,19 @@ impl<O: Ops> FeedForward<O> {
                 })
             }
         }
+    }
+}
+
+impl<O: Ops> Projections<O> {
+    /// Locates a matrix of a part that every row goes through, by its name within the part.
+    fn locate(&self, config: &ModelConfig, name: &str) -> Option<TensorLocation<'_, O>> {
+        let inner = config.intermediate;
+        Some(match name {
+            "gate_proj.weight" => TensorLocation::Rows(&self.gate_up, 0..inner),
+            "up_proj.weight" => TensorLocation::Rows(&self.gate_up, inner..2 * inner),
+            "down_proj.weight" => TensorLocation::Rows(&self.down, 0..config.hidden),
+            _ => return None,
+        })
     }
 }
 
@@ -324,7 +353,14 @@ fn load_experts<O: Ops, T: TensorSource + ?Sized>(
         gate_up.push(projections.gate_up);
         down.push(projections.down);
     }
-    Ok(FeedForward::Experts { router, gate_up, down })
+    let shared = match config.shared {
+        Some(inner) => Some(SharedExpert {
+            projections: load_projections(loader, SHARED, hidden, inner)?,
+            gate: loader.ops.upload(&loader.take(SHARED_GATE, &[1, hidden])?.widen()?)?,
+        }),
+        None => None,
+    };
+    Ok(FeedForward::Experts { router, gate_up, down, shared })
 }
 
 /// Places the matrices of a feed-forward part of `inner` columns.

@@ -228,10 +228,10 @@ fn weight_bytes(model: &ModelConfig) -> u64 {
     u64::try_from(2 * (tables + layers_in_all)).unwrap_or(u64::MAX)
 }
 
-/// The elements of a router and of its experts.
+/// The elements of a router, of its experts, and of the shared one.
 fn expert_elements(experts: &ExpertConfig, hidden: usize) -> u128 {
     let one = elements(1, hidden) + 3 * elements(hidden, experts.intermediate);
-    one * experts.choice.experts as u128
+    one * experts.choice.experts as u128 + 3 * elements(hidden, experts.shared.unwrap_or(0))
 }
 
 fn elements(rows: usize, columns: usize) -> u128 {

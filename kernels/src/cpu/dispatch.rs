@@ -118,6 +118,12 @@ levels! {
     plain loops::rms_norm<> as rms_norm(out: &mut [f32], weight: &[f32], addends: [f32; 2]);
     plain loops::unit_heads<> as unit_heads(heads: &mut [f32], width: usize, scale: f32);
     plain loops::sigmoid_mul<> as sigmoid_mul(gate: &[f32], x: &mut [f32]);
+    plain loops::add_gated<> as add_gated(
+        sum: &mut [f32],
+        input: &[f32],
+        part: &[f32],
+        weight: &[f32],
+    );
     plain loops::silu_gate<> as silu_gate(gate: &[f32], x: &mut [f32]);
     plain loops::silu_mul<> as silu_mul(gate_up: &[f32], width: usize, out: &mut [f32]);
     plain loops::softmax<> as softmax(scores: &mut [f32], scale: f32);

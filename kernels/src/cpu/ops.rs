@@ -329,6 +329,24 @@ impl Ops for Cpu {
         Ok(())
     }
 
+    fn add_gated(
+        &self,
+        input: &Vec<f32>,
+        weight: &Vec<f32>,
+        part: &Vec<f32>,
+        sum: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        let width = weight.len();
+        check_multiple("add_gated", "input", input.len(), width)?;
+        check_len("add_gated", "part", part.len(), input.len())?;
+        check_len("add_gated", "sum", sum.len(), input.len())?;
+        self.share_rows(sum, width, |rows, first| {
+            let start = first * width;
+            dispatch::add_gated(self.simd, rows, &input[start..], &part[start..], weight)
+        });
+        Ok(())
+    }
+
     fn convolve(
         &self,
         step: &Step<'_>,

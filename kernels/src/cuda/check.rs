@@ -39,6 +39,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("sigmoid_mul", elementwise::sigmoid_mul),
     ("add_rms_norm", norm::add_rms_norm),
     ("gather_norm", norm::gather_norm),
+    ("add_gated", norm::add_gated),
     ("rope_write", rope::rope_write),
     ("attention", attention::attention),
     ("attention_long", attention::long::attention_long),

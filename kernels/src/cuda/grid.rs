@@ -41,7 +41,7 @@ pub fn wide(rows: usize, width: usize) -> Grid {
     plane(width.div_ceil(2048), rows, 256)
 }
 
-/// Grid of `add_rms_norm` and `gather_norm`.
+/// Grid of `add_rms_norm`, `gather_norm` and `add_gated`.
 pub fn norm(rows: usize, hidden: usize) -> Grid {
     Grid::line(rows, (hidden / 8).next_multiple_of(32).min(1024) as u32)
 }

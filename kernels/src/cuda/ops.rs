@@ -419,6 +419,27 @@ impl Ops for Cuda {
         self.launch(op, grid::wide(rows, width), &args)
     }
 
+    fn add_gated(
+        &self,
+        input: &CudaBuffer,
+        weight: &CudaBuffer,
+        part: &CudaBuffer,
+        sum: &mut CudaBuffer,
+    ) -> Result<(), OpError> {
+        let (op, rows, width) = ("add_gated", self.shape().rows, weight.len);
+        for (name, len) in [("input", input.len), ("part", part.len), ("sum", sum.len)] {
+            check_len(op, name, len, rows * width)?;
+        }
+        let args = [
+            pointer(&sum.storage),
+            pointer(&part.storage),
+            pointer(&input.storage),
+            pointer(&weight.storage),
+            Arg::from(width),
+        ];
+        self.launch(op, grid::norm(rows, width), &args)
+    }
+
     fn state_bytes(&self, heads: DeltaHeads) -> usize {
         Cuda::bytes_of_state(heads)
     }

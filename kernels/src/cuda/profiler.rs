@@ -265,6 +265,8 @@ pub(super) fn kernel_cost(
             let tensors = if has_pointer(args, 1) { 4 } else { 2 };
             2 * rows * int_arg(args, 4) * tensors
         }
+        // The sum is read and written, the part and the input are read.
+        "add_gated" => 8 * rows * int_arg(args, 4),
         "gather_norm" => 4 * wanted * int_arg(args, 4),
         "add_bias" => 4 * rows * int_arg(args, 2),
         "silu_mul" => return silu_cost(rows, int_arg(args, 2)),

@@ -29,6 +29,8 @@ from transformers import (  # noqa: E402
     Qwen3_5Config,
     Qwen3_5ForCausalLM,
     Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
     Qwen3_5TextConfig,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -38,6 +40,7 @@ from transformers import (  # noqa: E402
     Qwen3MoeForCausalLM,
 )
 from transformers.models.qwen3_5 import modeling_qwen3_5 as hybrids  # noqa: E402
+from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as mixed_hybrids  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -128,6 +131,8 @@ def families():
     llama = (LlamaForCausalLM, LlamaConfig)
     moe = (Qwen3MoeForCausalLM, Qwen3MoeConfig)
     hybrid = (Qwen3_5ForCausalLM, Qwen3_5TextConfig)
+    both = (Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig)
+    shared = {**HYBRID, **EXPERTS, "shared_expert_intermediate_size": 80}
     normed = {**EXPERTS, "norm_topk_prob": True, "tie_word_embeddings": False}
     mixed = {**EXPERTS, "decoder_sparse_step": 2, "mlp_only_layers": [1]}
     return {
@@ -141,6 +146,7 @@ def families():
         "qwen3-moe-joined": family(*moe, rope_parameters=plain, tie_word_embeddings=True, **mixed),
         "qwen3.5": family(*hybrid, **HYBRID, rope_parameters=MROPE, tie_word_embeddings=False),
         "qwen3.5-seeing": seeing(),
+        "qwen3.5-moe": family(*both, **shared, rope_parameters=MROPE, tie_word_embeddings=False),
         "llama-linear": family(*llama, rope_parameters=LINEAR, tie_word_embeddings=False),
     }
 
@@ -254,7 +260,7 @@ def continued(address):
 class Wide:
     """The module torch, with f64 for f32."""
 
-    float32 = torch.float64
+    float32 = float = torch.float64
 
     def __getattr__(self, name):
         return getattr(torch, name)
@@ -263,13 +269,17 @@ class Wide:
 @contextmanager
 def widened():
     """Delta rules and norms of a hybrid in f64, which transformers computes in f32 always."""
-    before = hybrids.Qwen3_5RMSNorm.forward
-    hybrids.torch = Wide()
-    hybrids.Qwen3_5RMSNorm.forward = lambda self, x: self._norm(x) * (1.0 + self.weight)
+    norms = (hybrids.Qwen3_5RMSNorm, mixed_hybrids.Qwen3_5MoeRMSNorm)
+    before = [norm.forward for norm in norms]
+    hybrids.torch = mixed_hybrids.torch = Wide()
+    for norm in norms:
+        norm.forward = lambda self, x: self._norm(x) * (1.0 + self.weight)
     try:
         yield
     finally:
-        hybrids.torch, hybrids.Qwen3_5RMSNorm.forward = torch, before
+        hybrids.torch = mixed_hybrids.torch = torch
+        for norm, forward in zip(norms, before):
+            norm.forward = forward
 
 
 def greedy(model):

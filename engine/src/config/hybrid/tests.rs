@@ -1,6 +1,6 @@
 //! Configurations of hybrids that are read, and those that are refused.
 
-use kernels::Heads;
+use kernels::{ExpertChoice, Heads};
 use serde_json::json;
 
 use super::*;
@@ -48,6 +48,32 @@ fn a_hybrid_is_read_alone_and_within_a_model_that_also_sees() {
     });
     let seeing = ModelConfig::parse(&seeing).unwrap();
     assert_eq!((seeing.hybrid, seeing.eos, seeing.tied), (alone.hybrid, alone.eos, false));
+}
+
+#[test]
+fn a_hybrid_may_have_mixtures_with_a_shared_expert() {
+    let mixed = |changes: Value| {
+        let mut config = text(json!({"model_type": "qwen3_5_moe_text", "intermediate_size": null,
+            "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+            "shared_expert_intermediate_size": 768}));
+        config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        ModelConfig::parse(&config)
+    };
+    let found = mixed(json!({})).unwrap();
+    let experts = found.experts.unwrap();
+    let choice = ExpertChoice { experts: 256, chosen: 8, normed: true };
+    assert_eq!((experts.choice, experts.intermediate), (choice, 512));
+    assert_eq!((experts.shared, found.intermediate), (Some(768), 768));
+    assert!(experts.is_mixture == [true; 8] && found.hybrid.is_some());
+
+    let seeing = json!({"architectures": ["Qwen3_5MoeForConditionalGeneration"],
+        "text_config": text(json!({"num_experts": 4, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}))});
+    assert!(ModelConfig::parse(&seeing).unwrap().experts.is_some());
+    for missing in ["shared_expert_intermediate_size", "num_experts", "moe_intermediate_size"] {
+        let error = mixed(json!({missing: null})).unwrap_err().to_string();
+        assert!(error.contains(missing), "{error}");
+    }
 }
 
 #[test]

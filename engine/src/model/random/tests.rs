@@ -99,6 +99,22 @@ fn a_hybrid_is_made_and_its_norms_are_stored_less_one() {
 }
 
 #[test]
+fn a_hybrid_of_mixtures_is_made_and_its_shared_experts_are_counted() {
+    let both = json!({"architectures": ["Qwen3_5MoeForCausalLM"], "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 16,
+        "linear_conv_kernel_dim": 4, "full_attention_interval": 2, "num_experts": 8,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 48});
+    let (_keep, path) = config(both);
+    let model = model_folder(&path).unwrap().model;
+    let attention = 64 * (3 * 64 + 2 * 32);
+    let delta = 64 * (32 + 64 + 64 + 8 + 64);
+    let mixtures = 2 * (8 * (64 + 3 * 64 * 32) + 3 * 64 * 48);
+    assert_eq!(weight_bytes(&model), 2 * (attention + delta + mixtures + 2000 * 64));
+    assert!(Engine::random(&path, EngineOptions::default()).is_ok());
+}
+
+#[test]
 fn logits_of_random_weights_are_not_flat() {
     let (_keep, path) = config(json!({}));
     let engine = Engine::random(&path, EngineOptions::default()).unwrap();

@@ -6,7 +6,7 @@ use kernels::ExpertChoice;
 
 fn config(experts: usize) -> ExpertConfig {
     let choice = ExpertChoice { experts, chosen: 2, normed: true };
-    ExpertConfig { choice, intermediate: 8, is_mixture: vec![false, true, true] }
+    ExpertConfig { choice, intermediate: 8, shared: None, is_mixture: vec![false, true, true] }
 }
 
 /// A sequence of `len` tokens in two pages.

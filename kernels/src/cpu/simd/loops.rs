@@ -50,17 +50,23 @@ pub(in crate::cpu) fn exp(x: f32) -> f32 {
 /// The sum of the squares of a row.
 #[inline(always)]
 fn square_sum(row: &[f32]) -> f32 {
-    let mut squares = [0.0; LANES];
-    let (chunks, rest) = row.as_chunks::<LANES>();
-    for chunk in chunks {
+    product_sum(row, row)
+}
+
+/// The sum of the products of two rows of one length.
+#[inline(always)]
+fn product_sum(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0.0; LANES];
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    for (a, b) in a.iter().zip(b) {
         for lane in 0..LANES {
-            squares[lane] += chunk[lane] * chunk[lane];
+            sums[lane] += a[lane] * b[lane];
         }
     }
-    for (sum, value) in squares.iter_mut().zip(rest) {
-        *sum += value * value;
+    for (sum, (a, b)) in sums.iter_mut().zip(a_rest.iter().zip(b_rest)) {
+        *sum += a * b;
     }
-    tree_sum(squares)
+    tree_sum(sums)
 }
 
 /// Norms rows as wide as `weight` by their root mean square, in place. The addends are those of the
@@ -133,6 +139,17 @@ fn sigmoid(x: f32) -> f32 {
 #[inline(always)]
 pub(in crate::cpu) fn sigmoid_mul(gate: &[f32], x: &mut [f32]) {
     x.iter_mut().zip(gate).for_each(|(x, gate)| *x *= sigmoid(*gate));
+}
+
+/// Computes [`crate::Ops::add_gated`] of some rows; `input` and `part` begin with the first.
+#[inline(always)]
+pub(in crate::cpu) fn add_gated(sum: &mut [f32], input: &[f32], part: &[f32], weight: &[f32]) {
+    let width = weight.len();
+    let rows = input.chunks_exact(width).zip(part.chunks_exact(width));
+    for (sum, (input, part)) in sum.chunks_exact_mut(width).zip(rows) {
+        let gate = sigmoid(product_sum(input, weight));
+        sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += gate * part);
+    }
 }
 
 /// Multiplies by the silu of the first elements of a gate.

@@ -259,6 +259,30 @@ fn a_gate_multiplies_by_its_sigmoid() {
 }
 
 #[test]
+fn a_part_is_added_as_far_as_its_gate_is_open() {
+    const WIDTH: usize = 37;
+    let [input, part, before] = [70, 71, 72].map(|seed| numbers(seed, 3 * WIDTH));
+    let weight = numbers(73, WIDTH);
+    let found = at_all_levels(|cpu| {
+        let mut sum = before.clone();
+        cpu.add_gated(&input, &weight, &part, &mut sum).unwrap();
+        sum
+    });
+    let expected: Vec<f64> = (0..3 * WIDTH)
+        .map(|at| {
+            let row = &input[at / WIDTH * WIDTH..][..WIDTH];
+            let product: f64 =
+                row.iter().zip(&weight).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+            f64::from(before[at]) + sigmoid(product) * f64::from(part[at])
+        })
+        .collect();
+    close(&found, &expected, 1e-5);
+
+    let mut short = vec![0.0; WIDTH];
+    assert!(Cpu::default().add_gated(&input, &weight, &part, &mut short).is_err());
+}
+
+#[test]
 fn a_norm_adds_its_offset_and_a_rotation_leaves_the_rest() {
     let cpu = Cpu::default();
     let (x, weight) = (numbers(62, 40), numbers(63, 20));

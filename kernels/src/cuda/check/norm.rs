@@ -152,3 +152,48 @@ pub(super) fn gather_norm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     }
     Ok(())
 }
+
+/// Checks `add_gated`, also with gates that are shut or open. A row alone must have the bits that it
+/// has among others.
+pub(super) fn add_gated(checker: &mut Checker<'_>) -> Result<(), CudaError> {
+    for (rows, hidden, size) in [(1, 8, 1.0), (9, 264, 0.1), (3, 2048, 0.05), (2, 8200, 30.0)] {
+        let before = checker.random.halves(rows * hidden, 3.0);
+        let part = checker.random.halves(rows * hidden, 2.0);
+        let input = checker.random.halves(rows * hidden, 1.0);
+        let weight = checker.random.floats(hidden, size);
+        let inputs = [checker.upload(&part)?, checker.upload(&input)?, checker.upload(&weight)?];
+        let sum = checker.upload(&before)?;
+        launch_gated(checker, &sum, &inputs, [rows, hidden])?;
+
+        let gate = |row: usize| {
+            let row = input[row * hidden..][..hidden].iter().zip(&weight);
+            let product: f64 = row.map(|(x, weight)| wide(*x) * f64::from(*weight)).sum();
+            1.0 / (1.0 + (-product).exp())
+        };
+        let gates: Vec<f64> = (0..rows).map(gate).collect();
+        let added = |at: usize| wide(before[at]) + gates[at / hidden] * wide(part[at]);
+        let expected: Vec<f32> = (0..rows * hidden).map(|at| added(at) as f32).collect();
+        let what = format!("add_gated {rows}x{hidden} by {size}");
+        let found = sum.to_vec::<u16>()?;
+        checker.compare_bf16(&what, &found, &expected, HALF_UNIT);
+
+        let last = (rows - 1) * hidden;
+        let alone = checker.upload(&before[last..])?;
+        let row = [checker.upload(&part[last..])?, checker.upload(&input[last..])?];
+        let [part, input] = row;
+        launch_gated(checker, &alone, &[part, input, checker.upload(&weight)?], [1, hidden])?;
+        checker.equal(&format!("{what}, a row alone"), &alone.to_vec::<u16>()?, &found[last..]);
+    }
+    Ok(())
+}
+
+fn launch_gated(
+    checker: &Checker<'_>,
+    sum: &Memory,
+    [part, input, weight]: &[Memory; 3],
+    [rows, hidden]: [usize; 2],
+) -> Result<(), CudaError> {
+    let args = [Arg::from(sum), part.into(), input.into(), weight.into(), hidden.into()];
+    // SAFETY: all sizes are those that the kernel's header requires.
+    unsafe { checker.kernels.launch("add_gated", grid::norm(rows, hidden), &args) }
+}

@@ -21,6 +21,20 @@ pub(super) fn hybrid() -> (TempDir, PathBuf) {
     }))
 }
 
+/// The same with a mixture of experts, and a shared one, in each layer.
+fn mixed_hybrid() -> (TempDir, PathBuf) {
+    let (keep, path) = hybrid();
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let mixture = json!({
+        "architectures": ["Qwen3_5MoeForCausalLM"], "intermediate_size": null, "num_experts": 6,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 40,
+    });
+    config.as_object_mut().unwrap().extend(mixture.as_object().unwrap().clone());
+    std::fs::write(&path, config.to_string()).unwrap();
+    (keep, path)
+}
+
 fn model(options: &CudaOptions) -> Model<Cuda> {
     let (_keep, path) = hybrid();
     made(crate::emulated::open(options, HEADS), &path)
@@ -35,10 +49,18 @@ fn prompts(count: u32) -> Vec<Vec<u32>> {
 fn logits_are_near_those_of_the_cpu() {
     let _emulated = exclusive_gpu();
     let (_keep, path) = hybrid();
+    check_near(&path);
+    let (_keep, path) = mixed_hybrid();
+    check_near(&path);
+}
+
+/// Compares the logits of a model on the device with those on the CPU.
+fn check_near(path: &Path) {
     let ids: Vec<u32> = (0..37).map(|i| i * 53 % 299).collect();
-    let expected = logits_of(&mut made(Cpu::default(), &path), &ids, ids.len());
+    let expected = logits_of(&mut made(Cpu::default(), path), &ids, ids.len());
     for deterministic in [false, true] {
-        let mut gpu = model(&CudaOptions { deterministic, ..CudaOptions::default() });
+        let options = CudaOptions { deterministic, ..CudaOptions::default() };
+        let mut gpu = made(crate::emulated::open(&options, HEADS), path);
         let found = logits_of(&mut gpu, &ids, ids.len());
         let (mut total, mut worst) = (0.0, 0.0_f32);
         for (found, expected) in found.chunks(300).zip(expected.chunks(300)) {
@@ -82,6 +104,25 @@ fn bits_are_the_same_in_any_batch_and_chunks() {
         let same = together.iter().zip(&alone).all(|(all, one)| all[index] == one[0]);
         assert!(same, "sequence {index}");
     }
+    check_chunks(&mut gpu, 70, [1, 7, 33]);
+}
+
+#[test]
+fn mixtures_of_a_hybrid_give_the_same_bits_recorded_and_in_chunks() {
+    let _emulated = exclusive_gpu();
+    let (_keep, path) = mixed_hybrid();
+    let made = |options: &CudaOptions| made(crate::emulated::open(options, HEADS), &path);
+    let prompts = prompts(4);
+    let eager = CudaOptions { eager: true, ..CudaOptions::default() };
+    let expected = decode(&mut made(&eager), &prompts, 6);
+    let mut recorded = made(&CudaOptions::default());
+    assert_eq!(decode(&mut recorded, &prompts, 6), expected);
+    assert!(recorded.ops.recorded() > 0);
+
+    let mut gpu = made(&CudaOptions { deterministic: true, ..CudaOptions::default() });
+    let together = decode(&mut gpu, &prompts, 4);
+    let alone = decode(&mut gpu, &prompts[2..3], 4);
+    assert!(together.iter().zip(&alone).all(|(all, one)| all[2] == one[0]));
     check_chunks(&mut gpu, 70, [1, 7, 33]);
 }
 
