@@ -23,7 +23,8 @@ fn both_forms_of_a_configuration_are_read() {
     let choice = ExpertChoice { experts: 6, chosen: 2, normed: true };
     let found = parse(json!({})).unwrap();
     assert!(found.head_norm && found.heads.dim == 4);
-    let expected = ExpertConfig { choice, intermediate: 5, shared: None, is_mixture: vec![true; 4] };
+    let expected =
+        ExpertConfig { choice, intermediate: 5, shared: None, is_mixture: vec![true; 4] };
     assert_eq!(found.experts.as_ref(), Some(&expected));
     let newer = json!({"num_experts": null, "num_local_experts": 6, "mlp_only_layers": null,
         "architectures": null, "model_type": "qwen3_moe"});

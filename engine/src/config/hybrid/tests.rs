@@ -108,10 +108,6 @@ fn what_a_hybrid_cannot_compute_is_refused_by_field() {
         (rope(1.5), "field `partial_rotary_factor` is 1.5, which"),
         (rope(0.005), "field `partial_rotary_factor` is 0.005, which"),
         (
-            json!({"architectures": ["Qwen3_5MoeForConditionalGeneration"]}),
-            "field `architectures` is `Qwen3_5MoeForConditionalGeneration`",
-        ),
-        (
             json!({"architectures": ["Qwen3NextForCausalLM"]}),
             "field `architectures` is `Qwen3NextForCausalLM`",
         ),
