@@ -68,10 +68,18 @@ const PIECES = ["content_start", "content_update"];
 
 /** An event without its times; those of pieces of a stream are left out. */
 function told({ type, event, text, finishReason, usage }) {
-  if (type === "run_result") return [{ type, text, finishReason, usage }];
+  if (type === "run_result") return [{ type, text, finishReason, usage: counted(usage) }];
   if (type !== "agent_event" || PIECES.includes(event.type)) return [];
   const { durationMs, ...kept } = event;
-  return [kept];
+  return [counted(kept)];
+}
+
+/**
+ * Numbers without those that are zero: costs and cached tokens are zero once Cline has looked up the
+ * model, and are not there before, which is a matter of its own time.
+ */
+function counted(numbers) {
+  return Object.fromEntries(Object.entries(numbers ?? {}).filter(([, value]) => value !== 0));
 }
 
 const word = { turns: [look("I look.", WORD_FILE), { text: DONE }] };
