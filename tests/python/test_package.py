@@ -115,7 +115,7 @@ def test_a_closed_episode_takes_no_more_calls(server):
     for number in (2, 3):
         with rolltape.episode(server.client, "closed", attempt="next") as next_one:
             assert next_one.attempt == number
-    with rolltape.episode(server.client, "never", attempt="next") as first:
+    with rolltape.episode(server.client, "first-of-all", attempt="next") as first:
         assert first.attempt == 0
 
 
