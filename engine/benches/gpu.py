@@ -317,7 +317,7 @@ def main():
     status = 1
     with tempfile.TemporaryDirectory(prefix="rolltape-gpu-") as scratch:
         scratch = pathlib.Path(scratch)
-        patience = 10 if args.tiny else 1
+        patience = 30 if args.tiny else 1
         report = Report(args.out, scratch / "rest", args.seconds, patience)
         run = None
         try:
