@@ -86,7 +86,9 @@ struct EpisodeArgs {
     /// The episode [default: a new name, such as claude-amber-otter-k3mx]
     #[arg(long = "episode", value_name = "ID")]
     id: Option<EpisodeId>,
-    /// Attempt of the episode: a number, or `next` for the first that is not recorded
+    /// Attempt of the episode, or `next`
+    ///
+    /// The next is the first that is not recorded.
     #[arg(long, value_name = "N", default_value = "0", value_parser = attempt_choice)]
     attempt: AttemptChoice,
     /// Group of episodes whose rewards are compared
