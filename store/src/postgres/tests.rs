@@ -180,7 +180,8 @@ async fn set_former(site: &Site, newest: i64) {
              DROP COLUMN replayed",
         "DROP INDEX episode_with_replay, episode_by_replay",
         "ALTER TABLE episode DROP COLUMN replay",
-        "DROP INDEX episode_by_opened, episode_with_terms, episode_by_closing",
+        "DROP INDEX episode_by_opened, episode_with_terms, episode_by_closing, episode_by_task, \
+             episode_failed",
         "ALTER TABLE episode DROP COLUMN continues",
         "DROP TABLE unsettled, gathering",
         "ALTER TABLE consumer DROP COLUMN alone, DROP COLUMN grouped, DROP COLUMN group_count",
