@@ -99,7 +99,7 @@ fn a_hybrid_is_made_and_its_norms_are_stored_less_one() {
 }
 
 #[test]
-fn a_hybrid_of_mixtures_is_made_and_its_shared_experts_are_counted() {
+fn a_hybrid_of_mixtures_is_made_and_counted() {
     let both = json!({"architectures": ["Qwen3_5MoeForCausalLM"], "linear_num_key_heads": 2,
         "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 16,
         "linear_conv_kernel_dim": 4, "full_attention_interval": 2, "num_experts": 8,

@@ -108,7 +108,7 @@ fn bits_are_the_same_in_any_batch_and_chunks() {
 }
 
 #[test]
-fn mixtures_of_a_hybrid_give_the_same_bits_recorded_and_in_chunks() {
+fn mixtures_of_a_hybrid_give_the_same_bits() {
     let _emulated = exclusive_gpu();
     let (_keep, path) = mixed_hybrid();
     let made = |options: &CudaOptions| made(crate::emulated::open(options, HEADS), &path);
