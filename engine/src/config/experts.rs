@@ -32,8 +32,8 @@ const SHARED: [&str; 2] = ["n_shared_experts", "num_shared_experts"];
 const SHARED_WIDTH: &str = "shared_expert_intermediate_size";
 
 impl ExpertConfig {
-    /// Reads the fields of `config.json`; `None` if no layer is a mixture. A hybrid has a mixture in
-    /// every layer, with a shared expert, and weights of the chosen ones that add up to one.
+    /// Reads the fields of `config.json`; `None` if no layer is a mixture. A hybrid has a mixture
+    /// in every layer, with a shared expert, and weights of the chosen ones that add up to one.
     pub(super) fn parse(
         config: &Value,
         is_hybrid: bool,

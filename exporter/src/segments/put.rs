@@ -102,7 +102,7 @@ async fn compare(
 ) -> Result<(), PutError> {
     let Some(name) = last else { return Ok(()) };
     let there = remote.entry(&remote.at(name)?).await?;
-    match entries.iter().any(|entry| *entry == there) {
+    match entries.contains(&there) {
         true => Ok(()),
         false => Err(PutError::OtherFolder(remote.url().to_owned(), there.number)),
     }

@@ -38,8 +38,8 @@ impl RecordedIds {
         details(&self.turns.iter().collect::<Vec<_>>(), &self.arrays)
     }
 
-    /// The same of each step, by the times at which the steps began. A turn is of the last step that
-    /// had begun, so clocks of two machines may differ by what lies between two steps.
+    /// The same of each step, by the times at which the steps began. A turn is of the last step
+    /// that had begun, so clocks of two machines may differ by what lies between two steps.
     pub(super) fn details_of_steps(&self, began: &[Option<Micros>]) -> Vec<Vec<Value>> {
         let step_of = |turn: &TreeTurn| {
             let has_begun = |at: &Option<Micros>| at.is_some_and(|at| at <= turn.started());

@@ -153,8 +153,8 @@ pub(super) fn gather_norm(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     Ok(())
 }
 
-/// Checks `add_gated`, also with gates that are shut or open. A row alone must have the bits that it
-/// has among others.
+/// Checks `add_gated`, also with gates that are shut or open. A row alone must have the bits that
+/// it has among others.
 pub(super) fn add_gated(checker: &mut Checker<'_>) -> Result<(), CudaError> {
     for (rows, hidden, size) in [(1, 8, 1.0), (9, 264, 0.1), (3, 2048, 0.05), (2, 8200, 30.0)] {
         let before = checker.random.halves(rows * hidden, 3.0);
