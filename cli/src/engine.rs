@@ -79,13 +79,17 @@ struct EngineListenerArgs {
     allow_origin: Vec<String>,
 }
 
+impl EngineListenerArgs {
+    fn address(&self) -> SocketAddr {
+        self.host.map_or(self.listen, |host| (host, self.listen.port()).into())
+    }
+}
+
 /// Serves until a signal asks it to stop.
 pub(crate) async fn run(args: Args) -> CommandResult {
     let mut signals = StopSignals::new()?;
     let access = access(&args.listener)?;
-    let at = args.listener.listen;
-    let at = args.listener.host.map_or(at, |host| (host, at.port()).into());
-    let socket = bind(at, "--listen")?;
+    let socket = bind(args.listener.address(), "--listen")?;
     let logprobs_mode = args.logprobs_mode.into();
 
     let allow_priority = args.allow_priority;
@@ -135,4 +139,30 @@ async fn random(config: PathBuf, options: EngineOptions) -> Result<Engine, Failu
         .await
         .map_err(|e| Failure::of(&e))?
         .map_err(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        listener: EngineListenerArgs,
+    }
+
+    #[test]
+    fn the_options_of_other_servers_name_the_address() {
+        for (words, expected) in [
+            ("", "127.0.0.1:8000"),
+            ("--port 21001", "127.0.0.1:21001"),
+            ("--host 0.0.0.0 --port 21001", "0.0.0.0:21001"),
+        ] {
+            let line = ["engine"].into_iter().chain(words.split_whitespace());
+            let address = Line::try_parse_from(line).unwrap().listener.address();
+            assert_eq!(address.to_string(), expected);
+        }
+    }
 }

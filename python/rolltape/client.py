@@ -165,7 +165,7 @@ class Client:
 
     def show(self, episode_id: str, attempt: int = 0) -> Json:
         """The counts of an episode: calls, tokens, reward."""
-        return self.http.get(f"/episodes/{segment(episode_id)}", {"attempt": attempt})
+        return self.recording.episode(episode_id, attempt)
 
     def next_attempt(self, episode_id: str) -> int:
         """The first attempt that is not recorded. Who asks at the same time gets the same."""

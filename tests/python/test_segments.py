@@ -404,6 +404,9 @@ def test_a_bucket_is_whole_after_each_kill(store, tmp_path, bucket):
 
 def test_a_bucket_takes_neither_damage_nor_another_folder(store, tmp_path, bucket):
     folder, url = tmp_path / "segments", "s3://runs/lab/kept"
+    words = ("seal", "--store", store, "--segments", folder, "--segments-bucket", "lab/kept")
+    refused = harness.command(*words, folder=tmp_path)
+    assert refused.returncode == 2 and "s3://lab/segments" in refused.stderr, refused.stderr
     seal(store, "--segment-size", "1")
     damaged = next(folder.glob("0000000003-*.db"))
     kept = damaged.read_bytes()

@@ -45,12 +45,15 @@ pub(crate) struct Args {
 /// Runs the branches. It has failed if one of them did not become one.
 pub(crate) async fn run(args: Args) -> CommandResult {
     let Args { source, turn, attempts, jobs, how, run: mut args } = args;
+    let AttemptChoice::Number(first) = args.episode.attempt else {
+        return Err(Failure::new("--attempt of a fork is the number of its first branch"));
+    };
     prepare(&args)?;
     let server = how.server(&mut args).await?.map(Arc::new);
     let wish = how.wish(&source, Some(turn));
     name_branches(&mut args, &source, turn)?;
 
-    let branches = Branches { args, server: server.clone(), wish };
+    let branches = Branches { args, first, server: server.clone(), wish };
     let ended = branches.run(attempts, jobs as usize).await;
     if let Some(server) = server.and_then(Arc::into_inner) {
         // The store is complete whatever became of the branches.
@@ -62,6 +65,8 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 /// The command that is run for each branch.
 struct Branches {
     args: super::Args,
+    /// The attempt of the first branch.
+    first: u32,
     server: Option<Arc<RunningServer>>,
     wish: Value,
 }
@@ -83,10 +88,7 @@ impl Branches {
         attempts: u32,
         jobs: usize,
     ) -> CommandResult {
-        let AttemptChoice::Number(first) = self.args.episode.attempt else {
-            return Err(Failure::new("a fork has a number as the --attempt of its first branch"));
-        };
-        let mut to_start = first..first.saturating_add(attempts);
+        let mut to_start = self.first..self.first.saturating_add(attempts);
         let mut failed = 0;
 
         loop {

@@ -1,7 +1,7 @@
 //! Segments of a folder, put into an object store.
 //!
 //! 1. Files that the bucket lacks are uploaded, each compared with its entry on the way.
-//! 2. Their entries follow, in the order of their numbers. An entry is read only when it is there.
+//! 2. Their entries follow, in the order of their numbers: readers take the files that entries name.
 //! 3. Files that a removal replaced are deleted.
 //!
 //! Each step may be the last of a process. The next one looks at what is there, and goes on.
@@ -10,22 +10,19 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
-use object_store::{ObjectStoreExt, PutPayload, WriteMultipart};
+use object_store::{ObjectStoreExt, PutPayload};
 use store::{CatalogEntry, CatalogError, SegmentFolder};
 use thiserror::Error;
 
 use super::FetchError;
-use super::remote::RemoteFolder;
+use super::remote::{PIECE_BYTES, RemoteFolder};
 use crate::options::destination::Bucket;
+use crate::output::objects::ObjectUpload;
 
-/// Bytes of one part of an upload.
-const PART_BYTES: usize = 16 << 20;
-/// Parts that are under way at once.
-const PARTS_AT_ONCE: usize = 2;
-
-/// What changed in a bucket.
+/// The changes of a bucket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PutReport {
     /// Files that were uploaded.
@@ -88,7 +85,7 @@ pub async fn put_segments(folder: &SegmentFolder, bucket: &Bucket) -> Result<Put
 
     let replaced = entries.iter().filter(|entry| !live.contains(entry));
     for entry in replaced.filter(|entry| files.contains_key(&entry.file)) {
-        remote.delete(&entry.file).await?;
+        remote.objects.remove(&entry.file).await.map_err(remote.error(&entry.file))?;
         report.deleted += 1;
     }
     Ok(report)
@@ -114,36 +111,45 @@ async fn upload(
     folder: &SegmentFolder,
     entry: &CatalogEntry,
 ) -> Result<(), PutError> {
-    let path = folder.file(entry);
-    let io_error = |source| PutError::Folder(CatalogError::Io { path: path.clone(), source });
-    let file = Arc::new(File::open(&path).map_err(io_error)?);
-    let to = remote.at(&entry.file)?;
-    let begun = remote.store.put_multipart(&to).await.map_err(remote.error(&entry.file))?;
-    let mut parts = WriteMultipart::new_with_chunk_size(begun, PART_BYTES);
+    let mut upload = remote.objects.begin(&entry.file).await.map_err(remote.error(&entry.file))?;
+    match send(&mut upload, remote, &folder.file(entry), entry).await {
+        Ok(()) => Ok(upload.publish().await.map_err(remote.error(&entry.file))?),
+        Err(error) => {
+            upload.discard().await;
+            Err(error)
+        }
+    }
+}
 
+/// Sends the file of an entry, and compares what was sent with its hash.
+async fn send(
+    upload: &mut ObjectUpload,
+    remote: &RemoteFolder,
+    path: &Path,
+    entry: &CatalogEntry,
+) -> Result<(), PutError> {
+    let io_error = |source| CatalogError::Io { path: path.to_owned(), source };
+    let file = Arc::new(File::open(path).map_err(io_error)?);
     let mut hasher = blake3::Hasher::new();
     let mut at = 0;
     while at < entry.bytes {
-        let part = read_part(file.clone(), at, entry.bytes).await.map_err(io_error)?;
-        hasher.update(&part);
-        at += part.len() as u64;
-        parts.wait_for_capacity(PARTS_AT_ONCE).await.map_err(remote.error(&entry.file))?;
-        parts.write(&part);
+        let piece = read_piece(file.clone(), at, entry.bytes).await.map_err(io_error)?;
+        hasher.update(&piece);
+        at += piece.len() as u64;
+        upload.put(&piece).await.map_err(remote.error(&entry.file))?;
     }
-    if hasher.finalize().to_hex().as_str() != entry.hash {
-        parts.abort().await.map_err(remote.error(&entry.file))?;
-        return Err(CatalogError::Changed(path).into());
+    match hasher.finalize().to_hex().as_str() == entry.hash {
+        true => Ok(upload.finish().await.map_err(remote.error(&entry.file))?),
+        false => Err(CatalogError::Changed(path.to_owned()).into()),
     }
-    parts.finish().await.map_err(remote.error(&entry.file))?;
-    Ok(())
 }
 
-/// Reads a part of a file of `bytes` bytes, outside the threads that serve.
-async fn read_part(file: Arc<File>, at: u64, bytes: u64) -> io::Result<Vec<u8>> {
-    let length = (bytes - at).min(PART_BYTES as u64) as usize;
+/// Reads a piece of a file of `bytes` bytes, outside the threads that serve.
+async fn read_piece(file: Arc<File>, at: u64, bytes: u64) -> io::Result<Vec<u8>> {
+    let length = (bytes - at).min(PIECE_BYTES) as usize;
     let read = move || {
-        let mut part = vec![0; length];
-        file.read_exact_at(&mut part, at).map(|()| part)
+        let mut piece = vec![0; length];
+        file.read_exact_at(&mut piece, at).map(|()| piece)
     };
     tokio::task::spawn_blocking(read).await.map_err(io::Error::other)?
 }
@@ -165,14 +171,5 @@ impl RemoteFolder {
         let bytes = PutPayload::from(entry.to_json().to_string());
         let put = self.store.put(&self.at(name)?, bytes).await;
         put.map(drop).map_err(self.error(name))
-    }
-
-    async fn delete(&self, name: &str) -> Result<(), FetchError> {
-        match self.store.delete(&self.at(name)?).await {
-            Err(error) if !matches!(error, object_store::Error::NotFound { .. }) => {
-                Err(self.error(name)(error))
-            }
-            _ => Ok(()),
-        }
     }
 }

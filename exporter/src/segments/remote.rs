@@ -11,13 +11,16 @@ use tempfile::NamedTempFile;
 
 use super::FetchError;
 use crate::options::destination::Bucket;
+use crate::output::objects::ObjectTarget;
 
-/// Bytes that are asked for at once.
-const PIECE_BYTES: u64 = 16 << 20;
+/// Bytes that are read at once, of an object or of a file.
+pub(super) const PIECE_BYTES: u64 = 16 << 20;
 
 /// A catalog in an object store.
 pub(super) struct RemoteFolder {
     pub(super) store: Arc<dyn ObjectStore>,
+    /// The same place, for whole files.
+    pub(super) objects: ObjectTarget,
     path: String,
     url: String,
 }
@@ -27,7 +30,8 @@ impl RemoteFolder {
         let opened = bucket.open();
         let (store, path) =
             opened.map_err(|error| FetchError::Object(bucket.url.clone(), error))?;
-        Ok(Self { store, path: path.display().to_string(), url: bucket.url.clone() })
+        let objects = ObjectTarget::new(store.clone(), path.clone(), bucket.root(&path));
+        Ok(Self { store, objects, path: path.display().to_string(), url: bucket.url.clone() })
     }
 
     pub(super) fn url(&self) -> &str {
