@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use episode::Micros;
-use exporter::{PutReport, put_segments};
+use exporter::{PutError, PutReport, put_segments};
 use serde_json::json;
 use store::{EntryKind, SealOptions, SealReport, SegmentError, SegmentFolder};
 
@@ -89,7 +89,11 @@ pub(crate) async fn run(args: Args) -> CommandResult {
 /// Brings a bucket to what the folder has.
 pub(crate) async fn put(folder: SegmentFolder, url: &str) -> Result<PutReport, Failure> {
     put_segments(&folder, &bucket(url)).await.map_err(|error| {
-        Failure::of(&error).hint("the segments are in their folder; the next sealing goes on")
+        let hint = match error {
+            PutError::OtherFolder(..) => "give a place of its own to each folder",
+            _ => "the segments are in their folder; the next sealing goes on",
+        };
+        Failure::of(&error).hint(hint)
     })
 }
 
