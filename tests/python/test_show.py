@@ -148,6 +148,19 @@ def test_a_list_says_what_episodes_were_about(proxy):
         assert all(len(line) <= columns for line in ended.stdout.splitlines())
 
 
+def test_a_list_has_the_verdicts_of_the_episodes(proxy):
+    columns = ("--columns", "verdict,episode")
+    head, *rows = (row.split() for row in both(proxy, "episodes", *columns).splitlines())
+    assert head == ["verdict", "episode"] and len(rows) > 1
+    for verdict, name in rows:
+        assert verdict in proxy.command("show", name).splitlines()
+    listed = [json.loads(row) for row in both(proxy, "episodes", "--json", *columns).splitlines()]
+    assert [[one["verdict"], one["episode_id"]] for one in listed] == rows
+    assert "verdict" not in both(proxy, "episodes", "--json")
+    head = proxy.command("episodes", "--columns", "+verdict").splitlines()[0]
+    assert "state  verdict" in head and "model" in head
+
+
 @pytest.fixture(scope="module")
 def unnamed(tmp_path_factory):
     """A recorder in front of a server whose tokenizer nobody names, and two agents' calls."""

@@ -2,7 +2,7 @@
 
 use viewer::{EpisodeTree, FindingView, OtherCall, ReplayView, SiblingView, TurnView};
 
-use super::super::episodes::state_cell;
+use super::super::episodes::{state_cell, verdict_cell};
 use super::super::message::{TextRoom, ToolNames};
 use super::super::numbers::{grouped, reward};
 use super::comments::comments;
@@ -192,14 +192,12 @@ fn times(tree: &EpisodeTree) -> String {
 
 /// The verdict, with the reasons in words.
 fn verdict(tree: &EpisodeTree, room: &TextRoom) -> Vec<Line> {
-    let style = match tree.verdict.as_str() {
-        "exact" => Style::Green,
-        "usable" => Style::Yellow,
-        _ => Style::Red,
-    };
-    let mut lines = vec![match tree.is_text_only() {
-        true => Line::styled(Style::Dim, "text only: the server told no token ids"),
-        false => Line::styled(style, tree.verdict.clone()),
+    let mut lines = vec![match verdict_cell(tree) {
+        (style, word) if tree.is_text_only() => {
+            Line::styled(style, word + ": the server told no token ids")
+        }
+        (_, word) if word == "exact" => Line::styled(Style::Green, word),
+        (style, word) => Line::styled(style, word),
     }];
     if tree.episode.may_lack_calls {
         lines.push(Line::styled(Style::Red, "  calls may be missing"));
