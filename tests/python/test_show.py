@@ -1,10 +1,13 @@
 """The commands that show a recording to people, on a store and on the server that records."""
 
+import fcntl
 import json
 import os
 import pty
 import re
+import struct
 import subprocess
+import termios
 import time
 
 import openai
@@ -200,6 +203,37 @@ def test_where_no_text_is_known_the_way_to_it_is_said(unnamed):
 def test_two_attempts_differ_where_they_differ(proxy):
     page = both(proxy, "diff", "run-1", "run-2")
     assert "Else" in page and "Line 0 of" in page
+
+
+def test_two_attempts_stand_side_by_side(proxy):
+    words = ("diff", "run-1", "run-2", "--layout", "columns", "--store", proxy.store)
+    env = harness.environment(COLUMNS="90")
+    page = harness.command(*words, folder=proxy.folder, env=env).stdout.splitlines()
+    sides = [line for line in page if line[43:46] == " | "]
+    assert [line for line in sides if "A #3" in line[:43] and "B #2" in line[46:]], page
+    assert [line for line in sides if "Third" in line[:43] and "Else" in line[46:]], page
+    assert max(map(len, sides)) <= 90
+    assert not any("Else" in line for line in page if line not in sides)
+
+
+@pytest.mark.parametrize("columns", [100, 130])
+def test_a_wide_terminal_shows_both_attempts_at_once(proxy, columns):
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    command = [harness.binary(), "diff", "run-1", "run-2", "--store", proxy.store, "-q"]
+    shown = subprocess.Popen(command, cwd=proxy.folder, env=harness.environment(), stdout=slave)
+    os.close(slave)
+    page = b""
+    try:
+        while part := os.read(master, 65536):
+            page += part
+    except OSError:
+        """Linux says so at the end of a terminal."""
+    finally:
+        os.close(master)
+    assert shown.wait(LATE_S) == 0
+    is_beside = [line for line in page.decode().splitlines() if "A #3" in line and "B #2" in line]
+    assert bool(is_beside) and ("A #3, B #2" in page.decode()) == (columns == 100), page
 
 
 def test_what_is_the_same_behind_a_difference_is_no_difference(proxy):

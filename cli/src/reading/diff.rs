@@ -2,15 +2,18 @@
 
 mod aligned;
 mod conversation;
+mod sides;
 mod words;
 
 use std::process::ExitCode;
 
+use clap::ValueEnum;
 use serde::Serialize;
 use viewer::EpisodeTree;
 
 use self::aligned::{Said, Stretch, aligned};
 use self::conversation::{MESSAGES_MAX, SaidMessage, conversation};
+use self::sides::{SIDES_FROM, Sides};
 use super::episodes::state_cell;
 use super::message::TextRoom;
 use super::named::Depth;
@@ -38,11 +41,25 @@ pub(crate) struct Args {
     /// Print whole messages, and the lines of both that are the same
     #[arg(long, conflicts_with = "json")]
     full: bool,
+    /// Both in lines, or in columns [default: columns on a wide terminal]
+    ///
+    /// A terminal of 120 columns is wide.
+    #[arg(long, value_enum, value_name = "LAYOUT", conflicts_with = "json")]
+    layout: Option<DiffLayout>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     source: SourceArgs,
+}
+
+/// A value of `--layout`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DiffLayout {
+    /// Lines of the second below those of the first
+    Lines,
+    /// Side by side, as wide as the terminal
+    Columns,
 }
 
 /// The comparison, as a document.
@@ -108,7 +125,7 @@ pub(crate) async fn run(mut args: Args) -> CommandResult {
     let found = terminal::waiting("comparing", work).await?;
     match args.json {
         true => print::line(&serde_json::to_string(&found).map_err(|e| Failure::of(&e))?)?,
-        false => drop(print::styled_lines(&page(&found, args.full))?),
+        false => drop(print::styled_lines(&page(&found, args.full, sides(args.layout)))?),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -242,26 +259,44 @@ impl EpisodeNumbers {
     }
 }
 
-fn page(found: &AttemptComparison, full: bool) -> Vec<Line> {
+/// The two sides of the page, if it has two.
+fn sides(asked: Option<DiffLayout>) -> Option<Sides> {
+    let width = terminal::width().unwrap_or(SIDES_FROM);
+    let is_wide = || terminal::is_terminal() && width >= SIDES_FROM;
+    let are_asked = asked.map_or_else(is_wide, |layout| layout == DiffLayout::Columns);
+    are_asked.then(|| Sides::within(width))
+}
+
+fn page(found: &AttemptComparison, full: bool, sides: Option<Sides>) -> Vec<Line> {
     let mut lines = numbers(found);
     lines.push(Line::default());
-    for part in &found.parts {
-        match part {
-            Part::Same(same) if full => {
-                lines.extend(same.iter().flat_map(|said| said.message.lines(&TextRoom::whole())));
-            }
-            Part::Same(same) => {
-                let are = if same.len() == 1 { "is" } else { "are" };
-                let count = print::count(same.len() as u64, "message");
-                lines.push(Line::styled(Style::Dim, format!("= {count} {are} the same")));
-            }
-            Part::Differs(at) => lines.extend(found.differences[*at].lines(found, full)),
-        }
+    match sides {
+        Some(sides) => lines.extend(sides.lines(found, full)),
+        None => lines.extend(found.parts.iter().flat_map(|part| part.lines(found, full))),
     }
     if found.is_same {
         lines.push(Line::from("the conversations are the same".to_owned()));
     }
     lines
+}
+
+impl Part {
+    fn lines(&self, found: &AttemptComparison, full: bool) -> Vec<Line> {
+        match self {
+            Self::Same(all) if full => {
+                all.iter().flat_map(|said| said.message.lines(&TextRoom::whole())).collect()
+            }
+            Self::Same(all) => vec![same(all)],
+            Self::Differs(at) => found.differences[*at].lines(found, full),
+        }
+    }
+}
+
+/// The line in the place of messages that both have.
+fn same(all: &[SaidMessage]) -> Line {
+    let are = if all.len() == 1 { "is" } else { "are" };
+    let count = print::count(all.len() as u64, "message");
+    Line::styled(Style::Dim, format!("= {count} {are} the same"))
 }
 
 /// The numbers of both, side by side.

@@ -1,5 +1,7 @@
 //! The room that text takes: widths of characters, and lines that fit.
 
+use std::ops::Range;
+
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::safe;
@@ -30,9 +32,12 @@ pub(crate) fn shortened(text: &str, width: usize) -> String {
 pub(crate) fn wrap(text: &str, width: Option<usize>) -> Vec<String> {
     let mut lines = Vec::new();
     for line in text.split('\n') {
-        let line = without_tabs(&safe::line(line.strip_suffix('\r').unwrap_or(line)));
+        let line = safe::line(line.strip_suffix('\r').unwrap_or(line));
+        let line = without_tabs(&line, &mut 0);
         match width {
-            Some(width) => break_into(&line, width.max(1), &mut lines),
+            Some(width) => {
+                lines.extend(rows_of(&line, width).into_iter().map(|row| line[row].to_owned()));
+            }
             None => lines.push(line),
         }
     }
@@ -45,10 +50,11 @@ pub(crate) fn wrap_line(text: &str, width: Option<usize>) -> Vec<String> {
     wrap(&safe::line(text), width)
 }
 
-fn break_into(line: &str, width: usize, lines: &mut Vec<String>) {
-    let before = lines.len();
-    let mut rest = line;
-    while is_wider(rest, width) {
+/// The places of the rows of a line without tabs, each at most `width` wide.
+pub(super) fn rows_of(line: &str, width: usize) -> Vec<Range<usize>> {
+    let (mut rows, mut start, width) = (Vec::new(), 0, width.max(1));
+    while is_wider(&line[start..], width) {
+        let rest = &line[start..];
         let fitting = prefix(rest, width);
         // One character may be wider than the line.
         let first = rest.chars().next().map_or(0, char::len_utf8);
@@ -59,12 +65,14 @@ fn break_into(line: &str, width: usize, lines: &mut Vec<String>) {
             Some(at) if !is_between_words => at,
             _ => fits,
         };
-        lines.push(rest[..end].trim_end().to_owned());
-        rest = rest[end..].trim_start_matches(' ');
+
+        rows.push(start..start + rest[..end].trim_end().len());
+        start = line.len() - rest[end..].trim_start_matches(' ').len();
     }
-    if !rest.is_empty() || lines.len() == before {
-        lines.push(rest.to_owned());
+    if start < line.len() || rows.is_empty() {
+        rows.push(start..line.len());
     }
+    rows
 }
 
 /// True for a text that takes more than `width` columns. Of a long one only the beginning is
@@ -86,20 +94,17 @@ fn prefix(text: &str, width: usize) -> &str {
     text
 }
 
-fn without_tabs(line: &str) -> String {
-    if !line.contains('\t') {
-        return line.to_owned();
-    }
-    let mut out = String::with_capacity(line.len() + TAB_COLUMNS);
-    let mut columns = 0;
-    for piece in line.split_inclusive('\t') {
+/// A text without tabs, behind so many `columns` of its line, which become those behind it.
+pub(super) fn without_tabs(text: &str, columns: &mut usize) -> String {
+    let mut out = String::with_capacity(text.len());
+    for piece in text.split_inclusive('\t') {
         let (text, has_tab) = piece.strip_suffix('\t').map_or((piece, false), |text| (text, true));
         out.push_str(text);
-        columns += text.width();
+        *columns += text.width();
         if has_tab {
-            let blank = TAB_COLUMNS - columns % TAB_COLUMNS;
+            let blank = TAB_COLUMNS - *columns % TAB_COLUMNS;
             out.push_str(&" ".repeat(blank));
-            columns += blank;
+            *columns += blank;
         }
     }
     out
