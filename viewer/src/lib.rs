@@ -45,7 +45,7 @@ pub use error::ViewError;
 pub use events::{CallEvent, EventReader, RewardEvent};
 pub use file::{FileContent, FileError, attempts_of, write_page};
 pub use groups::{GroupList, GroupView};
-pub use messages::messages;
+pub use messages::{messages, messages_of};
 pub use page::{PageFile, page_file};
 pub use search::{Hit, SearchResult, index_texts};
 pub use stats::{AttemptUsage, ModelUsage, Stats, TimeBucket, Totals, VersionStats};

@@ -178,9 +178,8 @@ impl<'a> TurnMaker<'a> {
         let Some(sent) = self.said.get(&link.call_id).map(|said| &said.sent) else { return 0 };
         let Some((call, choice)) = link.parent else { return 0 };
         let Some(parent) = self.said.get(&call) else { return 0 };
-        let answer = parent.answers.get(&choice).map(|(hash, _)| hash);
-        let known = parent.sent.iter().chain(answer);
-        sent.iter().zip(known).take_while(|(one, other)| one == other).count()
+        let answer = parent.answers.get(&choice).map(|(hash, _)| *hash);
+        same_beginning(sent, &parent.sent, answer)
     }
 }
 
@@ -198,6 +197,12 @@ impl CallWords {
             answers: answers.map(of).collect(),
         }
     }
+}
+
+/// The number of messages that a call has from another one and its answer, by their likenesses.
+pub(crate) fn same_beginning(sent: &[u64], of_parent: &[u64], answer: Option<u64>) -> usize {
+    let known = of_parent.iter().copied().chain(answer);
+    sent.iter().zip(known).take_while(|(one, other)| **one == *other).count()
 }
 
 /// The tokens of the only reply of a call, as the server counted them.

@@ -1,9 +1,12 @@
 //! `rolltape sql`: a question in SQL, also about the text of messages.
 
+use std::collections::VecDeque;
 use std::process::ExitCode;
 
+use episode::Call;
 use serde_json::{Map, Value, json};
-use store::{Snapshot, SqlAnswer, SqlCell};
+use store::{AttemptRecord, MessageRow, Snapshot, SqlAnswer, SqlCell};
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::exit::{CommandResult, Failure};
 use crate::options::episodes::SelectionArgs;
@@ -14,6 +17,11 @@ use crate::terminal;
 const ROWS: usize = 1000;
 /// Attempts whose messages take over a second to read.
 const ATTEMPTS_SLOW: usize = 1000;
+/// Calls whose messages are put together at once: a thread that is woken for each attempt takes
+/// longer than a small attempt does.
+const CALLS_AT_ONCE: usize = 256;
+/// Parts of so many calls that are put together while the next one is read.
+const WORKING_MAX: usize = 2;
 /// Characters of a cell that a table shows.
 const CELL_CHARS_MAX: usize = 80;
 
@@ -72,9 +80,39 @@ async fn add_messages(snapshot: &mut Snapshot, filter: &SelectionArgs) -> Result
             attempts.len()
         ));
     }
+
+    // One thread reads and writes; others put together what was said.
+    let mut working = VecDeque::new();
+    let (mut read, mut calls_read) = (Vec::new(), 0);
     for attempt in attempts {
-        let messages = viewer::messages(snapshot, &attempt).await.map_err(|e| Failure::of(&e))?;
-        snapshot.add_messages(messages)?;
+        let calls = snapshot.calls(&attempt).await?;
+        calls_read += calls.len();
+        read.push((attempt, calls));
+        if calls_read >= CALLS_AT_ONCE {
+            working.push_back(put_together(std::mem::take(&mut read)));
+            calls_read = 0;
+            add_first(snapshot, &mut working, WORKING_MAX).await?;
+        }
+    }
+    working.push_back(put_together(read));
+    add_first(snapshot, &mut working, 0).await
+}
+
+/// Puts together what was said in attempts, in another thread.
+fn put_together(read: Vec<(AttemptRecord, Vec<Call>)>) -> JoinHandle<Vec<MessageRow>> {
+    let of = |(attempt, calls): &(AttemptRecord, Vec<Call>)| viewer::messages_of(attempt, calls);
+    spawn_blocking(move || read.iter().flat_map(of).collect())
+}
+
+/// Adds the messages that were asked for first, until `left` parts are left.
+async fn add_first(
+    snapshot: &mut Snapshot,
+    working: &mut VecDeque<JoinHandle<Vec<MessageRow>>>,
+    left: usize,
+) -> Result<(), Failure> {
+    while working.len() > left {
+        let Some(first) = working.pop_front() else { break };
+        snapshot.add_messages(first.await.map_err(|error| Failure::of(&error))?)?;
     }
     Ok(())
 }
