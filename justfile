@@ -185,6 +185,10 @@ lake:
 growth *options:
     ROLLTAPE_BIN={{binary}} python3 benches/growth.py {{options}}
 
+# a recorder after a month of a million calls a day: `just month --days 30`
+month *options:
+    ROLLTAPE_BIN={{binary}} python3 benches/month.py {{options}}
+
 # how the code reads, in numbers
 measure *ARGS:
     tests/measure.py {{ARGS}}

@@ -153,6 +153,9 @@ impl From<store::OpenError> for Failure {
 
         match error {
             store::OpenError::Missing(_) => failure.hint(RECORDED_STORE),
+            store::OpenError::Away(..) => failure.hint(
+                "the keys of a bucket are read from the environment, such as AWS_ACCESS_KEY_ID",
+            ),
             store::OpenError::InUse(..) => {
                 failure.hint("stop that process, or record into another file with --store")
             }

@@ -190,6 +190,7 @@ fn main() -> ExitCode {
         Err(error) => return exit::Failure::from(error).report(),
     };
 
+    store::bring_segments_back_with(options::segments::bring_back);
     let result = runtime.block_on(async {
         match cli.command {
             Command::Serve(args) => serve::run(*args, cli.global.log_format).await,

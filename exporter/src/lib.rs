@@ -47,7 +47,7 @@
 //! - [`RewardOptions`], [`Advantage`], [`GroupSummary`], [`VersionFilter`], [`VersionMismatch`]:
 //!   what rewards and policy versions add or leave out; [`mean()`], [`std()`]: their formulas.
 //! - [`segments_at_hand()`], [`SegmentSource`]: segments of a folder or an object store;
-//!   [`put_segments()`]: the way there.
+//!   [`put_segments()`]: the way there; [`fetch_segment()`]: the way back.
 //! - [`schema()`], [`COLUMNS`], [`SCHEMA_VERSION`]: the contract with trainers.
 #![forbid(unsafe_code)]
 
@@ -109,7 +109,7 @@ pub use scoring::paths::{SampledSpan, ScorePath, StatedSampling, read_paths};
 pub use scoring::server::{Scored, ScoringServer, says};
 pub use scoring::sidecar::{ScoreSet, ScoredRow};
 pub use segments::put::{PutError, PutReport, put_segments};
-pub use segments::{FetchError, SegmentSource, segments_at_hand};
+pub use segments::{FetchError, SegmentSource, fetch_segment, segments_at_hand};
 pub use trainer_gaps::{TrainerGap, trainer_gaps};
 pub use weigh::SharedTokens;
 pub use weigh::model_filter::ModelFilter;

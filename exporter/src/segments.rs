@@ -77,13 +77,25 @@ pub async fn segments_at_hand(
             let mut at_hand = Vec::new();
             for entry in of_shard(remote.entries().await?, shard) {
                 if !entry.is_empty() {
-                    remote.fetch(&entry, cache).await?;
+                    remote.fetch(&entry, &SegmentFolder::at(cache)).await?;
                 }
                 at_hand.push(SegmentAtHand { entry, folder: cache.to_owned() });
             }
             Ok(at_hand)
         }
     }
+}
+
+/// Copies the file of a segment from a bucket to its folder, unless that has it.
+///
+/// # Errors
+/// [`FetchError`] when the bucket cannot be read, or has another file.
+pub async fn fetch_segment(
+    bucket: &Bucket,
+    entry: &CatalogEntry,
+    folder: &SegmentFolder,
+) -> Result<(), FetchError> {
+    RemoteFolder::open(bucket)?.fetch(entry, folder).await
 }
 
 /// The entries of a shard that none replaces: its share of the segments, and all that came late.

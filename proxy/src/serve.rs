@@ -124,7 +124,7 @@ async fn call(
     let arrival = Arrival { head: &head, body: &body, request, force: &force, started_at };
     let call = begin(proxy, arrival, tagged, permit).await?;
     // A recording answers the calls of a replay.
-    let asked = (arrival, path.as_str());
+    let asked = (arrival, path.as_str(), lineage.retry > 0);
     let call = match replay::answer(proxy.replaying(), call, &attempt, asked).await? {
         ReplayAnswer::Given(reply) => return Ok(reply),
         ReplayAnswer::Live(call) => *call,

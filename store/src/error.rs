@@ -56,6 +56,9 @@ pub enum OpenError {
     /// All connections that readers of this process share were in use for some seconds.
     #[error("all {1} connections of readers to `{0}` are in use; ask again")]
     Busy(String, usize),
+    /// The file of a segment is in a bucket that cannot be read: the file, and the bucket's URL.
+    #[error("`{0}` is away in {1}, and could not be brought back")]
+    Away(String, String, #[source] Box<dyn StdError + Send + Sync>),
     /// The database refused.
     #[error("cannot open the store at `{0}`")]
     Database(String, #[source] sqlx::Error),

@@ -80,6 +80,7 @@ pub use maintenance::segments::remove::{SegmentRemoval, remove_from_folder};
 pub use maintenance::segments::seal::{SealReport, seal};
 pub use maintenance::segments::{SealOptions, SegmentError};
 pub use snapshot::Snapshot;
+pub use snapshot::away::{BringBack, bring_segments_back_with};
 pub use snapshot::catalog::{CatalogEntry, CatalogError, EntryKind, SegmentFolder};
 pub use snapshot::portion::{Portion, Scope, WeighedPart};
 pub use snapshot::room::{Lending, Loan, NoRoom, ReadingRoom};

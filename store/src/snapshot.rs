@@ -2,7 +2,7 @@
 //!
 //! `calls` reads calls back whole, `summary` counts them, `rows` decodes rows. `condition` and
 //! `portion` say which attempts. `sealed` finds the calls of attempts that are in segments, whose
-//! folder and catalog are in `catalog`.
+//! folder and catalog are in `catalog`; `away` brings their files back from a bucket.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -24,6 +24,7 @@ use crate::snapshot::rows::{annotation_of, comment_of, episode_of, reward_of};
 use crate::snapshot::sealed::{CallsHolder, OpenSegments, StorePart};
 use crate::types::{AttemptRecord, Selection};
 
+pub(crate) mod away;
 pub(crate) mod calls;
 pub(crate) mod catalog;
 pub(crate) mod condition;

@@ -8,6 +8,7 @@ use kit::{Reply, Seen, Step, Upstream, World, exchange, post};
 use proxy::Config;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 const CHAT: &str = "v1/chat/completions";
 
@@ -50,6 +51,14 @@ fn script(seen: &Seen) -> Vec<Step> {
         Some("stream") => vec![
             Step::stream_head(),
             Step::chunk(event("Hi", None).as_bytes()),
+            Step::chunk(event(" you", Some("stop")).as_bytes()),
+            Step::chunk(b"data: [DONE]\n\n"),
+            Step::chunk(b""),
+        ],
+        Some("crawl") => vec![
+            Step::stream_head(),
+            Step::chunk(event("Hi", None).as_bytes()),
+            Step::Pause(Duration::from_millis(400)),
             Step::chunk(event(" you", Some("stop")).as_bytes()),
             Step::chunk(b"data: [DONE]\n\n"),
             Step::chunk(b""),
@@ -252,6 +261,40 @@ async fn a_restarted_recorder_goes_on_where_the_replay_was() {
         (state["replay"]["source"].as_str(), state["replay"]["given"].as_u64()),
         (Some("a/0"), Some(3))
     );
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_left_gets_its_reply_when_it_asks_again() {
+    let (folder, replies) = recorded(&[&["crawl"], &["slow"], &["go"]]).await;
+    let timed = Replay { keeps_time: true, ..replay(ReplayMode::Strict) };
+    let world = without_upstream(folder, Some(timed)).await;
+    for (words, recorded) in [(&["crawl"], &replies[0]), (&["slow"], &replies[1])] {
+        for _ in 0..2 {
+            let left = ask(&world, "b", words);
+            assert!(timeout(Duration::from_millis(100), left).await.is_err());
+        }
+        // The recorder notices in its own time that an agent has left.
+        let got = async {
+            loop {
+                let reply = ask(&world, "b", words).await;
+                if reply.status != 409 {
+                    return reply;
+                }
+            }
+        };
+        assert_eq!(timeout(Duration::from_secs(30), got).await.unwrap().body, recorded.body);
+        assert_eq!(ask(&world, "b", words).await.status, 409, "it has arrived");
+    }
+
+    let world = without_upstream(world.stop().await, Some(replay(ReplayMode::Strict))).await;
+    assert_eq!(ask(&world, "b", &["go"]).await.body, replies[2].body);
+    assert_eq!(ask(&world, "b", &["go"]).await.status, 409);
+    let headers = [("x-stainless-retry-count", "1"), ("content-type", "application/json")];
+    let body = chat(&["go"]);
+    let target = ("POST", format!("/e/b/{CHAT}"));
+    let again = exchange(world.data, (target.0, &target.1), &headers, body.as_bytes()).await;
+    assert_eq!(again.body, replies[2].body, "the client says that it asks again");
     world.stop().await;
 }
 

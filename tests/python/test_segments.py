@@ -368,7 +368,7 @@ def test_a_bucket_gets_what_is_sealed_and_loses_what_is_removed(store, tmp_path,
     assert told["bucket"]["files"] == GROUPS and told["bucket"]["entries"] == GROUPS
     assert in_bucket(bucket, "lab/sealed") == in_folder(folder)
     nothing = seal(store, *to)["bucket"]
-    assert nothing == {"files": 0, "bytes": 0, "entries": 0, "deleted": 0}
+    assert nothing == {"files": 0, "bytes": 0, "entries": 0, "deleted": 0, "left": 0}
 
     # What a kill left: a file without its entry, and half of the files.
     names = sorted(in_bucket(bucket, "lab/sealed"))
@@ -386,6 +386,42 @@ def test_a_bucket_gets_what_is_sealed_and_loses_what_is_removed(store, tmp_path,
     whole = rows(export(tmp_path / "folder", "--segments", folder))
     assert rows(export(tmp_path / "bucket", "--segments", url)) == whole
     assert not any(row.startswith("g5-1/") for row in whole)
+
+
+def test_a_folder_keeps_what_fits_and_brings_back_what_is_read(store, tmp_path, bucket, monkeypatch):
+    folder, url = tmp_path / "segments", "s3://runs/lab/away"
+    everything = rows(export(tmp_path / "before", "--store", store))
+    tree = read(store, "show", "g5-1")
+    told = seal(store, "--segment-size", "1", "--segments-bucket", url, "--segments-keep", "0")
+    assert told["bucket"]["left"] == GROUPS and not list(folder.glob("*.db"))
+    assert read(store, "episodes") and not list(folder.glob("*.db"))
+
+    # One episode brings one segment, an export all.
+    assert read(store, "show", "g5-1") == tree and len(list(folder.glob("*.db"))) == 1
+    assert rows(export(tmp_path / "after", "--store", store)) == everything
+    size = sum(file.stat().st_size for file in folder.glob("*.db"))
+    keep = ("--segments-bucket", url, "--segments-keep", str(size // 2))
+    assert 0 < seal(store, *keep)["bucket"]["left"] < GROUPS
+    assert sum(file.stat().st_size for file in folder.glob("*.db")) <= size // 2
+    read(store, "prune", "--episode", "g5-1")
+    assert seal(store, *keep)["bucket"]["deleted"] == 1
+    assert "nothing is broken" in read(store, "verify")
+    left = {row for row in everything if not row.startswith("g5-1/")}
+    assert set(rows(export(tmp_path / "folder", "--segments", folder))) == left
+
+    # Another bucket gets what only the first one has.
+    seal(store, "--segments-bucket", url, "--segments-keep", "0")
+    other = "s3://runs/lab/elsewhere"
+    assert seal(store, "--segments-bucket", other)["bucket"]["files"] == GROUPS
+    assert in_bucket(bucket, "lab/elsewhere").items() <= in_folder(folder).items()
+
+    seal(store, "--segments-bucket", other, "--segments-keep", "0")
+    for name in in_bucket(bucket, "lab/elsewhere"):
+        if name.endswith(".db"):
+            bucket.delete_object(Bucket="runs", Key=f"lab/elsewhere/{name}")
+    refused = harness.command("show", "g4-1", "--store", store, folder=tmp_path)
+    assert refused.returncode == 1 and other in refused.stderr, refused.stderr
+    assert "could not be brought back" in refused.stderr
 
 
 def test_a_bucket_is_whole_after_each_kill(store, tmp_path, bucket):
@@ -432,7 +468,7 @@ def test_a_bucket_takes_neither_damage_nor_another_folder(store, tmp_path, bucke
 def test_what_is_finished_leaves_the_store_while_it_records(tmp_path, bucket):
     folder = tmp_path / "segments"
     options = ("--model", harness.MODEL, "--segments", folder, "--seal-after", "1s")
-    options += ("--segments-bucket", "s3://runs/served")
+    options += ("--segments-bucket", "s3://runs/served", "--segments-keep", "0")
     with harness.serve(tmp_path, *options) as proxy:
         for number in range(3):
             talk(proxy, f"early-{number}", ["Begin.", "Go on."])
@@ -446,7 +482,8 @@ def test_what_is_finished_leaves_the_store_while_it_records(tmp_path, bucket):
             number += 1
         control.reward(proxy, "early-1", 0.75)
         shown = proxy.command("show", "early-1")
-    assert in_bucket(bucket, "served").items() <= in_folder(folder).items()
+    there = in_bucket(bucket, "served")
+    assert {name for name in in_folder(folder) if name != "bucket.json"} <= set(there)
     assert list(folder.glob("*.db")) and "0.75" in shown
     listed = [json.loads(line) for line in read(proxy.store, "episodes", "--json").splitlines()]
     assert len(listed) == number and all(episode["calls"] == 2 for episode in listed)

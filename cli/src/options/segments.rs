@@ -1,10 +1,12 @@
 //! Segments as what a command reads.
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use exporter::{Bucket, FetchError, SegmentSource, Shard, segments_at_hand};
-use store::{GatheredStore, Location, SegmentFolder};
+use exporter::{Bucket, FetchError, SegmentSource, Shard, fetch_segment, segments_at_hand};
+use store::{CatalogEntry, GatheredStore, Location, SegmentFolder};
 use tempfile::TempDir;
+use tokio::runtime::Handle;
 
 use super::store::StoreArgs;
 use crate::exit::Failure;
@@ -106,6 +108,16 @@ pub(crate) fn bucket(url: &str) -> Bucket {
         Some((name.to_ascii_lowercase(), value.into_string().ok()?))
     });
     Bucket { url: url.to_owned(), options: options.collect() }
+}
+
+/// Brings a segment back from its bucket, on a thread for work that blocks.
+pub(crate) fn bring_back(
+    url: &str,
+    entry: &CatalogEntry,
+    folder: &SegmentFolder,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    tracing::info!(segment = entry.file, from = url, "a segment is brought back");
+    Ok(Handle::current().block_on(fetch_segment(&bucket(url), entry, folder))?)
 }
 
 fn is_bucket_variable(name: &str) -> bool {

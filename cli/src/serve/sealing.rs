@@ -9,6 +9,7 @@ use store::{Location, SealOptions, SealReport, SegmentError, SegmentFolder};
 use tokio::task::JoinHandle;
 
 use crate::exit::Failure;
+use crate::options::engine::bytes;
 use crate::options::parse::bucket_url;
 use crate::time::{duration, now};
 use crate::upkeep::seal::{GROUP_WAIT_US, SEGMENT_BYTES, put};
@@ -31,6 +32,12 @@ pub(super) struct SealingArgs {
     #[arg(long, value_name = "URL", value_parser = bucket_url, requires = "segments")]
     #[arg(env = "ROLLTAPE_SEGMENTS_BUCKET")]
     segments_bucket: Option<String>,
+    /// Keep only so many bytes of segments in the folder
+    ///
+    /// The oldest leave it once the bucket has them. They are brought back when they are read.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, requires = "segments_bucket")]
+    #[arg(env = "ROLLTAPE_SEGMENTS_KEEP")]
+    segments_keep: Option<u64>,
     /// Time after which a finished episode is sealed
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5m")]
     #[arg(env = "ROLLTAPE_SEAL_AFTER")]
@@ -42,13 +49,14 @@ impl SealingArgs {
     pub(super) fn start(self, store: Location) -> Option<JoinHandle<()>> {
         let folder = self.segments?;
         let (after, bucket) = (self.seal_after, self.segments_bucket);
+        let keep = self.segments_keep;
         let every = Duration::from_micros(after.max(0).unsigned_abs());
         Some(tokio::spawn(async move {
             loop {
                 tokio::time::sleep(every.clamp(Duration::from_secs(1), LOOK_EVERY_MAX)).await;
                 log(store::seal(&store, &options(folder.clone(), after)).await);
                 if let Some(url) = &bucket {
-                    log_put(put(SegmentFolder::at(&folder), url).await);
+                    log_put(put(SegmentFolder::at(&folder), url, keep).await);
                 }
             }
         }))
@@ -86,8 +94,8 @@ fn log(sealed: Result<SealReport, SegmentError>) {
 fn log_put(put: Result<PutReport, Failure>) {
     match put {
         Ok(put) if put != PutReport::default() => {
-            let PutReport { files, bytes, deleted, .. } = put;
-            tracing::info!(files, bytes, deleted, "segments were put into the bucket");
+            let PutReport { files, bytes, deleted, left, .. } = put;
+            tracing::info!(files, bytes, deleted, left, "segments were put into the bucket");
         }
         Ok(_) => {}
         Err(error) => tracing::warn!(%error, "segments were not put into the bucket"),

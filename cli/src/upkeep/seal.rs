@@ -37,6 +37,11 @@ pub(crate) struct Args {
     /// It gets what it lacks of the folder, and loses what prune replaced.
     #[arg(long, value_name = "URL", value_parser = bucket_url)]
     segments_bucket: Option<String>,
+    /// Keep only so many bytes of segments in the folder
+    ///
+    /// The oldest leave it once the bucket has them. Commands that read one bring it back.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, requires = "segments_bucket")]
+    segments_keep: Option<u64>,
     /// Only episodes finished this long ago
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5m")]
     finished_for: Micros,
@@ -72,7 +77,7 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     };
     let report = store::seal(&args.store.location, &options).await.map_err(failure)?;
     let put = match &args.segments_bucket {
-        Some(url) => Some(put(SegmentFolder::at(options.folder), url).await?),
+        Some(url) => Some(put(SegmentFolder::at(options.folder), url, args.segments_keep).await?),
         None => None,
     };
 
@@ -86,9 +91,13 @@ pub(crate) async fn run(args: Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Brings a bucket to what the folder has.
-pub(crate) async fn put(folder: SegmentFolder, url: &str) -> Result<PutReport, Failure> {
-    put_segments(&folder, &bucket(url)).await.map_err(|error| {
+/// Brings a bucket to what the folder has, which keeps so many bytes.
+pub(crate) async fn put(
+    folder: SegmentFolder,
+    url: &str,
+    keep: Option<u64>,
+) -> Result<PutReport, Failure> {
+    put_segments(&folder, &bucket(url), keep).await.map_err(|error| {
         let hint = match error {
             PutError::OtherFolder(..) => "give a place of its own to each folder",
             _ => "the segments are in their folder; the next sealing goes on",
@@ -150,6 +159,9 @@ fn print_put(put: &PutReport) -> Result<(), Failure> {
     if put.deleted > 0 {
         print::line(&format!("deleted there: {}", print::count(put.deleted, "file")))?;
     }
+    if put.left > 0 {
+        print::line(&format!("left the folder: {}", print::count(put.left, "file")))?;
+    }
     Ok(())
 }
 
@@ -170,6 +182,7 @@ fn report_json(report: &SealReport, put: Option<PutReport>) -> serde_json::Value
             "bytes": put.bytes,
             "entries": put.entries,
             "deleted": put.deleted,
+            "left": put.left,
         });
     }
     told

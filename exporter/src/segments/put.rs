@@ -3,6 +3,7 @@
 //! 1. Files that the bucket lacks are uploaded, each compared with its entry on the way.
 //! 2. Their entries follow, in the order of their numbers: readers take the files that entries name.
 //! 3. Files that a removal replaced are deleted.
+//! 4. Files that the folder need not keep leave it.
 //!
 //! Each step may be the last of a process. The next one looks at what is there, and goes on.
 
@@ -14,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use object_store::{ObjectStoreExt, PutPayload};
-use store::{CatalogEntry, CatalogError, SegmentFolder};
+use store::{CatalogEntry, CatalogError, OpenError, SegmentFolder};
 use thiserror::Error;
 
 use super::FetchError;
@@ -31,8 +32,10 @@ pub struct PutReport {
     pub bytes: u64,
     /// Entries that were added to the catalog.
     pub entries: u64,
-    /// Files that were deleted, since others replace them.
+    /// Files that were deleted there, since others replace them.
     pub deleted: u64,
+    /// Files that left the folder.
+    pub left: u64,
 }
 
 /// The reasons for which segments were not put into a bucket. What is in its catalog is whole.
@@ -41,6 +44,9 @@ pub enum PutError {
     /// The bucket, or its catalog, could not be used.
     #[error(transparent)]
     Bucket(#[from] FetchError),
+    /// A file that left the folder could not be brought back.
+    #[error(transparent)]
+    Away(#[from] OpenError),
     /// The folder could not be read, or a file is not what was sealed.
     #[error(transparent)]
     Folder(#[from] CatalogError),
@@ -49,14 +55,19 @@ pub enum PutError {
     OtherFolder(String, u64),
 }
 
-/// Brings a bucket to what a folder of segments has.
+/// Brings a bucket to what a folder of segments has. With `keep`, the folder keeps files of
+/// attempts of so many bytes, those that came last.
 ///
-/// A folder has one bucket, or several. A bucket has one folder.
+/// A folder has one bucket, or several, the last of which has what left it. A bucket has one folder.
 ///
 /// # Errors
 /// [`PutError`] when the folder cannot be read or the bucket not written. Called again, it goes on
 /// where it ended.
-pub async fn put_segments(folder: &SegmentFolder, bucket: &Bucket) -> Result<PutReport, PutError> {
+pub async fn put_segments(
+    folder: &SegmentFolder,
+    bucket: &Bucket,
+    keep: Option<u64>,
+) -> Result<PutReport, PutError> {
     let remote = RemoteFolder::open(bucket)?;
     let mut report = PutReport::default();
 
@@ -88,6 +99,9 @@ pub async fn put_segments(folder: &SegmentFolder, bucket: &Bucket) -> Result<Put
         remote.objects.remove(&entry.file).await.map_err(remote.error(&entry.file))?;
         report.deleted += 1;
     }
+    if let Some(bytes_max) = keep {
+        report.left = folder.keep_newest(&live, &bucket.url, bytes_max)?;
+    }
     Ok(report)
 }
 
@@ -111,8 +125,9 @@ async fn upload(
     folder: &SegmentFolder,
     entry: &CatalogEntry,
 ) -> Result<(), PutError> {
+    let path = folder.at_hand(entry).await?;
     let mut upload = remote.objects.begin(&entry.file).await.map_err(remote.error(&entry.file))?;
-    match send(&mut upload, remote, &folder.file(entry), entry).await {
+    match send(&mut upload, remote, &path, entry).await {
         Ok(()) => Ok(upload.publish().await.map_err(remote.error(&entry.file))?),
         Err(error) => {
             upload.discard().await;

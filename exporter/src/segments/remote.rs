@@ -1,13 +1,12 @@
 //! A catalog and its segments in an object store.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
 use store::{CatalogEntry, CatalogError, SegmentFolder};
-use tempfile::NamedTempFile;
 
 use super::FetchError;
 use crate::options::destination::Bucket;
@@ -77,14 +76,18 @@ impl RemoteFolder {
 
     /// Copies the file of an entry to a folder, unless that has it. The copy is compared with the
     /// entry before it gets its name.
-    pub(super) async fn fetch(&self, entry: &CatalogEntry, to: &Path) -> Result<(), FetchError> {
-        let cached = to.join(&entry.file);
+    pub(super) async fn fetch(
+        &self,
+        entry: &CatalogEntry,
+        to: &SegmentFolder,
+    ) -> Result<(), FetchError> {
+        let cached = to.file(entry);
         if cached.metadata().is_ok_and(|file| file.len() == entry.bytes) {
             return Ok(());
         }
-        let cache_error = |error| FetchError::Cache(to.to_owned(), error);
-        std::fs::create_dir_all(to).map_err(cache_error)?;
-        let mut file = NamedTempFile::new_in(to).map_err(cache_error)?;
+        let cache_error = |error| FetchError::Cache(to.path().to_owned(), error);
+        std::fs::create_dir_all(to.path()).map_err(cache_error)?;
+        let mut file = to.making()?;
         let from = self.at(&entry.file)?;
         let mut at = 0;
         while at < entry.bytes {

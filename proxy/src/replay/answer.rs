@@ -1,5 +1,7 @@
 //! The walk of a call that a recording may answer.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use episode::{AttemptId, Body, Call, CallEnd, Outcome, ReplyHead, Route};
 use http::body::ReplyBody;
@@ -15,7 +17,7 @@ use tokio::time::Instant;
 use wire::{ReplyKind, Splitter};
 
 use super::body::{Pauses, Pieces, ReplayedBody};
-use super::deck::{Deck, DeckRequest, Match};
+use super::deck::{Deck, DeckRequest, Match, ReplyOnItsWay};
 use super::decks::Decks;
 use super::told;
 use crate::bounds::GIVEN_COPIES;
@@ -49,16 +51,16 @@ pub(crate) async fn answer(
     services: ReplayServices<'_>,
     mut call: OpenCall,
     attempt: &AttemptId,
-    (arrival, path): (Arrival<'_>, &str),
+    (arrival, path, is_retry): (Arrival<'_>, &str, bool),
 ) -> Result<ReplayAnswer, CallError> {
     let Some(deck) = services.decks.of(attempt) else { return live(services, call).await };
     let method = arrival.head.method.as_str();
     let path = redacted(path);
-    let request = DeckRequest { method, path: &path, body: &arrival.body.decoded };
+    let request = DeckRequest { method, path: &path, body: &arrival.body.decoded, is_retry };
     match find(services, &deck, (&mut call, attempt), request).await {
-        Ok(Some(recorded)) => {
+        Ok(Some((recorded, on_its_way))) => {
             let keeps_time = deck.replay.keeps_time;
-            give(call, recorded, keeps_time).await.map(ReplayAnswer::Given)
+            give(call, (recorded, on_its_way), keeps_time).await.map(ReplayAnswer::Given)
         }
         Ok(None) => live(services, call).await,
         // The agent may send it again.
@@ -84,10 +86,10 @@ async fn live(services: ReplayServices<'_>, call: OpenCall) -> Result<ReplayAnsw
 /// The recorded call that answers a request; `None` if the request goes to the upstream.
 async fn find(
     services: ReplayServices<'_>,
-    deck: &Deck,
+    deck: &Arc<Deck>,
     (call, attempt): (&mut OpenCall, &AttemptId),
     request: DeckRequest<'_>,
-) -> Result<Option<Call>, CallError> {
+) -> Result<Option<(Call, ReplyOnItsWay)>, CallError> {
     let (read_back, until) = (services.read_back, ReadBack::until());
     let mut snapshot = read_back.open_beside(until).await.map_err(unread)?;
     let calls = deck.load(&mut snapshot, attempt, read_back.lease()).await?;
@@ -111,18 +113,20 @@ async fn find(
         // Its own memory, before that of its reader is given back.
         hold_given(call, &recorded, until).await.map(|()| recorded)
     };
+    let on_its_way = is_given.then(|| deck.send_off(found.id));
     let recorded = match read.await {
         Ok(recorded) => recorded,
         Err(error) => {
-            if is_given {
+            if let Some(reply) = on_its_way {
+                reply.arrived();
                 deck.put_back(found.id);
             }
             return Err(error);
         }
     };
-    match is_given {
-        true => Ok(Some(recorded)),
-        false => {
+    match on_its_way {
+        Some(reply) => Ok(Some((recorded, reply))),
+        None => {
             let nearest = (found.number, &recorded);
             Err(CallError::Replayed(told::differs(source, nearest, request.body, &deck.rules)))
         }
@@ -153,7 +157,7 @@ async fn hold_given(call: &mut OpenCall, given: &Call, until: Instant) -> Result
 /// The recorded reply, as its agent received it.
 async fn give(
     mut call: OpenCall,
-    recorded: Call,
+    (recorded, on_its_way): (Call, ReplyOnItsWay),
     keeps_time: bool,
 ) -> Result<Response<ReplyBody>, CallError> {
     let Call { begun, ended } = recorded;
@@ -173,11 +177,13 @@ async fn give(
     call.recording().set_status(head.status.as_u16());
     call.recording().give_again(ended);
     if kind == ReplyKind::Document && !is_cut {
-        return give_whole(call, head, reply, pauses).await;
+        let given = give_whole(call, head, reply, pauses).await;
+        on_its_way.arrived();
+        return given;
     }
     let pieces = Pieces { bytes: pieces_of(reply, kind), pauses, is_broken: is_cut };
     let pulse = call.recording().pulse();
-    let body = ReplayedBody::new(call, pieces).boxed_unsync();
+    let body = ReplayedBody::new(call, pieces, on_its_way).boxed_unsync();
     let body = match pulse {
         Some(pulse) => pulse.within(body),
         None => body,

@@ -13,6 +13,7 @@ use hyper::body::{Body, Frame};
 use store::CommitError;
 use tokio::time::Sleep;
 
+use super::deck::ReplyOnItsWay;
 use crate::error::CallError;
 use crate::record::open_call::{Commit, OpenCall};
 
@@ -57,6 +58,8 @@ pub(super) struct ReplayedBody {
     is_broken: bool,
     pause: Option<Pin<Box<Sleep>>>,
     state: SendState,
+    /// There until the last piece is sent.
+    on_its_way: Option<ReplyOnItsWay>,
 }
 
 enum SendState {
@@ -70,7 +73,7 @@ enum SendState {
 }
 
 impl ReplayedBody {
-    pub(super) fn new(call: OpenCall, pieces: Pieces) -> Self {
+    pub(super) fn new(call: OpenCall, pieces: Pieces, on_its_way: ReplyOnItsWay) -> Self {
         let Pieces { bytes, pauses, is_broken } = pieces;
         let pause = pauses.map(|pauses| Box::pin(tokio::time::sleep(pauses.before_first)));
         Self {
@@ -80,6 +83,7 @@ impl ReplayedBody {
             is_broken,
             pause,
             state: SendState::Sending(Box::new(call)),
+            on_its_way: Some(on_its_way),
         }
     }
 
@@ -145,6 +149,7 @@ impl Body for ReplayedBody {
                     let committed = done.unwrap_or(Err(CommitError::Stopped));
                     let is_recorded = committed.is_ok();
                     self.after(committed);
+                    self.on_its_way.take().map_or((), ReplyOnItsWay::arrived);
                     if is_recorded && !piece.is_empty() {
                         return Poll::Ready(Some(Ok(Frame::data(piece))));
                     }

@@ -1,8 +1,8 @@
 //! The calls of a recorded attempt, and which of them answers a request.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use episode::{AttemptId, Call, CallId, Outcome, Replay, ReplayMode};
+use episode::{AttemptId, Call, CallEnd, CallId, Outcome, Replay, ReplayMode};
 use http::memory::MemoryLease;
 use store::{Selection, Snapshot, SnapshotError};
 use tokio::sync::OnceCell;
@@ -17,10 +17,24 @@ pub(crate) struct Deck {
     pub(crate) replay: Replay,
     pub(super) rules: IgnoreRules,
     calls: OnceCell<LoadedDeck>,
-    given: Mutex<Vec<CallId>>,
+    given: Mutex<GivenCalls>,
     /// The words on the first call that the recording does not answer.
     refused: Mutex<Option<String>>,
 }
+
+/// The recorded calls that have answered.
+#[derive(Debug, Default)]
+struct GivenCalls {
+    /// All of them, in the order in which they did.
+    all: Vec<CallId>,
+    /// Those whose agent left before it had the reply.
+    unread: Vec<CallId>,
+}
+
+/// A reply that is given again. If it is dropped before its agent has it, an equal request gets it
+/// once more.
+#[derive(Debug)]
+pub(super) struct ReplyOnItsWay(Option<(Arc<Deck>, CallId)>);
 
 /// The calls of a recording, and the memory that they take.
 #[derive(Debug)]
@@ -50,6 +64,8 @@ pub(super) struct DeckRequest<'a> {
     pub(super) method: &'a str,
     pub(super) path: &'a str,
     pub(super) body: &'a [u8],
+    /// True if the client says that it sends the request again.
+    pub(super) is_retry: bool,
 }
 
 /// The recorded call for a request.
@@ -106,6 +122,7 @@ impl Deck {
                 return Err(CallError::Replayed(told));
             }
             let calls = deck_of(&recorded, &self.rules);
+            let cut = cut_replies(&recorded);
             // A reader that holds memory and waits for more may wait for itself.
             drop(recorded);
             snapshot.give_back();
@@ -121,8 +138,7 @@ impl Deck {
 
             // This process may have been restarted since.
             let own = calls_of(snapshot, attempt).await?;
-            let given = own.iter().filter_map(|call| call.ended.as_ref()?.replayed);
-            lock(&self.given).extend(given);
+            lock(&self.given).add_recorded(&own, &cut);
             drop(own);
             snapshot.give_back();
             Ok(LoadedDeck { calls, _memory: memory })
@@ -136,14 +152,19 @@ impl Deck {
         let mut given = lock(&self.given);
         let found = self.find(calls, request, &print, &given);
         if let Match::Given(call) = &found {
-            given.push(call.id);
+            given.take(call.id);
         }
         found
     }
 
+    /// Watches over a reply until its agent has it.
+    pub(super) fn send_off(self: &Arc<Self>, id: CallId) -> ReplyOnItsWay {
+        ReplyOnItsWay(Some((Arc::clone(self), id)))
+    }
+
     /// Takes back that a recorded call answers: its reply could not be read.
     pub(super) fn put_back(&self, id: CallId) {
-        lock(&self.given).retain(|given| *given != id);
+        lock(&self.given).all.retain(|given| *given != id);
     }
 
     fn find<'a>(
@@ -151,15 +172,23 @@ impl Deck {
         calls: &'a [DeckCall],
         request: DeckRequest<'_>,
         print: &RequestPrint,
-        given: &[CallId],
+        given: &GivenCalls,
     ) -> Match<'a> {
         let is_alike =
             |call: &&DeckCall| call.method == request.method && call.path == request.path;
-        let is_left = |call: &&DeckCall| !given.contains(&call.id);
+        let is_left = |call: &&DeckCall| !given.all.contains(&call.id);
         let is_within = |call: &&DeckCall| self.is_within(call);
         let alike = || calls.iter().filter(is_alike);
         let equal = || alike().filter(|call| call.print == *print);
         if let Some(call) = equal().filter(is_within).find(is_left) {
+            return Match::Given(call);
+        }
+
+        // Its agent may not have had the reply.
+        let may_lack = |call: &&DeckCall| request.is_retry || given.unread.contains(&call.id);
+        let answered =
+            equal().filter(may_lack).filter_map(|call| Some((given.place(call.id)?, call)));
+        if let Some((_, call)) = answered.max_by_key(|(place, _)| *place) {
             return Match::Given(call);
         }
 
@@ -201,10 +230,58 @@ impl Deck {
         ReplayState {
             replay: self.replay.clone(),
             calls: calls.iter().filter(|call| self.is_within(call)).count(),
-            given: lock(&self.given).len(),
+            given: lock(&self.given).all.len(),
             refused: lock(&self.refused).clone(),
         }
     }
+}
+
+impl GivenCalls {
+    /// Notes that a call answers, perhaps not for the first time.
+    fn take(&mut self, id: CallId) {
+        for list in [&mut self.all, &mut self.unread] {
+            list.retain(|given| *given != id);
+        }
+        self.all.push(id);
+    }
+
+    /// The place of a call in the order in which they answered.
+    fn place(&self, id: CallId) -> Option<usize> {
+        self.all.iter().position(|given| *given == id)
+    }
+
+    /// Adds what has answered calls of an attempt. The replies of `cut` never come to their end.
+    fn add_recorded(&mut self, own: &[Call], cut: &[CallId]) {
+        for ended in own.iter().filter_map(|call| call.ended.as_ref()) {
+            let Some(id) = ended.replayed else { continue };
+            self.take(id);
+            if ended.outcome == Outcome::ClientGone && !cut.contains(&id) {
+                self.unread.push(id);
+            }
+        }
+    }
+}
+
+impl ReplyOnItsWay {
+    /// Notes that the agent has the reply.
+    pub(super) fn arrived(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for ReplyOnItsWay {
+    fn drop(&mut self) {
+        if let Some((deck, id)) = self.0.take() {
+            lock(&deck.given).unread.push(id);
+        }
+    }
+}
+
+/// The calls whose agent left, or whose transfer broke off.
+fn cut_replies(calls: &[Call]) -> Vec<CallId> {
+    let ended = calls.iter().filter_map(|call| call.ended.as_ref());
+    let is_cut = |ended: &&CallEnd| ended.outcome != Outcome::Complete;
+    ended.filter(is_cut).map(|ended| ended.call_id).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -311,7 +388,8 @@ mod tests {
     /// The number of the call that answers, or a word for why none does.
     fn taken(deck: &Deck, calls: &[DeckCall], path: &str, body: &str) -> String {
         let method = if body.is_empty() { "GET" } else { "POST" };
-        match deck.take(calls, DeckRequest { method, path, body: body.as_bytes() }) {
+        let is_retry = false;
+        match deck.take(calls, DeckRequest { method, path, body: body.as_bytes(), is_retry }) {
             Match::Given(call) => call.number.to_string(),
             Match::Live => "live".to_owned(),
             Match::Differs(call) => format!("differs {}", call.number),
@@ -334,6 +412,34 @@ mod tests {
         assert_eq!(chat(&["a", "b"]), "4");
         assert_eq!(chat(&["a", "b", "d"]), "over");
         assert_eq!(taken(&deck, &calls, "/v1/embeddings", "{}"), "over");
+    }
+
+    #[test]
+    fn a_reply_that_did_not_arrive_is_given_again() {
+        let (calls, deck) = (recorded(), Arc::new(deck(Some(2), ReplayMode::Strict)));
+        let chat = |messages: &[&str]| taken(&deck, &calls, CHAT, &chat(messages));
+        assert_eq!([chat(&["a"]), chat(&["a"]), chat(&["a", "b"])], ["2", "3", "4"]);
+        drop(deck.send_off(calls[2].id));
+        assert_eq!(chat(&["a"]), "3", "the branch is behind its turns");
+        assert_eq!(chat(&["a"]), "live", "it has arrived now");
+        deck.send_off(calls[2].id).arrived();
+        assert_eq!((chat(&["a"]), deck.state().given), ("live".to_owned(), 3));
+    }
+
+    #[test]
+    fn a_client_that_says_that_it_asks_again_gets_the_reply() {
+        let (calls, deck) = (recorded(), deck(Some(2), ReplayMode::Strict));
+        let ask = |messages: &[&str], is_retry| {
+            let body = chat(messages);
+            let body = body.as_bytes();
+            match deck.take(&calls, DeckRequest { method: "POST", path: CHAT, body, is_retry }) {
+                Match::Given(call) => call.number,
+                _ => 0,
+            }
+        };
+        assert_eq!([ask(&["a"], false), ask(&["a"], true)], [2, 3], "a retry was recorded");
+        assert_eq!([ask(&["a"], true), ask(&["a"], true), ask(&["a"], false)], [3, 3, 0]);
+        assert_eq!(ask(&["a", "b", "c"], true), 0, "a later turn was not answered");
     }
 
     #[test]

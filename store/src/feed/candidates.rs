@@ -42,13 +42,14 @@ pub(crate) const OPEN_GROUPS: &str = "SELECT u.group_id FROM unsettled u WHERE u
         AND g.members >= $7 \
     UNION SELECT g.group_id FROM gathering g WHERE g.consumer = $1 AND g.since <= $8";
 
-/// Attempts that were closed while calls of theirs were under way, in the order of closing.
+/// Attempts that were closed while calls of theirs were under way, in the order of closing. They are
+/// few: without the sum SQLite would go through all attempts in the order of an index.
 const WAITING: &str = "SELECT w.episode_key, e.closed_at, \
     (SELECT max(c.ended_at) FROM call c WHERE c.episode_key = w.episode_key) AS last, \
     EXISTS (SELECT 1 FROM call c \
         WHERE c.episode_key = w.episode_key AND c.outcome IS NULL) AS open \
     FROM waiting w JOIN episode e ON e.episode_key = w.episode_key \
-    ORDER BY e.closed_at, w.episode_key";
+    ORDER BY e.closed_at + 0, w.episode_key";
 
 /// The part of a statement that selects the attempts a reader may be handed.
 pub(crate) struct CandidateQuery<'a> {
@@ -204,5 +205,22 @@ impl Snapshot {
             keys.extend(bound.scalars::<i64>(self.connection()).await?);
         }
         Ok(keys)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::site::Site;
+
+    #[tokio::test]
+    async fn a_poll_reads_no_more_attempts_than_wait() {
+        let site = Site::file();
+        let (store, writer) = site.open().await;
+        drop(store);
+        writer.finish().await;
+        let plan = query(WAITING).plan(site.snapshot().await.connection()).await;
+        let by_key = "SEARCH e USING INTEGER PRIMARY KEY";
+        assert!(plan.contains("SCAN w") && plan.contains(by_key), "{plan}");
     }
 }

@@ -11,6 +11,7 @@
 //! - `plan`: the attempts of the next segments; `seal`: the steps from a store to a segment.
 //! - `late`: what came late. `files`: the files that a store knows.
 //! - `remove`: segments without attempts that were in them; `forget`: what a store does for that.
+//! - `keep`: files that leave the folder, since a bucket has them.
 //! - `gather`: a store that knows the attempts of segments, made of nothing but these.
 
 use std::io;
@@ -26,6 +27,7 @@ use crate::snapshot::catalog::CatalogError;
 mod files;
 pub(crate) mod forget;
 pub(crate) mod gather;
+mod keep;
 mod late;
 mod lock;
 mod plan;

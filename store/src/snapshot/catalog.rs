@@ -21,6 +21,8 @@ const ENTRY_FORMAT: u64 = 1;
 const REPLACING_FORMAT: u64 = 2;
 /// The beginning of the name of a file that has no other yet.
 const UNNAMED: &str = ".segment-";
+/// The file that says in which bucket the files are that left the folder.
+const BUCKET: &str = "bucket.json";
 /// Digits of the number that names begin with.
 const NUMBER_DIGITS: usize = 10;
 /// Age of a file without an entry from which on its maker is taken for dead, unless it holds its
@@ -199,6 +201,35 @@ impl SegmentFolder {
         Ok(entries)
     }
 
+    /// The URL of the bucket that has the files that left the folder, if any may have left.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when the file that says so cannot be read.
+    pub fn bucket(&self) -> Result<Option<String>, CatalogError> {
+        let path = self.0.join(BUCKET);
+        let bytes = match std::fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read.map_err(CatalogError::io(&path))?,
+        };
+        let document: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        match document["url"].as_str() {
+            Some(url) => Ok(Some(url.to_owned())),
+            None => Err(CatalogError::Entry { path, why: "it names no `url`".to_owned() }),
+        }
+    }
+
+    /// Says in which bucket the files are that leave the folder from now on, and those that left.
+    pub(crate) fn set_bucket(&self, url: &str) -> Result<(), CatalogError> {
+        let path = self.0.join(BUCKET);
+        let written = NamedTempFile::new_in(&self.0).and_then(|mut file| {
+            file.write_all(json!({ "url": url }).to_string().as_bytes())?;
+            file.as_file().sync_all()?;
+            file.persist(&path).map_err(|error| error.error)
+        });
+        written.map_err(CatalogError::io(&path))?;
+        self.sync(&self.0)
+    }
+
     /// Those entries that none replaces. Nothing may be left of their files.
     pub fn live(entries: &[CatalogEntry]) -> Vec<&CatalogEntry> {
         let replaced: BTreeSet<u64> = entries.iter().filter_map(|entry| entry.replaces).collect();
@@ -236,7 +267,10 @@ impl SegmentFolder {
 
     /// A file of the folder that is being made. Its lock tells it from one whose maker died, and
     /// is to be held until it has an entry.
-    pub(crate) fn making(&self) -> Result<NamedTempFile, CatalogError> {
+    ///
+    /// # Errors
+    /// [`CatalogError`] when it cannot be made.
+    pub fn making(&self) -> Result<NamedTempFile, CatalogError> {
         let mut named = tempfile::Builder::new();
         let file = named.prefix(UNNAMED).suffix(".tmp").tempfile_in(&self.0);
         let file = file.map_err(CatalogError::io(&self.0))?;

@@ -73,10 +73,11 @@ impl StorePart {
 
     /// A segment whose file is not removed while it is read.
     async fn of_segment(path: &Path, is_local: bool) -> Result<Self, OpenError> {
-        // Locked first: a file that is removed meanwhile is missed below.
-        let lock = File::open(path).ok().filter(|file| file.try_lock_shared().is_ok());
+        // Locked first: a file that is removed meanwhile is missed below, or brought back.
+        let lock = || File::open(path).ok().filter(|file| file.try_lock_shared().is_ok());
+        let before = lock();
         let connection = open::for_segment(path, is_local).await?;
-        Ok(Self { _lock: lock, ..Self::new(connection) })
+        Ok(Self { _lock: before.or_else(lock), ..Self::new(connection) })
     }
 
     /// True where any choice has arrays beside its ids. Few stores have, and asking once is faster

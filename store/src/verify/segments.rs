@@ -12,6 +12,7 @@ use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::with_causes;
 use crate::open;
+use crate::snapshot::away;
 use crate::snapshot::catalog::{CatalogEntry, SegmentFolder, hash_of};
 use crate::snapshot::rows::annotation_of;
 use crate::verify::check_store;
@@ -134,6 +135,7 @@ async fn check_segment(
     let is_empty = file.in_place.as_ref().is_some_and(CatalogEntry::is_empty);
     let mut segment = None;
     if !is_empty {
+        away::bring_back(&file.path).await.map_err(|error| with_causes(&error))?;
         let (hash, _) = hash_of(&file.path).map_err(|error| error.to_string())?;
         if hash.as_bytes().as_slice() != file.hash {
             return Err("it is not the file that was sealed: its hash differs".to_owned());

@@ -1,6 +1,6 @@
 //! The files of segments that a store knows.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use episode::Micros;
 
@@ -18,6 +18,15 @@ const FILE_KEY: &str = "SELECT segment_file_key FROM segment_file WHERE folder =
 const CALL_TIMES: &str = "SELECT coalesce(min(started_at), 0) AS first, \
     coalesce(max(started_at), 0) AS last, \
     CAST(coalesce(sum(completion_tokens), 0) AS BIGINT) AS tokens FROM call";
+
+impl SegmentFolder {
+    /// The file of an entry, which is brought back if it is away, and compared with the entry.
+    pub(super) async fn checked(&self, entry: &CatalogEntry) -> Result<PathBuf, SegmentError> {
+        let path = self.at_hand(entry).await?;
+        entry.check(&path)?;
+        Ok(path)
+    }
+}
 
 /// The times of the first and the last call of a segment, and its sampled tokens.
 pub(super) struct CallTimes {

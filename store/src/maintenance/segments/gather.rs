@@ -139,7 +139,7 @@ impl Gathering {
         if file.entry.is_empty() {
             return add_file(&mut self.target, &folder, &file.entry, 0).await.map(drop);
         }
-        file.entry.check(&path)?;
+        folder.checked(&file.entry).await?;
         let file_key = add_file(&mut self.target, &folder, &file.entry, 0).await?;
 
         let mut segment = open::for_segment(&path, false).await?;

@@ -120,7 +120,7 @@ impl SegmentFolder {
             let rest = match entry.kind {
                 EntryKind::Attempts => self.rest_of_attempts(entry, unwanted, next).await,
                 EntryKind::Rewards | EntryKind::Annotations => {
-                    self.rest_of_late(entry, unwanted, next)
+                    self.rest_of_late(entry, unwanted, next).await
                 }
             };
 
@@ -195,8 +195,7 @@ impl SegmentFolder {
         unwanted: &Unwanted<'_>,
         number: u64,
     ) -> Result<Option<MadeEntry>, SegmentError> {
-        let path = self.file(entry);
-        entry.check(&path)?;
+        let path = self.checked(entry).await?;
         let mut source = Snapshot::of_segment(&path).await?;
         let (mut keys, mut gone, mut positions) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
         for row in query(HELD).fetch_all(source.connection()).await? {
@@ -235,15 +234,14 @@ impl SegmentFolder {
     }
 
     /// The entry of a file of what came late, without what is said of some attempts.
-    fn rest_of_late(
+    async fn rest_of_late(
         &self,
         entry: &CatalogEntry,
         unwanted: &Unwanted<'_>,
         number: u64,
     ) -> Result<Option<MadeEntry>, SegmentError> {
         let Some(late) = LATE.iter().find(|late| late.kind == entry.kind) else { return Ok(None) };
-        let path = self.file(entry);
-        entry.check(&path)?;
+        let path = self.checked(entry).await?;
         let file = self.making()?;
         let mut to = BufWriter::new(file.as_file());
         let (mut kept, mut gone) = (0, Vec::new());
@@ -296,7 +294,7 @@ impl SegmentFolder {
 }
 
 /// Removes a file unless a reader has it open: see `Snapshot::segment`.
-fn remove_unread(path: &Path) -> io::Result<bool> {
+pub(super) fn remove_unread(path: &Path) -> io::Result<bool> {
     let file = File::open(path)?;
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => return Ok(false),

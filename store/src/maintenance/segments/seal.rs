@@ -275,8 +275,7 @@ impl Sealing<'_> {
         entry: &CatalogEntry,
         report: &mut SealReport,
     ) -> Result<(), SegmentError> {
-        let path = self.folder.file(entry);
-        entry.check(&path)?;
+        let path = self.folder.checked(entry).await?;
         let mut segment = open::for_segment(&path, false).await?;
         let held = query(IN_SEGMENT).fetch_all(&mut segment).await?;
         drop(segment);

@@ -22,7 +22,7 @@ use crate::snapshot::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 use crate::tests::{announced, begun, comment, ended};
 use crate::{
     Announcement, CommitError, EpisodeFilter, EpisodeSummary, PastCalls, Selection, Snapshot,
-    Store, StoreEditor, VerifyReport, VersionRecord, prune, verify,
+    Store, StoreEditor, VerifyReport, VersionRecord, bring_segments_back_with, prune, verify,
 };
 
 /// A moment after all that is recorded here, in microseconds.
@@ -1211,4 +1211,113 @@ async fn two_stores_seal_into_one_folder_at_once() {
         assert_eq!(verify(&site.at).await.unwrap().damage, []);
     }
     assert_eq!(segments.names(), segments.live_names());
+}
+
+/// What tests take for a bucket: a folder, whose path is its URL.
+fn copied(
+    url: &str,
+    entry: &CatalogEntry,
+    folder: &SegmentFolder,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    std::fs::copy(PathBuf::from(url).join(&entry.file), folder.file(entry))?;
+    Ok(entry.check(&folder.file(entry))?)
+}
+
+impl Segments {
+    /// Copies all files to a bucket, and keeps those of the last so many bytes.
+    fn keep(&self, bucket: &TempDir, bytes_max: u64) -> u64 {
+        bring_segments_back_with(copied);
+        let (live, url) = (self.live(), bucket.path().display().to_string());
+        for entry in live.iter().filter(|entry| !entry.is_empty()) {
+            let from = self.folder().file(entry);
+            assert!(from.exists() || bucket.path().join(&entry.file).exists());
+            let _ = std::fs::copy(from, bucket.path().join(&entry.file));
+        }
+        self.folder().keep_newest(&live.iter().collect::<Vec<_>>(), &url, bytes_max).unwrap()
+    }
+
+    fn segments_there(&self) -> usize {
+        self.names().iter().filter(|name| name.ends_with(".db")).count()
+    }
+}
+
+#[tokio::test]
+async fn what_left_the_folder_is_brought_back_to_be_read() {
+    on_both(async |site| {
+        let (segments, bucket) = (sealed(&site).await, tempfile::tempdir().unwrap());
+        let before = recorded(&site.at).await;
+        assert_eq!((segments.keep(&bucket, 0), segments.segments_there()), (1, 0));
+        let late = segments.names().into_iter().filter(|name| name.ends_with(".jsonl")).count();
+        assert_eq!(late, 2, "what came late stays");
+
+        assert_eq!(recorded(&site.at).await, before);
+        assert_eq!((segments.segments_there(), segments.keep(&bucket, 0)), (1, 1));
+        assert!(verify(&site.at).await.unwrap().is_clean());
+        assert_eq!((segments.segments_there(), segments.keep(&bucket, 0)), (1, 1));
+        let (alone, report) = segments.alone().await;
+        assert_eq!(alone.len(), before.len() - 1);
+        assert!(report.is_clean() && segments.keep(&bucket, 0) == 1);
+
+        // A removal makes another file, and the one before is read nowhere.
+        let report = prune(&site.at, &of_episode("a")).await.unwrap();
+        assert_eq!((report.segments_replaced, report.segments_left), (3, None));
+        assert_eq!((segments.keep(&bucket, 0), segments.segments_there()), (1, 0));
+        let mut rest = before;
+        rest.remove("a/0");
+        assert_eq!(recorded(&site.at).await, rest);
+        assert!(verify(&site.at).await.unwrap().is_clean());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_brought_back_is_named() {
+    on_both(async |site| {
+        let (segments, bucket) = (sealed(&site).await, tempfile::tempdir().unwrap());
+        segments.keep(&bucket, 0);
+        let entry = segments.live().remove(0);
+        let there = bucket.path().join(&entry.file);
+        let bytes = std::fs::read(&there).unwrap();
+        std::fs::write(&there, &bytes[1..]).unwrap();
+
+        let mut snapshot = site.snapshot().await;
+        let record = snapshot.episodes(&Selection::default()).await.unwrap().remove(0);
+        let error = snapshot.calls(&record).await.unwrap_err();
+        let told = crate::error::with_causes(&error);
+        let bucket = bucket.path().display().to_string();
+        assert!([&entry.file, &bucket, "its hash differs"].iter().all(|part| told.contains(*part)));
+        assert!(!verify(&site.at).await.unwrap().is_clean());
+
+        std::fs::remove_file(segments.folder().file(&entry)).unwrap();
+        std::fs::write(&there, bytes).unwrap();
+        assert_eq!(snapshot.calls(&record).await.unwrap().len(), 3);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn those_leave_first_that_came_first() {
+    let site = Site::file();
+    filled(&site).await;
+    let (segments, bucket) = (Segments::new(), tempfile::tempdir().unwrap());
+    let options = SealOptions { segment_bytes: 1, ..segments.options() };
+    let report = seal(&site.at, &options).await.unwrap();
+    let [old, new] = report.entries.as_slice() else { panic!("{report:?}") };
+    let before = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+    let file = std::fs::File::options().write(true).open(segments.folder().file(new)).unwrap();
+    file.set_modified(before).unwrap();
+
+    assert_eq!(segments.keep(&bucket, old.bytes + new.bytes), 0);
+    assert_eq!(segments.keep(&bucket, old.bytes + new.bytes - 1), 1);
+    assert!(segments.folder().file(old).exists() && !segments.folder().file(new).exists());
+
+    // What was brought back came last, and what is read stays.
+    segments.folder().at_hand(new).await.unwrap();
+    let mut snapshot = site.snapshot().await;
+    let of_old = snapshot.episodes(&Selection::default()).await.unwrap().remove(0);
+    snapshot.calls(&of_old).await.unwrap();
+    assert_eq!(segments.keep(&bucket, 0), 1);
+    assert!(segments.folder().file(old).exists());
+    drop(snapshot);
+    assert_eq!((segments.keep(&bucket, 0), segments.segments_there()), (1, 0));
 }
