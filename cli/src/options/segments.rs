@@ -8,6 +8,7 @@ use store::{CatalogEntry, GatheredStore, Location, SegmentFolder};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
+use super::engine::bytes;
 use super::store::StoreArgs;
 use crate::exit::Failure;
 
@@ -98,6 +99,14 @@ fn fetch_failure(error: FetchError) -> Failure {
             failure.hint("`rolltape seal --segments FOLDER` makes segments of a store")
         }
         _ => failure,
+    }
+}
+
+/// Parses the bytes that a folder keeps, which may be none.
+pub(crate) fn kept_bytes(text: &str) -> Result<u64, String> {
+    match text {
+        "0" => Ok(0),
+        text => bytes(text),
     }
 }
 

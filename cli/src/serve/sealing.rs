@@ -9,8 +9,8 @@ use store::{Location, SealOptions, SealReport, SegmentError, SegmentFolder};
 use tokio::task::JoinHandle;
 
 use crate::exit::Failure;
-use crate::options::engine::bytes;
 use crate::options::parse::bucket_url;
+use crate::options::segments::kept_bytes;
 use crate::time::{duration, now};
 use crate::upkeep::seal::{GROUP_WAIT_US, SEGMENT_BYTES, put};
 
@@ -35,7 +35,7 @@ pub(super) struct SealingArgs {
     /// Keep only so many bytes of segments in the folder
     ///
     /// The oldest leave it once the bucket has them. They are brought back when they are read.
-    #[arg(long, value_name = "BYTES", value_parser = bytes, requires = "segments_bucket")]
+    #[arg(long, value_name = "BYTES", value_parser = kept_bytes, requires = "segments_bucket")]
     #[arg(env = "ROLLTAPE_SEGMENTS_KEEP")]
     segments_keep: Option<u64>,
     /// Time after which a finished episode is sealed

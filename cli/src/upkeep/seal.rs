@@ -11,7 +11,7 @@ use store::{EntryKind, SealOptions, SealReport, SegmentError, SegmentFolder};
 use crate::exit::{CommandResult, Failure};
 use crate::options::engine::bytes;
 use crate::options::parse::bucket_url;
-use crate::options::segments::bucket;
+use crate::options::segments::{bucket, kept_bytes};
 use crate::options::store::StoreArgs;
 use crate::print;
 use crate::time::{duration, now};
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Keep only so many bytes of segments in the folder
     ///
     /// The oldest leave it once the bucket has them. Commands that read one bring it back.
-    #[arg(long, value_name = "BYTES", value_parser = bytes, requires = "segments_bucket")]
+    #[arg(long, value_name = "BYTES", value_parser = kept_bytes, requires = "segments_bucket")]
     segments_keep: Option<u64>,
     /// Only episodes finished this long ago
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5m")]

@@ -1,7 +1,7 @@
 //! Segments of a folder, put into an object store.
 //!
 //! 1. Files that the bucket lacks are uploaded, each compared with its entry on the way.
-//! 2. Their entries follow, in the order of their numbers: readers take the files that entries name.
+//! 2. Their entries follow, in the order of their numbers: readers take files that entries name.
 //! 3. Files that a removal replaced are deleted.
 //! 4. Files that the folder need not keep leave it.
 //!
@@ -58,7 +58,8 @@ pub enum PutError {
 /// Brings a bucket to what a folder of segments has. With `keep`, the folder keeps files of
 /// attempts of so many bytes, those that came last.
 ///
-/// A folder has one bucket, or several, the last of which has what left it. A bucket has one folder.
+/// A folder has one bucket, or several, the last of which has what left it. A bucket has one
+/// folder.
 ///
 /// # Errors
 /// [`PutError`] when the folder cannot be read or the bucket not written. Called again, it goes on

@@ -42,8 +42,8 @@ pub(crate) const OPEN_GROUPS: &str = "SELECT u.group_id FROM unsettled u WHERE u
         AND g.members >= $7 \
     UNION SELECT g.group_id FROM gathering g WHERE g.consumer = $1 AND g.since <= $8";
 
-/// Attempts that were closed while calls of theirs were under way, in the order of closing. They are
-/// few: without the sum SQLite would go through all attempts in the order of an index.
+/// Attempts that were closed while calls of theirs were under way, in the order of closing. They
+/// are few: without the sum SQLite would go through all attempts in the order of an index.
 const WAITING: &str = "SELECT w.episode_key, e.closed_at, \
     (SELECT max(c.ended_at) FROM call c WHERE c.episode_key = w.episode_key) AS last, \
     EXISTS (SELECT 1 FROM call c \
