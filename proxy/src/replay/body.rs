@@ -149,7 +149,9 @@ impl Body for ReplayedBody {
                     let committed = done.unwrap_or(Err(CommitError::Stopped));
                     let is_recorded = committed.is_ok();
                     self.after(committed);
-                    self.on_its_way.take().map_or((), ReplyOnItsWay::arrived);
+                    if let Some(reply) = self.on_its_way.take() {
+                        reply.arrived();
+                    }
                     if is_recorded && !piece.is_empty() {
                         return Poll::Ready(Some(Ok(Frame::data(piece))));
                     }
