@@ -43,13 +43,13 @@ pub(crate) const OPEN_GROUPS: &str = "SELECT u.group_id FROM unsettled u WHERE u
     UNION SELECT g.group_id FROM gathering g WHERE g.consumer = $1 AND g.since <= $8";
 
 /// Attempts that were closed while calls of theirs were under way, in the order of closing. They
-/// are few: without the sum SQLite would go through all attempts in the order of an index.
+/// are few: a join of the other kind would let SQLite go through all attempts by an index.
 const WAITING: &str = "SELECT w.episode_key, e.closed_at, \
     (SELECT max(c.ended_at) FROM call c WHERE c.episode_key = w.episode_key) AS last, \
     EXISTS (SELECT 1 FROM call c \
         WHERE c.episode_key = w.episode_key AND c.outcome IS NULL) AS open \
-    FROM waiting w JOIN episode e ON e.episode_key = w.episode_key \
-    ORDER BY e.closed_at + 0, w.episode_key";
+    FROM waiting w LEFT JOIN episode e ON e.episode_key = w.episode_key \
+    ORDER BY e.closed_at, w.episode_key";
 
 /// The part of a statement that selects the attempts a reader may be handed.
 pub(crate) struct CandidateQuery<'a> {
