@@ -25,7 +25,7 @@ use crate::error::CallError;
 use crate::fleet::threads::Thread;
 use crate::proxy::Proxy;
 use crate::record::open_call::{Arrival, OpenCall};
-use crate::replay::answer::{self as replay, ReplayAnswer};
+use crate::replay::answer::{self as replay, ReplayAnswer, ReplayRequest};
 use crate::reply::late::late_reply;
 use crate::reply::masked::masked;
 use crate::reply::relay::{self, ReplyReceiver};
@@ -124,7 +124,7 @@ async fn call(
     let arrival = Arrival { head: &head, body: &body, request, force: &force, started_at };
     let call = begin(proxy, arrival, tagged, permit).await?;
     // A recording answers the calls of a replay.
-    let asked = (arrival, path.as_str(), lineage.retry > 0);
+    let asked = ReplayRequest { arrival, path: &path, is_retry: lineage.retry > 0 };
     let call = match replay::answer(proxy.replaying(), call, &attempt, asked).await? {
         ReplayAnswer::Given(reply) => return Ok(reply),
         ReplayAnswer::Live(call) => *call,

@@ -35,6 +35,16 @@ pub(crate) struct ReplayServices<'a> {
     pub(crate) has_upstream: bool,
 }
 
+/// What an agent asks of a recording.
+#[derive(Clone, Copy)]
+pub(crate) struct ReplayRequest<'a> {
+    pub(crate) arrival: Arrival<'a>,
+    /// The path without the tags in it.
+    pub(crate) path: &'a str,
+    /// True if the client says that it sends the request again.
+    pub(crate) is_retry: bool,
+}
+
 /// A call behind the question whether a recording answers it.
 pub(crate) enum ReplayAnswer {
     /// The recorded reply.
@@ -51,9 +61,10 @@ pub(crate) async fn answer(
     services: ReplayServices<'_>,
     mut call: OpenCall,
     attempt: &AttemptId,
-    (arrival, path, is_retry): (Arrival<'_>, &str, bool),
+    asked: ReplayRequest<'_>,
 ) -> Result<ReplayAnswer, CallError> {
     let Some(deck) = services.decks.of(attempt) else { return live(services, call).await };
+    let ReplayRequest { arrival, path, is_retry } = asked;
     let method = arrival.head.method.as_str();
     let path = redacted(path);
     let request = DeckRequest { method, path: &path, body: &arrival.body.decoded, is_retry };

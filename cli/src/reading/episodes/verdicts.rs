@@ -1,4 +1,4 @@
-//! ListVerdicts on the attempts of a list: those that `show` has, made of each attempt as a whole.
+//! Verdicts on the attempts of a list: those that `show` has, made of each attempt as a whole.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::reading::source::Source;
 use crate::terminal::Style;
 use crate::terminal::table::{TableCell, plain};
 
-/// ListVerdicts by attempt.
+/// Verdicts by attempt.
 #[derive(Debug, Default)]
 pub(super) struct ListVerdicts(HashMap<(String, u32), ReadVerdict>);
 
