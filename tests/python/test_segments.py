@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -315,6 +316,9 @@ def test_a_removal_that_is_killed_leaves_the_old_or_the_new(store, tmp_path, of_
             assert "nothing is broken" in read(at, "verify")
     for name in names:
         done("prune", "--episode", name, "--store", place, folder=tmp_path)
+    # A file that a kill left without an entry goes once it is an hour old.
+    for path in folder.glob("*.db"):
+        os.utime(path, (0, 0))
     seal(store)
     assert held(folder) == {row.split("/")[0] for row in whole} - {"open", *names}
     everything = rows(export(tmp_path / "after", "--store", store))
@@ -406,7 +410,7 @@ def test_a_folder_keeps_what_fits_and_brings_back_what_is_read(store, tmp_path, 
     read(store, "prune", "--episode", "g5-1")
     assert seal(store, *keep)["bucket"]["deleted"] == 1
     assert "nothing is broken" in read(store, "verify")
-    left = {row for row in everything if not row.startswith("g5-1/")}
+    left = {row for row in everything if not row.startswith(("g5-1/", "open/"))}
     assert set(rows(export(tmp_path / "folder", "--segments", folder))) == left
 
     # Another bucket gets what only the first one has.
