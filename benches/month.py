@@ -122,12 +122,13 @@ def poll(data, listener, pid, polls):
     """Records, finishes, takes and acks episodes one by one; gives what was asked, by name."""
     agent, reader = HTTPConnection(*data), HTTPConnection(*listener)
     headers = control.headers_for(listener)
-    asked = {name: Asked(pid) for name in ("call", "close", "poll, an item", "poll, none", "ack")}
+    asked = {name: Asked(pid) for name in ("poll, an item", "poll, none", "ack")}
+    record = Asked(pid)
     body = json.dumps({"messages": [{"role": "user", "content": "hi"}]})
     for number in range(polls):
         path = f"/e/new-{number}/v1/chat/completions"
-        asked["call"](agent, "POST", path, body, {"content-type": "application/json"})
-        asked["close"](reader, "POST", f"/episodes/new-{number}/close", "", headers)
+        record(agent, "POST", path, body, {"content-type": "application/json"})
+        record(reader, "POST", f"/episodes/new-{number}/close", "", headers)
         feed = "/feed?consumer=month&limit=1"
         taken = asked["poll, an item"](reader, "POST", feed, "", headers)
         lease = taken.headers["x-rolltape-lease"]

@@ -7,7 +7,6 @@ use crate::database::local::LocalConnection;
 use crate::database::offloaded::{OffloadedConnection, offload};
 use crate::error::OpenError;
 use crate::location::Location;
-use crate::snapshot::away;
 use crate::{postgres, sqlite};
 
 /// Opens a store beside its recorders, to write single records.
@@ -34,9 +33,8 @@ pub(crate) async fn for_local_reading(at: &Location) -> Result<StoreConnection, 
     }
 }
 
-/// Opens a segment, in the caller's own thread where it says so. One that is away is brought back.
+/// Opens a segment that is at hand, in the caller's own thread where it says so.
 pub(crate) async fn for_segment(path: &Path, here: bool) -> Result<StoreConnection, OpenError> {
-    away::bring_back(path).await?;
     match here {
         true => sqlite::open::for_segment(path).map(StoreConnection::Local),
         false => open_file(path, sqlite::open::for_segment).await,

@@ -91,7 +91,7 @@ impl Snapshot {
 
     /// Opens a segment as the store that it is.
     pub(crate) async fn of_segment(path: &Path) -> Result<Self, SnapshotError> {
-        Self::of(open::for_segment(path, false).await?).await
+        Self::of(away::open_segment(path, false).await?).await
     }
 
     async fn of(mut connection: StoreConnection) -> Result<Self, SnapshotError> {

@@ -7,8 +7,10 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use crate::database::connection::StoreConnection;
 use crate::database::offloaded::offload;
 use crate::error::OpenError;
+use crate::open;
 use crate::snapshot::catalog::{CatalogEntry, SegmentFolder};
 
 /// Copies the file of an entry from the bucket at a URL to its folder, and compares it with the
@@ -36,6 +38,15 @@ pub(crate) async fn bring_back(path: &Path) -> Result<(), OpenError> {
     let owned = path.to_owned();
     let brought = offload(move || bring_file(&owned)).await;
     brought.map_err(|error| OpenError::Database(path.display().to_string(), error))?
+}
+
+/// Opens a segment, in the caller's own thread where it says so. One that is away is brought back.
+///
+/// # Errors
+/// [`OpenError`] when there is no such segment, or it cannot be brought back.
+pub(crate) async fn open_segment(path: &Path, here: bool) -> Result<StoreConnection, OpenError> {
+    bring_back(path).await?;
+    open::for_segment(path, here).await
 }
 
 impl SegmentFolder {

@@ -12,8 +12,8 @@ use crate::database::connection::StoreConnection;
 use crate::database::query::{Query, query};
 use crate::database::row::Row;
 use crate::error::{OpenError, SnapshotError};
-use crate::open;
 use crate::snapshot::Snapshot;
+use crate::snapshot::away;
 use crate::snapshot::catalog::SegmentFolder;
 
 /// Segments that one reader keeps open.
@@ -76,7 +76,7 @@ impl StorePart {
         // Locked first: a file that is removed meanwhile is missed below, or brought back.
         let lock = || File::open(path).ok().filter(|file| file.try_lock_shared().is_ok());
         let before = lock();
-        let connection = open::for_segment(path, is_local).await?;
+        let connection = away::open_segment(path, is_local).await?;
         Ok(Self { _lock: before.or_else(lock), ..Self::new(connection) })
     }
 

@@ -11,7 +11,6 @@ use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::database::row::Row;
 use crate::error::with_causes;
-use crate::open;
 use crate::snapshot::away;
 use crate::snapshot::catalog::{CatalogEntry, SegmentFolder, hash_of};
 use crate::snapshot::rows::annotation_of;
@@ -140,7 +139,7 @@ async fn check_segment(
         if hash.as_bytes().as_slice() != file.hash {
             return Err("it is not the file that was sealed: its hash differs".to_owned());
         }
-        let opened = open::for_segment(&file.path, true).await;
+        let opened = away::open_segment(&file.path, true).await;
         let mut opened = opened.map_err(|error| error.to_string())?;
         found = check_store(&mut opened).await;
         segment = Some(opened);

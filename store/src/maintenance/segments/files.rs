@@ -7,7 +7,7 @@ use episode::Micros;
 use crate::database::connection::StoreConnection;
 use crate::database::query::query;
 use crate::maintenance::segments::SegmentError;
-use crate::open;
+use crate::snapshot::away;
 use crate::snapshot::catalog::{CatalogEntry, SegmentFolder};
 
 const ADD_FILE: &str = "INSERT INTO segment_file \
@@ -36,7 +36,7 @@ pub(super) struct CallTimes {
 }
 
 pub(super) async fn call_times(path: &Path) -> Result<CallTimes, SegmentError> {
-    let mut segment = open::for_segment(path, false).await?;
+    let mut segment = away::open_segment(path, false).await?;
     let row = query(CALL_TIMES).fetch_one(&mut segment).await?;
     Ok(CallTimes {
         first: row.try_get("first")?,

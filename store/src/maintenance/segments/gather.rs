@@ -20,7 +20,7 @@ use crate::maintenance::segments::SegmentError;
 use crate::maintenance::segments::files::add_file;
 use crate::maintenance::segments::late::{LATE, LateKind};
 use crate::maintenance::segments::seal::LAST_CALL_FAILED;
-use crate::open;
+use crate::snapshot::away;
 use crate::snapshot::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 use crate::snapshot::summary::{BY_ATTEMPT, COUNTS};
 use crate::sqlite;
@@ -142,7 +142,7 @@ impl Gathering {
         folder.checked(&file.entry).await?;
         let file_key = add_file(&mut self.target, &folder, &file.entry, 0).await?;
 
-        let mut segment = open::for_segment(&path, false).await?;
+        let mut segment = away::open_segment(&path, false).await?;
         self.copy(&mut segment, Copy::all("group_size")).await?;
         self.add_versions(&mut segment).await?;
         let attempts = "SELECT episode_key, episode_id, attempt FROM episode ORDER BY episode_key";

@@ -22,8 +22,8 @@ use crate::maintenance::extract::copy_attempts;
 use crate::maintenance::segments::files::call_times;
 use crate::maintenance::segments::late::LATE;
 use crate::maintenance::segments::{SegmentError, between_steps};
-use crate::open;
 use crate::snapshot::Snapshot;
+use crate::snapshot::away;
 use crate::snapshot::catalog::{CatalogEntry, EntryKind, KeptFile, SegmentFolder};
 
 /// The attempts of a segment.
@@ -167,7 +167,7 @@ impl SegmentFolder {
             if gone.is_empty() || entry.is_empty() {
                 continue;
             }
-            let mut segment = open::for_segment(&self.file(entry), false).await?;
+            let mut segment = away::open_segment(&self.file(entry), false).await?;
             for row in query(HELD).fetch_all(&mut segment).await? {
                 gone.remove(&CatalogEntry::hash_of(store, &attempt_of(&row)?));
             }

@@ -31,6 +31,7 @@ use crate::maintenance::segments::plan::{PlannedSegment, plan};
 use crate::maintenance::segments::remove::SegmentRemoval;
 use crate::maintenance::segments::{SealOptions, SegmentError, between_steps};
 use crate::snapshot::Snapshot;
+use crate::snapshot::away;
 use crate::snapshot::catalog::{CatalogEntry, EntryKind, SegmentFolder};
 use crate::snapshot::summary::{BY_ATTEMPT, COUNTS};
 use crate::sqlite::checkpoint::PASSIVE;
@@ -276,7 +277,7 @@ impl Sealing<'_> {
         report: &mut SealReport,
     ) -> Result<(), SegmentError> {
         let path = self.folder.checked(entry).await?;
-        let mut segment = open::for_segment(&path, false).await?;
+        let mut segment = away::open_segment(&path, false).await?;
         let held = query(IN_SEGMENT).fetch_all(&mut segment).await?;
         drop(segment);
 
