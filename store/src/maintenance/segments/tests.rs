@@ -1321,3 +1321,30 @@ async fn those_leave_first_that_came_first() {
     drop(snapshot);
     assert_eq!((segments.keep(&bucket, 0), segments.segments_there()), (1, 0));
 }
+
+#[tokio::test]
+async fn what_replaced_a_file_that_is_away_is_read_in_its_place() {
+    on_both(async |site| {
+        let (segments, bucket) = (sealed(&site).await, tempfile::tempdir().unwrap());
+        let mut rest = recorded(&site.at).await;
+        segments.keep(&bucket, 0);
+        // The store does not know that its segment was replaced, and no bucket has it any more.
+        segments.remove(&["c/0"]).await;
+        segments.keep(&bucket, 0);
+        let live = segments.live_names();
+        for file in bucket.path().read_dir().unwrap().flatten() {
+            if !live.contains(&file.file_name().into_string().unwrap()) {
+                std::fs::remove_file(file.path()).unwrap();
+            }
+        }
+
+        let mut snapshot = site.snapshot().await;
+        let record = snapshot.episodes(&Selection::default()).await.unwrap().remove(0);
+        assert_eq!((record.id.as_str(), snapshot.calls(&record).await.unwrap().len()), ("a", 3));
+        drop(snapshot);
+        segments.seal(&site).await;
+        rest.remove("c/0");
+        assert_eq!(recorded(&site.at).await, rest);
+    })
+    .await;
+}
