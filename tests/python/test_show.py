@@ -160,8 +160,8 @@ def test_a_list_has_the_verdicts_of_the_episodes(proxy):
     listed = [json.loads(row) for row in both(proxy, "episodes", "--json", *columns).splitlines()]
     assert [[one["verdict"], one["episode_id"]] for one in listed] == rows
     assert "verdict" not in both(proxy, "episodes", "--json")
-    head = proxy.command("episodes", "--columns", "+verdict").splitlines()[0]
-    assert "state  verdict" in head and "model" in head
+    head = proxy.command("episodes", "--columns", "+verdict").splitlines()[0].split()
+    assert head[:3] == ["episode", "state", "verdict"] and len(head) > 3
 
 
 @pytest.fixture(scope="module")
