@@ -413,6 +413,16 @@ def test_a_folder_keeps_what_fits_and_brings_back_what_is_read(store, tmp_path, 
     left = {row for row in everything if not row.startswith(("g5-1/", "open/"))}
     assert set(rows(export(tmp_path / "folder", "--segments", folder))) == left
 
+    # A folder that was lost is its catalog and the name of its bucket.
+    shutil.rmtree(folder)
+    (folder / "catalog").mkdir(parents=True)
+    for name in in_bucket(bucket, "lab/away"):
+        if name.startswith("catalog/"):
+            bucket.download_file("runs", f"lab/away/{name}", str(folder / name))
+    (folder / "bucket.json").write_text(json.dumps({"url": url}))
+    assert read(store, "show", "g4-1") and len(list(folder.glob("*.db"))) == 1
+    assert set(rows(export(tmp_path / "again", "--segments", folder))) == left
+
     # Another bucket gets what only the first one has.
     seal(store, "--segments-bucket", url, "--segments-keep", "0")
     other = "s3://runs/lab/elsewhere"

@@ -1213,7 +1213,7 @@ async fn two_stores_seal_into_one_folder_at_once() {
     assert_eq!(segments.names(), segments.live_names());
 }
 
-/// What tests take for a bucket: a folder, whose path is its URL.
+/// The way back from what tests take for a bucket: a folder, whose path is its URL.
 fn copied(
     url: &str,
     entry: &CatalogEntry,
